@@ -35,7 +35,8 @@ use alloc::collections::BTreeSet;
 use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Rule};
 use crate::base::work::Steps;
-use crate::budget::admission::Admission;
+use crate::budget::admission::holdings::Holdings;
+use crate::budget::admission::{Admission, Client};
 use crate::log::cursors::Cursors;
 use crate::log::entry::{Chain, Entry, LENGTH_BYTES, form_of, taken_by, with_parts};
 use crate::log::keys::{Key, Keys};
@@ -56,7 +57,7 @@ pub struct Log {
     chains: Slab<Chain>,
     blobs: Blobs,
     keys: Keys,
-    admission: Admission,
+    counts: Counts,
     lists: Lists,
     /// Entries with a time to live of their own: chain, second of expiry, entry. So the expired entries of a chain are
     /// found without looking at the others.
@@ -70,6 +71,24 @@ pub struct Log {
     pub losses: Losses,
     /// Removed messages that no reader misses.
     pub unneeded: Unneeded,
+}
+
+/// The counts of kept bytes by client: those of the process, and those of the logs of this home.
+struct Counts {
+    admission: Admission,
+    of_home: Holdings,
+}
+
+impl Counts {
+    fn add(&self, owner: Client, bytes: usize) {
+        self.admission.keep(owner, bytes);
+        self.of_home.add(owner, bytes);
+    }
+
+    fn subtract(&self, owner: Client, bytes: usize) {
+        self.admission.drop_kept(owner, bytes);
+        self.of_home.subtract(owner, bytes);
+    }
 }
 
 /// Counts of removed messages that no reader misses.
@@ -96,15 +115,20 @@ impl Log {
     /// The most bytes of chunks that a log without messages keeps.
     pub const SPARE_BYTES: usize = Blobs::SPARE_BYTES + 4 * (16 << 10);
 
-    /// An empty log of topics with these rules, which counts its bytes by client in `admission` and its work in `steps`. `seed`
-    /// keys the hash of messages' keys.
-    pub fn new(rules: &Rules, seed: u64, admission: Admission, steps: Steps) -> Self {
+    /// An empty log of topics with these rules, which counts its bytes by client, among those of the process and of its home, and its
+    /// work in `steps`. `seed` keys the hash of messages' keys.
+    pub fn new(
+        rules: &Rules,
+        seed: u64,
+        (admission, of_home): (Admission, Holdings),
+        steps: Steps,
+    ) -> Self {
         Log {
             entries: Slab::default(),
             chains: Slab::default(),
             blobs: Blobs::default(),
             keys: Keys::new(seed),
-            admission,
+            counts: Counts { admission, of_home },
             lists: Lists::new(rules),
             mortals: BTreeSet::new(),
             orphaned: BTreeSet::new(),
@@ -234,7 +258,7 @@ impl Log {
             .ttl_s
             .map(|ttl_s| new.time_s.saturating_add(ttl_s));
         self.steps.add(self.blobs.gather(&mut self.entries));
-        let (blobs, admission) = (&mut self.blobs, &self.admission);
+        let (blobs, admission) = (&mut self.blobs, &self.counts.admission);
         let blob = match &new.whole {
             Some(frame) => blobs.insert_shared(frame.whole().clone()),
             None => with_parts(new, [new.frame, &[]], |parts| {
@@ -266,8 +290,8 @@ impl Log {
             self.mortals.insert((chain, end_s, id));
         }
         self.steps.add_bytes(new.frame.len());
-        self.admission
-            .keep(new.owner, taken_by(self.entries.get(id).bytes()));
+        let taken = taken_by(self.entries.get(id).bytes());
+        self.counts.add(new.owner, taken);
         id
     }
 }

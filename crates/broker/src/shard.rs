@@ -191,6 +191,8 @@ impl Shard {
     /// Has room for so many connections at most: the transport below may have less than the settings allow.
     pub fn limit_connections(&mut self, most: u32) {
         self.front.gate.limit(most);
+        let admission = &self.front.clients.ctx.world.admission;
+        admission.add_room(self.front.gate.room());
     }
 
     /// Connections that are open.

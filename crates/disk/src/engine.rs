@@ -67,6 +67,28 @@ pub struct State {
     pub batches: u64,
 }
 
+/// The room of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// As in [`State::is_full`].
+    pub is_full: bool,
+    /// Bytes that can be written before it is full.
+    pub free_bytes: u64,
+    /// [`Options::bytes_max`](crate::Options::bytes_max).
+    pub all_bytes: u64,
+}
+
+impl Room {
+    fn of<S: Storage>(log: &Log<S>, is_full: bool) -> Room {
+        let (free_bytes, all_bytes) = log.free_bytes();
+        Room {
+            is_full,
+            free_bytes,
+            all_bytes,
+        }
+    }
+}
+
 /// Classes of [`State::sync_counts`]: up to 16 s.
 pub const SYNC_TIMES: usize = 26;
 
@@ -85,15 +107,15 @@ impl<B> Shared<B> {
 }
 
 impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
-    /// Starts the thread. It calls `committed` with the batches of each group once that group is synced, `full` when [`State::is_full`]
-    /// changes, and `failed` once if the log fails: nothing is committed from then on, and the process should end.
+    /// Starts the thread. It calls `committed` with the batches of each group once that group is synced, `room` when its room has changed,
+    /// and `failed` once if the log fails: nothing is committed from then on, and the process should end.
     ///
     /// # Errors
     /// When the thread cannot be started.
     pub fn start<S>(
         log: Log<S>,
         mut committed: impl FnMut(Vec<B>) + Send + 'static,
-        mut full: impl FnMut(bool) + Send + 'static,
+        mut room: impl FnMut(Room) + Send + 'static,
         failed: impl FnOnce(io::Error) + Send + 'static,
     ) -> io::Result<Engine<B>>
     where
@@ -117,7 +139,7 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
         });
         let of_thread = Arc::clone(&shared);
         let run = move || {
-            if let Err(error) = of_thread.run(log, &mut committed, &mut full) {
+            if let Err(error) = of_thread.run(log, &mut committed, &mut room) {
                 failed(error);
             }
         };
@@ -180,7 +202,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
         &self,
         mut log: Log<S>,
         committed: &mut impl FnMut(Vec<B>),
-        full: &mut impl FnMut(bool),
+        room: &mut impl FnMut(Room),
     ) -> io::Result<()> {
         let mut full_since: Option<Instant> = None;
         loop {
@@ -202,7 +224,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
                     }
                     // One batch may be longer than the files that wait, so that nothing else shows want of room.
                     if full_since.replace(Instant::now()).is_none() {
-                        full(true);
+                        room(Room::of(&log, true));
                         self.note(&log, |state| state.is_full = true);
                     }
                     match self.wish_within(RETRY) {
@@ -225,13 +247,10 @@ impl<B: AsRef<[u8]>> Shared<B> {
             // Behind the answers, so that nobody waits for it; where there is no room, not for each group.
             let is_due = full_since.is_none_or(|since| since.elapsed() >= RETRY);
             if wishes.is_some() || is_due && (full_since.is_some() || !log.is_prepared()) {
-                let was_full = full_since.is_some();
                 full_since = (!log.prepare()?).then(Instant::now);
-                if was_full != full_since.is_some() {
-                    full(!was_full);
-                }
                 self.note(&log, |state| state.is_full = full_since.is_some());
             }
+            room(Room::of(&log, full_since.is_some()));
         }
     }
 

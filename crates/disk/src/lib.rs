@@ -27,7 +27,7 @@ pub mod torn;
 
 pub use damage::{Damage, DamageKind};
 pub use directory::{Directory, OpenError, may_write};
-pub use engine::{Engine, SYNC_TIMES, State};
+pub use engine::{Engine, Room, SYNC_TIMES, State};
 pub use format::{Identity, VERSION};
 pub use log::{CommitError, End, Figures, Log, Options};
 pub use reader::Reader;

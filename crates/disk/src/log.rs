@@ -241,6 +241,22 @@ impl<S: Storage> Log<S> {
         here + self.files.spares.len() as u64 * spare
     }
 
+    /// Bytes that can be written before a file that is to wait cannot be made, as far as [`Options::bytes_max`] says; and that.
+    pub(crate) fn free_bytes(&self) -> (u64, u64) {
+        let Options {
+            bytes_max,
+            segment_bytes,
+            ..
+        } = self.files.options;
+        let taken = self.files.bytes.saturating_add(self.files.beside);
+        // A file is made as a whole, when one of those that wait becomes a segment.
+        let more = bytes_max
+            .saturating_sub(taken)
+            .saturating_sub(segment_bytes);
+        let here = self.segment.as_ref().map_or(0, Segment::room_bytes);
+        (more.saturating_add(here), bytes_max)
+    }
+
     /// Bytes of batches that the next group should have at most, each with [`bytes_in_group`].
     pub(crate) fn group_bytes(&self) -> usize {
         let whole = self.files.options.segment_bytes - DATA_BEGIN;

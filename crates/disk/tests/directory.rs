@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
 
-use crore_disk::{Directory, Engine, Found, Identity, Log, OpenError, Options, ScanError, scan};
+use crore_disk::{
+    Directory, Engine, Found, Identity, Log, OpenError, Options, Room, ScanError, scan,
+};
 
 const IDENTITY: Identity = Identity { log: 7, seed: 8 };
 const OPTIONS: Options = Options {
@@ -218,9 +220,14 @@ fn a_full_log_says_so_and_goes_on_when_segments_are_removed() {
             .for_each(|it| answer.send(it).expect("a reader"))
     };
     let (say, said) = mpsc::channel();
-    let full = move |full| say.send(full).expect("a listener");
+    let mut was_full = false;
+    let room = move |room: Room| {
+        if std::mem::replace(&mut was_full, room.is_full) != room.is_full {
+            say.send(room.is_full).expect("a listener");
+        }
+    };
     let failed = |error| panic!("{error}");
-    let engine = Engine::start(log, committed, full, failed).expect("a thread");
+    let engine = Engine::start(log, committed, room, failed).expect("a thread");
     let mut sent = 0;
     for round in 1..4_u8 {
         while !engine.state().is_full {
@@ -257,8 +264,13 @@ fn a_log_that_a_long_batch_has_filled_finds_by_itself_that_there_is_room() {
     let (answer, answered) = mpsc::channel();
     let committed = move |group: Vec<Vec<u8>>| answer.send(group.len()).expect("a reader");
     let (say, said) = mpsc::channel();
-    let full = move |full| say.send(full).expect("a listener");
-    let engine = Engine::start(log, committed, full, |error| panic!("{error}")).expect("a thread");
+    let mut was_full = false;
+    let room = move |room: Room| {
+        if std::mem::replace(&mut was_full, room.is_full) != room.is_full {
+            say.send(room.is_full).expect("a listener");
+        }
+    };
+    let engine = Engine::start(log, committed, room, |error| panic!("{error}")).expect("a thread");
     while engine.state().figures.sealed == 0 {
         engine.append_all([vec![1; 64 << 10]]);
         assert_eq!(answered.recv(), Ok(1));

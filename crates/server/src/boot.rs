@@ -151,8 +151,12 @@ fn new_world(
     numbers: &state::Numbers,
 ) -> Arc<World> {
     let (file, settings) = (&effective.file, effective.settings(node));
+    let admission = Admission::new(&settings, numbers.seed);
+    if file.state.is_durable() {
+        admission.count_logs();
+    }
     Arc::new(World {
-        admission: Admission::new(&settings, numbers.seed),
+        admission,
         rules: Rules::new(&settings.rules),
         settings,
         shards: file.shards as ShardId,
@@ -212,8 +216,11 @@ fn begin_log(
     let resumed = state::resume(&file.state, file.partitions, new_world)?;
     let start = |log| {
         let (world, admission) = (&resumed.world, resumed.world.admission.clone());
-        let full = move |is_full| admission.set_disk_full(is_full);
-        start_disk(log, world.placement(), shards.to_vec(), full)
+        let room = move |room: crore_disk::Room| {
+            admission.set_disk_full(room.is_full);
+            admission.set_disk_room(room.free_bytes, room.all_bytes);
+        };
+        start_disk(log, world.placement(), shards.to_vec(), room)
     };
     let engine = resumed.log.map(start).transpose();
     let engine = engine.context("cannot start the thread of the log")?;

@@ -33,6 +33,7 @@ pub struct Timeouts {
     /// Bytes that came faster before make up for slow ones by `body_s` at most, as with Apache's mod_reqtimeout.
     #[default(500)]
     #[schemars(range(min = 1, max = 1 << 20))]
+    #[schemars(extend("x-share" = "none: it bounds one connection"))]
     pub progress_bytes_per_s: u32,
     /// How long a kept-alive connection may be without a request.
     #[default(75)]

@@ -19,8 +19,14 @@ const MIN_HEAD_BYTES: usize = 1 << 10;
 /// A head is parsed anew as its pieces arrive; a limit keeps that cheap.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
-/// Every position of a set of topics goes into one header line.
-const MAX_TOPICS_PER_CONNECTION: usize = 1_000;
+/// A list of subscriptions is walked for each new one.
+const MAX_SUBSCRIPTION_BYTES: usize = 4 << 20;
+
+/// What a subscription takes besides its name: its row, and its places among the topic's members and in the index.
+const SUBSCRIPTION_BYTES: usize = 64;
+
+/// What a position takes in a request, at most, and what stands around a name in a query.
+const RESUMED_BYTES: usize = 24;
 
 /// A smaller budget than this could not keep one message of the default limit.
 const MIN_LOG_BYTES: usize = 1 << 20;
@@ -30,6 +36,12 @@ const MIN_SEND_BUFFER_BYTES: usize = 4 << 10;
 
 /// More than this is more than `net.ipv4.tcp_wmem` lets the kernel take by itself.
 const MAX_SEND_BUFFER_BYTES: usize = 64 << 20;
+
+/// The kernel takes whole pieces.
+const KERNEL_BYTES_MORE: usize = 64 << 10;
+
+/// The last number of `net.ipv4.tcp_wmem`, as systems have it.
+const KERNEL_BYTES_MOST: usize = 4 << 20;
 
 /// An address or user holds little when it holds no more than this part of `memory_bytes`, and no more than the largest
 /// message and its head.
@@ -42,6 +54,7 @@ pub struct Limits {
     /// Request line and headers of one request; 431 past it.
     #[default(8 << 10)]
     #[schemars(range(min = MIN_HEAD_BYTES, max = MAX_HEAD_BYTES))]
+    #[schemars(extend("x-share" = "none: it bounds one request, which its own connection holds; `limits.memory_bytes` has the shares"))]
     pub head_bytes: usize,
     /// Data of one message. Past it the answer is 413, or WebSocket close code 1009.
     ///
@@ -49,41 +62,59 @@ pub struct Limits {
     /// bytes.
     #[default(1 << 20)]
     #[schemars(range(min = 1, max = MAX_MESSAGE_BYTES), extend("x-flag" = "--message-bytes SIZE"))]
+    #[schemars(extend("x-share" = "none: it bounds one request, which its own connection holds; `limits.memory_bytes` has the shares"))]
     pub message_bytes: usize,
     /// Body of one NDJSON batch.
     #[default(8 << 20)]
     #[schemars(range(min = 1, max = MAX_BATCH_BYTES))]
+    #[schemars(extend("x-share" = "none: it bounds one request, which its own connection holds; `limits.memory_bytes` has the shares"))]
     pub batch_bytes: usize,
     /// Lines of one NDJSON batch.
     #[default(10_000)]
     #[schemars(range(min = 1, max = MAX_BATCH_LINES))]
+    #[schemars(extend("x-share" = "none: it bounds one request, which its own connection holds; `limits.memory_bytes` has the shares"))]
     pub batch_lines: usize,
     /// Name of a topic.
     #[default(255)]
     #[schemars(range(min = 1, max = MAX_TOPIC_BYTES))]
+    #[schemars(extend("x-share" = "none: it bounds one name; topics and filters have shares"))]
     pub topic_bytes: usize,
-    /// Topics, or filters, that one connection may subscribe to and still resume.
-    #[default(32)]
-    #[schemars(range(min = 1, max = MAX_TOPICS_PER_CONNECTION))]
+    /// Bytes of all topics and filters that one connection subscribes to: its names, and 64 B for each. Past it 400 (MQTT 0x97, 3.1.1: 0x80).
+    ///
+    /// 256 KiB are some 3,000 topics with names of 20 B. Over HTTP all names and positions must fit into three quarters of `head_bytes`
+    /// besides, unless `topics_per_connection` is set, so that a client can resume: by default some 140 topics of 20 B. A
+    /// [filter](PROTOCOLS.md#filters) needs less.
+    #[default(256 << 10)]
+    #[schemars(range(min = 1 << 10, max = MAX_SUBSCRIPTION_BYTES))]
+    #[schemars(extend("x-share" = "none: it bounds one connection; topics and filters have shares"))]
+    pub subscription_bytes: usize,
+    /// Topics and filters that one connection may subscribe to, likewise.
+    #[schemars(range(min = 1, max = u16::MAX), extend("x-zero" = "as many as `subscription_bytes` has room for"))]
+    #[schemars(extend("x-share" = "none: it bounds one connection; topics and filters have shares"))]
     pub topics_per_connection: usize,
     /// Topics that exist at once on all shards together; a new one gets 503 past it.
     ///
     /// Each shard that keeps topics has an equal part of it. Names are hashed, so that the parts fill alike.
     #[schemars(range(min = 1, max = MAX_ROWS), extend("x-zero" = "only `topics_per_shard`"))]
+    #[schemars(extend("x-share" = "of an address from half on: fewer than are free; past it its own idle topics go"))]
     pub topics_max: usize,
     /// Topics that exist at once on one shard; a new one gets 503 past it. [Shared](#shares).
     #[default(2_000_000)]
     #[schemars(range(min = 1, max = MAX_ROWS))]
+    #[schemars(extend("x-share" = "of an address from half on: fewer than are free; past it its own idle topics go"))]
     pub topics_per_shard: usize,
     /// Different filters that the connections of one shard subscribe to at once; a new one gets 503 past it. [Shared](#shares).
     #[default(2_000_000)]
     #[schemars(range(min = 1, max = MAX_ROWS))]
+    #[schemars(extend("x-share" = "of an address from half on: fewer than are free"))]
     pub filters_per_shard: usize,
-    /// Connections of all shards together; 503 past it.
+    /// Connections of all shards together; 503 past it. [Shared](#shares).
     #[schemars(range(min = 1, max = MAX_ROWS), extend("x-zero" = "as many as four fifths of the memory hold, at 4,300 B each"))]
+    #[schemars(extend("x-share" = "of an address: eight times as many as are free"))]
     pub connections_max: usize,
     /// Connections of one client address to all shards together; 429 past it. 0: no limit.
     #[schemars(extend("x-changes" = "restart"))]
+    #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub connections_per_address_max: u32,
     /// Connections taken in a second by all shards together. Those that come faster wait; none is refused for it. 0: 5,000 for each
     /// core that has a shard.
@@ -91,55 +122,70 @@ pub struct Limits {
     /// Up to 512 connections wait for each shard, and a 16th of those that it has room for, in fair turns by address. The others wait
     /// in the sockets' queues (`backlog`). A connection that is turned away at once counts a quarter.
     #[schemars(extend("x-changes" = "restart"))]
+    #[schemars(extend("x-share" = "addresses take turns"))]
     pub accepts_per_s: u32,
     /// Messages published in a second by all clients together; 503 past it. 0: no limit.
+    #[schemars(extend("x-share" = "none: who comes first in a second has them; `publishes_per_address_per_s` bounds an address, and neither is set by default"))]
     pub publishes_per_s: u32,
     /// Messages that may come at once after a quiet time, past `publishes_per_s`. 0: as many as in one second.
+    #[schemars(extend("x-share" = "none: as `publishes_per_s`"))]
     pub publishes_burst: u32,
     /// Messages published in a second from one client address; 429 past it. 0: no limit.
     #[schemars(extend("x-changes" = "restart"))]
+    #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub publishes_per_address_per_s: u32,
     /// Messages that may come at once after a quiet time, likewise. 0: as many as in one second.
     #[schemars(extend("x-changes" = "restart"))]
+    #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub publishes_per_address_burst: u32,
     /// New topics that one client address may make in a second; 429 past it ([below](#what-one-address-can-take)). 0: no limit.
     ///
     /// A client makes a topic when it publishes to, subscribes to or creates (`PUT`) one that does not exist.
     #[schemars(extend("x-changes" = "restart"))]
+    #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub topics_per_address_per_s: u32,
     /// Topics that may be made at once after a quiet time, likewise. 0: as many as in one second.
     #[schemars(extend("x-changes" = "restart"))]
+    #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub topics_per_address_burst: u32,
     /// Memory that the messages published from one client address take in all logs together; past it a publish gets 429
     /// ([below](#what-one-address-can-take)). 0: no limit.
     #[schemars(extend("x-changes" = "restart"))]
+    #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub log_bytes_per_address_max: usize,
     /// Connections of one shard. When all shards are full, the answer is 503. The host's limit of open files may bind first.
+    /// [Shared](#shares).
     ///
     /// New connections go to shards with more room: a nearly full shard (less than a sixteenth of this left, at most `backlog`) gets
     /// none while a quarter of the shards have more room.
     #[default(1_000_000)]
     #[schemars(range(min = 1, max = MAX_ROWS), extend("x-changes" = "restart"))]
+    #[schemars(extend("x-share" = "of an address: eight times as many as are free in all shards; new connections go to shards with room"))]
     pub connections_per_shard: usize,
-    /// Memory for all logs of all shards together.
+    /// Memory for all logs of all shards together. When it is full, the oldest messages go. [Shared](#shares).
     ///
     /// The memory is that of the control group's limit, when that is lower.
     #[schemars(range(min = MIN_LOG_BYTES, max = isize::MAX as usize), extend("x-zero" = "an eighth of the memory", "x-flag" = "--log-bytes SIZE"))]
+    #[schemars(extend("x-share" = "of an address: a 16th; past it its own messages go before those of addresses that have less than half as much"))]
     pub log_bytes: usize,
     /// Bytes that the kernel keeps unsent for one connection (`TCP_NOTSENT_LOWAT`), before anything waits in the process.
     ///
-    /// One piece of up to 64 KiB may come on top. Bytes that are on their way to the client do not count, so that a fast
+    /// One piece of up to 64 KiB may come on top. A connection whose client has taken nothing for two seconds is charged for both
+    /// ([outboxes](#what-clients-make-the-server-hold)). Bytes that are on their way to the client do not count, so that a fast
     /// connection is not slowed down. Without a limit the kernel keeps up to 4 MB for each connection that does not read (the last number of
     /// `net.ipv4.tcp_wmem`): some hundred of them use up `net.ipv4.tcp_mem`, and the kernel then drops what all other connections send.
     #[default(128 << 10)]
     #[schemars(range(min = MIN_SEND_BUFFER_BYTES, max = MAX_SEND_BUFFER_BYTES), extend("x-zero" = "as much as the kernel likes", "x-changes" = "restart"))]
+    #[schemars(extend("x-share" = "none: it bounds one connection; who does not read is charged for it in `limits.memory_bytes`"))]
     pub send_buffer_bytes: usize,
     /// Bytes that may wait for one connection that does not read, where the topic's rule has no `outbox_bytes` of its own.
     #[default(1 << 20)]
     #[schemars(range(min = 1, max = MAX_OUTBOX_BYTES))]
+    #[schemars(extend("x-share" = "none: it bounds one connection; `limits.memory_bytes` has the shares"))]
     pub outbox_bytes: usize,
     /// Memory for all that clients make the server hold besides rows, names and logs ([below](#what-clients-make-the-server-hold)). 0:
     /// an eighth of the memory (of the control group's limit, when that is lower).
+    #[schemars(extend("x-share" = "of an address or user, past seven eighths: a 32nd, and no more than the largest message; then what holds most ends first"))]
     pub memory_bytes: usize,
     /// Bytes of publishes under way from one shard to another. Past it no further publish begins: its connection is not read until
     /// there is room.
@@ -147,6 +193,7 @@ pub struct Limits {
     /// Each publish counts with 4 KiB besides its bytes, so that 1 MiB has room for 256 of them. Bytes that were read of a connection that
     /// waits counts for `memory_bytes`. The publish that begins last comes on top, a batch as a whole.
     #[default(4 << 20)]
+    #[schemars(extend("x-share" = "addresses and users take turns when there is credit again"))]
     pub publish_credit_bytes: usize,
 }
 
@@ -154,6 +201,35 @@ impl Limits {
     /// Bytes that one address or user may hold, whatever the others do.
     pub fn little_bytes(&self) -> usize {
         (self.memory_bytes / LITTLE_PART).min(self.message_bytes + self.head_bytes)
+    }
+
+    /// Topics and filters that one connection may subscribe to, whatever their names.
+    pub fn subscriptions_max(&self) -> usize {
+        match self.topics_per_connection {
+            0 => usize::MAX,
+            most => most,
+        }
+    }
+
+    /// Whether so many subscriptions, with names of so many bytes in all, are few enough bytes for one connection.
+    pub fn has_room_for_names(&self, count: usize, name_bytes: usize) -> bool {
+        name_bytes + count * SUBSCRIPTION_BYTES <= self.subscription_bytes
+    }
+
+    /// Whether a request that names so many can be resumed: by another one that has all positions, too. Where the operator has chosen a number
+    /// that is left to him.
+    pub fn may_resume_names(&self, count: usize, name_bytes: usize) -> bool {
+        count == 1
+            || self.topics_per_connection > 0
+            || name_bytes + count * RESUMED_BYTES <= self.head_bytes / 4 * 3
+    }
+
+    /// Bytes that the kernel holds for a connection that does not read, about.
+    pub fn kernel_bytes(&self) -> usize {
+        match self.send_buffer_bytes {
+            0 => KERNEL_BYTES_MOST,
+            own => own + KERNEL_BYTES_MORE,
+        }
     }
 
     /// Topics of each home: its share of the limit of the process. Names are hashed, so the shares fill alike.

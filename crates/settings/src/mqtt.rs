@@ -19,18 +19,22 @@ pub struct Mqtt {
     /// A client of MQTT 5 that does not release its QoS 2 messages is disconnected (0x93, [MQTT.md](MQTT.md#limits)).
     #[default(100)]
     #[schemars(range(min = 1, max = u16::MAX))]
+    #[schemars(extend("x-share" = "none: it bounds one connection"))]
     pub receive_max: u16,
     /// QoS 1 and 2 messages in flight to one client, even if the client allows more. Each is a copy until it is acknowledged.
     #[default(100)]
     #[schemars(range(min = 1, max = u16::MAX))]
+    #[schemars(extend("x-share" = "none: it bounds one connection; `limits.memory_bytes` has the shares"))]
     pub inflight_max: u16,
     /// Topic aliases that a client may set, and that are set for one. 0: none.
     #[default(16)]
+    #[schemars(extend("x-share" = "none: it bounds one connection; `limits.memory_bytes` has the shares"))]
     pub topic_aliases_max: u16,
     /// Messages that a topic keeps for sessions that subscribe with QoS 1 or 2, if its rule keeps fewer. `log_bytes`, `log_age_s` and
     /// `limits.log_bytes` hold for them too.
     #[default(1000)]
     #[schemars(range(min = 1, max = MAX_KEYS))]
+    #[schemars(extend("x-share" = "none: it bounds one topic; `limits.log_bytes` has the shares"))]
     pub session_messages: u32,
     /// The longest time that a session outlives its connection. Clients of 3.1.1 without clean session get this one.
     #[default(86_400)]
@@ -38,11 +42,13 @@ pub struct Mqtt {
     /// Sessions of all shards together, those with a connection included; past it 0x97 (3.1.1: 3). [Shared](#shares).
     #[default(1_000_000)]
     #[schemars(range(min = 1, max = u32::MAX))]
+    #[schemars(extend("x-share" = "of an address: four times as many as are free"))]
     pub sessions_max: u32,
     /// Sessions of the clients of one address, likewise. 0: no limit.
     ///
     /// A session counts for the address that its client had last, and can be taken up from any.
     #[schemars(extend("x-changes" = "restart"))]
+    #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub sessions_per_address_max: u32,
     /// Seconds from one message of a `$SYS` topic to the next, while a client subscribes to it. 0: there are none.
     #[default(10)]

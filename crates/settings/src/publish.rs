@@ -26,6 +26,7 @@ pub struct Publishing {
     /// Without a log on disk the oldest answers of the user or address that has most of them go first. With one no answer goes before
     /// its time, and a user or address that has four fifths of what the others leave is refused too, until keys have run out.
     #[schemars(range(min = 1, max = MAX_ROWS), extend("x-zero" = "as many as a quarter of `limits.memory_bytes` holds"))]
+    #[schemars(extend("x-share" = "of a user or address: without a log on disk the oldest of the one with most go; with one, four fifths of what the others leave"))]
     pub idempotency_keys: usize,
 }
 
@@ -48,5 +49,6 @@ pub struct Interest {
     /// Connections of all shards together that follow; 503 past it. [Shared](#shares).
     #[default(64)]
     #[schemars(range(min = 1, max = MAX_FOLLOWERS))]
+    #[schemars(extend("x-share" = "of an address: as many as are free"))]
     pub followers_max: u32,
 }

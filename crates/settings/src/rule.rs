@@ -127,10 +127,12 @@ pub struct Rule {
     pub durable: bool,
     /// Messages kept per topic; 0 turns the log off. By default bytes and age decide. Does not count with `keep = "latest"`.
     #[default(1_000_000)]
+    #[schemars(extend("x-share" = "none: it bounds one topic; `limits.log_bytes` has the shares"))]
     pub log_messages: u32,
     /// Keys kept per topic with `keep = "latest"`; past it the key goes that was not published for the longest.
     #[default(1000)]
     #[schemars(range(min = 1, max = MAX_KEYS))]
+    #[schemars(extend("x-share" = "none: it bounds one topic; `limits.log_bytes` has the shares"))]
     pub keys_max: u32,
     /// Bytes kept per topic. One message is kept whatever its size. Does not count with `keep = "latest"`.
     ///
@@ -138,6 +140,7 @@ pub struct Rule {
     /// of 512 B. A topic without messages needs none of it, and all topics together keep at most `limits.log_bytes`.
     #[default(256 << 10)]
     #[schemars(range(max = MAX_OUTBOX_BYTES))]
+    #[schemars(extend("x-share" = "none: it bounds one topic; `limits.log_bytes` has the shares"))]
     pub log_bytes: usize,
     /// How long a message is kept. A subscriber that resumes from before messages that were removed for their age gets a gap. Does not
     /// count with `keep = "latest"`: there `ttl_s` bounds how long a value stays.
@@ -172,8 +175,10 @@ pub struct Rule {
     pub sse_retry_ms: u32,
     /// Bytes that may wait for a connection before its client counts as a [slow subscriber](PROTOCOL-DETAILS.md#slow-subscribers) of
     /// these topics. 0: `limits.outbox_bytes`.
+    #[schemars(extend("x-share" = "none: it bounds one connection; `limits.memory_bytes` has the shares"))]
     pub outbox_bytes: usize,
     /// Messages that may wait, likewise. 0: any number.
+    #[schemars(extend("x-share" = "none: it bounds one connection; `limits.memory_bytes` has the shares"))]
     pub outbox_messages: u32,
     /// The treatment of a [slow subscriber](PROTOCOL-DETAILS.md#slow-subscribers) once the log no longer reaches back. `"disconnect"`: it
     /// is disconnected, and may resume. `"skip"`: it gets a gap and goes on, if its connection has a place for that.

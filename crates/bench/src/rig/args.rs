@@ -170,9 +170,9 @@ pub struct RunArgs {
     pub json: Option<PathBuf>,
 }
 
-/// Connections of one shard: a descriptor table holds 20,000 where the limit cannot be raised, and
-/// the kernel spreads connections over listeners only on average.
-const PER_SHARD: u32 = 18_600;
+/// Connections of one shard: a descriptor table holds 20,000 where the limit cannot be raised, the kernel spreads connections over listeners
+/// only on average, and a server keeps the last ninth of its places from an address that has all others.
+const PER_SHARD: u32 = 17_400;
 
 /// Core of the server and of the tools, when pinned.
 const CORES: (usize, usize) = (0, 1);
@@ -259,7 +259,7 @@ mod tests {
             // 20,000 descriptors in a table, and some air for the kernel's spreading.
             assert!(shards_for(connections, 1, 1) * 19_000 >= connections);
         }
-        assert_eq!(shards_for(1_000_000, 1, 2), 54);
+        assert_eq!(shards_for(1_000_000, 1, 2), 58);
         assert_eq!(shards_for(10, 1, 2), 2);
     }
 }

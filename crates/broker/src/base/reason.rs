@@ -148,6 +148,8 @@ reasons! {
         NoName, 400, 0, NONE, Refused, "no topic is named: put it behind the path or into ?topic=";
         SeveralNames, 400, 0, NONE, Refused, "exactly one topic can be named here";
         TooManyNames, 400, 0, QUOTA, Refused, "more topics than limits.topics_per_connection allows" => limits.topics_per_connection "";
+        NamesTooLong, 400, 0, QUOTA, Refused, "the names of the connection's topics and filters are longer in all than limits.subscription_bytes allows", "a filter takes the place of many topics; or raise it" => limits.subscription_bytes " bytes";
+        NamesNotResumed, 400, 0, NONE, Refused, "no request could resume so many topics and filters: their names and positions are longer than three quarters of limits.head_bytes", "a filter takes the place of many topics; or raise it, or set limits.topics_per_connection" => limits.head_bytes " bytes";
         Unread, 400, 0, NONE, Refused, "nothing reads this parameter or header here";
         BadEnvelope, 400, 0, NONE, Refused, "envelope= takes json";
         TwoForms, 400, 0, NONE, Refused, "envelope=json and the subprotocol ws+meta.nchan are two forms of a message: leave one of them out";
@@ -225,7 +227,7 @@ reasons! {
     Limits {
         InputsFull, 503, 1013, QUOTA, Full, "too many requests are under way", "they have come in part and use up limits.memory_bytes";
         MemoryFull, 503, 1013, QUOTA, Full, "limits.memory_bytes is reached, and this client holds most", "docs/SETTINGS.md says what counts; `crore admin memory` shows it";
-        ConnectionsFull, 503, 0, BUSY, Full, "no room for a connection: limits.connections_max, limits.connections_per_shard or the limit of open files is reached";
+        ConnectionsFull, 503, 0, BUSY, Full, "no room for a connection: limits.connections_max, limits.connections_per_shard or the limit of open files is reached, or this client's address has so many that others would find no room", "docs/SETTINGS.md has the shares; http.trusted_proxies must name a proxy, so that its clients are told apart";
         ConnectionsOfAddress, 429, 0, BUSY, Full, "limits.connections_per_address_max is reached" => limits.connections_per_address_max "";
         SessionsOfAddress, 429, 0, QUOTA, Full, "mqtt.sessions_per_address_max is reached" => mqtt.sessions_per_address_max "";
     }

@@ -11,6 +11,8 @@
 //! room. It only counts and refuses: `client/admission.rs` and `protocol/http/turned_away.rs` have the answers to clients.
 
 mod client;
+mod disk;
+pub mod holdings;
 pub mod keys;
 mod party;
 mod rate;
@@ -25,6 +27,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub use client::Client;
 use client::Clients;
+use disk::Disk;
 use keys::Keys;
 pub use party::Party;
 use rate::{Buckets, Rate};
@@ -52,12 +55,14 @@ impl Deref for Admission {
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Counts {
-    connections: Places<Option<Clients>>,
+    connections: Places<Clients>,
+    /// Connections that all shards have room for, by their descriptors; 0 where no shard has said so.
+    connections_room: AtomicU64,
     /// MQTT sessions, connected or away.
     sessions: Places<Clients>,
     /// Followers of interest.
     followers: Places<Clients>,
-    log_owners: Option<Clients>,
+    kept: Kept,
     /// Bytes of MQTT sessions whose clients are away, by party.
     absent: Option<Clients>,
     rates: Rates,
@@ -89,11 +94,20 @@ impl<C> Places<C> {
     }
 }
 
+/// Bytes of kept messages by client.
+#[derive(Debug)]
+struct Kept {
+    by_client: Clients,
+    /// Whether they are counted: they have a limit, or are on disk.
+    is_counted: AtomicBool,
+}
+
 /// The state of the engine as the shards know it.
 #[derive(Debug, Default)]
 struct EngineState {
     /// It takes nothing more for now.
     disk_is_full: AtomicBool,
+    disk: Disk,
     /// The second in which a sign of life of this node of a cluster came back last.
     beaten_s: AtomicU32,
     /// How often this node has read of its own death.
@@ -114,10 +128,14 @@ impl Admission {
     pub fn new(settings: &Settings, seed: u64) -> Admission {
         let limits = &settings.limits;
         let counts = Counts {
-            connections: Places::new(Clients::new(
-                limits.connections_per_address_max as usize,
-                limits.connections_max,
-            )),
+            connections: Places::new(
+                Clients::new(
+                    limits.connections_per_address_max as usize,
+                    limits.connections_max,
+                )
+                .unwrap_or_else(Clients::without_limit),
+            ),
+            connections_room: AtomicU64::new(0),
             sessions: Places::new(
                 Clients::new(
                     settings.mqtt.sessions_per_address_max as usize,
@@ -126,7 +144,11 @@ impl Admission {
                 .unwrap_or_else(Clients::without_limit),
             ),
             followers: Places::new(Clients::without_limit()),
-            log_owners: Clients::new(limits.log_bytes_per_address_max, limits.log_bytes),
+            kept: Kept {
+                by_client: Clients::new(limits.log_bytes_per_address_max, limits.log_bytes)
+                    .unwrap_or_else(Clients::without_limit),
+                is_counted: AtomicBool::new(limits.log_bytes_per_address_max > 0),
+            },
             absent: Clients::new(limits.little_bytes(), limits.memory_bytes),
             rates: Rates {
                 publishes: (AtomicU64::new(0), AtomicU64::new(0)),
@@ -194,25 +216,47 @@ impl Counts {
         self.connections.taken.fetch_sub(1, Relaxed);
     }
 
-    /// A client has one more connection, if its address may.
+    /// One more shard has room for so many connections.
+    pub fn add_room(&self, connections: u32) {
+        self.connections_room.fetch_add(connections.into(), Relaxed);
+    }
+
+    /// Connections that there is room for besides those that entered.
+    fn free_connections(&self) -> usize {
+        let most = u64::from(self.connections.most.load(Relaxed));
+        let most = match self.connections_room.load(Relaxed) {
+            0 => most,
+            room => most.min(room),
+        };
+        most.saturating_sub(self.connections().into()) as usize
+    }
+
+    /// A client has one more connection, which entered before, if its address may: by its limit, and by its share of the connections
+    /// of all.
     ///
     /// # Errors
-    /// [`Reason::ConnectionsOfAddress`]; then it must not [`leave_client`](Self::leave_client).
+    /// [`Reason::ConnectionsOfAddress`] past the limit, [`Reason::ConnectionsFull`] past the share; then it must not
+    /// [`leave_client`](Self::leave_client).
     pub fn enter_client(&self, client: Client) -> Result<(), Reason> {
-        match &self.connections.by_client {
-            Some(clients) if client.is_known() && !clients.enter(client) => {
-                Err(Reason::ConnectionsOfAddress)
-            }
-            _ => Ok(()),
+        let owners = &self.connections.by_client;
+        if !client.is_known() {
+            return Ok(());
+        }
+        // Its own place is not free any more.
+        let free = self.free_connections() + 1;
+        if !shares::may_take(owners.held_by(client), free, shares::NEARLY_ALL) {
+            return Err(Reason::ConnectionsFull);
+        }
+        match owners.enter(client) {
+            true => Ok(()),
+            false => Err(Reason::ConnectionsOfAddress),
         }
     }
 
     /// A client has one fewer connection.
     pub fn leave_client(&self, client: Client) {
-        if let Some(clients) = &self.connections.by_client
-            && client.is_known()
-        {
-            clients.subtract(client, 1);
+        if client.is_known() {
+            self.connections.by_client.subtract(client, 1);
         }
     }
 
@@ -344,12 +388,14 @@ impl Counts {
         }
     }
 
-    /// The client that a kept message is counted for: nobody, unless bytes of logs are counted.
-    pub fn log_owner(&self, client: Client) -> Client {
-        match &self.log_owners {
-            Some(_) => client,
-            None => Client::NOBODY,
-        }
+    /// Whether the kept messages of each client are counted.
+    pub fn counts_logs(&self) -> bool {
+        self.kept.is_counted.load(Relaxed)
+    }
+
+    /// They are counted from now on, since there is nothing yet: what is kept is on disk, where clients have shares.
+    pub fn count_logs(&self) {
+        self.kept.is_counted.store(true, Relaxed);
     }
 
     /// Whether a message of this client may be kept, with this many bytes.
@@ -357,23 +403,41 @@ impl Counts {
     /// # Errors
     /// When the kept messages of its address leave no room for it.
     pub fn may_keep(&self, client: Client, bytes: usize) -> Result<(), Reason> {
-        match &self.log_owners {
-            Some(owners) if client.is_known() && !owners.has_room(client, bytes as u64) => {
-                Err(Reason::LogOfAddress)
-            }
-            _ => Ok(()),
+        match !client.is_known() || self.kept.by_client.has_room(client, bytes as u64) {
+            true => Ok(()),
+            false => Err(Reason::LogOfAddress),
         }
     }
 
-    /// Whether the engine takes further messages.
+    /// Whether the engine takes further messages of a client: there is room on its disk, and the client has not its share of it, by what it
+    /// keeps, or by what it has written since room came free.
     ///
     /// # Errors
-    /// When its disk is full.
-    pub fn may_write(&self) -> Result<(), Reason> {
-        match self.engine.disk_is_full.load(Relaxed) {
+    /// [`Reason::DiskFull`].
+    pub fn may_write(&self, client: Client) -> Result<(), Reason> {
+        let EngineState {
+            disk_is_full, disk, ..
+        } = &self.engine;
+        let held = || {
+            self.kept
+                .by_client
+                .count(client)
+                .max(disk.written.count(client))
+        };
+        match disk_is_full.load(Relaxed) || !disk.may_take(held()) {
             true => Err(Reason::DiskFull),
             false => Ok(()),
         }
+    }
+
+    /// A client writes a message of so many bytes.
+    pub fn write(&self, client: Client, bytes: usize) {
+        self.engine.disk.written.add(client, bytes as u64);
+    }
+
+    /// So many of `all_bytes` are free on the disk of the engine.
+    pub fn set_disk_room(&self, free_bytes: u64, all_bytes: u64) {
+        self.engine.disk.set_room(free_bytes, all_bytes);
     }
 
     /// The disk of the engine has become full, or has room again.
@@ -403,20 +467,20 @@ impl Counts {
 
     /// This many bytes of the client's are now kept.
     pub fn keep(&self, owner: Client, bytes: usize) {
-        if let Some(owners) = self.log_owners.as_ref().filter(|_| owner.is_known()) {
-            owners.add(owner, bytes as u64);
+        if self.counts_logs() && owner.is_known() {
+            self.kept.by_client.add(owner, bytes as u64);
         }
     }
 
     /// This many bytes of the client's are no longer kept.
     pub fn drop_kept(&self, owner: Client, bytes: usize) {
-        if let Some(owners) = self.log_owners.as_ref().filter(|_| owner.is_known()) {
-            owners.subtract(owner, bytes as u64);
+        if self.counts_logs() && owner.is_known() {
+            self.kept.by_client.subtract(owner, bytes as u64);
         }
     }
 
     /// Whether no message in any log is counted for anybody.
     pub fn keeps_nothing(&self) -> bool {
-        self.log_owners.as_ref().is_none_or(Clients::is_empty)
+        self.kept.by_client.is_empty()
     }
 }

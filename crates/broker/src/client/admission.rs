@@ -48,8 +48,9 @@ pub(crate) fn enter<P: ProtocolTypes>(
         }
         row.client = world.admission.client(peer);
         let entered = world.admission.enter_client(row.client);
-        if entered.is_err() {
+        if let Err(reached) = entered {
             world.admission.leave();
+            row.client = turned_away(row.client, reached);
         }
         entered
     });
@@ -79,11 +80,21 @@ pub(crate) fn enter_proxied<P: ProtocolTypes>(
     let entered = world.admission.enter_client(client);
     let row = clients.conns.get_mut(slot);
     row.client = client;
-    if entered.is_err() {
+    if let Err(reached) = entered {
+        row.client = turned_away(client, reached);
         clients.ctx.world.admission.leave();
         row.flags |= TURNED_AWAY;
         gate.turn_away();
         clients.meter.stats.turned_away += 1;
+    }
+}
+
+/// The client of a connection that is turned away: it is known where its own limit is the reason
+/// (`protocol/http/turned_away.rs`).
+fn turned_away(client: Client, reached: Reason) -> Client {
+    match reached {
+        Reason::ConnectionsOfAddress => client,
+        _ => Client::NOBODY,
     }
 }
 

@@ -331,7 +331,7 @@ impl<P: ProtocolTypes> Connections<P> {
     /// Bytes that a connection makes the shard hold; of shared messages its part.
     pub(crate) fn held_by(&self, slot: u32) -> usize {
         let spill = self.spill(slot).map_or(0, Spilled::bytes);
-        let outbox = self.outbox(slot).map_or(0, |it| it.queue.weight());
+        let outbox = self.outbox(slot).map_or(0, Outbox::weight);
         let extra = self.find_extra(slot).map_or(0, Extra::weight);
         spill + outbox + extra
     }

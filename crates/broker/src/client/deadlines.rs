@@ -8,6 +8,10 @@ use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 use crate::store::slab::NONE;
 
+/// How long a client that reads may take nothing, in seconds: less than that passes while a slow link is at work, and its bytes need not be
+/// charged.
+const DEAF_S: u32 = 2;
+
 /// The connection's deadline has passed.
 pub(crate) fn deadline<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
@@ -23,6 +27,22 @@ pub(crate) fn deadline<P: Protocols, I: Io>(
         return clients.reset(slot);
     }
     P::deadline_passed(clients, subs, deliveries, queues, slot, io);
+}
+
+/// Charges the connection with what the kernel holds for it, if its client has taken nothing for [`DEAF_S`]. One that reads again is
+/// charged for its outbox alone.
+pub(crate) fn charge_if_deaf<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32) {
+    let row = clients.conns.get(slot);
+    if row.outbox == NONE {
+        return;
+    }
+    let settings = &clients.ctx.world.settings;
+    // The deadline is that of the first byte that it takes.
+    let left_s = row.deadline_s.saturating_sub(clients.ctx.now.s);
+    if left_s + DEAF_S <= settings.timeouts.body_s {
+        let kernel_bytes = settings.limits.kernel_bytes();
+        clients.conns.charge_deaf(slot, kernel_bytes);
+    }
 }
 
 impl<P: ProtocolTypes> Clients<P> {

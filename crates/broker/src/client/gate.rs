@@ -31,6 +31,11 @@ impl Gate {
         self.room = self.room.min(most);
     }
 
+    /// Connections that there is room for.
+    pub(crate) fn room(&self) -> u32 {
+        self.room
+    }
+
     /// Whether one more connection has room, of so many rows that are in use.
     pub(crate) fn has_room(&self, rows: u32) -> bool {
         rows - self.turned_away < self.room

@@ -85,8 +85,10 @@ impl Bounds {
 pub struct Outbox {
     /// The bytes.
     pub queue: Queue,
-    /// Bytes charged to the account for them.
-    charged_bytes: usize,
+    /// Bytes that the kernel is taken to hold before them: what its buffer has room for, once the client has taken nothing for some time.
+    kernel_bytes: u32,
+    /// Bytes charged to the account for all of them.
+    charged_bytes: u32,
     /// Waiting bytes, as the shard's `outbox_bytes` counts them.
     counted_bytes: usize,
     /// Where the messages among them end, if a rule bounds their number.
@@ -117,12 +119,24 @@ impl Outbox {
         self.waiting_bytes() + bytes <= bounds.bytes && self.waiting_messages() < bounds.messages
     }
 
+    /// The client has taken nothing for some time: so the kernel holds so many bytes for it, which belong to no table of ours.
+    pub(crate) fn is_deaf(&mut self, kernel_bytes: usize) {
+        self.kernel_bytes = u32::try_from(kernel_bytes).unwrap_or(u32::MAX);
+    }
+
+    /// Bytes that the connection makes the server and the kernel hold; of shared messages its part.
+    pub(crate) fn weight(&self) -> usize {
+        self.queue.weight() + self.kernel_bytes as usize
+    }
+
     /// The bytes charged for it before and from now on; then the bytes that wait, before and now.
     pub(crate) fn weigh(&mut self) -> ((usize, usize), (usize, usize)) {
-        let (charged, counted) = (self.queue.own_bytes(), self.waiting_bytes());
-        let before = core::mem::replace(&mut self.charged_bytes, charged);
+        let charged = self.queue.own_bytes() + self.kernel_bytes as usize;
+        let charged = u32::try_from(charged).unwrap_or(u32::MAX);
+        let before = core::mem::replace(&mut self.charged_bytes, charged) as usize;
+        let counted = self.waiting_bytes();
         let counted_before = core::mem::replace(&mut self.counted_bytes, counted);
-        ((before, charged), (counted_before, counted))
+        ((before, charged as usize), (counted_before, counted))
     }
 
     /// Sends so many bytes at most, as far as the socket takes them; returns how many.
@@ -135,6 +149,9 @@ impl Outbox {
             let sent = io.send(link, &parts[..used]);
             self.sent(sent);
             all += sent;
+            if sent > 0 {
+                self.kernel_bytes = 0;
+            }
             if sent < len || all == most || self.waiting_bytes() == 0 {
                 return all;
             }

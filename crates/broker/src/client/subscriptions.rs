@@ -7,7 +7,8 @@ use alloc::vec::Vec;
 
 use crate::base::planted::{self, Fault};
 use crate::base::position::{self, Position, Since};
-use crate::base::settings::Rule;
+use crate::base::reason::Reason;
+use crate::base::settings::{Limits, Rule};
 use crate::budget::admission::Client;
 use crate::client::parts::{
     Clients, Connections, Context, Deliveries, Matching, Subscriptions, Topics,
@@ -17,6 +18,20 @@ use crate::client::side::Behind;
 use crate::client::types::ProtocolTypes;
 use crate::mail::{Attach, ReplyTo};
 use crate::store::slab::NONE;
+
+/// Whether a connection may subscribe to so many topics and filters, with names of so many bytes in all.
+///
+/// # Errors
+/// The limit that was reached.
+pub(crate) fn has_room_for(limits: &Limits, count: usize, name_bytes: usize) -> Result<(), Reason> {
+    if count > limits.subscriptions_max() {
+        return Err(Reason::TooManyNames);
+    }
+    match limits.has_room_for_names(count, name_bytes) {
+        true => Ok(()),
+        false => Err(Reason::NamesTooLong),
+    }
+}
 
 /// Takes the connection out of all its topics and filters.
 pub(crate) fn unsubscribe<P: ProtocolTypes>(

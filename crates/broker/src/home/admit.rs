@@ -75,7 +75,8 @@ impl Home {
         context: &HomeContext<'_>,
     ) -> Result<Reserved, Outcome> {
         if fact.makes() {
-            self.admission.may_write().map_err(Outcome::Full)?;
+            let (_, _, client) = fact.topic();
+            self.admission.may_write(client).map_err(Outcome::Full)?;
         }
         let found = self.admit(fact, context)?;
         if let Some(key) = &found.key
@@ -86,10 +87,10 @@ impl Home {
             return Err(Outcome::Full(Reason::KeysFull));
         }
         let (hash, _, client) = fact.topic();
-        let owner = self.admission.log_owner(client);
         let mut bytes = 0;
         if let Fact::Publish(message) = fact
-            && owner.is_known()
+            && self.admission.counts_logs()
+            && client.is_known()
             && (self.subscriptions).would_keep(
                 &self.topics,
                 message,
@@ -99,13 +100,16 @@ impl Home {
         {
             bytes = message.data.len();
         }
-        self.admission.keep(owner, bytes);
+        self.admission.keep(client, bytes);
+        if let Fact::Publish(message) = fact {
+            self.admission.write(client, message.data.len());
+        }
         self.topics
             .reservations
             .add(hash, fact.makes() && found.row.is_none());
         Ok(Reserved {
             topic: hash,
-            kept: (owner, bytes),
+            kept: (client, bytes),
             key: found.key.map(|key| key.group as u8),
         })
     }

@@ -7,6 +7,10 @@
 //! Where they are past it, the partition with the most bytes gives some: so a topic that fills its partition makes room first, and
 //! partitions that are alike are trimmed alike.
 //!
+//! Messages of a client that holds little are spared while another client holds far more ([`Holdings`](crate::budget::admission::holdings::Holdings)): then the oldest of that one go, whatever
+//! their topics, and its retained ones last. So nobody pushes out what all others keep, with many small topics, retained messages or anything
+//! else; and one client alone, such as a backend, has all of the budget.
+//!
 //! Messages that have gone leave free places, and a chunk of places goes when the last of its messages does. So the chunks have a bound of
 //! their own: half as much again as the budget of the messages, and what an empty log keeps. Past that bound the oldest messages go, since
 //! the topics furthest over their share may have none in the chunks with few messages.
@@ -22,6 +26,7 @@ use super::topics::TopicTable;
 use crate::base::pace::Pace;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
+use crate::log::removal::Search;
 use crate::log::{Log, removal};
 
 impl Home {
@@ -46,6 +51,9 @@ impl Home {
 pub(super) fn room_steps(pace: &Pace) -> usize {
     4 * pace.forgets_per_turn
 }
+
+/// Among so many bytes nobody's holding is large.
+const NOBODY_SPARED: usize = usize::MAX;
 
 /// Topic, rule and remaining chain of those that have lost all messages.
 type Emptied = Vec<(u32, u8, u32)>;
@@ -143,6 +151,7 @@ impl Logs {
 
     /// Drops messages until those that are left are within their budget, or the step `until` is done; says whether more must go.
     fn drop_messages(&mut self, retained: u8, until: u64, now: Now, emptied: &mut Emptied) -> bool {
+        let mut all_bytes = self.budget.bytes_max;
         loop {
             let bytes = self.log_bytes();
             let excess = bytes.saturating_sub(self.budget.bytes_max);
@@ -159,13 +168,19 @@ impl Logs {
             let share = excess.div_ceil(self.partitions.len());
             let log = &mut self.partitions[at].log;
             let before = log.bytes();
-            log.enforce_budget(
-                (before.saturating_sub(share), until),
+            let spares = log.enforce_budget(
+                (before.saturating_sub(share), until, all_bytes),
                 now.unix_s,
                 retained,
                 |topic, number, left| emptied.push((topic, number, left)),
             );
-            if log.bytes() == before {
+            if spares {
+                match remove_of_large(self, retained, until, now, emptied) {
+                    Search::Removed => {}
+                    Search::Spent => return true,
+                    Search::Ended => all_bytes = NOBODY_SPARED,
+                }
+            } else if self.partitions[at].log.bytes() == before {
                 return false;
             }
         }
@@ -173,9 +188,10 @@ impl Logs {
 
     /// Drops messages until the chunks are within their bound, `drops` at most.
     fn empty_chunks(&mut self, retained: u8, now: Now, mut drops: usize, emptied: &mut Emptied) {
+        let mut all_bytes = self.budget.bytes_max;
         loop {
             let excess = self.chunk_bytes().saturating_sub(self.chunk_bytes_max());
-            if excess == 0 {
+            if excess == 0 || drops == 0 {
                 break;
             }
             let free = |log: &Log| log.held().chunks.saturating_sub(log.held().messages);
@@ -184,15 +200,22 @@ impl Logs {
             };
             let share = excess.div_ceil(self.partitions.len());
             let log = &mut self.partitions[at].log;
-            let gone = log.empty_chunks(
-                log.held().chunks - share.min(log.held().chunks),
-                drops,
+            let chunks_max = log.held().chunks - share.min(log.held().chunks);
+            let (gone, spares) = log.empty_chunks(
+                (chunks_max, drops, all_bytes),
                 now.unix_s,
                 retained,
                 |topic, number, left| emptied.push((topic, number, left)),
             );
             drops -= gone;
-            if gone == 0 {
+            if spares {
+                let until = self.steps.count() + drops as u64;
+                match remove_of_large(self, retained, until, now, emptied) {
+                    Search::Removed => drops -= 1,
+                    Search::Spent => break,
+                    Search::Ended => all_bytes = NOBODY_SPARED,
+                }
+            } else if gone == 0 {
                 break;
             }
         }
@@ -209,6 +232,38 @@ impl Logs {
         (0..self.partitions.len())
             .filter(|at| log(*at).len() > 0)
             .max_by_key(rank)
+    }
+}
+
+/// Removes a message of a client that is not spared: one of a rule before a retained one. Goes through all messages once, and again only for
+/// those that were spared before, no further than the step `until`.
+fn remove_of_large(
+    logs: &mut Logs,
+    retained: u8,
+    until: u64,
+    now: Now,
+    emptied: &mut Emptied,
+) -> Search {
+    let limits = (logs.budget.bytes_max, until);
+    loop {
+        for number in 0..=retained {
+            for Partition { log, .. } in &mut logs.partitions {
+                let emptied = |topic, number, left| emptied.push((topic, number, left));
+                let search = removal::remove_of_large(log, number, limits, now.unix_s, emptied);
+                if matches!(search, Search::Removed) {
+                    logs.budget.searches_again = false;
+                }
+                if !matches!(search, Search::Ended) {
+                    return search;
+                }
+            }
+        }
+        logs.budget.searches_again ^= true;
+        if !logs.budget.searches_again {
+            return Search::Ended;
+        }
+        let all = logs.partitions.iter_mut();
+        all.for_each(|partition| removal::search_again(&mut partition.log));
     }
 }
 

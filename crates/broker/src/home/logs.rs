@@ -19,6 +19,7 @@ use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
+use crate::budget::admission::holdings::Holdings;
 use crate::log::{Held, Log};
 
 use crore_wire::topic;
@@ -31,6 +32,8 @@ pub(super) struct Budget {
     pub held_most: Held,
     /// The topic of the last publish, if it is past its own limits.
     pub untrimmed: Option<Untrimmed>,
+    /// The search for messages that are not spared has begun anew, and has found none since.
+    pub searches_again: bool,
 }
 
 /// A topic past its limits.
@@ -48,6 +51,7 @@ impl Budget {
             bytes_max,
             held_most: Held::default(),
             untrimmed: None,
+            searches_again: false,
         }
     }
 }
@@ -85,9 +89,10 @@ impl Logs {
         steps: &Steps,
     ) -> Logs {
         let count = placement.count_at(me);
+        let holdings = Holdings::default();
         let partition = |_| {
-            let (admission, steps) = (admission.clone(), steps.clone());
-            Partition::new(rules, count, seed, admission, steps)
+            let counts = (admission.clone(), holdings.clone());
+            Partition::new(rules, count, seed, counts, steps.clone())
         };
         let place = |slot: u8| placement.place_at_home(placement.of_slot(slot)) as u8;
         Logs {

@@ -7,6 +7,7 @@ use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
+use crate::budget::admission::holdings::Holdings;
 use crate::log::{Held, Log};
 
 /// Forgotten topics that a home remembers by name; its partitions share this number.
@@ -40,11 +41,11 @@ impl Partition {
         rules: &Rules,
         beside: usize,
         seed: u64,
-        admission: Admission,
+        counts: (Admission, Holdings),
         steps: Steps,
     ) -> Partition {
         Partition {
-            log: Log::new(rules, seed, admission, steps),
+            log: Log::new(rules, seed, counts, steps),
             sequence: 0,
             mark: 0,
             passes_to: u64::MAX,

@@ -46,7 +46,7 @@ impl Home {
             topic: id,
             offset,
             previous,
-            owner: self.admission.log_owner(message.client),
+            owner: message.client,
             time_s: now.unix_s,
             latest: rule.keep == Keep::Latest,
             headers: message.headers,

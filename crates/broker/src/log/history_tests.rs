@@ -4,7 +4,6 @@
 mod checks;
 mod plain;
 
-use crate::budget::admission::Client;
 use alloc::format;
 use alloc::vec::Vec;
 
@@ -75,7 +74,12 @@ const KEYS: [&[u8]; 3] = [b"", b"a", b"bb"];
 impl World {
     fn new(rules: Rules, of: [u8; TOPICS]) -> World {
         World {
-            log: Log::new(&rules, 7, admission(), Steps::default()),
+            log: Log::new(
+                &rules,
+                7,
+                (admission(), Holdings::default()),
+                Steps::default(),
+            ),
             plain: Plain::new(rules, of),
             chains: [NONE; TOPICS],
             retained: [NONE; TOPICS],
@@ -190,7 +194,12 @@ impl World {
             // A change of rules would trim it.
             return;
         }
-        let mut log = Log::new(&plain.rules, 9, admission(), Steps::default());
+        let mut log = Log::new(
+            &plain.rules,
+            9,
+            (admission(), Holdings::default()),
+            Steps::default(),
+        );
         let mut ended = Vec::new();
         let mut chains = [NONE; TOPICS];
         for (topic, chain) in chains.iter_mut().enumerate() {

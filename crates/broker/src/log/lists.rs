@@ -24,6 +24,8 @@ struct List {
     youngest: u32,
     ttl_s: u32,
     marks: Marks,
+    /// The oldest entry that a search for messages that may go has not passed, or `NONE`.
+    hand: u32,
 }
 
 /// Marks of one list.
@@ -98,6 +100,7 @@ impl Lists {
             youngest: NONE,
             ttl_s: rules.get(number as u8).ttl_s,
             marks: Marks::default(),
+            hand: NONE,
         };
         Lists((0..rules.count()).map(list).collect())
     }
@@ -114,6 +117,22 @@ impl Lists {
     /// The oldest entry of a list, or `NONE`.
     pub fn oldest(&self, number: u8) -> u32 {
         self.0[number as usize].oldest
+    }
+
+    /// The oldest entry of a list that a search has not passed, or `NONE`.
+    pub fn hand(&self, number: u8) -> u32 {
+        self.0[number as usize].hand
+    }
+
+    /// The search passes that entry.
+    pub fn pass(&mut self, entries: &Slab<Entry>, number: u8) {
+        let list = &mut self.0[number as usize];
+        list.hand = entries.get(list.hand).younger;
+    }
+
+    /// The search begins anew.
+    pub fn search_again(&mut self) {
+        self.0.iter_mut().for_each(|list| list.hand = list.oldest);
     }
 
     /// How long messages of a rule live; 0 is without end.
@@ -139,6 +158,9 @@ impl Lists {
         } else {
             entries.get_mut(elder).younger = id;
         }
+        if list.hand == NONE {
+            list.hand = id;
+        }
         let entry = entries.get_mut(id);
         entry.form |= marked;
         (entry.older, entry.younger) = (elder, NONE);
@@ -156,6 +178,9 @@ impl Lists {
                 (entry.offset, older)
             });
             list.marks.pass_on(offset, heir);
+        }
+        if list.hand == id {
+            list.hand = younger;
         }
         if older == NONE {
             list.oldest = younger;

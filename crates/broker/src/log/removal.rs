@@ -21,6 +21,16 @@ type Found = (u8, Option<Urgency>);
 /// Messages of a rule that go at once, before the oldest of all rules are compared again.
 const RUN: usize = 64;
 
+/// How far the search for a message that may go has come.
+pub enum Search {
+    /// A message is removed.
+    Removed,
+    /// The steps are done.
+    Spent,
+    /// There is no such message.
+    Ended,
+}
+
 /// Why an entry is removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
@@ -44,22 +54,26 @@ impl Log {
 
     /// Removes messages until `budget_bytes` are kept at most: first those of orphaned chains, then the oldest of the topic that is
     /// furthest over its share, among topics with the oldest messages; messages of rule `last` only when there are no
-    /// others. It ends early behind the step `until`, with one message removed at least; then the next call goes on. `emptied` gets the topic
-    /// and rule of each chain that has become empty, and the topic's chain from now on.
+    /// others. It ends early behind the step `until`, with one message removed at least; then the next call goes on. It ends also before a
+    /// message that is spared among `all_bytes`, and says so: then [`remove_of_large`] goes on. `emptied` gets the topic and rule of each chain
+    /// that has become empty, and the topic's chain from now on.
     pub fn enforce_budget(
         &mut self,
-        (budget_bytes, until): (usize, u64),
+        (budget_bytes, until, all_bytes): (usize, u64, usize),
         now_s: u32,
         last: u8,
         mut emptied: impl FnMut(u32, u8, u32),
-    ) {
+    ) -> bool {
         let share = budget_bytes / self.chains.len().max(1) as usize;
         let mut found = None;
         while self.bytes() > budget_bytes || self.blobs.is_full() {
             if self.clear_some(1) == 0 {
                 let Some(chain) = victim(self, share, last, &mut found) else {
-                    return;
+                    return false;
                 };
+                if is_spared(self, self.chains.get(chain).oldest(), all_bytes) {
+                    return true;
+                }
                 let (topic, number) = (self.chains.get(chain).topic, self.chains.get(chain).rule);
                 let chain = self.drop_oldest(chain, now_s);
                 if self.count(chain) == 0 {
@@ -67,22 +81,23 @@ impl Log {
                 }
             }
             if self.steps.count() >= until && !self.blobs.is_full() {
-                return;
+                return false;
             }
         }
+        false
     }
 
     /// Removes the oldest messages, of whatever topics, until its chunks have `bytes_max` at most: messages of rule `last` only when
     /// there are no others. Chunks are filled in the order of arrival, so that they come free in that order. Removes at most `limit`
-    /// messages and returns how many; `emptied` as in [`enforce_budget`](Self::enforce_budget).
+    /// messages and returns how many, and whether it ended before a message that is spared among `all_bytes`; `emptied` as in
+    /// [`enforce_budget`](Self::enforce_budget).
     pub fn empty_chunks(
         &mut self,
-        bytes_max: usize,
-        limit: usize,
+        (bytes_max, limit, all_bytes): (usize, usize, usize),
         now_s: u32,
         last: u8,
         mut emptied: impl FnMut(u32, u8, u32),
-    ) -> usize {
+    ) -> (usize, bool) {
         let mut gone = 0;
         while gone < limit && self.held().chunks > bytes_max {
             if self.clear_some(1) > 0 {
@@ -97,6 +112,9 @@ impl Log {
                 if oldest == NONE || gone == limit || self.held().chunks <= bytes_max {
                     break;
                 }
+                if is_spared(self, oldest, all_bytes) {
+                    return (gone, true);
+                }
                 // The oldest entry of a rule is the oldest of its chain.
                 let chain = self.entries.get(oldest).chain;
                 let topic = self.chains.get(chain).topic;
@@ -107,7 +125,7 @@ impl Log {
                 gone += 1;
             }
         }
-        gone
+        (gone, false)
     }
 
     /// Removes a whole chain; a long one is orphaned and goes bit by bit.
@@ -208,7 +226,7 @@ impl Log {
         row.count -= 1;
         row.bytes -= taken_by(entry.bytes()) as u32;
         let owner = entry.owner(self.blobs.get(entry.blob));
-        self.admission.drop_kept(owner, taken_by(entry.bytes()));
+        self.counts.subtract(owner, taken_by(entry.bytes()));
         self.blobs.remove(entry.blob);
         let retained = number == self.lists.retained();
         let orphaned = row.topic == ORPHANED;
@@ -274,6 +292,51 @@ pub fn trim(
         }
     }
     false
+}
+
+/// Whether a message stays for now, since another client has far more of `all_bytes` than the one that it is counted for.
+fn is_spared(log: &Log, id: u32, all_bytes: usize) -> bool {
+    let entry = log.entries.get(id);
+    let owner = entry.owner(log.blobs.get(entry.blob));
+    log.counts.of_home.spares(owner, all_bytes)
+}
+
+/// The search for messages that are not spared begins anew.
+pub fn search_again(log: &mut Log) {
+    log.lists.search_again();
+}
+
+/// Goes on through the messages of a rule, the oldest first, to one that is not spared among `all_bytes`, and removes the oldest message of
+/// its topic; no further than the step `until`. Each message is passed once, until [`search_again`]: those of the client that has far
+/// more than others lie ahead, however many others there are. `emptied` as in [`Log::enforce_budget`].
+pub fn remove_of_large(
+    log: &mut Log,
+    number: u8,
+    (all_bytes, until): (usize, u64),
+    now_s: u32,
+    mut emptied: impl FnMut(u32, u8, u32),
+) -> Search {
+    loop {
+        let id = log.lists.hand(number);
+        if id == NONE {
+            return Search::Ended;
+        }
+        log.steps.add(1);
+        if is_spared(log, id, all_bytes) {
+            log.lists.pass(&log.entries, number);
+            if log.steps.count() >= until {
+                return Search::Spent;
+            }
+            continue;
+        }
+        let chain = log.entries.get(id).chain;
+        let topic = log.chains.get(chain).topic;
+        let chain = log.drop_oldest(chain, now_s);
+        if log.count(chain) == 0 {
+            emptied(topic, number, chain);
+        }
+        return Search::Removed;
+    }
 }
 
 /// The chain that makes room next, where each has this share. Other lists are compared again only when the list that was found

@@ -1,6 +1,5 @@
 //! Tests of room: the bytes of a log, which topic makes room when there is none left, and the length of pages.
 
-use crate::budget::admission::Client;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -28,7 +27,7 @@ fn log(rules: &[Rule]) -> Log {
     Log::new(
         &Rules::new(&settings.rules),
         SEED,
-        admission,
+        (admission, Holdings::default()),
         Steps::default(),
     )
 }
@@ -206,9 +205,12 @@ fn topic_furthest_over_its_share_makes_room() {
         chains[1] = log
             .append(chains[1], 0, &rule, (rule.messages_max(), usize::MAX), &new)
             .0;
-        log.enforce_budget((20 * 1024, u64::MAX), NOW_S, NO_RULE, |topic, _, _| {
-            panic!("{topic} has lost everything")
-        });
+        log.enforce_budget(
+            (20 * 1024, u64::MAX, usize::MAX),
+            NOW_S,
+            NO_RULE,
+            |topic, _, _| panic!("{topic} has lost everything"),
+        );
         assert!(log.bytes() <= 20 * 1024);
     }
     assert_eq!(log.count(chains[0]), 3);
@@ -235,10 +237,15 @@ fn among_equals_the_oldest_makes_room() {
         }
         let mut gone = Vec::new();
         for budget in [log.bytes() - 1, 0] {
-            log.enforce_budget((budget, u64::MAX), 30, last, |topic, number, chain| {
-                assert_eq!((u32::from(number), chain), (topic, NONE));
-                gone.push(topic);
-            });
+            log.enforce_budget(
+                (budget, u64::MAX, usize::MAX),
+                30,
+                last,
+                |topic, number, chain| {
+                    assert_eq!((u32::from(number), chain), (topic, NONE));
+                    gone.push(topic);
+                },
+            );
         }
         assert_eq!(gone, expected, "{times:?} {last}");
         assert_eq!(log.bytes(), 0);
@@ -343,9 +350,12 @@ fn topic_below_its_share_loses_messages_by_age_only() {
     let [one, other] = chains.map(|chain| log.chain_bytes(chain) as usize);
     assert!(one < other && other < budget / 2);
     let mut gone = Vec::new();
-    log.enforce_budget((budget, u64::MAX), NOW_S, NO_RULE, |topic, _, _| {
-        gone.push(topic)
-    });
+    log.enforce_budget(
+        (budget, u64::MAX, usize::MAX),
+        NOW_S,
+        NO_RULE,
+        |topic, _, _| gone.push(topic),
+    );
     assert_eq!(gone, [0]);
 }
 
@@ -368,7 +378,7 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
     let mut gone = Vec::new();
     for (more, expected) in [(0, &[][..]), (1, &[1]), (0, &[1]), (1, &[1, 2])] {
         log.enforce_budget(
-            (log.bytes() - more, u64::MAX),
+            (log.bytes() - more, u64::MAX, usize::MAX),
             NOW_S,
             NO_RULE,
             |topic, _, _| gone.push(topic),

@@ -1,7 +1,6 @@
 //! Tests of the log against a list: superseded and expired messages are neither read nor missed, and messages that a
 //! limit removed are missed by each reader that has not seen them.
 
-use crate::budget::admission::Client;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -249,7 +248,7 @@ proptest! {
         let mut settings = Settings { rules: rules.clone(), ..Settings::default() };
         settings.limits.log_bytes_per_address_max = 1;
         let admission = Admission::new(&settings, 7);
-        let mut log = Log::new(&Rules::new(&settings.rules), 7, admission.clone(), Steps::default());
+        let mut log = Log::new(&Rules::new(&settings.rules), 7, (admission.clone(), Holdings::default()), Steps::default());
         let mut models: Vec<_> = rules.into_iter().map(Model::new).collect();
         let mut chains = [NONE; 3];
         let (mut now_s, mut offset) = (100, 0);

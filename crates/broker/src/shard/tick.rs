@@ -9,7 +9,7 @@
 
 use crate::base::reason::Reason;
 use crate::client::close::end_connection;
-use crate::client::deadlines::deadline;
+use crate::client::deadlines::{charge_if_deaf, deadline};
 use crate::client::hold::is_too_slow;
 use crate::client::review::review;
 use crate::io::Io;
@@ -103,6 +103,7 @@ impl Shard {
             } else if has_begun_input(&clients.conns, slot) && is_too_slow(clients, slot) {
                 end_connection(clients, slot, Reason::TooSlow, io);
             } else {
+                charge_if_deaf(clients, slot);
                 second(clients, slot, io);
             }
         }

@@ -30,8 +30,9 @@ use toml::de::{DeTable, Deserializer};
 use crate::settings::access::Access;
 use crate::settings::file::File;
 pub use crate::settings::file::MAX_SHARDS;
-use crate::settings::problems::Check;
+use crate::settings::problems::{Check, size};
 use crate::settings::schema::SCHEMA;
+use crate::settings::state::State;
 pub use effective::Effective;
 use effective::flatten;
 pub use flags::{ALL_TOPICS, ServeArgs, SettingFlags};
@@ -208,7 +209,7 @@ fn resolve(
     mut file: File,
     source: Option<PathBuf>,
     given: BTreeMap<String, &'static str>,
-    warnings: Vec<String>,
+    mut warnings: Vec<String>,
     resources: &Resources,
 ) -> Effective {
     for origin in &mut file.http.allowed_origins {
@@ -223,6 +224,10 @@ fn resolve(
     let limits = &mut file.limits;
     if limits.log_bytes == 0 {
         limits.log_bytes = resources.log_bytes_default();
+    }
+    file.state.derive(limits.log_bytes);
+    if file.state.is_scarce(limits.log_bytes) {
+        warnings.push(scarce(&file.state, limits.log_bytes));
     }
     if limits.memory_bytes == 0 {
         limits.memory_bytes = resources.memory_bytes_default(limits);
@@ -242,6 +247,15 @@ fn resolve(
         given,
         warnings,
     }
+}
+
+/// The warning that logs may fill the disk.
+fn scarce(state: &State, log_bytes: usize) -> String {
+    format!(
+        "state.bytes_max ({}) is less than three times limits.log_bytes ({}): messages that are kept may fill it, and publishes are refused then; raise it, or lower limits.log_bytes",
+        size(state.bytes_max),
+        size(log_bytes)
+    )
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {

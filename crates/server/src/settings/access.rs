@@ -86,6 +86,7 @@ pub struct Access {
     /// Bytes of a token, or of a user and a password; 401 past it.
     #[default(4 << 10)]
     #[schemars(range(min = 64, max = MAX_TOKEN_BYTES))]
+    #[schemars(extend("x-share" = "none: it bounds one request, which its own connection holds; `limits.memory_bytes` has the shares"))]
     pub token_bytes: usize,
     /// The value that a token's `aud` must have; `""`: any, or none.
     pub audience: String,
@@ -102,14 +103,17 @@ pub struct Access {
     /// Answers that are remembered, some 150 bytes each; each shard has its newest 4,096 besides.
     #[default(100_000)]
     #[schemars(range(max = MAX_CACHE_ENTRIES))]
+    #[schemars(extend("x-share" = "none: the newest stay; whoever is forgotten asks again, and questions have shares"))]
     pub cache_entries: usize,
     /// Credentials that wait to be verified: tokens, passwords and the callback each; past it 503 (MQTT 0x89, 3.1.1: 3).
     /// [Shared](#shares).
     #[default(1_024)]
     #[schemars(range(min = 1, max = MAX_QUESTIONS))]
+    #[schemars(extend("x-share" = "of an address: as many as are free"))]
     pub questions_max: usize,
     /// Threads that verify passwords. 0: a quarter of the cores.
     #[schemars(range(max = MAX_THREADS))]
+    #[schemars(extend("x-share" = "addresses take turns"))]
     pub password_threads: usize,
     /// Rights of all clients: filters by right.
     #[serde(skip_serializing_if = "Lists::is_empty")]
@@ -281,6 +285,7 @@ pub struct Callback {
     /// Questions at once.
     #[default(8)]
     #[schemars(range(min = 1, max = MAX_THREADS))]
+    #[schemars(extend("x-share" = "addresses take turns"))]
     pub concurrency: usize,
 }
 

@@ -61,11 +61,13 @@ pub struct Cluster {
     /// where the streams are made; `nats stream edit` changes it later.
     #[default(2 << 30)]
     #[schemars(range(min = MIN_HISTORY_BYTES, max = isize::MAX as usize), extend("x-zero" = "no limit"))]
+    #[schemars(extend("x-share" = "none: NATS bounds the streams as a whole; `limits.log_bytes` has shares at each node"))]
     pub history_bytes: usize,
     /// Bytes of the log behind the newest [checkpoints](CLUSTER.md#checkpoints), in equal parts for the partitions, past which new ones
     /// are written. A node that joins reads about so much of the log.
     #[default(512 << 20)]
     #[schemars(range(min = MIN_CHECKPOINT_BYTES, max = isize::MAX as usize))]
+    #[schemars(extend("x-share" = "none: it bounds what nodes write, by their own limits"))]
     pub checkpoint_bytes: usize,
     /// How long a batch is kept; as above.
     #[schemars(range(min = 60, max = MAX_HISTORY_AGE_S), extend("x-zero" = "no limit"))]

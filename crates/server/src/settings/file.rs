@@ -56,6 +56,7 @@ pub struct File {
     /// Length of each listening socket's queue, in connections. Linux cuts it at `net.core.somaxconn`.
     #[default(4096)]
     #[schemars(range(min = 1, max = u16::MAX), extend("x-changes" = "restart", "x-flag" = "--backlog N"))]
+    #[schemars(extend("x-share" = "none: the kernel's queue is first in, first out; the shard empties it at once into its own, in which addresses take turns"))]
     pub backlog: u32,
     /// Paths, origins and proxies.
     pub http: Http,

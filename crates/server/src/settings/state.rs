@@ -9,6 +9,15 @@ use smart_default::SmartDefault;
 
 /// Less than this would not hold the names of a few topics.
 const MIN_BYTES: usize = 1 << 20;
+/// By default it is so many times as large as the logs: a base, the log behind it, and as much that is written while the next base is.
+const FILES_TIMES: usize = 4;
+
+/// With less than so many times their size the logs may fill it.
+const FILES_TIMES_LEAST: usize = 3;
+
+/// The default is not below this.
+const LEAST_BYTES: usize = 4 << 30;
+
 /// Ten minutes: a supervisor kills a service that takes longer to stop.
 const MAX_DEADLINE_S: u32 = 600;
 
@@ -28,12 +37,13 @@ pub struct State {
     #[schemars(extend("x-changes" = "restart"))]
     pub durable: bool,
     /// Bytes of all files together. Past it publishes are refused until there is room ([a full disk](DURABILITY.md#a-full-disk)).
+    /// [Shared](#shares).
     ///
-    /// Some three times `limits.log_bytes` is enough for that not to happen. A base that is being written comes on top, and so does
-    /// what a stop leaves. With `state.durable = false` nothing is refused: a stop leaves the oldest messages behind, and subscribers
-    /// get a gap.
-    #[default(4 << 30)]
-    #[schemars(range(min = MIN_BYTES, max = isize::MAX as usize), extend("x-changes" = "restart"))]
+    /// Some three times `limits.log_bytes` is enough for that not to happen; with less the log warns at the start. A base that is being
+    /// written comes on top, and so does what a stop leaves. With `state.durable = false` nothing is refused: a stop leaves the oldest messages
+    /// behind, and subscribers get a gap.
+    #[schemars(range(min = MIN_BYTES, max = isize::MAX as usize), extend("x-changes" = "restart", "x-zero" = "four times `limits.log_bytes`, and 4 GiB at least"))]
+    #[schemars(extend("x-share" = "of an address: eight times as many as are free, by what it keeps or has written since room came free"))]
     pub bytes_max: usize,
     /// How long a stop may take to write; past it what is not in the log is lost, as in a crash.
     #[default(30)]
@@ -42,6 +52,18 @@ pub struct State {
 }
 
 impl State {
+    /// Sets what the host and the size of the logs decide.
+    pub fn derive(&mut self, log_bytes: usize) {
+        if self.bytes_max == 0 {
+            self.bytes_max = log_bytes.saturating_mul(FILES_TIMES).max(LEAST_BYTES);
+        }
+    }
+
+    /// Whether logs of so many bytes may fill it, so that publishes are refused though each log keeps within its limit.
+    pub fn is_scarce(&self, log_bytes: usize) -> bool {
+        self.is_durable() && self.bytes_max / FILES_TIMES_LEAST < log_bytes
+    }
+
     /// Where, if at all.
     pub fn directory(&self) -> Option<&std::path::Path> {
         (!self.directory.as_os_str().is_empty()).then_some(self.directory.as_path())

@@ -32,6 +32,7 @@ pub struct Tls {
     // A handshake under way holds some ten kilobytes.
     #[default(10_000)]
     #[schemars(range(min = 1, max = u32::MAX), extend("x-changes" = "restart"))]
+    #[schemars(extend("x-share" = "none: the oldest ends, and addresses take turns when connections are accepted, so that a handshake has seconds"))]
     pub handshakes_max: u32,
 }
 

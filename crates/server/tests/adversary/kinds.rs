@@ -40,6 +40,8 @@ const ALL: &[(&str, usize, Generator)] = &[
     ("topic-makers", 2, places::topic_makers),
     ("followers", 2, places::followers),
     ("deaf-publishers", 2, places::deaf_publishers),
+    ("log-fillers", 2, places::log_fillers),
+    ("long-lists", 2, places::long_lists),
     ("absent-wills", 2, absent::wills),
     ("absent-filters", 4, absent::filters),
     ("absent-groups", 4, absent::groups),

@@ -1,4 +1,4 @@
-//! Attackers that take a place which all clients share: topics, followers, and the time of deliveries.
+//! Attackers that take a place which all clients share: topics, followers, logs, subscriptions, and the time of deliveries.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crore_wire::websocket::frame::Opcode;
 
 use crate::http::ask;
+use crate::mqtt;
 use crate::random::Random;
 use crate::script::{Door, Script, Send, Step};
 use crate::websocket::{frame, upgrade};
@@ -41,6 +42,72 @@ pub fn followers(random: &mut Random) -> Script {
     Script {
         sockets: random.between(70, 120),
         ..Script::new("", Door::Http, steps)
+    }
+}
+
+/// Topics that [`log_fillers`] publish to, each of which keeps 256 KiB by default: more than all logs may have.
+const FILLED: usize = 400;
+
+/// Batches of messages to many topics, and retained messages beside them: as much as all logs may have, and more.
+pub fn log_fillers(random: &mut Random) -> Script {
+    let data = "x".repeat(random.one(&[200, 900]));
+    let kind = [("Content-Type", "application/x-ndjson")];
+    let batches = random.between(8, 14);
+    let mut steps = Vec::new();
+    for batch in 1..=batches {
+        let lines = (0..1_500_000 / (data.len() + 60)).fold(String::new(), |mut lines, _| {
+            let topic = random.below(FILLED);
+            let _ = writeln!(
+                lines,
+                "{{\"topic\":\"evil/fill/{topic}\",\"data\":\"{data}\"}}"
+            );
+            lines
+        });
+        steps.push(Step::Send(ask("POST", "/pub", &kind, lines.as_bytes())));
+        steps.push(Step::Await(batch, 10_000));
+    }
+    Script {
+        beside: Some(Arc::new(retaining(random))),
+        ..Script::new("", Door::Http, steps)
+    }
+}
+
+fn retaining(random: &mut Random) -> Script {
+    let version = mqtt::version(random);
+    let mut steps = vec![
+        Step::Send(mqtt::connect_as(random, version, "evil-7")),
+        Step::Await(1, 2_000),
+    ];
+    let payload = vec![b'x'; 2_000];
+    for n in 0..2_000 {
+        let topic = format!("evil/state/{n}");
+        steps.push(Step::Send(mqtt::publish_to(
+            version, &topic, 0, 0, true, &payload,
+        )));
+    }
+    Script::new("", Door::Mqtt(version), steps)
+}
+
+/// As many subscriptions of one connection as there is room for, and more.
+pub fn long_lists(random: &mut Random) -> Script {
+    let version = mqtt::version(random);
+    let mut steps = vec![
+        Step::Send(mqtt::connect_as(random, version, "evil-7")),
+        Step::Await(1, 2_000),
+    ];
+    let end = random.one(&["", "/+"]);
+    let packets = random.between(40, 70);
+    for packet in 1..=packets {
+        let names: Vec<String> = (0..60)
+            .map(|n| format!("evil/list/{}{end}", packet * 60 + n))
+            .collect();
+        let filters: Vec<&str> = names.iter().map(String::as_str).collect();
+        steps.push(Step::Send(mqtt::subscribe_to(version, packet, &filters, 0)));
+    }
+    steps.push(Step::Await(packets + 1, 10_000));
+    Script {
+        sockets: random.between(1, 6),
+        ..Script::new("", Door::Mqtt(version), steps)
     }
 }
 

@@ -144,7 +144,9 @@ fn a_full_shard_leaves_new_connections_to_the_other() {
     let server = limits("connections_per_shard = 50");
     let mut held: Vec<Conn> = Vec::new();
     for number in 0..100 {
-        let mut conn = Conn::open(&server);
+        // From many addresses: each has a share of the last places.
+        let host = 2 + (number % 25) as u8;
+        let mut conn = Conn::over(connect_from(host, server.address()), &server);
         let status = conn.get("/pub/other", &[]).status;
         assert_eq!(status, 404, "connection {number} of two shards of 50");
         held.push(conn);
@@ -162,7 +164,9 @@ fn without_descriptors_a_request_is_still_read_before_it_is_refused() {
     let server = Server::with_descriptors("", 200);
     let mut held: Vec<Conn> = Vec::new();
     let refusal = loop {
-        let mut conn = Conn::open(&server);
+        // From many addresses: each has a share of the last places.
+        let host = 2 + (held.len() % 100) as u8;
+        let mut conn = Conn::over(connect_from(host, server.address()), &server);
         let response = conn.get("/pub/other", &[]);
         if response.status != 404 {
             break response;

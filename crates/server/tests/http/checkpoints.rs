@@ -7,7 +7,7 @@ use crate::support::http::{Conn, Response, publish};
 use crate::support::port::await_metric;
 use crate::support::state::State;
 use crate::support::stream::Stream;
-use crate::support::{Server, eventually};
+use crate::support::{Server, connect_from, eventually};
 
 /// Bytes of the log and the base together. A segment has a sixteenth of it.
 const BYTES_MAX: u64 = 2 << 20;
@@ -160,6 +160,47 @@ fn a_full_disk_refuses_publishes_until_messages_have_gone() {
     server.kill();
     let server = Server::with(&settings(&state));
     assert_eq!(value(&server, "small"), "19");
+}
+
+#[test]
+fn an_address_that_fills_the_disk_leaves_room_for_another() {
+    let state = State::new();
+    let server = Server::with(&settings(&state));
+    let greedy = || Conn::over(connect_from(2, server.address()), &server);
+    // What it writes stays, or is replaced at once: then only segments grow.
+    for topic in ["big/", "latest/"] {
+        let mut conn = greedy();
+        let mut refused = 0;
+        for n in 0..400 {
+            let topic = match topic {
+                "latest/" => "latest/one".to_string(),
+                topic => format!("{topic}{n}"),
+            };
+            let response = try_post(&mut conn, &topic, &[b'x'; 20_000]);
+            assert!([201, 202, 503].contains(&response.status), "{response:?}");
+            refused += usize::from(response.status == 503);
+            if refused > 20 {
+                break;
+            }
+        }
+        assert!(refused > 0 || topic == "latest/", "it is bounded");
+        let mut honest = Conn::open(&server);
+        for n in 0..25 {
+            let response = try_post(&mut honest, "modest", n.to_string().as_bytes());
+            assert!(
+                [201, 202].contains(&response.status),
+                "{topic} {n}: {response:?}"
+            );
+        }
+    }
+    let refused = try_post(&mut greedy(), "big/more", &[b'x'; 20_000]);
+    if refused.status == 503 {
+        assert!(refused.text().contains("state.bytes_max"), "{refused:?}");
+    }
+    server.await_log("state.bytes_max (2 MiB) is less than three times limits.log_bytes");
+    server.kill();
+    let server = Server::with(&settings(&state));
+    assert_eq!(value(&server, "modest"), "24");
 }
 
 #[test]

@@ -120,21 +120,44 @@ fn a_changed_set_is_told_as_a_gap() {
 #[test]
 fn there_are_at_most_as_many_topics_as_can_be_resumed() {
     let server = Server::start();
-    let target = |count: usize| {
-        format!(
-            "/sub?{}",
-            (0..count)
-                .map(|n| format!("topic=t{n}&"))
-                .collect::<String>()
-        )
+    let target = |count: usize| format!("/sub?{}", topics(count));
+    let open = |count: usize, headers: &[(&str, &str)]| {
+        let mut conn = Conn::open(&server);
+        let events = [&[("Accept", "text/event-stream")], headers].concat();
+        conn.ask("GET", target(count).trim_end_matches('&'), &events, "");
+        let status = conn.head().status;
+        (conn, status)
     };
-    publish(&server, "t31", "last");
-    assert_eq!(
-        once(&server, "GET", target(32).trim_end_matches('&'), &[], "").text(),
-        "last"
-    );
-    let refused = once(&server, "GET", target(33).trim_end_matches('&'), &[], "");
+    assert_eq!(open(100, &[]).1, 200);
+    let most = (100..1_000).find(|count| open(count + 1, &[]).1 != 200);
+    let most = most.expect("a head has an end");
+    let refused = once(&server, "GET", &target(most + 1), &[], "");
     assert_eq!(refused.status, 400, "{refused:?}");
+    assert!(refused.text().contains("limits.head_bytes"), "{refused:?}");
+    // With long offsets, too: so many messages that no offset has one digit.
+    for n in 0..most {
+        publish(&server, &format!("t{n}"), "x");
+    }
+    let target = target(most);
+    let mut stream = Stream::open(&server, &format!("{target}since=oldest"), &[]);
+    let last = (0..most)
+        .map(|_| stream.event().expect("an event").id)
+        .last();
+    let id = last.expect("there are some");
+    assert_eq!(open(most, &[("Last-Event-ID", &id)]).1, 200);
+}
+
+#[test]
+fn names_of_one_connection_have_a_limit_of_bytes() {
+    let server = Server::with("[limits]\nsubscription_bytes = \"1 KiB\"\n");
+    let refused = once(&server, "GET", &format!("/sub?{}", topics(20)), &[], "");
+    assert_eq!(refused.status, 400, "{refused:?}");
+    let words = "limits.subscription_bytes allows";
+    assert!(refused.text().contains(words), "{refused:?}");
+}
+
+fn topics(count: usize) -> String {
+    (0..count).map(|n| format!("topic=t{n}&")).collect()
 }
 
 #[test]

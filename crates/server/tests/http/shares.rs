@@ -1,11 +1,16 @@
 //! One client address that takes all that it gets of a place for all leaves room for another one.
 
 use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
+use crore_wire::mqtt::{ReasonCode, Version, encode};
+
 use crate::support::http::{Conn, once};
+use crate::support::mqtt::{Conn as Mqtt, message, plain};
+use crate::support::port::metric;
 use crate::support::ws::{Ws, handshake};
-use crate::support::{Server, connect_from};
+use crate::support::{Server, connect_from, until};
 
 /// The greedy one's address, 127.0.0.`GREEDY`. The others have 127.0.0.1.
 const GREEDY: u8 = 2;
@@ -36,6 +41,58 @@ fn subscribe(server: &Server, filters: &[String]) -> Vec<(Conn, u16)> {
         (conn, status)
     });
     all.collect()
+}
+
+/// Connections of the greedy one that were served and stay open, of so many.
+fn served(server: &Server, count: usize) -> Vec<Conn> {
+    let conns = (0..count).map(|_| greedy(server));
+    let served = conns.filter_map(|mut conn| {
+        let status = conn.get("/pub/nothing", &[]).status;
+        assert!([404, 503].contains(&status), "{status}");
+        (status == 404).then_some(conn)
+    });
+    served.collect()
+}
+
+#[test]
+fn connections_of_one_address_leave_room_for_those_of_another() {
+    let all = "[limits]\nconnections_max = 36\n";
+    // The room of two shards: as far as descriptors reach, too, which bind in the same way.
+    let by_shard = "[limits]\nconnections_per_shard = 18\n";
+    for (settings, places) in [(all, 36), (by_shard, 36)] {
+        let server = Server::with(settings);
+        let held = served(&server, places + 10);
+        assert!((places / 2..places).contains(&held.len()), "{}", held.len());
+        let refused = greedy(&server).get("/pub/nothing", &[]);
+        assert_eq!(refused.status, 503, "{refused:?}");
+        assert!(refused.text().contains("address"), "{refused:?}");
+
+        assert_eq!(once(&server, "POST", "/pub/modest", &[], "x").status, 202);
+        drop(Ws::open(&server, "/sub/modest", &[]));
+        let mut sensor = Mqtt::at(&server, Version::V5);
+        sensor.connect(&plain(Version::V5, "sensor"));
+        // One that has few may always have one more, while there is room.
+        let few: Vec<u16> = (0..3)
+            .map(|_| Conn::open(&server).get("/pub/nothing", &[]).status)
+            .collect();
+        assert_eq!(few, [404; 3]);
+    }
+}
+
+#[test]
+fn connections_of_one_client_of_a_proxy_leave_room_for_those_of_another() {
+    let server =
+        Server::with("[limits]\nconnections_max = 36\n[http]\ntrusted_proxies = [\"127.0.0.2\"]\n");
+    let ask = |client: &str| {
+        let mut conn = greedy(&server);
+        let status = conn
+            .get("/pub/nothing", &[("X-Forwarded-For", client)])
+            .status;
+        (conn, status)
+    };
+    let held: Vec<_> = (0..34).map(|_| ask("192.0.2.1")).collect();
+    assert!(held.iter().any(|(_, status)| *status == 503));
+    assert_eq!(ask("192.0.2.2").1, 404);
 }
 
 #[test]
@@ -156,5 +213,184 @@ fn shapes_of_filters_of_one_address_leave_room_for_one_of_another() {
         for _ in 0..4 {
             drop(Ws::open(&server, &format!("/sub?filter={last}"), &[]));
         }
+    }
+}
+
+/// WebSockets of the greedy one that read nothing of what a topic gets: more than the kernel's buffers hold.
+fn deaf(server: &Server, count: usize) -> Vec<Conn> {
+    let open = |_| {
+        let mut conn = greedy(server);
+        conn.ask("GET", "/sub/loud?since=live", &handshake(&[]), "");
+        assert_eq!(conn.head().status, 101);
+        conn
+    };
+    let held = (0..count).map(open).collect();
+    server.await_subscribers("loud", count as u64);
+    let mut conn = greedy(server);
+    for _ in 0..6 {
+        let body = "x".repeat(1_000_000);
+        assert_eq!(conn.request("POST", "/pub/loud", &[], &body).status, 201);
+    }
+    held
+}
+
+const OUTBOXES: &str = "crore_table_memory_bytes{table=\"outboxes\"}";
+
+#[test]
+fn who_does_not_read_is_charged_for_what_the_kernel_holds() {
+    let server = Server::with_admin("[timeouts]\nbody_s = 600\n");
+    let outboxes = || metric(server.admin(), OUTBOXES).expect("a metric");
+    let held = deaf(&server, 40);
+    // 128 KiB and a piece of 64 KiB each.
+    let kernel = f64::from(40 * (192 << 10));
+    until("the charge", || outboxes() >= kernel);
+    assert!(outboxes() < 2.0 * kernel, "{}", outboxes());
+    // Who reads on is charged no more.
+    let readers: Vec<_> = held
+        .into_iter()
+        .map(|mut conn| std::thread::spawn(move || drop(conn.rest())))
+        .collect();
+    until("no charge", || outboxes() < kernel / 40.0);
+    drop(server);
+    readers
+        .into_iter()
+        .for_each(|it| it.join().expect("it ends"));
+}
+
+#[test]
+fn kernel_buffers_of_one_address_leave_memory_for_others() {
+    let server = Server::with_admin(
+        "[limits]\nmemory_bytes = \"16 MiB\"\nbatch_bytes = \"1 MiB\"\nlog_bytes = \"16 MiB\"\n[timeouts]\nbody_s = 600\n",
+    );
+    let mut honest = Ws::open(&server, "/sub/modest", &[]);
+    let _held = deaf(&server, 120);
+    // 120 of them hold 22 MiB.
+    until("room", || {
+        let connections = metric(server.admin(), "crore_connections{transport=\"websocket\"}");
+        connections.is_some_and(|count| count < 100.0)
+    });
+    assert_eq!(
+        once(&server, "POST", "/pub/modest", &[], "still here").status,
+        201
+    );
+    assert_eq!(honest.message().text(), "still here");
+    let charged = metric(server.admin(), OUTBOXES).expect("a metric");
+    assert!(charged <= f64::from(16 << 20), "{charged}");
+}
+
+/// What the greedy one publishes to fill the logs.
+#[derive(Clone, Copy, Debug)]
+enum Flood {
+    /// Many topics with one message each, of so many bytes.
+    Topics(usize),
+    /// The same, retained.
+    Retained(usize),
+    /// The newest message of each key, in a topic that keeps the latest.
+    Keys,
+    /// Messages of other and other sizes, so that those that go leave holes.
+    Sizes,
+}
+
+impl Flood {
+    /// Publishes about so many MiB.
+    fn publish(self, server: &Server, mib: usize) {
+        let bytes_all = mib << 20;
+        match self {
+            Flood::Topics(size) => batches(server, bytes_all / size, |n| {
+                (format!("greedy/{n}"), "null".into(), size)
+            }),
+            Flood::Keys => batches(server, bytes_all / 200, |n| {
+                ("keys/greedy".into(), format!("\"{n}\""), 200)
+            }),
+            Flood::Sizes => {
+                for size in [100, 1_000, 60, 3_000, 400] {
+                    Flood::Topics(size).publish(server, mib);
+                }
+            }
+            Flood::Retained(size) => {
+                let mut stream = connect_from(GREEDY, server.address());
+                let mut bytes = Vec::new();
+                encode::connect(&mut bytes, &plain(Version::V5, "greedy"));
+                let payload = vec![b'x'; size];
+                for n in 0..bytes_all / size {
+                    let topic = format!("greedy/{n}");
+                    let mut publish = message(&topic, 0, 0, &payload);
+                    publish.retain = true;
+                    encode::publish(&mut bytes, Version::V5, &publish);
+                }
+                encode::pingreq(&mut bytes);
+                stream.write_all(&bytes).expect("they are read");
+                // The answer to the ping stands behind that to CONNECT.
+                let mut answers = Vec::new();
+                while !answers.ends_with(&[0xd0, 0]) {
+                    let mut some = [0; 1024];
+                    let count = stream.read(&mut some).expect("answers");
+                    assert!(count > 0, "the connection has ended");
+                    answers.extend(&some[..count]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn messages_of_one_address_leave_those_of_another_in_the_logs() {
+    for (flood, shards) in [
+        (Flood::Topics(100), 1),
+        (Flood::Topics(2_000), 2),
+        (Flood::Retained(100), 2),
+        (Flood::Retained(2_000), 1),
+        (Flood::Keys, 1),
+        (Flood::Sizes, 1),
+    ] {
+        let server = Server::with_shards(
+            shards,
+            "[limits]\nlog_bytes = \"1 MiB\"\n\
+             [[rule]]\nmatch = \"keys/#\"\nkeep = \"latest\"\nkeys_max = 100000\nlog_bytes = \"64 MiB\"\n",
+        );
+        let mut conn = Conn::open(&server);
+        let large = "x".repeat(3_000);
+        for n in 0..60 {
+            let topic = format!("/pub/modest/{}", n % 4);
+            let body = format!("{n} {}", if n % 10 == 0 { &large } else { "" });
+            let published = conn.request("POST", &topic, &[], &body);
+            assert!([201, 202].contains(&published.status), "{published:?}");
+        }
+        let mut sensor = Mqtt::at(&server, Version::V5);
+        sensor.connect(&plain(Version::V5, "sensor"));
+        let mut state = message("modest/state", 1, 1, b"21.5");
+        state.retain = true;
+        sensor.publish(&state);
+        sensor.packet();
+
+        flood.publish(&server, 2);
+
+        for n in 0..4 {
+            let kept = conn.get(&format!("/history/modest/{n}"), &[]).json();
+            let kept = kept.as_array().expect("a list").len();
+            assert_eq!(kept, 15, "{flood:?}, {shards} shards: modest/{n}");
+        }
+        assert_eq!(sensor.subscribe("modest/state", 0), ReasonCode::SUCCESS);
+        assert_eq!(sensor.packet().publish().payload, b"21.5", "{flood:?}");
+    }
+}
+
+/// Publishes so many messages in batches, each with the topic, key and size that `of` gives.
+fn batches(server: &Server, count: usize, of: impl Fn(usize) -> (String, String, usize)) {
+    let kind = [("Content-Type", "application/x-ndjson")];
+    let mut conn = greedy(server);
+    let all: Vec<usize> = (0..count).collect();
+    for some in all.chunks(500) {
+        let lines = some.iter().fold(String::new(), |mut lines, n| {
+            let (topic, key, size) = of(*n);
+            let data = "x".repeat(size);
+            let _ = writeln!(
+                lines,
+                "{{\"topic\":\"{topic}\",\"key\":{key},\"data\":\"{data}\"}}"
+            );
+            lines
+        });
+        let answer = conn.request("POST", "/pub", &kind, &lines);
+        assert_eq!(answer.status, 200, "{answer:?}");
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::doors::http;
 use crate::support::broker::Broker;
-use crate::support::mqtt::{Conn, VERSIONS, message, plain};
+use crate::support::mqtt::{Conn, VERSIONS, id, message, plain};
 use crore_wire::mqtt::PacketType::PubAck;
-use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version, encode};
+use crore_wire::mqtt::{Packet, Properties, PropertyBuf, ReasonCode, Version, encode};
 
 /// Topics with a control character each: of C0, DEL, and of C1, the next line among them.
 const CONTROLS: [&str; 5] = ["a/\u{1}", "a\u{1f}/b", "\u{7f}", "a/\u{85}", "\u{9f}b"];
@@ -26,6 +26,51 @@ fn a_subscription_past_the_limit_is_told_with_the_setting() {
         // Further ones are counted, and told later.
         assert!(conn.subscribe("fifth", 0).is_error());
         assert!(!broker.server().log().contains("fifth"));
+    }
+}
+
+#[test]
+fn a_client_subscribes_to_a_thousand_topics_and_filters_and_to_as_many_bytes_as_may_be() {
+    for version in VERSIONS {
+        let broker = Broker::start();
+        let mut conn = Conn::connected(&broker, version, "it");
+        for n in 0..1_000 {
+            let filter = match n % 50 {
+                49 => format!("stocks/{n}/+"),
+                _ => format!("stocks/{n}"),
+            };
+            assert!(!conn.subscribe(&filter, 0).is_error(), "{filter}");
+        }
+        let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+        publisher.deliver(&message("stocks/998", 1, 1, b"187.5"));
+        assert_eq!(conn.packet().publish().payload, b"187.5");
+    }
+    let broker = Broker::with("[limits]\nsubscription_bytes = \"4 KiB\"\n");
+    if !broker.is_ours() {
+        return;
+    }
+    for (prefix, most) in [
+        ("", 64),
+        ("a/rather/long/prefix/of/forty/bytes/in/all/", 40),
+    ] {
+        let mut conn = Conn::connected(&broker, Version::V5, "it");
+        let refused = (0..most).find(|n| conn.subscribe(&format!("{prefix}{n}/+"), 0).is_error());
+        let refused = refused.expect("the names are bounded");
+        assert!(refused > most / 2, "{refused}");
+        let log = broker.server();
+        log.await_log("limits.subscription_bytes allows (4096 bytes)");
+        // One that has gone leaves room.
+        conn.write(|out| {
+            let gone = format!("{prefix}0/+");
+            let filters = std::iter::once(gone.as_str());
+            encode::unsubscribe(out, Version::V5, id(9), &Properties::default(), filters);
+        });
+        conn.packet();
+        assert!(
+            !conn
+                .subscribe(&format!("{prefix}{refused}/+"), 0)
+                .is_error()
+        );
     }
 }
 

@@ -150,6 +150,13 @@ impl Clients {
         }
     }
 
+    /// Nothing is counted for anybody from now on. Where counts are only ever added to.
+    pub fn clear(&self) {
+        for count in self.counts.iter().flatten() {
+            count.store(0, Relaxed);
+        }
+    }
+
     /// Whether nothing is counted for anybody.
     pub fn is_empty(&self) -> bool {
         let mut all = self.counts.iter().flatten();

@@ -31,6 +31,13 @@ impl<P: ProtocolTypes> Connections<P> {
         (outbox.send(row.link, most, io), outbox.waiting_bytes())
     }
 
+    /// The connection's client has taken nothing for some time: the kernel is taken to hold so many bytes for it.
+    pub(crate) fn charge_deaf(&mut self, slot: u32, kernel_bytes: usize) {
+        let outbox = self.rows.get(slot).outbox;
+        self.outboxes.get_mut(outbox).is_deaf(kernel_bytes);
+        self.weigh_outbox(slot);
+    }
+
     /// Begins an outbox with what `write` adds.
     pub(crate) fn begin_outbox(&mut self, slot: u32, write: impl FnOnce(&mut Queue)) {
         self.rows.get_mut(slot).outbox = self.outboxes.insert(Outbox::default());

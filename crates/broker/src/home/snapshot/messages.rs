@@ -122,7 +122,6 @@ impl Home {
         let row = self.topics.rows.get(id);
         let rule = rules.get(row.rule);
         let new = New {
-            owner: self.admission.log_owner(new.owner),
             latest: rule.keep == Keep::Latest,
             ..new
         };

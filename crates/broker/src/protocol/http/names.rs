@@ -9,6 +9,7 @@ use crore_wire::topic::TopicError;
 use crore_wire::{form, topic};
 
 use crate::base::reason::Reason;
+use crate::client::subscriptions::has_room_for;
 use crate::protocol::front::{Context, Work};
 use crate::protocol::http::slips::quoted;
 
@@ -63,13 +64,14 @@ fn add_name(
         names.push(core::mem::take(name));
     }
     name.clear();
-    match names.len() <= ctx.world.settings.limits.topics_per_connection {
+    let limits = &ctx.world.settings.limits;
+    let (count, bytes) = (names.len(), names.iter().map(Vec::len).sum());
+    let room = has_room_for(limits, count, bytes);
+    let room = room.and(match limits.may_resume_names(count, bytes) {
         true => Ok(()),
-        false => {
-            let reason = Reason::TooManyNames;
-            Err((reason, reason.words(&ctx.world.settings)))
-        }
-    }
+        false => Err(Reason::NamesNotResumed),
+    });
+    room.map_err(|reason| (reason, reason.words(&ctx.world.settings)))
 }
 
 /// The words about a URL such as `?filter=scores/#`: clients do not send the fragment behind the `#`.

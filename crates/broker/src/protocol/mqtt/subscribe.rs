@@ -10,13 +10,16 @@ use crate::base::access::Right;
 use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
 use crate::budget::admission::Client;
+use crate::client::joining::filtered;
 use crate::client::row::COUNTED;
-use crate::client::subscriptions::ask_of;
+use crate::client::subscriptions::{ask_of, has_room_for};
 use crate::mail::Attach;
 use crate::protocol::front::{Census, Clients, Connections, Sub, Subscriptions, Topics};
 use crate::protocol::mqtt::client::{self, asked_pages, is_bridge, mqtt_state, packet_bytes_max};
 use crate::protocol::mqtt::filters::{join_wildcard, resubscribe_wildcard};
-use crate::protocol::mqtt::list::{Wanted, add_sub, is_vacant, part_name, part_of, sub_mut};
+use crate::protocol::mqtt::list::{
+    Wanted, add_sub, is_vacant, list_of, part_name, part_of, sub_mut,
+};
 use crate::protocol::mqtt::need::{await_need, keep_log};
 use crate::protocol::mqtt::options::qos;
 use crate::protocol::mqtt::shared::join_group;
@@ -99,7 +102,7 @@ fn subscribe_one(
     granted: (u16, u16),
 ) -> Result<(), ReasonCode> {
     let limits = &clients.ctx.world.settings.limits;
-    let (topic_bytes, most) = (limits.topic_bytes, limits.topics_per_connection);
+    let topic_bytes = limits.topic_bytes;
     let filter = Filter::parse(text).map_err(|_| ReasonCode::TOPIC_FILTER_INVALID)?;
     // The name of a share is stored like a filter, by the session and by each home.
     let share = filter.share.unwrap_or("-").as_bytes();
@@ -141,12 +144,10 @@ fn subscribe_one(
             false => resubscribe(clients, subs, slot, part, &wanted),
         };
     }
-    let list = &clients.conns.extra_of(slot).list;
-    clients.meter.work.steps.add(1 + list.len() / 8);
-    if list.iter().filter(|sub| !is_vacant(sub)).count() >= most {
-        let reason = Reason::TooManyNames.words(&clients.ctx.world.settings);
+    if let Err(reached) = has_room(clients, subs, slot, name) {
+        let reason = reached.words(&clients.ctx.world.settings);
         clients.meter.refused_subscription(&reason, text);
-        return Err(clients.refuse_packet(Reason::TooManyNames));
+        return Err(clients.refuse_packet(reached));
     }
     if !clients.may_take(census, slot, 0) {
         // Memory is short, and this client holds much.
@@ -160,6 +161,29 @@ fn subscribe_one(
         None => join_topic(clients, subs, slot, &wanted),
     }
     Ok(())
+}
+
+/// Whether the connection may subscribe to one more topic or filter, of this name.
+fn has_room(clients: &Clients, subs: &Subscriptions, slot: u32, name: &[u8]) -> Result<(), Reason> {
+    let limits = &clients.ctx.world.settings.limits;
+    let list = list_of(&clients.conns, slot);
+    clients.meter.work.steps.add(1 + list.len() / 8);
+    let count = 1 + list.iter().filter(|sub| !is_vacant(sub)).count();
+    // Few have room whatever their names.
+    if limits.has_room_for_names(count, count * limits.topic_bytes) {
+        return has_room_for(limits, count, 0);
+    }
+    clients.meter.work.steps.add(list.len());
+    let topics = list.iter().map(|sub| match &sub.own.group {
+        Some(group) => group.text.len(),
+        None if sub.topic != NONE => subs.topics.name(sub.topic).len(),
+        None => 0,
+    });
+    let filters = filtered(&clients.conns, slot).into_iter();
+    let filters = filters.flat_map(|all| all.parts());
+    let filters = filters.map(|(_, part)| subs.matching.name(part.row).len());
+    let bytes = name.len() + topics.sum::<usize>() + filters.sum::<usize>();
+    has_room_for(limits, count, bytes)
 }
 
 /// A subscription that exists takes new options, and perhaps the retained message again [MQTT-3.8.4-3].

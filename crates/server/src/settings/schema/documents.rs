@@ -1,4 +1,5 @@
-//! `docs/SETTINGS.md` (its tables), `docs/crore.example.toml` and `docs/crore.schema.json` are made from the table of settings.
+//! `docs/SETTINGS.md` (its tables), `docs/crore.example.toml`, `docs/crore.schema.json` and the table of shares in `docs/internals/MEMORY.md` are
+//! made from the table of settings.
 
 use std::path::Path;
 
@@ -123,6 +124,62 @@ fn flags() -> String {
         }
     }
     made
+}
+
+/// The ends of the keys that bound what clients can use up.
+const BOUNDS: [&str; 14] = [
+    "_max",
+    "_bytes",
+    "_per_s",
+    "_burst",
+    "_per_shard",
+    "_per_connection",
+    "_messages",
+    "_lines",
+    "_keys",
+    "_entries",
+    "_threads",
+    "concurrency",
+    "backlog",
+    "bytes_max",
+];
+
+/// Rows that end so and bound nothing that a client can use up.
+const NO_BOUNDS: [&str; 3] = ["deflate.min_bytes", "drain.rate_per_s", "rule.concurrency"];
+
+#[test]
+fn each_limit_has_its_share_or_the_reason_why_it_has_none() {
+    for row in &SCHEMA.rows {
+        let ends = BOUNDS.iter().any(|end| row.key().ends_with(end));
+        let bounds = (ends || row.table() == "limits") && !NO_BOUNDS.contains(&row.path.as_str());
+        assert_eq!(
+            row.word("x-share").is_some(),
+            bounds,
+            "{}: a limit of what clients can use up has x-share, and nothing else has",
+            row.path
+        );
+    }
+}
+
+#[test]
+fn the_table_of_shares_is_made_from_the_table() {
+    const BEGIN: &str = "| limit | default | share of one address, or why it has none |\n";
+    is_made("internals/MEMORY.md", |page| {
+        let (before, rest) = page.split_once(BEGIN).expect("the table of shares");
+        let (_, after) = rest.split_once("\n\n").expect("its end");
+        let mut made = format!("{before}{BEGIN}|---|---|---|\n");
+        for row in &SCHEMA.rows {
+            if let Some(share) = row.word("x-share") {
+                let default = row.default_text().unwrap_or_default();
+                let default = match (default.as_str(), row.word("x-zero")) {
+                    ("0", Some(zero)) => zero.to_string(),
+                    (default, _) => format!("`{default}`"),
+                };
+                made += &format!("| `{}` | {default} | {share} |\n", row.path);
+            }
+        }
+        format!("{made}\n{after}")
+    });
 }
 
 #[test]

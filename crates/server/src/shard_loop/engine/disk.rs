@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 
 use crore_broker::{Batch, Committed, Placement};
-use crore_disk::{Directory, Engine, Log};
+use crore_disk::{Directory, Engine, Log, Room};
 use crore_net::Sender;
 
 use crate::shard_loop::letters::Letter;
@@ -12,7 +12,7 @@ use crate::shard_loop::letters::Letter;
 /// The log on disk, as shards and checkpoints have it.
 pub type Durable = Arc<Engine<Batch>>;
 
-/// Starts it behind this log. `full` is told when the disk becomes full and when it has room again. A failed write or sync ends the process: it is not known what the disk has.
+/// Starts it behind this log. `room` is told how much there is on the disk. A failed write or sync ends the process: it is not known what the disk has.
 ///
 /// # Errors
 /// When its thread cannot be started.
@@ -20,7 +20,7 @@ pub fn start(
     log: Log<Directory>,
     placement: Placement,
     shards: Vec<Sender<Letter>>,
-    full: impl FnMut(bool) + Send + 'static,
+    room: impl FnMut(Room) + Send + 'static,
 ) -> io::Result<Durable> {
     let mut letters: Vec<Vec<Letter>> = shards.iter().map(|_| Vec::new()).collect();
     let committed = move |group: Vec<Batch>| {
@@ -45,5 +45,5 @@ pub fn start(
         );
         std::process::exit(1);
     };
-    Engine::start(log, committed, full, failed).map(Arc::new)
+    Engine::start(log, committed, room, failed).map(Arc::new)
 }

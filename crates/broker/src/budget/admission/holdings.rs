@@ -1,0 +1,127 @@
+//! The bytes of a place by client, and the client that holds most: where room must be made, what it holds goes first.
+//!
+//! Clients have no rows, as in the parent module: each has one counter in each of two tables, and the lower one counts. So a client that
+//! holds little may be taken for one that holds much, where it shares both counters with that: one of 65,536.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use super::client::Client;
+
+/// Counters of each table. A client holds little beside one that matters here, so that all others together add little to each counter.
+const COUNTERS: usize = 256;
+
+/// The part of the place past which a client's holding is made smaller for the sake of those that hold far less. As many clients or more
+/// must join to push out what others hold.
+const LARGE_PART: u64 = 16;
+/// It must be so many times as large as theirs. Clients that hold about as much are treated alike.
+const LARGER_TIMES: u64 = 2;
+
+/// The counts. Copies share them; only one thread counts at a time.
+#[derive(Clone, Debug)]
+pub struct Holdings(Arc<Counts>);
+
+#[derive(Debug)]
+struct Counts {
+    tables: [[AtomicU64; COUNTERS]; 2],
+    /// The client that held most when one held more than the one before.
+    largest: AtomicU32,
+}
+
+impl Default for Holdings {
+    fn default() -> Holdings {
+        let table = || core::array::from_fn(|_| AtomicU64::new(0));
+        Holdings(Arc::new(Counts {
+            tables: [table(), table()],
+            largest: AtomicU32::new(0),
+        }))
+    }
+}
+
+impl Holdings {
+    fn of(&self, client: Client) -> [&AtomicU64; 2] {
+        let [first, second] = client.places(COUNTERS);
+        [&self.0.tables[0][first], &self.0.tables[1][second]]
+    }
+
+    /// The bytes that a client holds.
+    #[inline]
+    pub fn held_by(&self, client: Client) -> u64 {
+        let [one, other] = self.of(client).map(|count| count.load(Relaxed));
+        one.min(other)
+    }
+
+    /// The client holds so many bytes more.
+    #[inline]
+    pub fn add(&self, client: Client, bytes: usize) {
+        for count in self.of(client) {
+            count.store(count.load(Relaxed) + bytes as u64, Relaxed);
+        }
+        if self.held_by(client) > self.largest_bytes() {
+            self.0.largest.store(client.number(), Relaxed);
+        }
+    }
+
+    /// The client holds so many bytes fewer, which were added before.
+    #[inline]
+    pub fn subtract(&self, client: Client, bytes: usize) {
+        for count in self.of(client) {
+            let before = count.load(Relaxed);
+            debug_assert!(before >= bytes as u64, "more has gone than came");
+            count.store(before.saturating_sub(bytes as u64), Relaxed);
+        }
+    }
+
+    #[inline]
+    fn largest_bytes(&self) -> u64 {
+        let largest = Client::from_number(self.0.largest.load(Relaxed));
+        self.held_by(largest)
+    }
+
+    /// Whether what this client holds is to stay while another client holds far more of the place, which has room for so many bytes.
+    #[inline]
+    pub fn spares(&self, client: Client, all_bytes: usize) -> bool {
+        let largest = self.largest_bytes();
+        largest > all_bytes as u64 / LARGE_PART && self.held_by(client) * LARGER_TIMES < largest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(n: u8) -> Client {
+        Client::of([192, 0, 2, n].into(), 7)
+    }
+
+    #[test]
+    fn what_little_holders_have_is_spared_while_one_holds_far_more() {
+        let holdings = Holdings::default();
+        let [small, large, other] = [1, 2, 3].map(client);
+        holdings.add(small, 100);
+        assert!(!holdings.spares(small, 1_000), "it is the largest itself");
+        holdings.add(large, 190);
+        assert!(!holdings.spares(small, 1_000), "they hold about as much");
+        holdings.add(large, 20);
+        assert!(holdings.spares(small, 1_000) && !holdings.spares(large, 1_000));
+        assert!(holdings.spares(Client::NOBODY, 1_000));
+        assert!(!holdings.spares(small, 10_000), "all of it is little");
+        holdings.subtract(large, 200);
+        holdings.add(other, 1);
+        assert!(!holdings.spares(other, 1_000), "nobody holds much any more");
+        // Behind a proxy that is trusted it is the same client.
+        assert_eq!(holdings.held_by(small.relayed()), 100);
+    }
+
+    #[test]
+    fn many_small_holders_are_told_from_a_large_one() {
+        let holdings = Holdings::default();
+        let large = Client::of([10, 0, 0, 1].into(), 7);
+        holdings.add(large, 1_000_000);
+        let all = (0..10_000_u32).map(|n| Client::of((0xc633_6400 + n).to_be_bytes().into(), 7));
+        all.clone().for_each(|small| holdings.add(small, 100));
+        let spared = all.filter(|small| holdings.spares(*small, 2_000_000));
+        assert!(spared.count() > 9_990);
+        assert!(!holdings.spares(large, 2_000_000));
+    }
+}
