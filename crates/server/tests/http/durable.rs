@@ -433,3 +433,70 @@ fn rules_that_change_the_topics_in_the_log_are_refused_by_a_reload() {
     server.reread(&format!("shards = 2\n{PASSING}{}", state.settings()));
     server.await_log("changes with a restart only");
 }
+
+/// CRC32C behind bytes with this checksum.
+fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
+    let step = |crc: u32, _| (crc >> 1) ^ (0x82F6_3B78 & (crc & 1).wrapping_neg());
+    !bytes
+        .iter()
+        .fold(!seed, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
+}
+
+/// Changes these bytes of the last group of the log, and its checksum with them (`docs/internals/LOG-FORMAT.md`).
+fn forge(state: &State, written: &[u8], changed: &[u8]) {
+    let mut bytes = std::fs::read(segment(state)).expect("the segment");
+    let word = |bytes: &[u8], at: usize| {
+        let word = bytes[at..at + 4].try_into().expect("four bytes");
+        u32::from_le_bytes(word)
+    };
+    let (salt, mut group) = (word(&bytes, 12), 4096);
+    let end = |bytes: &[u8], group| group + 32 + word(bytes, group) as usize;
+    let next = |bytes: &[u8], group| end(bytes, group).next_multiple_of(8);
+    while word(&bytes, next(&bytes, group)) != 0 {
+        group = next(&bytes, group);
+    }
+    let end = end(&bytes, group);
+    assert_eq!(
+        crc32c(salt, &bytes[group + 8..end]),
+        word(&bytes, group + 4)
+    );
+    let places = bytes[group..end].windows(written.len());
+    let at = places.into_iter().position(|it| it == written);
+    let at = group + at.expect("the message is in the last group");
+    bytes[at..at + written.len()].copy_from_slice(changed);
+    let crc = crc32c(salt, &bytes[group + 8..end]).to_le_bytes();
+    bytes[group + 4..group + 8].copy_from_slice(&crc);
+    std::fs::write(segment(state), bytes).expect("the segment");
+}
+
+#[test]
+fn a_message_on_disk_that_no_client_may_send_is_damage_though_its_checksum_holds() {
+    for (written, changed) in [
+        ("text/needle", "text/need\r\n"),
+        ("topic/of/it", "topic/of/#t"),
+    ] {
+        let state = State::new();
+        let server = Server::with(&state.settings());
+        publish(&server, "topic/of/it", "before");
+        let fields = [("Content-Type", "text/needle")];
+        let published = crate::support::http::once(
+            &server,
+            "POST",
+            "/pub/topic/of/it",
+            &fields,
+            "with the content type",
+        );
+        assert!([201, 202].contains(&published.status));
+        server.kill();
+        forge(&state, written.as_bytes(), changed.as_bytes());
+        let server = Server::with(&state.settings());
+        server.await_log("a batch of the log cannot be read");
+        // The content type would be in the head of a long-poll.
+        let target = "/sub/topic/of/it?since=oldest";
+        let first = crate::support::http::once(&server, "GET", target, &[], "");
+        assert_eq!(first.text(), "before");
+        publish(&server, "topic/of/it", "after");
+        let mut stream = Stream::open(&server, target, &[]);
+        assert_eq!(stream.data(2), ["before", "after"]);
+    }
+}
