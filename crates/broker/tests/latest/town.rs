@@ -172,8 +172,14 @@ impl Town {
         read < self.of.received(conn).len()
     }
 
-    /// All connections are gone and time passes: everything is given back.
+    /// The topics are deleted, since no time takes latest values away. All connections are gone and time passes: everything is given back.
     pub fn vanish(&mut self) {
+        self.settle();
+        for topic in TOPICS {
+            let request = format!("DELETE /pub?topic={topic} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            self.of.say(self.publisher, request);
+            self.settle();
+        }
         self.cut(self.publisher);
         self.settle();
         for seconds in [10_000, 10_000] {
