@@ -13,6 +13,7 @@ pub(crate) mod drain;
 mod draining;
 pub(crate) mod ending;
 mod enqueue;
+mod flows;
 pub(crate) mod matched;
 mod members;
 mod order;
@@ -356,7 +357,8 @@ impl Shard {
         }
         let lacks_room = lacks_room(&mut self.home, &front.clients.ctx);
         (self.home.iter_mut()).for_each(Home::end_turn);
-        let held = (self.home.as_mut(), self.commits.bytes());
+        let under_way = front.feed.deliveries.walk_bytes();
+        let held = (self.home.as_mut(), self.commits.bytes() + under_way);
         let (conns, census) = (&mut front.clients.conns, &mut front.census);
         let trims = charge_turn(conns, &front.subs, &front.queues, census, held, io);
         let relieves = self.front.relieve(&mut self.sessions, io) | trims | lacks_room;

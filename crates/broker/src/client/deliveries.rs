@@ -5,7 +5,8 @@
 //! The work is done for the subscribers, and often one program publishes everything: by publisher, all topics would be one party. So a
 //! client that has many topics to itself has one share, and nobody can join a topic of others to have it wait with his own.
 //!
-//! Invariants: the tells of one home about one topic keep their order, since all that come while their topic has a flow join it. Messages and
+//! Invariants: the tells of one home about one topic keep their order, since all that come while their topic has a flow join it (its live messages
+//! go round the members together: see [`walk`](crate::client::walk)). Messages and
 //! pages for filters are told in order: if they take long they are a flow of their own, and whatever the home tells meanwhile waits behind
 //! it. Before they begin they wait for the flows of their topics, and of the other topics of a connection that gets a page; not for
 //! those of other topics. So order holds among pages and messages that reach a connection by a filter and otherwise.
@@ -15,6 +16,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use crate::base::ids::ShardId;
 use crate::base::turns::Turns;
 use crate::client::delivery::{Delivery, IN_ORDER, OTHERS};
+use crate::client::walk::Parked;
 
 /// Tells to single connections that are not worth a flow.
 const OTHERS_AT_ONCE: usize = 16;
@@ -65,8 +67,10 @@ pub(crate) struct Deliveries {
     pub came: VecDeque<Delivery>,
     /// The others, in the order in which they came.
     pub queued: VecDeque<Delivery>,
-    flows: BTreeMap<Flow, VecDeque<Delivery>>,
+    flows: BTreeMap<Flow, Parked>,
     turns: Turns<Flow>,
+    /// Bytes of the walks of flows.
+    walk_bytes: usize,
     /// By home: the topic's flow that its messages and pages for filters wait for.
     blocked: BTreeMap<ShardId, Flow>,
     /// Tells of the last turn wait still.
@@ -83,8 +87,13 @@ impl Deliveries {
 
     /// How many wait.
     pub fn len(&self) -> usize {
-        let flows = self.flows.values().map(VecDeque::len).sum::<usize>();
+        let flows = self.flows.values().map(Parked::turns).sum::<usize>();
         self.came.len() + self.queued.len() + flows
+    }
+
+    /// Bytes of memory that fan-outs under way occupy besides the frames of homes.
+    pub fn walk_bytes(&self) -> usize {
+        self.walk_bytes
     }
 
     /// Whether some fan-out is a flow.
@@ -115,34 +124,35 @@ impl Deliveries {
 
     /// Adds to a flow of this party, or makes it.
     pub fn park(&mut self, flow: Flow, party: u64, delivery: Delivery) {
-        let queue = self.flows.entry(flow).or_default();
-        if queue.is_empty() {
+        let parked = self.flows.entry(flow).or_default();
+        if parked.is_empty() {
             self.turns.push(party, flow);
         }
-        queue.push_back(delivery);
+        parked.waiting.push_back(delivery);
     }
 
     /// Parks an ordered delivery of a home until this flow, of one of the delivery's topics, has ended.
     pub fn wait_for(&mut self, topic: Flow, delivery: Delivery) {
         self.blocked.insert(delivery.home, topic);
         let ordered = self.flows.entry(Flow::ordered(delivery.home));
-        ordered.or_default().push_back(delivery);
+        ordered.or_default().waiting.push_back(delivery);
     }
 
     /// Puts the ordered deliveries of a home, which waited for a flow, back at the head of the queue.
     fn requeue(&mut self, home: ShardId) {
         self.blocked.remove(&home);
         let waited = self.flows.remove(&Flow::ordered(home));
-        for delivery in waited.into_iter().flatten().rev() {
+        for delivery in waited.into_iter().flat_map(|it| it.waiting).rev() {
             self.queued.push_front(delivery);
         }
     }
 
-    /// The flow whose turn it is, and its first delivery.
-    pub fn next(&mut self) -> Option<(Flow, Delivery)> {
+    /// Takes the flow whose turn it is, with its deliveries. It is to be given back with [`Deliveries::did`].
+    pub fn next(&mut self) -> Option<(Flow, Parked)> {
         let flow = self.turns.pop()?;
-        let delivery = self.flows.get_mut(&flow)?.pop_front()?;
-        Some((flow, delivery))
+        let parked = core::mem::take(self.flows.get_mut(&flow)?);
+        self.walk_bytes -= parked.walk_bytes();
+        Some((flow, parked))
     }
 
     /// Whether another flow waits for its turn.
@@ -150,24 +160,21 @@ impl Deliveries {
         !self.turns.is_empty()
     }
 
-    /// So much was done for the flow that was taken; `rest` is what is left of its first delivery.
-    pub fn did(&mut self, flow: Flow, party: u64, visits: u32, rest: Option<Delivery>) {
+    /// So much was done for the flow that was taken; `rest` is what is left of it. Whether a delivery of it `is_done`.
+    pub fn did(&mut self, flow: Flow, party: u64, visits: u32, rest: Parked, is_done: bool) {
         let home = flow.home();
-        let is_whole = rest.is_none();
-        if let Some(queue) = self.flows.get_mut(&flow) {
-            if let Some(rest) = rest {
-                queue.push_front(rest);
-            }
-            if flow == Flow::ordered(home) && is_whole {
+        if is_done && flow == Flow::ordered(home) {
+            self.flows.insert(flow, rest);
+            self.requeue(home);
+        } else if rest.is_empty() {
+            self.flows.remove(&flow);
+            if self.blocked.get(&home) == Some(&flow) {
                 self.requeue(home);
-            } else if queue.is_empty() {
-                self.flows.remove(&flow);
-                if self.blocked.get(&home) == Some(&flow) {
-                    self.requeue(home);
-                }
-            } else {
-                self.turns.push(party, flow);
             }
+        } else {
+            self.walk_bytes += rest.walk_bytes();
+            self.flows.insert(flow, rest);
+            self.turns.push(party, flow);
         }
         self.turns.did(visits.into());
     }
@@ -184,6 +191,6 @@ impl Deliveries {
         if self.flows.is_empty() {
             return None;
         }
-        self.flows.get(&Flow::ordered(home))?.front()
+        self.flows.get(&Flow::ordered(home))?.waiting.front()
     }
 }

@@ -87,6 +87,14 @@ impl Delivery {
         }
     }
 
+    /// The live message at the cursor, and the life of the topic that it is for; none where another tell is next.
+    pub(crate) fn next_live(&self) -> Option<(u16, Record)> {
+        match *self.try_tell(0)? {
+            Tell::Live { serial, record, .. } => Some((serial, record)),
+            _ => None,
+        }
+    }
+
     /// The tell that stands so far behind the cursor.
     pub(crate) fn try_tell(&self, behind: usize) -> Option<&Tell> {
         let key = self.keys.get(self.at + behind)?;

@@ -89,6 +89,8 @@ impl Encoded {
 #[derive(Default)]
 pub struct Run {
     records: Vec<Record>,
+    /// The first messages that the next subscribers have had already. All numbers of messages count from behind them.
+    passed: usize,
     encoded: Vec<Encoded>,
     /// Some of these may have been made since the run began.
     has_encoded: bool,
@@ -111,14 +113,27 @@ impl Run {
         self.topics.clear();
         self.records.clear();
         self.records.extend(records);
+        self.passed = 0;
         self.bytes = self.records.iter().map(Record::frame_bytes).sum();
         if core::mem::take(&mut self.has_encoded) {
             self.encoded.iter_mut().for_each(Encoded::clear);
         }
     }
 
+    /// The next subscribers have had the first messages already, so many of those that were left.
+    pub fn pass(&mut self, messages: usize) {
+        let passed = self.records()[..messages].iter();
+        self.bytes -= passed.map(Record::frame_bytes).sum::<usize>();
+        self.passed += messages;
+    }
+
     /// The messages.
     pub fn records(&self) -> &[Record] {
+        &self.records[self.passed..]
+    }
+
+    /// The messages with those that the next subscribers have had: all that an encoding of the run has.
+    pub fn all_records(&self) -> &[Record] {
         &self.records
     }
 
@@ -132,7 +147,7 @@ impl Run {
     pub(crate) fn is_joined(&self, encoding: impl Encodings, messages: Range<usize>) -> bool {
         let touches = |pair: &[Record]| pair[0].touches(&pair[1]);
         match encoding.is_frame() {
-            true => self.records[messages].windows(2).all(touches),
+            true => self.records()[messages].windows(2).all(touches),
             false => !self.encoded[encoding.number()].is_shared(),
         }
     }
@@ -146,18 +161,21 @@ impl Run {
     ) -> Part<'a> {
         match encoding.is_frame() {
             true => frames.joined(
-                &self.records[messages.start],
-                &self.records[messages.end - 1],
+                &self.records()[messages.start],
+                &self.records()[messages.end - 1],
             ),
-            false => Part::Bytes(self.encoded[encoding.number()].span(messages)),
+            false => {
+                let messages = messages.start + self.passed..messages.end + self.passed;
+                Part::Bytes(self.encoded[encoding.number()].span(messages))
+            }
         }
     }
 
     /// Bytes of one message.
     pub(crate) fn len(&self, encoding: impl Encodings, n: usize, frames: &Frames) -> usize {
         match encoding.is_frame() {
-            true => frames.frame(&self.records[n]).len(),
-            false => self.encoded[encoding.number()].len(n),
+            true => frames.frame(&self.records()[n]).len(),
+            false => self.encoded[encoding.number()].len(n + self.passed),
         }
     }
 
@@ -169,10 +187,10 @@ impl Run {
         frames: &Frames,
         out: &mut Rope,
     ) {
-        match (encoding.is_frame(), frames.large(&self.records[n])) {
+        match (encoding.is_frame(), frames.large(&self.records()[n])) {
             (true, Some(frame)) => out.share(frame.clone()),
-            (true, None) => out.own.extend_from_slice(frames.frame(&self.records[n])),
-            (false, _) => self.encoded[encoding.number()].append(n, out),
+            (true, None) => out.own.extend_from_slice(frames.frame(&self.records()[n])),
+            (false, _) => self.encoded[encoding.number()].append(n + self.passed, out),
         }
     }
 }

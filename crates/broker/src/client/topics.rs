@@ -238,6 +238,16 @@ impl Topics {
         (row.flags & SET == 0).then_some(row.members)
     }
 
+    /// Whether most places of a walk are of members that have left.
+    pub fn is_sparse(&self, id: u32) -> bool {
+        let row = self.rows.get(id);
+        if row.flags & SET == 0 {
+            return false;
+        }
+        let set = self.sets.get(row.members);
+        set.tombstones as usize * 2 > set.members.len()
+    }
+
     /// From now on, a member that leaves is replaced by a tombstone.
     pub fn begin_walk(&mut self, id: u32) {
         let row = self.rows.get(id);

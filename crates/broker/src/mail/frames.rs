@@ -102,6 +102,18 @@ impl Frames {
         })
     }
 
+    /// Copies a message over from other frames, with its compressed form.
+    pub fn carry(&mut self, record: &Record, of: &Frames) -> Record {
+        let mut carried = self.copy(record, of);
+        if record.packed_len > 0 {
+            (carried.packed, carried.packed_len) = match of.large_packed(record) {
+                Some(frame) => self.share(frame.clone()),
+                None => self.put_packed(&[of.packed(record)]),
+            };
+        }
+        carried
+    }
+
     /// Builds a frame in place from its header and data; returns the span for [`Frames::frame_at`].
     pub fn begin(&mut self, header: &[u8], data: &[u8]) -> (u32, u32) {
         let start = self.bytes.len();
@@ -186,10 +198,16 @@ impl Frames {
                 self.share(Shared::new(bytes, admission).slice(0..len));
             return;
         }
-        record.packed = self.packed.len() as u32;
-        self.packed.extend_from_slice(header);
-        self.packed.extend_from_slice(data);
-        record.packed_len = self.packed.len() as u32 - record.packed;
+        (record.packed, record.packed_len) = self.put_packed(&[header, data]);
+    }
+
+    /// Copies a compressed frame in; returns its span.
+    fn put_packed(&mut self, parts: &[&[u8]]) -> (u32, u32) {
+        let start = self.packed.len();
+        for part in parts {
+            self.packed.extend_from_slice(part);
+        }
+        (start as u32, (self.packed.len() - start) as u32)
     }
 
     /// The message as one WebSocket frame.
@@ -300,6 +318,11 @@ impl Frames {
     pub fn len(&self) -> usize {
         let large = self.large.iter().map(|slice| slice.len()).sum::<usize>();
         self.bytes.len() + self.packed.len() + large
+    }
+
+    /// The same with names and headers.
+    pub fn all_len(&self) -> usize {
+        self.len() + self.meta.len()
     }
 
     /// Its share in the weight of the large messages in it; their other holders have the rest.

@@ -14,27 +14,20 @@ use crate::client;
 use crate::client::deliveries::Flow;
 use crate::client::delivery::{Delivery, Run, key_of};
 use crate::client::run::cost_of_bytes;
+use crate::client::walk::{TOGETHER_BYTES, TOGETHER_MAX};
 use crate::io::Io;
 use crate::mail::{Frames, Tell};
 use crate::protocol::front::{
     Clients, Connections, Deliveries, Forms, Front, Stats, Subscriptions, Topics, Work,
 };
+use crate::shard::flows::park_topic;
 use crate::shard::order::{flow_before, keep_order};
 use crate::store::slab::NONE;
-
-/// Messages of one topic that are taken together.
-const TOGETHER_MAX: usize = 256;
-/// Bytes of them, without the last: more in one write brings nothing, and a visit must be short.
-const TOGETHER_BYTES: usize = 256 << 10;
 
 /// Tells whose topics are looked for among the flows in the time of a visit.
 const LOOKS_PER_VISIT: usize = 64;
 /// Visits of a fan-out beside others that wait, before it becomes a flow: about as many as that itself costs.
 const CROWDED_VISITS: u32 = 16;
-/// Visits of a flow before it is the turn of the next one: as many as a whole turn, since the messages are encoded again for each turn
-/// of their flow.
-const FLOW_VISITS: u32 = 256;
-
 /// The cost of a tell to one connection, in visits.
 fn cost_of(tell: &Tell) -> u32 {
     match tell {
@@ -151,36 +144,6 @@ impl Front {
         }
     }
 
-    /// Goes on with fan-outs that take long, in fair turns.
-    fn deliver_flows<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
-        while *budget > 0
-            && let Some((flow, mut d)) = self.feed.deliveries.next()
-        {
-            let most = match self.feed.deliveries.has_next() {
-                true => FLOW_VISITS.min(*budget),
-                false => *budget,
-            };
-            let mut left = most;
-            let others = Flow::others(d.home);
-            let done = self.go_on_with_flow(&mut d, flow == others, &mut left, io);
-            *budget -= most - left;
-            let party = party_of_flow(&self.clients, &self.subs.topics, flow);
-            let deliveries = &mut self.feed.deliveries;
-            let rest = match done {
-                true => {
-                    self.subs.delivered(self.clients.ctx.me, d);
-                    None
-                }
-                false if flow != others && deliveries.parks(&d) => {
-                    deliveries.park(others, others.own_party(), d);
-                    None
-                }
-                false => Some(d),
-            };
-            self.feed.deliveries.did(flow, party, most - left, rest);
-        }
-    }
-
     /// Works through a delivery until it is done or the budget is spent, or only tells are left that become a flow: messages for members of
     /// groups, if they are many. A fan-out that takes more than its share becomes a flow, and so does what concerns a topic that has one.
     fn go_through_tells<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
@@ -239,33 +202,8 @@ impl Front {
         done
     }
 
-    /// Goes on with a flow until it is done, or the budget is spent, or only tells are left that wait behind earlier ones in the flow of
-    /// `others`.
-    fn go_on_with_flow<I: Io>(
-        &mut self,
-        d: &mut Delivery,
-        others: bool,
-        budget: &mut u32,
-        io: &mut I,
-    ) -> bool {
-        let frames = d.frames.clone();
-        let before = self.clients.meter.stats.delivered;
-        let done = loop {
-            charge_made(&mut self.feed.forms, budget);
-            if d.at == d.keys.len() {
-                break true;
-            }
-            let waits = *budget == 0 || !others && self.feed.deliveries.parks(d);
-            if waits || !self.step(d, &frames, budget, io) {
-                break false;
-            }
-        };
-        count_written(&self.clients.meter.stats, &frames, before, io);
-        done
-    }
-
     /// Does what the tell at the cursor says, or a run of them; false when the budget was spent first.
-    fn step<I: Io>(
+    pub(super) fn step<I: Io>(
         &mut self,
         d: &mut Delivery,
         frames: &Frames,
@@ -348,7 +286,7 @@ impl Front {
 
     /// Gives a member the run; to write it costs as much as so many visits.
     #[inline]
-    fn live_at<I: Io>(
+    pub(super) fn live_at<I: Io>(
         &mut self,
         (slot, cost): (u32, u32),
         topic: u32,
@@ -392,54 +330,20 @@ impl Visit {
 
 impl Subscriptions {
     /// Lets go of a delivery that is done.
-    fn delivered(&mut self, me: ShardId, d: Delivery) {
+    pub(super) fn delivered(&mut self, me: ShardId, d: Delivery) {
         if d.home == me {
             self.lanes.recycle(d.tells);
         }
     }
 }
 
-/// The party that a flow's work is done for.
-fn party_of_flow(clients: &Clients, topics: &Topics, flow: Flow) -> u64 {
-    let Some(row) = flow.row() else {
-        return flow.own_party();
-    };
-    let last = topics.places(row).saturating_sub(1);
-    let party = |place| {
-        let member = topics.member(row, place)?;
-        Some(clients.party(member).number())
-    };
-    let first = match topics.places(row) {
-        0 => None,
-        _ => party(0),
-    };
-    let same = [last / 2, last].map(|place| first.is_some() && party(place) == first);
-    match (first, same) {
-        (Some(party), [true, true]) => party,
-        _ => flow.own_party(),
-    }
-}
-
-/// The tells of the topic at the cursor become a flow, or join it.
-fn park_topic(
-    clients: &Clients,
-    topics: &Topics,
-    deliveries: &mut Deliveries,
-    d: &mut Delivery,
-    topic: u32,
-) {
-    let flow = Flow::topic(d.home, topic);
-    let party = party_of_flow(clients, topics, flow);
-    deliveries.park(flow, party, d.take_topic());
-}
-
 /// Megabytes that one message was turned into took as long as many visits.
-fn charge_made(forms: &mut Forms, budget: &mut u32) {
+pub(super) fn charge_made(forms: &mut Forms, budget: &mut u32) {
     let made = forms.take_made_bytes() / STEP_BYTES;
     *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
 }
 
-fn count_written<I: Io>(stats: &Stats, frames: &Frames, before: u64, io: &mut I) {
+pub(super) fn count_written<I: Io>(stats: &Stats, frames: &Frames, before: u64, io: &mut I) {
     let deliveries = stats.delivered.wrapping_sub(before);
     if frames.stamp != 0 && deliveries > 0 {
         io.written(frames.stamp, deliveries);

@@ -14,6 +14,7 @@ mod runs;
 #[path = "../support/mod.rs"]
 mod support;
 mod town;
+mod walk;
 
 use proptest::prelude::*;
 

@@ -24,8 +24,8 @@ pub(crate) fn encode_once(
     if !feed.run.encoded(encoding).is_empty() {
         return;
     }
-    for n in 0..feed.run.records().len() {
-        let record = feed.run.records()[n];
+    for n in 0..feed.run.all_records().len() {
+        let record = feed.run.all_records()[n];
         let id = &mut clients.scratch.id;
         id.clear();
         if encoding.names_position() {

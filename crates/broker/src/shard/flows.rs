@@ -1,0 +1,196 @@
+//! Flows: fan-outs and messages for filters that take longer than their share of a turn, in fair turns with one another.
+//!
+//! The live messages of a topic's flow go round its members together (see `client/walk.rs`). Any other tell about the topic, like a page for a new
+//! subscriber or the end of the topic, waits until the walk has ended, and messages behind it wait with it.
+
+use crate::client::deliveries::Flow;
+use crate::client::delivery::Delivery;
+use crate::client::run::cost_of_bytes;
+use crate::client::walk::{Parked, Walk};
+use crate::io::Io;
+use crate::protocol::front::{Clients, Deliveries, Front, Topics};
+use crate::shard::deliver::{charge_made, count_written, end_walk};
+use crate::store::slab::NONE;
+
+/// Visits of a flow before it is the turn of the next one: as many as a whole turn, since the messages are encoded again for each turn
+/// of their flow.
+const FLOW_VISITS: u32 = 256;
+
+impl Front {
+    /// Goes on with fan-outs that take long, in fair turns.
+    pub(super) fn deliver_flows<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
+        while *budget > 0
+            && let Some((flow, mut parked)) = self.feed.deliveries.next()
+        {
+            let most = match self.feed.deliveries.has_next() {
+                true => FLOW_VISITS.min(*budget),
+                false => *budget,
+            };
+            let mut left = most;
+            let is_done = match flow.row() {
+                Some(topic) => self.go_on_with_topic(topic, &mut parked, &mut left, io),
+                None => self.go_on_with_first(flow, &mut parked, &mut left, io),
+            };
+            *budget -= most - left;
+            let party = party_of_flow(&self.clients, &self.subs.topics, flow);
+            let deliveries = &mut self.feed.deliveries;
+            deliveries.did(flow, party, most - left, parked, is_done);
+        }
+    }
+
+    /// Goes on with the flow of a topic until it is done or the budget is spent.
+    fn go_on_with_topic<I: Io>(
+        &mut self,
+        topic: u32,
+        parked: &mut Parked,
+        budget: &mut u32,
+        io: &mut I,
+    ) -> bool {
+        loop {
+            charge_made(&mut self.feed.forms, budget);
+            if *budget == 0 {
+                return false;
+            }
+            // A walk over places that most members have left ends first, so that the next one is shorter.
+            if parked.walk.is_none() || !self.subs.topics.is_sparse(topic) {
+                let (serial, me) = (self.subs.topics.get(topic).serial, self.clients.ctx.me);
+                parked.join(topic, serial, |done| self.subs.delivered(me, done));
+            }
+            if let Some(walk) = &mut parked.walk {
+                if !self.go_round(walk, budget, io) {
+                    return false;
+                }
+                parked.walk = None;
+                continue;
+            }
+            let Some(first) = parked.waiting.front_mut() else {
+                return true;
+            };
+            let frames = first.frames.clone();
+            let before = self.clients.meter.stats.delivered;
+            let is_done = self.step(first, &frames, budget, io);
+            count_written(&self.clients.meter.stats, &frames, before, io);
+            if !is_done {
+                return false;
+            }
+            if first.at == first.keys.len()
+                && let Some(first) = parked.waiting.pop_front()
+            {
+                self.subs.delivered(self.clients.ctx.me, first);
+            }
+        }
+    }
+
+    /// Goes on with the walk over a topic's members; false when the budget was spent before all of them had all messages.
+    fn go_round<I: Io>(&mut self, walk: &mut Walk, budget: &mut u32, io: &mut I) -> bool {
+        let topic = walk.topic;
+        self.subs.topics.begin_walk(topic);
+        self.feed.run.begin(walk.records());
+        let mut cost = cost_of_bytes(self.feed.run.bytes);
+        let mut before = self.clients.meter.stats.delivered;
+        while *budget > 0 && !walk.is_empty() {
+            match self.subs.topics.at_place(topic, walk.place) {
+                None | Some(NONE) => *budget = budget.saturating_sub(1),
+                Some(conn) => self.live_at((conn, cost), topic, &walk.frames, budget, io),
+            }
+            walk.advance(self.subs.topics.places(topic));
+            let ending = walk.ending();
+            if ending > 0 {
+                self.count_walked(walk, &mut before, io);
+                walk.end(ending);
+                self.feed.run.pass(ending);
+                cost = cost_of_bytes(self.feed.run.bytes);
+            }
+        }
+        self.count_walked(walk, &mut before, io);
+        if !walk.is_empty() {
+            return false;
+        }
+        if self.subs.topics.is_current(topic, walk.serial) {
+            end_walk(&mut self.clients.conns, &mut self.subs.topics, topic);
+            self.subs.topics.close_if_unused(topic);
+        }
+        true
+    }
+
+    /// Counts what was delivered of the walk's messages since the count stood at `before`.
+    fn count_walked<I: Io>(&self, walk: &Walk, before: &mut u64, io: &mut I) {
+        let now = self.clients.meter.stats.delivered;
+        for (stamp, deliveries) in walk.parts(now.wrapping_sub(*before)) {
+            if stamp != 0 && deliveries > 0 {
+                io.written(stamp, deliveries);
+            }
+        }
+        *before = now;
+    }
+
+    /// Goes on with the first delivery of a flow that is not of a topic, until it is done or the budget is spent. It is done as well when only
+    /// tells are left that wait behind earlier ones in the flow of `others`.
+    fn go_on_with_first<I: Io>(
+        &mut self,
+        flow: Flow,
+        parked: &mut Parked,
+        budget: &mut u32,
+        io: &mut I,
+    ) -> bool {
+        let Some(mut d) = parked.waiting.pop_front() else {
+            return true;
+        };
+        let others = Flow::others(d.home);
+        let frames = d.frames.clone();
+        let before = self.clients.meter.stats.delivered;
+        let mut parks = false;
+        while d.at < d.keys.len() {
+            charge_made(&mut self.feed.forms, budget);
+            parks = flow != others && self.feed.deliveries.parks(&d);
+            if parks || *budget == 0 || !self.step(&mut d, &frames, budget, io) {
+                break;
+            }
+        }
+        count_written(&self.clients.meter.stats, &frames, before, io);
+        let is_done = d.at == d.keys.len();
+        if is_done {
+            self.subs.delivered(self.clients.ctx.me, d);
+        } else if parks {
+            let deliveries = &mut self.feed.deliveries;
+            deliveries.park(others, others.own_party(), d);
+        } else {
+            parked.waiting.push_front(d);
+        }
+        is_done || parks
+    }
+}
+
+/// The party that a flow's work is done for.
+fn party_of_flow(clients: &Clients, topics: &Topics, flow: Flow) -> u64 {
+    let Some(row) = flow.row() else {
+        return flow.own_party();
+    };
+    let last = topics.places(row).saturating_sub(1);
+    let party = |place| {
+        let member = topics.member(row, place)?;
+        Some(clients.party(member).number())
+    };
+    let first = match topics.places(row) {
+        0 => None,
+        _ => party(0),
+    };
+    let same = [last / 2, last].map(|place| first.is_some() && party(place) == first);
+    match (first, same) {
+        (Some(party), [true, true]) => party,
+        _ => flow.own_party(),
+    }
+}
+
+/// The tells of the topic at the cursor become a flow, or join it.
+pub(super) fn park_topic(
+    clients: &Clients,
+    topics: &Topics,
+    deliveries: &mut Deliveries,
+    d: &mut Delivery,
+    topic: u32,
+) {
+    let flow = Flow::topic(d.home, topic);
+    let party = party_of_flow(clients, topics, flow);
+    deliveries.park(flow, party, d.take_topic());
+}

@@ -1,0 +1,195 @@
+//! A fan-out that takes many turns is one circular walk for a topic: messages that come meanwhile join it, so that a busy topic needs fewer writes
+//! the busier it is, and each member gets every message once and in order, whoever comes, goes or falls behind.
+
+use super::*;
+
+/// A small turn, so that each fan-out takes many.
+fn slow_pace() -> Pace {
+    Pace {
+        visits_per_turn: 8,
+        page_messages: 3,
+        ..Pace::default()
+    }
+}
+
+/// Publishes so many messages, of which so many at most are under way to this many subscribers.
+fn publish_all(town: &mut Town, subscribers: usize, messages: usize, most: usize) {
+    let (mut published, mut done) = (0, 0);
+    while done < messages {
+        while published < messages && published - done < most {
+            town.publish([("t", published.to_string())]);
+            published += 1;
+        }
+        town.turn();
+        done = town.stats().delivered as usize / subscribers;
+    }
+}
+
+/// The numbers of the messages that came in frames.
+fn numbers(bytes: &[u8]) -> Vec<u32> {
+    let (mut rest, mut all) = (bytes, Vec::new());
+    while let [_, len, more @ ..] = rest {
+        let (data, behind) = more.split_at(usize::from(*len));
+        let text = std::str::from_utf8(data).expect("text");
+        all.push(text.trim_start_matches('x').parse().expect("a number"));
+        rest = behind;
+    }
+    all
+}
+
+#[test]
+fn a_busy_topic_costs_a_subscriber_one_write_for_many_messages() {
+    const SUBSCRIBERS: usize = 1_000;
+    const MESSAGES: usize = 64;
+    for (kind, query, most, together) in [
+        (Kind::Plain, "topic=t", 1, 1),
+        (Kind::Plain, "topic=t", 4, 2),
+        (Kind::Plain, "topic=t", 16, 4),
+        (Kind::Plain, "topic=t", 64, 16),
+        (Kind::Sse, "topic=t", 16, 4),
+        (Kind::Plain, "topic=t&topic=other", 16, 4),
+    ] {
+        let mut town = wide();
+        for _ in 0..SUBSCRIBERS {
+            town.ask_for(kind, query);
+        }
+        town.settle();
+        town.io().sends = 0;
+        publish_all(&mut town, SUBSCRIBERS, MESSAGES, most);
+        // Without the answers to the publisher.
+        let writes = town.io().sends - MESSAGES;
+        assert!(
+            writes * together <= SUBSCRIBERS * MESSAGES,
+            "{kind:?} {query}, {most} under way: {writes} writes"
+        );
+        town.settle();
+        assert_eq!(town.stats().delivered, (SUBSCRIBERS * MESSAGES) as u64);
+    }
+}
+
+/// In every form, those that were copied for the walk have what those get that are alone.
+#[test]
+fn messages_look_the_same_however_long_their_fan_out_takes() {
+    const DEFLATE: &str = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+        Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n";
+    let received = |crowd: usize| {
+        let mut town = Town::new(rule(), |limits| limits.message_bytes = 1 << 20, slow_pace());
+        for _ in 0..crowd {
+            town.subscribe(Kind::Plain, "t");
+        }
+        let mut links: Vec<usize> = KINDS.map(|kind| town.subscribe(kind, "t")).into();
+        links.push(town.subscribe(Kind::Sse, "t&topic=other"));
+        links.push(town.says(format!("GET /sub/t HTTP/1.1\r\n{DEFLATE}")));
+        town.settle();
+        for n in 0..40 {
+            // Some are large, and all can be compressed.
+            let bytes = if n % 9 == 0 { 20_000 } else { 300 };
+            town.publish([("t", format!("{n}{}", "x".repeat(bytes)))]);
+            town.turn();
+        }
+        town.settle();
+        let all = links.iter().map(|link| town.received(*link).to_vec());
+        all.collect::<Vec<_>>()
+    };
+    assert!(received(0) == received(100), "the same bytes");
+}
+
+/// Places of members that have left do not stay for ever, though the topic always has messages under way.
+#[test]
+fn a_walk_that_never_ends_is_as_long_as_its_members_are_many() {
+    let mut town = Town::new(rule(), |_| {}, slow_pace());
+    let links: Vec<usize> = (0..400).map(|_| town.subscribe(Kind::Plain, "t")).collect();
+    // Whatever turn it is, messages are under way.
+    let turn = |town: &mut Town, data: String| {
+        town.publish([("t", data)]);
+        town.turn();
+    };
+    for n in 0..5 {
+        turn(&mut town, n.to_string());
+    }
+    for link in &links[4..] {
+        town.cut(*link);
+    }
+    for n in 0..200 {
+        turn(&mut town, n.to_string());
+    }
+    turn(&mut town, "last".into());
+    turn(&mut town, "more".into());
+    for link in &links[..4] {
+        assert!(town.take(*link).contains("last"), "eight visits are enough");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Move {
+    Publish(usize),
+    Turn,
+    Join,
+    Leave(prop::sample::Index),
+    /// The socket takes so many bytes more.
+    Window(prop::sample::Index, usize),
+    Open(prop::sample::Index),
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let any = any::<prop::sample::Index>;
+    let one = prop_oneof![
+        4 => (1..4_usize).prop_map(Move::Publish),
+        6 => Just(Move::Turn),
+        1 => Just(Move::Join),
+        2 => any().prop_map(Move::Leave),
+        1 => (any(), 0..40_usize).prop_map(|(who, bytes)| Move::Window(who, bytes)),
+        1 => any().prop_map(Move::Open),
+    ];
+    prop::collection::vec(one, 0..120)
+}
+
+proptest! {
+    #[test]
+    fn each_member_gets_every_message_once_in_order_while_others_come_go_and_fall_behind(
+        moves in moves(),
+        crowd in 1..80_usize,
+        outbox_messages in 1..4_u32,
+    ) {
+        let rule = Rule { outbox_messages, ..rule() };
+        let mut town = Town::new(rule, |_| {}, slow_pace());
+        let mut links: Vec<usize> = (0..crowd).map(|_| town.subscribe(Kind::Plain, "t")).collect();
+        let begun = links.clone();
+        let mut newcomers = Vec::new();
+        let mut next = 0..;
+        for one in moves {
+            match one {
+                Move::Publish(count) => {
+                    for n in next.by_ref().take(count) {
+                        town.publish([("t", format!("{}{n}", "x".repeat(n as usize % 5)))]);
+                    }
+                }
+                Move::Turn => town.turn(),
+                Move::Join => newcomers.push(town.ask(Kind::Plain, "t")),
+                Move::Leave(who) if links.len() > 1 => {
+                    town.cut(links.swap_remove(who.index(links.len())));
+                }
+                Move::Window(who, bytes) => town.window(links[who.index(links.len())], Some(bytes)),
+                Move::Open(who) => town.window(links[who.index(links.len())], None),
+                Move::Leave(_) => {}
+            }
+        }
+        for link in &links {
+            town.window(*link, None);
+        }
+        town.settle();
+        let all: Vec<u32> = (0..next.start).collect();
+        for link in &links {
+            prop_assert_eq!(&numbers(town.received(*link)), &all, "one of {}", begun.len());
+        }
+        for link in newcomers {
+            let text = town.received(link);
+            let head = text.windows(4).position(|four| four == b"\r\n\r\n");
+            let got = numbers(&text[head.expect("it was upgraded") + 4..]);
+            prop_assert_eq!(&all[all.len() - got.len()..], &got[..], "all from where it came");
+        }
+        prop_assert_eq!(town.accounts().deliveries, 0);
+        prop_assert_eq!(town.accounts().outboxes, 0);
+    }
+}
