@@ -21,7 +21,7 @@ pub use args::PublishArgs;
 pub(crate) use compose::sequences;
 use feed::DRAIN_NS;
 pub(crate) use feed::Feed;
-use publisher::Publisher;
+pub(crate) use publisher::Publisher;
 
 /// Nanoseconds between two lines of progress.
 const REPORT_NS: u64 = 5_000_000_000;

@@ -164,6 +164,16 @@ impl Publisher {
         self.schedule.next_group_ns = 0;
     }
 
+    /// From now on so many messages may be published, counted from the beginning.
+    pub fn allow(&mut self, messages: u64) {
+        self.schedule.messages_max = messages;
+    }
+
+    /// Messages that the server did not take.
+    pub fn refused(&self) -> u64 {
+        self.answers.refused
+    }
+
     /// The longest that a message was due before it was composed, at this rate.
     pub fn late_ns_max(&self) -> u64 {
         self.schedule.late_ns_max

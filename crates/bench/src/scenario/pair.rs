@@ -10,6 +10,7 @@
 //! the pair has rows of its own, Mosquitto is the reference, and the floor is left out.
 //! The result tells a peer's losses and lacks, but only the losses of this server fail the run.
 
+mod fan_out;
 mod measure;
 
 use anyhow::{Result, ensure};
@@ -19,6 +20,7 @@ use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{Kind, RunArgs, versions};
 use crate::subscribe::Protocol;
+use fan_out::under_way;
 use measure::Windows;
 
 /// Share of its core that a saturated server wants, by the median of the rounds.
@@ -63,11 +65,16 @@ impl Row {
     }
 }
 
-const ROWS: [Row; 7] = [
+const ROWS: [Row; 12] = [
     Row::alone("unicast", measure::unicast, &["deliveries_per_s"]),
     Row::alone("unicast-log", measure::logged, &["share_of_no_log"]),
     Row::alone("post", measure::post, &[CPU]),
     Row::alone("fan-out", measure::fan_out, &["deliveries_per_s"]),
+    Row::alone("fan-out-1", |args, kind| under_way(args, kind, 1), &FAN),
+    Row::alone("fan-out-4", |args, kind| under_way(args, kind, 4), &FAN),
+    Row::alone("fan-out-16", |args, kind| under_way(args, kind, 16), &FAN),
+    Row::alone("fan-out-64", |args, kind| under_way(args, kind, 64), &FAN),
+    Row::alone("fan-out-256", |args, kind| under_way(args, kind, 256), &FAN),
     Row::alone("broadcast", measure::once, &["last_has_it_ms"]),
     Row::at_rate(&["p99_ms", CPU]),
     Row::alone("idle", measure::idle, &IDLE),
@@ -85,6 +92,8 @@ const MQTT_ROWS: [Row; 7] = [
 ];
 
 const FLOW: [&str; 2] = ["deliveries_per_s", CPU];
+/// Of a fan-out with so many messages under way as the name of its row says.
+const FAN: [&str; 3] = ["deliveries_per_s", "p50_ms", "messages_per_read"];
 const IDLE: [&str; 2] = ["handshake_cpu_us", "pss_bytes"];
 const CPU: &str = "server_cpu_us_per_delivery";
 

@@ -1,0 +1,255 @@
+//! A fan-out over WebSocket with few messages under way: a message is published when another has come to all subscribers. So the rate is what a
+//! server makes of a busy topic whose publishers wait for their readers, and the latency is that of a queue of a known length.
+//!
+//! Publisher and subscribers are one thread, since the publisher must know at once what has come. All messages have the same length, so that
+//! the bytes of a connection tell how many have come; their numbers are checked all the same.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use serde_json::{Value, json};
+
+use crate::client::request;
+use crate::measure::payload::{HEADER_BYTES, Header};
+use crate::measure::stats::Latency;
+use crate::publish::{PublishArgs, Publisher};
+use crate::rig::{Kind, Moment, RunArgs, Server, Setting, bottleneck};
+use crate::subscribe::Protocol;
+use crate::sys::{self, Dial, Epoll, Interest};
+
+/// Subscribers.
+const FAN: u32 = 1_000;
+/// Bytes of a message, unless told otherwise.
+const SIZE: usize = 512;
+/// Seconds before the window: buffers fill, tables grow.
+const WARM_S: f64 = 1.0;
+/// Seconds of the window, unless told otherwise.
+const WINDOW_S: f64 = 5.0;
+/// The longest wait for any message.
+const PATIENCE_NS: u64 = 20_000_000_000;
+const TOPIC: &str = "news";
+/// Bytes of one read.
+const BUFFER_BYTES: usize = 256 << 10;
+/// Bytes of a frame's header: messages are longer than 125 bytes.
+const FRAME_HEADER_BYTES: usize = 4;
+const SIZES: std::ops::RangeInclusive<usize> = 126..=65_535;
+
+/// As many messages as the server takes when so many are under way, each to all of 1,000 subscribers.
+pub fn under_way(args: &RunArgs, kind: Kind, most: u64) -> Result<Value> {
+    ensure!(
+        kind.protocol(args.wanted()) == Protocol::Ws,
+        "only subscribers over WebSocket are measured with few messages under way"
+    );
+    let setting = Setting::new(kind, args.shards.unwrap_or(1), args.keep(Protocol::Ws));
+    let mut server = Server::start(args, setting)?;
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| {
+            args.pin_tool()?;
+            measure(args, &mut server, most)
+        });
+        run.join().expect("the load does not panic")
+    })
+}
+
+fn measure(args: &RunArgs, server: &mut Server, most: u64) -> Result<Value> {
+    let size = args.size.unwrap_or(SIZE);
+    ensure!(SIZES.contains(&size), "messages have {SIZES:?} bytes");
+    let mut audience = Audience::open(server, args.connections.unwrap_or(FAN), size)?;
+    let mut publisher = publisher(server, size, most)?;
+    audience.serve(&mut publisher, most, WARM_S)?;
+    audience.restart();
+    let (before, tools_before) = (Moment::of(server)?, sys::process_cpu_ns());
+    audience.serve(&mut publisher, most, args.duration.unwrap_or(WINDOW_S))?;
+    let (after, tools_after) = (Moment::of(server)?, sys::process_cpu_ns());
+    let elapsed_s = after.seconds_since(&before);
+    let deliveries_per_s = audience.window.messages as f64 / elapsed_s;
+    let busy = after.cores_since(&before);
+    let waited = (after.process.waited_s - before.process.waited_s) / elapsed_s;
+    let tools = (tools_after - tools_before) as f64 / 1e9 / elapsed_s;
+    let latency = audience.window.latency.summary().json();
+    Ok(json!({
+        "clean": publisher.refused() == 0,
+        "under_way": most,
+        "deliveries_per_s": deliveries_per_s,
+        "p50_ms": latency["p50"],
+        "latency_ms": latency,
+        "messages_per_read": audience.window.messages as f64 / audience.window.reads as f64,
+        "server_cpu_us_per_delivery": busy / deliveries_per_s * 1e6,
+        "server_cores_busy": busy,
+        "server_cores_waited_for": waited,
+        "tools_cores_busy": tools,
+        "bottleneck": bottleneck(busy + waited, 1.0, tools, 1.0),
+        "complaints": server.complaints(),
+    }))
+}
+
+/// A publisher that feeds the server in the way that suits it.
+fn publisher(server: &Server, size: usize, most: u64) -> Result<Publisher> {
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: PublishArgs,
+    }
+    let mut line = vec!["publish", "--saturate"];
+    line.extend(server.kind.feed(Protocol::Ws).0);
+    if server.kind == Kind::Floor {
+        line.push("--broadcast");
+    }
+    let args = PublishArgs {
+        server: vec![server.addresses[0].to_string()],
+        topics: TOPIC.into(),
+        size,
+        in_flight: most as usize,
+        ..Line::parse_from(line).args
+    };
+    Publisher::open(&args)
+}
+
+/// What came in a window.
+#[derive(Default)]
+struct Window {
+    messages: u64,
+    reads: u64,
+    latency: Latency,
+}
+
+/// The subscribers.
+struct Audience {
+    epoll: Epoll,
+    /// The bytes that each connection has had behind its head.
+    connections: Vec<(i32, u64)>,
+    buffer: Vec<u8>,
+    frame_bytes: usize,
+    /// Of the messages behind `done`: to how many connections each has come.
+    came: std::collections::VecDeque<u32>,
+    /// Messages that have come to all.
+    done: u64,
+    window: Window,
+}
+
+impl Audience {
+    /// Opens all connections, one after another.
+    fn open(server: &Server, count: u32, size: usize) -> Result<Audience> {
+        sys::raise_descriptor_limit();
+        let remote = server.addresses[0];
+        let mut audience = Audience {
+            epoll: Epoll::new(256)?,
+            connections: Vec::new(),
+            buffer: vec![0; BUFFER_BYTES],
+            frame_bytes: FRAME_HEADER_BYTES + size,
+            came: Default::default(),
+            done: 0,
+            window: Window::default(),
+        };
+        let ask = request::upgrade(&remote.to_string(), &format!("/sub/{TOPIC}"), None);
+        for key in 0..count {
+            let dial = Dial {
+                remote,
+                local: None,
+                receive_buffer: None,
+            };
+            let (fd, connected) = sys::dial(&dial).context("a subscriber's connection")?;
+            audience.connections.push((fd, 0));
+            if !connected {
+                sys::wait_writable(fd);
+                sys::connect_result(fd)?;
+            }
+            sys::no_delay(fd)?;
+            ensure!(sys::send(fd, &ask)? == ask.len(), "the request is sent");
+            audience.epoll.add(fd, Interest::IN, key.into())?;
+            audience.head(fd)?;
+        }
+        Ok(audience)
+    }
+
+    /// Reads the answer to an upgrade.
+    fn head(&mut self, fd: i32) -> Result<()> {
+        let (mut head, begun_ns) = (Vec::new(), sys::now_ns());
+        while !head.ends_with(b"\r\n\r\n") {
+            ensure!(sys::now_ns() - begun_ns < PATIENCE_NS, "no answer came");
+            self.epoll.wait(Duration::from_millis(1))?;
+            match sys::receive(fd, &mut self.buffer)? {
+                Some(0) => bail!("the server closed a subscriber's connection"),
+                count => head.extend_from_slice(&self.buffer[..count.unwrap_or(0)]),
+            }
+        }
+        let text = String::from_utf8_lossy(&head);
+        ensure!(text.starts_with("HTTP/1.1 101"), "it answered: {text}");
+        Ok(())
+    }
+
+    fn restart(&mut self) {
+        self.window = Window::default();
+    }
+
+    /// Publishes and reads for so long.
+    fn serve(&mut self, publisher: &mut Publisher, most: u64, seconds: f64) -> Result<()> {
+        let begun_ns = sys::now_ns();
+        let (mut now_ns, mut heard_ns) = (begun_ns, begun_ns);
+        while now_ns - begun_ns < (seconds * 1e9) as u64 {
+            publisher.allow(self.done + most);
+            publisher.turn(now_ns, now_ns)?;
+            let ready = self.epoll.wait(Duration::from_millis(1))?;
+            now_ns = sys::now_ns();
+            for index in 0..ready {
+                self.read(self.epoll.ready(index).key as usize, now_ns)?;
+                heard_ns = now_ns;
+            }
+            ensure!(now_ns - heard_ns < PATIENCE_NS, "no message came");
+        }
+        Ok(())
+    }
+
+    /// Reads what has come to a connection.
+    fn read(&mut self, index: usize, now_ns: u64) -> Result<()> {
+        let (fd, had) = self.connections[index];
+        let Some(count) = sys::receive(fd, &mut self.buffer)? else {
+            return Ok(());
+        };
+        ensure!(count > 0, "the server closed a subscriber's connection");
+        let (frame, end) = (self.frame_bytes as u64, had + count as u64);
+        self.connections[index].1 = end;
+        self.window.reads += 1;
+        for number in had / frame..end / frame {
+            self.window.messages += 1;
+            let place = (number - self.done) as usize;
+            if place >= self.came.len() {
+                self.came.resize(place + 1, 0);
+            }
+            self.came[place] += 1;
+            // Of a message that came in parts only the bytes are counted.
+            let start = number * frame + FRAME_HEADER_BYTES as u64;
+            let payload = start.checked_sub(had).map(|it| it as usize);
+            let payload = payload.and_then(|it| self.buffer.get(it..it + HEADER_BYTES));
+            if let Some(payload) = payload {
+                let header = Header::decode(payload).context("a message of another publisher")?;
+                ensure!(
+                    u64::from(header.sequence) == number + 1,
+                    "message {} came in the place of {}",
+                    header.sequence,
+                    number + 1
+                );
+                let latency_ns = now_ns.saturating_sub(header.sent_ns);
+                self.window.latency.add(latency_ns);
+            }
+        }
+        while self
+            .came
+            .front()
+            .is_some_and(|came| *came as usize == self.connections.len())
+        {
+            self.came.pop_front();
+            self.done += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Audience {
+    fn drop(&mut self) {
+        for (fd, _) in &self.connections {
+            sys::close(*fd);
+        }
+    }
+}
