@@ -6,15 +6,6 @@ pub const CIRCLES: &[&str] = &[];
 /// Crates without floors, and imports that do not lead to a lower floor, as `crate: importer -> imported`.
 pub const FLOORS: &[&str] = &[];
 
-/// Files that are too long.
-pub const FILES: &[&str] = &[];
-
-/// Functions that are too long, as `path: name`.
-pub const FUNCTIONS: &[&str] = &[];
-
-/// Types that are too large, each with the fields and methods that it may have at most: the counts of today. They may only shrink.
-pub const TYPES: &[(&str, usize, usize)] = &[];
-
 /// Violations, given as the entry that would excuse one and its text: those that `known` does not excuse, and entries that
 /// excuse none.
 pub fn besides(known: &[&str], found: Vec<(String, String)>) -> Vec<String> {

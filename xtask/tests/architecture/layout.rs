@@ -101,7 +101,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["checkpoint", "error", "news"],
             &["driver", "shared"],
             &["monitor", "settings", "transfer"],
-            &["neighbours", "numbers"],
+            &["neighbours", "numbers", "rights"],
             &["streams"],
             &["append", "bucket", "reader", "store", "watch"],
             &["connect"],

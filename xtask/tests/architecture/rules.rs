@@ -1,7 +1,7 @@
 //! The rules themselves. A violation is a sentence that names the file.
 
 use crate::tree::{Tree, root};
-use crate::{layout, lengths, lexer, pages, rooms, types};
+use crate::{layout, lexer, pages, rooms};
 
 type Rule = fn(&Tree) -> Vec<String>;
 
@@ -13,9 +13,6 @@ pub const ALL: &[(&str, Rule)] = &[
     ("sans-io", sans_io),
     ("async", no_async),
     ("module docs", module_docs),
-    ("length", lengths::files),
-    ("functions", lengths::functions),
-    ("types", types::sizes),
     ("circles", layout::circles),
     ("floors", layout::floors),
     ("protocols", protocols),

@@ -8,7 +8,7 @@ use crore_wire::mqtt::Properties;
 use crore_wire::sse::OWN_EVENTS;
 use crore_wire::topic;
 
-use crate::mail::ORIGIN_BYTES;
+use crate::mail::frames::ORIGIN_BYTES;
 use crate::mail::message::{Headers, Retry};
 
 /// Content types, event names and keys are kept with a one-byte length.

@@ -18,9 +18,9 @@ use crate::client::walk::{TOGETHER_BYTES, TOGETHER_MAX};
 use crate::io::Io;
 use crate::mail::{Frames, Tell};
 use crate::protocol::front::{
-    Clients, Connections, Deliveries, Forms, Front, Stats, Subscriptions, Topics, Work,
+    Clients, Connections, Deliveries, Front, Subscriptions, Topics, Work,
 };
-use crate::shard::flows::park_topic;
+use crate::shard::flows::{charge_made, count_written, end_walk, park_topic};
 use crate::shard::order::{flow_before, keep_order};
 use crate::store::slab::NONE;
 
@@ -337,19 +337,6 @@ impl Subscriptions {
     }
 }
 
-/// Megabytes that one message was turned into took as long as many visits.
-pub(super) fn charge_made(forms: &mut Forms, budget: &mut u32) {
-    let made = forms.take_made_bytes() / STEP_BYTES;
-    *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
-}
-
-pub(super) fn count_written<I: Io>(stats: &Stats, frames: &Frames, before: u64, io: &mut I) {
-    let deliveries = stats.delivered.wrapping_sub(before);
-    if frames.stamp != 0 && deliveries > 0 {
-        io.written(frames.stamp, deliveries);
-    }
-}
-
 /// Touches the rows that the next deliveries need. They are cold, and each leads to the next; side by
 /// side the processor waits for several at once.
 fn warm(conns: &Connections, topics: &Topics, keys: &[u64]) {
@@ -390,14 +377,4 @@ pub(super) fn charge_matching(work: &Work, before: u64, budget: &mut u32) {
         let visits = u32::try_from(visits).unwrap_or(u32::MAX);
         *budget = budget.saturating_sub(visits);
     }
-}
-
-/// Gives every member that moved its new place.
-pub(crate) fn end_walk(conns: &mut Connections, topics: &mut Topics, topic: u32) {
-    topics.end_walk(topic, |moved| {
-        assert!(
-            conns.has_moved(topic, &moved),
-            "a member has the topic in its list"
-        );
-    });
 }

@@ -10,7 +10,7 @@ use crate::client::protocols::Protocols;
 use crate::client::row::{COUNTED, MULTI, State};
 use crate::io::Io;
 use crate::protocol::front::{AllProtocols, Connections, Front, Sub};
-use crate::shard::deliver::end_walk;
+use crate::shard::flows::end_walk;
 
 impl Front {
     /// Tells all members of a topic that it was deleted, or those that wait for a message that a later poll has taken

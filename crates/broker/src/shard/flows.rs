@@ -3,13 +3,14 @@
 //! The live messages of a topic's flow go round its members together (see `client/walk.rs`). Any other tell about the topic, like a page for a new
 //! subscriber or the end of the topic, waits until the walk has ended, and messages behind it wait with it.
 
+use crate::base::work::STEP_BYTES;
 use crate::client::deliveries::Flow;
 use crate::client::delivery::Delivery;
 use crate::client::run::cost_of_bytes;
 use crate::client::walk::{Parked, Walk};
 use crate::io::Io;
-use crate::protocol::front::{Clients, Deliveries, Front, Topics};
-use crate::shard::deliver::{charge_made, count_written, end_walk};
+use crate::mail::Frames;
+use crate::protocol::front::{Clients, Connections, Deliveries, Forms, Front, Stats, Topics};
 use crate::store::slab::NONE;
 
 /// Visits of a flow before it is the turn of the next one: as many as a whole turn, since the messages are encoded again for each turn
@@ -193,4 +194,27 @@ pub(super) fn park_topic(
     let flow = Flow::topic(d.home, topic);
     let party = party_of_flow(clients, topics, flow);
     deliveries.park(flow, party, d.take_topic());
+}
+
+/// Megabytes that one message was turned into took as long as many visits.
+pub(super) fn charge_made(forms: &mut Forms, budget: &mut u32) {
+    let made = forms.take_made_bytes() / STEP_BYTES;
+    *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
+}
+
+pub(super) fn count_written<I: Io>(stats: &Stats, frames: &Frames, before: u64, io: &mut I) {
+    let deliveries = stats.delivered.wrapping_sub(before);
+    if frames.stamp != 0 && deliveries > 0 {
+        io.written(frames.stamp, deliveries);
+    }
+}
+
+/// Gives every member that moved its new place.
+pub(crate) fn end_walk(conns: &mut Connections, topics: &mut Topics, topic: u32) {
+    topics.end_walk(topic, |moved| {
+        assert!(
+            conns.has_moved(topic, &moved),
+            "a member has the topic in its list"
+        );
+    });
 }

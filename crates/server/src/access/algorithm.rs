@@ -9,6 +9,8 @@ pub const ALGORITHMS: [(&str, Algorithm); 4] = [
     ("ES256", Algorithm::ES256),
     ("EdDSA", Algorithm::EdDSA),
 ];
+/// A file of keys is small; anything larger is another file.
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
 /// A key and the only algorithm that it is for.
 pub struct Key {
     pub kid: Option<String>,
@@ -22,4 +24,9 @@ pub fn algorithm(name: &str) -> Option<Algorithm> {
         .iter()
         .find(|(known, _)| *known == name)
         .map(|(_, algorithm)| *algorithm)
+}
+
+/// The error for another name.
+pub fn not_offered(name: &str) -> String {
+    format!("`{name}` is not offered; write HS256, RS256, ES256 or EdDSA")
 }

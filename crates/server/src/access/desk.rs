@@ -26,6 +26,7 @@ use crore_net::clock;
 
 use super::checks::Checks;
 use super::keys::{Keys, header_members};
+use super::threads::spawn;
 
 /// Threads that verify signatures, which are short work.
 const TOKEN_THREADS: usize = 2;
@@ -34,8 +35,6 @@ const TOKEN_THREADS: usize = 2;
 const REFUSED_S: u32 = 5;
 /// How often one kind of refusal is logged, at most.
 const TELL_EVERY: Duration = Duration::from_secs(60);
-/// The stack of a thread that verifies; RSA needs most.
-const STACK_BYTES: usize = 512 << 10;
 
 /// A note to the books.
 enum Note {
@@ -210,11 +209,6 @@ impl Desk {
 
 /// Connections that wait for an answer at once: each is a row of the books, and no work, since those that wait for one flight wait together.
 const OPEN_MAX: usize = 1 << 20;
-
-pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    let thread = std::thread::Builder::new().name(name.to_string());
-    thread.stack_size(STACK_BYTES).spawn(work).map(drop)
-}
 
 /// Answers that were given lately.
 #[derive(Default)]

@@ -11,13 +11,10 @@ use crore_broker::access::Known;
 use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use serde_json::{Map, Value};
 
-use super::algorithm::{Key, algorithm};
+use super::algorithm::{FILE_BYTES_MAX, Key, algorithm, not_offered};
 use super::remote_keys::RemoteKeys;
 use super::{claims, jwks, public, secret};
 use crate::settings::access::{Access, Key as Entry};
-
-/// A file of keys is small; anything larger is another file.
-pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// What an entry must have.
 const ONE_SOURCE: &str =
@@ -265,8 +262,4 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, String> {
         ));
     }
     std::fs::read(path).map_err(|error| error.to_string())
-}
-
-pub fn not_offered(name: &str) -> String {
-    format!("`{name}` is not offered; write HS256, RS256, ES256 or EdDSA")
 }

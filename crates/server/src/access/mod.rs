@@ -17,6 +17,7 @@ pub mod keys;
 pub mod public;
 mod remote_keys;
 pub mod secret;
+mod threads;
 mod users;
 
 use crate::settings::access::Access;

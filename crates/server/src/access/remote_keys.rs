@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use jsonwebtoken::Algorithm;
 
-use super::algorithm::{Key, algorithm};
+use super::algorithm::{FILE_BYTES_MAX, Key, algorithm, not_offered};
 use super::endpoint::{Endpoint, Place, Request};
 use super::jwks;
-use super::keys::{FILE_BYTES_MAX, not_offered};
+use super::threads::spawn;
 use crate::client::http::Connection;
 use crate::settings::access::Key as Entry;
 
@@ -91,7 +91,7 @@ impl RemoteKeys {
         }
         self.0.state().pending = true;
         let shared = Arc::clone(&self.0);
-        super::desk::spawn("access-jwks", move || shared.keep(&fetched))
+        spawn("access-jwks", move || shared.keep(&fetched))
     }
 
     /// Fetches once, now. Blocks.
