@@ -261,7 +261,7 @@ fn settings_of_access_that_cannot_work_are_refused_with_their_place() {
         ),
         (
             "[access]\n[[access.key]]\nalg = 'HS256'\n".into(),
-            ["access.key[1]", "write either `file`"],
+            ["access.key[1]", "write one of `file`"],
         ),
         (
             "[access]\n[[access.user]]\nname = 'a'\npassword = 'plain'\n".into(),
