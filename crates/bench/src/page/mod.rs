@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 use crate::report;
 use record::Record;
@@ -35,19 +36,11 @@ pub struct ReportArgs {
 
 /// Writes the page.
 pub fn run(args: &ReportArgs) -> Result<ExitCode> {
-    let mut files = args.files.clone();
-    if files.is_empty() {
-        files = results(Path::new(DIRECTORY))?;
-    }
-    let records: Vec<Record> = files.iter().map(|file| read(file)).collect::<Result<_>>()?;
-    ensure!(!records.is_empty(), "there is no result in {DIRECTORY}");
-    let body = [
-        sections::records(&records)?,
-        sections::runs(&records)?,
-        sections::peers(&records)?,
-        sections::all(&records),
-    ];
-    let page = html::page("Crore: benchmarks", &body.concat());
+    let records = match &args.files[..] {
+        [] => recorded(Path::new(DIRECTORY))?,
+        files => named(files)?,
+    };
+    let page = html::page("Crore: benchmarks", &body(&records)?);
     keep(&args.out, &page)?;
     if let Some(directory) = &args.pictures {
         keep(
@@ -68,7 +61,32 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn results(directory: &Path) -> Result<Vec<PathBuf>> {
+/// The sections of the page: what was measured here, then the results of others beside it.
+fn body(records: &[Record]) -> Result<String> {
+    let sections = [
+        sections::runs(records)?,
+        sections::peers(records)?,
+        sections::all(records),
+        sections::published_experiments(records)?,
+    ];
+    Ok(sections.concat())
+}
+
+/// The results of these files; one that has none is an error.
+fn named(files: &[PathBuf]) -> Result<Vec<Record>> {
+    let record = |file: &PathBuf| {
+        Record::of(name(file), read(file)?).with_context(|| {
+            format!(
+                "{} is no result: it lacks `scenario` or `result`; name a file that a scenario wrote (--json FILE)",
+                file.display()
+            )
+        })
+    };
+    files.iter().map(record).collect()
+}
+
+/// The results in a directory, by name. Other tools keep files of another form there, which are left out.
+fn recorded(directory: &Path) -> Result<Vec<Record>> {
     let entries = fs::read_dir(directory)
         .with_context(|| format!("cannot read {}: name the files", directory.display()))?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -76,20 +94,27 @@ fn results(directory: &Path) -> Result<Vec<PathBuf>> {
         .filter(|path| path.extension().is_some_and(|end| end == "json"))
         .collect();
     paths.sort();
-    Ok(paths)
+    let mut records = Vec::new();
+    for path in &paths {
+        records.extend(Record::of(name(path), read(path)?));
+    }
+    ensure!(
+        !records.is_empty(),
+        "there is no result in {}",
+        directory.display()
+    );
+    Ok(records)
 }
 
-fn read(file: &Path) -> Result<Record> {
+fn read(file: &Path) -> Result<Value> {
     let text =
         fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let value =
-        serde_json::from_str(&text).with_context(|| format!("{} is no result", file.display()))?;
-    let name = file
-        .file_stem()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
-    Ok(Record { name, value })
+    serde_json::from_str(&text).with_context(|| format!("{} is no JSON", file.display()))
+}
+
+fn name(file: &Path) -> String {
+    let stem = file.file_stem().unwrap_or_default();
+    stem.to_string_lossy().into_owned()
 }
 
 fn keep(path: &Path, text: &str) -> Result<()> {
@@ -102,32 +127,59 @@ mod tests {
 
     use super::*;
 
-    fn record(value: serde_json::Value) -> Record {
-        Record {
-            name: "a<b".into(),
-            value,
-        }
+    fn record(value: Value) -> Record {
+        Record::of("a<b".into(), value).expect("a result")
     }
 
     #[test]
     fn a_page_is_made_of_any_results() {
         for value in [
-            json!({}),
-            json!([1, 2]),
-            json!({ "result": { "seconds": [{}], "windows": { "calm": {} }, "rows": 3 } }),
+            json!({ "scenario": "Swarm", "result": { "seconds": [{}], "windows": { "calm": {} }, "rows": 3 } }),
             json!({ "scenario": "Million", "result": { "connections": 0, "rate_per_s": 0, "protocol": "ws" } }),
         ] {
-            let records = [record(value)];
-            let body = [
-                sections::records(&records).unwrap(),
-                sections::runs(&records).unwrap(),
-                sections::peers(&records).unwrap(),
-                sections::all(&records),
-            ]
-            .concat();
+            let body = body(&[record(value)]).unwrap();
             assert!(body.contains("a&lt;b") && !body.contains("a<b"));
             assert!(!html::page("t", &body).contains("<script"));
         }
+    }
+
+    #[test]
+    fn file_without_a_result_is_refused_by_its_name() {
+        let directory = std::env::temp_dir().join(format!("crore-report-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        for (text, reason) in [
+            ("{}", "is no result"),
+            ("[1, 2]", "is no result"),
+            (r#"{ "scenario": "Million" }"#, "is no result"),
+            (r#"{ "scenario": 1, "result": {} }"#, "is no result"),
+            ("{", "is no JSON"),
+        ] {
+            let file = directory.join("other.json");
+            fs::write(&file, text).unwrap();
+            let refused = run(&ReportArgs {
+                files: vec![file],
+                out: directory.join("report.html"),
+                pictures: None,
+            });
+            let refused = format!("{:#}", refused.expect_err(text));
+            assert!(refused.contains("other.json"), "{refused}");
+            assert!(refused.contains(reason), "{refused}");
+            assert!(!directory.join("report.html").exists(), "{text}");
+        }
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn page_begins_with_what_was_measured_here() {
+        let quantiles = json!([[0.5, 1.0], [0.99, 3.0]]);
+        let page = body(&[record(json!({
+            "scenario": "Million",
+            "result": { "windows": { "calm": { "latency_ms": { "quantiles": quantiles } } } },
+        }))]);
+        let page = page.unwrap();
+        let place = |text: &str| page.find(text).expect(text);
+        assert!(place("Latency by percentile") < place("Published experiments"));
+        assert!(place("All results") < place("Published experiments"));
     }
 
     #[test]

@@ -12,6 +12,9 @@ const BAR: i32 = 14;
 /// Sizes of text. `plotters` draws it by a quarter smaller.
 const SMALL: u32 = 15;
 const LARGE: u32 = 18;
+/// Space around a plot, and the width of a letter of small text at most.
+const MARGIN: i32 = 10;
+const LETTER: i32 = 7;
 
 /// Colours that stand for variables until the picture is drawn.
 const INK: RGBColor = RGBColor(1, 1, 1);
@@ -92,8 +95,11 @@ pub fn lines(title: &str, x: Axis, y: Axis, lines: &[Line]) -> Result<String> {
         );
         let style = |size: u32| ("sans-serif", size).into_font().color(&INK);
         let (x_labels, y_labels) = (x.labels(&wide), y.labels(&high));
+        // The last label stands in the middle below the end of the axis.
+        let last = LETTER * x.label(wide.end).chars().count() as i32;
         let mut chart = ChartBuilder::on(&root)
-            .margin(10)
+            .margin(MARGIN)
+            .margin_right(MARGIN.max(last / 2))
             .caption(title, style(LARGE))
             .x_label_area_size(48)
             .y_label_area_size(64)
@@ -161,7 +167,7 @@ pub fn bars(title: &str, parts: &[&str], rows: &[Bar], unit: fn(f64) -> String) 
             let swatch = Rectangle::new([(x, 32), (x + 10, 42)], colour(index).filled());
             root.draw(&swatch).map_err(drawn)?;
             put(name, x + 14, 31, SMALL)?;
-            x += 34 + 7 * name.len() as i32;
+            x += 34 + LETTER * name.len() as i32;
         }
         let sum = |row: &Bar| row.1.iter().sum::<f64>();
         let most = rows.iter().map(sum).fold(1e-9, f64::max);
@@ -216,5 +222,56 @@ pub fn alone(svg: &str) -> String {
     match svg.split_once('>') {
         Some((head, rest)) => format!("{head}>{style}{rest}"),
         None => svg.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The texts of a picture, with the place that each is anchored at and how.
+    fn texts(svg: &str) -> Vec<(i32, &str, &str)> {
+        let elements = svg.split("<text ").skip(1);
+        elements
+            .filter(|text| !text.contains("rotate"))
+            .map(|text| {
+                let of = |name: &str| {
+                    let (_, rest) = text.split_once(name).expect(name);
+                    rest.split('"').next().expect("a value")
+                };
+                let (_, shown) = text.split_once('>').expect("its end");
+                let shown = shown.split('<').next().expect("its text").trim();
+                (
+                    of("x=\"").parse().expect("a number"),
+                    of("text-anchor=\""),
+                    shown,
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn labels_stay_within_the_picture() {
+        let x = Axis {
+            name: "share",
+            is_log: true,
+            text: |value| format!("label {value}"),
+        };
+        let points = (0..=6).map(|power| (10f64.powi(power), 1.0 + f64::from(power)));
+        let svg = lines("Title", x, x, &[("line".to_string(), points.collect())]).unwrap();
+        let found = texts(&svg);
+        assert!(
+            found.iter().any(|text| text.2 == "label 1000000"),
+            "{found:?}"
+        );
+        for (at, anchor, text) in found {
+            let width = LETTER * text.chars().count() as i32;
+            let end = match anchor {
+                "middle" => at + width / 2,
+                "end" => at,
+                _ => at + width,
+            };
+            assert!(end <= WIDTH as i32, "{text} ends at {end}");
+        }
     }
 }

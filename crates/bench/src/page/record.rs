@@ -13,6 +13,12 @@ pub struct Record {
 }
 
 impl Record {
+    /// The result in a file of this name and content, if it is one of a scenario.
+    pub fn of(name: String, value: Value) -> Option<Record> {
+        let is_result = value["scenario"].is_string() && value["result"].is_object();
+        is_result.then_some(Record { name, value })
+    }
+
     /// The result itself.
     pub fn result(&self) -> &Value {
         &self.value["result"]

@@ -163,7 +163,7 @@ fn memory_by_connections(records: &[Record]) -> Result<Option<String>> {
 }
 
 /// The published experiments beside our runs.
-pub fn records(records: &[Record]) -> Result<String> {
+pub fn published_experiments(records: &[Record]) -> Result<String> {
     let heads = [
         "whose",
         "subscribers",
@@ -175,7 +175,7 @@ pub fn records(records: &[Record]) -> Result<String> {
         "server, cores",
     ];
     let mut out = String::from(
-        "<h2>Published experiments, and ours</h2>\n<p>Latencies of unequal rates do not compare; \
+        "<h2>Published experiments beside ours</h2>\n<p>Latencies of unequal rates do not compare; \
          our machine has two cores, which the load tools share.</p>\n",
     );
     out += &table(&heads, &rows(records));
@@ -225,9 +225,15 @@ pub fn distribution(record: &Record) -> Result<Option<String>> {
     let x = Axis {
         name: "share of messages that are as fast",
         is_log: true,
-        text: |rarity| format!("{} %", trim(100.0 - 100.0 / rarity)),
+        text: percentile,
     };
     plot::lines("Latency by percentile", x, MS, &lines).map(Some)
+}
+
+/// The percentile above which one message in `rarity` lies, with as many nines as it has.
+fn percentile(rarity: f64) -> String {
+    let decimals = (rarity.log10().ceil() as usize).saturating_sub(2);
+    format!("{:.decimals$} %", 100.0 - 100.0 / rarity)
 }
 
 /// The records of a swarm for each second.
@@ -394,4 +400,27 @@ pub fn largest(records: &[Record]) -> Option<&Record> {
         .iter()
         .filter(|record| record.result()["windows"]["calm"]["latency_ms"]["quantiles"].is_array());
     runs.max_by_key(|record| record.number("/connections").unwrap_or(0.0) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_below_the_largest_value_are_less_than_100() {
+        let labels = [1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7].map(percentile);
+        assert_eq!(
+            labels,
+            [
+                "0 %",
+                "90 %",
+                "99 %",
+                "99.9 %",
+                "99.99 %",
+                "99.999 %",
+                "99.9999 %",
+                "99.99999 %"
+            ]
+        );
+    }
 }
