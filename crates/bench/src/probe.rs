@@ -71,6 +71,11 @@ struct Place {
 
 /// Reads `scheme://host:port/topic`; the topic may stand behind `/sub/`, or be the parameter of the query as Crore has it.
 fn place(url: &str) -> Result<Place> {
+    // Not shown: it holds a password.
+    ensure!(
+        !url.contains('@'),
+        "a user and a password have no place in a probe's URL; leave them out"
+    );
     let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
     let (protocol, port) = match scheme {
         "http" => (Protocol::Sse, 80),

@@ -60,7 +60,8 @@ pub fn with(mut all: Value, more: Value) -> Value {
 
 /// The result of a command, with the machine and the day.
 pub fn record(scenario: &str, more: Value) -> Value {
-    let command: Vec<String> = std::env::args().collect();
+    let args = std::env::args_os();
+    let command: Vec<String> = args.map(|arg| arg.to_string_lossy().into_owned()).collect();
     let of_all = json!({
         "scenario": scenario,
         "command": command.join(" "),

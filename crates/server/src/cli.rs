@@ -188,6 +188,26 @@ fn log_filter(text: &str) -> Result<String, String> {
     }
 }
 
+/// The filter of `RUST_LOG`, or the usual one where that is unset or empty; and why a value that cannot be used is left out. Other programs read this
+/// variable too, so that none of its values keeps a command from its work.
+pub fn log_of_environment(usual: &str) -> (String, Option<String>) {
+    let text = std::env::var_os(EnvFilter::DEFAULT_ENV).unwrap_or_default();
+    let text = text.to_string_lossy();
+    if text.trim().is_empty() {
+        return (usual.to_string(), None);
+    }
+    match log_filter(&text) {
+        Ok(filter) => (filter, None),
+        Err(forms) => {
+            let variable = EnvFilter::DEFAULT_ENV;
+            let ignored = format!(
+                "{variable} is {text:?}, which is no log filter, so that {usual} holds; {forms}"
+            );
+            (usual.to_string(), Some(ignored))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

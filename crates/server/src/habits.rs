@@ -6,6 +6,8 @@ use std::io::Write as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 
+use crate::client::server::without_password;
+
 /// The commands of the table below.
 const CLIENTS: &[&str] = &["pub", "sub", "history"];
 const OF_A_TOPIC: &[&str] = &[
@@ -127,7 +129,7 @@ fn with(command: Command, path: &[&'static str], habit: &'static Habit) -> Comma
         return command.mut_subcommand(name, |it| with(it, rest, habit));
     }
     let (_, short, long, remedy) = *habit;
-    let say = |value: &str| Err::<String, String>(remedy.replace("{}", value));
+    let say = |value: &str| Err::<String, String>(remedy.replace("{}", &without_password(value)));
     let arg = Arg::new(remedy)
         .value_name("VALUE")
         .hide(true)
@@ -145,7 +147,7 @@ fn with(command: Command, path: &[&'static str], habit: &'static Habit) -> Comma
 
 /// Says of `-h HOST` behind a client's command that it is wrong: it would show the help, and say nothing of the host.
 pub fn names_host(args: impl Iterator<Item = OsString>) -> bool {
-    let args: Vec<String> = args.map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let args = shown(args);
     let is_client = args.get(1).is_some_and(|name| CLIENTS.contains(&&name[..]));
     let mut pairs = args.windows(2).filter(|pair| pair[0] == "-h");
     let Some(pair) = pairs.find(|pair| is_client && !pair[1].starts_with('-')) else {
@@ -155,15 +157,17 @@ pub fn names_host(args: impl Iterator<Item = OsString>) -> bool {
     let _ = writeln!(
         std::io::stderr(),
         "error: -h asks for help and takes no value; the host stands in the URL: --server http://{}:8800",
-        pair[1]
+        without_password(&pair[1])
     );
     true
 }
 
 /// The error with a tip that fits: to write an unknown flag as a value hardly anybody means, and a word too many is mostly part of a message.
 pub fn with_fit_tip(mut error: Error, program: &Command) -> Error {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args = shown(std::env::args_os().skip(1));
+    hide_passwords(&mut error);
     let tip = match error.kind() {
+        ErrorKind::InvalidUtf8 => not_utf8(),
         ErrorKind::InvalidSubcommand => match error.get(ContextKind::InvalidSubcommand) {
             Some(ContextValue::String(word)) => command_tip(word, &args),
             _ => None,
@@ -186,6 +190,34 @@ pub fn with_fit_tip(mut error: Error, program: &Command) -> Error {
         error.insert(ContextKind::Suggested, tip);
     }
     error
+}
+
+/// Arguments as they can be shown: a program may be given any bytes.
+fn shown(args: impl Iterator<Item = OsString>) -> Vec<String> {
+    args.map(|arg| arg.to_string_lossy().into_owned()).collect()
+}
+
+/// The tip about an argument that is not UTF-8, where only text is taken.
+fn not_utf8() -> Option<String> {
+    let mut args = std::env::args_os().skip(1);
+    let arg = args.find(|arg| arg.to_str().is_none())?;
+    Some(format!(
+        "{arg:?} is not UTF-8, as names of topics, flags and their values are; the bytes of a message may be anything"
+    ))
+}
+
+/// Shows no password that stands in a URL: an error of the command line repeats the value.
+fn hide_passwords(error: &mut Error) {
+    let hidden: Vec<_> = error
+        .context()
+        .filter_map(|(kind, value)| match value {
+            ContextValue::String(text) => Some((kind, without_password(text))),
+            _ => None,
+        })
+        .collect();
+    for (kind, text) in hidden {
+        error.insert(kind, ContextValue::String(text));
+    }
 }
 
 /// The tip about an argument that nothing takes.
@@ -253,5 +285,5 @@ fn example(program: &Command, args: &[String]) -> Option<String> {
 
 /// Whether the command takes a message.
 fn takes_text() -> bool {
-    std::env::args().any(|arg| arg == "pub" || arg == "publish")
+    std::env::args_os().any(|arg| arg == "pub" || arg == "publish")
 }

@@ -30,30 +30,33 @@ use cli::{Cli, Command};
 use config::ServeArgs;
 use crore_net::signal::Signals;
 use settings::log::Format;
-use tracing_subscriber::EnvFilter;
 
 #[global_allocator]
 static ALLOCATOR: crore_net::memory::Pieces = crore_net::memory::Pieces;
 
 fn main() -> ExitCode {
     let cli = Cli::read();
-    let from_environment = std::env::var(EnvFilter::DEFAULT_ENV).ok();
     // A server says what it does, a tool only what goes wrong.
     let usual = match cli.command {
         Command::Serve(_) => "info",
         _ => "warn",
     };
-    let filter = cli.log.or(from_environment);
-    let filter = filter.unwrap_or_else(|| usual.to_string());
+    let (filter, ignored) = match cli.log {
+        Some(filter) => (filter, None),
+        None => cli::log_of_environment(usual),
+    };
     // A server's threads begin behind its first step, which is to block signals in all of them.
     match &cli.command {
         Command::Serve(args) if !args.check => {}
         Command::Serve(_) | Command::Bench(_) => log::to_stderr(&filter),
         _ => log::for_a_person(&filter),
     }
+    if !matches!(&cli.command, Command::Serve(args) if !args.check) {
+        say_ignored(ignored.as_deref());
+    }
     let success = |()| ExitCode::SUCCESS;
     let done = match cli.command {
-        Command::Serve(args) => serve(&args, &filter).map(success),
+        Command::Serve(args) => serve(&args, &filter, ignored.as_deref()).map(success),
         Command::Bench(args) => crore_bench::run(args),
         // 1 says that the connections do not fit.
         Command::Doctor(args) => {
@@ -83,7 +86,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(args: &ServeArgs, filter: &str) -> anyhow::Result<()> {
+/// Warns of a variable that does not count. A server's log begins later than that of a tool.
+fn say_ignored(what: Option<&str>) {
+    if let Some(what) = what {
+        tracing::warn!("{what}");
+    }
+}
+
+fn serve(args: &ServeArgs, filter: &str, ignored: Option<&str>) -> anyhow::Result<()> {
     crore_net::memory::map_large();
     if args.check {
         let effective = config::load(args)?;
@@ -95,6 +105,7 @@ fn serve(args: &ServeArgs, filter: &str) -> anyhow::Result<()> {
     let effective = config::load(args)?;
     let as_json = effective.file.log.format == Format::Json;
     let _written_at_the_end = log::through_thread(filter, as_json);
+    say_ignored(ignored);
     effective.warn();
     boot::serve(args, effective, signals)
 }

@@ -21,7 +21,7 @@ mod publish;
 pub mod rights;
 mod rule;
 
-pub use bounds::MAX_TOPIC_BYTES;
+pub use bounds::{MAX_MESSAGE_BYTES, MAX_TOPIC_BYTES};
 pub use connection::{Deflate, Drain, Heartbeat, Timeouts};
 pub use http::Http;
 pub use limits::Limits;

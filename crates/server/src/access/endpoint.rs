@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::client::http::{Connection, Head};
-use crate::client::server::Server;
+use crate::client::server::{Server, without_password};
 use crate::client::tls::Trust;
 
 /// How often one reason of a failure is logged, at most.
@@ -57,7 +57,7 @@ impl Endpoint {
             .any(|scheme| url.starts_with(scheme));
         let server = match is_url {
             true => Server::parse(url, |secure| if secure { 443 } else { 80 }),
-            false => Err(format!("`{url}` is not offered")),
+            false => Err(format!("`{}` is not offered", without_password(url))),
         };
         let remedy = "write https://HOST:PORT/PATH, or http:// within a network of your own";
         let server = server.map_err(|what| (url_key, format!("{what}; {remedy}")))?;

@@ -1,6 +1,12 @@
 //! Tells systemd, or any other supervisor with its protocol (`sd_notify(3)`), of the server's life. Without one nothing happens.
 
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::io;
 use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -10,10 +16,32 @@ use super::shards::Shards;
 /// More than the time between two looks while clients are moved off: the supervisor waits as long as there is progress.
 const MORE_TIME_US: u32 = 15_000_000;
 
+/// The supervisor's socket: a path, or `@` and a name in the abstract namespace.
+const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
+
 fn tell(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
+    let socket = std::env::var_os(SOCKET_VARIABLE).unwrap_or_default();
+    if socket.is_empty() {
+        return;
+    }
+    let mut message = String::new();
+    for state in states {
+        let _ = writeln!(message, "{state}");
+    }
+    if let Err(error) = send(&socket, message.as_bytes()) {
         tracing::debug!(%error, "the supervisor cannot be told");
     }
+}
+
+/// Sends one datagram. `sd_notify` itself knows paths only, and systemd's own socket may be an abstract one in a container.
+fn send(socket: &OsStr, message: &[u8]) -> io::Result<()> {
+    let address = match socket.as_bytes() {
+        [b'@', name @ ..] => UnixAddr::from_abstract_name(name)?,
+        _ => UnixAddr::from_pathname(socket)?,
+    };
+    UnixDatagram::unbound()?
+        .send_to_addr(message, &address)
+        .map(drop)
 }
 
 /// The server serves, by the settings that it has read.

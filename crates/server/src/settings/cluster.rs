@@ -175,7 +175,10 @@ impl Cluster {
             check.fail("cluster.name", what);
         }
         for (index, url) in self.monitoring.iter().enumerate() {
-            if !url.starts_with("http://") {
+            if url.contains('@') {
+                let what = "has a user in it, which others would see; leave it out";
+                check.fail(format!("cluster.monitoring[{}]", index + 1), what);
+            } else if !url.starts_with("http://") {
                 let what =
                     format!("`{url}` is no monitoring URL; write such as \"http://10.0.0.1:8222\"");
                 check.fail(format!("cluster.monitoring[{}]", index + 1), what);

@@ -24,7 +24,13 @@ impl FromStr for Listen {
         if let Some(port) = port(text) {
             return Ok(Listen(vec![(Ipv4Addr::LOCALHOST, port).into()]));
         }
-        let wrong = || format!("`{text}` {}", remedy(text));
+        let wrong = || {
+            match text.contains('@') {
+            // Not shown: it holds a password.
+            true => "a user and a password have no place in an address; write the address and the port alone".to_string(),
+            false => format!("`{text}` {}", remedy(text)),
+        }
+        };
         let (name, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let port: u16 = port.parse().map_err(|_| wrong())?;
         if !is_name(name) {

@@ -7,13 +7,15 @@ mod list;
 mod overview;
 mod port;
 
+use std::ffi::OsString;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use super::flags::{TlsFlags, named};
-use super::publish::from_stdin;
+use super::publish::{from_stdin, message};
 use super::tables::{sheet, table};
 use super::values;
 use crate::client::server::{Server, escape};
@@ -198,8 +200,8 @@ enum Order {
         /// Its topic, such as chat/lobby
         #[arg(value_parser = values::topic)]
         topic: String,
-        /// The message ('' for an empty one); without it, stdin
-        data: Option<String>,
+        /// The message ('' for an empty one), @FILE for that of a file, - for stdin; without it, stdin
+        data: Option<OsString>,
         /// Its content type
         #[arg(long, value_name = "TYPE", value_parser = values::content_type)]
         content_type: Option<String>,
@@ -389,7 +391,7 @@ fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static 
             retain,
         } => {
             let data = match data {
-                Some(data) => data.clone().into_bytes(),
+                Some(data) => message(data)?,
                 None => from_stdin()?,
             };
             let (text, encoded) = match String::from_utf8(data) {

@@ -1,11 +1,17 @@
 //! `crore pub`: messages from the command line, files or stdin, each whole or by its lines.
+//!
+//! A message is bytes, wherever it comes from. No more of an input is read than a server may take ([`MAX_MESSAGE_BYTES`]): one that has no
+//! end would fill the memory.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal as _, Write as _};
+use std::io::{self, BufRead, BufReader, IsTerminal as _, Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use crore_settings::MAX_MESSAGE_BYTES;
 use serde_json::Value;
 
 use super::flags::Connect;
@@ -13,6 +19,7 @@ use super::refusals::refusal;
 use super::values;
 use crate::client::http::Connection;
 use crate::client::server::Server;
+use crate::settings::problems::size;
 use crate::settings::units::parse_seconds;
 use crate::stdout::print;
 
@@ -32,7 +39,7 @@ Examples:
   crore pub config/limits --retain 'on'              new subscribers get it at once
   crore pub config/limits --retain ''                take that message away again
   date | crore pub clock                             all of stdin is one message
-  crore pub photos --file cat.jpg --content-type image/jpeg
+  crore pub photos @cat.jpg --content-type image/jpeg
   tail -f access.log | crore pub logs/web --lines    each line is a message
   crore pub scores '{\"home\":1}' --content-type application/json --json
   crore pub prices 41.90 --key ACME --ttl 60s        the newest for its key, for a minute
@@ -43,9 +50,9 @@ pub struct PubArgs {
     #[arg(value_parser = values::topic)]
     pub topic: String,
 
-    /// The message ('' for an empty one); without it, that of --file, or stdin
+    /// The message ('' for an empty one), @FILE for that of a file, - for stdin; without it, that of --file, or stdin
     #[arg(conflicts_with_all = ["lines", "file"])]
-    pub data: Option<String>,
+    pub data: Option<OsString>,
 
     /// Publish this file; - is stdin (repeatable: each is a message)
     #[arg(short, long, value_name = "FILE", help_heading = MESSAGE)]
@@ -103,7 +110,7 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
         number: 0,
     };
     if let Some(data) = &args.data {
-        return publisher.publish(data.as_bytes());
+        return publisher.publish(&message(data)?);
     }
     let stdin = [PathBuf::from(STDIN)];
     let sources = match &args.file[..] {
@@ -126,22 +133,45 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The message that an argument is or names.
+///
+/// # Errors
+/// It names a source that cannot be read, is empty, or has too much.
+pub fn message(argument: &OsStr) -> anyhow::Result<Vec<u8>> {
+    match argument.as_bytes() {
+        b"-" => from_stdin(),
+        [b'@', file @ ..] => whole(Path::new(OsStr::from_bytes(file))).context(
+            "a message that begins with @ names a file; to publish the text itself: printf %s '@...' | crore pub TOPIC -",
+        ),
+        data => Ok(data.to_vec()),
+    }
+}
+
 /// All of a source, as one message. One that has nothing is a slip, such as a command before the pipe that failed: a user who means an empty
 /// message writes `''`.
 ///
 /// # Errors
-/// It cannot be read, or is empty.
+/// It cannot be read, is empty, or has more than a server takes.
 fn whole(source: &Path) -> anyhow::Result<Vec<u8>> {
     let (mut data, name) = (Vec::new(), shown(source));
-    let read = open(source).and_then(|mut input| input.read_to_end(&mut data));
+    let read = open(source).and_then(|input| input.take(READ_MAX).read_to_end(&mut data));
     read.with_context(|| name.clone())?;
     if data.is_empty() {
         bail!(
             "{name} is empty, so nothing is published; write '' behind the topic for an empty message"
         );
     }
+    if data.len() > MAX_MESSAGE_BYTES {
+        bail!(
+            "{name} has more than {}, which no server takes as one message, so nothing is published; --lines makes a message of each line",
+            size(MAX_MESSAGE_BYTES)
+        );
+    }
     Ok(data)
 }
+
+/// A byte more than the largest message, which tells that there is too much.
+const READ_MAX: u64 = MAX_MESSAGE_BYTES as u64 + 1;
 
 /// The name of a file that stands for stdin.
 const STDIN: &str = "-";
@@ -149,7 +179,7 @@ const STDIN: &str = "-";
 /// All of stdin, as one message.
 ///
 /// # Errors
-/// It cannot be read, or is empty.
+/// Those of [`whole`].
 pub fn from_stdin() -> anyhow::Result<Vec<u8>> {
     whole(Path::new(STDIN))
 }
@@ -190,18 +220,26 @@ impl Publisher<'_> {
         let name = shown(source);
         let mut input = open(source).with_context(|| name.clone())?;
         let (mut line, mut number) = (Vec::new(), 0u64);
-        while input
+        // With its end a line may have two bytes more than the message.
+        while (&mut input)
+            .take(READ_MAX + 1)
             .read_until(b'\n', &mut line)
             .with_context(|| name.clone())?
             > 0
         {
             number += 1;
-            let data = line.strip_suffix(b"\n").unwrap_or(&line);
             let published = self.published;
-            self.publish(data.strip_suffix(b"\r").unwrap_or(data))
-                .with_context(|| {
-                    format!("{name}, line {number}, after {published} that were published")
-                })?;
+            let place = || format!("{name}, line {number}, after {published} that were published");
+            let data = line.strip_suffix(b"\n").unwrap_or(&line);
+            let data = data.strip_suffix(b"\r").unwrap_or(data);
+            if data.len() > MAX_MESSAGE_BYTES {
+                let most = size(MAX_MESSAGE_BYTES);
+                bail!(
+                    "{}: it has more than {most}, which no server takes",
+                    place()
+                );
+            }
+            self.publish(data).with_context(place)?;
             line.clear();
         }
         Ok(())

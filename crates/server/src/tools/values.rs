@@ -7,6 +7,7 @@ use std::env::VarError;
 
 use crore_wire::topic::{TopicError, check_filter, check_name, has_wildcard};
 
+use crate::client::server::without_password;
 use crate::settings::problems::foreign_wildcards;
 use crate::settings::units::parse_seconds;
 
@@ -133,7 +134,8 @@ fn url(topic: &str) -> Option<String> {
     let is_url = schemes.iter().any(|scheme| topic.starts_with(scheme));
     is_url.then(|| {
         format!(
-            "`{topic}` is taken for the name of a topic; write the topic alone, and the server as --server URL"
+            "`{}` is taken for the name of a topic; write the topic alone, and the server as --server URL",
+            without_password(topic)
         )
     })
 }

@@ -2,7 +2,8 @@
 
 use crate::support::{PATIENCE, Server, eventually};
 use std::io::ErrorKind;
-use std::os::unix::net::UnixDatagram;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 
 use crore_net::clock;
@@ -12,6 +13,7 @@ use crate::support::port::{ask, stream};
 /// The supervisor's end.
 struct Supervisor {
     socket: UnixDatagram,
+    /// As `NOTIFY_SOCKET` names it.
     path: PathBuf,
 }
 
@@ -22,6 +24,18 @@ impl Supervisor {
         let socket = UnixDatagram::bind(&path).expect("a socket");
         socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         Supervisor { socket, path }
+    }
+
+    /// The same with a name that no file has, as systemd may have it for a container.
+    fn abstract_one() -> Supervisor {
+        let name = format!("crore-test-notify-abstract-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).expect("a name");
+        let socket = UnixDatagram::bind_addr(&address).expect("a socket");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        Supervisor {
+            socket,
+            path: PathBuf::from(format!("@{name}")),
+        }
     }
 
     /// A server below it, with an admin port.
@@ -101,6 +115,16 @@ fn it_is_told_of_the_start_each_reload_and_the_stop() {
 }
 
 #[test]
+fn supervisor_with_an_abstract_socket_is_told() {
+    let supervisor = Supervisor::abstract_one();
+    let server = supervisor.start("", &[]);
+    supervisor.expect_ready();
+    server.signal("TERM");
+    supervisor.expect(&["STOPPING"]);
+    server.ended();
+}
+
+#[test]
 fn while_clients_are_moved_off_it_is_told_how_many_are_left_and_asked_for_time() {
     let supervisor = Supervisor::new("drain");
     let directory = format!("{}.state", supervisor.path.display());
@@ -176,13 +200,12 @@ fn another_processs_watchdog_is_not_ours() {
 
 #[test]
 fn a_supervisor_that_has_gone_is_no_reason_to_stop() {
-    let socket = [
-        ("NOTIFY_SOCKET", "/nowhere/notify"),
-        ("WATCHDOG_USEC", "1000"),
-    ];
-    let server = Server::with_environment("", &socket);
-    let ready = ask(server.admin(), "GET /readyz", None);
-    assert_eq!(ready.status, 200, "{}", ready.body);
-    server.signal("TERM");
-    server.ended();
+    for socket in ["/nowhere/notify", "", "@", "vsock-dgram:2:1234"] {
+        let environment = [("NOTIFY_SOCKET", socket), ("WATCHDOG_USEC", "1000")];
+        let server = Server::with_environment("", &environment);
+        let ready = ask(server.admin(), "GET /readyz", None);
+        assert_eq!(ready.status, 200, "{socket}: {}", ready.body);
+        server.signal("TERM");
+        server.ended();
+    }
 }

@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod arguments;
 mod disk_log;
 mod examples;
 mod log;

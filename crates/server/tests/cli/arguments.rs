@@ -1,0 +1,202 @@
+//! Arguments and variables are bytes that anybody may write: they are taken, or refused in words, and no secret in them is shown.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::process::{Output, Stdio};
+
+use crate::support::program::{finished, output};
+use crate::support::{Server, eventually};
+use crate::{crore, text};
+
+/// Nobody listens there.
+const NOWHERE: &str = "http://127.0.0.1:1";
+
+/// No UTF-8.
+const BYTES: &[u8] = b"\xff\xfe";
+
+fn with_bytes(args: &[&[u8]]) -> Output {
+    let mut command = crore(&[]);
+    output(command.args(args.iter().map(|arg| OsStr::from_bytes(arg))))
+}
+
+#[test]
+fn argument_that_is_not_utf8_is_refused_in_words_where_text_is_due() {
+    for args in [
+        &[&b"pub"[..], BYTES, b"x"][..],
+        &[b"sub", BYTES],
+        &[b"history", BYTES],
+        &[BYTES],
+        &[b"admin", b"topic", BYTES],
+        &[b"pub", b"a", b"x", b"--event", BYTES],
+        &[b"pub", b"a", b"x", b"--server", BYTES],
+        &[b"serve", b"--listen", BYTES],
+        &[b"bench", b"probe", BYTES],
+    ] {
+        let refused = with_bytes(args);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.starts_with("error: "), "{args:?}: {said}");
+        assert!(
+            said.contains("UTF-8") || said.contains("unrecognized"),
+            "{args:?}: {said}"
+        );
+    }
+    let named = with_bytes(&[b"pub", b"caf\xe9", b"x"]);
+    let said = text(&named.stderr);
+    assert!(said.contains(r#""caf\xE9" is not UTF-8"#), "{said}");
+}
+
+#[test]
+fn bytes_of_an_argument_are_published_as_they_are() {
+    let server = Server::with_admin("");
+    let url = format!("http://{}", server.address());
+    let admin = format!("http://{}", server.admin());
+    let published = [
+        with_bytes(&[b"pub", b"a", BYTES, b"--server", url.as_bytes()]),
+        with_bytes(&[
+            b"admin",
+            b"publish",
+            b"a",
+            BYTES,
+            b"--url",
+            admin.as_bytes(),
+        ]),
+    ];
+    for published in published {
+        let said = String::from_utf8_lossy(&published.stderr);
+        assert!(published.status.success(), "{said}");
+    }
+    let kept = output(&mut crore(&["history", "a", "--server", &url]));
+    assert_eq!(kept.stdout, b"\xff\xfe\n\xff\xfe\n");
+}
+
+#[test]
+fn message_may_stand_in_a_file_or_on_stdin() {
+    let server = Server::start();
+    let url = format!("http://{}", server.address());
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let mut file = OsString::from(directory.join(format!("message-{}-", std::process::id())));
+    // The name of a file is bytes as well.
+    file.push(OsString::from_vec(BYTES.to_vec()));
+    std::fs::write(&file, b"of a file\0").expect("a file");
+    let mut named = OsString::from("@");
+    named.push(&file);
+    let of_file = output(crore(&["pub", "a"]).arg(named).args(["--server", &url]));
+    assert!(of_file.status.success(), "{}", text(&of_file.stderr));
+    let mut child = crore(&["pub", "a", "-", "--server", &url])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(b"of a pipe").expect("it reads");
+    drop(stdin);
+    let of_pipe = finished(child);
+    assert!(of_pipe.status.success(), "{}", text(&of_pipe.stderr));
+    let kept = output(&mut crore(&["history", "a", "--server", &url]));
+    assert_eq!(kept.stdout, b"of a file\0\nof a pipe\n");
+    std::fs::remove_file(file).expect("it is there");
+    // One that is not there is told with the way to write such a text.
+    let missing = output(&mut crore(&["pub", "a", "@ann hello", "--server", &url]));
+    let said = text(&missing.stderr);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(
+        said.contains("names a file") && said.contains("ann hello: No such file"),
+        "{said}"
+    );
+}
+
+#[test]
+fn input_without_an_end_is_refused_when_it_is_more_than_a_message() {
+    for args in [
+        &["pub", "a"][..],
+        &["pub", "a", "-"],
+        &["pub", "a", "--file", "/dev/zero"],
+        &["pub", "a", "@/dev/zero"],
+        &["pub", "a", "--lines"],
+        &["admin", "publish", "a"],
+    ] {
+        let endless = File::open("/dev/zero").expect("a device");
+        let mut command = crore(args);
+        command.args(["--server", NOWHERE]).stdin(endless);
+        let refused = output(&mut command);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains("more than 8 MiB"), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn password_in_a_url_is_never_shown() {
+    for args in [
+        &["pub", "a", "x", "--server", "http://ann:secret@127.0.0.1:1"][..],
+        &["sub", "a", "--server", "https://ann:sec/ret@127.0.0.1:1"],
+        &[
+            "sub",
+            "http://ann:secret@127.0.0.1:1/news",
+            "--server",
+            NOWHERE,
+        ],
+        &["history", "a", "--server", "ann:secret@127.0.0.1"],
+        &["admin", "stats", "--url", "http://ann:secret@127.0.0.1:1"],
+        &[
+            "cluster",
+            "status",
+            "--url",
+            "http://ann:secret@127.0.0.1:1",
+        ],
+        &[
+            "serve",
+            "--check",
+            "--cluster",
+            "nats://ann:secret@127.0.0.1:4222",
+        ],
+        &[
+            "serve",
+            "--check",
+            "--listen",
+            "http://ann:secret@127.0.0.1:1",
+        ],
+        &["bench", "probe", "ftp://ann:secret@127.0.0.1:1/a"],
+        &["bench", "probe", "http://ann:secret@127.0.0.1:1/a"],
+        &["http://ann:secret@127.0.0.1:1"],
+        &["pub", "a", "-h", "ann:secret@127.0.0.1"],
+        &["pub", "a", "--broker", "ann:secret@127.0.0.1"],
+        &["doctor", "http://ann:secret@127.0.0.1:1"],
+    ] {
+        let output = output(&mut crore(args));
+        let said = format!("{}{}", text(&output.stdout), text(&output.stderr));
+        assert!(!output.status.success(), "{args:?}");
+        assert!(
+            !said.contains("secret") && !said.contains("ret@"),
+            "{args:?}: {said}"
+        );
+    }
+    let mut command = crore(&["pub", "a", "x"]);
+    command.env("CRORE_SERVER", "http://ann:secret@127.0.0.1:1");
+    let said = output(&mut command).stderr;
+    assert!(text(&said).contains("CRORE_SERVER") && !text(&said).contains("secret"));
+}
+
+#[test]
+fn empty_log_variable_is_as_none() {
+    for (value, is_told) in [("", false), (" ", false), ("loud", true), ("crore=x", true)] {
+        let server = Server::with_environment("", &[("RUST_LOG", value)]);
+        let log = eventually("the line of the start", || {
+            let log = server.log();
+            log.contains("listening on").then_some(log)
+        });
+        assert_eq!(log.contains("RUST_LOG is"), is_told, "{value}: {log}");
+    }
+    // A tool goes on as well.
+    for value in [OsStr::new("loud"), OsStr::from_bytes(BYTES)] {
+        let mut command = crore(&["pub", "a", "x", "--server", NOWHERE]);
+        let told = output(command.env("RUST_LOG", value));
+        let said = text(&told.stderr);
+        assert!(
+            said.contains("RUST_LOG is") && said.contains("cannot publish"),
+            "{said}"
+        );
+    }
+}
