@@ -335,6 +335,10 @@ fn say_first(
         Some(path) => tracing::info!("settings of {}", path.display()),
         None => tracing::info!("built-in settings, since there is no ./{DEFAULT_FILE}"),
     }
+    let variables = effective.variables();
+    if !variables.is_empty() {
+        tracing::info!("settings of the environment: {}", variables.join(", "));
+    }
     // Where clients need a token, or roots to trust, these words would not do.
     if effective.file.access.is_none() && !effective.file.tls.required {
         say_how(listen);

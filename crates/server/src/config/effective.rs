@@ -10,7 +10,7 @@ use super::check::is_exposed;
 use super::locate::ConfigError;
 use crate::settings::access::{for_shards, with_secrets};
 use crate::settings::file::File;
-use crate::settings::schema::{SCHEMA, joined, plain};
+use crate::settings::schema::{SCHEMA, VARIABLES, joined, plain};
 
 /// The settings that `boot` needs, within their ranges.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct Effective {
     pub file: File,
     /// Where the file was read, if any was.
     pub source: Option<PathBuf>,
-    /// Where each setting was given that is not left to its default: `file`, or a flag by its name. `[[rule]]` is one setting.
+    /// Where each setting was given that is not left to its default: `file`, or a variable or flag by its name. `[[rule]]` is one setting.
     pub given: BTreeMap<String, &'static str>,
     /// Settings that are no fault and have no effect either, a line each.
     pub warnings: Vec<String>,
@@ -31,6 +31,14 @@ impl Effective {
         for line in &self.warnings {
             tracing::warn!("{line}");
         }
+    }
+
+    /// The variables of the environment that give settings which hold.
+    pub fn variables(&self) -> Vec<&'static str> {
+        let places = self.given.values().copied();
+        places
+            .filter(|place| place.starts_with(VARIABLES))
+            .collect()
     }
 
     /// The settings that the shards decide by. `node` is what other nodes of a cluster are told of this one.
@@ -89,13 +97,16 @@ impl Effective {
 
     /// The settings as a TOML file that gives them again, with a comment that says where they came from.
     pub fn to_toml(&self) -> String {
-        let from = match &self.source {
-            Some(path) => format!("{} and flags", path.display()),
-            None => "built-in defaults and flags".to_string(),
-        };
+        let source = self.source.as_ref();
+        let mut from = source.map_or("built-in defaults".into(), |path| {
+            path.display().to_string()
+        });
+        if !self.variables().is_empty() {
+            from += &format!(", {}", self.variables().join(", "));
+        }
         let body = SCHEMA.written(&self.file);
         format!(
-            "# crore {}: effective settings, from {from}\n{body}",
+            "# crore {}: effective settings, from {from} and flags\n{body}",
             env!("CARGO_PKG_VERSION")
         )
     }

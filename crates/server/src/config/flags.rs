@@ -1,4 +1,4 @@
-//! The flags of `crore serve`, and how they lie over the settings file. A flag exists for what people change often; everything
+//! The flags of `crore serve`, and how they and the variables lie over the settings file. A flag exists for what people change often; everything
 //! else is a key of the file. A flag of one setting is a word in that setting's row (`x-flag`).
 
 use std::path::PathBuf;
@@ -8,19 +8,21 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use crore_broker::settings::Rule;
 use toml::{Table, Value};
 
-use super::locate::Flags;
+use super::locate::Overlay;
+use super::variables::Variables;
 use crate::settings::file::File;
+use crate::settings::problems::Check;
 use crate::settings::schema::{Row, SCHEMA};
 
 /// The filter that matches every topic.
 pub const ALL_TOPICS: &str = "#";
 
-/// Flags of `crore serve`; each wins over the file.
+/// Flags of `crore serve`; each wins over the variables and the file.
 #[derive(Clone, Default, Args)]
 #[command(after_help = "\
-Settings come from the built-in defaults, then from the file, then from flags.
-docs/SETTINGS.md lists every key. SIZE is bytes, or has a unit: 64KiB, 1MiB.
-TIME is seconds, or has a unit: 90s, 15m, 8h.
+Settings come from the built-in defaults, then the file, then variables (CRORE_LISTEN,
+CRORE_LIMITS_TOPIC_BYTES), then flags. docs/SETTINGS.md lists every key. SIZE is bytes,
+or has a unit: 64KiB, 1MiB. TIME is seconds, or has a unit: 90s, 15m, 8h.
 
 Examples:
   crore serve --listen 127.0.0.1:8800 --listen '[::1]:8800' --shards 2
@@ -51,34 +53,42 @@ pub struct ServeArgs {
     /// Do without the admin port
     #[arg(long, conflicts_with = "admin.listen")]
     pub no_admin: bool,
+
+    /// Settings of the environment, which lie below the flags.
+    #[arg(skip = Variables::here())]
+    pub variables: Variables,
 }
 
 impl ServeArgs {
-    /// Replaces in the file's `table` what flags name, and says which keys those are.
-    pub fn lay_over(&self, table: &mut Table) -> Flags {
-        let none = Value::from("");
-        let settings = self.settings.0.iter();
-        let mut set: Vec<_> = settings
-            .map(|(row, value)| (flag_of(row), *row, value))
-            .collect();
+    /// Replaces in the file's `table` what variables and then flags name, and says which keys those are.
+    pub fn lay_over(&self, table: &mut Table) -> Overlay {
+        let mut set: Vec<(&'static str, &'static Row, Value)> = Vec::new();
+        for (row, variable, value) in self.variables.settings() {
+            // Its fault is told with those of all other values (`check_variables`).
+            set.extend(value.ok().map(|value| (variable, row, value)));
+        }
+        let flags = self.settings.0.iter();
+        set.extend(flags.map(|(row, value)| (flag_of(row), *row, value.clone())));
         if self.no_admin {
             let row = SCHEMA.row("admin.listen").expect("it is a setting");
-            set.push(("--no-admin", row, &none));
+            set.push(("--no-admin", row, Value::from("")));
         }
-        for (_, row, value) in &set {
-            let table = match row.table() {
-                "" => Some(&mut *table),
-                section => table
-                    .entry(section)
-                    .or_insert_with(|| Table::new().into())
-                    .as_table_mut(),
-            };
-            // A section that is no table is told.
-            table.map(|table| table.insert(row.key().to_string(), (*value).clone()));
+        let keys =
+            |(from, row, _): &(&'static str, &'static Row, Value)| (row.path.as_str(), *from);
+        let overlay = set.iter().map(keys).collect();
+        for (_, row, value) in set {
+            put(table, row, value);
         }
-        set.iter()
-            .map(|(flag, row, _)| (row.path.as_str(), *flag))
-            .collect()
+        overlay
+    }
+
+    /// Tells of variables whose value is no text.
+    pub fn check_variables(&self, check: &mut Check) {
+        for (row, variable, value) in self.variables.settings() {
+            if let Err(what) = value {
+                check.fail(&row.path, format!("{variable} {what}"));
+            }
+        }
     }
 
     /// Lets the rule for all topics keep as much as the flag says.
@@ -87,6 +97,16 @@ impl ServeArgs {
             keep_by_default(file, messages);
         }
     }
+}
+
+/// Replaces a value in a file's table; sections on the way are made. One that is no table is told where the table is read.
+fn put(table: &mut Table, row: &Row, value: Value) {
+    let mut sections = row.table().split('.').filter(|section| !section.is_empty());
+    let inner = sections.try_fold(table, |table, section| {
+        let section = table.entry(section).or_insert_with(|| Table::new().into());
+        section.as_table_mut()
+    });
+    inner.map(|table| table.insert(row.key().to_string(), value));
 }
 
 /// The settings that have flags of their own, with the values of those that were given.

@@ -10,8 +10,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::settings::problems::Problem;
 
-/// Paths that a flag has set, with the flag's name.
-pub type Flags = Vec<(&'static str, &'static str)>;
+/// Paths that a variable or a flag has set, with its name; the last one of a path counts.
+pub type Overlay = Vec<(&'static str, &'static str)>;
 
 /// Why the settings were refused; displays one line for each problem.
 #[derive(Debug, thiserror::Error)]
@@ -48,10 +48,10 @@ impl ConfigError {
 pub type Place = usize;
 
 /// The line for a value that cannot stay.
-pub fn problem(file: &str, text: &str, flags: &Flags, problem: &Problem) -> (Place, String) {
+pub fn problem(file: &str, text: &str, overlay: &Overlay, problem: &Problem) -> (Place, String) {
     let Problem { path, what, .. } = problem;
     let mut is_default = "";
-    let (order, place) = match flags.iter().rfind(|(key, _)| path_is_under(path, key)) {
+    let (order, place) = match overlay.iter().rfind(|(key, _)| path_is_under(path, key)) {
         Some((_, flag)) => (Place::MAX, (*flag).to_string()),
         None => match DeTable::parse(text)
             .ok()

@@ -1,11 +1,11 @@
-//! The settings of one `crore serve`: built-in defaults, then `crore.toml`, then flags, checked and
-//! resolved to [`Effective`].
+//! The settings of one `crore serve`: built-in defaults, then `crore.toml`, then variables of the environment, then flags,
+//! checked and resolved to [`Effective`].
 //!
 //! Invariants: every setting that leaves this module lies within the range of its row ([`crate::settings::schema`]) and has
-//! passed [`check`]; an unknown key is an error; every error names the place (file, line, column, or the flag), the key, the
+//! passed [`check`]; an unknown key is an error; every error names the place (file, line, column, or the variable or flag), the key, the
 //! fault of the value and what to write instead.
 //!
-//! It deliberately does not reload, does not read the environment, and does not look at the host
+//! It deliberately does not reload, and does not look at the host
 //! beyond its memory and cores, and the addresses of a name in `listen`.
 
 mod check;
@@ -16,6 +16,7 @@ pub mod groups;
 mod host;
 mod locate;
 pub mod tree;
+mod variables;
 
 use std::collections::BTreeMap;
 use std::mem::take;
@@ -37,7 +38,8 @@ pub use effective::Effective;
 use effective::flatten;
 pub use flags::{ALL_TOPICS, ServeArgs, SettingFlags};
 pub use host::{Resources, memory_bytes};
-use locate::{ConfigError, Flags, Place, path_is_under};
+use locate::{ConfigError, Overlay, Place, path_is_under};
+pub use variables::Variables;
 
 /// The file that is read when no `--config` is given and it exists in the current directory.
 pub const DEFAULT_FILE: &str = "crore.toml";
@@ -93,7 +95,7 @@ pub fn load_again(args: &ServeArgs, now: &Effective) -> Result<Effective, Config
     build(args, Some(path.clone()), &text, &Resources::here())
 }
 
-/// The settings of a file's text under the flags.
+/// The settings of a file's text under the variables and flags.
 fn build(
     args: &ServeArgs,
     source: Option<PathBuf>,
@@ -107,20 +109,21 @@ fn build(
         return Err(ConfigError::of(lines));
     }
     let warnings = check::idle(&file);
-    let warning = |found| locate::problem(&name, text, &Flags::new(), found).1;
-    let warnings = warnings.iter().map(warning).collect();
+    let warning = |found| locate::problem(&name, text, &Overlay::new(), found).1;
+    let unknown = args.variables.unknown.iter().cloned();
+    let warnings = unknown.chain(warnings.iter().map(warning)).collect();
     let given = given(args, text);
     Ok(resolve(file, source, given, warnings, resources))
 }
 
-/// Where each setting was given, by the file's text and the flags.
+/// Where each setting was given, by the file's text, the variables and the flags.
 fn given(args: &ServeArgs, text: &str) -> BTreeMap<String, &'static str> {
     let mut table: Table = text.parse().unwrap_or_default();
     let mut keys = BTreeMap::new();
     flatten("", table.clone(), &mut keys);
     let mut given: BTreeMap<_, _> = keys.into_keys().map(|key| (key, "file")).collect();
-    for (key, flag) in args.lay_over(&mut table) {
-        given.insert(key.to_string(), flag);
+    for (key, from) in args.lay_over(&mut table) {
+        given.insert(key.to_string(), from);
     }
     if args.keep.is_some() {
         given.insert("rule".to_string(), "--keep");
@@ -128,7 +131,7 @@ fn given(args: &ServeArgs, text: &str) -> BTreeMap<String, &'static str> {
     given
 }
 
-/// The settings of a file's text under the flags, and a line for each fault; settings with a fault are left out. Text that is not TOML has the faults of its
+/// The settings of a file's text under the variables and flags, and a line for each fault; settings with a fault are left out. Text that is not TOML has the faults of its
 /// syntax only: the places of the settings are not known then.
 fn faults(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(Place, String)>) {
     let name = &path.display().to_string();
@@ -136,11 +139,12 @@ fn faults(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(Place, Strin
         Ok(table) => table,
         Err(lines) => return (File::default(), lines),
     };
-    let flags = args.lay_over(&mut table);
+    let overlay = args.lay_over(&mut table);
     let mut check = Check {
         folder: path.parent().unwrap_or(path).to_path_buf(),
         ..Check::default()
     };
+    args.check_variables(&mut check);
     let table = SCHEMA.read(table, &mut check);
     let mut file = match File::deserialize(table) {
         Ok(file) => file,
@@ -163,7 +167,7 @@ fn faults(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(Place, Strin
         index += 1;
         index <= told.len() || !is_told(&problem.path)
     });
-    let line = |problem| locate::problem(name, text, &flags, problem);
+    let line = |problem| locate::problem(name, text, &overlay, problem);
     (file, check.problems.iter().map(line).collect())
 }
 

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::config::{self, Resources, ServeArgs, SettingFlags};
+use crate::config::{self, Resources, ServeArgs, SettingFlags, Variables};
 use crate::settings::numbers;
 use crate::settings::units::parse_size;
 use crate::stdout::print;
@@ -134,6 +134,7 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<Findings> {
         settings: SettingFlags::shards(args.shards),
         // The doctor does not judge who may connect.
         insecure: true,
+        variables: Variables::here(),
         ..ServeArgs::default()
     };
     let effective = config::load_for(&serve, &resources)?;

@@ -22,6 +22,9 @@ use row::Unit;
 /// How alike two names are at least of which one is taken for the other (Jaro-Winkler, from 0 to 1).
 const ALIKE: f64 = 0.8;
 
+/// What the name of each variable begins with that gives a setting.
+pub const VARIABLES: &str = "CRORE_";
+
 /// The table.
 pub static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
     let inline =
@@ -33,7 +36,7 @@ pub static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
         rows: Vec::new(),
     };
     let json = schema.json.clone();
-    schema.collect("", &json, false);
+    schema.collect("", &json, false, false);
     schema
 });
 
@@ -48,7 +51,7 @@ pub struct Schema {
 }
 
 impl Schema {
-    fn collect(&mut self, path: &str, json: &Json, restart: bool) {
+    fn collect(&mut self, path: &str, json: &Json, restart: bool, is_in_list: bool) {
         for (key, json) in json["properties"].as_object().into_iter().flatten() {
             let path = joined(path, key);
             let restart = restart || json["x-changes"] == "restart";
@@ -56,11 +59,13 @@ impl Schema {
             let inner = if is_list { &json["items"] } else { json };
             if inner.get("properties").is_some() {
                 self.sections.push((path.clone(), is_list));
-                self.collect(&path, inner, restart);
+                self.collect(&path, inner, restart, is_in_list || is_list);
             } else {
                 let json = json.clone();
+                let variable = VARIABLES.to_string() + &path.replace('.', "_").to_uppercase();
                 self.rows.push(Row {
                     path,
+                    variable: (!is_in_list).then_some(variable),
                     restart,
                     json,
                 });
@@ -203,7 +208,7 @@ fn shown(value: &Value) -> String {
 }
 
 /// The name that was probably meant.
-fn nearest<'a>(names: &[&'a str], wrong: &str) -> Option<&'a str> {
+pub fn nearest<'a>(names: &[&'a str], wrong: &str) -> Option<&'a str> {
     let alike = |name: &&str| strsim::jaro_winkler(name, wrong);
     let nearest = names
         .iter()

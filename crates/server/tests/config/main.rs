@@ -3,6 +3,7 @@
 
 mod documents;
 mod refusals;
+mod variables;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

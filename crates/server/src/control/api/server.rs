@@ -48,7 +48,7 @@ pub struct Setting {
     name: String,
     /// As a file has it; a secret is hidden.
     value: String,
-    /// Where it was given: `default`, `file`, a flag by its name, or `host` (left to the server, which computes it from memory and cores).
+    /// Where it was given: `default`, `file`, a variable or flag by its name, or `host` (left to the server, which computes it from memory and cores).
     source: &'static str,
     /// Whether a change needs a restart.
     restart: bool,

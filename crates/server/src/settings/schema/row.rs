@@ -18,6 +18,8 @@ const PATHS: [&str; 3] = ["a file", "a PEM file", "a directory"];
 pub struct Row {
     /// Its key behind that of its table: `limits.topic_bytes`, `rule.keep`.
     pub path: String,
+    /// The variable of the environment that gives it: `CRORE_LIMITS_TOPIC_BYTES`. None in a list of tables, where it would not say of which.
+    pub variable: Option<String>,
     /// Whether a running server keeps the value that it has.
     pub restart: bool,
     pub(super) json: Json,
@@ -316,13 +318,28 @@ impl Row {
 
     /// The value that a flag gives as text.
     pub fn of_text(&self, text: &str) -> Result<Value, String> {
+        self.entry(self.typed(text))
+    }
+
+    /// The value that a variable gives as text, for a table that is read: a list has commas between its entries.
+    pub fn of_variable(&self, text: &str) -> Value {
+        match self.is_list() {
+            true => {
+                let entries = text.split(',').map(|entry| self.typed(entry.trim()));
+                Value::Array(entries.collect())
+            }
+            false => self.typed(text),
+        }
+    }
+
+    /// A text as the value of a file that stands for it.
+    fn typed(&self, text: &str) -> Value {
         let number = text.parse::<i64>().ok().filter(|_| self.is("integer"));
-        let value = match (number, text) {
+        match (number, text) {
             (Some(number), _) => number.into(),
             (_, "true" | "false") if self.is("boolean") => (text == "true").into(),
             _ => text.into(),
-        };
-        self.entry(value)
+        }
     }
 }
 

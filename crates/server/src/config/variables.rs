@@ -1,0 +1,162 @@
+//! Settings in variables of the environment, as containers have them: [`Row::variable`], `CRORE_LIMITS_TOPIC_BYTES` for
+//! `limits.topic_bytes`.
+//!
+//! They lie over the file and below the flags. An empty variable is as none: Compose sets one for `${NAME}` without a value. A name of no
+//! setting is told with the one that was probably meant, and is no error: scripts may have names of their own, and Kubernetes makes some
+//! for a Service called `crore`.
+
+use std::ffi::OsString;
+
+use toml::Value;
+
+use crate::settings::schema::{Row, SCHEMA, VARIABLES, nearest};
+
+/// Variables of the tools, and of the project's tests.
+const OTHERS: [&str; 8] = [
+    "CRORE_ADMIN_URL",
+    "CRORE_CA",
+    "CRORE_CLIENT_TESTS",
+    "CRORE_NATS_SERVER",
+    "CRORE_SERVER",
+    "CRORE_SHOTS",
+    "CRORE_TOKEN",
+    "CRORE_TOOLS",
+];
+
+/// The variables of one environment.
+#[derive(Clone, Default)]
+pub struct Variables {
+    /// The settings that they give, as texts; the bytes of one that is no text.
+    given: Vec<(&'static Row, Result<String, OsString>)>,
+    /// A line for each name that begins like ours and is that of no setting.
+    pub unknown: Vec<String>,
+}
+
+impl Variables {
+    /// Those of this process.
+    pub fn here() -> Variables {
+        let mut all: Vec<_> = std::env::vars_os().collect();
+        all.sort();
+        Variables::of(all)
+    }
+
+    fn of(all: impl IntoIterator<Item = (OsString, OsString)>) -> Variables {
+        let mut variables = Variables::default();
+        for (name, value) in all {
+            let Some(name) = name.to_str().filter(|name| name.starts_with(VARIABLES)) else {
+                continue;
+            };
+            let mut rows = SCHEMA.rows.iter();
+            match rows.find(|row| row.variable.as_deref() == Some(name)) {
+                _ if value.is_empty() => {}
+                Some(row) => variables.given.push((row, value.into_string())),
+                None if OTHERS.contains(&name) || is_of_kubernetes(name) => {}
+                None => variables.unknown.push(unknown(name)),
+            }
+        }
+        variables
+    }
+
+    /// The settings with their variables and values; as errors those whose value is no text.
+    pub fn settings(
+        &self,
+    ) -> impl Iterator<Item = (&'static Row, &'static str, Result<Value, String>)> {
+        self.given.iter().map(|(row, value)| {
+            let name = row.variable.as_deref().unwrap_or_default();
+            let value = match value {
+                Ok(text) => Ok(row.of_variable(text)),
+                Err(bytes) => Err(format!("{bytes:?} is not UTF-8")),
+            };
+            (*row, name, value)
+        })
+    }
+}
+
+/// Whether Kubernetes sets it in the pods beside a Service called `crore`, or `crore-` and more.
+fn is_of_kubernetes(name: &str) -> bool {
+    let is_port = |rest: &str| rest.starts_with("_TCP") || rest.starts_with("_UDP");
+    let (_, behind) = name.rsplit_once("_PORT").unwrap_or((name, "none"));
+    let number = behind
+        .trim_start_matches('_')
+        .trim_start_matches(|c: char| c.is_ascii_digit());
+    name.ends_with("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || behind.is_empty()
+        || is_port(number)
+}
+
+fn unknown(name: &str) -> String {
+    let names: Vec<&str> = SCHEMA
+        .rows
+        .iter()
+        .filter_map(|row| row.variable.as_deref())
+        .chain(OTHERS)
+        .collect();
+    let meant =
+        nearest(&names, name).map_or(String::new(), |meant| format!("did you mean {meant}? "));
+    format!(
+        "{name}: no setting has this variable; {meant}CRORE_LIMITS_TOPIC_BYTES is that of limits.topic_bytes (docs/SETTINGS.md lists all settings)"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &str, value: &str) -> Variables {
+        Variables::of([(name.into(), value.into())])
+    }
+
+    #[test]
+    fn variables_of_kubernetes_and_of_the_tools_are_no_settings() {
+        for name in [
+            "CRORE_SERVICE_HOST",
+            "CRORE_SERVICE_PORT",
+            "CRORE_SERVICE_PORT_CLIENTS",
+            "CRORE_PORT",
+            "CRORE_PORT_8800_TCP",
+            "CRORE_PORT_8800_TCP_ADDR",
+            "CRORE_HEADLESS_PORT_8800_UDP_PROTO",
+            "CRORE_SERVER",
+            "CRORE_TOKEN",
+            "OTHER_LISTEN",
+        ] {
+            let none = of(name, "x");
+            assert!(none.given.is_empty() && none.unknown.is_empty(), "{name}");
+        }
+        for name in [
+            "CRORE_LISTN",
+            "CRORE_REPORTS",
+            "CRORE_PORTS_MAX",
+            "CRORE_RULE_KEEP",
+        ] {
+            assert_eq!(of(name, "x").unknown.len(), 1, "{name}");
+            assert!(of(name, "").unknown.is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn each_setting_has_a_variable_of_its_own_but_those_of_lists() {
+        let mut names: Vec<&str> = SCHEMA
+            .rows
+            .iter()
+            .filter_map(|row| row.variable.as_deref())
+            .collect();
+        let all = names.len();
+        assert!(all > 90, "{all}");
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all, "two settings share a variable");
+        assert!(
+            !names
+                .iter()
+                .any(|name| OTHERS.contains(name) || is_of_kubernetes(name))
+        );
+        assert!(names.contains(&"CRORE_LISTEN") && names.contains(&"CRORE_LIMITS_TOPIC_BYTES"));
+        assert!(!names.iter().any(|name| name.starts_with("CRORE_RULE_")));
+        let settings = of("CRORE_LISTEN", "a:1, b:2");
+        let (row, name, value) = settings.settings().next().expect("a setting");
+        assert_eq!((row.path.as_str(), name), ("listen", "CRORE_LISTEN"));
+        assert_eq!(value, Ok(Value::from(vec!["a:1", "b:2"])));
+    }
+}
