@@ -55,7 +55,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
     (
         "server",
         &[
-            &["habits", "log", "settings", "stdout"],
+            &["log", "settings", "stdout"],
             &["client"],
             &["access"],
             &["config"],
@@ -64,7 +64,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["life"],
             &["control"],
             &["doctor"],
-            &["tools"],
+            &["habits", "tools"],
             &["cli"],
             &["manual"],
             &["boot"],
