@@ -10,7 +10,7 @@ use crate::support::stream::Stream;
 use crate::support::{Server, until};
 
 /// Connections that subscribe before anybody follows, and topics of each: several pages of a snapshot, and several answers of a node.
-const CROWD: (usize, usize) = (48, 32);
+const CROWD: (usize, usize) = (64, 32);
 
 /// Two nodes that know each other, and tell changes at once.
 fn two_nodes() -> Option<(Servers, Server, Server)> {
@@ -81,7 +81,7 @@ fn a_large_snapshot_of_another_node_comes_whole_and_again_after_its_pause() {
     };
     let mut all = BTreeSet::new();
     let crowd = (0..CROWD.0).map(|n| {
-        let topics = (0..CROWD.1).map(|m| format!("{n}/{m}/{}", "x".repeat(190)));
+        let topics = (0..CROWD.1).map(|m| format!("{n}/{m}/{}", "x".repeat(150)));
         let topics: Vec<String> = topics.collect();
         let query: Vec<String> = topics.iter().map(|it| format!("topic={it}")).collect();
         all.extend(topics);
