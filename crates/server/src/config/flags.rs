@@ -20,9 +20,9 @@ pub const ALL_TOPICS: &str = "#";
 /// Flags of `crore serve`; each wins over the variables and the file.
 #[derive(Clone, Default, Args)]
 #[command(after_help = "\
-Settings come from the built-in defaults, then the file, then variables (CRORE_LISTEN,
-CRORE_LIMITS_TOPIC_BYTES), then flags. docs/SETTINGS.md lists every key. SIZE is bytes,
-or has a unit: 64KiB, 1MiB. TIME is seconds, or has a unit: 90s, 15m, 8h.
+Settings come from the defaults, then the file, then variables (CRORE_LISTEN),
+then flags. docs/SETTINGS.md lists every key. SIZE is bytes, or has a unit:
+64KiB, 1MiB. TIME is seconds, or has a unit: 90s, 15m, 8h.
 
 Examples:
   crore serve --listen 127.0.0.1:8800 --listen '[::1]:8800' --shards 2
