@@ -36,7 +36,7 @@ pub enum Fault {
     SeenAgain,
     /// A subscriber was told that messages are lost.
     Gap,
-    /// The epoch is another one.
+    /// A position names another life of the log than that of its message, or a life comes back that had ended.
     Epoch,
     /// The retained message is not the last one that was to be retained.
     Retained,
@@ -68,9 +68,10 @@ impl Faults {
 /// The log of one topic, as it was read.
 #[derive(Default)]
 struct Log {
-    epoch: Option<u32>,
-    /// Offset and number of each message.
-    entries: Vec<(u64, u32)>,
+    /// The epochs of its messages, in the order in which they began.
+    epochs: Vec<u32>,
+    /// Position and number of each message.
+    entries: Vec<(Place, u32)>,
     /// Where each number stands in `entries`.
     indices: HashMap<u32, usize>,
     /// The newest number of each publisher.
@@ -142,11 +143,14 @@ impl Judge {
         {
             return faults.add(Fault::Protocol, || format!("{} was never sent", name()));
         }
-        let epoch = *log.epoch.get_or_insert(place.epoch);
-        if epoch != place.epoch {
-            faults.add(Fault::Epoch, || format!("{}, not epoch {epoch}", name()));
+        // Each start begins a life of the log with an epoch of its own; an earlier one never comes back.
+        if log.epochs.last() != Some(&place.epoch) {
+            if log.epochs.contains(&place.epoch) {
+                faults.add(Fault::Epoch, || format!("{}, of an ended life", name()));
+            }
+            log.epochs.push(place.epoch);
         }
-        let last = log.entries.last().map_or(0, |(offset, _)| *offset);
+        let last = log.entries.last().map_or(0, |(place, _)| place.offset);
         if place.offset <= last {
             faults.add(Fault::Disorder, || {
                 format!("{} behind offset {last}", name())
@@ -154,9 +158,7 @@ impl Judge {
         }
         if let Some(first) = log.indices.get(&number) {
             let first = log.entries[*first].0;
-            return faults.add(Fault::Doubled, || {
-                format!("{} and at offset {first}", name())
-            });
+            return faults.add(Fault::Doubled, || format!("{} and at {first:?}", name()));
         }
         let newest = &mut log.newest[publisher as usize];
         if *newest > number {
@@ -167,7 +169,7 @@ impl Judge {
             log.retained = Some(number);
         }
         log.indices.insert(number, log.entries.len());
-        log.entries.push((place.offset, number));
+        log.entries.push((place, number));
     }
 
     /// Takes the number of messages that a topic has now.
@@ -185,7 +187,7 @@ impl Judge {
     pub fn read_again(&mut self, topic: u32, index: usize, number: u32, place: Place) {
         let log = &self.logs[topic as usize];
         let entry = log.entries.get(index);
-        if entry != Some(&(place.offset, number)) || log.epoch != Some(place.epoch) {
+        if entry != Some(&(place, number)) {
             let name = message::name(topic);
             self.faults.add(Fault::Changed, || {
                 format!("{name}, message {index}: {number:#x} at {place:?} instead of {entry:x?}")
@@ -214,13 +216,7 @@ impl Judge {
                 format!("{}, {:?}", name(), answer.place)
             });
         };
-        let offset = log.entries[*index].0;
-        if let Some(place) = answer.place.filter(|place| place.offset != offset) {
-            faults.add(Fault::Moved, || {
-                format!("{} at {offset}, answered {place:?}", name())
-            });
-        }
-        check_epoch(log, answer.place, faults, name);
+        check_place(log.entries[*index].0, answer.place, faults, name);
     }
 
     /// Takes a note of a subscriber from before the last start.
@@ -240,11 +236,7 @@ impl Judge {
             return faults.add(Fault::SeenIsLost, name);
         };
         let next = std::mem::replace(&mut track.0[topic as usize], Next::At(index + 1));
-        let offset = log.entries[index].0;
-        if place.is_some_and(|place| place.offset != offset) {
-            faults.add(Fault::Moved, || format!("{} at {offset}", name()));
-        }
-        check_epoch(log, place, faults, name);
+        check_place(log.entries[index].0, place, faults, name);
         match next {
             Next::At(at) if index > at => {
                 faults.add(Fault::Skipped, || {
@@ -269,10 +261,19 @@ impl Judge {
     }
 }
 
-fn check_epoch(log: &Log, place: Option<Place>, faults: &mut Faults, name: impl Fn() -> String) {
-    if place.is_some_and(|place| Some(place.epoch) != log.epoch) {
+/// Compares the position that a client was told of a message with that in the log.
+fn check_place(right: Place, told: Option<Place>, faults: &mut Faults, name: impl Fn() -> String) {
+    let Some(told) = told else {
+        return;
+    };
+    if told.offset != right.offset {
+        faults.add(Fault::Moved, || {
+            format!("{} at {right:?}, told {told:?}", name())
+        });
+    }
+    if told.epoch != right.epoch {
         faults.add(Fault::Epoch, || {
-            format!("{}, not epoch {:?}", name(), log.epoch)
+            format!("{} at {right:?}, told {told:?}", name())
         });
     }
 }
@@ -343,20 +344,18 @@ mod tests {
         for (count, at, kind) in [
             (3, place(40), Fault::Doubled),
             (4, place(30), Fault::Disorder),
-            (
-                4,
-                Place {
-                    epoch: 8,
-                    offset: 40,
-                },
-                Fault::Epoch,
-            ),
             (6, place(40), Fault::Protocol),
         ] {
             let mut judge = judge();
             judge.read(0, number(0, count), at, &[5; 32]);
             assert_eq!(kinds(&judge), [kind]);
         }
+        let of_life = |epoch, offset| Place { epoch, offset };
+        let mut lives = judge();
+        lives.read(0, number(0, 4), of_life(8, 40), &[5; 32]);
+        assert_eq!(kinds(&lives), [], "a start begins a life");
+        lives.read(0, number(0, 5), of_life(EPOCH, 50), &[5; 32]);
+        assert_eq!(kinds(&lives), [Fault::Epoch]);
         let mut overtaken = Judge::new();
         overtaken.read(0, number(0, 2), place(1), &[5; 32]);
         overtaken.read(0, number(0, 1), place(2), &[5; 32]);
