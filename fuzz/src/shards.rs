@@ -386,11 +386,27 @@ impl Shards {
         assert!(held.answers <= keys, "{} answers kept", held.answers);
     }
 
-    /// All clients leave; once everything has run out, nothing may be held.
+    /// All clients leave; once everything has run out, nothing may be held. No time takes latest values away, so that they become a history first.
     pub fn end(mut self) {
         for link in 0..self.net.sockets.len() {
             self.reset(link);
         }
+        self.settle();
+        let mut settings = self.world.settings.clone();
+        settings
+            .rules
+            .iter_mut()
+            .for_each(|rule| rule.keep = Keep::Log);
+        let world = Arc::new(World {
+            rules: Rules::new(&settings.rules),
+            settings,
+            admission: self.world.admission.clone(),
+            ..*self.world
+        });
+        for shard in &mut self.shards {
+            shard.change(Arc::clone(&world));
+        }
+        self.world = world;
         for wait_s in [1, 1, LATER_S, LATER_S, LATER_S] {
             self.pass(wait_s);
             self.settle();
