@@ -4,28 +4,31 @@
 //! They have one owner and no lock. The work: signatures, passwords and the callback have threads and queues of their own, so that a
 //! storm of passwords holds up no token. A question past `access.questions_max` in one of the queues is refused at once: a client
 //! that is told to come back then finds the answers of those before it. Addresses share each queue: none may fill it
-//! ([`may_take`]), and the work is done in fair turns, so that a storm of one address holds up no other.
+//! ([`Waiting::may_add`]), and the work is done in fair turns, so that a storm of one address holds up no other. The thread of the books
+//! decodes nothing of a credential: it does so much work for each question, whoever asks, before it knows the share of the address.
 //!
 //! Invariants: each question that was taken gets one answer; a question that was refused leaves nothing behind.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender as Notes};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use crore_broker::Verdict;
 use crore_broker::access::{Digest, Known, Question};
-use crore_broker::admission::shares::{HALF, may_take};
-use crore_broker::turns::Turns;
 use crore_broker::{Closed, Reason};
 use crore_broker::{ConnId, ShardId};
 use crore_net::clock;
 
 use super::checks::Checks;
-use super::keys::{Keys, header_members};
+use super::jobs::{Job, JobQueue, Queue, Waiting, Workers};
+use super::keys::{Keys, has_parts, header_members};
 use super::threads::spawn;
 
 /// Threads that verify signatures, which are short work.
@@ -44,100 +47,12 @@ enum Note {
     Found(FlightKey, (Queue, u64), Result<Known, Reason>, u32),
     /// A token of this job names a key that is not known, and newer keys were asked for.
     MissesKey(Job),
+    /// The token of this job is no JWT, and the callback may know it.
+    IsNoJwt(Job),
     /// Keys of a URL were fetched, or could not be.
     KeysFetched,
     /// The operator has changed what to verify with.
     Checks(Arc<Checks>),
-}
-
-/// The queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Queue {
-    Tokens,
-    Passwords,
-    Callback,
-}
-
-/// The questions that wait in a queue, those that are being worked on included.
-#[derive(Default)]
-struct Waiting {
-    all: usize,
-    /// By address.
-    of: HashMap<u64, usize>,
-}
-
-impl Waiting {
-    fn add(&mut self, asker: u64) {
-        self.all += 1;
-        *self.of.entry(asker).or_default() += 1;
-    }
-
-    fn remove(&mut self, asker: u64) {
-        self.all -= 1;
-        if let Some(count) = self.of.get_mut(&asker) {
-            *count -= 1;
-            if *count == 0 {
-                self.of.remove(&asker);
-            }
-        }
-    }
-
-    fn may_add(&self, asker: u64, most: usize) -> bool {
-        let own = self.of.get(&asker).copied().unwrap_or(0);
-        may_take(own, most.saturating_sub(self.all), HALF)
-    }
-}
-
-/// Work that waits for the threads of a queue.
-#[derive(Default)]
-struct JobQueue {
-    jobs: Mutex<Jobs>,
-    more: Condvar,
-}
-
-#[derive(Default)]
-struct Jobs {
-    turns: Turns<Job>,
-    /// No more comes: the threads end when all is done.
-    over: bool,
-}
-
-impl JobQueue {
-    fn jobs(&self) -> MutexGuard<'_, Jobs> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for the next job, that of the address for which least was done; none when no more comes.
-    fn next(&self) -> Option<Job> {
-        let mut jobs = self.jobs();
-        loop {
-            if let Some(job) = jobs.turns.pop() {
-                return Some(job);
-            }
-            if jobs.over {
-                return None;
-            }
-            let more = self.more.wait(jobs);
-            jobs = more.unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-/// The books' end of a line.
-struct Workers(Arc<JobQueue>);
-
-impl Workers {
-    fn hand(&self, job: Job) {
-        self.0.jobs().turns.push(job.question.asker, job);
-        self.0.more.notify_one();
-    }
-}
-
-impl Drop for Workers {
-    fn drop(&mut self) {
-        self.0.jobs().over = true;
-        self.0.more.notify_all();
-    }
 }
 
 /// How a shard is answered.
@@ -183,19 +98,7 @@ impl Desk {
         let askers = (0..shards.len() as ShardId).map(asker).collect();
         fetch_keys(&checks, &Keys::default(), &notes)
             .context("cannot start the thread that fetches keys")?;
-        let books = DeskState {
-            checks,
-            round: 0,
-            shards,
-            notes: notes.clone(),
-            open,
-            waiting: Default::default(),
-            workers: [const { None }; 3],
-            flights: HashMap::new(),
-            missing_key: Vec::new(),
-            answers: Answers::default(),
-            told: Vec::new(),
-        };
+        let books = DeskState::new(checks, shards, notes.clone(), open);
         spawn("access", move || books.keep(&inbox)).context("cannot start the access thread")?;
         Ok((Desk { notes }, askers))
     }
@@ -266,42 +169,64 @@ struct DeskState {
     told: Vec<(Reason, Instant, u64)>,
 }
 
-/// Work for a thread.
-struct Job {
-    checks: Arc<Checks>,
-    round: u64,
-    question: Question,
-}
-
 impl DeskState {
+    fn new(
+        checks: Arc<Checks>,
+        shards: Vec<Answer>,
+        notes: Notes<Note>,
+        open: Arc<AtomicUsize>,
+    ) -> DeskState {
+        DeskState {
+            checks,
+            round: 0,
+            shards,
+            notes,
+            open,
+            waiting: Default::default(),
+            workers: [const { None }; 3],
+            flights: HashMap::new(),
+            missing_key: Vec::new(),
+            answers: Answers::default(),
+            told: Vec::new(),
+        }
+    }
+
     fn keep(mut self, inbox: &Receiver<Note>) {
         while let Ok(note) = inbox.recv() {
-            match note {
-                Note::Asked(shard, conn, question) => self.asked(shard, conn, question),
-                Note::Found(flown, (queue, asker), found, cache_s) => {
-                    self.waiting[queue as usize].remove(asker);
-                    let cache_s = if flown.1 == self.round { cache_s } else { 0 };
-                    self.found(flown, found, cache_s);
+            self.noted(note);
+        }
+    }
+
+    fn noted(&mut self, note: Note) {
+        match note {
+            Note::Asked(shard, conn, question) => self.asked(shard, conn, question),
+            Note::Found(flown, (queue, asker), found, cache_s) => {
+                self.waiting[queue as usize].remove(asker);
+                let cache_s = if flown.1 == self.round { cache_s } else { 0 };
+                self.found(flown, found, cache_s);
+            }
+            Note::MissesKey(job) => {
+                let is_pending = job.checks.keys.is_pending();
+                self.missing_key.push(job);
+                // If the fetch has ended meanwhile, no other note comes.
+                if !is_pending {
+                    self.verify_again();
                 }
-                Note::MissesKey(job) => {
-                    let is_pending = job.checks.keys.is_pending();
-                    self.missing_key.push(job);
-                    // If the fetch has ended meanwhile, no other note comes.
-                    if !is_pending {
-                        self.verify_again();
-                    }
+            }
+            Note::IsNoJwt(job) => {
+                self.waiting[Queue::Tokens as usize].remove(job.question.asker);
+                self.hand_on(Queue::Callback, job);
+            }
+            Note::KeysFetched => self.verify_again(),
+            Note::Checks(checks) => {
+                if let Err(error) = fetch_keys(&checks, &self.checks.keys, &self.notes) {
+                    tracing::error!(%error, "the thread that fetches keys could not be started");
                 }
-                Note::KeysFetched => self.verify_again(),
-                Note::Checks(checks) => {
-                    if let Err(error) = fetch_keys(&checks, &self.checks.keys, &self.notes) {
-                        tracing::error!(%error, "the thread that fetches keys could not be started");
-                    }
-                    // Questions under way are answered by the checks that held when they were asked; those answers are not cached.
-                    self.checks = checks;
-                    self.round += 1;
-                    self.answers = Answers::default();
-                    self.workers = [const { None }; 3];
-                }
+                // Questions under way are answered by the checks that held when they were asked; those answers are not cached.
+                self.checks = checks;
+                self.round += 1;
+                self.answers = Answers::default();
+                self.workers = [const { None }; 3];
             }
         }
     }
@@ -322,24 +247,24 @@ impl DeskState {
             Ok(queue) => queue,
             Err(refusal) => return self.found(flown, Err(refusal), 0),
         };
-        if !self.hand_on(queue, question) {
-            self.found(flown, Err(Reason::VerifierBusy), 0);
-        }
+        let job = Job {
+            checks: Arc::clone(&self.checks),
+            round: self.round,
+            question,
+        };
+        self.hand_on(queue, job);
     }
 
-    /// The queue that answers this: the keys' for a JWT, the users' for a name that is theirs, else the callback's.
+    /// The queue that answers this: the keys' for what may be a JWT, the users' for a name that is theirs, else the callback's.
     fn queue(&self, question: &Question) -> Result<Queue, Reason> {
         let checks = &self.checks;
         let callback = checks.callback.is_some();
         match &question.user {
-            None => {
-                let is_jwt = header_members(&question.secret).is_some();
-                match (checks.keys.is_empty(), callback) {
-                    (false, _) if is_jwt || !callback => Ok(Queue::Tokens),
-                    (_, true) => Ok(Queue::Callback),
-                    _ => Err(Reason::TokenSignature),
-                }
-            }
+            None => match (checks.keys.is_empty(), callback) {
+                (false, _) if !callback || has_parts(&question.secret) => Ok(Queue::Tokens),
+                (_, true) => Ok(Queue::Callback),
+                _ => Err(Reason::TokenSignature),
+            },
             Some(user) => match (checks.users.has(user), callback) {
                 (true, _) => Ok(Queue::Passwords),
                 (false, true) => Ok(Queue::Callback),
@@ -350,19 +275,17 @@ impl DeskState {
         }
     }
 
-    /// Queues the work; false when the queue is full, or its share for this address.
-    fn hand_on(&mut self, queue: Queue, question: Question) -> bool {
-        let asker = question.asker;
-        if !self.waiting[queue as usize].may_add(asker, self.checks.questions_max) {
-            return false;
+    /// Queues the work, or refuses it when the queue is full, or its share for this address.
+    fn hand_on(&mut self, queue: Queue, job: Job) {
+        let flown = (job.question.digest, job.round);
+        let (waiting, asker) = (&mut self.waiting[queue as usize], job.question.asker);
+        let may_wait = waiting.may_add(asker, self.checks.questions_max);
+        if may_wait {
+            waiting.add(asker);
         }
-        let job = Job {
-            checks: Arc::clone(&self.checks),
-            round: self.round,
-            question,
-        };
-        self.waiting[queue as usize].add(asker);
-        self.hand(queue, job)
+        if !may_wait || !self.hand(queue, job) {
+            self.found(flown, Err(Reason::VerifierBusy), 0);
+        }
     }
 
     /// Gives a job, which counts as waiting, to the threads of its queue; false when there are none to be had.
@@ -482,6 +405,12 @@ fn work(queue: Queue, line: &JobQueue, notes: &Notes<Note>) {
         let (found, cache_s) = match (queue, &checks.callback) {
             (Queue::Callback, Some(callback)) => callback.ask(question, &mut connection),
             (Queue::Callback, None) => (Err(Reason::VerifierUnreachable), 0),
+            (Queue::Tokens, Some(_)) if header_members(&question.secret).is_none() => {
+                if notes.send(Note::IsNoJwt(job)).is_err() {
+                    return;
+                }
+                continue;
+            }
             (Queue::Tokens, _) => {
                 let found = checks.keys.verify(&question.secret, clock::unix_s());
                 if found.is_err() && checks.keys.ask_for_newer(&question.secret) {

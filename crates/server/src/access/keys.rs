@@ -172,11 +172,16 @@ pub fn header_members(token: &[u8]) -> Option<Map<String, Value>> {
     part(token, 0)
 }
 
+/// Whether a token has the three parts of a JWT. Nothing of it is decoded.
+pub fn has_parts(token: &[u8]) -> bool {
+    token.iter().filter(|b| **b == b'.').count() == 2
+}
+
 /// The members of one of a token's first two parts, not verified.
 pub fn part(token: &[u8], n: usize) -> Option<Map<String, Value>> {
     use base64::Engine;
     use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-    if token.iter().filter(|b| **b == b'.').count() != 2 {
+    if !has_parts(token) {
         return None;
     }
     let text = token.split(|b| *b == b'.').nth(n)?;

@@ -12,6 +12,7 @@ mod checks;
 mod claims;
 mod desk;
 mod endpoint;
+mod jobs;
 mod jwks;
 pub mod keys;
 pub mod public;
