@@ -147,7 +147,8 @@ impl Track {
                     seen.offset
                 ));
             }
-            if let Some(to) = to
+            // A position of another branch of the log may stand above the offset at which that branch left this one.
+            if let (Some(to), false) = (to, self.must_gap)
                 && to.offset < seen.offset
             {
                 return Err(format!("a gap from {} back to {}", seen.offset, to.offset));
