@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow, bail};
 use crore_broker::admission::Admission;
 use crore_broker::node::Node;
 use crore_broker::rules::Rules;
-use crore_broker::settings::{Keep, Limits, Rule};
+use crore_broker::settings::{Keep, Limits, Rule, Settings};
 use crore_broker::{Offsets, Placement, ShardId, World};
 use crore_net::kernel::listener::{HeldPort, SocketOptions};
 use crore_net::kernel::steering::Group;
@@ -43,9 +43,12 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     let tls = tls::open(file)?;
     let cores = affinity::cores();
     let node = this_node(&listen, admin_listener.as_ref());
+    let revoked = life::revoke::listed(&effective).map_err(anyhow::Error::msg)?;
     let new_world = |numbers: state::Numbers| {
         let placement = Placement::of_server(numbers.partitions, shards, cores.len());
-        new_world(&effective, node.clone(), placement, &numbers)
+        let mut settings = effective.settings(node.clone());
+        settings.access.revoked = Arc::clone(&revoked);
+        new_world(file, settings, placement, &numbers)
     };
     let boxes = (0..shards).map(|_| mailbox().context("cannot make a shard's mailbox"));
     let (senders, inboxes): (Vec<_>, Vec<_>) = boxes.collect::<anyhow::Result<_>>()?;
@@ -57,7 +60,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     let (reports, reported) =
         mailbox::<Reported>().context("cannot make the control thread's mailbox")?;
     let wakes = inboxes.iter().map(|inbox| inbox.fd());
-    let (desk, askers) = access::start(file.access.as_ref(), answers(&senders))?;
+    let (desk, askers) = access::start(file.access.as_ref(), revoked, answers(&senders))?;
     let entry = Entry {
         listen: listen.clone(),
         backlog: file.backlog,
@@ -145,12 +148,11 @@ pub fn check(file: &File) -> anyhow::Result<()> {
 
 /// The state that the shards share, in a server that keeps its topics like this.
 fn new_world(
-    effective: &Effective,
-    node: Node,
+    file: &File,
+    settings: Settings,
     placement: Placement,
     numbers: &state::Numbers,
 ) -> Arc<World> {
-    let (file, settings) = (&effective.file, effective.settings(node));
     let admission = Admission::new(&settings, numbers.seed);
     if file.state.is_durable() {
         admission.count_logs();

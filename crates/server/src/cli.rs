@@ -92,7 +92,7 @@ impl Cli {
 }
 
 /// Examples that a command with commands below it shows; each of these shows its own.
-const EXAMPLES_MAX: usize = 8;
+const EXAMPLES_MAX: usize = 7;
 
 /// The examples of this command, where they are too many for a screen.
 fn shortened(examples: &str, command: &str) -> Option<String> {

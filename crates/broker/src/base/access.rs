@@ -53,15 +53,42 @@ impl fmt::Display for GrantError {
 
 impl core::error::Error for GrantError {}
 
+/// The token that grants came with, as far as a revocation needs it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Issue {
+    /// Which token it is ([`Revoked::token`]); 0 where there is none.
+    pub token: u64,
+    /// The Unix second of its `iat`; 0 for a token without one. `u32::MAX` where the grants came with no token: a password is verified as
+    /// it is now.
+    pub issued_unix_s: u32,
+}
+
+impl Issue {
+    /// Of grants without a token.
+    pub const NONE: Issue = Issue {
+        token: 0,
+        issued_unix_s: u32::MAX,
+    };
+    const BYTES: usize = 12;
+
+    fn bytes(self) -> [u8; Issue::BYTES] {
+        let mut bytes = [0; Issue::BYTES];
+        bytes[..8].copy_from_slice(&self.token.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.issued_unix_s.to_le_bytes());
+        bytes
+    }
+}
+
 /// The grants of a client, with the user's name: one run of bytes, since a million connections may have their own each.
 ///
-/// Layout: the length of the name in a byte, the name, then for each filter its rights in a byte, its length in two, and the filter.
+/// Layout: the token ([`Issue`]) in 12 bytes, the length of the name in a byte, the name, then for each filter its rights in a byte, its length in two, and
+/// the filter.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Grants(Box<[u8]>);
 
 impl Default for Grants {
     fn default() -> Self {
-        Grants(Box::new([0]))
+        Grants::new("", []).expect("nobody without grants is in order")
     }
 }
 
@@ -96,12 +123,15 @@ impl Grants {
             }
         }
         let mut bytes = Vec::with_capacity(
-            1 + user.len()
+            Issue::BYTES
+                + 1
+                + user.len()
                 + filters
                     .iter()
                     .map(|(filter, _)| 3 + filter.len())
                     .sum::<usize>(),
         );
+        bytes.extend_from_slice(&Issue::NONE.bytes());
         bytes.push(user.len() as u8);
         bytes.extend_from_slice(user.as_bytes());
         for (filter, rights) in filters {
@@ -112,10 +142,35 @@ impl Grants {
         Ok(Grants(bytes.into_boxed_slice()))
     }
 
+    /// The same, which came with this token.
+    #[must_use]
+    pub fn issued(mut self, issue: Issue) -> Grants {
+        self.0[..Issue::BYTES].copy_from_slice(&issue.bytes());
+        self
+    }
+
+    /// The token that they came with.
+    pub fn issue(&self) -> Issue {
+        let (token, issued) = self.0[..Issue::BYTES].split_at(8);
+        Issue {
+            token: u64::from_le_bytes(token.try_into().expect("8 bytes")),
+            issued_unix_s: u32::from_le_bytes(issued.try_into().expect("4 bytes")),
+        }
+    }
+
     /// The user's name; empty for a client without a name.
     pub fn user(&self) -> &str {
-        let name = &self.0[1..=usize::from(self.0[0])];
+        let name = &self.named()[1..=self.name_len()];
         core::str::from_utf8(name).expect("it was a string")
+    }
+
+    /// The bytes from the length of the name on.
+    fn named(&self) -> &[u8] {
+        &self.0[Issue::BYTES..]
+    }
+
+    fn name_len(&self) -> usize {
+        usize::from(self.0[Issue::BYTES])
     }
 
     /// Each filter with its rights.
@@ -125,7 +180,7 @@ impl Grants {
     }
 
     fn filters(&self) -> impl Iterator<Item = (Rights, &[u8])> {
-        let mut rest = &self.0[1 + usize::from(self.0[0])..];
+        let mut rest = &self.named()[1 + self.name_len()..];
         core::iter::from_fn(move || {
             let [rights, low, high, text @ ..] = rest else {
                 return None;
@@ -156,6 +211,51 @@ impl Grants {
     /// Bytes on the heap.
     pub fn bytes(&self) -> usize {
         self.0.len()
+    }
+}
+
+/// What the operator has revoked: tokens and users, each until a Unix second (`u32::MAX`: for ever). Both lists are sorted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Revoked {
+    /// By [`Revoked::token`], with the end.
+    pub tokens: Vec<(u64, u32)>,
+    /// By name: tokens that were issued before this Unix second (with `u32::MAX` all that the user may show, passwords too), and the end.
+    pub users: Vec<(Box<str>, u32, u32)>,
+}
+
+impl Revoked {
+    /// The number of a token by its name: what its `jti` says, or the hash of its bytes where it has none. A cryptographic hash, so that
+    /// nobody can make a token with the number of another.
+    pub fn token(name: &[u8]) -> u64 {
+        let mut hash =
+            Blake2bMac::<U16>::new_from_slice(b"token").expect("a short key is a key of it");
+        hash.update(name);
+        let hash = hash.finalize_fixed();
+        u64::from_le_bytes(hash[..8].try_into().expect("16 bytes"))
+    }
+
+    /// Whether a client with these grants is to be refused at this Unix second.
+    pub fn has(&self, grants: &Grants, now_unix_s: u32) -> bool {
+        if self.tokens.is_empty() && self.users.is_empty() {
+            return false;
+        }
+        let issue = grants.issue();
+        // Entries of one name lie side by side.
+        let first = self
+            .users
+            .partition_point(|(user, ..)| **user < *grants.user());
+        let of_user = self.users[first..].iter();
+        let mut of_user = of_user.take_while(|(user, ..)| **user == *grants.user());
+        // A password is verified as it is now: its `u32::MAX` is before no time.
+        let is_revoked = |(_, before, end): &(Box<str>, u32, u32)| {
+            now_unix_s < *end && (*before == u32::MAX || issue.issued_unix_s < *before)
+        };
+        let first = self
+            .tokens
+            .partition_point(|(token, _)| *token < issue.token);
+        let of_token = self.tokens[first..].iter();
+        let mut of_token = of_token.take_while(|(token, _)| *token == issue.token);
+        of_user.any(is_revoked) || issue.token != 0 && of_token.any(|(_, end)| now_unix_s < *end)
     }
 }
 
@@ -274,6 +374,42 @@ mod tests {
         assert!(grants.cover(Right::Subscribe, b"out/+/x", &steps));
         assert!(!grants.cover(Right::Subscribe, b"out/#", &steps));
         assert!(!Grants::default().cover(Right::Publish, b"in/1", &steps));
+    }
+
+    #[test]
+    fn revoked_token_or_user_is_found_and_nobody_else() {
+        let grants = |user: &str, name: &str, issued_unix_s| {
+            let token = Revoked::token(name.as_bytes());
+            Grants::new(user, [(Right::Info, "a/#")])
+                .unwrap()
+                .issued(Issue {
+                    token,
+                    issued_unix_s,
+                })
+        };
+        let revoked = Revoked {
+            tokens: alloc::vec![(Revoked::token(b"leaked"), 50)],
+            users: alloc::vec![("ann".into(), 100, 50), ("bob".into(), u32::MAX, u32::MAX)],
+        };
+        let has = |grants: &Grants| revoked.has(grants, 49);
+        assert!(
+            !revoked.has(&grants("eve", "leaked", 5), 50),
+            "the entry is over"
+        );
+        assert!(
+            !revoked.has(&grants("ann", "x", 5), 50),
+            "the entry is over"
+        );
+        assert!(has(&grants("eve", "leaked", 5)));
+        assert!(!has(&grants("eve", "another", 5)));
+        assert!(has(&grants("ann", "x", 99)) && !has(&grants("ann", "x", 100)));
+        assert!(has(&grants("ann", "x", 0)), "one without a time");
+        let password = |user| Grants::new(user, []).unwrap();
+        assert!(!has(&password("ann")) && has(&password("bob")));
+        assert!(!has(&password("")), "an anonymous client");
+        assert_eq!(grants("ann", "x", 9).user(), "ann");
+        assert_eq!(grants("ann", "x", 9).iter().count(), 1);
+        assert!(!Revoked::default().has(&grants("ann", "leaked", 0), 0));
     }
 
     #[test]

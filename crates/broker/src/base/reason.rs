@@ -196,6 +196,7 @@ reasons! {
         TokenExpired, 401, 0, NOT_AUTHORIZED, Refused, "the token has expired", "the client must get a new token; compare the clocks";
         TokenNotYet, 401, 0, NOT_AUTHORIZED, Refused, "the token is not valid yet", "compare the clocks, or raise access.leeway_s";
         TokenForOthers, 401, 0, NOT_AUTHORIZED, Refused, "the token was made for another audience or by another issuer", "compare with access.audience and access.issuer";
+        CredentialsRevoked, 401, 0, NOT_AUTHORIZED, Refused, "the token or the user has been revoked", "`crore admin revoke` lists what is revoked, and until when";
         TokenClaims, 401, 0, NOT_AUTHORIZED, Refused, "a claim of the token is not valid", "docs/ACCESS.md lists the claims and their forms";
         WrongPassword, 401, 0, PASSWORD, Refused, "the user or the password is wrong", "`crore token hash` makes the entry of [[access.user]]";
         CredentialsRefused, 401, 0, NOT_AUTHORIZED, Refused, "the credentials were refused", "the callback at access.callback.url said no";
@@ -205,6 +206,7 @@ reasons! {
     /// Rights that ended.
     Expiry {
         Expired, 401, 4401, LASTED, Refused, "the token has expired", "the client must get a new token; compare the clocks";
+        Revoked, 401, 4401, NOT_AUTHORIZED, Refused, "the token or the user has been revoked", "`crore admin revoke` lists what is revoked, and until when";
     }
     /// Rights that a client without credentials would need.
     NoCredentials {

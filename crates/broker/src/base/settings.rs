@@ -10,7 +10,7 @@ pub use crore_settings::{
     Rule, Slow, Timeouts,
 };
 
-use crate::base::access::{Digest, Grants};
+use crate::base::access::{Digest, Grants, Revoked};
 use crate::base::node::Node;
 
 /// Everything the shards need to know. Shared read-only by all of them.
@@ -62,6 +62,8 @@ pub struct Access {
     pub verdicts_per_shard: usize,
     /// Key of the digests that identify credentials in caches; random in each process.
     pub key: [u8; 32],
+    /// Tokens and users that the operator has revoked.
+    pub revoked: Arc<Revoked>,
     /// The digest of the token with which the process accesses itself, and its grants.
     pub operator: Option<(Digest, Arc<Grants>)>,
 }
@@ -97,6 +99,7 @@ impl Default for Settings {
                 token_bytes: 4 << 10,
                 verdicts_per_shard: 4096,
                 key: [0; 32],
+                revoked: Arc::default(),
                 operator: None,
             },
             mqtt: Mqtt::default(),

@@ -63,12 +63,6 @@ impl Identities {
         Some((page.grants[row].as_ref()?, page.until_unix_s[row]))
     }
 
-    /// Whether the connection's grants have expired.
-    pub fn is_over(&self, slot: u32, now_unix_s: u32) -> bool {
-        self.get(slot)
-            .is_some_and(|(_, until_unix_s)| until_unix_s <= now_unix_s)
-    }
-
     /// Gives the connection these grants, in place of its former ones.
     pub fn set(&mut self, slot: u32, known: Known) {
         let (page, row) = place(slot);
@@ -116,7 +110,11 @@ mod tests {
         }
         assert_eq!(identities.len(), 4);
         assert_eq!(identities.pages.iter().flatten().count(), 3);
-        assert!(identities.is_over(511, 511) && !identities.is_over(511, 510));
+        assert!(
+            identities
+                .get(511)
+                .is_some_and(|(_, until_unix_s)| until_unix_s == 511)
+        );
         assert!(identities.get(4).is_none() && identities.get(5_000_000).is_none());
         assert!(identities.remove(4).is_none());
         for slot in [3, 511, 512, 100_000] {

@@ -1,10 +1,10 @@
-//! Checks connections again when their credential expires, or when new settings grant less to some client.
+//! Checks connections again when their credential expires or is revoked, or when new settings grant less to some client.
 //!
 //! Rights were checked when a stream, poll or client began. The first whole sweep after the change checks each connection once:
 //! a stream, a waiting poll, a follower of interest or an MQTT client that has something it would not be granted now ends,
 //! with the reason.
 //!
-//! Invariant: the grants of a token or a user's entry hold until they expire; all else is judged by the current settings. A
+//! Invariant: the grants of a token or a user's entry hold until they expire or are revoked; all else is judged by the current settings. A
 //! request that waits for a home meanwhile is dropped where it would be refused.
 //!
 //! Deliberately not here: publishes, each of which is judged when it comes.
@@ -42,7 +42,8 @@ impl Review {
         };
         let same = everybody(former) == everybody(next)
             && former.access.anonymous == next.access.anonymous
-            && open(former) == open(next);
+            && open(former) == open(next)
+            && former.access.revoked == next.access.revoked;
         self.due |= next.access.closed && !same;
     }
 
@@ -57,20 +58,20 @@ impl Review {
     }
 }
 
-/// Ends a stream, a poll or an MQTT client that may not have what it has any more: its credential has expired (`over`), or new settings (`changed`)
+/// Ends a stream, a poll or an MQTT client that may not have what it has any more: its credential counts no more (`lost`), or new settings (`changed`)
 /// would refuse it. False when it stays.
 pub(crate) fn review<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     queues: &mut Queues,
     slot: u32,
-    (over, changed): (bool, bool),
+    (lost, changed): (Option<Reason>, bool),
     io: &mut I,
 ) -> bool {
     if clients.conns.get(slot).is(CLOSING) {
         return false;
     }
-    let ended = over && P::try_end(clients, subs, queues, slot, Reason::Expired, io)
+    let ended = lost.is_some_and(|why| P::try_end(clients, subs, queues, slot, why, io))
         || changed && P::settings_changed(clients, subs, queues, slot, io);
     clients.meter.stats.lapsed += u64::from(ended);
     ended

@@ -32,6 +32,9 @@ impl<P: ProtocolTypes> Clients<P> {
             if until_unix_s <= self.ctx.wall_s() {
                 return Err(Reason::Expired);
             }
+            if self.is_revoked(grants) {
+                return Err(Reason::Revoked);
+            }
             if grants.cover(right, filter, steps) {
                 return Ok(());
             }
@@ -47,6 +50,21 @@ impl<P: ProtocolTypes> Clients<P> {
             _ if identity.is_some() => Err(Reason::lacks(right)),
             _ => Err(Reason::needs(right)),
         }
+    }
+
+    /// Whether the operator has revoked the credential that these grants came with.
+    fn is_revoked(&self, grants: &Grants) -> bool {
+        let revoked = &self.ctx.world.settings.access.revoked;
+        revoked.has(grants, self.ctx.wall_s())
+    }
+
+    /// Why the connection's credential counts no more; none if it still does. `changed`: what is revoked may have changed since this was asked last.
+    pub(crate) fn lost_credential(&self, slot: u32, changed: bool) -> Option<Reason> {
+        let (grants, until_unix_s) = self.conns.identities.get(slot)?;
+        if until_unix_s <= self.ctx.wall_s() {
+            return Some(Reason::Expired);
+        }
+        (changed && self.is_revoked(grants)).then_some(Reason::Revoked)
     }
 
     /// Tells the operator's log of something that a client had no right to.
@@ -101,6 +119,10 @@ impl<P: ProtocolTypes> Clients<P> {
             None | Some(Ok(None)) => Ok(()),
             Some(Ok(Some(known))) if known.until_unix_s <= self.ctx.wall_s() => {
                 Err(Reason::TokenExpired)
+            }
+            // The verdict may be older than the revocation.
+            Some(Ok(Some(known))) if self.is_revoked(&known.grants) => {
+                Err(Reason::CredentialsRevoked)
             }
             Some(Ok(Some(known))) => {
                 self.conns.identities.set(slot, known);

@@ -82,8 +82,8 @@ impl Shard {
             }
             self.sweep.met(row.transport());
             let clients = &self.front.clients;
-            let over =
-                watches_identities && clients.conns.identities.is_over(slot, clients.ctx.wall_s());
+            let changed = self.review.runs();
+            let lost = watches_identities.then(|| clients.lost_credential(slot, changed));
             let Front {
                 clients,
                 subs,
@@ -91,7 +91,7 @@ impl Shard {
                 queues,
                 ..
             } = &mut self.front;
-            let lost = (over, self.review.runs());
+            let lost = (lost.flatten(), changed);
             let ends = review(clients, subs, queues, slot, lost, io)
                 || is_cut_off && cut_off(clients, slot, io);
             if ends {

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use crore_broker::Verdict;
-use crore_broker::access::{Digest, Known, Question};
+use crore_broker::access::{Digest, Known, Question, Revoked};
 use crore_broker::{Closed, Reason};
 use crore_broker::{ConnId, ShardId};
 use crore_net::clock;
@@ -53,6 +53,8 @@ enum Note {
     KeysFetched,
     /// The operator has changed what to verify with.
     Checks(Arc<Checks>),
+    /// The operator has changed what is revoked.
+    Revoked(Arc<Revoked>),
 }
 
 /// How a shard is answered.
@@ -87,7 +89,11 @@ impl Desk {
     ///
     /// # Errors
     /// There is no thread to be had.
-    pub fn start(checks: Arc<Checks>, shards: Vec<Answer>) -> anyhow::Result<(Desk, Vec<Asker>)> {
+    pub fn start(
+        checks: Arc<Checks>,
+        revoked: Arc<Revoked>,
+        shards: Vec<Answer>,
+    ) -> anyhow::Result<(Desk, Vec<Asker>)> {
         let (notes, inbox) = mpsc::channel();
         let open = Arc::new(AtomicUsize::new(0));
         let asker = |shard| Asker {
@@ -98,9 +104,15 @@ impl Desk {
         let askers = (0..shards.len() as ShardId).map(asker).collect();
         fetch_keys(&checks, &Keys::default(), &notes)
             .context("cannot start the thread that fetches keys")?;
-        let books = DeskState::new(checks, shards, notes.clone(), open);
+        let books = DeskState::new(checks, revoked, shards, notes.clone(), open);
         spawn("access", move || books.keep(&inbox)).context("cannot start the access thread")?;
         Ok((Desk { notes }, askers))
+    }
+
+    /// Refuses these from now on; earlier answers are forgotten.
+    pub fn revoke(&self, revoked: Arc<Revoked>) {
+        // The thread ends with the process.
+        let _ = self.notes.send(Note::Revoked(revoked));
     }
 
     /// Verifies by these from now on; earlier answers are forgotten.
@@ -153,7 +165,8 @@ type Waiter = (ShardId, ConnId, u32);
 
 struct DeskState {
     checks: Arc<Checks>,
-    /// How often those were replaced.
+    revoked: Arc<Revoked>,
+    /// How often the checks were replaced.
     round: u64,
     shards: Vec<Answer>,
     notes: Notes<Note>,
@@ -172,12 +185,14 @@ struct DeskState {
 impl DeskState {
     fn new(
         checks: Arc<Checks>,
+        revoked: Arc<Revoked>,
         shards: Vec<Answer>,
         notes: Notes<Note>,
         open: Arc<AtomicUsize>,
     ) -> DeskState {
         DeskState {
             checks,
+            revoked,
             round: 0,
             shards,
             notes,
@@ -218,6 +233,10 @@ impl DeskState {
                 self.hand_on(Queue::Callback, job);
             }
             Note::KeysFetched => self.verify_again(),
+            Note::Revoked(revoked) => {
+                self.revoked = revoked;
+                self.answers = Answers::default();
+            }
             Note::Checks(checks) => {
                 if let Err(error) = fetch_keys(&checks, &self.checks.keys, &self.notes) {
                     tracing::error!(%error, "the thread that fetches keys could not be started");
@@ -333,6 +352,13 @@ impl DeskState {
     /// Work is done: tells all connections that waited, and remembers it.
     fn found(&mut self, flown: FlightKey, found: Result<Known, Reason>, cache_s: u32) {
         let digest = flown.0;
+        let now_unix_s = u32::try_from(clock::unix_s()).unwrap_or(u32::MAX);
+        let found = match found {
+            Ok(known) if self.revoked.has(&known.grants, now_unix_s) => {
+                Err(Reason::CredentialsRevoked)
+            }
+            found => found,
+        };
         let cache_s = match &found {
             // There was no room to verify them.
             Err(reason) if reason.row().closed == Closed::Full => 0,

@@ -7,12 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crore_broker::Reason;
-use crore_broker::access::Known;
+use crore_broker::access::{Issue, Known, Revoked};
 use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use serde_json::{Map, Value};
 
 use super::algorithm::{FILE_BYTES_MAX, Key, algorithm, not_offered};
 use super::remote_keys::RemoteKeys;
+use super::revocations::token_id;
 use super::{claims, jwks, public, secret};
 use crate::settings::access::{Access, Key as Entry};
 
@@ -136,11 +137,20 @@ impl Keys {
         }
         // From here on the issuer wrote what stands in the token: a fault in it is named as such.
         jsonwebtoken::decode_header(token).map_err(|_| Reason::CredentialsMalformed)?;
-        self.who(&part(token, 1).ok_or(Reason::TokenClaims)?, now_unix_s)
+        self.who(
+            token,
+            &part(token, 1).ok_or(Reason::TokenClaims)?,
+            now_unix_s,
+        )
     }
 
     /// The user and the rights in these claims, which one of our keys has signed.
-    fn who(&self, claims: &Map<String, Value>, now_unix_s: u64) -> Result<Known, Reason> {
+    fn who(
+        &self,
+        token: &[u8],
+        claims: &Map<String, Value>,
+        now_unix_s: u64,
+    ) -> Result<Known, Reason> {
         let moment = |name| claims::moment(claims, name).map_err(|_| Reason::TokenClaims);
         let end = moment("exp")?.map(|end| end.saturating_add(self.leeway_s));
         if end.is_some_and(|end| end <= now_unix_s) {
@@ -160,6 +170,12 @@ impl Keys {
             return Err(Reason::TokenForOthers);
         }
         let grants = claims::grants(claims, "sub").map_err(|_| Reason::TokenClaims)?;
+        let issued = claims.get("iat").and_then(Value::as_f64).unwrap_or(0.0);
+        let grants = grants.issued(Issue {
+            token: Revoked::token(token_id(token, claims).as_bytes()),
+            // A time beyond all others is one before which no user is revoked.
+            issued_unix_s: (issued as u32).min(u32::MAX - 1),
+        });
         Ok(Known {
             grants: Arc::new(grants),
             until_unix_s: end.map_or(u32::MAX, |end| u32::try_from(end).unwrap_or(u32::MAX)),

@@ -1,7 +1,7 @@
 //! Identifies clients: the shards' questions about credentials are answered here, on threads of their own.
 //!
 //! [`Checks`] holds the operator's settings, read and ready to verify with: [`keys`] for tokens, [`users`] for passwords,
-//! [`callback`] for an endpoint of the operator's. [`desk`] takes the shards' questions, keeps one flight per credential and
+//! [`callback`] for an endpoint of the operator's. [`revocations`] is what counts no more. [`desk`] takes the shards' questions, keeps one flight per credential and
 //! the answers for a while, and hands the work to its threads. The shards decide what the rights permit.
 //!
 //! Invariants: a question that was taken is answered once; a check that fails refuses the client; no secret is logged.
@@ -17,9 +17,14 @@ mod jwks;
 pub mod keys;
 pub mod public;
 mod remote_keys;
+pub mod revocations;
 pub mod secret;
 mod threads;
 mod users;
+
+use std::sync::Arc;
+
+use crore_broker::access::Revoked;
 
 use crate::settings::access::Access;
 pub use checks::{Checks, checks};
@@ -29,6 +34,10 @@ pub use desk::{Answer, Asker, Desk};
 ///
 /// # Errors
 /// The settings cannot be read any more, or there is no thread to be had.
-pub fn start(access: Option<&Access>, shards: Vec<Answer>) -> anyhow::Result<(Desk, Vec<Asker>)> {
-    Desk::start(checks(access)?, shards)
+pub fn start(
+    access: Option<&Access>,
+    revoked: Arc<Revoked>,
+    shards: Vec<Answer>,
+) -> anyhow::Result<(Desk, Vec<Asker>)> {
+    Desk::start(checks(access)?, revoked, shards)
 }

@@ -7,6 +7,7 @@
 pub mod checkpoint;
 pub mod cluster;
 mod reload;
+pub mod revoke;
 pub mod shards;
 pub mod signals;
 pub mod state;

@@ -11,6 +11,7 @@ use crore_net::clock;
 use serde::{Deserialize as _, Serialize};
 use toml::Value;
 
+use super::revoke::listed;
 use super::{Life, supervisor};
 use crate::access;
 use crate::config::{self, Effective};
@@ -90,7 +91,9 @@ impl Life {
             tls.reload(&next.file.tls)
                 .map_err(|error| format!("{error:#}"))?;
         }
-        let settings = next.settings(node);
+        let revoked = listed(&next)?;
+        let mut settings = next.settings(node);
+        settings.access.revoked = Arc::clone(&revoked);
         let world = Arc::new(World {
             rules,
             settings,
@@ -103,6 +106,7 @@ impl Life {
         };
         world.admission.change(&world.settings);
         self.0.desk.replace(checks);
+        self.0.desk.revoke(revoked);
         if !former.rules.govern_alike(&world.rules) {
             self.foresee(&world).await;
         }

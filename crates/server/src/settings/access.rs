@@ -92,6 +92,10 @@ pub struct Access {
     pub audience: String,
     /// The value that a token's `iss` must have; `""`: any, or none.
     pub issuer: String,
+    /// The list of revoked tokens and users ([ACCESS.md](ACCESS.md#revoking)), which `crore admin revoke` writes; `""` for none. It is read at the start and
+    /// at a reload.
+    #[schemars(extend("format" = "a file"))]
+    pub revoked: PathBuf,
     /// Seconds by which the clock of a token's issuer may differ.
     #[default(5)]
     #[schemars(range(max = MAX_LEEWAY_S))]

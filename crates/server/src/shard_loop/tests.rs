@@ -14,7 +14,7 @@ const NONE: u32 = 900_000;
 
 fn sockets() -> Links<Kernel> {
     let answers: Vec<Answer> = vec![Box::new(|_, _| ())];
-    let (_, mut askers) = Desk::start(checks(None).unwrap(), answers).unwrap();
+    let (_, mut askers) = Desk::start(checks(None).unwrap(), Default::default(), answers).unwrap();
     let (reports, _inbox) = crore_net::mailbox().unwrap();
     let nobody = entrance::Limits::default();
     let admission = Admission::new(&Settings::default(), 7);

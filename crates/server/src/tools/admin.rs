@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use crore_net::clock;
 use serde_json::{Value, json};
 
 use super::flags::{TlsFlags, named};
@@ -34,6 +35,8 @@ const URL_VARIABLE: &str = "CRORE_ADMIN_URL";
 const TOKEN_VARIABLE: &str = "CRORE_ADMIN_TOKEN";
 /// The columns of tables that are made of other answers.
 const LIMIT_COLUMNS: &[&str] = &["name", "used", "limit", "unit", "share", "shard"];
+/// The columns of what is revoked.
+const REVOCATION_COLUMNS: &[&str] = &["id", "issued_before", "expires"];
 /// Of a rule what operators set most; `config` shows all of it.
 const RULE_COLUMNS: &[&str] = &[
     "match",
@@ -54,6 +57,7 @@ Examples:
   crore admin messages chat/room1 --newest --limit 5    the newest messages that are kept
   crore admin connections --slow                    who does not read fast enough
   crore admin disconnect --user ann                 end all connections of a user
+  crore admin revoke --user ann --issued-before now    her tokens count no more, new ones do
   crore admin limits                                how near each limit is
   crore admin reload                                after a change of the settings file
   crore admin drain                                 before a restart: clients move off
@@ -195,6 +199,17 @@ enum Order {
         #[command(flatten)]
         which: ConnectionFilter,
     },
+    /// Revoke a token or a user, and end its connections; without one, list what is revoked
+    Revoke {
+        #[command(flatten)]
+        what: Revoked,
+        /// Of a user only tokens that were issued before this Unix second (`now`: those that there are); without it all credentials
+        #[arg(long, value_name = "SECOND", requires = "user", value_parser = moment)]
+        issued_before: Option<u32>,
+        /// How long, such as 8h; without it a token until it expires, and all else until --undo
+        #[arg(long = "for", value_name = "TIME", conflicts_with = "undo", value_parser = parse_seconds::<u32>)]
+        time_s: Option<u32>,
+    },
     /// Publish a message
     Publish {
         /// Its topic, such as chat/lobby
@@ -236,6 +251,38 @@ enum Order {
     Reload,
     /// Let nobody in, move clients off, and stop
     Drain,
+}
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct Revoked {
+    /// A user, as `sub` of its tokens or its password has it
+    #[arg(long, value_name = "NAME", value_parser = values::line)]
+    user: Option<String>,
+    /// A token, by its claim `jti`
+    #[arg(long, value_name = "ID", value_parser = values::line)]
+    jti: Option<String>,
+    /// A token, on stdin
+    #[arg(long)]
+    token_stdin: bool,
+    /// Take an entry off the list, such as user:ann
+    #[arg(long, value_name = "ENTRY", value_parser = values::line)]
+    undo: Option<String>,
+}
+
+impl Revoked {
+    /// Whether nothing is named, so that the list is asked for.
+    fn is_none(&self) -> bool {
+        self.user.is_none() && self.jti.is_none() && !self.token_stdin
+    }
+}
+
+/// A Unix second, or `now`.
+fn moment(text: &str) -> Result<u32, String> {
+    match text {
+        "now" => Ok(u32::try_from(clock::unix_s()).unwrap_or(u32::MAX)),
+        text => values::number(text),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -380,6 +427,33 @@ fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static 
             let body = which.pairs().into_iter();
             let body = Value::Object(body.map(|(name, value)| (name.into(), value)).collect());
             port.ask("POST", "connections/disconnect", Some(&body))?
+        }
+        Order::Revoke { what, .. } if what.undo.is_some() => {
+            let entry = escape(what.undo.as_deref().unwrap_or_default());
+            port.ask("DELETE", &format!("revocations/{entry}"), None)?
+        }
+        Order::Revoke { what, .. } if what.is_none() => {
+            let list = port.ask("GET", "revocations", None)?;
+            return Ok((list, REVOCATION_COLUMNS));
+        }
+        Order::Revoke {
+            what,
+            issued_before,
+            time_s,
+        } => {
+            let token = match what.token_stdin {
+                true => Some(String::from_utf8(from_stdin()?)?.trim().to_string()),
+                false => None,
+            };
+            let end = |time_s: u32| clock::unix_s().saturating_add(time_s.into());
+            let body = json!({
+                "user": what.user,
+                "jti": what.jti,
+                "token": token,
+                "issued_before": issued_before,
+                "expires": time_s.map(end),
+            });
+            port.ask("POST", "revocations", Some(&body))?
         }
         Order::Publish {
             topic,

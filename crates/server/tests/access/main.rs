@@ -19,6 +19,7 @@ mod programs;
 mod proxies;
 mod reload;
 mod retries;
+mod revocations;
 mod sessions;
 mod tokens;
 mod told;

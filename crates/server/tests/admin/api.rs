@@ -152,6 +152,7 @@ fn every_path_and_status_of_the_description_is_what_the_server_does() {
     walk.ask(&server, "GET", "/metrics", "", None, 200);
     walk.ask(&server, "GET", "/api/v1/tail", "", None, 400);
     walk_tails(&mut walk, &server);
+    walk_revocations(&mut walk, &server);
 
     walk.ask(&server, "POST", "/api/v1/reload", "", Some("{}"), 200);
     std::fs::write(server.settings_file(), "shards = 'many'").expect("a settings file");
@@ -167,6 +168,30 @@ fn every_path_and_status_of_the_description_is_what_the_server_does() {
     missed
         .retain(|(path, _, status)| (path.as_str(), status.as_str()) != ("/api/v1/cluster", "200"));
     assert!(missed.is_empty(), "described and never seen: {missed:?}");
+}
+
+fn walk_revocations(walk: &mut Walk, without: &Server) {
+    let (all, one) = ("/api/v1/revocations", "/api/v1/revocations/{id}");
+    let ann = Some(r#"{"user": "ann"}"#);
+    walk.ask(without, "GET", all, "", None, 409);
+    walk.ask(without, "POST", all, "", ann, 409);
+    walk.ask(without, "DELETE", one, "user:ann", None, 409);
+    let list = format!("revoked-{}.json", std::process::id());
+    let list = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(list);
+    let settings = format!("[access]\nrevoked = '{}'\n", list.display());
+    let server = &Server::with_admin(&settings);
+    walk.ask(server, "POST", all, "", ann, 200);
+    walk.ask(server, "POST", all, "", Some("{}"), 400);
+    let unnamed = raw(
+        server.admin(),
+        &format!("POST {all}"),
+        &format!("Host: {}\r\n", server.admin()),
+        Some("{}"),
+    );
+    walk.saw("POST", all, &unnamed);
+    walk.ask(server, "GET", all, "", None, 200);
+    walk.ask(server, "DELETE", one, "user:ann", None, 200);
+    walk.ask(server, "DELETE", one, "user:ann", None, 404);
 }
 
 fn walk_publish(walk: &mut Walk, server: &Server) {

@@ -21,7 +21,7 @@ fn books() -> (DeskState, Receiver<Note>) {
     let (notes, inbox) = mpsc::channel();
     let open = Arc::new(AtomicUsize::new(0));
     (
-        DeskState::new(Arc::new(checks), Vec::new(), notes, open),
+        DeskState::new(Arc::new(checks), Arc::default(), Vec::new(), notes, open),
         inbox,
     )
 }

@@ -8,6 +8,7 @@ mod answer;
 pub(super) mod cluster;
 mod connections;
 mod life;
+mod revocations;
 mod server;
 mod sessions;
 mod tail;
@@ -56,6 +57,8 @@ fn described() -> OpenApiRouter<Plane> {
         .routes(routes!(connections::inspect, connections::end))
         .routes(routes!(connections::end_all))
         .routes(routes!(sessions::list))
+        .routes(routes!(revocations::list, revocations::revoke))
+        .routes(routes!(revocations::reinstate))
         .routes(routes!(cluster::cluster))
         .routes(routes!(server::rules))
         .routes(routes!(server::config))

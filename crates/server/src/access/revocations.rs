@@ -1,0 +1,226 @@
+//! Tokens and users that the operator revokes before their end: the list in the file `access.revoked`.
+//!
+//! The file is a JSON array with an object for each entry. The admin API changes it, and so may the operator, who then reloads. A file that is not there is
+//! an empty list.
+//!
+//! Invariants: a change is on disk before it is answered; a file that cannot be read changes nothing, so that a damaged list lets nobody back in.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use crore_broker::access::Revoked;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::keys::part;
+
+/// Entries of the list at most: each is looked up by every publish with credentials.
+const ENTRIES_MAX: usize = 100_000;
+/// Bytes of the file at most.
+const FILE_BYTES_MAX: u64 = 32 << 20;
+/// Bytes of a name at most, as of a user's.
+const NAME_BYTES_MAX: usize = 255;
+
+/// What a name of an entry begins with.
+const USER: &str = "user:";
+const JTI: &str = "jti:";
+const SHA: &str = "sha256:";
+
+/// An entry of the list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Revocation {
+    /// `user:NAME`; `jti:ID`, a token by its claim `jti`; or for a token without one `sha256:` and the SHA-256 of its first two parts in hex.
+    pub id: String,
+    /// For a user: only tokens that were issued (`iat`) before this Unix second, and those that do not say when. Without it all credentials of the
+    /// user are refused.
+    #[serde(default)]
+    pub issued_before: Option<u32>,
+    /// The Unix second at which the entry ends; without it the entry stays until it is removed.
+    #[serde(default)]
+    pub expires: Option<u32>,
+}
+
+impl Revocation {
+    /// Of a user.
+    pub fn of_user(name: &str) -> Revocation {
+        Revocation::named(format!("{USER}{name}"))
+    }
+
+    /// Of the token with this `jti`.
+    pub fn of_jti(jti: &str) -> Revocation {
+        Revocation::named(format!("{JTI}{jti}"))
+    }
+
+    /// Of a token, until it expires. Its signature is not verified.
+    ///
+    /// # Errors
+    /// It is no JWT.
+    pub fn of_token(token: &str) -> Result<Revocation, String> {
+        let claims = part(token.as_bytes(), 1).ok_or("the token is no JWT of three parts")?;
+        let expires = claims.get("exp").and_then(Value::as_f64);
+        Ok(Revocation {
+            expires: expires.map(|end| end.ceil() as u32),
+            ..Revocation::named(token_id(token.as_bytes(), &claims))
+        })
+    }
+
+    fn named(id: String) -> Revocation {
+        Revocation {
+            id,
+            issued_before: None,
+            expires: None,
+        }
+    }
+
+    /// # Errors
+    /// The fault of the entry, with the remedy.
+    pub fn check(&self) -> Result<(), String> {
+        let id = self.id.escape_debug();
+        let Some((kind, name)) = self.id.split_once(':') else {
+            return Err(format!(
+                "`{id}` is no id; write user:NAME, jti:ID or sha256:HEX"
+            ));
+        };
+        let is_sha = |name: &str| name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit());
+        match kind {
+            "user" | "jti" if name.is_empty() || name.len() > NAME_BYTES_MAX => {
+                Err(format!("`{id}`: a name has 1 to {NAME_BYTES_MAX} bytes"))
+            }
+            "sha256" if !is_sha(name) => Err(format!("`{id}`: a SHA-256 has 64 hex digits")),
+            "jti" | "sha256" if self.issued_before.is_some() => {
+                Err(format!("`{id}`: issued_before is for users"))
+            }
+            "user" | "jti" | "sha256" => Ok(()),
+            _ => Err(format!(
+                "`{id}` is no id; write user:NAME, jti:ID or sha256:HEX"
+            )),
+        }
+    }
+
+    fn is_over(&self, now_unix_s: u64) -> bool {
+        self.expires.is_some_and(|end| u64::from(end) <= now_unix_s)
+    }
+}
+
+/// The id that an entry about this token has.
+pub fn token_id(token: &[u8], claims: &Map<String, Value>) -> String {
+    match claims.get("jti").and_then(Value::as_str) {
+        Some(jti) => format!("{JTI}{jti}"),
+        None => {
+            // Without the signature: some algorithms have several signatures of one text.
+            let signed = token.iter().rposition(|byte| *byte == b'.');
+            let hash = digest(&SHA256, &token[..signed.unwrap_or(token.len())]);
+            let hex: String = hash.as_ref().iter().map(|b| format!("{b:02x}")).collect();
+            format!("{SHA}{hex}")
+        }
+    }
+}
+
+/// The entries of a file that are not over.
+///
+/// # Errors
+/// The file's fault.
+pub fn read(path: &Path, now_unix_s: u64) -> Result<Vec<Revocation>, String> {
+    let wrong = |what: String| format!("access.revoked: {}: {what}", path.display());
+    let length = match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(wrong(error.to_string())),
+        Ok(metadata) => metadata.len(),
+    };
+    if length > FILE_BYTES_MAX {
+        let what = format!("{length} bytes are too many for a list; at most {FILE_BYTES_MAX}");
+        return Err(wrong(what));
+    }
+    let text = fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    let mut entries: Vec<Revocation> = serde_json::from_slice(&text).map_err(|error| {
+        wrong(format!(
+            "{error}; write a list such as [{{\"id\": \"user:ann\", \"expires\": 1900000000}}]"
+        ))
+    })?;
+    entries.retain(|entry| !entry.is_over(now_unix_s));
+    check(&entries).map_err(wrong)?;
+    Ok(entries)
+}
+
+fn check(entries: &[Revocation]) -> Result<(), String> {
+    if entries.len() > ENTRIES_MAX {
+        return Err(format!(
+            "{} entries are too many, at most {ENTRIES_MAX}; give entries an end (expires), or revoke users in place of their tokens",
+            entries.len()
+        ));
+    }
+    entries.iter().try_for_each(Revocation::check)
+}
+
+/// Writes the list in place of the one before, to the disk.
+///
+/// # Errors
+/// A list that is too long; the file cannot be written.
+pub fn write(path: &Path, entries: &[Revocation]) -> Result<(), String> {
+    let wrong = |what: String| format!("access.revoked: {}: {what}", path.display());
+    check(entries).map_err(wrong)?;
+    let replace = || -> io::Result<()> {
+        let part = path.with_extension("new");
+        // Never through a link.
+        match fs::remove_file(&part) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = File::create_new(&part)?;
+        serde_json::to_writer_pretty(&mut file, entries)?;
+        file.write_all(b"\n")?;
+        file.sync_all()?;
+        fs::rename(&part, path)?;
+        let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
+        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+    };
+    replace().map_err(|error| wrong(format!("cannot be written: {error}")))
+}
+
+/// The list as the shards look it up.
+pub fn revoked(entries: &[Revocation]) -> Revoked {
+    let mut revoked = Revoked::default();
+    for entry in entries {
+        let end = entry.expires.unwrap_or(u32::MAX);
+        match entry.id.strip_prefix(USER) {
+            Some(name) => {
+                let before = entry.issued_before.unwrap_or(u32::MAX);
+                revoked.users.push((name.into(), before, end));
+            }
+            None => revoked
+                .tokens
+                .push((Revoked::token(entry.id.as_bytes()), end)),
+        }
+    }
+    revoked.users.sort_unstable();
+    revoked.tokens.sort_unstable();
+    revoked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entry_of_another_form_is_refused_with_the_remedy() {
+        let entry = |id: &str, issued_before| Revocation {
+            issued_before,
+            ..Revocation::named(id.to_string())
+        };
+        for (id, issued_before, told) in [
+            ("ann", None, "write user:NAME"),
+            ("name:ann", None, "write user:NAME"),
+            ("user:", None, "1 to 255 bytes"),
+            ("jti:x", Some(5), "issued_before is for users"),
+            ("sha256:12", None, "64 hex digits"),
+        ] {
+            let refused = entry(id, issued_before).check().expect_err("it is wrong");
+            assert!(refused.contains(told), "{id}: {refused}");
+        }
+        assert_eq!(entry("user:ann:x", Some(5)).check(), Ok(()));
+    }
+}

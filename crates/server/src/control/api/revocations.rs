@@ -1,0 +1,130 @@
+//! Revoked tokens and users: the list, and changes of it.
+
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::answer::{Answer, ApiError, ErrorBody};
+use crate::access::revocations::Revocation;
+use crate::control::plane::Plane;
+use crate::life::revoke::Refused;
+
+/// All that is revoked.
+#[derive(Serialize, ToSchema)]
+pub struct Revocations {
+    revocations: Vec<Revocation>,
+}
+
+/// What to revoke: one of `user`, `jti` and `token`.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ToRevoke {
+    /// A user, as `sub` of a token, the name of a password or the answer of the callback has it.
+    user: Option<String>,
+    /// A token by its claim `jti`.
+    jti: Option<String>,
+    /// A token itself; without `expires` the entry ends when the token expires. The token is not kept.
+    token: Option<String>,
+    /// For a user: only tokens that were issued (`iat`) before this Unix second, and those without `iat`. Without it all credentials of the user.
+    issued_before: Option<u32>,
+    /// The Unix second at which the entry ends; without it the entry stays until it is removed.
+    expires: Option<u32>,
+}
+
+impl ToRevoke {
+    fn entry(self) -> Result<Revocation, ApiError> {
+        let named = match (&self.user, &self.jti, &self.token) {
+            (Some(user), None, None) => Revocation::of_user(user),
+            (None, Some(jti), None) => Revocation::of_jti(jti),
+            (None, None, Some(token)) => {
+                Revocation::of_token(token.trim()).map_err(ApiError::bad)?
+            }
+            _ => return Err(ApiError::bad("write one of user, jti and token")),
+        };
+        Ok(Revocation {
+            issued_before: self.issued_before,
+            expires: self.expires.or(named.expires),
+            ..named
+        })
+    }
+}
+
+/// What was taken off the list.
+#[derive(Serialize, ToSchema)]
+pub struct Reinstated {
+    reinstated: String,
+}
+
+impl From<Refused> for ApiError {
+    fn from(refused: Refused) -> ApiError {
+        match refused {
+            Refused::NoFile => ApiError::new(
+                StatusCode::CONFLICT,
+                "there is no list of what is revoked; name a file in access.revoked, and reload",
+            ),
+            Refused::Entry(why) => ApiError::bad(why),
+            Refused::File(why) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why),
+        }
+    }
+}
+
+/// Revoked tokens and users
+#[utoipa::path(
+    get,
+    path = "/api/v1/revocations",
+    tag = "access",
+    responses(
+        (status = 200, body = Revocations, description = "The list, without entries that are over"),
+        (status = 409, body = ErrorBody, description = "The settings name no list"),
+    )
+)]
+pub async fn list(State(plane): State<Plane>) -> Answer<Revocations> {
+    let revocations = plane.life.revocations()?;
+    Ok(Json(Revocations { revocations }))
+}
+
+/// Revoke a token or a user
+///
+/// New requests with it get 401 from now on, and open connections with it end within 2 seconds.
+#[utoipa::path(
+    post,
+    path = "/api/v1/revocations",
+    tag = "access",
+    request_body = ToRevoke,
+    responses(
+        (status = 200, body = Revocation, description = "The entry, which is on disk"),
+        (status = 400, body = ErrorBody, description = "A body that is none, or an entry of another form"),
+        (status = 409, body = ErrorBody, description = "The settings name no list"),
+        (status = 415, body = ErrorBody, description = "Not application/json"),
+    )
+)]
+pub async fn revoke(
+    State(plane): State<Plane>,
+    asked: Result<Json<ToRevoke>, JsonRejection>,
+) -> Answer<Revocation> {
+    let entry = asked?.0.entry()?;
+    plane.life.revoke(entry.clone()).await?;
+    Ok(Json(entry))
+}
+
+/// Take an entry off the list
+#[utoipa::path(
+    delete,
+    path = "/api/v1/revocations/{id}",
+    tag = "access",
+    params(("id" = String, Path, description = "As the list has it")),
+    responses(
+        (status = 200, body = Reinstated, description = "It counts no more"),
+        (status = 404, body = ErrorBody, description = "There is no such entry"),
+        (status = 409, body = ErrorBody, description = "The settings name no list"),
+    )
+)]
+pub async fn reinstate(State(plane): State<Plane>, Path(id): Path<String>) -> Answer<Reinstated> {
+    match plane.life.reinstate(&id).await? {
+        true => Ok(Json(Reinstated { reinstated: id })),
+        false => Err(ApiError::missing("entry")),
+    }
+}
