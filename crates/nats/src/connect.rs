@@ -13,6 +13,7 @@ use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::streams::{self, Stream};
+use crate::table::Table;
 use crate::{bucket, monitor, rights};
 
 /// How often something that may pass is tried again.
@@ -141,6 +142,20 @@ impl Connected {
             of,
             shared,
         ))
+    }
+
+    /// A table that all nodes share, of this name. The numbers must be there.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn table(&self, name: &'static str) -> Result<Table, Error> {
+        let open = async || {
+            let store = numbers::bucket(&self.context, &self.settings).await?;
+            Table::open(store, name).await
+        };
+        let (table, follow) = self.block_on(open)?;
+        self.driver.spawn(follow);
+        Ok(table)
     }
 
     fn block_on<T>(&self, what: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {

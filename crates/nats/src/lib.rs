@@ -4,6 +4,7 @@
 //!   on, and [`Connected::streams`] makes or checks the streams.
 //! * [`Connected::start`] reads all partitions and publishes batches; [`Cluster`] is the way to it.
 //! * [`Connected::store`] has checkpoints of partitions, documents in an object store bucket that the log is read on from.
+//! * [`Connected::table`] has small facts that each node must know.
 //! * [`Neighbours`] carries messages between nodes beside the log.
 //!
 //! One file stream for each partition, one message for each batch, one consumer for each partition and node. A consumer is made anew
@@ -33,6 +34,7 @@ mod settings;
 mod shared;
 mod store;
 mod streams;
+mod table;
 mod transfer;
 mod watch;
 
@@ -48,4 +50,5 @@ pub use settings::{Credentials, Settings, Tls};
 pub use shared::{PartitionStatus, Status, SyncInterval};
 pub use store::Store;
 pub use streams::{MESSAGE_BYTES_MIN, VERSION_MIN};
+pub use table::Table;
 pub use transfer::{Batches, Download, Stored, Upload};

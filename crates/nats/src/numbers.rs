@@ -10,7 +10,7 @@ use crate::error::{Error, chain};
 use crate::settings::{Settings, refused};
 
 /// The keys of the bucket.
-const NUMBERS: &str = "numbers";
+pub(crate) const NUMBERS: &str = "numbers";
 const STREAMS: &str = "streams";
 
 /// The numbers of a cluster.
@@ -40,7 +40,7 @@ impl Numbers {
     }
 }
 
-async fn bucket(context: &Context, settings: &Settings) -> Result<Store, Error> {
+pub(crate) async fn bucket(context: &Context, settings: &Settings) -> Result<Store, Error> {
     let bucket = settings.bucket();
     if let Ok(store) = context.get_key_value(&bucket).await {
         return Ok(store);

@@ -43,7 +43,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     let tls = tls::open(file)?;
     let cores = affinity::cores();
     let node = this_node(&listen, admin_listener.as_ref());
-    let revoked = life::revoke::listed(&effective).map_err(anyhow::Error::msg)?;
+    let revoked = life::revoke::listed(&effective, None).map_err(anyhow::Error::msg)?;
     let new_world = |numbers: state::Numbers| {
         let placement = Placement::of_server(numbers.partitions, shards, cores.len());
         let mut settings = effective.settings(node.clone());
@@ -60,6 +60,11 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     let (reports, reported) =
         mailbox::<Reported>().context("cannot make the control thread's mailbox")?;
     let wakes = inboxes.iter().map(|inbox| inbox.fd());
+    let revoked = match &begun.engine {
+        Some(Engine::Nats(member)) => life::revoke::listed(&effective, Some(member)),
+        _ => Ok(revoked),
+    };
+    let revoked = revoked.map_err(anyhow::Error::msg)?;
     let (desk, askers) = access::start(file.access.as_ref(), revoked, answers(&senders))?;
     let entry = Entry {
         listen: listen.clone(),

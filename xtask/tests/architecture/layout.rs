@@ -103,7 +103,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["monitor", "settings", "transfer"],
             &["neighbours", "numbers", "rights"],
             &["streams"],
-            &["append", "bucket", "reader", "store", "watch"],
+            &["append", "bucket", "reader", "store", "table", "watch"],
             &["connect"],
             &["cluster"],
         ],

@@ -28,7 +28,8 @@ use crore_net::clock;
 
 use super::checks::Checks;
 use super::jobs::{Job, JobQueue, Queue, Waiting, Workers};
-use super::keys::{Keys, has_parts, header_members};
+use super::jwt::has_parts;
+use super::keys::{Keys, header_members};
 use super::threads::spawn;
 
 /// Threads that verify signatures, which are short work.

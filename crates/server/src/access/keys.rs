@@ -12,6 +12,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use serde_json::{Map, Value};
 
 use super::algorithm::{FILE_BYTES_MAX, Key, algorithm, not_offered};
+use super::jwt::part;
 use super::remote_keys::RemoteKeys;
 use super::revocations::token_id;
 use super::{claims, jwks, public, secret};
@@ -186,22 +187,6 @@ impl Keys {
 /// The members of a token's head.
 pub fn header_members(token: &[u8]) -> Option<Map<String, Value>> {
     part(token, 0)
-}
-
-/// Whether a token has the three parts of a JWT. Nothing of it is decoded.
-pub fn has_parts(token: &[u8]) -> bool {
-    token.iter().filter(|b| **b == b'.').count() == 2
-}
-
-/// The members of one of a token's first two parts, not verified.
-pub fn part(token: &[u8], n: usize) -> Option<Map<String, Value>> {
-    use base64::Engine;
-    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-    if !has_parts(token) {
-        return None;
-    }
-    let text = token.split(|b| *b == b'.').nth(n)?;
-    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text).ok()?).ok()
 }
 
 /// Whether this key has signed the token.

@@ -14,6 +14,7 @@ mod desk;
 mod endpoint;
 mod jobs;
 mod jwks;
+pub mod jwt;
 pub mod keys;
 pub mod public;
 mod remote_keys;

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::keys::part;
+use super::jwt::part;
 
 /// Entries of the list at most: each is looked up by every publish with credentials.
 const ENTRIES_MAX: usize = 100_000;
@@ -101,7 +101,8 @@ impl Revocation {
         }
     }
 
-    fn is_over(&self, now_unix_s: u64) -> bool {
+    /// Whether it has ended.
+    pub fn is_over(&self, now_unix_s: u64) -> bool {
         self.expires.is_some_and(|end| u64::from(end) <= now_unix_s)
     }
 }

@@ -70,6 +70,7 @@ pub fn join(
     let streams = connected.streams(numbers)?;
     follow_clock(&connected)?;
     let store = connected.store(&streams, numbers)?;
+    let revoked = connected.table("revoked")?;
     let now = Now {
         s: 1,
         unix_s: u32::try_from(clock::counted_s()).unwrap_or(u32::MAX),
@@ -83,6 +84,7 @@ pub fn join(
         void: listener.void.clone(),
         cluster: connected.start(streams, &after, listener)?,
         store,
+        revoked,
     };
     let mut homes = VecDeque::new();
     thread::scope(|scope| {

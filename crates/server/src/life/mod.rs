@@ -209,6 +209,7 @@ impl Life {
         supervisor::ready(&self.effective().file.listen);
         supervisor::watch(self.0.shards.clone());
         memory::let_go_of_text();
+        self.follow_revocations();
         let checkpoints = self.begin_checkpoints();
         loop {
             let signal = tokio::select! {

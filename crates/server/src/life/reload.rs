@@ -91,7 +91,7 @@ impl Life {
             tls.reload(&next.file.tls)
                 .map_err(|error| format!("{error:#}"))?;
         }
-        let revoked = listed(&next)?;
+        let revoked = listed(&next, self.member())?;
         let mut settings = next.settings(node);
         settings.access.revoked = Arc::clone(&revoked);
         let world = Arc::new(World {

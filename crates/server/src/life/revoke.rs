@@ -1,10 +1,14 @@
-//! What the operator revokes while the server runs: the list on disk, the thread that verifies, and the shards, in this order.
+//! What the operator revokes while the server runs: the list, the thread that verifies, and the shards, in this order.
+//!
+//! The list is a file. In a cluster it is a table that all nodes share, and the file, if there is one, is what the operator gives this node besides.
 //!
 //! Connections that are open end with the next sweep over the table of connections, which begins within a second.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use crore_broker::access::Revoked;
 use crore_broker::rules::Rules;
 use crore_broker::{Control, World};
@@ -13,6 +17,12 @@ use crore_net::clock;
 use super::Life;
 use crate::access::revocations::{self, Revocation};
 use crate::config::Effective;
+use crate::shard_loop::Member;
+
+/// Changes of other nodes that come within this time are taken together.
+const TOGETHER: Duration = Duration::from_millis(100);
+/// Entries that are over and leave the table of a cluster with each new one.
+const OVER_MAX: usize = 64;
 
 /// Why nothing was revoked.
 #[derive(Debug)]
@@ -23,18 +33,45 @@ pub enum Refused {
     Entry(String),
     /// The file cannot be read or written.
     File(String),
+    /// NATS does not take it.
+    Cluster(String),
 }
 
-/// The list that the settings name, as the shards look it up.
+/// All that is revoked, as the shards look it up: the list that the settings name, and that of the cluster.
 ///
 /// # Errors
 /// The file's fault.
-pub fn listed(effective: &Effective) -> Result<Arc<Revoked>, String> {
-    let Some(path) = file_of(effective) else {
-        return Ok(Arc::default());
-    };
-    let entries = revocations::read(path, clock::unix_s())?;
+pub fn listed(effective: &Effective, member: Option<&Member>) -> Result<Arc<Revoked>, String> {
+    let mut entries = in_file(effective)?;
+    entries.extend(member.into_iter().flat_map(in_cluster));
     Ok(Arc::new(revocations::revoked(&entries)))
+}
+
+fn in_file(effective: &Effective) -> Result<Vec<Revocation>, String> {
+    match file_of(effective) {
+        Some(path) => revocations::read(path, clock::unix_s()),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// What nodes have revoked. Who else may write to the bucket can add entries, and no others than valid ones.
+fn in_cluster(member: &Member) -> Vec<Revocation> {
+    let rows = member.revoked.rows();
+    let now_unix_s = clock::unix_s();
+    let entries = rows
+        .values()
+        .filter_map(|row| serde_json::from_slice(row).ok());
+    let holds = |entry: &Revocation| entry.check().is_ok() && !entry.is_over(now_unix_s);
+    entries.filter(holds).collect()
+}
+
+/// The key of an entry in the table of a cluster, where an id may have bytes that NATS does not take.
+fn key_of(id: &str) -> String {
+    let hash = digest(&SHA256, id.as_bytes());
+    hash.as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 fn file_of(effective: &Effective) -> Option<&Path> {
@@ -48,7 +85,16 @@ impl Life {
     /// # Errors
     /// There is no list, or it cannot be read.
     pub fn revocations(&self) -> Result<Vec<Revocation>, Refused> {
-        revocations::read(&self.revocations_file()?, clock::unix_s()).map_err(Refused::File)
+        if self.member().is_none() {
+            self.revocations_file()?;
+        }
+        let mut entries = in_file(&self.effective()).map_err(Refused::File)?;
+        for entry in self.member().into_iter().flat_map(in_cluster) {
+            if !entries.contains(&entry) {
+                entries.push(entry);
+            }
+        }
+        Ok(entries)
     }
 
     /// Adds an entry, in place of one with the same id.
@@ -57,6 +103,9 @@ impl Life {
     /// The entry is wrong, or the list cannot be written.
     pub async fn revoke(&self, entry: Revocation) -> Result<(), Refused> {
         entry.check().map_err(Refused::Entry)?;
+        if let Some(member) = self.member() {
+            return self.revoke_in_cluster(member, &entry).await;
+        }
         let add = move |list: &mut Vec<Revocation>| {
             list.retain(|it| it.id != entry.id);
             list.push(entry);
@@ -69,11 +118,60 @@ impl Life {
     /// # Errors
     /// The list cannot be written.
     pub async fn reinstate(&self, id: &str) -> Result<bool, Refused> {
-        if !self.revocations()?.iter().any(|entry| entry.id == id) {
-            return Ok(false);
+        let listed = self.revocations()?;
+        let is_there = listed.iter().any(|entry| entry.id == id);
+        if let (Some(member), true) = (self.member(), is_there) {
+            let removed = member.revoked.remove(&key_of(id)).await;
+            removed.map_err(|error| Refused::Cluster(error.to_string()))?;
         }
         let remove = |list: &mut Vec<Revocation>| list.retain(|entry| entry.id != id);
-        self.change_revocations(remove).await.map(|()| true)
+        match (is_there, self.revocations_file()) {
+            (false, _) => return Ok(false),
+            (true, Ok(_)) => self.change_revocations(remove).await?,
+            (true, Err(_)) => self.apply_revocations().await?,
+        }
+        Ok(true)
+    }
+
+    async fn revoke_in_cluster(&self, member: &Member, entry: &Revocation) -> Result<(), Refused> {
+        let table = &member.revoked;
+        let failed = |error: crore_nats::Error| Refused::Cluster(error.to_string());
+        let row = serde_json::to_vec(entry).expect("an entry is JSON");
+        table.put(&key_of(&entry.id), row).await.map_err(failed)?;
+        let now_unix_s = clock::unix_s();
+        let is_over = |row: &[u8]| {
+            serde_json::from_slice(row).is_ok_and(|entry: Revocation| entry.is_over(now_unix_s))
+        };
+        let over = table.rows().into_iter().filter(|(_, row)| is_over(row));
+        for (key, _) in over.take(OVER_MAX) {
+            table.remove(&key).await.map_err(failed)?;
+        }
+        self.apply_revocations().await
+    }
+
+    /// Takes over what other nodes revoke, for as long as the server runs.
+    pub(super) fn follow_revocations(&self) {
+        let Some(table) = self.member().map(|member| member.revoked.clone()) else {
+            return;
+        };
+        let life = self.clone();
+        tokio::spawn(async move {
+            loop {
+                if let Err(why) = life.apply_revocations().await {
+                    tracing::error!("revocations of the cluster do not count yet: {why:?}");
+                }
+                table.changed().await;
+                tokio::time::sleep(TOGETHER).await;
+            }
+        });
+    }
+
+    async fn apply_revocations(&self) -> Result<(), Refused> {
+        // No reload reads the list meanwhile.
+        let _one = self.0.reloading.lock().await;
+        let revoked = listed(&self.effective(), self.member()).map_err(Refused::File)?;
+        self.refuse(revoked).await;
+        Ok(())
     }
 
     fn revocations_file(&self) -> Result<PathBuf, Refused> {
@@ -89,14 +187,20 @@ impl Life {
         // No reload reads the list meanwhile.
         let _one = self.0.reloading.lock().await;
         let path = self.revocations_file()?;
-        let mut list = self.revocations()?;
+        let mut list = in_file(&self.effective()).map_err(Refused::File)?;
         change(&mut list);
-        let revoked = Arc::new(revocations::revoked(&list));
         let written = tokio::task::spawn_blocking(move || revocations::write(&path, &list));
         let written = written
             .await
             .expect("it does not panic, and nobody aborts it");
         written.map_err(Refused::File)?;
+        let revoked = listed(&self.effective(), self.member()).map_err(Refused::File)?;
+        self.refuse(revoked).await;
+        Ok(())
+    }
+
+    /// Has the thread that verifies and the shards refuse these.
+    async fn refuse(&self, revoked: Arc<Revoked>) {
         self.0.desk.revoke(Arc::clone(&revoked));
         let former = self.world();
         let mut settings = former.settings.clone();
@@ -116,6 +220,5 @@ impl Life {
             );
         }
         self.running().world = world;
-        Ok(())
     }
 }

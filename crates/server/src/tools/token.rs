@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::values;
 use crate::access::algorithm::algorithm;
-use crate::access::{checks, keys, public, secret};
+use crate::access::{checks, jwt, keys, public, secret};
 use crate::config;
 use crate::settings::access::Lists;
 use crate::settings::numbers;
@@ -257,8 +257,8 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
     };
     let token = token.trim().as_bytes();
     let broken = "the token is no JWT: three parts with points between, of which the first two are JSON in base64url";
-    let header = keys::part(token, 0).with_context(|| broken.to_string())?;
-    let claims = keys::part(token, 1).with_context(|| broken.to_string())?;
+    let header = jwt::part(token, 0).with_context(|| broken.to_string())?;
+    let claims = jwt::part(token, 1).with_context(|| broken.to_string())?;
     let shown = json!({ "header": header, "claims": claims });
     let mut text = serde_json::to_string_pretty(&shown)?;
     text.push('\n');

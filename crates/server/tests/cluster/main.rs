@@ -19,6 +19,7 @@ mod interest;
 mod join;
 mod reach;
 mod readiness;
+mod revocations;
 mod rolling;
 mod status;
 mod strangers;

@@ -66,6 +66,7 @@ impl From<Refused> for ApiError {
                 "there is no list of what is revoked; name a file in access.revoked, and reload",
             ),
             Refused::Entry(why) => ApiError::bad(why),
+            Refused::Cluster(why) => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why),
             Refused::File(why) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why),
         }
     }
@@ -95,9 +96,10 @@ pub async fn list(State(plane): State<Plane>) -> Answer<Revocations> {
     tag = "access",
     request_body = ToRevoke,
     responses(
-        (status = 200, body = Revocation, description = "The entry, which is on disk"),
+        (status = 200, body = Revocation, description = "The entry, which is on disk, or in a cluster in NATS"),
         (status = 400, body = ErrorBody, description = "A body that is none, or an entry of another form"),
         (status = 409, body = ErrorBody, description = "The settings name no list"),
+        (status = 503, body = ErrorBody, description = "NATS does not take it"),
         (status = 415, body = ErrorBody, description = "Not application/json"),
     )
 )]
@@ -120,6 +122,7 @@ pub async fn revoke(
         (status = 200, body = Reinstated, description = "It counts no more"),
         (status = 404, body = ErrorBody, description = "There is no such entry"),
         (status = 409, body = ErrorBody, description = "The settings name no list"),
+        (status = 503, body = ErrorBody, description = "NATS does not take it"),
     )
 )]
 pub async fn reinstate(State(plane): State<Plane>, Path(id): Path<String>) -> Answer<Reinstated> {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use crore_broker::batch::Header;
 use crore_broker::{Backlog, Batch, Committed, Foreign, OFFSET_BITS, PartitionId, Placement};
-use crore_nats::{Append, Cluster, News, Store};
+use crore_nats::{Append, Cluster, News, Store, Table};
 use crore_net::Sender;
 
 use crate::log::LoggedCount;
@@ -28,6 +28,8 @@ pub struct Member {
     pub cluster: Cluster,
     /// The checkpoints of the log. Its calls wait, so that no shard may use it.
     pub store: Store,
+    /// Tokens and users that any node has revoked.
+    pub revoked: Table,
     /// Bytes that were told and are not applied.
     pub backlog: Backlog,
     /// Messages in the log that are no batches.

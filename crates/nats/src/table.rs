@@ -1,0 +1,172 @@
+//! A small table in the bucket of a cluster. Each node has a copy of it, and sees what another node changes.
+//!
+//! Invariants: a change that was answered is in NATS, and comes to each node that is connected. A node that was cut off reads the whole table again.
+//!
+//! Deliberately not here: the meaning of the rows.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_nats::jetstream::kv::{Entry, Operation, Store, Watch};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use crate::error::{Error, chain};
+use crate::numbers::NUMBERS;
+
+/// Rows at most, and bytes of one: whoever may write to the bucket decides what stands there.
+const ROWS_MAX: usize = 200_000;
+const ROW_BYTES_MAX: usize = 4 << 10;
+/// How long NATS may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The time before the table is read again that could not be read.
+const AGAIN: Duration = Duration::from_secs(1);
+
+type Rows = BTreeMap<String, Bytes>;
+
+/// The table, as this node knows it.
+#[derive(Clone)]
+pub struct Table {
+    store: Store,
+    /// Keys of its rows in the bucket begin with this and a dot.
+    name: &'static str,
+    local: Arc<Local>,
+}
+
+#[derive(Default)]
+struct Local {
+    rows: Mutex<Rows>,
+    changed: Notify,
+}
+
+impl Local {
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Reads the table. The second value, run as a task, keeps it up to date.
+    pub(crate) async fn open(
+        store: Store,
+        name: &'static str,
+    ) -> Result<(Table, impl Future<Output = ()> + use<>), Error> {
+        let (rows, watch) = read(&store, name).await?;
+        let local = Arc::new(Local {
+            rows: Mutex::new(rows),
+            changed: Notify::new(),
+        });
+        let follow = follow(store.clone(), name, Arc::clone(&local), watch);
+        Ok((Table { store, name, local }, follow))
+    }
+
+    /// The rows, by key.
+    pub fn rows(&self) -> BTreeMap<String, Bytes> {
+        self.local.rows().clone()
+    }
+
+    /// Waits until rows have changed since it was called last.
+    pub async fn changed(&self) {
+        self.local.changed.notified().await;
+    }
+
+    /// Writes a row. This node sees it at once, and others as NATS tells them.
+    ///
+    /// # Errors
+    /// NATS does not take it, or there are too many rows.
+    pub async fn put(&self, key: &str, value: Vec<u8>) -> Result<(), Error> {
+        let full = self.local.rows().len() >= ROWS_MAX;
+        if full || value.len() > ROW_BYTES_MAX {
+            return Err(Error::lasting(format!(
+                "a table of the cluster has at most {ROWS_MAX} rows of {ROW_BYTES_MAX} bytes"
+            )));
+        }
+        let value = Bytes::from(value);
+        let put = self.store.put(self.key(key), value.clone());
+        let put = async { put.await.map_err(|error| chain(&error)) };
+        self.answered(put).await?;
+        self.local.rows().insert(key.to_string(), value);
+        Ok(())
+    }
+
+    /// Removes a row.
+    ///
+    /// # Errors
+    /// NATS does not take it.
+    pub async fn remove(&self, key: &str) -> Result<(), Error> {
+        let purge = self.store.purge(self.key(key));
+        let purge = async { purge.await.map_err(|error| chain(&error)) };
+        self.answered(purge).await?;
+        self.local.rows().remove(key);
+        Ok(())
+    }
+
+    fn key(&self, key: &str) -> String {
+        format!("{}.{key}", self.name)
+    }
+
+    async fn answered<T>(
+        &self,
+        answer: impl Future<Output = Result<T, String>>,
+    ) -> Result<T, Error> {
+        let answered = timeout(PATIENCE, answer).await;
+        let answered = answered.unwrap_or_else(|_| Err("NATS does not answer".to_string()));
+        answered.map_err(|why| Error::transient(format!("the table {}: {why}", self.name)))
+    }
+}
+
+/// All rows, and what comes behind them.
+async fn read(store: &Store, name: &str) -> Result<(Rows, Watch), Error> {
+    let failed = |why: String| Error::transient(format!("the table {name}: {why}"));
+    let all = async {
+        // The numbers of the cluster are always there, so that an empty table has an end too.
+        let keys = [NUMBERS.to_string(), format!("{name}.>")];
+        let watch = store.watch_many_with_history(keys).await;
+        let mut watch = watch.map_err(|error| failed(chain(&error)))?;
+        let mut rows = Rows::new();
+        loop {
+            let entry = watch.next().await;
+            let entry = entry.ok_or_else(|| failed("its watch has ended".to_string()))?;
+            let entry = entry.map_err(|error| failed(chain(&error)))?;
+            take(&mut rows, name, &entry);
+            if entry.delta == 0 {
+                return Ok((rows, watch));
+            }
+        }
+    };
+    let read = timeout(PATIENCE, all).await;
+    read.unwrap_or_else(|_| Err(failed("NATS does not answer".to_string())))
+}
+
+fn take(rows: &mut Rows, name: &str, entry: &Entry) {
+    let key = entry.key.strip_prefix(name);
+    let Some(key) = key.and_then(|key| key.strip_prefix('.')) else {
+        return;
+    };
+    if entry.operation != Operation::Put {
+        rows.remove(key);
+    } else if entry.value.len() <= ROW_BYTES_MAX && rows.len() < ROWS_MAX {
+        rows.insert(key.to_string(), entry.value.clone());
+    }
+}
+
+/// Keeps the copy up to date.
+async fn follow(store: Store, name: &'static str, local: Arc<Local>, mut watch: Watch) {
+    loop {
+        while let Some(Ok(entry)) = watch.next().await {
+            take(&mut local.rows(), name, &entry);
+            local.changed.notify_one();
+        }
+        watch = loop {
+            sleep(AGAIN).await;
+            if let Ok((rows, watch)) = read(&store, name).await {
+                *local.rows() = rows;
+                local.changed.notify_one();
+                break watch;
+            }
+        };
+    }
+}

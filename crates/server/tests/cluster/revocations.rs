@@ -1,0 +1,75 @@
+//! A token or a user that is revoked at one node counts at none.
+
+use jsonwebtoken::{EncodingKey, Header};
+use serde_json::{Value, json};
+
+use crate::servers::Servers;
+use crate::support::http::{Conn, once};
+use crate::support::port::{ask, get};
+use crate::support::ws::Ws;
+use crate::support::{Server, until};
+
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+fn node(servers: &Servers) -> Server {
+    let key = format!("[access]\n[[access.key]]\nalg = 'HS256'\nsecret = '{SECRET}'\n");
+    Server::with_admin(&(crate::settings(servers) + &key))
+}
+
+fn token(user: &str) -> String {
+    let claims = json!({"sub": user, "exp": 4_000_000_000u32, "publish": "#", "subscribe": "#"});
+    let key = EncodingKey::from_secret(SECRET.as_bytes());
+    jsonwebtoken::encode(&Header::default(), &claims, &key).expect("a token")
+}
+
+/// The status of a publish.
+fn publish(server: &Server, token: &str) -> u16 {
+    once(server, "POST", &format!("/pub/a?token={token}"), &[], "x").status
+}
+
+fn change(server: &Server, line: &str, body: Option<&Value>) -> u16 {
+    let body = body.map(Value::to_string);
+    ask(server.admin(), line, body.as_deref()).status
+}
+
+#[test]
+fn user_revoked_at_one_node_is_refused_by_all_and_by_those_that_join_later() {
+    let Some(mut servers) = Servers::start(1) else {
+        return;
+    };
+    let (one, other) = (node(&servers), node(&servers));
+    let (ann, bob) = (token("ann"), token("bob"));
+    for node in [&one, &other] {
+        assert_eq!(publish(node, &ann), 202);
+    }
+    let mut open = Ws::open(&other, &format!("/sub/a?token={ann}"), &[]);
+    let mut poll = Conn::open(&other);
+    poll.ask("GET", &format!("/sub/b?token={ann}"), &[], "");
+    let revoke = "POST /api/v1/revocations";
+    assert_eq!(change(&one, revoke, Some(&json!({"user": "ann"}))), 200);
+    assert_eq!(publish(&one, &ann), 401, "at once where it was revoked");
+    assert_eq!(open.closed(), Some(4401));
+    assert_eq!(poll.response().status, 401);
+    assert_eq!(publish(&other, &ann), 401);
+    assert_eq!(publish(&other, &bob), 202);
+    let late = node(&servers);
+    assert_eq!(publish(&late, &ann), 401, "the first request that it takes");
+    let listed = get(late.admin(), "revocations");
+    assert_eq!(listed["revocations"][0]["id"], "user:ann");
+    let undo = "DELETE /api/v1/revocations/user:ann";
+    assert_eq!(change(&other, undo, None), 200);
+    for node in [&one, &other, &late] {
+        until("ann is let in again", || publish(node, &ann) == 202);
+    }
+    servers.kill(0);
+    let refused = change(&one, revoke, Some(&json!({"user": "bob"})));
+    assert_eq!(
+        refused, 503,
+        "nothing is revoked without NATS, and it is said"
+    );
+    servers.run(0);
+    until("bob is revoked", || {
+        change(&one, revoke, Some(&json!({"user": "bob"}))) == 200
+    });
+    until("the other node knows", || publish(&other, &bob) == 401);
+}
