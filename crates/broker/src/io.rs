@@ -6,6 +6,7 @@ use core::net::IpAddr;
 
 use crate::base::access::Question;
 use crate::base::ids::{ConnId, Link, ShardId};
+use crate::base::journal::ClientEvent;
 use crate::base::verdict::Verdict;
 use crate::commit::{Batch, Committed};
 use crate::mail::orders::{Control, Report, Ticket};
@@ -42,6 +43,8 @@ pub trait Io {
     fn peer(&self, _link: Link) -> Option<IpAddr> {
         None
     }
+    /// Something happened to a client that the operator's log wants to know ([`Shard::log_clients`](crate::Shard::log_clients)).
+    fn client_event(&mut self, _event: &ClientEvent) {}
     /// So many deliveries of messages that were read at this stamp or later are handed to their sockets. Does nothing
     /// where deliveries are not measured.
     fn written(&mut self, _stamp: u64, _deliveries: u64) {}

@@ -22,6 +22,7 @@ pub mod shard;
 mod store;
 
 pub use base::ids::{ConnId, Link, OFFSET_BITS, PartitionId, ShardId};
+pub use base::journal::{ClientEvent, EventKind};
 pub use base::notices::Notice;
 pub use base::pace::Pace;
 pub use base::placement::{PARTITIONS, Placement, SLOTS};

@@ -227,6 +227,11 @@ impl Shard {
             && self.sys.added.is_told(&self.stats(), &self.accounts())
     }
 
+    /// Hands what happens to clients to [`Io::client_event`] from now on.
+    pub fn log_clients(&mut self) {
+        self.front.clients.meter.journal = Some(Box::default());
+    }
+
     /// Takes one input. Its effects may go out now or with [`Shard::flush`].
     pub fn handle<I: Io>(&mut self, input: Input<'_>, now: Now, io: &mut I) {
         self.front.clients.ctx.set_now(now);
@@ -408,6 +413,7 @@ fn report<I: Io>(lanes: &mut Lanes, io: &mut I) {
 fn accepted<I: Io>(clients: &mut Clients, gate: &mut Gate, link: Link, peer: IpAddr, io: &mut I) {
     if !clients.ctx.is_expected(peer) {
         clients.meter.stats.untrusted += 1;
+        clients.tell_turned_away(peer, "not a trusted proxy (http.proxy_protocol)", io);
         return io.close(link, Close::Now);
     }
     clients.meter.stats.accepted += 1;
@@ -421,10 +427,16 @@ fn accepted<I: Io>(clients: &mut Clients, gate: &mut Gate, link: Link, peer: IpA
     row.sent_s = now_s;
     if !enter(clients, gate, &mut row, peer) {
         clients.meter.stats.closed[Closed::Full as usize] += 1;
+        clients.tell_turned_away(
+            peer,
+            "no room for another connection, or its address has its share",
+            io,
+        );
         let answer = crate::protocol::shed(b"", link.0 ^ now_s);
         io.send(link, &[Part::Bytes(&answer)]);
         return io.close(link, Close::Now);
     }
     let slot = clients.conns.insert(row);
     io.open(link, clients.conns.id_of(slot));
+    clients.note_connected(slot, peer);
 }

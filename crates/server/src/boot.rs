@@ -24,6 +24,7 @@ use crate::control;
 use crate::doctor::{USUAL_CONNECTIONS, formula};
 use crate::life::{self, Begun, cluster, state};
 use crate::settings::file::{DEFAULT_LISTEN, File};
+use crate::settings::log::ClientFilter;
 use crate::settings::numbers::count;
 use crate::settings::problems::size;
 use crate::settings::tls::Tls;
@@ -75,6 +76,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     };
     let board = Board::new(shards, world.admission.clone());
     let (ready, started) = mpsc::channel();
+    let logged: Arc<[ClientFilter]> = file.log.clients.clone().into();
     for ((id, inbox), asker) in inboxes.into_iter().enumerate().zip(askers) {
         let start = Start {
             id: id as ShardId,
@@ -87,6 +89,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
             asker,
             appender: (begun.engine.clone()).map(|it| Appender::new(it, world.partitions)),
             tls: tls.clone(),
+            logged: Arc::clone(&logged),
         };
         let core = file.pin.then(|| cores[id % cores.len()]);
         spawn(start, entry.clone(), core, ready.clone())

@@ -5,6 +5,7 @@
 //! budgets, then flush. The loop decides nothing; a failure of a socket becomes `Input::Closed`.
 
 mod arrivals;
+mod client_log;
 mod engine;
 mod events;
 mod letters;
@@ -20,7 +21,9 @@ use crore_net::{Inbox, Sender, clock};
 
 use crate::access::Asker;
 use crate::board::Meter;
+use crate::settings::log::ClientFilter;
 use crate::tls;
+use client_log::ClientLog;
 pub use engine::{Appender, Durable, Engine, Listener, LogNews, Member, start_disk};
 pub use letters::{Letter, Reported};
 use links::Links;
@@ -70,6 +73,8 @@ pub struct Start {
     pub meter: Meter,
     /// By what TLS handshakes are done, where there are some.
     pub tls: Option<tls::Shared>,
+    /// Whose lines the log of clients has; empty for all.
+    pub logged: Arc<[ClientFilter]>,
 }
 
 /// The thread.
@@ -118,6 +123,10 @@ impl<T: Transport> ShardLoop<T> {
         let begun = start.shard;
         let mut shard = begun.unwrap_or_else(|| Shard::new(start.id, start.world, now(0)));
         shard.limit_connections(transport.room());
+        let client_log = ClientLog::wanted(start.id, &start.logged);
+        if client_log.is_some() {
+            shard.log_clients();
+        }
         let mut meter = start.meter;
         meter.turns.room = u64::from(transport.room());
         ShardLoop {
@@ -130,6 +139,7 @@ impl<T: Transport> ShardLoop<T> {
                 asker: start.asker,
                 appender: start.appender,
                 meter,
+                client_log,
                 failed: Vec::new(),
             },
             inbox: start.inbox,

@@ -3,6 +3,7 @@
 pub mod access;
 pub mod continuity;
 pub mod ids;
+pub(crate) mod journal;
 pub mod lives;
 pub mod node;
 pub(crate) mod notices;

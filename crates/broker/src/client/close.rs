@@ -13,6 +13,7 @@
 //! [`Closed::Broken`]. A contradiction that would endanger other clients' bytes still asserts.
 
 use crate::base::ids::ConnId;
+use crate::base::journal::EventKind;
 use crate::base::reason::{Closed, Reason};
 use crate::client::front::Front;
 use crate::client::parts::Clients;
@@ -38,6 +39,7 @@ impl<P: Protocols> Front<P> {
                 None => self.clients.meter.stats.closed[Closed::Broken as usize] += 1,
             }
         }
+        self.clients.tell_journal(io);
         self.carry_out_ends(io);
     }
 
@@ -53,6 +55,7 @@ impl<P: Protocols> Front<P> {
     #[cold]
     #[inline(never)]
     fn end_marked<I: Io>(&mut self, io: &mut I) {
+        self.clients.tell_journal(io);
         while let Some(end) = self.clients.scratch.ends.pop() {
             self.end_one(end, io);
         }
@@ -84,6 +87,7 @@ pub(crate) fn end_connection<P: Protocols, I: Io>(
     io: &mut I,
 ) {
     clients.scratch.because(reason.row().closed);
+    clients.note_end_reason(reason.text());
     let for_room = reason.row().closed == Closed::Full;
     if for_room && clients.conns.get(slot).outbox != NONE {
         // It does not read what it is sent.
@@ -137,11 +141,13 @@ impl<P: ProtocolTypes> Clients<P> {
             Some(reason) => reason,
             None => otherwise,
         };
-        if !row.is(CLOSING) {
-            self.meter.stats.closed[reason as usize] += 1;
-        }
+        let begins = !row.is(CLOSING);
         row.flags |= CLOSING;
         row.state = State::Draining;
+        if begins {
+            self.meter.stats.closed[reason as usize] += 1;
+            self.note(slot, EventKind::Disconnected, reason.name().as_bytes());
+        }
         self.conns.take_spill(slot);
         let conn = self.conns.id_of(slot);
         self.scratch.ends.push(End { conn, how });

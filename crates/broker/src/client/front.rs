@@ -62,6 +62,7 @@ impl<P: ProtocolTypes> Front<P> {
                     work,
                     stats: Stats::default(),
                     notices: Notices::default(),
+                    journal: None,
                 },
                 own: P::own(now),
             },

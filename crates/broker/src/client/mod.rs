@@ -10,6 +10,7 @@
 //! * Messages: `delivery` and `deliveries` (what homes told), `walk` (long fan-outs), `run` (the messages at hand), `push`, `send`, `outbox`, and `fallback` for
 //!   slow consumers.
 //! * Turns and memory: `queues`, `credit`, `work`, `hold` and `progress` (received bytes), `census` and `relief`, `scratch` (buffers).
+//! * For the operator: `journal` (the log of clients).
 
 pub(crate) mod admission;
 pub(crate) mod asking;
@@ -26,6 +27,7 @@ pub(crate) mod front;
 mod gate;
 pub(crate) mod hold;
 pub(crate) mod joining;
+mod journal;
 pub(crate) mod matches;
 pub(crate) mod outbox;
 pub(crate) mod parts;

@@ -1,6 +1,9 @@
 //! The parts of a shard's clients' side. A function takes the parts that it reads or changes, and no others: its signature says what a change
 //! of it may break. Where one field of a part is enough, it takes that field.
 
+use alloc::boxed::Box;
+
+use crate::base::journal::Journal;
 pub(crate) use crate::base::notices::Notices;
 pub(crate) use crate::budget::stats::Stats;
 pub(crate) use crate::client::census::Census;
@@ -50,4 +53,6 @@ pub(crate) struct Meter {
     pub(crate) work: Work,
     pub(crate) stats: Stats,
     pub(crate) notices: Notices,
+    /// What happens to clients, where the operator's log wants that.
+    pub(crate) journal: Option<Box<Journal>>,
 }

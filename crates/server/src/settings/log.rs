@@ -1,5 +1,9 @@
 //! Settings of the log lines of a server. Their level is the flag `--log`, which every command has.
 
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +14,10 @@ pub struct Logging {
     /// Form of the log: `text`, or `json` for programs.
     #[schemars(extend("x-changes" = "restart", "x-flag" = "--log-format FORMAT"))]
     pub format: Format,
+    /// Clients that [the log of clients](OPERATIONS.md#the-log-of-clients) has lines of: `user=NAME`, `address=IP`, `client=ID` (the client id of MQTT).
+    /// Empty: all clients.
+    #[schemars(with = "Vec<String>", extend("x-changes" = "restart", "format" = "`user=NAME`, `address=IP`, `client=ID`"))]
+    pub clients: Vec<ClientFilter>,
 }
 
 /// The form of a log line.
@@ -21,4 +29,60 @@ pub enum Format {
     Text,
     /// For programs: a JSON object with `timestamp`, `level`, `message` and the fields.
     Json,
+}
+
+/// Clients that the log tells of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ClientFilter {
+    /// Those of a user.
+    User(String),
+    /// Those of an address, in its one normal form.
+    Address(IpAddr),
+    /// The one with this MQTT client id.
+    Client(String),
+}
+
+impl FromStr for ClientFilter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ClientFilter, String> {
+        let wrong =
+            || format!("`{text}` names no clients; write user=NAME, address=IP or client=ID");
+        let (kind, value) = text.split_once('=').ok_or_else(wrong)?;
+        match (kind, value) {
+            (_, "") => Err(wrong()),
+            ("user", user) => Ok(ClientFilter::User(user.to_string())),
+            ("client", id) => Ok(ClientFilter::Client(id.to_string())),
+            ("address", ip) => ip
+                .parse()
+                .map(|ip: IpAddr| ClientFilter::Address(ip.to_canonical()))
+                .map_err(|_| format!("`{ip}` is no IP address; write such as address=10.0.0.7")),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl TryFrom<String> for ClientFilter {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<ClientFilter, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for ClientFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClientFilter::User(user) => write!(f, "user={user}"),
+            ClientFilter::Address(ip) => write!(f, "address={ip}"),
+            ClientFilter::Client(id) => write!(f, "client={id}"),
+        }
+    }
+}
+
+impl From<ClientFilter> for String {
+    fn from(whom: ClientFilter) -> String {
+        whom.to_string()
+    }
 }

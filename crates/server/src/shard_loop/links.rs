@@ -4,11 +4,14 @@ use std::net::IpAddr;
 
 use crore_broker::access::Question;
 use crore_broker::mail::ReplyTo;
-use crore_broker::{Batch, Close, ConnId, Io, Link, Mail, Moved, Part, Report, ShardId, Ticket};
+use crore_broker::{
+    Batch, ClientEvent, Close, ConnId, Io, Link, Mail, Moved, Part, Report, ShardId, Ticket,
+};
 use crore_net::Sender;
 use crore_net::stream::Streams;
 use crore_net::transport::{self, Sent, Transport};
 
+use super::client_log::ClientLog;
 use super::engine::Appender;
 use super::letters::{Letter, Reported};
 use crate::access::Asker;
@@ -24,6 +27,8 @@ pub struct Links<T> {
     /// The way to the engine, where there is one.
     pub appender: Option<Appender>,
     pub meter: Meter,
+    /// The log of clients, where it is wanted.
+    pub client_log: Option<ClientLog>,
     /// Connections that ended within this turn, which nothing else will report.
     pub failed: Vec<ConnId>,
 }
@@ -102,6 +107,12 @@ impl<T: Transport> Io for Links<T> {
 
     fn peer(&self, link: Link) -> Option<IpAddr> {
         self.transport.peer(below(link))
+    }
+
+    fn client_event(&mut self, event: &ClientEvent) {
+        if let Some(log) = &self.client_log {
+            log.write(event);
+        }
     }
 
     fn written(&mut self, stamp: u64, deliveries: u64) {

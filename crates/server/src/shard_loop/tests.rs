@@ -26,6 +26,7 @@ fn sockets() -> Links<Kernel> {
         asker: askers.remove(0),
         appender: None,
         meter: Meter::new(Board::new(1, admission), 0),
+        client_log: None,
         failed: Vec::new(),
     }
 }

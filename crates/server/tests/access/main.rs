@@ -6,6 +6,7 @@
 mod support;
 
 mod callback;
+mod client_log;
 mod commands;
 mod cookies;
 mod doors;

@@ -37,7 +37,7 @@ fn hash(password: &str, memory_kib: u32, passes: u32) -> String {
 /// One that takes a while.
 static DEAR: LazyLock<String> = LazyLock::new(|| entry_of("ann", &hash("right", 4 << 10, 1)));
 
-fn basic(user: &str, password: &str) -> String {
+pub fn basic(user: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
 }
 

@@ -37,6 +37,7 @@ pub(crate) fn end_stream_saying<I: Io>(
     let row = reason.row();
     if clients.conns.get(slot).state != State::Draining {
         clients.meter.stats.refusals.add(reason);
+        clients.note_end_reason(words);
     }
     end_stream_by(
         clients,

@@ -8,6 +8,7 @@ use crore_wire::http::date::write_date;
 use crore_wire::http::response::{ResponseHead, status_text};
 use crore_wire::json;
 
+use crate::base::journal::EventKind;
 use crate::base::notices::Notice;
 use crate::base::position::{self, Position};
 use crate::base::reason::{Closed, Reason, SEND_A_TOKEN, Section};
@@ -267,6 +268,7 @@ impl Clients {
     /// Counts a refused request. The operator's log shows the words that no page can read.
     fn count_refusal(&mut self, slot: u32, reason: Reason, words: &str) {
         self.meter.stats.refusals.add(reason);
+        self.note(slot, EventKind::Refused, words.as_bytes());
         if reason.row().status == Some(BAD_REQUEST) && self.conns.get(slot).wants(STREAMS) {
             self.meter.stats.refused_streams += 1;
             self.meter.notices.said(Notice::Stream, words);

@@ -21,6 +21,7 @@ use crore_wire::http::accept::Accept;
 use crore_wire::http::etag;
 use crore_wire::http::head::Head;
 
+use crate::base::journal::EventKind;
 use crate::base::position::{self, Position, Since};
 use crate::base::reason::Reason;
 use crate::client::row::{FILTERS, MULTI, State};
@@ -96,6 +97,9 @@ pub(crate) fn subscribe<I: Io>(
         join_all(clients, subs, slot, &names, &since, !streams);
     } else if let Err(reason) = join_over_http(clients, subs, slot, &names, &since, !streams) {
         return not_joined(clients, subs, slot, before, reason);
+    }
+    for name in &names {
+        clients.note(slot, EventKind::Subscribed, name);
     }
     Flow::Wait
 }

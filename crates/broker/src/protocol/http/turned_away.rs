@@ -15,6 +15,7 @@ use crore_wire::http::forwarded;
 use crore_wire::http::head::{Head, Method};
 use crore_wire::http::response::ResponseHead;
 
+use crate::base::journal::EventKind;
 use crate::base::reason::Reason;
 use crate::budget::admission::Client;
 use crate::client::row::TURNED_AWAY;
@@ -81,6 +82,7 @@ impl Clients {
     /// Refuses an event stream: the whole response only says when to come back.
     pub(crate) fn shed_events(&mut self, slot: u32, reason: Reason) {
         self.meter.stats.refusals.add(reason);
+        self.note(slot, EventKind::Refused, reason.text().as_bytes());
         let text = retry::turned_away(self.ctx.spread(slot));
         self.head(slot, 200).lines(EVENT_STREAM).content(&text);
     }

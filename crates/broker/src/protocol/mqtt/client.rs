@@ -9,6 +9,7 @@ use crore_wire::websocket::frame::Opcode;
 
 use crate::base::access::Right;
 use crate::base::ids::ShardId;
+use crate::base::journal::EventKind;
 use crate::base::notices::Notice;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
@@ -223,6 +224,11 @@ impl Clients {
         name: &[u8],
         refused: Refused,
     ) -> ReasonCode {
+        let words = match refused {
+            Refused::Name(_) => "not a valid topic",
+            Refused::Denied(reason) | Refused::For(reason) => reason.text(),
+        };
+        self.note_refused(slot, packet, name, words);
         match refused {
             Refused::Name(error) => {
                 self.meter.refused_name(packet, named, name, &error);
@@ -233,6 +239,15 @@ impl Clients {
                 self.refuse_packet(reason)
             }
             Refused::For(reason) => self.refuse_packet(reason),
+        }
+    }
+
+    /// Notes for the log that a packet's topic or filter was refused, and why.
+    pub(super) fn note_refused(&mut self, slot: u32, packet: &str, name: &[u8], why: &str) {
+        if self.meter.journal.is_some() {
+            let parts = [packet.as_bytes(), why.as_bytes(), name];
+            let parts: Vec<&[u8]> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+            self.note(slot, EventKind::Refused, &parts.join(&b": "[..]));
         }
     }
 

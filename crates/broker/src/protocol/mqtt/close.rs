@@ -84,6 +84,7 @@ pub(super) fn mqtt_end_saying<I: Io>(
     io: &mut I,
 ) {
     clients.scratch.because(ended(reason));
+    clients.note_end_reason(words);
     // [MQTT-3.14.0-1]: not before the CONNACK.
     let connecting =
         client::mqtt(&clients.conns, slot).is_some_and(|mqtt| mqtt.connecting.is_some());

@@ -13,6 +13,7 @@ use crore_wire::mqtt::{
 use crore_wire::topic::TopicError;
 
 use crate::base::ids::ConnId;
+use crate::base::journal::EventKind;
 use crate::base::reason::{Closed, Reason};
 use crate::client::publishing::Refused;
 use crate::client::row::{State, TURNED_AWAY};
@@ -178,6 +179,7 @@ fn refuse_client<I: Io>(
             .refused_packet("CONNECT: ", reason.name().as_bytes());
     }
     clients.scratch.because(close::ended(reason));
+    clients.note_refused(slot, "CONNECT", words.as_bytes(), reason.name());
     let version = client::version(&clients.conns, slot);
     let mut properties = PropertyBuf::new();
     if !words.is_empty() {
@@ -409,6 +411,7 @@ fn accept_connect(
     mqtt.connecting = Some(Box::new(connecting));
     clients.conns.set_own_row(slot, row);
     clients.conns.get_mut(slot).options |= if packet_max.is_some() { SMALL } else { 0 };
+    clients.note(slot, EventKind::SessionOpened, client.as_bytes());
     let hash = xxh3_64_with_seed(session.as_bytes(), clients.ctx.world.seed) as u32;
     let ask = Ask::SessionOpen {
         to: clients.conns.reply_to(slot, 0),

@@ -7,6 +7,7 @@ use crore_wire::mqtt::{
 use crore_wire::topic;
 
 use crate::base::access::Right;
+use crate::base::journal::EventKind;
 use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
 use crate::budget::admission::Client;
@@ -76,7 +77,7 @@ pub(super) fn client_subscribed(
         }
         clients.meter.work.steps.add(1);
         let granted = (packet_id, n as u16);
-        if let Err(reason) = subscribe_one(
+        let subscribed = subscribe_one(
             clients,
             subs,
             census,
@@ -84,8 +85,13 @@ pub(super) fn client_subscribed(
             (filter, options),
             identifier,
             granted,
-        ) {
-            clients.grant(slot, granted, reason);
+        );
+        match subscribed {
+            Ok(()) => clients.note(slot, EventKind::Subscribed, filter.as_bytes()),
+            Err(reason) => {
+                clients.note_refused(slot, "SUBSCRIBE", filter.as_bytes(), reason.name());
+                clients.grant(slot, granted, reason);
+            }
         }
     }
     Ok(())

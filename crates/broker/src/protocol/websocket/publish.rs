@@ -6,6 +6,7 @@ use crore_wire::http::head::Head;
 use crore_wire::websocket::frame::{self, Opcode};
 
 use crate::base::access::Right;
+use crate::base::journal::EventKind;
 use crate::base::position::{self, Position};
 use crate::base::reason::Reason;
 use crate::client::asking::publish;
@@ -169,6 +170,7 @@ pub(crate) fn acknowledge<I: Io>(
         refused => {
             let reason = refused.refusal().unwrap_or(Reason::Broken);
             clients.meter.stats.refusals.add(reason);
+            clients.note(slot, EventKind::Refused, reason.text().as_bytes());
             text.extend_from_slice(b"\nstatus: ");
             let status = reason.row().status.unwrap_or_default();
             position::write_decimal(&mut text, u64::from(status));

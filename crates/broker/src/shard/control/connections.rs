@@ -8,7 +8,6 @@ use crate::mail::orders::{Connection, Ended, Page, Selection, Session};
 use crate::protocol::front::{Clients, Subscriptions};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::net::IpAddr;
 
 use crore_wire::topic;
 
@@ -100,7 +99,7 @@ fn describe<I: Io>(
         id,
         transport: row.transport(),
         waits: row.state == State::Waiting,
-        address: address_of(clients, slot, io),
+        address: clients.conns.address_of(slot, io),
         user: user_of(&clients.conns, id).into(),
         session: session_of(clients, slot),
         topics: named(names, topics),
@@ -152,12 +151,6 @@ pub(super) fn sessions_page(
     }
 }
 
-/// The address as it is shown: a trusted proxy's word, or the peer's.
-fn address_of<I: Io>(clients: &Clients, slot: u32, io: &I) -> Option<IpAddr> {
-    let link = clients.conns.get(slot).link;
-    clients.conns.relayed(slot).or_else(|| io.peer(link))
-}
-
 fn is_one_of<I: Io>(
     clients: &Clients,
     subs: &Subscriptions,
@@ -170,7 +163,7 @@ fn is_one_of<I: Io>(
         && (!which.slow || row.outbox != NONE)
         && (which.user.as_deref())
             .is_none_or(|user| user_of(&clients.conns, clients.conns.id_of(slot)) == user)
-        && (which.address).is_none_or(|from| address_of(clients, slot, io) == Some(from))
+        && (which.address).is_none_or(|from| clients.conns.address_of(slot, io) == Some(from))
         && (which.filter.as_deref()).is_none_or(|filter| {
             let is = |name: &&[u8]| filter == b"#" || topic::matches(filter, name);
             all_topics_of(&clients.conns, &subs.topics, slot)

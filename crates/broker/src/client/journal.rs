@@ -1,0 +1,83 @@
+//! What happens to connections, for the operator's log, where it wants that ([`Journal`](crate::base::journal)).
+
+use core::net::IpAddr;
+
+use crate::base::journal::{ClientEvent, EventKind};
+use crate::client::connections::Connections;
+use crate::client::parts::Clients;
+use crate::client::rights::user_of;
+use crate::client::types::ProtocolTypes;
+use crate::io::Io;
+
+impl<P: ProtocolTypes> Clients<P> {
+    /// Notes what happens to a connection.
+    #[inline]
+    pub(crate) fn note(&mut self, slot: u32, what: EventKind, detail: &[u8]) {
+        if self.meter.journal.is_some() {
+            self.note_down(slot, what, detail);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_down(&mut self, slot: u32, what: EventKind, detail: &[u8]) {
+        let conn = self.conns.id_of(slot);
+        let user = user_of(&self.conns, conn);
+        if let Some(journal) = &mut self.meter.journal {
+            journal.note(conn, what, user, detail);
+        }
+    }
+
+    /// Notes that a connection was let in.
+    #[inline]
+    pub(crate) fn note_connected(&mut self, slot: u32, peer: IpAddr) {
+        let conn = self.conns.id_of(slot);
+        if let Some(journal) = &mut self.meter.journal {
+            journal.connected(conn, peer);
+        }
+    }
+
+    /// Notes in which words the connection at hand is about to end.
+    #[inline]
+    pub(crate) fn note_end_reason(&mut self, words: &str) {
+        if let Some(journal) = &mut self.meter.journal {
+            journal.set_reason(words);
+        }
+    }
+
+    /// Tells the log of a connection that is not let in.
+    #[inline]
+    pub(crate) fn tell_turned_away<I: Io>(&self, peer: IpAddr, words: &str, io: &mut I) {
+        if self.meter.journal.is_some() {
+            io.client_event(&ClientEvent::without(EventKind::Refused, Some(peer), words));
+        }
+    }
+
+    /// Tells the log what was noted. Rows of connections that end are still there.
+    #[inline]
+    pub(crate) fn tell_journal<I: Io>(&mut self, io: &mut I) {
+        if self.meter.journal.is_some() {
+            self.tell_noted(io);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_noted<I: Io>(&mut self, io: &mut I) {
+        let noted = self.meter.journal.as_mut().map(|journal| journal.take());
+        for mut event in noted.into_iter().flatten() {
+            let conn = event.conn.filter(|conn| self.conns.is_current(*conn));
+            let named = conn.and_then(|conn| self.conns.address_of(conn.slot, io));
+            event.address = named.or(event.address);
+            io.client_event(&event);
+        }
+    }
+}
+
+impl<P: ProtocolTypes> Connections<P> {
+    /// The address as it is shown: a trusted proxy's word, or the peer's.
+    pub(crate) fn address_of<I: Io>(&self, slot: u32, io: &I) -> Option<IpAddr> {
+        let link = self.get(slot).link;
+        self.relayed(slot).or_else(|| io.peer(link))
+    }
+}

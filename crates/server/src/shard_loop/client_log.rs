@@ -1,0 +1,106 @@
+//! The log of clients: a line at `debug`, of the target [`TARGET`], for each thing that happens to one (`--log info,clients=debug`).
+//!
+//! Where the log does not want that level there is no [`ClientLog`], and the shard notes nothing.
+
+use std::sync::Arc;
+
+use crore_broker::{ClientEvent, EventKind, ShardId};
+use tracing::Level;
+
+use crate::settings::log::ClientFilter;
+
+/// What `--log` names these lines by.
+const TARGET: &str = "clients";
+
+/// Writes the lines of one shard's clients.
+pub struct ClientLog {
+    shard: ShardId,
+    /// Whose; empty for all.
+    of: Arc<[ClientFilter]>,
+}
+
+impl ClientLog {
+    /// That of a shard, if the log wants it.
+    pub fn wanted(shard: ShardId, of: &Arc<[ClientFilter]>) -> Option<ClientLog> {
+        let of = Arc::clone(of);
+        tracing::enabled!(target: TARGET, Level::DEBUG).then_some(ClientLog { shard, of })
+    }
+
+    /// Writes the line of an event.
+    pub fn write(&self, event: &ClientEvent) {
+        if let EventKind::Dropped(count) = event.what {
+            tracing::debug!(target: TARGET, count, "events of clients were dropped: too many at once");
+            return;
+        }
+        if !self.of.is_empty() && !self.of.iter().any(|filter| is_of(event, filter)) {
+            return;
+        }
+        let connection = event.conn.map(|conn| {
+            tracing::field::display(format!("{}-{}-{}", self.shard, conn.slot, conn.generation))
+        });
+        let address = event
+            .address
+            .map(|ip| tracing::field::display(ip.to_canonical()));
+        let text =
+            |text: &'_ str| (!text.is_empty()).then(|| tracing::field::display(text.to_string()));
+        let (user, client) = (text(&event.user), text(&event.client_id));
+        let detail = text(&event.detail);
+        match event.what {
+            EventKind::Connected => {
+                tracing::debug!(target: TARGET, connection, address, "connected");
+            }
+            EventKind::SessionOpened => {
+                tracing::debug!(target: TARGET, connection, address, user, client, "MQTT session opened");
+            }
+            EventKind::Subscribed => {
+                tracing::debug!(target: TARGET, connection, address, user, client, topic = detail, "subscribed");
+            }
+            EventKind::Refused => {
+                tracing::debug!(target: TARGET, connection, address, user, client, reason = detail, "refused");
+            }
+            EventKind::Disconnected => {
+                tracing::debug!(target: TARGET, connection, address, user, client, reason = detail, "disconnected");
+            }
+            EventKind::Dropped(_) => {}
+        }
+    }
+}
+
+fn is_of(event: &ClientEvent, filter: &ClientFilter) -> bool {
+    match filter {
+        ClientFilter::User(user) => **user == *event.user,
+        ClientFilter::Address(ip) => event.address.is_some_and(|from| from.to_canonical() == *ip),
+        ClientFilter::Client(id) => **id == *event.client_id,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filter_selects_by_user_address_in_either_form_and_client_id() {
+        let event = ClientEvent {
+            what: EventKind::Subscribed,
+            conn: None,
+            address: Some("::ffff:10.0.0.7".parse().unwrap()),
+            user: "ann".into(),
+            client_id: "sensor-7".into(),
+            detail: "news".into(),
+        };
+        for (filter, is) in [
+            ("user=ann", true),
+            ("user=an", false),
+            ("address=10.0.0.7", true),
+            ("address=::ffff:10.0.0.7", true),
+            ("address=10.0.0.8", false),
+            ("client=sensor-7", true),
+            ("client=sensor", false),
+        ] {
+            assert_eq!(is_of(&event, &filter.parse().unwrap()), is, "{filter}");
+        }
+        for wrong in ["ann", "user=", "address=here", "name=ann", ""] {
+            assert!(wrong.parse::<ClientFilter>().is_err(), "{wrong}");
+        }
+    }
+}

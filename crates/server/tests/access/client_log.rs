@@ -1,0 +1,155 @@
+//! The log of clients: a line for each thing that happens to one, of the clients that the settings choose, where the level is `debug`.
+
+use std::net::Shutdown;
+
+use crore_wire::mqtt::{Packet, ReasonCode, Version, encode};
+use serde_json::Value;
+
+use crate::support::Server;
+use crate::support::broker::Broker;
+use crate::support::http::once;
+use crate::support::mqtt::{self as packets, plain};
+use crate::support::stream::Stream;
+use crate::users::{basic, entry};
+
+const WANTED: [(&str, &str); 1] = [("RUST_LOG", "info,clients=debug")];
+
+/// A server with a user `ann`, and some rights for everybody.
+fn start(log: &str, environment: &[(&str, &str)]) -> Broker {
+    let everybody = "[access.anonymous]\nsubscribe = ['news']\n";
+    let settings = format!("{log}[access]\n{everybody}{}", entry("ann", "right"));
+    Broker::Crore(Server::with_environment(&settings, environment))
+}
+
+/// Clients do one thing of each kind and leave; returns the log when the server has ended.
+fn visit(broker: Broker) -> String {
+    let server = broker.server();
+    let ann = basic("ann", "right");
+    let stream = Stream::open(server, "/sub/doors/a", &[("Authorization", &ann)]);
+    let wrong = [("Authorization", &*basic("ann", "wrong"))];
+    assert_eq!(
+        once(server, "POST", "/pub/doors/a", &wrong, "x").status,
+        401
+    );
+    let denied = once(
+        server,
+        "POST",
+        "/pub/elsewhere",
+        &[("Authorization", &ann)],
+        "x",
+    );
+    assert_eq!(denied.status, 403);
+    let mut client = packets::Conn::open(&broker, Version::V5);
+    let mut connect = plain(Version::V5, "sensor-7");
+    (connect.user_name, connect.password) = (Some("ann"), Some(&b"right"[..]));
+    assert!(!client.connect(&connect));
+    assert_eq!(client.subscribe("doors/+", 1), ReasonCode::GRANTED_QOS_1);
+    assert_eq!(client.subscribe("cellar", 0), ReasonCode::NOT_AUTHORIZED);
+    let mut bad = packets::Conn::open(&broker, Version::V5);
+    let mut connect = plain(Version::V5, "sensor-8");
+    (connect.user_name, connect.password) = (Some("ann"), Some(&b"wrong"[..]));
+    bad.write(|out| encode::connect(out, &connect));
+    assert!(matches!(bad.packet().packet(), Packet::ConnAck(_)));
+    let _ = stream.conn.stream().shutdown(Shutdown::Both);
+    drop((stream, client, bad));
+    // Each of them has left.
+    server.await_subscribers("doors/a", 0);
+    let Broker::Crore(server) = broker else {
+        unreachable!("it is ours");
+    };
+    server.stop()
+}
+
+/// The lines of clients that have all of these words.
+fn lines<'l>(log: &'l str, words: &[&str]) -> Vec<&'l str> {
+    log.lines()
+        .filter(|line| line.contains("DEBUG") && words.iter().all(|word| line.contains(word)))
+        .collect()
+}
+
+#[test]
+fn each_thing_that_happens_to_a_client_is_a_line_with_who_it_is() {
+    let log = visit(start("", &WANTED));
+    for words in [
+        &[
+            "subscribed",
+            "address=127.0.0.1",
+            "user=ann",
+            "topic=doors/a",
+        ][..],
+        &["refused", "reason=", "password"],
+        &["refused", "user=ann", "reason=", "publish"],
+        &[
+            "MQTT session opened",
+            "address=127.0.0.1",
+            "user=ann",
+            "client=sensor-7",
+        ],
+        &["subscribed", "user=ann", "client=sensor-7", "topic=doors/+"],
+        &[
+            "refused",
+            "client=sensor-7",
+            "reason=SUBSCRIBE: Not authorized: cellar",
+        ],
+        &["refused", "reason=CONNECT: Bad User Name or Password"],
+        &["disconnected", "user=ann", "client=sensor-7", "reason="],
+    ] {
+        assert_eq!(lines(&log, words).len(), 1, "{words:?} in\n{log}");
+    }
+    assert!(
+        lines(&log, &[])
+            .iter()
+            .all(|line| line.contains("address=127.0.0.1")),
+        "{log}"
+    );
+    // Each connection comes and goes.
+    let (came, went) = (lines(&log, &[" connected "]), lines(&log, &[" disconnected "]));
+    assert!(came.len() >= 5, "{log}");
+    assert_eq!(came.len(), went.len(), "{log}");
+}
+
+#[test]
+fn at_the_usual_level_nothing_is_said_of_single_clients() {
+    let log = visit(start("", &[]));
+    assert!(!log.contains("DEBUG") && !log.contains("sensor-7"), "{log}");
+}
+
+#[test]
+fn settings_choose_whose_lines_the_log_has() {
+    for (chosen, has, has_not) in [
+        ("client=sensor-7", "topic=doors/+", "topic=doors/a"),
+        ("user=ann", "topic=doors/a", " connected "),
+        ("address=::ffff:127.0.0.1", " connected ", "user=bob"),
+        ("address=127.0.0.9", "", " connected "),
+    ] {
+        let log = visit(start(&format!("[log]\nclients = ['{chosen}']\n"), &WANTED));
+        let found = lines(&log, &[]);
+        assert!(
+            found.iter().any(|line| line.contains(has)) || has.is_empty(),
+            "{chosen}: {log}"
+        );
+        assert!(
+            !found.iter().any(|line| line.contains(has_not)),
+            "{chosen}: {log}"
+        );
+    }
+}
+
+#[test]
+fn lines_are_objects_for_programs() {
+    let log = visit(start("[log]\nformat = 'json'\n", &WANTED));
+    let each = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut found =
+        each.filter(|line| line["message"] == "subscribed" && line["client"] == "sensor-7");
+    let line = found.next().unwrap_or_else(|| panic!("{log}"));
+    assert_eq!(
+        (&line["level"], &line["topic"]),
+        (&"DEBUG".into(), &"doors/+".into())
+    );
+    assert_eq!(
+        (&line["user"], &line["address"]),
+        (&"ann".into(), &"127.0.0.1".into())
+    );
+}
