@@ -15,9 +15,10 @@ install -D -m 755 "$program" "$root/crore"
 strip --strip-debug "$root/crore" 2>/dev/null || true
 install -D -m 644 "$here/packaging/systemd/crore.service" "$root/systemd/crore.service"
 install -D -m 644 "$here/packaging/crore.toml" "$root/systemd/crore.toml"
-install -d "$root/docs" "$root/examples" "$root/completions" "$root/man/man1"
-cp -R "$here"/docs/*.md "$here"/docs/crore.example.toml "$here"/docs/crore.schema.json "$here"/docs/proxies "$root/docs/"
-cp -R "$here"/examples/quickstart "$here"/examples/grafana "$here"/examples/prometheus "$root/examples/"
+install -d "$root/docs" "$root/completions" "$root/man/man1"
+cp -R "$here"/docs/*.md "$here"/docs/crore.example.toml "$here"/docs/crore.schema.json "$here"/docs/proxies "$here"/docs/console \
+    "$here"/docs/pictures "$root/docs/"
+cp -R "$here"/examples "$root/"
 cp "$here"/README.md "$here"/CHANGELOG.md "$here"/LICENSE-* "$root/"
 "$program" man "$root/man/man1"
 "$program" completions bash >"$root/completions/crore.bash"

@@ -13,12 +13,17 @@ chmod 755 "$root"
 install -D -m 755 "$program" "$root/usr/bin/crore"
 strip --strip-debug "$root/usr/bin/crore" 2>/dev/null || true
 install -D -m 644 "$here/packaging/systemd/crore.service" "$root/usr/lib/systemd/system/crore.service"
+# It will hold secrets. dpkg knows no user of ours yet, so postinst gives the file to the group crore.
 install -D -m 640 "$here/packaging/crore.toml" "$root/etc/crore/crore.toml"
 chmod 755 "$root/etc/crore"
-chmod 644 "$root/etc/crore/crore.toml"
-for page in "$here"/docs/*.md "$here"/docs/crore.example.toml "$here"/docs/crore.schema.json "$here"/LICENSE-*; do
-    install -D -m 644 "$page" "$root/usr/share/doc/crore/$(basename "$page")"
-done
+# The pages for users with the files that they name; what is about the source stays there.
+doc=$root/usr/share/doc/crore
+install -d "$doc"
+cp -R "$here"/docs/*.md "$here"/docs/crore.example.toml "$here"/docs/crore.schema.json "$here"/docs/proxies "$here"/docs/console \
+    "$here"/docs/pictures "$here"/examples "$here"/LICENSE-* "$doc/"
+sed -i 's|](\.\./examples/|](examples/|g' "$doc"/*.md
+find "$doc" -name '*.md' -path '*/examples/*' -exec sed -i 's|](\.\./\.\./docs/|](../../|g' {} +
+chmod -R u=rwX,go=rX "$doc"
 "$program" man "$root/usr/share/man/man1"
 gzip -9n "$root"/usr/share/man/man1/*
 install -d "$root/usr/share/bash-completion/completions" "$root/usr/share/zsh/vendor-completions" \

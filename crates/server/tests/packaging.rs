@@ -248,16 +248,19 @@ fn the_debian_package_has_the_program_its_unit_settings_and_pages() {
     for wanted in CONTENT {
         let file = files.iter().find(|file| file[5] == wanted);
         let file = file.unwrap_or_else(|| panic!("no {wanted} in\n{listed}"));
-        let mode = if wanted.contains("/bin/") {
-            "-rwxr-xr-x"
-        } else {
-            "-rw-r--r--"
+        let mode = match wanted {
+            "./usr/bin/crore" => "-rwxr-xr-x",
+            // It will hold secrets; `postinst` gives it to the group of the server.
+            "./etc/crore/crore.toml" => "-rw-r-----",
+            _ => "-rw-r--r--",
         };
         assert_eq!(file[..2], [mode, "root/root"], "{wanted}");
     }
     // The scripts of the installation, the removal, and the purge, which takes the state along.
     for (script, part) in [
         ("postinst", "adduser"),
+        ("postinst", "chown root:crore \"$settings\""),
+        ("postinst", "chmod 640 \"$settings\""),
         ("prerm", "disable"),
         ("postrm", "purge"),
     ] {
@@ -275,6 +278,34 @@ fn the_debian_package_has_the_program_its_unit_settings_and_pages() {
     assert!(unit.contains("ExecStart=/usr/bin/crore serve --config /etc/crore/crore.toml\n"));
     let settings = format!("{root}/etc/crore/crore.toml");
     run(program(), &["serve", "--check", "--config", &settings]);
+    assert_eq!(
+        missing_files(&format!("{root}/usr/share/doc/crore")),
+        [""; 0]
+    );
+}
+
+/// The files that the pages in this directory, or those of examples in it, link to and that are not there, but for those that are about the source.
+fn missing_files(directory: &str) -> Vec<String> {
+    let about_the_source = ["internals/", "benchmarks/", "CONTRIBUTING.md", "packaging/"];
+    let of_the_root = ["../README.md", "../CHANGELOG.md"];
+    let mut missing = Vec::new();
+    let pages = run("find", &[directory, "-name", "*.md"]);
+    assert!(pages.contains("/RECIPES.md"), "{pages}");
+    for page in pages.lines() {
+        let text = std::fs::read_to_string(page).expect("a page");
+        let links = text.split("](").skip(1);
+        for link in links.filter_map(|rest| rest.split([')', '#']).next()) {
+            let is_left_out = link.contains("://")
+                || link.starts_with("mailto:")
+                || of_the_root.contains(&link)
+                || about_the_source.iter().any(|part| link.contains(part));
+            let file = Path::new(page).parent().expect("it").join(link);
+            if !is_left_out && !file.exists() {
+                missing.push(format!("{page}: {link}"));
+            }
+        }
+    }
+    missing
 }
 
 /// Files of the archive.
@@ -316,6 +347,7 @@ fn archive_has_the_program_its_pages_and_a_right_checksum() {
         assert!(Path::new(&file(wanted)).is_file(), "{wanted}");
     }
     assert_eq!(run(&file("crore"), &["--version"]), version);
+    assert_eq!(missing_files(&file("docs")), [""; 0]);
 }
 
 #[test]

@@ -373,6 +373,57 @@ mod tests {
         assert_eq!(unknown, [""; 0]);
     }
 
+    /// The words of a query or a legend that stand for labels: those after `by`, before a comparison, and in braces.
+    fn labels_of(text: &str) -> Vec<String> {
+        let after = |mark: &str, end: char| -> Vec<String> {
+            let parts = text.split(mark).skip(1);
+            parts
+                .filter_map(|rest| rest.split(end).next())
+                .flat_map(|list| list.split(','))
+                .map(|label| label.split(['=', '!']).next().unwrap_or_default().trim().into())
+                .collect()
+        };
+        let in_legend = text.contains("{{");
+        if in_legend {
+            return after("{{", '}');
+        }
+        [after("by (", ')'), after("{", '}')].concat()
+    }
+
+    #[test]
+    fn dashboard_has_panels_of_cluster_sessions_and_refusals_and_all_its_labels_exist() {
+        let page = document("examples/grafana/crore.json");
+        let dashboard: serde_json::Value = serde_json::from_str(&page).expect("JSON");
+        let panels = dashboard["panels"].as_array().expect("panels");
+        let mut shown = BTreeSet::new();
+        for panel in panels {
+            for target in panel["targets"].as_array().expect("targets") {
+                let text = |key: &str| target[key].as_str().expect("text");
+                let (query, legend) = (text("expr"), text("legendFormat"));
+                let of: Vec<Metric> = rows::all()
+                    .filter(|metric| query.contains(metric.name))
+                    .collect();
+                assert!(!of.is_empty(), "{query}");
+                shown.extend(of.iter().map(|metric| metric.name));
+                for label in [labels_of(query), labels_of(legend)].concat() {
+                    let exists = ["job", "instance", "le"].contains(&&*label)
+                        || of.iter().any(|it| it.labels.split(", ").any(|of| of == label));
+                    assert!(exists, "{}: {label} in {query} {legend}", panel["title"]);
+                }
+            }
+        }
+        for wanted in [
+            "crore_cluster_nodes",
+            "crore_cluster_lag",
+            "crore_cluster_hears",
+            "crore_sessions",
+            "crore_refusals_total",
+            "crore_denied_requests_total",
+        ] {
+            assert!(shown.contains(wanted), "{wanted}");
+        }
+    }
+
     #[test]
     fn help_is_plain_text_without_links() {
         let metric = row(

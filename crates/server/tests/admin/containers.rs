@@ -1,4 +1,4 @@
-//! The files of `examples/containers` and the Ingress of `docs/proxies`. Their ports, users, paths and times fit the image and the settings, and the server serves with
+//! The files of `examples/containers` and the route of `docs/proxies/gateway.yaml`. Their ports, users, paths and times fit the image and the settings, and the server serves with
 //! the settings in them and answers the probes as they are declared.
 //!
 //! Deliberately not here: Docker and Kubernetes themselves.
@@ -160,8 +160,8 @@ fn compose_file_fits_the_image_and_its_settings() {
 
 #[test]
 fn kubernetes_file_fits_the_image_and_its_settings() {
-    let [secret, set, service] = &documents("kubernetes.yaml")[..] else {
-        panic!("a Secret, a StatefulSet and a Service");
+    let [secret, set, service, pods] = &documents("kubernetes.yaml")[..] else {
+        panic!("a Secret, a StatefulSet, a Service for clients and one for the names of pods");
     };
     let settings = Settings::new(text(secret, "/stringData/crore.toml"));
     let pod = &set["spec"]["template"]["spec"];
@@ -195,12 +195,25 @@ fn kubernetes_file_fits_the_image_and_its_settings() {
     );
     let labels = &set["spec"]["template"]["metadata"]["labels"];
     assert_eq!(&set["spec"]["selector"]["matchLabels"], labels);
-    assert_eq!(&service["spec"]["selector"], labels);
-    assert_eq!(set["spec"]["serviceName"], service["metadata"]["name"]);
-    assert_eq!(
-        text(service, "/spec/ports/0/targetPort"),
-        text(container, "/ports/0/name")
-    );
+    for service in [service, pods] {
+        assert_eq!(&service["spec"]["selector"], labels);
+    }
+    // A StatefulSet takes the names of its pods from a Service without an address.
+    assert_eq!(set["spec"]["serviceName"], pods["metadata"]["name"]);
+    assert_eq!(text(pods, "/spec/clusterIP"), "None");
+    for (service, port) in [(service, 0), (pods, 1)] {
+        let number_of = |value: &Value| value.as_u64().expect("a number");
+        let at = &service["spec"]["ports"][0];
+        let of_container = &container["ports"][port];
+        assert_eq!(at["targetPort"], of_container["name"]);
+        assert_eq!(number_of(&at["port"]), number_of(&of_container["containerPort"]));
+    }
+    // What the Pod Security Standard `restricted` wants.
+    let (of_pod, of_container) = (&pod["securityContext"], &container["securityContext"]);
+    assert_eq!(text(of_pod, "/seccompProfile/type"), "RuntimeDefault");
+    assert_eq!(of_pod["runAsNonRoot"], true);
+    assert_eq!(of_container["allowPrivilegeEscalation"], false);
+    assert_eq!(text(of_container, "/capabilities/drop/0"), "ALL");
     // A kubelet asks by the pod's address.
     let server = settings.serve();
     let host = format!("Host: 10.1.2.3:{}\r\n", settings.admin);
@@ -218,21 +231,34 @@ fn kubernetes_file_fits_the_image_and_its_settings() {
     assert_eq!(raw(server.admin(), "GET /metrics", &host, None).status, 403);
 }
 
-/// It leads the paths of clients to the Service of `kubernetes.yaml`.
+/// It leads the paths of clients to the Service of `kubernetes.yaml`, and ends no stream.
 #[test]
-fn ingress_leads_to_the_service_of_the_kubernetes_file() {
-    let ingress = &at_path("docs/proxies/ingress.yaml")[0];
-    let service = documents("kubernetes.yaml").pop().expect("a Service");
-    let rule = &ingress["spec"]["rules"][0];
-    assert_eq!(rule["host"], ingress["spec"]["tls"][0]["hosts"][0]);
-    let paths = rule["http"]["paths"].as_array().expect("paths");
-    for path in paths {
-        let to = &path["backend"]["service"];
-        assert_eq!(to["name"], service["metadata"]["name"]);
-        assert_eq!(to["port"]["name"], service["spec"]["ports"][0]["name"]);
-        assert_eq!(path["pathType"], "Prefix");
-    }
-    let named: Vec<&str> = paths.iter().map(|path| text(path, "/path")).collect();
+fn gateway_leads_to_the_service_of_the_kubernetes_file() {
+    let [gateway, route] = &at_path("docs/proxies/gateway.yaml")[..] else {
+        panic!("a Gateway and an HTTPRoute");
+    };
+    let services = documents("kubernetes.yaml");
+    let service = services.iter().find(|it| it["kind"] == "Service");
+    let service = service.expect("a Service for clients");
+    assert_eq!(
+        route["spec"]["parentRefs"][0]["name"],
+        gateway["metadata"]["name"]
+    );
+    let host = &gateway["spec"]["listeners"][0]["hostname"];
+    assert_eq!(&route["spec"]["hostnames"][0], host);
+    let rule = &route["spec"]["rules"][0];
+    let to = &rule["backendRefs"][0];
+    assert_eq!(to["name"], service["metadata"]["name"]);
+    assert_eq!(to["port"], service["spec"]["ports"][0]["port"]);
+    assert_eq!(text(rule, "/timeouts/request"), "0s");
+    let matches = rule["matches"].as_array().expect("matches");
+    let named: Vec<&str> = matches
+        .iter()
+        .map(|one| {
+            assert_eq!(text(one, "/path/type"), "PathPrefix");
+            text(one, "/path/value")
+        })
+        .collect();
     let defaults: Table = project("docs/crore.example.toml")
         .parse()
         .expect("settings");
