@@ -282,6 +282,32 @@ fn the_debian_package_has_the_program_its_unit_settings_and_pages() {
         missing_files(&format!("{root}/usr/share/doc/crore")),
         [""; 0]
     );
+    // What the recipes copy from the package and to its places.
+    let recipes = std::fs::read_to_string(project("docs/RECIPES.md")).expect("the page");
+    let named = recipes.split(|c: char| c.is_whitespace() || c == '`');
+    let of_package: Vec<&str> = named
+        .filter(|word| {
+            word.starts_with("/usr/share/doc/crore/") || *word == "/etc/crore/crore.toml"
+        })
+        .collect();
+    assert!(of_package.len() >= 4, "{of_package:?}");
+    for path in of_package {
+        assert!(Path::new(&format!("{root}{path}")).is_file(), "{path}");
+    }
+}
+
+#[test]
+fn settings_of_the_production_server_are_taken() {
+    let scratch = Scratch::new("production");
+    let text = std::fs::read_to_string(project("examples/production/crore.toml")).expect("it");
+    assert!(text.contains("file = \"secret.txt\""));
+    let here = text.replace("/var/lib/crore/state", &scratch.path("state"));
+    assert_ne!(here, text);
+    let here = here.replace("127.0.0.1:8800", "127.0.0.1:0");
+    let file = scratch.path("crore.toml");
+    std::fs::write(&file, here).expect("a file");
+    std::fs::write(scratch.path("secret.txt"), "0123456789abcdef".repeat(4)).expect("a file");
+    run(program(), &["serve", "--check", "--config", &file]);
 }
 
 /// The files that the pages in this directory, or those of examples in it, link to and that are not there, but for those that are about the source.

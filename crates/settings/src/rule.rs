@@ -161,6 +161,9 @@ pub struct Rule {
     pub concurrency: Concurrency,
     /// Subscribing does not create the topic: 403 until its first message.
     pub publisher_creates: bool,
+    /// Messages have the name of the user who published them, set by the server: the `sub` of a token, or the user of a password
+    /// ([where subscribers find it](PROTOCOLS.md#the-publisher-of-a-message)).
+    pub publisher: bool,
     /// How long a long-poll waits; 0 means without end.
     #[default(30)]
     #[schemars(range(max = MAX_WAIT_S))]

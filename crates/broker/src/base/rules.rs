@@ -27,6 +27,7 @@ pub struct Rules {
     all: Vec<Rule>,
     bound_outboxes: bool,
     count_waiting: bool,
+    name_publishers: bool,
 }
 
 impl Rules {
@@ -53,6 +54,7 @@ impl Rules {
         Rules {
             bound_outboxes: all.iter().any(|rule| rule.bounds_outboxes()),
             count_waiting: all.iter().any(|rule| rule.outbox_messages > 0),
+            name_publishers: all.iter().any(|rule| rule.publisher),
             all,
         }
     }
@@ -65,6 +67,18 @@ impl Rules {
     /// Whether any rule bounds how many messages wait for a connection.
     pub fn count_waiting(&self) -> bool {
         self.count_waiting
+    }
+
+    /// Whether any rule has messages name the user who published them.
+    pub fn name_publishers(&self) -> bool {
+        self.name_publishers
+    }
+
+    /// Whether messages of this topic name the user who published them. Each rule that is compared is work, which `steps` count.
+    pub fn names_publisher(&self, name: &[u8], steps: &Steps) -> bool {
+        let number = self.number_for(name);
+        steps.add(usize::from(number) / FILTERS_PER_STEP);
+        self.get(number).publisher
     }
 
     /// The number of the rule that governs this topic.

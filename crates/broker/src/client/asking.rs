@@ -11,8 +11,8 @@ use crate::base::pace::WARMED;
 use crate::client::parts::{Clients, Context, Lanes, Matching, Subscriptions, Work};
 use crate::client::types::ProtocolTypes;
 use crate::home::{Home, HomeContext};
-use crate::mail::message::{Publish, Retry};
-use crate::mail::{Answer, Ask, Attach, Fact, Outcome, ReplyTo, Span, Verb};
+use crate::mail::message::{Headers, Publish, Retry};
+use crate::mail::{Answer, Ask, Attach, Fact, Outcome, ReplyTo, Span, Verb, properties};
 
 impl Lanes {
     /// Puts a request into the lane to a home.
@@ -48,7 +48,32 @@ impl Lanes {
     }
 }
 
-/// Publishes a client's message. The outcome comes at once where `home`, that of this shard, can publish it at once, else as a tell.
+/// Publishes the message of this connection's client, with the name of its user where the topic's rule wants that. The rest as in [`publish`].
+pub(crate) fn publish_as<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    home: &mut Option<Home>,
+    slot: u32,
+    to: ShardId,
+    message: &Publish<'_>,
+    answer: Answer,
+) -> Option<Outcome> {
+    let attributes = message.headers.attributes;
+    let Some(attributes) = clients.with_publisher(slot, message.name, attributes) else {
+        return publish(clients, subs, home, to, message, answer);
+    };
+    let headers = Headers {
+        attributes: &attributes[..],
+        ..message.headers
+    };
+    let named = Publish {
+        headers,
+        ..*message
+    };
+    publish(clients, subs, home, to, &named, answer)
+}
+
+/// Publishes a message. The outcome comes at once where `home`, that of this shard, can publish it at once, else as a tell.
 pub(crate) fn publish<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
@@ -141,6 +166,32 @@ pub(crate) fn ask_verb<P: ProtocolTypes>(
         answer: Answer::Full(to),
         client,
     });
+}
+
+impl<P: ProtocolTypes> Clients<P> {
+    /// The attributes of a message of this connection's client with the name of its user; none where the topic's rule does not want it, or
+    /// the client is anonymous.
+    #[inline]
+    pub(crate) fn with_publisher(
+        &self,
+        slot: u32,
+        name: &[u8],
+        attributes: &[u8],
+    ) -> Option<Vec<u8>> {
+        match self.ctx.world.rules.name_publishers() {
+            true => self.name_publisher(slot, name, attributes),
+            false => None,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn name_publisher(&self, slot: u32, name: &[u8], attributes: &[u8]) -> Option<Vec<u8>> {
+        let (grants, _) = self.conns.identities.get(slot)?;
+        let user = Some(grants.user()).filter(|user| !user.is_empty())?;
+        let is_named = (self.ctx.world.rules).names_publisher(name, &self.meter.work.steps);
+        is_named.then(|| properties::with_publisher(attributes, user))
+    }
 }
 
 impl Subscriptions {

@@ -2,12 +2,13 @@
 //! there: user properties are `Crore-Property: name=value` headers in HTTP.
 //!
 //! Invariants: attributes are the publisher's number ([`ORIGIN_BYTES`]), then properties as in a packet; all that is
-//! sent later is checked on receipt, except for characters that only some transports forbid.
+//! sent later is checked on receipt, except for characters that only some transports forbid. The property [`PUBLISHER`] is the server's own:
+//! one that a client sends is left out.
 
 use alloc::vec::Vec;
 
 use crore_wire::http::is_field_value;
-use crore_wire::mqtt::{Properties, PropertyBuf};
+use crore_wire::mqtt::{Properties, PropertyBuf, USER_PROPERTIES_MAX};
 
 use crate::mail::{Frames, ORIGIN_BYTES, Record};
 
@@ -19,6 +20,14 @@ pub const LEFT_OUT: &str = "Crore-Properties-Left-Out";
 pub const KEY: &str = "crore-key";
 /// The user property that stands for a message's event name.
 pub const EVENT: &str = "crore-event";
+/// The user property that names the user who published the message (`rule.publisher`).
+pub const PUBLISHER: &str = "crore-publisher";
+/// The field of HTTP for the same.
+pub const PUBLISHER_HEADER: &str = "Crore-Publisher";
+/// User properties that a client's message has at most. One more is the server's, [`PUBLISHER`].
+pub const OF_CLIENT_MAX: usize = USER_PROPERTIES_MAX - 1;
+/// Bytes of the attributes that a client's message has at most; the rest is room for [`PUBLISHER`], with a name of 255 bytes.
+pub const OF_CLIENT_BYTES_MAX: usize = u16::MAX as usize - 5 - PUBLISHER.len() - 255;
 /// Bytes of [`HEADER`] lines in one answer at most. An answer's other fields have at most about 1.5 KiB, and proxies and clients often
 /// take no head of more than 4 KiB (nginx: `proxy_buffer_size`, a page of memory).
 pub const HEADERS_BYTES_MAX: usize = 2 << 10;
@@ -29,14 +38,21 @@ pub const HEADERS_BYTES_MAX: usize = 2 << 10;
 /// The defect of a malformed property.
 pub fn from_headers<'a>(headers: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u8>, &'static str> {
     let mut set = PropertyBuf::new();
+    let mut count = 0;
     for header in headers {
         let text = core::str::from_utf8(header).map_err(|_| "Crore-Property is not UTF-8")?;
         let (name, value) = text
             .split_once('=')
             .filter(|(name, _)| !name.is_empty())
             .ok_or("Crore-Property takes name=value")?;
-        set.user_property(name, value)
-            .map_err(|_| "at most 128 Crore-Property headers are taken")?;
+        if name == PUBLISHER {
+            continue;
+        }
+        count += 1;
+        let added = set.user_property(name, value);
+        if count > OF_CLIENT_MAX || added.is_err() {
+            return Err("at most 127 Crore-Property headers are taken");
+        }
     }
     let set = set.properties();
     if set.is_empty() {
@@ -48,13 +64,38 @@ pub fn from_headers<'a>(headers: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u
     Ok(attributes)
 }
 
-/// The user properties of a message in their order, but for those that stand for its key and its event name.
+/// The attributes with the name of the user who published the message. It stands first: of a message with as many properties as MQTT takes,
+/// another one is left out.
+pub fn with_publisher(attributes: &[u8], user: &str) -> Vec<u8> {
+    let (origin, rest) = match attributes.split_at_checked(ORIGIN_BYTES) {
+        Some(parts) => parts,
+        None => (&[0; ORIGIN_BYTES][..], &[][..]),
+    };
+    let mut all = Vec::from(origin);
+    let mut set = PropertyBuf::new();
+    // The name of a user has at most 255 bytes: it fits.
+    if set.user_property(PUBLISHER, user).is_ok() {
+        let own = set.properties();
+        own.iter().for_each(|(_, item)| all.extend_from_slice(item));
+    }
+    all.extend_from_slice(rest);
+    all
+}
+
+/// The name of the user who published the message, or empty.
+pub fn publisher<'f>(frames: &'f Frames, record: &Record) -> &'f [u8] {
+    let set = Properties::stored(frames.properties(record));
+    let mut found = set.user_properties().filter(|(name, _)| *name == PUBLISHER);
+    found.next().map_or(&b""[..], |(_, user)| user.as_bytes())
+}
+
+/// The user properties of a message in their order, but for those that stand for its key, its event name and its publisher.
 pub fn of_user<'f>(
     frames: &'f Frames,
     record: &Record,
 ) -> impl Iterator<Item = (&'f str, &'f str)> + use<'f> {
     let set = Properties::stored(frames.properties(record));
-    let others = |(name, _): &(&str, &str)| *name != KEY && *name != EVENT;
+    let others = |(name, _): &(&str, &str)| ![KEY, EVENT, PUBLISHER].contains(name);
     set.user_properties().filter(others)
 }
 

@@ -13,7 +13,7 @@ use crore_wire::{json, sse};
 use crate::base::position::write_decimal;
 use crate::client::row::{Row, State};
 use crate::client::run::Encodings;
-use crate::mail::properties::of_user;
+use crate::mail::properties::{of_user, publisher};
 use crate::mail::{Frames, Record};
 use crate::protocol::http::options::{DEFLATE, ENVELOPE, HTTP10, META};
 use crate::protocol::mqtt::plain;
@@ -153,6 +153,10 @@ impl Message<'_> {
                 if !frames.key(record).is_empty() {
                     meta_line(&mut out.own, b"key", frames.key(record));
                 }
+                let publisher = publisher(frames, record);
+                if !publisher.is_empty() {
+                    meta_line(&mut out.own, b"publisher", publisher);
+                }
                 out.own.push(b'\n');
                 self.data(out);
                 let opcode = match record.binary {
@@ -244,6 +248,7 @@ impl Message<'_> {
             (&b",\"content_type\":"[..], frames.content_type(record)),
             (b",\"event\":", frames.event(record)),
             (b",\"key\":", frames.key(record)),
+            (b",\"publisher\":", publisher(frames, record)),
         ] {
             if !value.is_empty() && core::str::from_utf8(value).is_ok() {
                 own.extend_from_slice(name);

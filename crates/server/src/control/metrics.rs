@@ -380,7 +380,14 @@ mod tests {
             parts
                 .filter_map(|rest| rest.split(end).next())
                 .flat_map(|list| list.split(','))
-                .map(|label| label.split(['=', '!']).next().unwrap_or_default().trim().into())
+                .map(|label| {
+                    label
+                        .split(['=', '!'])
+                        .next()
+                        .unwrap_or_default()
+                        .trim()
+                        .into()
+                })
                 .collect()
         };
         let in_legend = text.contains("{{");
@@ -407,7 +414,9 @@ mod tests {
                 shown.extend(of.iter().map(|metric| metric.name));
                 for label in [labels_of(query), labels_of(legend)].concat() {
                     let exists = ["job", "instance", "le"].contains(&&*label)
-                        || of.iter().any(|it| it.labels.split(", ").any(|of| of == label));
+                        || of
+                            .iter()
+                            .any(|it| it.labels.split(", ").any(|of| of == label));
                     assert!(exists, "{}: {label} in {query} {legend}", panel["title"]);
                 }
             }

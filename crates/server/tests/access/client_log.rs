@@ -103,7 +103,10 @@ fn each_thing_that_happens_to_a_client_is_a_line_with_who_it_is() {
         "{log}"
     );
     // Each connection comes and goes.
-    let (came, went) = (lines(&log, &[" connected "]), lines(&log, &[" disconnected "]));
+    let (came, went) = (
+        lines(&log, &[" connected "]),
+        lines(&log, &[" disconnected "]),
+    );
     assert!(came.len() >= 5, "{log}");
     assert_eq!(came.len(), went.len(), "{log}");
 }

@@ -18,6 +18,7 @@ mod matrix;
 mod operator;
 mod programs;
 mod proxies;
+mod publisher;
 mod reload;
 mod retries;
 mod revocations;

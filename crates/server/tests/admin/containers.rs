@@ -206,7 +206,10 @@ fn kubernetes_file_fits_the_image_and_its_settings() {
         let at = &service["spec"]["ports"][0];
         let of_container = &container["ports"][port];
         assert_eq!(at["targetPort"], of_container["name"]);
-        assert_eq!(number_of(&at["port"]), number_of(&of_container["containerPort"]));
+        assert_eq!(
+            number_of(&at["port"]),
+            number_of(&of_container["containerPort"])
+        );
     }
     // What the Pod Security Standard `restricted` wants.
     let (of_pod, of_container) = (&pod["securityContext"], &container["securityContext"]);

@@ -72,17 +72,15 @@ impl Front {
         let site = with(site, "/etc/ssl/push.example.com.key", &at("own.key"));
         let site = with(site, "/var/www/html", &at("site"));
         std::fs::write(at("crore.conf"), site).expect("a file");
-        // The settings around it in Debian's nginx.conf, in a directory of ours.
+        // The settings around it, of the production server, in a directory of ours.
         let places: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|name| format!("{name}_temp_path {};\n", at(name)))
             .concat();
-        let main = format!(
-            "daemon off;\nmaster_process off;\npid {};\nerror_log {} info;\nevents {{}}\nhttp {{\naccess_log off;\n{places}\
-             types {{ text/html html; }}\ninclude {};\n}}\n",
-            at("pid"),
-            at("error.log"),
-            at("crore.conf")
-        );
+        let main = std::fs::read_to_string(project("examples/production/nginx.conf"));
+        let main = with(main.expect("a file"), "/run/nginx.pid", &at("pid"));
+        let main = with(main, "/var/log/nginx/", &at(""));
+        let main = with(main, "/etc/nginx/conf.d/*.conf", &at("crore.conf"));
+        let main = with(main, "http {\n", &format!("http {{\n{places}"));
         std::fs::write(at("nginx.conf"), main).expect("a file");
         let mut command = Command::new("/usr/sbin/nginx");
         command.args([
@@ -92,6 +90,8 @@ impl Front {
             &at("error.log"),
             "-c",
             &at("nginx.conf"),
+            "-g",
+            "daemon off; master_process off;",
         ]);
         Front::start(command, directory.clone(), port, directory.join("own.pem"))
     }

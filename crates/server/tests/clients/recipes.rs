@@ -190,6 +190,49 @@ fn a_chat_has_its_history_and_what_came_during_a_cut() {
     assert_eq!(page.texts("li"), all);
 }
 
+/// The content of a file that a recipe's commands wrote.
+fn token(recipe: &Recipe, name: &str) -> String {
+    let token = std::fs::read_to_string(recipe.path(name)).expect("a token");
+    token.trim().to_string()
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_chat_shows_the_user_of_the_token_as_the_author() {
+    let recipe = Recipe::named("Chat with verified names");
+    recipe.write("secret.txt", &"0123456789abcdef".repeat(4));
+    let server = recipe.server();
+    recipe.commands(&server);
+    let mut page = recipe.open(server.address(), &token(&recipe, "ann.token"));
+    page.expect("li", "^bob: I am ann$");
+    page.act(&json!({ "do": "fill", "at": "#text", "text": "hi bob" }));
+    page.act(&json!({ "do": "click", "at": "button" }));
+    page.expect("li:nth-child(2)", "^ann: hi bob$");
+    page.expect_no_complaints();
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn who_is_here_is_who_has_a_page_open() {
+    let recipe = Recipe::named("Who is here");
+    recipe.write("secret.txt", &"0123456789abcdef".repeat(4));
+    let server = recipe.server();
+    recipe.commands(&server);
+    let user = |name: &str| format!("{name}:{}", token(&recipe, &format!("{name}.token")));
+    let mut of_ann = recipe.open(server.address(), &user("ann"));
+    of_ann.expect("#here", "^ann$");
+    let mut of_bob = recipe.open(server.address(), &user("bob"));
+    of_bob.expect("li:nth-child(2)", "^(ann|bob)$");
+    of_ann.expect("li:nth-child(2)", "^bob$");
+    // With another name than its token's a page is not here.
+    let forged = user("bob").replace("bob:", "eve:");
+    let mut of_eve = recipe.open(server.address(), &forged);
+    of_eve.expect("li:nth-child(2)", "^(ann|bob)$");
+    drop((of_bob, of_eve));
+    of_ann.expect("#here", "^ann$");
+    assert_eq!(of_ann.texts("li"), json!(["ann"]));
+}
+
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn an_answer_from_python_is_whole_after_a_cut_and_a_reload() {

@@ -32,7 +32,7 @@ headers! {
     ours {
         "Crore-Key", "the message's [key](#latest-values): UTF-8, at most 255 bytes, no control characters. Subscribers read it as `Crore-Key` on long-poll, `key:` in `ws+meta.nchan`, `key` in envelopes; plain SSE and plain frames do not have it";
         "Crore-TTL", "whole seconds after which the message expires ([time to live](#time-to-live))";
-        "Crore-Property", "`name=value`, repeatable, at most 128: a user property for [MQTT](MQTT.md) clients. Envelopes have all of them in `properties`, long-poll as many as fit 2 KiB, in the same form";
+        "Crore-Property", "`name=value`, repeatable, at most 127: a user property for [MQTT](MQTT.md) clients. Envelopes have all of them in `properties`, long-poll as many as fit 2 KiB, in the same form";
         "Crore-Retain", "`true`: the message becomes the topic's [retained message](MQTT.md#retained-messages), which a new subscriber gets first. An empty message removes it";
     }
     foreign {
@@ -53,6 +53,7 @@ headers! {
         "Crore-Topic", "the topic, when there are several";
         "Crore-Event", "the event name";
         "Crore-Key", "the key";
+        "Crore-Publisher", "the user who [published](#the-publisher-of-a-message) it";
         "Crore-TTL", "the seconds that are left of the message's time to live";
         "Crore-Property", "a user property, one in each header, 2 KiB of them at most so that the head stays small";
         "Crore-Properties-Left-Out", "the number of other user properties; [envelopes](#envelopes) have all";

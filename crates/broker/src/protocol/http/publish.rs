@@ -12,7 +12,7 @@ use crore_wire::http::head::Head;
 
 use self::fields::{content_type, idempotency_key, retain, ttl_s};
 use crate::base::reason::Reason;
-use crate::client::asking::{ask_verb, publish};
+use crate::client::asking::{ask_verb, publish_as};
 use crate::client::row::State;
 use crate::home::Home;
 use crate::mail::fields::check_fields;
@@ -88,7 +88,7 @@ pub(crate) fn publish_one(
         retry,
         client: clients.conns.get(slot).client,
     };
-    match publish(clients, subs, home, at, &message, answer) {
+    match publish_as(clients, subs, home, slot, at, &message, answer) {
         Some(outcome) => {
             respond_outcome(clients, slot, &Pending::Publish, outcome);
             Flow::Next

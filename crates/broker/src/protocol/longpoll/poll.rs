@@ -348,6 +348,10 @@ fn message_head(
     if !frames.key(record).is_empty() {
         head = head.header("Crore-Key", frames.key(record));
     }
+    let publisher = properties::publisher(frames, record);
+    if !publisher.is_empty() {
+        head = head.header(properties::PUBLISHER_HEADER, publisher);
+    }
     let (lines, left_out) = properties::to_headers(frames, record);
     for property in &lines {
         head = head.header(properties::HEADER, property);

@@ -470,6 +470,7 @@ fn will(
     })?;
     let fields = Fields::of(&will.properties, will.payload, NO_CLIENT)
         .map_err(|fault| clients.meter.refused_fields("CONNECT", fault, name))?;
+    let named = clients.with_publisher(slot, name, &fields.attributes);
     Ok(Some(Box::new(Will {
         delay_s: will.properties.will_delay_interval_s(),
         topic: name.into(),
@@ -478,7 +479,7 @@ fn will(
             content_type: fields.content_type.into(),
             event: fields.event.into(),
             key: fields.key.into(),
-            attributes: fields.attributes.into(),
+            attributes: named.unwrap_or(fields.attributes).into(),
             ttl_s: will.properties.message_expiry_interval_s(),
             qos: will.qos.bits(),
             retain: will.retain,

@@ -16,7 +16,7 @@ use crate::home::Home;
 use crate::io::Io;
 use crate::mail::fields::check_fields;
 use crate::mail::message::{self, Headers, is_binary};
-use crate::mail::properties::{EVENT, KEY};
+use crate::mail::properties::{EVENT, KEY, OF_CLIENT_BYTES_MAX, OF_CLIENT_MAX, PUBLISHER};
 use crate::mail::{self, Outcome};
 use crate::protocol::front::{Clients, Queues, Subscriptions};
 use crate::protocol::mqtt::beyond::Beyond;
@@ -60,7 +60,16 @@ impl<'a> Fields<'a> {
             ));
         }
         let mut attributes = Vec::from(origin.to_le_bytes());
+        let mut names = set.user_properties().map(|(name, _)| name);
+        let mut count = 0;
         for (property, item) in set.iter() {
+            if property == Property::UserProperty {
+                // Only the server says who the publisher is.
+                if names.next() == Some(PUBLISHER) {
+                    continue;
+                }
+                count += 1;
+            }
             let carried = match property {
                 Property::PayloadFormatIndicator
                 | Property::ResponseTopic
@@ -74,8 +83,11 @@ impl<'a> Fields<'a> {
                 attributes.extend_from_slice(item);
             }
         }
-        if attributes.len() > usize::from(u16::MAX) {
-            return Err(invalid("the properties have more than 65,535 bytes"));
+        if attributes.len() > OF_CLIENT_BYTES_MAX {
+            return Err(invalid("the properties have more than 65,260 bytes"));
+        }
+        if count > OF_CLIENT_MAX {
+            return Err(invalid("there are more than 127 user properties"));
         }
         Ok(Fields {
             content_type,
@@ -183,7 +195,8 @@ fn publish_named(
         Qos::AtMostOnce => mail::Answer::None,
         _ => mail::Answer::Full(clients.conns.reply_to(slot, part)),
     };
-    Ok(asking::publish(clients, subs, home, at, &message, answer))
+    let outcome = asking::publish_as(clients, subs, home, slot, at, &message, answer);
+    Ok(outcome)
 }
 
 /// Another shard's answer to a publish.

@@ -9,7 +9,7 @@ use crate::base::access::Right;
 use crate::base::journal::EventKind;
 use crate::base::position::{self, Position};
 use crate::base::reason::Reason;
-use crate::client::asking::publish;
+use crate::client::asking::publish_as;
 use crate::client::row::State;
 use crate::home::Home;
 use crate::io::Io;
@@ -78,7 +78,7 @@ pub(crate) fn frame_published<I: Io>(
     } else {
         Answer::Failure(to)
     };
-    let outcome = publish(clients, subs, home, at, &message, answer);
+    let outcome = publish_as(clients, subs, home, slot, at, &message, answer);
     clients.conns.extra(slot).own.publish_to = Some(publish_to);
     outcome.is_none_or(|outcome| frame_outcome(clients, slot, number, outcome, io))
 }

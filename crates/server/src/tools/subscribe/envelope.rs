@@ -26,6 +26,8 @@ pub struct Envelope<'a> {
     pub event: Option<String>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     key: Option<Cow<'a, str>>,
+    #[serde(borrow, skip_serializing_if = "Option::is_none")]
+    publisher: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     properties: Option<Vec<(String, String)>>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]

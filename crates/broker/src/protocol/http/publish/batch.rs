@@ -14,7 +14,7 @@ use crate::base::position;
 use crate::base::reason::Reason;
 use crate::base::settings::Settings;
 use crate::base::work::STEP_BYTES;
-use crate::client::asking::{publish, warm_topics};
+use crate::client::asking::{publish_as, warm_topics};
 use crate::client::credit::{must_stall, stall_if_needed};
 use crate::client::publishing::Refused;
 use crate::home::Home;
@@ -292,7 +292,8 @@ fn batch_line(
         client: clients.conns.get(slot).client,
     };
     let answer = Answer::Failure(clients.conns.reply_to(slot, number));
-    Ok((at, publish(clients, subs, home, at, &message, answer)))
+    let outcome = publish_as(clients, subs, home, slot, at, &message, answer);
+    Ok((at, outcome))
 }
 
 /// The same, for a batch that waits.
