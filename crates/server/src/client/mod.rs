@@ -5,5 +5,6 @@
 pub mod http;
 pub mod occupant;
 pub mod server;
+pub mod servers;
 pub mod stream;
 pub mod tls;

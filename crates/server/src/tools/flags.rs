@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::values::{self, Usage};
 use crate::client::server::{DEFAULT_SERVER, SERVER_VARIABLE, Server, TOKEN_VARIABLE};
+use crate::client::servers::Servers;
 use crate::client::tls::{CA_FLAG, CERT_FLAG, CERT_KEY_FLAG, Shown, Trust};
 
 /// The variable for the file of roots; it counts for servers with TLS only.
@@ -17,10 +18,10 @@ const CA_VARIABLE: &str = "CRORE_CA";
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub struct Connect {
-    /// The server, on port 8800 unless the URL says another; https:// speaks TLS
+    /// Server, port 8800 by default; https:// speaks TLS; of several the first that is there serves
     /// [default: $CRORE_SERVER, or http://127.0.0.1:8800]
     #[arg(short, long, alias = "url", value_name = "URL")]
-    server: Option<Server>,
+    server: Vec<Server>,
 
     /// The token that says who you are [default: $CRORE_TOKEN]
     #[arg(long, value_name = "TOKEN")]
@@ -31,16 +32,25 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// The server that the flags and the variables name.
+    /// The servers that the flags or the variable name, at least one, in the order in which they are tried. The variable has spaces
+    /// between several.
     ///
     /// # Errors
     /// A value that cannot serve, with its flag or variable and the remedy.
-    pub fn server(&self) -> anyhow::Result<Server> {
+    pub fn servers(&self) -> anyhow::Result<Servers> {
         let token = values::token(self.token.as_deref(), TOKEN_VARIABLE)?;
-        let server = named(self.server.as_ref(), SERVER_VARIABLE, str::parse)?;
-        let server = server.unwrap_or_else(|| DEFAULT_SERVER.parse().expect("a literal URL"));
-        let server = self.tls.apply(server.with_token(token));
-        server.map_err(anyhow::Error::msg)
+        let all = |urls: &str| urls.split_whitespace().map(str::parse).collect();
+        let named = match &self.server[..] {
+            [] => from_variable(SERVER_VARIABLE, all)?.unwrap_or_default(),
+            flags => flags.to_vec(),
+        };
+        let named = match named.is_empty() {
+            true => vec![DEFAULT_SERVER.parse().expect("a literal URL")],
+            false => named,
+        };
+        let ready = |server: Server| self.tls.apply(server.with_token(token.clone()));
+        let ready: Result<Vec<Server>, String> = named.into_iter().map(ready).collect();
+        Ok(Servers::new(ready.map_err(anyhow::Error::msg)?))
     }
 }
 
@@ -53,12 +63,22 @@ pub fn named(
     variable: &str,
     parse: fn(&str) -> Result<Server, String>,
 ) -> Result<Option<Server>, Usage> {
+    match flag {
+        Some(server) => Ok(Some(server.clone())),
+        None => from_variable(variable, parse),
+    }
+}
+
+/// What a variable says, if it is set.
+fn from_variable<T>(
+    variable: &str,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, Usage> {
     let wrong = |what: String| Usage::new(format!("{variable}: {what}"));
-    match (flag, std::env::var(variable)) {
-        (Some(server), _) => Ok(Some(server.clone())),
-        (None, Ok(url)) => parse(&url).map(Some).map_err(wrong),
-        (None, Err(VarError::NotPresent)) => Ok(None),
-        (None, Err(error)) => Err(wrong(error.to_string())),
+    match std::env::var(variable) {
+        Ok(text) => parse(&text).map(Some).map_err(wrong),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(error) => Err(wrong(error.to_string())),
     }
 }
 

@@ -70,12 +70,12 @@ fn begin(text: &str) -> Result<String, String> {
 /// # Errors
 /// The server cannot be reached, or refuses (with its reason), or stdout cannot be written to.
 pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
-    let server = args.connect.server()?;
+    let mut servers = args.connect.servers()?;
     for hint in values::hints(&args.topic) {
         tracing::warn!("{hint}");
     }
     let format = (!args.json).then(Format::data);
-    let failed = || format!("{server}: cannot read the history of {}", args.topic);
+    let failed = |server: &Server| format!("{server}: cannot read the history of {}", args.topic);
     let limit = args.limit.unwrap_or(u64::MAX);
     let begin = match (&args.since, args.limit) {
         (Some(since), _) => since.clone(),
@@ -84,14 +84,17 @@ pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
     };
     let (mut since, mut left) = (begin, limit);
     loop {
+        let mut connection =
+            servers.try_each(|server| Connection::open(server).with_context(|| failed(server)))?;
+        let server = servers.current();
         let target = server.history_target(&args.topic, &since, left);
-        let page = page(&server, &target).with_context(failed)?;
+        let page = page(&mut connection, server, &target).with_context(|| failed(server))?;
         if page.lost {
             tracing::warn!("messages before the next one are lost");
         }
         let messages: Vec<Envelope<'_>> = serde_json::from_slice(&page.body)
             .context("the answer is not a JSON array of messages")
-            .with_context(failed)?;
+            .with_context(|| failed(server))?;
         for message in &messages {
             stdout::print(&message.line(format.as_ref())?)?;
         }
@@ -123,8 +126,7 @@ struct Page {
     lost: bool,
 }
 
-fn page(server: &Server, target: &str) -> anyhow::Result<Page> {
-    let mut connection = Connection::open(server)?;
+fn page(connection: &mut Connection, server: &Server, target: &str) -> anyhow::Result<Page> {
     let head = connection.request(server, "GET", target, &[], None)?;
     let body = connection.whole_body(MAX_BYTES)?;
     if head.status != 200 {

@@ -19,6 +19,7 @@ use super::refusals::refusal;
 use super::values;
 use crate::client::http::Connection;
 use crate::client::server::Server;
+use crate::client::servers::Servers;
 use crate::settings::problems::size;
 use crate::settings::units::parse_seconds;
 use crate::stdout::print;
@@ -104,7 +105,7 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
     }
     let mut publisher = Publisher {
         args,
-        server: args.connect.server()?,
+        servers: args.connect.servers()?,
         connection: None,
         published: 0,
         number: 0,
@@ -208,7 +209,7 @@ fn open(source: &Path) -> io::Result<Box<dyn BufRead>> {
 
 struct Publisher<'a> {
     args: &'a PubArgs,
-    server: Server,
+    servers: Servers,
     connection: Option<Connection>,
     published: u64,
     /// The messages so far, this one included.
@@ -247,12 +248,16 @@ impl Publisher<'_> {
 
     fn publish(&mut self, data: &[u8]) -> anyhow::Result<()> {
         self.number += 1;
-        let (args, server) = (self.args, &self.server);
-        let unreachable = || format!("{server}: cannot publish");
+        let args = self.args;
+        let unreachable = |server: &Server| format!("{server}: cannot publish");
         let mut connection = match self.connection.take().and_then(Connection::reusable) {
             Some(connection) => connection,
-            None => Connection::open(server).with_context(unreachable)?,
+            None => self
+                .servers
+                .try_each(|server| Connection::open(server).with_context(|| unreachable(server)))?,
         };
+        let server = self.servers.current();
+        let unreachable = || unreachable(server);
         let mut headers = vec![
             ("Accept", "application/json"),
             ("Content-Type", &args.content_type),

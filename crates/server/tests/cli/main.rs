@@ -11,6 +11,7 @@ mod log;
 mod probe;
 mod publish;
 mod scripted;
+mod servers;
 mod snapshots;
 mod subscribe;
 mod values;

@@ -141,17 +141,18 @@ impl SubArgs {
 /// The first connection fails, the server refuses (with its reason), stdout cannot be written to, or fewer messages than asked for came in
 /// time.
 pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
-    let server = args.connect.server()?;
+    let servers = args.connect.servers()?;
     for hint in args.topics.iter().flat_map(|it| values::hints(it)) {
         tracing::warn!("{hint}");
     }
     // A long-poll would begin with the oldest message that is kept.
     let of_polls = (args.protocol == Protocol::Poll).then_some("live");
     let since = args.since.as_deref().or(of_polls);
-    let mut session = Session::new(&server, &args.topics, since, args.printed());
+    let mut session = Session::new(servers, &args.topics, since, args.printed());
     session.left = args.count;
     session.end = (args.timeout).map(|time| Instant::now() + Duration::from_secs(time));
     let mut backoff = MIN_BACKOFF;
+    let mut untried = session.servers();
     loop {
         session.progressed = false;
         let started = Instant::now();
@@ -174,8 +175,13 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
                 return in_time(&session, args);
             }
             Stop::Lost(why) if !session.ever_answered => {
-                return Err(anyhow::anyhow!(why))
-                    .with_context(|| format!("{}: cannot subscribe", server));
+                let failed = format!("{}: cannot subscribe", session.server());
+                untried -= 1;
+                if untried == 0 {
+                    return Err(anyhow::anyhow!(why)).context(failed);
+                }
+                tracing::warn!("{failed}: {why}; trying the next server");
+                session.move_on();
             }
             Stop::Lost(why) => {
                 let mut wait = backoff.mul_f64(0.5 + 0.5 * random_fraction());
@@ -186,6 +192,7 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
                 );
                 session.warn_without_position();
                 thread::sleep(wait);
+                session.move_on();
                 backoff = (backoff * 2).min(MAX_BACKOFF);
             }
         }

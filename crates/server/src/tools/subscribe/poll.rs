@@ -7,7 +7,7 @@ use crate::client::http::Head;
 
 /// Receives until something ends it.
 pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
-    let server = session.server;
+    let server = &session.server().clone();
     let mut connection = session.open()?;
     loop {
         connection.set_patience(session.patience())?;

@@ -8,6 +8,7 @@ use super::envelope::Envelope;
 use super::format::Format;
 use crate::client::http::{Connection, Head};
 use crate::client::server::Server;
+use crate::client::servers::Servers;
 use crate::tools::refusals;
 
 /// Longest message with its envelope, in bytes: base64 of the largest that a server may be set to take.
@@ -45,7 +46,7 @@ impl From<io::Error> for Stop {
 
 /// The state that lives across connections.
 pub struct Session<'a> {
-    pub server: &'a Server,
+    servers: Servers,
     topics: &'a [String],
     /// Where to begin; none: where the topic's rule says.
     since: Option<&'a str>,
@@ -67,13 +68,13 @@ pub struct Session<'a> {
 impl<'a> Session<'a> {
     /// Nothing has come yet, and nothing ends it.
     pub fn new(
-        server: &'a Server,
+        servers: Servers,
         topics: &'a [String],
         since: Option<&'a str>,
         format: Option<Format>,
     ) -> Session<'a> {
         Session {
-            server,
+            servers,
             topics,
             since,
             format,
@@ -86,14 +87,29 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// The server in use.
+    pub fn server(&self) -> &Server {
+        self.servers.current()
+    }
+
+    /// How many servers there are to try.
+    pub fn servers(&self) -> usize {
+        self.servers.count()
+    }
+
+    /// The next connection goes to the next server.
+    pub fn move_on(&mut self) {
+        self.servers.move_on();
+    }
+
     /// A connection to the server, which ends when the subscription does.
     ///
     /// # Errors
     /// As [`Connection::open`].
     pub fn open(&self) -> io::Result<Connection> {
         match self.end {
-            None => Connection::open(self.server),
-            Some(end) => Connection::open_until(self.server, end),
+            None => Connection::open(self.server()),
+            Some(end) => Connection::open_until(self.server(), end),
         }
     }
 
@@ -111,7 +127,7 @@ impl<'a> Session<'a> {
     /// The request target of the next connection.
     pub fn target(&self) -> String {
         let since = self.position.as_deref().or(self.since);
-        self.server.subscribe_target(self.topics, since)
+        self.server().subscribe_target(self.topics, since)
     }
 
     /// How long a connection may be silent. Without a position a reconnect could lose what is
@@ -138,7 +154,7 @@ impl<'a> Session<'a> {
             let _ = writeln!(
                 io::stderr(),
                 "crore: subscribed to `{topics}` at {}; Ctrl-C ends it",
-                self.server
+                self.server()
             );
         }
         self.ever_answered = true;

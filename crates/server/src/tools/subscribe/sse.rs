@@ -12,7 +12,7 @@ const READ_BYTES: usize = 16 << 10;
 
 /// Receives until something ends it.
 pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
-    let server = session.server;
+    let server = &session.server().clone();
     let mut connection = session.open()?;
     let headers = [
         ("Accept", "text/event-stream"),

@@ -80,7 +80,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
 
 /// The opening handshake (RFC 6455 section 4.1): the socket, and the bytes after the response's head.
 fn open(session: &Session<'_>) -> Result<(Stream, Vec<u8>), Stop> {
-    let server = session.server;
+    let server = session.server();
     let mut connection = session.open()?;
     let mut nonce = [0; 16];
     nonce[..8].copy_from_slice(&random_u64().to_le_bytes());

@@ -1,0 +1,113 @@
+//! Several `--server`: the nodes of a cluster, tried in the order in which they are named.
+
+use crate::scripted::{Scripted, Step};
+use crate::support::Server;
+use crate::support::http::publish;
+use crate::support::program::output;
+use crate::{crore, run, text};
+
+/// Nobody listens there: the kernel gives this port to nobody.
+const AWAY: &str = "http://127.0.0.1:1";
+
+#[test]
+fn the_first_server_that_is_there_serves_each_command() {
+    let server = Server::with("");
+    publish(&server, "news", "kept");
+    let url = server.url("");
+    for args in [
+        &["pub", "a", "b"][..],
+        &["history", "news"],
+        &["sub", "news", "--since", "oldest", "--count", "1"],
+        &[
+            "sub",
+            "news",
+            "--since",
+            "oldest",
+            "--count",
+            "1",
+            "--protocol",
+            "ws",
+        ],
+        &[
+            "sub",
+            "news",
+            "--since",
+            "oldest",
+            "--count",
+            "1",
+            "--protocol",
+            "poll",
+        ],
+    ] {
+        let flags = [
+            "--server",
+            AWAY,
+            "--server",
+            &url,
+            "--server",
+            "http://127.0.0.1:2",
+        ];
+        let of_flags = run(&[args, &flags].concat());
+        let of_variable = output(crore(args).env("CRORE_SERVER", format!("{AWAY} {url}")));
+        for done in [of_flags, of_variable] {
+            let log = text(&done.stderr);
+            assert!(done.status.success(), "{args:?}: {log}");
+            assert!(
+                log.contains("trying the next server") && log.contains(AWAY),
+                "{log}"
+            );
+            if args[0] != "pub" {
+                assert_eq!(text(&done.stdout), "kept\n", "{args:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_any_server_the_error_is_that_of_the_last_one() {
+    let last = "http://127.0.0.1:2";
+    for command in [&["pub", "a", "b"][..], &["sub", "a"], &["history", "a"]] {
+        let done = run(&[command, &["-s", AWAY, "-s", last]].concat());
+        assert_eq!(done.status.code(), Some(1), "{command:?}");
+        let log = text(&done.stderr);
+        let error = log.lines().last();
+        assert!(error.is_some_and(|it| it.contains(last)), "{log}");
+        assert!(log.contains(AWAY), "{log}");
+    }
+}
+
+const STREAM: &str =
+    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n:\n\n";
+
+#[test]
+fn a_subscription_goes_on_at_the_next_server_behind_its_last_message() {
+    let first: &'static [Step] = &[|peer| {
+        peer.request();
+        peer.say(format!(
+            "{STREAM}id: e:1\ndata: {{\"topic\":\"a\",\"id\":\"e:1\",\"data\":\"one\"}}\n\n"
+        ));
+    }];
+    let second: &'static [Step] = &[|peer| {
+        let request = peer.request();
+        assert!(request.line.contains("since=e%3A1"), "{}", request.line);
+        peer.say(format!(
+            "{STREAM}id: e:2\ndata: {{\"topic\":\"a\",\"id\":\"e:2\",\"data\":\"two\"}}\n\n"
+        ));
+        assert!(peer.is_closed());
+    }];
+    let (first, second) = (Scripted::start(first), Scripted::start(second));
+    let done = run(&[
+        "sub",
+        "a",
+        "--count",
+        "2",
+        "--server",
+        &first.url,
+        "--server",
+        &second.url,
+    ]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert_eq!(text(&done.stdout), "one\ntwo\n");
+    first.end();
+    second.end();
+}
