@@ -66,7 +66,7 @@ export function Chart({ title, unit, least, log = false, time, lines, format, th
           label: line.label,
           stroke: color(line.color),
           ...STROKES[i],
-          points: { show: (plot: uPlot) => (plot.data[0]?.length ?? 0) < 2, size: 6 },
+          points: { show: false, filter: alone, size: 5, width: 0, fill: color(line.color) },
         })),
       ],
       hooks: { setCursor: [(u) => setAt(u.cursor.idx ?? null)] },
@@ -112,6 +112,13 @@ export function Chart({ title, unit, least, log = false, time, lines, format, th
 /** uPlot draws columns; those of the history grow in place, so that it gets copies. */
 function data(time: (number | null)[], lines: Line[]): uPlot.AlignedData {
   return [time.slice() as number[], ...lines.map((line) => line.values.slice())];
+}
+
+/** The values beside which there is none: no line would show them. At a low rate most seconds have no delivery, and so no latency. */
+function alone(plot: uPlot, series: number): number[] {
+  const values = plot.data[series] ?? [];
+  const is = (at: number) => values[at] !== null && values[at] !== undefined;
+  return Array.from(values.keys()).filter((at) => is(at) && !is(at - 1) && !is(at + 1));
 }
 
 /** Whole powers of ten around what there is; `least` is the highest end that is never gone below. */

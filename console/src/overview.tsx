@@ -92,7 +92,7 @@ function Tiles({ stats }: { stats: Stats }) {
         {bytes(stats.messages.out_bytes_per_s)}/s · {count(stats.messages.out_total)} since start
       </Tile>
       <Tile name="Latency p99" value={micros(stats.latency_us.p99)} id="p99">
-        {stats.latency_us.count === 0 ? "no delivery yet" : `p50 ${micros(stats.latency_us.p50)} · max ${micros(stats.latency_us.max)}`}
+        {stats.latency_us.count === 0 ? (stats.messages.out_total === 0 ? "no delivery yet" : "no delivery in the last second") : `p50 ${micros(stats.latency_us.p50)} · max ${micros(stats.latency_us.max)}`}
       </Tile>
       <Tile name="Memory a connection" value={bytes(memory.per_connection_bytes)} id="memory">
         {memory.per_connection_bytes === null ? "shown from 1,000 connections on" : "with logs and topics, without the kernel"}

@@ -125,6 +125,12 @@ const actions = {
           if (new Set([...range.getClientRects()].map((line) => Math.round(line.top))).size > 1) broken.push(word);
         }
       }
+      // The name before a cell of a card: no range reaches it, and one that may shrink is broken.
+      for (const cell of document.querySelectorAll("td[data-name]")) {
+        const { content, display, flexShrink } = getComputedStyle(cell, "::before");
+        const shown = content !== "none" && content !== '""' && display !== "none" && cell.getClientRects().length > 0;
+        if (shown && flexShrink !== "0") broken.push(cell.dataset.name);
+      }
       return {
         broken,
         nameless: nameless.map((element) => element.outerHTML),

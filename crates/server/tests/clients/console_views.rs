@@ -82,6 +82,29 @@ fn lines_of_equal_values_are_told_apart_in_a_chart() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
+fn latency_of_a_single_delivery_is_seen_between_seconds_without_one() {
+    let server = Server::with_admin("");
+    let mut stream = TcpStream::connect(server.address()).expect("a connection");
+    let head = "GET /sub/news HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n";
+    stream.write_all(head.as_bytes()).expect("a request");
+    server.await_subscribers("news", 1);
+    let mut browser = Browser::on(&server, "/");
+    let p99 = "[data-tile=p99]";
+    browser.expect(p99, "no delivery yet");
+    let lines = |browser: &mut Browser| {
+        let at = ".chart:nth-child(2) canvas";
+        let colors = browser.tell(json!({ "do": "colors", "at": at }));
+        colors.as_array().expect("colours").len()
+    };
+    let before = lines(&mut browser);
+    publish(&server, "news", "alone");
+    // The second after it has none, so that no line leads to it.
+    browser.expect(p99, "no delivery in the last second");
+    until("the point", || lines(&mut browser) > before);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
 fn each_connection_is_a_card_on_a_phone() {
     let server = Server::with_admin("");
     let mut stream = TcpStream::connect(server.address()).expect("a connection");
