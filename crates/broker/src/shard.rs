@@ -48,7 +48,7 @@ use crate::budget::admission::Party;
 use crate::budget::stats::Stats;
 use crate::client::admission::enter;
 use crate::client::asking::lacks_room;
-use crate::client::credit::{must_stall, release_stalled};
+use crate::client::credit::release_stalled;
 use crate::client::relief::charge_turn;
 use crate::client::rights;
 use crate::client::row::{Row, State};
@@ -357,8 +357,10 @@ impl Shard {
             io.post(to, mail);
         });
         let front = &mut self.front;
-        if front.queues.has_stalled() && !must_stall(&mut front.subs.lanes, &front.clients.ctx) {
-            release_stalled(&mut front.clients, &mut front.queues, io);
+        let lanes = &mut front.subs.lanes;
+        lanes.turn_valve(&front.clients.ctx.world.admission.valve);
+        if front.queues.has_stalled() {
+            release_stalled(&mut front.clients, lanes, &mut front.queues, io);
         }
         let lacks_room = lacks_room(&mut self.home, &front.clients.ctx);
         (self.home.iter_mut()).for_each(Home::end_turn);
@@ -382,7 +384,7 @@ impl Shard {
     pub fn is_waiting(&self) -> bool {
         // They stand still while carriers have enough to deliver.
         let owes = (self.home.as_ref()).is_some_and(|home| home.readings.has_apart());
-        owes || self.front.queues.has_stalled() || self.front.subs.lanes.withholds
+        owes || self.front.queues.has_stalled() || self.front.subs.lanes.is_behind()
     }
 
     fn mail(&mut self, mail: Mail) {

@@ -24,8 +24,9 @@ pub struct Pace {
     pub page_visits: usize,
     /// Topics that one page of a snapshot of interest looks at: a quarter of a turn's steps.
     pub interest_rows: u32,
-    /// Turns whose frames carriers still hold, past which a home takes no more publishes. This bounds the memory of
-    /// messages under way when carriers fall behind, and the time that a message waits behind the messages for filters of others.
+    /// Turns whose frames carriers still hold, past which parties with much under way wait before they publish or subscribe; past four times as
+    /// many all do. This bounds the memory of messages under way when carriers fall behind, and the time that a message waits behind the
+    /// messages for filters of others.
     pub turns_under_way: usize,
     /// The weight of each publish under way to a home against the credit of its sender, besides its bytes: requests of other clients
     /// stand behind it.

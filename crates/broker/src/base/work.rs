@@ -18,6 +18,14 @@ pub const STEP_BYTES: usize = 256;
 /// Steps in the time of a visit, which is a write to a socket.
 pub(crate) const STEPS_PER_VISIT: usize = 16;
 
+/// Messages of a page that are written in the time of a visit.
+const TOLD_PER_VISIT: u32 = 8;
+
+/// The time of a page of so many messages, in visits.
+pub(crate) fn page_visits(count: u32) -> u32 {
+    1 + count / TOLD_PER_VISIT
+}
+
 /// Filters that lie side by side, as those of a grant and of the rules, which are compared in the time of one step.
 pub(crate) const FILTERS_PER_STEP: usize = 4;
 

@@ -19,6 +19,7 @@ mod rate;
 pub mod shares;
 #[cfg(test)]
 mod tests;
+pub mod valve;
 
 use alloc::sync::Arc;
 use core::net::IpAddr;
@@ -31,6 +32,7 @@ use disk::Disk;
 use keys::Keys;
 pub use party::Party;
 use rate::{Buckets, Rate};
+use valve::Valve;
 
 use crate::base::reason::Reason;
 use crate::base::settings::Settings;
@@ -72,6 +74,8 @@ pub struct Counts {
     pub totals: Totals,
     /// Idempotency keys of all homes.
     pub keys: Keys,
+    /// Who waits while carriers are behind.
+    pub valve: Valve,
     engine: EngineState,
     seed: u64,
 }
@@ -164,6 +168,7 @@ impl Admission {
             account: Account::new(limits.memory_bytes),
             totals: Totals::default(),
             keys: Keys::default(),
+            valve: Valve::default(),
             engine: EngineState::default(),
             seed,
         };

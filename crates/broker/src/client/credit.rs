@@ -1,5 +1,6 @@
-//! Publishers that wait for credit: what this shard has under way to a home weighs more than
-//! `limits.publish_credit_bytes`, or the carriers of this shard's own home are behind.
+//! Connections that wait before they publish or subscribe: what this shard has under way to a home weighs more than
+//! `limits.publish_credit_bytes`, or the carriers of some home are behind, and much of what is under way to them is of the connection's user or
+//! address ([`Valve`](crate::budget::admission::valve::Valve)): a client that fills the carriers waits itself, and others pass it.
 //!
 //! Meanwhile a connection that has just published is not read. Bytes that were read already (requests pipelined behind the
 //! publish, the first request of a new connection, frames) are held as received, as far as the account of memory has room
@@ -10,6 +11,7 @@
 
 use crate::base::ids::ConnId;
 use crate::base::planted::{self, Fault};
+use crate::budget::admission::Party;
 use crate::client::front::Front;
 use crate::client::parts::{Clients, Connections, Context, Lanes, Queues, Stats};
 use crate::client::protocols::Protocols;
@@ -42,37 +44,59 @@ impl<P: Protocols> Front<P> {
     }
 }
 
-/// Whether publishers must wait: the credit at a home is used up, or our carriers are behind.
-pub(crate) fn must_stall(lanes: &mut Lanes, ctx: &Context) -> bool {
-    if planted::is(Fault::NoCredit) {
-        return false;
+/// Whether a connection must wait before it publishes: the credit at a home is used up, or it waits for carriers.
+#[inline]
+pub(crate) fn must_stall<P: ProtocolTypes>(clients: &Clients<P>, lanes: &Lanes, slot: u32) -> bool {
+    lacks_credit(lanes, &clients.ctx) || waits_for_carriers(clients, slot)
+}
+
+fn lacks_credit(lanes: &Lanes, ctx: &Context) -> bool {
+    lanes.exceeds(ctx.world.settings.limits.publish_credit_bytes) && !planted::is(Fault::NoCredit)
+}
+
+/// Whether carriers are behind, and much of what they have to deliver was published from the address of this connection, or asked for by its
+/// user.
+#[inline]
+pub(crate) fn waits_for_carriers<P: ProtocolTypes>(clients: &Clients<P>, slot: u32) -> bool {
+    let valve = &clients.ctx.world.admission.valve;
+    !valve.is_open() && {
+        let address = Party::of_address(clients.conns.get(slot).client);
+        valve.stops(address) || valve.stops(clients.party(slot))
     }
-    let limit = ctx.world.settings.limits.publish_credit_bytes;
-    lanes.exceeds(limit) || lanes.is_pressed()
 }
 
 /// Stops reading a publisher until there is credit again.
 pub(crate) fn stall_if_needed<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
-    lanes: &mut Lanes,
+    lanes: &Lanes,
     queues: &mut Queues,
     slot: u32,
     io: &mut I,
 ) {
-    if must_stall(lanes, &clients.ctx) && !clients.conns.get(slot).is(PAUSED) {
+    if must_stall(clients, lanes, slot) && !clients.conns.get(slot).is(PAUSED) {
         queues.stall(&mut clients.conns, &mut clients.meter.stats, slot, io);
     }
 }
 
-/// There is credit again: connections with held bytes queue to go on with them, the others are read again.
+/// Lets connections go on when there is credit and they need not wait for carriers any more: those with held bytes queue to go on with them,
+/// the others are read again.
 pub(crate) fn release_stalled<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
+    lanes: &Lanes,
     queues: &mut Queues,
     io: &mut I,
 ) {
-    for conn in queues.take_stalled() {
+    if lacks_credit(lanes, &clients.ctx) {
+        return;
+    }
+    let is_open = clients.ctx.world.admission.valve.is_open();
+    for conn in queues.take_stalled(is_open) {
         clients.meter.work.steps.add(1);
         if !clients.conns.is_current(conn) {
+            continue;
+        }
+        if waits_for_carriers(clients, conn.slot) {
+            queues.add_stalled(conn);
             continue;
         }
         if P::is_held(&clients.conns, conn.slot) {

@@ -3,6 +3,7 @@
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use core::ops::Bound;
 
 use crate::base::ids::ConnId;
 use crate::base::turns::Turns;
@@ -14,9 +15,14 @@ pub(crate) struct Queues {
     resumed: Turns<ConnId>,
     /// Followers that may have the next page of their snapshot.
     paging: Vec<ConnId>,
-    /// Publishers that wait for credit.
+    /// Connections that wait for credit or for carriers.
     stalled: BTreeSet<ConnId>,
+    /// The last of them that was looked at.
+    looked_at: Option<ConnId>,
 }
+
+/// Connections that wait for credit or for carriers which are looked at in a turn, while only some may go on.
+const STALLED_LOOKS: usize = 64;
 
 impl Queues {
     /// Connections that wait for anything.
@@ -65,22 +71,32 @@ impl Queues {
         !self.paging.is_empty()
     }
 
-    /// The publisher waits for credit.
+    /// The connection waits for credit or for carriers.
     pub(crate) fn add_stalled(&mut self, conn: ConnId) {
         self.stalled.insert(conn);
     }
 
-    /// Whether this publisher waits for credit.
+    /// Whether this connection waits for credit or for carriers.
     pub(crate) fn is_stalled(&self, conn: ConnId) -> bool {
         self.stalled.contains(&conn)
     }
 
-    /// Takes the publishers that wait for credit.
-    pub(crate) fn take_stalled(&mut self) -> BTreeSet<ConnId> {
-        core::mem::take(&mut self.stalled)
+    /// Takes the next connections that wait for credit or for carriers, in a circle; all of them if `all` may go on.
+    pub(crate) fn take_stalled(&mut self, all: bool) -> Vec<ConnId> {
+        if all {
+            return core::mem::take(&mut self.stalled).into_iter().collect();
+        }
+        let from = self.looked_at.map_or(Bound::Unbounded, Bound::Excluded);
+        let behind = self.stalled.range((from, Bound::Unbounded)).copied();
+        let next: Vec<ConnId> = behind.take(STALLED_LOOKS).collect();
+        self.looked_at = (next.last().copied()).filter(|_| next.len() == STALLED_LOOKS);
+        for conn in &next {
+            self.stalled.remove(conn);
+        }
+        next
     }
 
-    /// Whether a publisher waits for credit.
+    /// Whether a connection waits for credit or for carriers.
     pub(crate) fn has_stalled(&self) -> bool {
         !self.stalled.is_empty()
     }

@@ -5,7 +5,7 @@
 //! are under way, the more of them each write takes, however few visits a turn has.
 //!
 //! The messages are copied, so that those of several turns lie side by side (large ones are shared). The frames of the turns are held as
-//! long as their messages are under way, since a home takes no more publishes when too many are (`turns_under_way`).
+//! long as their messages are under way, since publishers wait when too many are (`turns_under_way`).
 //!
 //! Invariants: the messages of a walk are in the order of the topic, and end in that order. A message that joins has all members in front of
 //! it: members that leave are replaced by tombstones, and one that comes is not live before its page, which waits until the walk has ended.

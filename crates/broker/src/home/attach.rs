@@ -17,6 +17,7 @@ use crate::base::ids::ShardId;
 use crate::base::position::Since;
 use crate::base::rules::Rules;
 use crate::base::settings::{Concurrency, First, Keep, Rule};
+use crate::base::work::page_visits;
 use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, Attached, Page, Tell};
 
@@ -254,6 +255,10 @@ impl TopicTable {
 
 fn tell_page(from: ShardId, ask: &Attach, page: Page, lanes: &mut Lanes) {
     let (topic, to) = (ask.topic, ask.to);
+    lanes
+        .frames()
+        .weights
+        .add(ask.party, page_visits(page.count));
     lanes.tell(from, Tell::Page { topic, to, page });
 }
 

@@ -20,6 +20,7 @@ use super::subscriptions::Subscriptions;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
+use crate::base::work::page_visits;
 use crate::mail::lanes::Lanes;
 use crate::mail::{AttachFilters, Attached, MatchPage, Tell};
 
@@ -133,6 +134,11 @@ impl Home {
             return false;
         };
         let (to, serial) = (ask.to, ask.serial);
+        context
+            .lanes
+            .frames()
+            .weights
+            .add(ask.party, page_visits(page.count));
         context.lanes.tell(from, Tell::Matches { to, serial, page });
         true
     }
@@ -154,6 +160,10 @@ impl Logs {
             ..MatchPage::default()
         };
         let (to, serial) = (ask.to, ask.serial);
+        lanes
+            .frames()
+            .weights
+            .add(ask.party, page_visits(page.count));
         lanes.tell(from, Tell::Matches { to, serial, page });
     }
 

@@ -13,6 +13,7 @@ use super::row::{CREATED, DELETED};
 use super::subscribers::Recipients;
 use crate::base::settings::Keep;
 use crate::base::work::STEP_BYTES;
+use crate::budget::admission::Party;
 use crate::log::lay_out;
 use crate::mail::Info;
 use crate::mail::message::{New, Publish};
@@ -140,6 +141,9 @@ impl Home {
             self.logs
                 .retain(&mut self.topics, id, &kept, message.data.is_empty(), rules);
         }
+        let visits = 1 + self.topics.subscribers(id) + recipients.shards;
+        let publisher = Party::of_address(message.client);
+        frames.weights.add(publisher, visits);
         if recipients.is_anybody() {
             frames.read_at(read_at);
             let record = self

@@ -50,6 +50,7 @@ impl Subscriptions {
         let member = ((from, to), credit);
         let offsets = logs.partitions.iter().map(|partition| partition.sequence);
         let (id, counts) = self.groups.join(group, member, party, counts, offsets);
+        lanes.frames().weights.add(party, 1);
         lanes.tell(
             from,
             Tell::GroupJoined {

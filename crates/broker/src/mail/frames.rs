@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use crore_wire::websocket::frame;
 
 use crate::budget::admission::Admission;
+use crate::budget::admission::valve::Weights;
 use crate::mail::message::{Headers, New};
 use crate::store::shared::{Part, SHARED_MIN, Shared, Slice};
 
@@ -72,6 +73,8 @@ pub struct Frames {
     pub given: usize,
     /// Bytes of its pages that begin with a message larger than a page.
     pub large_pages: usize,
+    /// The visits that carriers owe, by the parties that caused them.
+    pub weights: Weights,
 }
 
 /// A turn's memory is freed once it has grown past this many bytes.
@@ -338,6 +341,7 @@ impl Frames {
             + self.large.capacity() * size_of::<Slice>()
             + self.pages.capacity() * size_of::<Record>()
             + self.names.capacity() * size_of::<u32>()
+            + self.weights.own_bytes()
     }
 
     /// Whether the turn has no messages and no pages.
@@ -359,6 +363,7 @@ impl Frames {
         self.stamp = 0;
         self.given = 0;
         self.large_pages = 0;
+        self.weights.clear();
     }
 
     /// Notes that a message was read at this time.

@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 use crate::base::ids::{ShardId, Ticket};
 use crate::base::pace::Pace;
 use crate::base::planted::{self, Fault};
+use crate::budget::admission::valve::{Heavy, Valve};
 use crate::mail::orders::Report;
 use crate::mail::{Ask, FRAMES_KEPT_BYTES, Frames, Mail, Record, ReplyTo, Tell};
 
@@ -52,6 +53,8 @@ pub struct UnhandledAsks {
     pub stamp: u64,
 }
 
+/// Parties with little under way go on while fewer than so many times as many turns are under way as those with much wait for.
+const TURNS_OF_LIGHT: usize = 4;
 /// Turns of all carriers' visits which messages for members of groups may fill.
 const TURNS_OF_MEMBERS: usize = 2;
 /// Large pages are under way while they have fewer bytes than so many full pages. A carrier turns a megabyte into the forms of its protocols in 1
@@ -72,8 +75,8 @@ pub struct Lanes {
     pub read_at: u64,
     /// The lane whose asks go on next.
     pub next: usize,
-    /// Credit waits until carriers have caught up; no event announces that.
-    pub withholds: bool,
+    /// Who waits until the carriers of this home have caught up.
+    heavy: Heavy,
     /// Answers to the operator that are due.
     pub reports: Vec<(Ticket, Report)>,
     /// How many messages of the turns under way members of groups are told; more than that, where carriers have let go of some turns.
@@ -95,7 +98,7 @@ impl Lanes {
             stamp: 0,
             read_at: 0,
             next: 0,
-            withholds: false,
+            heavy: Heavy::default(),
             reports: Vec::new(),
             given: 0,
             large_pages: 0,
@@ -271,23 +274,17 @@ impl Lanes {
     }
 
     /// Hands every lane's mail to `post` and prepares the frames for the next turn.
-    ///
-    /// While carriers are behind no credit is given back, so that publishers of other shards wait too.
     pub fn flush(&mut self, mut post: impl FnMut(ShardId, Mail)) {
-        let pressed = self.is_pressed() && !planted::is(Fault::NoCredit);
-        self.withholds = false;
         for id in 0..self.to.len() {
             let lane = &mut self.to[id];
             if id == self.me as usize {
                 lane.under_way_bytes -= core::mem::take(&mut lane.credit_bytes);
                 continue;
             }
-            let credit_bytes = if pressed { 0 } else { lane.credit_bytes };
-            self.withholds |= credit_bytes < lane.credit_bytes;
+            let credit_bytes = core::mem::take(&mut lane.credit_bytes);
             if lane.asks.is_empty() && lane.tells.is_empty() && credit_bytes == 0 {
                 continue;
             }
-            lane.credit_bytes -= credit_bytes;
             let frames = (!lane.tells.is_empty()).then(|| self.frames.clone());
             let publishes = core::mem::take(&mut lane.publishes);
             let weight = publishes * self.pace.ask_bytes + lane.bytes.len();
@@ -353,13 +350,33 @@ impl Lanes {
         self.held().count()
     }
 
-    /// Whether carriers are so far behind that publishers must wait.
-    pub fn is_pressed(&mut self) -> bool {
-        if self.under_way.len() < self.pace.turns_under_way {
-            return false;
+    /// Stops who has much under way while carriers are behind, and lets the others pass.
+    #[inline]
+    pub fn turn_valve(&mut self, valve: &Valve) {
+        if self.under_way.len() < self.pace.turns_under_way && !self.is_behind() {
+            return;
+        }
+        let heavy = self.find_heavy();
+        valve.change(&self.heavy, &heavy);
+        self.heavy = heavy;
+    }
+
+    /// Whether somebody waits for the carriers of this home. No event announces that they have caught up.
+    pub fn is_behind(&self) -> bool {
+        self.heavy.is_any()
+    }
+
+    fn find_heavy(&mut self) -> Heavy {
+        let most = self.pace.turns_under_way;
+        if self.under_way.len() < most || planted::is(Fault::NoCredit) {
+            return Heavy::default();
         }
         self.under_way
             .retain_mut(|frames| Arc::get_mut(frames).is_none());
-        self.under_way.len() >= self.pace.turns_under_way
+        match self.under_way.len() {
+            held if held < most => Heavy::default(),
+            held if held >= TURNS_OF_LIGHT * most => Heavy::ALL,
+            _ => Heavy::of(self.under_way.iter().map(|turn| &turn.weights)),
+        }
     }
 }

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
-use crate::base::work::{STEP_BYTES, STEPS_PER_VISIT};
+use crate::base::work::{STEP_BYTES, STEPS_PER_VISIT, page_visits};
 use crate::client;
 use crate::client::deliveries::Flow;
 use crate::client::delivery::{Delivery, Run, key_of};
@@ -31,15 +31,12 @@ const CROWDED_VISITS: u32 = 16;
 /// The cost of a tell to one connection, in visits.
 fn cost_of(tell: &Tell) -> u32 {
     match tell {
-        Tell::Page { page, .. } => 1 + page.count / TOLD_PER_VISIT,
-        Tell::Matches { page, .. } => 1 + page.count / TOLD_PER_VISIT,
+        Tell::Page { page, .. } => page_visits(page.count),
+        Tell::Matches { page, .. } => page_visits(page.count),
         Tell::Interest { news, .. } => 1 + (news.len() / STEP_BYTES) as u32,
         _ => 1,
     }
 }
-
-/// Messages of a page that are written in the time of a visit, which is a write.
-const TOLD_PER_VISIT: u32 = 8;
 
 impl Deliveries {
     /// Takes tells in as a delivery, which goes through them topic by topic.

@@ -331,13 +331,16 @@ impl Town {
 
     /// Everything that is under way comes to its end.
     pub fn settle(&mut self) {
-        loop {
+        let mut quiet_rounds = 0;
+        // A shard that waits for what no event announces is called again. It may wait for a socket, and then goes on waiting.
+        while quiet_rounds == 0 || quiet_rounds < 3 && self.shards.iter().any(Shard::is_waiting) {
             let mut busy = false;
             for at in 0..self.shards.len() {
                 busy |= self.carry(at) | self.flush(at);
             }
-            if !busy && self.io.iter().all(|io| io.mail.is_empty()) {
-                return;
+            match busy || self.io.iter().any(|io| !io.mail.is_empty()) {
+                true => quiet_rounds = 0,
+                false => quiet_rounds += 1,
             }
         }
     }

@@ -20,6 +20,7 @@ mod matching;
 mod parties;
 #[path = "../support/mod.rs"]
 mod support;
+mod valve;
 
 /// Work by which one unit may exceed the budget of a turn: 64 KiB of a message, a publish to all groups that it is given to at
 /// once, or as much matching.

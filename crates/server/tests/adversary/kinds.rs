@@ -50,6 +50,8 @@ const ALL: &[(&str, usize, Generator)] = &[
     ("deep-filters", 2, work::deep_filters),
     ("groups", 2, work::groups),
     ("refused-lines", 2, work::refused_lines),
+    ("filter-churn", 2, work::filter_churn),
+    ("wide-fan-out", 2, places::wide_fan_out),
 ];
 
 /// Those of them that play.

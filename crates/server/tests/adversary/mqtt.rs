@@ -113,6 +113,14 @@ pub fn subscribe_to(version: Version, id: usize, filters: &[&str], qos: u8) -> S
     })
 }
 
+pub fn unsubscribe_from(version: Version, id: usize, filters: &[&str]) -> Send {
+    let label = format!("UNSUBSCRIBE {} x {:.60}", filters.len(), filters[0]);
+    encoded(label, |out| {
+        let filters = filters.iter().copied();
+        encode::unsubscribe(out, version, packet_id(id), &Properties::default(), filters);
+    })
+}
+
 fn acknowledgement(random: &mut Random, version: Version, id: usize) -> Send {
     let ack = Ack {
         packet_id: packet_id(id),

@@ -171,3 +171,41 @@ fn deaf_to_each_other(random: &mut Random) -> Script {
         ..Script::new("", Door::Http, steps)
     }
 }
+
+/// Hundreds that read nothing, and thousands of small messages to all of them, in batches that do not wait for one another.
+pub fn wide_fan_out(random: &mut Random) -> Script {
+    let topic = format!("evil/wide/{}", random.below(4));
+    let wait_ms = random.between(500, 2_000) as u64;
+    let line = format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n");
+    let kind = [("Content-Type", "application/x-ndjson")];
+    let batch = ask(
+        "POST",
+        "/pub",
+        &kind,
+        line.repeat(random.one(&[1, 100])).as_bytes(),
+    );
+    let publishers = Script {
+        sockets: random.one(&[1, 20]),
+        ..Script::new(
+            "",
+            Door::Http,
+            vec![
+                Step::Wait(wait_ms),
+                Step::Send(batch.times(100)),
+                Step::Await(100, 10_000),
+            ],
+        )
+    };
+    let steps = vec![
+        Step::Send(upgrade(&format!("/sub/{topic}?since=live"), &[])),
+        Step::Await(1, 2_000),
+        Step::Deaf(true),
+        Step::Wait(wait_ms + 8_000),
+    ];
+    Script {
+        sockets: random.one(&[200, 400]),
+        linger_ms: 0,
+        beside: Some(Arc::new(publishers)),
+        ..Script::new("", Door::Http, steps)
+    }
+}

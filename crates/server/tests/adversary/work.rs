@@ -1,12 +1,12 @@
 //! Little input that makes much work: compressed data of blocks without data or that inflates to much, filters of many levels, many
-//! groups of one topic, lines that are compared with many grants.
+//! groups of one topic, lines that are compared with many grants, filters that come and go.
 
 use crore_wire::deflate::Compressor;
 use crore_wire::mqtt::Version;
 use crore_wire::websocket::frame::Opcode;
 
 use crate::http::{LARGE, ask, topic};
-use crate::mqtt::{connect_as, publish_to, subscribe_to};
+use crate::mqtt::{connect_as, publish_to, subscribe_to, unsubscribe_from};
 use crate::random::Random;
 use crate::script::{Door, Script, Send, Step};
 use crate::websocket::{frame, upgrade};
@@ -99,6 +99,30 @@ pub fn groups(random: &mut Random) -> Script {
     let filter = |n| format!("$share/{names:x}-{n}/evil/groups");
     let filters: Vec<String> = (0..FILTERS).map(filter).collect();
     subscribed(random, &filters, "evil/groups")
+}
+
+/// Filters that are subscribed to and left again, hundreds of times in one write.
+pub fn filter_churn(random: &mut Random) -> Script {
+    let version = Version::V5;
+    let stem = random.below(1 << 30);
+    let filters: Vec<String> = (0..FILTERS)
+        .map(|n| format!("evil/{stem:x}/{n}/+"))
+        .collect();
+    let filters: Vec<&str> = filters.iter().map(String::as_str).collect();
+    let mut both = subscribe_to(version, 1, &filters, 0).bytes.to_vec();
+    both.extend_from_slice(&unsubscribe_from(version, 2, &filters).bytes);
+    let label = format!("SUBSCRIBE and UNSUBSCRIBE of {FILTERS} filters");
+    let churn = Send::new(label, both).times(random.one(&[10, 100]));
+    let steps = vec![
+        Step::Send(connect_as(random, version, "")),
+        Step::Await(1, 1_000),
+        Step::Send(churn),
+        Step::Wait(random.between(1_000, 8_000) as u64),
+    ];
+    Script {
+        sockets: random.one(&[1, 20, 60]),
+        ..Script::new("", Door::Mqtt(version), steps)
+    }
 }
 
 /// Lines of batches that are compared with all that everybody may, and refused.

@@ -23,6 +23,9 @@ const CLIENT_BATCHES: usize = 2 * PENDING_MAX;
 /// The bytes that an encoding adds to a message: an id of several topics, names, chunk sizes.
 const ENCODING_BYTES: usize = 300;
 
+/// From so many times `turns_under_way` on everybody waits, not only those with much under way.
+const TURNS_OF_LIGHT: usize = 4;
+
 /// Entries between two marks of a list, and the marks themselves.
 const MARK_STEPS: usize = 66;
 /// Bytes of the row of a kept message and of the least that its bytes occupy.
@@ -108,7 +111,7 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
             "{bytes} bytes of asks under way from one shard to another"
         ));
     }
-    // Asks from before the home withheld credit may still need a turn each: publishes within the credit and a batch that
+    // Asks from before all parties had to wait may still need a turn each: publishes within the credit and a batch that
     // began within it, and a few requests of each client, which may come on one connection after another.
     let publishes = limits.publish_credit_bytes / ASK_BYTES_MIN + plan.batch_lines_max();
     // A request by filter is answered for each partition, in a turn of its own if need be; also for a connection that is cut, before
@@ -116,14 +119,15 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
     let open = all.iter().map(|it| it.connections);
     let requests = world.clients.count() + open.sum::<u32>() as usize;
     let asks = publishes + (4 + plan.partitions) * requests + 8;
-    let turns = plan.pace.turns_under_way + plan.shards * asks;
+    let under_way = TURNS_OF_LIGHT * plan.pace.turns_under_way;
+    let turns = under_way + plan.shards * asks;
     if accounts.turns_held > turns {
         return Err(format!("{} turns under way", accounts.turns_held));
     }
     // No shard falls further behind either, however seldom it gets a turn. Each ask, and each turn that answers one, may
     // come in a mail of its own, and another for the next ask of the same client.
     let asked = asks.min(world.clients.count() * CLIENT_BATCHES * plan.batch_lines_max());
-    let inputs_max = 4 * (plan.shards * asked + plan.pace.turns_under_way);
+    let inputs_max = 4 * (plan.shards * asked + under_way);
     for (to, held) in all.iter().enumerate() {
         let inputs = world.net.mail.inputs(to) + held.asks + held.pages;
         if inputs > inputs_max {

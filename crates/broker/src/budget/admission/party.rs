@@ -44,6 +44,14 @@ impl Party {
         Client::from_number((self.0 ^ self.0 >> 32) as u32)
     }
 
+    /// Its group, of so many into which parties fall alike.
+    #[inline]
+    pub fn group_of(self, groups: usize) -> usize {
+        // Fibonacci hashing: an address has two bits that are the same for most, and 32 that nobody sets.
+        let hash = self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        ((hash * groups as u64) >> 32) as usize
+    }
+
     /// Whether it is a user.
     pub fn is_user(self) -> bool {
         self.0 & USER != 0

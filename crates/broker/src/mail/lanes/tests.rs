@@ -1,6 +1,7 @@
 //! Tests of a flush: what it sends, what it holds back, and what it reuses.
 
 use super::*;
+use crate::budget::admission::Party;
 use crate::mail::ReplyTo;
 
 const SHARDS: usize = 3;
@@ -98,41 +99,58 @@ fn credit_is_given_back_at_once_and_once() {
     assert_eq!(targets(&posted), [0]);
     assert_eq!(posted[0].1.credit_bytes, 7);
     assert!(posted[0].1.frames.is_none(), "nothing was told");
-    assert!(!lanes.withholds);
     assert_eq!(lanes.to[0].credit_bytes, 0);
     assert!(flush(&mut lanes).is_empty());
 }
 
+/// A turn that tells a carrier as much as so many visits on behalf of this party; the mail is the carrier's.
+fn turn_of(lanes: &mut Lanes, party: Party, visits: u32, valve: &Valve) -> Vec<(ShardId, Mail)> {
+    lanes.frames().weights.add(party, visits);
+    lanes.tell(0, GONE);
+    let posted = flush(lanes);
+    lanes.turn_valve(valve);
+    posted
+}
+
 #[test]
-fn credit_waits_while_carriers_hold_too_many_turns_and_comes_when_they_let_go() {
-    let mut lanes = lanes();
+fn who_has_much_under_way_waits_while_carriers_hold_too_many_turns() {
+    let (mut lanes, valve) = (lanes(), Valve::default());
     lanes.pace.turns_under_way = 2;
-    let mut held = Vec::new();
-    for turns in 0..2 {
-        assert_eq!(lanes.turns_held(), turns);
-        assert!(!lanes.is_pressed());
-        lanes.tell(0, GONE);
-        held.extend(flush(&mut lanes));
-    }
+    let [much, little] = ["much", "little"].map(|name| Party::user(name, 1));
+    let mut held = turn_of(&mut lanes, little, 1, &valve);
+    assert_eq!(lanes.turns_held(), 1);
+    assert!(valve.is_open() && !lanes.is_behind());
+    held.extend(turn_of(&mut lanes, much, 100, &valve));
     assert_eq!(lanes.turns_held(), 2);
-    assert!(lanes.is_pressed());
+    assert!(lanes.is_behind());
+    assert!(valve.stops(much) && !valve.stops(little));
 
     lanes.to[2].credit_bytes = 9;
-    assert!(flush(&mut lanes).is_empty(), "a lane of credit alone waits");
-    assert!(lanes.withholds);
-    lanes.tell(2, GONE);
-    let posted = flush(&mut lanes);
-    assert_eq!(targets(&posted), [2], "tells do not wait");
-    assert_eq!(posted[0].1.credit_bytes, 0);
-    assert!(lanes.withholds);
-    assert_eq!(lanes.to[2].credit_bytes, 9);
-
+    assert_eq!(flush(&mut lanes)[0].1.credit_bytes, 9, "others go on");
     held.clear();
-    drop(posted);
+    lanes.turn_valve(&valve);
     assert_eq!(lanes.turns_held(), 0);
-    let posted = flush(&mut lanes);
-    assert_eq!(posted[0].1.credit_bytes, 9);
-    assert!(!lanes.withholds);
+    assert!(valve.is_open() && !lanes.is_behind());
+}
+
+/// This bounds the memory of messages under way, whoever publishes them.
+#[test]
+fn all_wait_while_carriers_hold_many_more_turns() {
+    let (mut lanes, valve) = (lanes(), Valve::default());
+    lanes.pace.turns_under_way = 2;
+    let [much, other] = ["much", "other"].map(|name| Party::user(name, 1));
+    let mut held = Vec::new();
+    for turns in 1..=2 * TURNS_OF_LIGHT {
+        held.extend(turn_of(&mut lanes, much, 100, &valve));
+        assert_eq!(
+            valve.stops(other),
+            turns == 2 * TURNS_OF_LIGHT,
+            "with {turns} turns"
+        );
+    }
+    held.truncate(2);
+    lanes.turn_valve(&valve);
+    assert!(valve.stops(much) && !valve.stops(other));
 }
 
 /// It is enough that a single held turn is below the limit, wherever it is in the list.
@@ -147,7 +165,9 @@ fn mail_that_was_let_go_counts_no_more() {
     }
     held.drain(..2);
     assert_eq!(lanes.turns_held(), 1);
-    assert!(!lanes.is_pressed());
+    let valve = Valve::default();
+    lanes.turn_valve(&valve);
+    assert!(valve.is_open());
 }
 
 #[test]

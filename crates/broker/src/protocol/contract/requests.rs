@@ -55,7 +55,7 @@ impl Front {
                 );
                 stall_if_needed(
                     &mut self.clients,
-                    &mut self.subs.lanes,
+                    &self.subs.lanes,
                     &mut self.queues,
                     slot,
                     io,

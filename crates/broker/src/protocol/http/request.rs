@@ -131,7 +131,7 @@ impl Front {
             }
         }
         loop {
-            let (lanes, queues) = (&mut self.subs.lanes, &mut self.queues);
+            let (lanes, queues) = (&self.subs.lanes, &mut self.queues);
             let rest = (&buf[at..end], &mut kept);
             if !may_read_request(&mut self.clients, lanes, queues, slot, rest, io) {
                 break;
@@ -264,7 +264,7 @@ fn proxy_header(
 /// Whether a request is read from these bytes now. If not, they wait, or are no HTTP.
 fn may_read_request<I: Io>(
     clients: &mut Clients,
-    lanes: &mut Lanes,
+    lanes: &Lanes,
     queues: &mut Queues,
     slot: u32,
     (bytes, kept): (&[u8], &mut HttpSpill),
@@ -287,7 +287,9 @@ fn may_read_request<I: Io>(
     {
         return false;
     }
-    if !clients.conns.get(slot).is(TURNED_AWAY) && is_post(bytes) && must_stall(lanes, &clients.ctx)
+    if !clients.conns.get(slot).is(TURNED_AWAY)
+        && is_post(bytes)
+        && must_stall(clients, lanes, slot)
     {
         kept.held = true;
         queues.stall(&mut clients.conns, &mut clients.meter.stats, slot, io);

@@ -10,7 +10,7 @@ use crore_wire::websocket::handshake::choose_subprotocol;
 
 use crate::base::reason::{Closed, Reason};
 use crate::client::asking::warm_topics;
-use crate::client::credit::{must_stall, stop_reading};
+use crate::client::credit::{must_stall, stop_reading, waits_for_carriers};
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::progress::{Allowance, Progress};
 use crate::client::row::{OWN, Row, State};
@@ -189,9 +189,7 @@ impl Front {
             if end > bytes.len() {
                 break;
             }
-            if header.kind() == PacketType::Publish
-                && must_stall(&mut self.subs.lanes, &self.clients.ctx)
-            {
+            if self.must_wait(header.kind(), slot) {
                 self.clients.send_reply(slot, io);
                 self.queues.stall(
                     &mut self.clients.conns,
@@ -212,6 +210,17 @@ impl Front {
         }
         self.clients.send_reply(slot, io);
         Some(at)
+    }
+
+    /// Whether a packet that makes work for homes and carriers waits.
+    fn must_wait(&self, kind: PacketType, slot: u32) -> bool {
+        match kind {
+            PacketType::Publish => must_stall(&self.clients, &self.subs.lanes, slot),
+            PacketType::Subscribe | PacketType::Unsubscribe => {
+                waits_for_carriers(&self.clients, slot)
+            }
+            _ => false,
+        }
     }
 
     /// Decodes a whole packet, of which the header and the rest are given, and carries it out. `bytes` begin with the packet.

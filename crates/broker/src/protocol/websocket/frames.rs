@@ -82,8 +82,7 @@ impl Front {
             let publishes = self.clients.conns.get(slot).wants(PUBLISHES);
             let spent = self.clients.meter.work.is_spent();
             let goes_on = !rest.is_empty() || partial.as_ref().is_some_and(|it| it.is_inflating());
-            if goes_on
-                && (spent || publishes && must_stall(&mut self.subs.lanes, &self.clients.ctx))
+            if goes_on && (spent || publishes && must_stall(&self.clients, &self.subs.lanes, slot))
             {
                 self.clients.send_reply(slot, io);
                 let rest = rest_of(held_back, input, at);
@@ -121,7 +120,7 @@ impl Front {
         }
         all_read(
             &mut self.clients,
-            &mut self.subs.lanes,
+            &self.subs.lanes,
             &mut self.queues,
             &self.census,
             slot,
@@ -187,7 +186,7 @@ fn hold_frames<I: Io>(
 /// All bytes that came are read: sends the answers, and keeps a frame or message that is not whole.
 fn all_read<I: Io>(
     clients: &mut Clients,
-    lanes: &mut Lanes,
+    lanes: &Lanes,
     queues: &mut Queues,
     census: &Census,
     slot: u32,

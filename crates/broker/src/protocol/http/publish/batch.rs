@@ -116,7 +116,7 @@ pub(crate) fn publish_batch<I: Io>(
     match batch_is_read(clients, &mut subs.lanes, slot, &mut batch) {
         true => Flow::Next,
         false => {
-            stall_if_needed(clients, &mut subs.lanes, queues, slot, io);
+            stall_if_needed(clients, &subs.lanes, queues, slot, io);
             wait(&mut clients.conns, slot, Pending::Batch(Box::new(batch)))
         }
     }
@@ -131,7 +131,7 @@ pub(crate) fn go_on_with_batch<I: Io>(
     home: &mut Option<Home>,
     io: &mut I,
 ) {
-    if has_batch(&clients.conns, slot) && must_stall(&mut subs.lanes, &clients.ctx) {
+    if has_batch(&clients.conns, slot) && must_stall(clients, &subs.lanes, slot) {
         return queues.stall(&mut clients.conns, &mut clients.meter.stats, slot, io);
     }
     let Some(mut batch) = take_batch(&mut clients.conns, slot) else {
@@ -149,7 +149,7 @@ pub(crate) fn go_on_with_batch<I: Io>(
     } else if batch_is_read(clients, &mut subs.lanes, slot, &mut batch) {
         return answer_waiting(clients, queues, slot, io);
     } else {
-        stall_if_needed(clients, &mut subs.lanes, queues, slot, io);
+        stall_if_needed(clients, &subs.lanes, queues, slot, io);
     }
     clients.conns.extra(slot).own.pending = Some(Pending::Batch(batch));
 }

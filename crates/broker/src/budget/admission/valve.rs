@@ -1,0 +1,186 @@
+//! Who waits while carriers are behind: the parties that have most under way to them.
+//!
+//! A home counts the visits that carriers owe to what each party published or asked for ([`Weights`]). While too many of its turns are under
+//! way, it stops the parties that have as much under way as all have on average, or more ([`Heavy`]), and others pass them. All shards read the
+//! [`Valve`] before they take a publish or a subscription.
+//!
+//! Parties are counted in groups by a hash, so that a turn has few counts however many parties it works for. A newcomer is in the group of
+//! a given party once in [`GROUPS`] times, and waits with it then.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use super::party::Party;
+
+/// Groups of parties.
+const GROUPS: usize = 256;
+
+/// The visits that carriers owe to each group for the messages and answers of a turn: a list, since a turn works for few parties as a rule.
+#[derive(Debug, Default)]
+pub struct Weights(Vec<(u8, u32)>);
+
+impl Weights {
+    /// Carriers owe this party so many visits more.
+    #[inline]
+    pub fn add(&mut self, party: Party, visits: u32) {
+        let group = party.group_of(GROUPS) as u8;
+        match self.0.last_mut() {
+            Some((last, sum)) if *last == group => *sum = sum.saturating_add(visits),
+            _ => self.0.push((group, visits)),
+        }
+    }
+
+    /// Counts nothing.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Bytes of memory besides its own.
+    pub fn own_bytes(&self) -> usize {
+        self.0.capacity() * size_of::<(u8, u32)>()
+    }
+}
+
+/// Groups that wait for the carriers of one home.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heavy([u64; GROUPS / 64]);
+
+impl Heavy {
+    /// All groups.
+    pub const ALL: Heavy = Heavy([u64::MAX; GROUPS / 64]);
+
+    /// The groups that have as much under way as all have on average, or more. With nothing counted, all.
+    pub fn of<'a>(turns: impl Iterator<Item = &'a Weights>) -> Heavy {
+        let mut sums = [0; GROUPS];
+        for (group, visits) in turns.flat_map(|turn| &turn.0) {
+            sums[usize::from(*group)] += u64::from(*visits);
+        }
+        let all: u64 = sums.iter().sum();
+        let count = sums.iter().filter(|sum| **sum > 0).count() as u64;
+        let mut heavy = Heavy::default();
+        for (group, sum) in sums.iter().enumerate() {
+            heavy.0[group / 64] |= u64::from(sum * count >= all) << (group % 64);
+        }
+        heavy
+    }
+
+    /// Whether there are any.
+    pub fn is_any(&self) -> bool {
+        *self != Heavy::default()
+    }
+
+    fn has(&self, group: usize) -> bool {
+        self.0[group / 64] >> (group % 64) & 1 == 1
+    }
+}
+
+/// How many homes stop each group.
+#[derive(Debug)]
+pub struct Valve {
+    /// Homes that stop some group.
+    homes: AtomicU32,
+    groups: [AtomicU32; GROUPS],
+}
+
+impl Default for Valve {
+    fn default() -> Self {
+        Valve {
+            homes: AtomicU32::new(0),
+            groups: [const { AtomicU32::new(0) }; GROUPS],
+        }
+    }
+}
+
+impl Valve {
+    /// Whether nobody waits.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.homes.load(Relaxed) == 0
+    }
+
+    /// Whether this party waits.
+    #[inline]
+    pub fn stops(&self, party: Party) -> bool {
+        !self.is_open() && self.groups[party.group_of(GROUPS)].load(Relaxed) > 0
+    }
+
+    /// A home stops other groups than `before`.
+    pub fn change(&self, before: &Heavy, after: &Heavy) {
+        let change = |count: &AtomicU32, before: bool, after: bool| match (before, after) {
+            (false, true) => {
+                count.fetch_add(1, Relaxed);
+            }
+            (true, false) => {
+                count.fetch_sub(1, Relaxed);
+            }
+            _ => {}
+        };
+        if before == after {
+            return;
+        }
+        for (n, group) in self.groups.iter().enumerate() {
+            change(group, before.has(n), after.has(n));
+        }
+        change(&self.homes, before.is_any(), after.is_any());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parties() -> [Party; 3] {
+        ["ann", "bob", "eve"].map(|name| Party::user(name, 1))
+    }
+
+    fn has(heavy: &Heavy, party: Party) -> bool {
+        heavy.has(party.group_of(GROUPS))
+    }
+
+    #[test]
+    fn who_has_less_than_the_average_under_way_does_not_wait() {
+        let [ann, bob, eve] = parties();
+        let mut weights = Weights::default();
+        weights.add(ann, 10);
+        weights.add(bob, 10);
+        weights.add(eve, 1);
+        let heavy = Heavy::of([&weights].into_iter());
+        assert!(has(&heavy, ann) && has(&heavy, bob) && !has(&heavy, eve));
+        assert!(!has(&heavy, Party::user("a newcomer", 1)));
+    }
+
+    #[test]
+    fn equal_parties_wait_and_so_does_one_that_is_alone() {
+        let [ann, bob, _] = parties();
+        let mut weights = Weights::default();
+        weights.add(ann, 7);
+        assert!(has(&Heavy::of([&weights].into_iter()), ann));
+        weights.add(bob, 7);
+        let heavy = Heavy::of([&weights].into_iter());
+        assert!(has(&heavy, ann) && has(&heavy, bob));
+        weights.clear();
+        assert_eq!(
+            Heavy::of([&weights].into_iter()),
+            Heavy::ALL,
+            "it is not known who it was"
+        );
+    }
+
+    #[test]
+    fn a_party_waits_until_no_home_stops_it() {
+        let [ann, bob, _] = parties();
+        let (none, valve) = (Heavy::default(), Valve::default());
+        let mut weights = Weights::default();
+        weights.add(ann, 7);
+        let of_ann = Heavy::of([&weights].into_iter());
+        valve.change(&none, &Heavy::ALL);
+        valve.change(&none, &of_ann);
+        assert!(valve.stops(ann) && valve.stops(bob));
+        valve.change(&Heavy::ALL, &of_ann);
+        assert!(valve.stops(ann) && !valve.stops(bob));
+        valve.change(&of_ann, &none);
+        assert!(valve.stops(ann) && !valve.is_open());
+        valve.change(&of_ann, &none);
+        assert!(!valve.stops(ann) && valve.is_open());
+    }
+}
