@@ -179,7 +179,7 @@ fn checkpoints_of_form_9_are_these_bytes() {
     let bytes: Vec<u8> = documents.into_iter().flatten().flatten().collect();
     assert_eq!(
         (FORM, bytes.len(), xxh3_64(&bytes)),
-        (9, 676, 4_394_444_182_746_299_522)
+        (9, 676, 10_103_781_294_630_289_323)
     );
 }
 

@@ -32,7 +32,7 @@ impl Default for Keys {
 
 /// The group of a publisher.
 pub fn group_of(publisher: Party) -> usize {
-    publisher.number() as usize % GROUPS
+    publisher.group_of(GROUPS)
 }
 
 impl Keys {
@@ -72,7 +72,28 @@ impl Keys {
 
 #[cfg(test)]
 mod tests {
+    use alloc::collections::BTreeSet;
+    use alloc::vec::Vec;
+    use core::net::{IpAddr, Ipv4Addr};
+
     use super::*;
+    use crate::budget::admission::Client;
+
+    /// Else a few publishers share a group, and its room, though others are empty.
+    #[test]
+    fn publishers_spread_over_all_groups() {
+        let names = (0..2_000).map(|n| Party::user(&alloc::format!("user {n}"), 1));
+        let addresses = (0..2_000).map(|n| Client::of(IpAddr::V4(Ipv4Addr::from_bits(n)), 1));
+        let parties: [Vec<Party>; 3] = [
+            names.collect(),
+            addresses.clone().map(Party::of_address).collect(),
+            (addresses.map(Client::relayed).map(Party::of_address)).collect(),
+        ];
+        for parties in parties {
+            let groups: BTreeSet<usize> = parties.into_iter().map(group_of).collect();
+            assert_eq!(groups.len(), GROUPS);
+        }
+    }
 
     #[test]
     fn the_room_of_the_largest_group_ends_where_it_is_told() {
