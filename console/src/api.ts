@@ -188,6 +188,17 @@ export interface Connection {
   outbox_bytes: number;
   behind: boolean;
   silent_s: number;
+  /** TLS of this server; a proxy may have ended another one. */
+  tls: boolean;
+  /** Null for other protocols. */
+  mqtt: {
+    version: string;
+    keep_alive_s: number;
+    in_flight: number;
+    in_flight_max: number;
+    waiting: number;
+    session_expiry_s: number;
+  } | null;
 }
 
 /** An MQTT session whose client is away. */
@@ -197,6 +208,14 @@ export interface Session {
   /** Null: it does not end by itself. */
   expires_in_s: number | null;
   bytes: number;
+  /** Null in a list. */
+  subscriptions: { filter: string; qos: number }[] | null;
+}
+
+/** Whose session: an empty user is none. */
+export interface SessionName {
+  client_id: string;
+  user: string;
 }
 
 /** A part of a list. */
@@ -321,6 +340,18 @@ export class Api {
   async sessions(cursor: string | null, limit: number): Promise<Page<Session>> {
     const got = await this.#page<{ sessions: Session[] }>("sessions", {}, cursor, limit);
     return { rows: got.sessions, next: got.next };
+  }
+
+  async connection(id: string): Promise<Connection> {
+    return this.#get(`connections/${encodeURIComponent(id)}`, {});
+  }
+
+  async session(of: SessionName): Promise<Session> {
+    return this.#get("session", { ...of });
+  }
+
+  async endSession(of: SessionName): Promise<void> {
+    await this.#ask("DELETE", `api/v1/session?${new URLSearchParams({ ...of })}`);
   }
 
   async disconnectAll(which: Which): Promise<{ disconnected: number }> {

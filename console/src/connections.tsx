@@ -188,7 +188,9 @@ export function ConnectionTable({ label, connections, ended, complain }: TablePr
         rows={connections.map((one) => ({
           key: one.id,
           cells: [
-            <code>{one.id}</code>,
+            <a href={to("connection", one.id)}>
+              <code>{one.id}</code>
+            </a>,
             transport(one.transport),
             one.address ?? NONE,
             one.user === null && !one.client_id ? NONE : <Client of={one} />,

@@ -2,12 +2,13 @@
 
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
+import { ConnectionView } from "./connection";
 import { Connections } from "./connections";
 import { Limits } from "./limits";
 import { Overview } from "./overview";
 import { Retry } from "./parts";
 import { to, useRoute, type Route, type View } from "./route";
-import { Away } from "./sessions";
+import { Away, SessionView } from "./sessions";
 import { Settings } from "./settings";
 import { Slow } from "./slow";
 import { store, useStore, type State, type Theme } from "./store";
@@ -23,6 +24,9 @@ const TABS: [View, string][] = [
   ["limits", "Limits"],
   ["settings", "Settings"],
 ];
+
+/** The tab that the page of one thing belongs to. */
+const PARENTS: Partial<Record<View, View>> = { topic: "topics", connection: "connections", session: "connections" };
 
 function App() {
   const state = useStore();
@@ -53,7 +57,7 @@ function App() {
             <a
               key={view}
               href={view === "overview" ? "#/" : to(view)}
-              aria-current={view === (route.view === "topic" ? "topics" : route.view) ? "page" : undefined}
+              aria-current={view === (PARENTS[route.view] ?? route.view) ? "page" : undefined}
             >
               {name}
             </a>
@@ -86,7 +90,7 @@ const capital = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** What the browser's tab and history show. */
 function title({ view, of }: Route): string {
-  const name = view === "topic" ? of : TABS.find(([tab]) => tab === view)?.[1];
+  const name = view === "topic" || view === "connection" ? of : TABS.find(([tab]) => tab === view)?.[1];
   return view === "overview" || name === undefined || name === "" ? "Crore" : `${name} \u00b7 Crore`;
 }
 
@@ -101,6 +105,8 @@ function Page({ state, route }: { state: State; route: Route }) {
       </>
     );
   }
+  if (route.view === "connection") return <ConnectionView key={route.of} id={route.of} />;
+  if (route.view === "session") return <SessionView key={route.of} place={route.of} />;
   if (route.view === "settings") return <Settings />;
   if (route.view === "topic") return <TopicView key={route.of} name={route.of} />;
   if (state.stats === null) return <p class="hint">{state.link === "lost" ? "" : "Asking the server\u2026"}</p>;

@@ -120,6 +120,20 @@ export function Breaking({ children }: { children: string }) {
   );
 }
 
+/** What is known of one thing, in words and figures. */
+export function Facts({ of }: { of: [string, ComponentChildren][] }) {
+  return (
+    <dl class="facts">
+      {of.map(([what, value]) => (
+        <div key={what}>
+          <dt>{what}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
 interface QuestionProps {
   label: string;
   yes: string;

@@ -2,15 +2,15 @@
 
 import { useEffect, useState } from "preact/hooks";
 
-export type View = "overview" | "topics" | "topic" | "connections" | "slow" | "limits" | "settings" | "unknown";
+export type View = "overview" | "topics" | "topic" | "connections" | "connection" | "session" | "slow" | "limits" | "settings" | "unknown";
 
 export interface Route {
   view: View;
-  /** A filter, or a topic's name. */
+  /** A filter, the name of a topic, a connection's id, or the client id and the user of a session. */
   of: string;
 }
 
-const VIEWS: readonly View[] = ["topics", "topic", "connections", "slow", "limits", "settings"];
+const VIEWS: readonly View[] = ["topics", "topic", "connections", "connection", "session", "slow", "limits", "settings"];
 
 export function to(view: View, of = ""): string {
   return of === "" ? `#/${view}` : `#/${view}/${encodeURIComponent(of)}`;

@@ -4,7 +4,7 @@ import { useRef, useState } from "preact/hooks";
 import type { ApiError, Message, Topic } from "./api";
 import { bytes, duration, exact } from "./format";
 import { Kept } from "./kept";
-import { Breaking, Trouble } from "./parts";
+import { Breaking, Facts, Trouble } from "./parts";
 import { EVERY_MS, usePolled } from "./poll";
 import { to } from "./route";
 import { useApi, useStore } from "./store";
@@ -78,14 +78,7 @@ function Info({ name, info, absent, trouble }: InfoProps) {
       {trouble !== "" && <Trouble>{trouble}</Trouble>}
       {absent && <p class="hint">This topic does not exist yet. The first message or the first subscriber creates it.</p>}
       {info !== null && (
-        <dl class="facts">
-          {facts.map(([what, value]) => (
-            <div key={what}>
-              <dt>{what}</dt>
-              <dd>{value}</dd>
-            </div>
-          ))}
-        </dl>
+        <Facts of={facts} />
       )}
       <ByFilter />
     </section>

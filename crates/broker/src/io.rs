@@ -43,6 +43,10 @@ pub trait Io {
     fn peer(&self, _link: Link) -> Option<IpAddr> {
         None
     }
+    /// Whether a connection is encrypted by TLS.
+    fn is_secure(&self, _link: Link) -> bool {
+        false
+    }
     /// Something happened to a client that the operator's log wants to know ([`Shard::log_clients`](crate::Shard::log_clients)).
     fn client_event(&mut self, _event: &ClientEvent) {}
     /// So many deliveries of messages that were read at this stamp or later are handed to their sockets. Does nothing

@@ -18,6 +18,7 @@ mod wills;
 use absent::{AbsentStates, Away, Evicted};
 use wills::{Delayed, end_s};
 
+pub use absent::Left;
 pub use at_home::SessionsAtHome;
 
 use crate::mail::session::{Kept, SessionId, Will};

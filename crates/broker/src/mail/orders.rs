@@ -66,6 +66,10 @@ pub enum Control {
         /// How many at most.
         most: u32,
     },
+    /// All of a session of the home whose client is away.
+    Session(SessionName),
+    /// End that session, as if it had expired: its will is published.
+    EndSession(SessionName),
     /// End this connection.
     Disconnect(ConnId),
     /// End connections, from this row on, as many as one turn may.
@@ -116,6 +120,8 @@ pub enum Report {
     ClientIds(Vec<Option<Box<[u8]>>>),
     /// A page of sessions.
     Sessions(Page<Session>),
+    /// A session, if the home has it and its client is away.
+    Session(Option<Box<Session>>),
     /// How many connections were ended.
     Ended(Ended),
     /// Whether topics are left for [`Control::Foresee`].
@@ -305,6 +311,27 @@ pub struct Connection {
     pub behind: bool,
     /// Seconds since something was last sent to it.
     pub silent_s: u32,
+    /// It is encrypted by TLS here, and not by a proxy.
+    pub is_secure: bool,
+    /// What only a client of MQTT has.
+    pub mqtt: Option<MqttState>,
+}
+
+/// The state of an MQTT connection.
+#[derive(Clone, Copy, Debug)]
+pub struct MqttState {
+    /// Whether it speaks 5.0, else 3.1.1.
+    pub is_v5: bool,
+    /// Seconds of its Keep Alive, 0 for none.
+    pub keep_alive_s: u16,
+    /// QoS 1 and 2 messages that it has not acknowledged.
+    pub in_flight: usize,
+    /// How many there may be.
+    pub receive_max: u16,
+    /// Messages that wait for room there.
+    pub waiting: usize,
+    /// Seconds that its session outlives the connection.
+    pub expiry_s: u32,
 }
 
 /// An MQTT session whose client is away.
@@ -318,6 +345,17 @@ pub struct Session {
     pub expires_in_s: Option<u32>,
     /// Bytes that it occupies.
     pub bytes: usize,
+    /// Its subscriptions, each with its QoS; none in a list.
+    pub subscriptions: Vec<(Box<[u8]>, u8)>,
+}
+
+/// An MQTT session by its client.
+#[derive(Clone, Debug)]
+pub struct SessionName {
+    /// The client id.
+    pub client_id: Box<[u8]>,
+    /// The user, or empty.
+    pub user: Box<[u8]>,
 }
 
 /// The result of an order to end connections.

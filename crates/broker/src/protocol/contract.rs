@@ -22,6 +22,7 @@ use crate::budget::stats::Transport;
 use crate::client::row::{EOF, PAUSED, Row, State};
 use crate::home::Home;
 use crate::io::{Close, Io};
+use crate::mail::orders::MqttState;
 use crate::mail::session::SessionId;
 use crate::protocol::contract::streams::end_stream;
 use crate::protocol::front::{Clients, Connections, Deliveries, Front, Queues, Subscriptions};
@@ -29,7 +30,7 @@ use crate::protocol::http::close::{move_idle, tell_when_to_come_back};
 use crate::protocol::http::options::{HISTORY, KEEP, PINGS};
 use crate::protocol::http::pipelined::hold_pipelined;
 use crate::protocol::longpoll::poll::end_poll;
-use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, mqtt_session};
+use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, mqtt_details, mqtt_session};
 use crate::protocol::mqtt::close::{mqtt_end, mqtt_move};
 use crate::protocol::mqtt::options::FRAMED;
 use crate::protocol::mqtt::publish::mqtt_second;
@@ -222,6 +223,20 @@ pub(crate) fn frame_beside_bytes(conns: &Connections, slot: u32) -> usize {
         | State::Sse
         | State::WebSocket
         | State::Draining => 0,
+    }
+}
+
+/// What an operator is shown of a connection that only its protocol knows.
+pub(crate) fn details_of(clients: &Clients, slot: u32) -> Option<MqttState> {
+    match clients.conns.get(slot).state {
+        State::Mqtt => mqtt_details(clients, slot),
+        State::Proxy
+        | State::Http
+        | State::Waiting
+        | State::Poll
+        | State::Sse
+        | State::WebSocket
+        | State::Draining => None,
     }
 }
 

@@ -4,7 +4,8 @@ use crate::mail::Outcome;
 use crate::mail::orders::{Control, Ended, Report, Ticket};
 use crate::protocol::front::Front;
 use crate::shard::control::connections::{
-    client_ids, connection, connections_page, end_by_order, end_connections, sessions_page,
+    client_ids, connection, connections_page, end_by_order, end_connections, end_session, session,
+    sessions_page,
 };
 use crate::shard::control::topics::{interested, log_page, order_change, topic, topics_page};
 use alloc::boxed::Box;
@@ -54,6 +55,15 @@ impl Shard {
             Control::Sessions { from, most } => {
                 let (most, now) = (most as usize, clients.ctx.now);
                 Report::Sessions(sessions_page(&self.sessions, from, most, now))
+            }
+            Control::Session(name) => {
+                let found = session(&self.sessions, clients, &name);
+                Report::Session(found.map(Box::new))
+            }
+            // A document that is being written must not change.
+            Control::EndSession(_) if self.stopped => Report::Ended(Ended::default()),
+            Control::EndSession(name) => {
+                Report::Ended(end_session(&mut self.sessions, clients, &name))
             }
             Control::Disconnect(id) => Report::Ended(Ended {
                 count: u32::from(end_by_order(clients, id, io)),

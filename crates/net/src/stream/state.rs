@@ -10,7 +10,7 @@ use super::preface::Preface;
 use super::ready::ReadyHandshakes;
 use super::record::Crypt;
 use super::stats::{Stats, Trouble, Usage};
-use super::table::{Fresh, Table};
+use super::table::{Entry, Fresh, Table};
 use crate::transport::{Link, Received};
 
 /// The limits of a shard.
@@ -175,6 +175,11 @@ impl Streams {
             ended: Vec::new(),
             ends: Ends::default(),
         }
+    }
+
+    /// Whether this connection has TLS, and its handshake is over.
+    pub fn is_sealed(&self, link: Link) -> bool {
+        matches!(self.table.get(link.0), Entry::Sealed(_))
     }
 
     /// Counts since the shard began.

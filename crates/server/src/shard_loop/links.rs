@@ -109,6 +109,10 @@ impl<T: Transport> Io for Links<T> {
         self.transport.peer(below(link))
     }
 
+    fn is_secure(&self, link: Link) -> bool {
+        (self.tls.as_ref()).is_some_and(|tls| tls.is_sealed(below(link)))
+    }
+
     fn client_event(&mut self, event: &ClientEvent) {
         if let Some(log) = &self.client_log {
             log.write(event);

@@ -70,6 +70,7 @@ Examples:
   crore admin delete chat/room1
   crore admin connection 0-17-3                     one of them, by its id
   crore admin sessions                              MQTT clients that are away, with what they hold
+  crore admin sessions sensor-7 --end               one of them ends, as if it had expired
   crore admin memory                                what memory is for
   crore admin rules                                 the rules that hold, with the built-in one
   crore admin config                                the settings that hold";
@@ -185,8 +186,17 @@ enum Order {
         #[arg(value_parser = values::line)]
         id: String,
     },
-    /// List MQTT sessions whose clients are away; those of connected clients are connections
+    /// List MQTT sessions whose clients are away; tell of one, or end it
     Sessions {
+        /// The MQTT client id of one, as the list gives it
+        #[arg(value_parser = values::line)]
+        client_id: Option<String>,
+        /// Its user, where the list names one
+        #[arg(long, value_name = "NAME", requires = "client_id", value_parser = values::line)]
+        user: Option<String>,
+        /// End it, as if it had expired
+        #[arg(long, requires = "client_id")]
+        end: bool,
         #[command(flatten)]
         limit: Limit,
     },
@@ -419,6 +429,23 @@ fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static 
         Order::Delete { name } => port.ask("DELETE", &named("topic", name), None)?,
         Order::Connection { id } => {
             port.ask("GET", &format!("connections/{}", escape(id)), None)?
+        }
+        Order::Sessions {
+            client_id: Some(id),
+            user,
+            end,
+            ..
+        } => {
+            let user = user
+                .as_deref()
+                .map(|user| format!("&user={}", escape(user)));
+            let user = user.unwrap_or_default();
+            let method = if *end { "DELETE" } else { "GET" };
+            port.ask(
+                method,
+                &format!("session?client_id={}{user}", escape(id)),
+                None,
+            )?
         }
         Order::Disconnect { id: Some(id), .. } => {
             port.ask("DELETE", &format!("connections/{}", escape(id)), None)?

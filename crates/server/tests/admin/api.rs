@@ -5,10 +5,13 @@ use std::collections::BTreeSet;
 use std::io::{BufReader, Write as _};
 use std::net::TcpStream;
 
+use crore_wire::mqtt::Version;
 use serde_json::{Value, json};
 
+use crate::support::broker::Broker;
+use crate::support::mqtt::Conn;
 use crate::support::port::{Answer, ask, get, raw, stream};
-use crate::support::{Server, eventually};
+use crate::support::{Server, eventually, until};
 
 /// Tails that may be open at once.
 const TAILS: usize = 64;
@@ -130,9 +133,8 @@ fn every_path_and_status_of_the_description_is_what_the_server_does() {
     let server = Server::with_admin(
         "[limits]\ntopics_max = 4\nmessage_bytes = 1000\n[drain]\nrate_per_s = 1\ndeadline_s = 600\n",
     );
-    let admin = server.admin();
     let mut walk = Walk {
-        api: get(admin, "openapi.json"),
+        api: get(server.admin(), "openapi.json"),
         seen: BTreeSet::new(),
     };
     assert_eq!(walk.api["openapi"], "3.1.0");
@@ -144,6 +146,24 @@ fn every_path_and_status_of_the_description_is_what_the_server_does() {
 
     for (query, status) in [("", 200), ("?limit=0", 400)] {
         walk.ask(&server, "GET", "/api/v1/sessions", query, None, status);
+    }
+    let broker = Broker::Crore(server);
+    Conn::open(&broker, Version::V5).resume("away");
+    let Broker::Crore(server) = broker else {
+        unreachable!("it was just made");
+    };
+    let session = "/api/v1/session";
+    until("it is away", || {
+        let line = format!("GET {session}?client_id=away");
+        ask(server.admin(), &line, None).status == 200
+    });
+    for (query, status) in [
+        ("?client_id=away", 200),
+        ("?client_id=none", 404),
+        ("", 400),
+    ] {
+        walk.ask(&server, "GET", session, query, None, status);
+        walk.ask(&server, "DELETE", session, query, None, status);
     }
     walk.ask(&server, "GET", "/api/v1/rules", "", None, 200);
     walk.ask(&server, "GET", "/api/v1/config", "", None, 200);

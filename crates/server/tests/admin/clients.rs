@@ -10,7 +10,7 @@ use argon2::{Algorithm, Argon2, Params};
 use crore_wire::mqtt::{PropertyBuf, Version};
 
 use crate::support::broker::Broker;
-use crate::support::mqtt::Conn;
+use crate::support::mqtt::{Conn, message, plain, will};
 use crate::support::port::{get, stream};
 use crate::support::program::output;
 use crate::support::{Server, connect, until};
@@ -99,6 +99,111 @@ fn sessions_whose_clients_are_away_are_listed_by_the_tool() {
         ids(&some).len() == 3 && some.ends_with("... and more: raise --limit\n"),
         "{some}"
     );
+}
+
+#[test]
+fn session_that_is_away_is_told_and_ended_by_the_operator() {
+    // On two shards: either may be its home.
+    let broker = Broker::Crore(Server::with_admin(""));
+    let server = broker.server();
+    let mut heir = Conn::connected(&broker, Version::V5, "heir");
+    heir.subscribe("left", 0);
+    let (mut later, mut for_ever) = (PropertyBuf::new(), PropertyBuf::new());
+    later.will_delay_interval_s(600);
+    for_ever.session_expiry_interval_s(u32::MAX);
+    let mut connect = plain(Version::V5, "hall/sensor 7");
+    connect.properties = for_ever.properties();
+    connect.will = Some(will("left"));
+    if let Some(will) = &mut connect.will {
+        will.properties = later.properties();
+    }
+    let mut client = Conn::open(&broker, Version::V5);
+    client.connect(&connect);
+    client.subscribe("doors/+", 1);
+    client.subscribe("news", 0);
+    let tool = |flags: &[&str]| {
+        let url = format!("http://{}", server.admin());
+        let mut it = Command::new(env!("CARGO_BIN_EXE_crore"));
+        it.args([
+            "admin",
+            "sessions",
+            "hall/sensor 7",
+            "--url",
+            &url,
+            "--json",
+        ]);
+        output(it.args(flags))
+    };
+    let connected = tool(&["--end"]);
+    assert_eq!(connected.status.code(), Some(1), "{connected:?}");
+    drop(client);
+    until("it is away", || tool(&[]).status.success());
+    let told = tool(&[]).stdout;
+    let told: serde_json::Value = serde_json::from_slice(&told).expect("JSON");
+    assert_eq!(told["client_id"], "hall/sensor 7");
+    let subscriptions = told["subscriptions"].as_array().expect("a list").iter();
+    let mut subscriptions: Vec<_> = subscriptions
+        .map(|one| (one["filter"].as_str(), one["qos"].as_u64()))
+        .collect();
+    subscriptions.sort_unstable();
+    let all = [(Some("doors/+"), Some(1)), (Some("news"), Some(0))];
+    assert_eq!(subscriptions, all);
+    assert!(tool(&["--end"]).status.success());
+    // Its will comes now, since nobody can come back to it.
+    assert_eq!(heir.packet().publish().topic, "left");
+    let gone = tool(&[]);
+    assert_eq!(gone.status.code(), Some(1), "{gone:?}");
+    let mut again = Conn::open(&broker, Version::V5);
+    assert!(!again.resume("hall/sensor 7"), "it has no session");
+}
+
+#[test]
+fn connection_of_mqtt_is_told_with_its_state() {
+    let broker = Broker::Crore(Server::with_admin(""));
+    let server = broker.server();
+    let mut properties = PropertyBuf::new();
+    properties.session_expiry_interval_s(600).receive_maximum(2);
+    let mut connect = plain(Version::V5, "sensor-7");
+    connect.keep_alive_s = 60;
+    connect.properties = properties.properties();
+    let mut client = Conn::open(&broker, Version::V5);
+    client.connect(&connect);
+    client.subscribe("news", 1);
+    // It takes two messages and acknowledges none.
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    for id in 1..=3 {
+        publisher.deliver(&message("news", 1, id, b"x"));
+    }
+    for _ in 0..2 {
+        client.packet().publish();
+    }
+    let of = |id: &str| {
+        let page = get(server.admin(), "connections?transport=mqtt");
+        let list = page["connections"].as_array().expect("a list");
+        let one = list.iter().find(|one| one["client_id"] == id);
+        let id = one.expect("a connection")["id"].as_str().expect("an id");
+        get(server.admin(), &format!("connections/{id}"))
+    };
+    let told = of("sensor-7");
+    assert_eq!(
+        (&told["tls"], &told["topics"][0]),
+        (&false.into(), &"news".into())
+    );
+    let mqtt = &told["mqtt"];
+    assert_eq!(mqtt["version"], "5.0");
+    for (field, value) in [
+        ("keep_alive_s", 60),
+        ("in_flight", 2),
+        ("in_flight_max", 2),
+        ("session_expiry_s", 600),
+    ] {
+        assert_eq!(mqtt[field], value, "{field} in {told}");
+    }
+    let _old = Conn::connected(&broker, Version::V311, "old");
+    assert_eq!(of("old")["mqtt"]["version"], "3.1.1");
+    let _reader = stream(server.address(), "/sub/x");
+    let page = get(server.admin(), "connections?transport=sse");
+    assert_eq!(page["connections"][0]["mqtt"], serde_json::Value::Null);
 }
 
 #[test]

@@ -4,10 +4,12 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::process::Command;
 
+use crore_wire::mqtt::Version;
 use serde_json::{Value, json};
 
 use crate::client::{curl, publish};
 use crate::console::{Browser, url};
+use crate::support::mqtt::Conn;
 use crate::support::{Server, until};
 
 #[test]
@@ -78,6 +80,53 @@ fn lines_of_equal_values_are_told_apart_in_a_chart() {
         colors.as_array().expect("colours").len() >= 4
     });
     browser.expect(".chart:first-child h2", "by transport$");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn each_connection_has_a_page_with_its_protocol_and_subscriptions() {
+    let server = Server::with_admin("");
+    let mut client = Conn::at(&server, Version::V5);
+    client.resume("hall/sensor 7");
+    client.subscribe("doors/+", 1);
+    client.subscribe("news", 0);
+    let mut browser = Browser::on(&server, "/connections");
+    browser.click(".connections tbody a");
+    for (at, like) in [
+        (".facts", "ProtocolMQTT 5.0.*TLSnot at this server"),
+        (
+            ".facts",
+            "Client idhall/sensor 7.*Keep alive1 h.*In flight0 of 100",
+        ),
+        (".facts", "Session after its end10 min"),
+        (".connection table", "news.*topic.*doors/\\+.*filter"),
+    ] {
+        browser.expect(at, like);
+    }
+    browser.click(".connection button:text-is('Disconnect')");
+    browser.click(".connection [role=alertdialog] button.danger");
+    browser.expect(".connection", "There is no such connection");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn session_that_is_away_is_opened_and_ended_after_a_question() {
+    let server = Server::with_admin("");
+    let mut client = Conn::at(&server, Version::V5);
+    client.resume("hall/sensor 7");
+    client.subscribe("doors/+", 1);
+    drop(client);
+    let mut browser = Browser::on(&server, "/connections");
+    browser.expect(".sessions tbody tr", "hall/sensor 7");
+    browser.click(".sessions tbody a");
+    browser.expect(".session table", "doors/\\+.*1");
+    browser.click(".session button:text-is('End this session')");
+    browser.click(".session [role=alertdialog] button.quiet");
+    browser.click(".session button:text-is('End this session')");
+    browser.click(".session [role=alertdialog] button.danger");
+    browser.expect(".session", "No session of this client is away");
+    let mut again = Conn::at(&server, Version::V5);
+    assert!(!again.resume("hall/sensor 7"), "it has no session");
 }
 
 #[test]

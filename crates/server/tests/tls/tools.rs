@@ -1,11 +1,11 @@
 //! `crore pub`, `crore sub` and `crore admin` by TLS.
 
-use crate::support::port::{await_metric, metric};
-use crate::support::{Server, eventually};
+use crate::support::port::{await_metric, get, metric};
+use crate::support::{Server, eventually, until};
 use crate::tool::{Certificates, curl, run};
 use rcgen::ExtendedKeyUsagePurpose;
 use std::net::TcpListener;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 const CRORE: &str = env!("CARGO_BIN_EXE_crore");
 
@@ -54,6 +54,18 @@ fn message_published_over_tls_is_read_over_tls_by_each_transport() {
         let read = output(&[&args[..], &["--protocol", protocol], &to].concat());
         assert_eq!(read, "one\ntwo\nthree\n", "{protocol}");
     }
+    // The operator sees that a connection is encrypted.
+    let mut reader = Command::new(CRORE);
+    let reader = reader
+        .args([&["sub", "late"][..], &to].concat())
+        .stderr(Stdio::null());
+    let mut reader = reader.spawn().expect("it starts");
+    until("an encrypted stream", || {
+        let page = get(server.admin(), "connections?transport=sse");
+        page["connections"][0]["tls"] == true
+    });
+    let _ = reader.kill();
+    let _ = reader.wait();
     // An address is a name too, and so is the scheme of WebSockets.
     let url = format!("wss://127.0.0.1:{port}");
     output(&["pub", "news", "four", "--server", &url, "--ca", &ca]);
@@ -116,7 +128,7 @@ fn the_documented_command_makes_a_certificate_that_works_and_one_of_an_authority
     let command = command.expect("the command").split(' ');
     let made = all.path("");
     let openssl = |arguments: Vec<&str>| {
-        let mut command = std::process::Command::new("openssl");
+        let mut command = Command::new("openssl");
         let output = command
             .arg("req")
             .args(arguments)

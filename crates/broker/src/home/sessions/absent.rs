@@ -50,6 +50,8 @@ pub struct Left<'s> {
     pub expires_s: u32,
     /// Bytes that it occupies, without those of large messages.
     pub bytes: usize,
+    /// Its subscriptions and messages, in their stored form.
+    pub state: &'s [u8],
 }
 
 /// The state that a session left behind when its client went away.
@@ -206,11 +208,25 @@ impl Sessions {
     /// The session in this row as an operator sees it, if there is one and it is away.
     pub(super) fn left(&self, id: u32) -> Option<Left<'_>> {
         let row = self.away(id)?;
+        let away = self.states.rows.get(row.holder);
         Some(Left {
             name: self.clients.get(row.client),
-            expires_s: self.states.rows.get(row.holder).expires_s,
+            expires_s: away.expires_s,
             bytes: self.bytes_of(row),
+            state: &self.states.blobs.get(away.state)[..away.state_bytes as usize],
         })
+    }
+
+    /// The session with this name, if there is one and it is away.
+    pub(super) fn left_named(&self, hash: u32, client: &[u8]) -> Option<Left<'_>> {
+        self.left(self.find(hash, client)?)
+    }
+
+    /// The same session is due to end now. Says whether there was one.
+    pub(super) fn evict_named(&mut self, hash: u32, client: &[u8], counts: &Admission) -> bool {
+        let found = self.find(hash, client);
+        let absent = found.and_then(|id| self.absent(id, counts));
+        absent.is_some_and(|absent| self.evict(absent.id, counts))
     }
 
     /// The session in this row, if there is one and it is away.

@@ -168,6 +168,25 @@ impl SessionsAtHome {
         at.is_some_and(|at| self.change(at, |it| it.evict(id, counts)))
     }
 
+    /// The session with this name, if it has its home here and its client is away.
+    pub fn left_named(&self, hash: u32, client: &[u8]) -> Option<Left<'_>> {
+        let at = self.place_here(client)?;
+        self.partitions[at].left_named(hash, client)
+    }
+
+    /// That session is due to end now, as if it had expired. Says whether there was one.
+    pub fn evict_named(&mut self, hash: u32, client: &[u8], counts: &Admission) -> bool {
+        let at = self.place_here(client);
+        at.is_some_and(|at| self.change(at, |it| it.evict_named(hash, client, counts)))
+    }
+
+    /// The place of this client's sessions, if it is here.
+    fn place_here(&self, client: &[u8]) -> Option<usize> {
+        let partition = self.placement.partition_of(client);
+        let is_here = self.placement.home_of(partition) == self.me;
+        is_here.then(|| self.placement.place_at_home(partition))
+    }
+
     /// Bytes of sessions that are evicted and have not ended yet.
     pub fn evicted_bytes(&self) -> usize {
         self.sum(Sessions::evicted_bytes)

@@ -8,6 +8,7 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use crore_wire::mqtt::{Connect, ReasonCode};
 
@@ -169,6 +170,14 @@ pub(super) fn session_name(clients: &Clients, slot: u32, client: &str) -> Box<st
             name.push_str(user);
             name.into()
         }
+    }
+}
+
+/// The same of a client that is not here; one without a user has none of its own where users are known.
+pub(crate) fn session_named(client_id: &[u8], user: &[u8]) -> Vec<u8> {
+    match user {
+        [] => client_id.into(),
+        user => [client_id, user].join(&0),
     }
 }
 

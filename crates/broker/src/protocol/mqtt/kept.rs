@@ -126,14 +126,22 @@ impl KeptSub<'_> {
     }
 }
 
-/// The topics and groups that keep messages for a session.
-pub(crate) fn topics_kept(state: &[u8]) -> Vec<&[u8]> {
+/// The subscriptions of a stored session, each with its QoS.
+pub(crate) fn subscriptions_kept(state: &[u8]) -> impl Iterator<Item = (&[u8], u8)> {
     let mut from = Reader(state);
     from.bytes(5);
     let count = from.count();
-    let subs = (0..count).map(|_| KeptSub::read(&mut from));
-    subs.filter(|sub| qos(sub.options) > 0 || is_shared(sub.filter))
-        .map(|sub| sub.filter)
+    (0..count).map(move |_| {
+        let sub = KeptSub::read(&mut from);
+        (sub.filter, qos(sub.options))
+    })
+}
+
+/// The topics and groups that keep messages for a session.
+pub(crate) fn topics_kept(state: &[u8]) -> Vec<&[u8]> {
+    subscriptions_kept(state)
+        .filter(|(filter, qos)| *qos > 0 || is_shared(filter))
+        .map(|(filter, _)| filter)
         .collect()
 }
 

@@ -3,13 +3,14 @@
 use crate::base::reason::Reason;
 use crate::base::time::Now;
 use crate::client::close::end_connection;
-use crate::home::sessions::{FOREVER_S, SessionsAtHome};
-use crate::mail::orders::{Connection, Ended, Page, Selection, Session};
+use crate::home::sessions::{FOREVER_S, Left, SessionsAtHome};
+use crate::mail::orders::{Connection, Ended, Page, Selection, Session, SessionName};
 use crate::protocol::front::{Clients, Subscriptions};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crore_wire::topic;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::ids::ConnId;
 use crate::client::joining::filtered;
@@ -18,8 +19,9 @@ use crate::client::rights::user_of;
 use crate::client::row::{CLOSING, State};
 use crate::io::Io;
 use crate::mail::session::SessionId;
-use crate::protocol::contract::session_of;
-use crate::protocol::mqtt::access::{client_id_in, user_in};
+use crate::protocol::contract::{details_of, session_of};
+use crate::protocol::mqtt::access::{client_id_in, session_named, user_in};
+use crate::protocol::mqtt::kept::subscriptions_kept;
 use crate::store::slab::NONE;
 
 /// Rows that one order looks at: some hundred microseconds where few are found.
@@ -108,6 +110,8 @@ fn describe<I: Io>(
         outbox_bytes: outbox.map_or(0, |outbox| outbox.waiting_bytes()),
         behind: behind || filtered(&clients.conns, slot).is_some_and(|all| all.is_behind()),
         silent_s: clients.ctx.now.s.saturating_sub(row.sent_s),
+        is_secure: io.is_secure(row.link),
+        mqtt: details_of(clients, slot),
     }
 }
 
@@ -134,21 +138,60 @@ pub(super) fn sessions_page(
     let until = end.min(from.saturating_add(ROWS_PER_TURN));
     let (mut found, mut row) = (Vec::new(), from);
     while row < until && found.len() < most {
-        at_home.each_left(row..row + 1, |left| {
-            let ends = left.expires_s != FOREVER_S;
-            found.push(Session {
-                client_id: client_id_in(left.name).into(),
-                user: user_in(left.name).into(),
-                expires_in_s: ends.then(|| left.expires_s.saturating_sub(now.unix_s)),
-                bytes: left.bytes,
-            });
-        });
+        at_home.each_left(row..row + 1, |left| found.push(session_left(&left, now)));
         row += 1;
     }
     Page {
         found,
         next: Some(row).filter(|next| *next < end),
     }
+}
+
+fn session_left(left: &Left<'_>, now: Now) -> Session {
+    let ends = left.expires_s != FOREVER_S;
+    Session {
+        client_id: client_id_in(left.name).into(),
+        user: user_in(left.name).into(),
+        expires_in_s: ends.then(|| left.expires_s.saturating_sub(now.unix_s)),
+        bytes: left.bytes,
+        subscriptions: Vec::new(),
+    }
+}
+
+/// A session of this home that is away, with its subscriptions.
+pub(super) fn session(
+    at_home: &SessionsAtHome,
+    clients: &Clients,
+    name: &SessionName,
+) -> Option<Session> {
+    let (hash, name) = hashed(clients, name);
+    let left = at_home.left_named(hash, &name)?;
+    let subscriptions = subscriptions_kept(left.state).map(|(filter, qos)| (filter.into(), qos));
+    Some(Session {
+        subscriptions: subscriptions.collect(),
+        ..session_left(&left, clients.ctx.now)
+    })
+}
+
+/// Ends it, in a later turn.
+pub(super) fn end_session(
+    at_home: &mut SessionsAtHome,
+    clients: &Clients,
+    name: &SessionName,
+) -> Ended {
+    let (hash, name) = hashed(clients, name);
+    let ended = at_home.evict_named(hash, &name, &clients.ctx.world.admission);
+    Ended {
+        count: u32::from(ended),
+        next: None,
+    }
+}
+
+/// The name of a session at its home, with its hash.
+fn hashed(clients: &Clients, name: &SessionName) -> (u32, Vec<u8>) {
+    let name = session_named(&name.client_id, &name.user);
+    let hash = xxh3_64_with_seed(&name, clients.ctx.world.seed) as u32;
+    (hash, name)
 }
 
 fn is_one_of<I: Io>(

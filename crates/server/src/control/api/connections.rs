@@ -45,6 +45,27 @@ pub struct Connection {
     behind: bool,
     /// Since something was last sent to it.
     silent_s: u32,
+    /// It is encrypted by TLS of this server; behind a proxy that ends TLS, it is not.
+    tls: bool,
+    /// What only clients of MQTT have.
+    mqtt: Option<Mqtt>,
+}
+
+/// The state of an MQTT connection.
+#[derive(Serialize, ToSchema)]
+pub struct Mqtt {
+    /// 5.0 or 3.1.1.
+    version: &'static str,
+    /// Keep Alive; 0: none.
+    keep_alive_s: u16,
+    /// QoS 1 and 2 messages that it has not acknowledged.
+    in_flight: u64,
+    /// How many there may be, its Receive Maximum.
+    in_flight_max: u16,
+    /// Messages that wait for room there.
+    waiting: u64,
+    /// How long its session outlives the connection; 4294967295: without end.
+    session_expiry_s: u32,
 }
 
 /// A page of connections.
@@ -150,6 +171,15 @@ fn described(shard: ShardId, connection: orders::Connection) -> Connection {
         outbox_bytes: connection.outbox_bytes as u64,
         behind: connection.behind,
         silent_s: connection.silent_s,
+        tls: connection.is_secure,
+        mqtt: connection.mqtt.map(|it| Mqtt {
+            version: if it.is_v5 { "5.0" } else { "3.1.1" },
+            keep_alive_s: it.keep_alive_s,
+            in_flight: it.in_flight as u64,
+            in_flight_max: it.receive_max,
+            waiting: it.waiting as u64,
+            session_expiry_s: it.expiry_s,
+        }),
     }
 }
 

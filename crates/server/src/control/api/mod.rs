@@ -57,6 +57,7 @@ fn described() -> OpenApiRouter<Plane> {
         .routes(routes!(connections::inspect, connections::end))
         .routes(routes!(connections::end_all))
         .routes(routes!(sessions::list))
+        .routes(routes!(sessions::inspect, sessions::end))
         .routes(routes!(revocations::list, revocations::revoke))
         .routes(routes!(revocations::reinstate))
         .routes(routes!(cluster::cluster))

@@ -1,4 +1,4 @@
-//! MQTT sessions whose clients are away: pages of them. Those of connected clients are connections.
+//! MQTT sessions whose clients are away: pages of them, one of them, and its end. Those of connected clients are connections.
 
 #![allow(unused_qualifications)] // what utoipa writes for `params`
 
@@ -6,11 +6,11 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use crore_broker::Control;
-use crore_broker::orders;
+use crore_broker::orders::{self, SessionName};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::answer::{Answer, Asked, ErrorBody, text};
+use super::answer::{Answer, ApiError, Asked, ErrorBody, text};
 use crate::control::plane::Plane;
 
 /// A session whose client is away.
@@ -23,6 +23,57 @@ pub struct Session {
     expires_in_s: Option<u32>,
     /// Bytes that it occupies: its subscriptions, and messages that were not acknowledged.
     bytes: u64,
+    /// Its subscriptions; null in a list.
+    subscriptions: Option<Vec<Subscription>>,
+}
+
+/// A subscription of a session.
+#[derive(Serialize, ToSchema)]
+pub struct Subscription {
+    /// A topic or a filter.
+    filter: String,
+    qos: u8,
+}
+
+/// Which session.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Named {
+    /// The MQTT client id.
+    client_id: String,
+    /// Its user, where the list names one.
+    user: Option<String>,
+}
+
+impl Named {
+    fn name(self) -> SessionName {
+        SessionName {
+            client_id: self.client_id.into_bytes().into(),
+            user: self.user.unwrap_or_default().into_bytes().into(),
+        }
+    }
+}
+
+/// How many sessions were ended.
+#[derive(Serialize, ToSchema)]
+pub struct EndedSessions {
+    ended: u32,
+}
+
+fn shown(it: orders::Session, with_subscriptions: bool) -> Session {
+    let subscription = |(filter, qos): (Box<[u8]>, u8)| Subscription {
+        filter: text(&filter),
+        qos,
+    };
+    let all = it.subscriptions.into_iter().map(subscription).collect();
+    Session {
+        client_id: text(&it.client_id),
+        user: Some(text(&it.user)).filter(|user| !user.is_empty()),
+        expires_in_s: it.expires_in_s,
+        bytes: it.bytes as u64,
+        subscriptions: with_subscriptions.then_some(all),
+    }
 }
 
 /// A page of sessions.
@@ -64,12 +115,64 @@ pub async fn list(
     let homes = plane.life.world().homes;
     let order = |from, most| Control::Sessions { from, most };
     let (sessions, next) = asked.page(&plane, homes, order).await?;
-    let shown = |(_, it): (_, orders::Session)| Session {
-        client_id: text(&it.client_id),
-        user: Some(text(&it.user)).filter(|user| !user.is_empty()),
-        expires_in_s: it.expires_in_s,
-        bytes: it.bytes as u64,
-    };
-    let sessions = sessions.into_iter().map(shown).collect();
+    let sessions = sessions.into_iter().map(|(_, it)| shown(it, false));
+    let sessions = sessions.collect();
     Ok(Json(SessionPage { sessions, next }))
+}
+
+/// An MQTT session whose client is away
+#[utoipa::path(
+    get,
+    path = "/api/v1/session",
+    tag = "connections",
+    params(Named),
+    responses(
+        (status = 200, body = Session),
+        (status = 400, body = ErrorBody, description = "No client id"),
+        (status = 404, body = ErrorBody, description = "There is none, or its client is connected"),
+    )
+)]
+pub async fn inspect(
+    State(plane): State<Plane>,
+    asked: Result<Query<Named>, QueryRejection>,
+) -> Answer<Session> {
+    let name = asked?.0.name();
+    for home in 0..plane.life.world().homes {
+        let order = Control::Session(name.clone());
+        let found: Option<Box<orders::Session>> = plane.shards.ask(home, order).await?;
+        if let Some(session) = found {
+            return Ok(Json(shown(*session, true)));
+        }
+    }
+    Err(ApiError::missing("session whose client is away"))
+}
+
+/// End an MQTT session whose client is away
+///
+/// As if it had expired: its subscriptions and the messages that wait for it are gone, and its will is published. A session of a connected
+/// client ends with its connection, or stays for as long as the client has asked.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/session",
+    tag = "connections",
+    params(Named),
+    responses(
+        (status = 200, body = EndedSessions),
+        (status = 400, body = ErrorBody, description = "No client id"),
+        (status = 404, body = ErrorBody, description = "There is none, or its client is connected"),
+    )
+)]
+pub async fn end(
+    State(plane): State<Plane>,
+    asked: Result<Query<Named>, QueryRejection>,
+) -> Answer<EndedSessions> {
+    let name = asked?.0.name();
+    for home in 0..plane.life.world().homes {
+        let order = Control::EndSession(name.clone());
+        let ended: orders::Ended = plane.shards.ask(home, order).await?;
+        if ended.count > 0 {
+            return Ok(Json(EndedSessions { ended: ended.count }));
+        }
+    }
+    Err(ApiError::missing("session whose client is away"))
 }

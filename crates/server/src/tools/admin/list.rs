@@ -101,7 +101,11 @@ impl List {
                 limit: entries(limit),
                 columns: CONNECTION_COLUMNS,
             },
-            Order::Sessions { limit } => List {
+            Order::Sessions {
+                client_id: None,
+                limit,
+                ..
+            } => List {
                 path: "sessions",
                 rows: "sessions",
                 behind: "cursor",
