@@ -126,34 +126,70 @@ impl Desk {
 /// Connections that wait for an answer at once: each is a row of the books, and no work, since those that wait for one flight wait together.
 const OPEN_MAX: usize = 1 << 20;
 
-/// Answers that were given lately.
+/// Answers that were given lately. Refusals make room first: anybody can make up credentials that are refused, and the others' good ones
+/// would all have to be verified again.
 #[derive(Default)]
 struct Answers {
-    known: HashMap<Digest, (Result<Known, Reason>, u64)>,
-    /// In the order in which they came; as many as there are in `known`.
-    order: VecDeque<Digest>,
+    good: Recent<Known>,
+    refused: Recent<Reason>,
 }
 
 impl Answers {
     /// The answer about a credential and until when it is believed, by the count; a token ends by the wall clock.
     fn get(&self, digest: Digest) -> Option<(Result<Known, Reason>, u64)> {
-        let (found, end_s) = self.known.get(&digest)?;
         let is_over = |known: &Known| u64::from(known.until_unix_s) <= clock::unix_s();
-        let valid = clock::counted_s() < *end_s && !found.as_ref().is_ok_and(is_over);
-        valid.then(|| (found.clone(), *end_s))
+        let good = self.good.get(digest).filter(|(known, _)| !is_over(known));
+        let good = good.map(|(known, end_s)| (Ok(known), end_s));
+        good.or_else(|| (self.refused.get(digest)).map(|(reason, end_s)| (Err(reason), end_s)))
     }
 
     fn keep(&mut self, digest: Digest, answer: Result<Known, Reason>, end_s: u64, most: usize) {
-        if most == 0 {
-            return;
+        match answer {
+            Ok(known) => self.good.keep(digest, known, end_s),
+            Err(reason) => self.refused.keep(digest, reason, end_s),
         }
+        while self.good.order.len() + self.refused.order.len() > most {
+            if !self.refused.forget_oldest() {
+                self.good.forget_oldest();
+            }
+        }
+    }
+}
+
+/// Answers of one kind, each with the second until which it is believed.
+struct Recent<A> {
+    known: HashMap<Digest, (A, u64)>,
+    /// In the order in which they came; as many as there are in `known`.
+    order: VecDeque<Digest>,
+}
+
+impl<A> Default for Recent<A> {
+    fn default() -> Self {
+        Recent {
+            known: HashMap::new(),
+            order: VecDeque::new(),
+        }
+    }
+}
+
+impl<A: Clone> Recent<A> {
+    fn get(&self, digest: Digest) -> Option<(A, u64)> {
+        let found = self.known.get(&digest);
+        found
+            .filter(|(_, end_s)| clock::counted_s() < *end_s)
+            .cloned()
+    }
+
+    fn keep(&mut self, digest: Digest, answer: A, end_s: u64) {
         if self.known.insert(digest, (answer, end_s)).is_none() {
             self.order.push_back(digest);
         }
-        while self.order.len() > most {
-            let oldest = self.order.pop_front();
-            oldest.and_then(|oldest| self.known.remove(&oldest));
-        }
+    }
+
+    /// Forgets the oldest; says whether there was one.
+    fn forget_oldest(&mut self) -> bool {
+        let oldest = self.order.pop_front();
+        oldest.is_some_and(|oldest| self.known.remove(&oldest).is_some())
     }
 }
 

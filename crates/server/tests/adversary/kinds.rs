@@ -52,6 +52,7 @@ const ALL: &[(&str, usize, Generator)] = &[
     ("refused-lines", 2, work::refused_lines),
     ("filter-churn", 2, work::filter_churn),
     ("wide-fan-out", 2, places::wide_fan_out),
+    ("made-up-tokens", 1, places::made_up_tokens),
 ];
 
 /// Those of them that play.

@@ -209,3 +209,29 @@ pub fn wide_fan_out(random: &mut Random) -> Script {
         ..Script::new("", Door::Http, steps)
     }
 }
+
+/// Tokens that nobody has signed, each as large as one may be and unlike all others.
+pub fn made_up_tokens(random: &mut Random) -> Script {
+    // {"alg":"HS256"} and {"sub":"eve"}.
+    let head = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJldmUifQ.";
+    let size = random.one(&[100, 4_000, 60_000]);
+    let steps = (0..random.between(10, 30)).map(|n| {
+        let stem = random.below(1 << 30);
+        let token = format!("{head}{stem:08x}{n:04}{}", "A".repeat(size));
+        let headers = [("Authorization", &*format!("Bearer {token}"))];
+        Step::Send(ask("GET", "/pub/evil/1", &headers, b""))
+    });
+    let steps: Vec<Step> = steps.collect();
+    let asked = steps.len();
+    Script {
+        sockets: random.one(&[1, 20]),
+        ..Script::new(
+            "",
+            Door::Http,
+            steps
+                .into_iter()
+                .chain([Step::Await(asked, 10_000)])
+                .collect(),
+        )
+    }
+}

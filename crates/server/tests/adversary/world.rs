@@ -101,6 +101,7 @@ const WIDE: &str = r#"
 topics_per_shard = 100000
 filters_per_shard = 50000
 connections_per_address_max = 450
+head_bytes = "64 KiB"
 "#;
 
 /// The settings after those, to the words about sessions.
@@ -156,6 +157,9 @@ session_messages = 100
 sys_interval_s = 1
 session_expiry_max_s = "##;
 
+/// Signs tokens; the attackers do not know it.
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
 /// All that clients do is granted to everybody, beside hundreds of topics that nobody uses: what is refused is compared with all of them.
 fn access() -> String {
     let unused: String = (0..GRANTS).map(|n| format!(", \"unused/{n}/+\"")).collect();
@@ -164,8 +168,8 @@ fn access() -> String {
         .map(|right| format!("{right} = [\"#\", \"$SYS/#\"]\n"))
         .concat();
     format!(
-        "[access]\nanonymous_wildcards = true\n[access.anonymous]\n{all}\
-         publish = [\"own/#\", \"shared/#\", \"evil/#\"{unused}]\n"
+        "[access]\nanonymous_wildcards = true\ntoken_bytes = \"64 KiB\"\n[[access.key]]\nalg = \"HS256\"\nsecret = \"{SECRET}\"\n\
+         [access.anonymous]\n{all}publish = [\"own/#\", \"shared/#\", \"evil/#\"{unused}]\n"
     )
 }
 

@@ -1,6 +1,6 @@
 //! Claims about the books: what is done for a question before the share of its address is known.
 
-use crore_broker::access::Credential;
+use crore_broker::access::{Credential, Grants};
 
 use super::*;
 
@@ -88,4 +88,25 @@ fn a_large_token_counts_as_much_work_as_many_small_ones() {
         .map(|_| line.next().expect("a job").question.asker)
         .collect();
     assert_eq!(askers[1..11], [2; 10], "{askers:?}");
+}
+
+#[test]
+fn made_up_tokens_push_no_good_one_out_of_memory() {
+    let digest = |n: u32| Credential::Token(&n.to_le_bytes()).digest(&[0; 32]);
+    let known = Known {
+        grants: Arc::new(Grants::default()),
+        until_unix_s: u32::MAX,
+    };
+    let (end_s, mut answers) = (u64::MAX, Answers::default());
+    answers.keep(digest(0), Ok(known.clone()), end_s, 4);
+    for n in 1..100 {
+        answers.keep(digest(n), Err(Reason::TokenSignature), end_s, 4);
+        assert!(answers.get(digest(n)).is_some_and(|it| it.0.is_err()));
+    }
+    assert!(answers.get(digest(0)).is_some_and(|it| it.0.is_ok()));
+    assert!(answers.get(digest(96)).is_none(), "the oldest made room");
+    (100..104).for_each(|n| answers.keep(digest(n), Ok(known.clone()), end_s, 4));
+    assert!(answers.get(digest(0)).is_none(), "the oldest made room");
+    answers.keep(digest(9), Ok(known), end_s, 0);
+    assert!(answers.get(digest(9)).is_none() && answers.get(digest(103)).is_none());
 }
