@@ -91,8 +91,8 @@ fn the_infos_text_is_what_nchans_clients_compare_and_match() {
     // Ruby's /^queued messages: (.*)\r$/ and /^last message id: (.*)$/.
     let lines: Vec<&str> = response.text().split('\n').collect();
     assert_eq!(lines[0], "queued messages: 1\r");
-    // Nobody has subscribed; programs read it in the JSON, as Nchan has it.
-    assert_eq!(lines[1], "last requested: never\r");
+    // Nobody has subscribed.
+    assert_eq!(lines[1], "last requested: -1 sec. ago\r");
     assert_eq!(info(&server, "news")["requested"], -1);
     assert_eq!(lines[2], "active subscribers: 0\r");
     let id = lines[3].strip_prefix("last message id: ").expect("an id");

@@ -348,14 +348,8 @@ impl Clients {
         };
         for (name, end, value) in fields {
             body.extend_from_slice(name);
-            match value {
-                // Programs read the JSON, where Nchan has -1.
-                None if !as_json => body.extend_from_slice(b"never\r\n"),
-                value => {
-                    number(&mut body, value);
-                    body.extend_from_slice(end);
-                }
-            }
+            number(&mut body, value);
+            body.extend_from_slice(end);
         }
         if as_json {
             body.extend_from_slice(b", \"last_message_id\": ");
