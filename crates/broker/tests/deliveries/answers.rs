@@ -104,6 +104,7 @@ fn take(town: &mut Town, link: usize) -> String {
         "Date:",
         "X-Content-Type-Options:",
         "Content-Security-Policy:",
+        "Cache-Control: no-store",
     ];
     let lines = text.split_inclusive('\n');
     let lines = lines.filter(|line| !common.iter().any(|name| line.starts_with(name)));

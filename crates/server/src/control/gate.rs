@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use crore_wire::http::origin::{is_elsewhere, is_loopback_host, same_origin};
@@ -195,8 +195,15 @@ fn is_foreign(path: &str, headers: &HeaderMap) -> bool {
     !opens && sites.any(|site| is_elsewhere(site.as_bytes()))
 }
 
-/// Lets a request through or answers it.
+/// Lets a request through or answers it. No cache keeps an answer that does not say otherwise.
 pub async fn guard(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+    let mut response = answer(&gate, request, next).await;
+    let rule = response.headers_mut().entry(header::CACHE_CONTROL);
+    rule.or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+async fn answer(gate: &Gate, request: Request, next: Next) -> Response {
     match gate.refuse(request.uri(), request.headers()) {
         None => {
             if let Some(admitted) = request.extensions().get::<Admitted>()
@@ -216,7 +223,7 @@ pub async fn guard(State(gate): State<Arc<Gate>>, request: Request, next: Next) 
                 Refusal::Token => Some("Bearer error=\"invalid_token\""),
                 _ => None,
             };
-            if let Some(scheme) = challenge.map(axum::http::HeaderValue::from_static) {
+            if let Some(scheme) = challenge.map(HeaderValue::from_static) {
                 response
                     .headers_mut()
                     .insert(header::WWW_AUTHENTICATE, scheme);

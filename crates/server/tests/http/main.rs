@@ -13,6 +13,7 @@ mod bodies;
 mod bounds;
 mod branches;
 mod budget;
+mod caches;
 mod chaos;
 mod checkpoints;
 mod clock;

@@ -37,8 +37,13 @@ const UNAUTHORIZED: u16 = 401;
 const CHALLENGE: &str = "WWW-Authenticate";
 const PLAIN_CHALLENGE: &[u8] = b"Bearer realm=\"crore\"";
 /// Headers of every response: no sniffing and no scripts, since publishers choose content types.
-const SAFETY: &[u8] =
+pub(crate) const SAFETY: &[u8] =
     b"X-Content-Type-Options: nosniff\r\nContent-Security-Policy: sandbox; default-src 'none'\r\n";
+/// The header that says what caches may do with a response. Without it a cache keeps 200, 204, 404, 405, 410 and others for a time of its own
+/// (RFC 9110 section 15.1).
+pub(crate) const CACHE_CONTROL: &str = "Cache-Control";
+/// It, with a response that the next request may change.
+pub(crate) const NO_STORE: &[u8] = b"Cache-Control: no-store\r\n";
 /// The request headers that a conditional response depends on.
 pub(crate) const VARY: &[u8] = b"If-None-Match, If-Modified-Since, Accept, Origin";
 /// The number in `options` that stands for any origin.
@@ -185,9 +190,15 @@ fn with_remedy(head: ResponseHead<'_>, status: u16, retry_after_s: u32) -> Respo
 }
 
 impl Clients {
-    /// Begins a response with the headers that all of them have. `Access-Control-Allow-Credentials` is never sent:
-    /// no page of another origin reads a response that a visitor's cookie opened.
+    /// Begins a response that no cache may keep.
     pub(crate) fn head(&mut self, slot: u32, status: u16) -> ResponseHead<'_> {
+        let head = self.head_without_cache_rule(slot, status);
+        head.lines(NO_STORE)
+    }
+
+    /// Begins a response with the headers that all of them have; the caller says what caches may do with it. A 101 needs no such rule.
+    /// `Access-Control-Allow-Credentials` is never sent: no page of another origin reads a response that a visitor's cookie opened.
+    pub(crate) fn head_without_cache_rule(&mut self, slot: u32, status: u16) -> ResponseHead<'_> {
         let row = self.conns.get(slot);
         let (options, unix_s) = (row.options, self.ctx.wall_s());
         let origins = &self.ctx.world.settings.http.allowed_origins;

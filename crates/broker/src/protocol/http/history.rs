@@ -17,7 +17,7 @@ use crate::io::Io;
 use crate::mail::{Attach, Frames, Page};
 use crate::protocol::encode::Message;
 use crate::protocol::front::{Clients, Context, Forms, Queues, Subscriptions, Topics};
-use crate::protocol::http::answer::answer_waiting;
+use crate::protocol::http::answer::{CACHE_CONTROL, answer_waiting};
 use crate::protocol::http::options::{HEAD, HISTORY};
 use crate::protocol::http::parameters::{query_position, value_words};
 use crate::protocol::http::state::Pending;
@@ -138,13 +138,13 @@ fn history_body(
 /// Writes the head of the answer into `reply`: of a body of so many bytes, or of none, since the client has it already.
 fn history_head(clients: &mut Clients, slot: u32, page: &Page, tag: &[u8], bytes: Option<usize>) {
     let status = bytes.map_or(304, |_| 200);
-    let mut head = clients.head(slot, status);
+    let mut head = clients.head_without_cache_rule(slot, status);
     if bytes.is_some() {
         head = head.header("Content-Type", b"application/json");
     }
     head = head
         .header_parts("ETag", &[b"\"", tag, b"\""])
-        .header("Cache-Control", b"private, no-cache")
+        .header(CACHE_CONTROL, b"private, no-cache")
         .header("Vary", b"Origin");
     if page.gap {
         head = head.header("Crore-Gap", b"messages before the first one are lost");

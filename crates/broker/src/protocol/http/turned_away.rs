@@ -20,21 +20,25 @@ use crate::base::reason::Reason;
 use crate::budget::admission::Client;
 use crate::client::row::TURNED_AWAY;
 use crate::protocol::front::Clients;
+use crate::protocol::http::answer::{NO_STORE, SAFETY};
 use crate::protocol::http::retry;
 use crate::protocol::http::task::Answered;
 
 /// The whole answer to a connection that has no row. `request` holds the bytes of its request so far, `spread` is any
 /// number that differs from one connection to the next.
 pub fn shed(request: &[u8], spread: u32) -> Vec<u8> {
-    let mut out = Vec::with_capacity(160);
+    let mut out = Vec::with_capacity(512);
     if memchr::memmem::find(request, b"text/event-stream").is_some() {
         // A page of any site may read this: it reveals nothing.
         ResponseHead::new(&mut out, 200)
+            .lines(SAFETY)
             .lines(EVENT_STREAM)
             .lines(b"Access-Control-Allow-Origin: *\r\nConnection: close\r\n")
             .content(&retry::turned_away(spread));
     } else {
         ResponseHead::new(&mut out, 503)
+            .lines(SAFETY)
+            .lines(NO_STORE)
             .number("Retry-After", u64::from(retry::after_s(spread)))
             .lines(b"Connection: close\r\nContent-Type: text/plain\r\n")
             .content(b"no room for a connection.\n");
@@ -84,7 +88,8 @@ impl Clients {
         self.meter.stats.refusals.add(reason);
         self.note(slot, EventKind::Refused, reason.text().as_bytes());
         let text = retry::turned_away(self.ctx.spread(slot));
-        self.head(slot, 200).lines(EVENT_STREAM).content(&text);
+        let head = self.head_without_cache_rule(slot, 200);
+        head.lines(EVENT_STREAM).content(&text);
     }
 }
 

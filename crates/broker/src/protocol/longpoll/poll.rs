@@ -13,7 +13,7 @@ use crate::protocol::encode::Message;
 use crate::protocol::front::{
     Clients, Connections, Deliveries, Feed, Forms, Matching, Queues, Subscriptions,
 };
-use crate::protocol::http::answer::{VARY, answer_reason, answer_waiting};
+use crate::protocol::http::answer::{CACHE_CONTROL, VARY, answer_reason, answer_waiting};
 use crate::protocol::http::filtered::filter_rule;
 use crate::protocol::http::options::{CONDITIONAL, ENVELOPE, EVENTS, GAP, HEAD, KEEP, UPGRADE};
 use crate::protocol::http::pipelined::polls_from_now;
@@ -283,12 +283,14 @@ fn timeout_head(
     let options = clients.conns.get(slot).options;
     let (spread, connections) = (clients.ctx.spread(slot), clients.conns.len());
     let drains = clients.ctx.drains;
-    let mut head = clients.head(slot, status).header("ETag", tag);
+    let mut head = clients
+        .head_without_cache_rule(slot, status)
+        .header("ETag", tag);
     if let Some(newest) = newest_unix_s {
         head = head.date("Last-Modified", newest);
     }
     head = head
-        .header("Cache-Control", b"private, no-cache")
+        .header(CACHE_CONTROL, b"private, no-cache")
         .header("Vary", VARY);
     if drains {
         let after_s = retry::return_ms(spread, connections).div_ceil(1_000);
@@ -333,11 +335,11 @@ fn message_head(
     let (frames, record) = (message.frames, message.record);
     let date = clients.ctx.date_of(record.time_s);
     let mut head = clients
-        .head(slot, 200)
+        .head_without_cache_rule(slot, 200)
         .header("Content-Type", content_type)
         .header_parts("ETag", &[b"\"", message.id, b"\""])
         .date("Last-Modified", date)
-        .header("Cache-Control", b"private, no-cache")
+        .header(CACHE_CONTROL, b"private, no-cache")
         .header("Vary", VARY);
     if options & (MULTI | FILTERS) != 0 {
         head = head.header("Crore-Topic", message.topic);

@@ -8,6 +8,7 @@ use crore_wire::sse;
 use crate::client::row::Row;
 use crate::io::Io;
 use crate::protocol::front::{Clients, Deliveries, Matching};
+use crate::protocol::http::answer::CACHE_CONTROL;
 use crate::protocol::http::body::write_part;
 use crate::protocol::http::options::{HEAD, HTTP10, KEEP};
 
@@ -41,9 +42,9 @@ pub(crate) fn events_head(clients: &mut Clients, slot: u32, name: &[u8]) {
         clients.conns.get_mut(slot).options &= !KEEP;
     }
     let mut answer = clients
-        .head(slot, 200)
+        .head_without_cache_rule(slot, 200)
         .header("Content-Type", b"text/event-stream")
-        .header("Cache-Control", b"no-cache, no-transform")
+        .header(CACHE_CONTROL, b"no-cache, no-transform")
         .header("X-Accel-Buffering", b"no");
     if !http10 {
         answer = answer.header("Transfer-Encoding", b"chunked");

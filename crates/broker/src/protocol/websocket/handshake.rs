@@ -53,7 +53,7 @@ pub(crate) fn accept_upgrade(
         row.options |= DEFLATE;
     }
     let mut answer = clients
-        .head(slot, 101)
+        .head_without_cache_rule(slot, 101)
         .header("Upgrade", b"websocket")
         .header("Connection", b"Upgrade")
         .header("Sec-WebSocket-Accept", &key);

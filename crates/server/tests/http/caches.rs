@@ -1,0 +1,97 @@
+//! No cache between gives an answer of today tomorrow: each answer says what a cache may do with it (RFC 9111 section 4.2.2 lets a cache
+//! keep those that say nothing).
+
+use crate::support::Server;
+use crate::support::http::{Conn, Response, once};
+use crate::support::port::raw;
+use crate::support::stream::Stream;
+
+/// The rules for caches of an answer: one field, and it forbids to keep the answer or to give it without asking.
+fn is_never_given_again(answer: &Response, what: &str) {
+    let fields = answer.headers.iter();
+    let rules: Vec<&str> = fields
+        .filter(|(name, _)| name == "cache-control")
+        .map(|(_, value)| value.as_str())
+        .collect();
+    let [rule] = rules[..] else {
+        panic!("{what}: {rules:?} in {answer:?}")
+    };
+    let mut rules = rule.split(", ");
+    assert!(
+        rules.any(|rule| ["no-store", "no-cache"].contains(&rule)),
+        "{what}: {rule}"
+    );
+}
+
+#[test]
+fn no_cache_keeps_an_answer_that_the_next_message_changes() {
+    let server = Server::with("[[rule]]\nmatch = '#'\npoll_timeout_s = 1\n");
+    let ask = |method: &str, target: &str, headers: &[(&str, &str)], status: u16| {
+        let body = if method == "POST" { "x" } else { "" };
+        let answer = once(&server, method, target, headers, body);
+        let what = format!("{method} {target} {headers:?}");
+        assert_eq!(answer.status, status, "{what}");
+        is_never_given_again(&answer, &what);
+        answer
+    };
+    let json = ("Accept", "application/json");
+    let events = ("Accept", "text/event-stream");
+    ask("GET", "/pub/later", &[], 404);
+    ask("GET", "/pub/later", &[json], 404);
+    ask("HEAD", "/pub/later", &[], 404);
+    ask("PUT", "/pub/later", &[], 201);
+    ask("POST", "/pub/news", &[], 202);
+    ask("GET", "/pub/news", &[], 200);
+    ask("GET", "/pub/news", &[json], 200);
+    ask("HEAD", "/pub/news", &[], 200);
+    let message = ask("GET", "/sub/news", &[], 200);
+    let tag = message.header("etag").expect("a position");
+    let known = ("If-None-Match", tag.as_str());
+    ask("GET", "/sub/news?since=live", &[], 204);
+    ask("GET", "/sub/news", &[known], 304);
+    let history = ask("GET", "/history/news", &[], 200);
+    let history = history.header("etag").expect("a tag");
+    ask("GET", "/history/news", &[("If-None-Match", &history)], 304);
+    ask("HEAD", "/sub/news", &[events], 200);
+    let stream = Stream::open(&server, "/sub/news", &[]);
+    is_never_given_again(&stream.head, "an event stream");
+    let stream = Stream::open(&server, "/interest", &[]);
+    is_never_given_again(&stream.head, "interest");
+    ask("DELETE", "/pub/news", &[], 200);
+    ask("GET", "/sub/news", &[known], 410);
+    ask("GET", "/history/news", &[], 200);
+    let deleted = [events, ("Last-Event-ID", message.position().leak())];
+    ask("GET", "/sub/news", &deleted, 204);
+    ask("OPTIONS", "/pub/news", &[], 204);
+    ask("GET", "/nowhere", &[], 404);
+    ask("PATCH", "/pub/news", &[], 405);
+    ask("GET", "/sub/a%2Fb", &[], 400);
+    let mut conn = Conn::open(&server);
+    conn.send("nonsense\r\n\r\n");
+    is_never_given_again(&conn.response(), "no request");
+}
+
+#[test]
+fn no_cache_keeps_what_the_admin_port_says() {
+    let server = Server::with_admin("");
+    let admin = server.admin();
+    for path in [
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/api/v1/stats",
+        "/api/v1/topics/none",
+        "/nowhere",
+        "/",
+    ] {
+        for host in [admin.to_string(), "rebound.example".to_string()] {
+            let answer = raw(admin, &format!("GET {path}"), &format!("Host: {host}\r\n"), None);
+            let head = answer.head.to_lowercase();
+            let rules: Vec<&str> = head.lines().filter(|line| line.starts_with("cache-control:")).collect();
+            assert!(
+                matches!(rules[..], ["cache-control: no-store" | "cache-control: no-cache"]),
+                "{path} at {host}: {rules:?}"
+            );
+        }
+    }
+}
