@@ -40,6 +40,7 @@ mod progress;
 mod proxies;
 mod publish;
 mod purge;
+mod readable;
 mod refusals;
 mod requests;
 mod returns;

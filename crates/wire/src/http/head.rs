@@ -16,7 +16,7 @@ pub use super::accept::Accept;
 pub use super::refusal::{HeadError, MAX_HEADERS};
 pub use super::request_line::Method;
 use super::request_line::{self, RequestLine};
-use super::{accept, is_tchar, list};
+use super::{accept, is_tchar, list, trim_ows};
 
 /// Nearly all heads have so many fields at most. A head with more is parsed a second time, and its fields are on the heap. The number is
 /// small because a head is copied when it is returned.
@@ -145,6 +145,27 @@ pub fn blank_lines(buf: &[u8]) -> usize {
         .chunks_exact(2)
         .take_while(|pair| pair == b"\r\n")
         .count()
+}
+
+/// The value of a field in the whole lines of a head that was refused or has come in part, for the answer to it. `None` without that
+/// field, and with several: nobody knows which one counts.
+pub fn field_in<'b>(bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
+    let bytes = &bytes[blank_lines(bytes)..];
+    let end = memchr::memmem::find(bytes, b"\r\n\r\n");
+    let lines = bytes[..end.map_or(bytes.len(), |end| end + 2)].split_inclusive(|b| *b == b'\n');
+    let mut values = lines.filter_map(|line| {
+        let line = line.strip_suffix(b"\r\n")?;
+        let colon = memchr::memchr(b':', line)?;
+        let is_named = line[..colon].eq_ignore_ascii_case(name.as_bytes());
+        is_named.then(|| trim_ows(&line[colon + 1..]))
+    });
+    let value = values.next();
+    value.filter(|_| values.next().is_none())
+}
+
+/// Which representation such a head asks for.
+pub fn accept_in(bytes: &[u8]) -> Accept {
+    accept::preferred(field_in(bytes, "accept").into_iter())
 }
 
 /// Where the lines of a whole head stand in the buffer.

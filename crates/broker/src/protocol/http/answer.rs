@@ -16,13 +16,12 @@ use crate::client::row::{CLOSING, EOF, FILTERS, MULTI, PAUSED, SERVED, State};
 use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
 use crate::mail::Info;
-use crate::protocol::front::{Clients, Connections, Queues, Subscriptions};
+use crate::protocol::front::{Clients, Queues, Subscriptions};
 use crate::protocol::http::headers::EXPOSED;
 use crate::protocol::http::options::{
-    FOLLOWS, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, REPLAYED, STREAMS,
+    FOLLOWS, HEAD, HTTP10, JSON, KEEP, ORIGIN, ORIGIN_SHIFT, REPLAYED, STREAMS,
 };
 use crate::protocol::http::retry;
-use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
 /// The status of a reason that has none for requests: a fault of the server.
@@ -60,6 +59,8 @@ pub(crate) fn request_done<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) 
     row.flags |= SERVED;
     if row.wants(KEEP) && !row.is(CLOSING) {
         row.deadline_s = now_s + keep_alive_s;
+        // A refusal of the next request may come before that one is judged.
+        row.options &= !(HEAD | JSON | STREAMS | ORIGIN);
         // The state of the request ends with it. A connection that closes gives its own up when it ends.
         clients.conns.drop_extra(slot);
         return;
@@ -127,12 +128,10 @@ pub(crate) fn refuse_line<I: Io>(
     io: &mut I,
 ) {
     clients.scratch.because(Closed::Refused);
-    let is_head = is_head(&clients.conns, slot);
     clients.conns.take_spill(slot);
     let row = clients.conns.get_mut(slot);
-    // They say what the connection subscribes to, which ends later; and the form that the client reads.
-    row.options &= MULTI | FILTERS | FOLLOWS | JSON;
-    row.options |= if is_head { HEAD } else { 0 };
+    // They say what the connection subscribes to, which ends later; and in which form the answer is read, and by which page.
+    row.options &= MULTI | FILTERS | FOLLOWS | HEAD | JSON | ORIGIN;
     clients.respond_line(slot, status, reason, None);
     clients.send_reply(slot, io);
     clients.shut(slot, io);
@@ -384,19 +383,6 @@ impl Clients {
         };
         self.respond(slot, status, content_type, &body);
         self.scratch.id = id;
-    }
-}
-
-/// Whether the request to be answered is a HEAD: its answer then has no body. A waiting request is marked in its row; a
-/// partly received one shows it in its first bytes.
-fn is_head(conns: &Connections, slot: u32) -> bool {
-    let row = conns.get(slot);
-    match row.state {
-        State::Waiting | State::Poll => row.wants(HEAD),
-        _ => match conns.spill(slot) {
-            Some(Spill::Http(it)) => it.data.starts_with(b"HEAD "),
-            _ => false,
-        },
     }
 }
 

@@ -6,6 +6,7 @@ use crate::io::{Close, Io};
 use crate::protocol::front::{Clients, Connections};
 use crate::protocol::http::answer::{refuse, request_done};
 use crate::protocol::http::body::write_part;
+use crate::protocol::http::judge::note_reader_of_part;
 use crate::protocol::http::options::{EVENTS, FOLLOWS, KEEP, UPGRADE};
 use crate::protocol::http::retry;
 use crate::protocol::side::Spill;
@@ -21,7 +22,20 @@ pub(crate) fn end_http<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, 
         (State::Waiting | State::Poll, Some(_)) if is_subscribing(&clients.conns, slot) => {
             end_subscribing(clients, slot, reason, io);
         }
-        _ => refuse(clients, slot, reason, io),
+        _ => {
+            note_reader_of_rest(clients, slot);
+            refuse(clients, slot, reason, io);
+        }
+    }
+}
+
+/// Notes who reads the refusal of a request that has come in part.
+fn note_reader_of_rest(clients: &mut Clients, slot: u32) {
+    // What has come behind a request that waits for its answer is another one.
+    let is_first = clients.conns.get(slot).state == State::Http || is_judged(&clients.conns, slot);
+    // The refusal is the connection's last answer.
+    if is_first && let Some(Spill::Http(part)) = clients.conns.take_spill(slot) {
+        note_reader_of_part(clients, slot, &part.data);
     }
 }
 

@@ -6,7 +6,7 @@
 use alloc::format;
 
 use crore_wire::http::accept::Accept;
-use crore_wire::http::head::{Body, Head, Method};
+use crore_wire::http::head::{self, Body, Head, Method};
 use crore_wire::{form, topic};
 
 use crate::base::notices::Notice;
@@ -15,13 +15,13 @@ use crate::base::verdict::Identity;
 use crate::client::row::TURNED_AWAY;
 use crate::mail::{Change, Verb};
 use crate::protocol::contract::requests::names_other_protocol;
-use crate::protocol::front::{Clients, Connections, Context};
+use crate::protocol::front::{Clients, Context};
 use crate::protocol::http::credentials::{deny, rights};
 use crate::protocol::http::headers::ALLOWED;
 use crate::protocol::http::names::topic_names;
-use crate::protocol::http::options::{HEAD, HTTP10, JSON, KEEP, STREAMS};
+use crate::protocol::http::options::{HEAD, HTTP10, JSON, KEEP, ORIGIN, STREAMS};
 use crate::protocol::http::parameters::is_read;
-use crate::protocol::http::sites::admit;
+use crate::protocol::http::sites::{admit, reader};
 use crate::protocol::http::slips::words_in_batch;
 use crate::protocol::http::task::{Answered, Door, Task};
 use crate::protocol::http::turned_away::{admitted, turn_away};
@@ -318,11 +318,29 @@ pub(crate) fn is_batch(head: &Head<'_>) -> bool {
     })
 }
 
-/// Notes the form of a refusal that comes before the request is judged.
-pub(crate) fn prefer_form(conns: &mut Connections, slot: u32, head: &Head<'_>) {
-    let row = conns.get_mut(slot);
-    row.options &= !JSON;
-    row.options |= JSON * u32::from(head.accept() == Accept::Json);
+/// Notes what a refusal needs that comes before its request is judged: the form that the client prefers, and the page that may read it.
+pub(crate) fn note_reader(clients: &mut Clients, slot: u32, head: &Head<'_>) {
+    let mut origins = head.headers("origin");
+    let origin = origins.next().filter(|_| origins.next().is_none());
+    let is_head = head.method == Method::Head;
+    note(clients, slot, head.accept(), origin, is_head);
+}
+
+/// The same for a head that cannot be read, or has come in part.
+pub(crate) fn note_reader_of_part(clients: &mut Clients, slot: u32, bytes: &[u8]) {
+    let bytes = &bytes[head::blank_lines(bytes)..];
+    let accept = head::accept_in(bytes);
+    let origin = head::field_in(bytes, "origin");
+    note(clients, slot, accept, origin, bytes.starts_with(b"HEAD "));
+}
+
+fn note(clients: &mut Clients, slot: u32, accept: Accept, from: Option<&[u8]>, is_head: bool) {
+    let reader = reader(&clients.ctx, from);
+    let row = clients.conns.get_mut(slot);
+    row.options &= !(HEAD | JSON | ORIGIN);
+    row.options |= HEAD * u32::from(is_head);
+    row.options |= JSON * u32::from(accept == Accept::Json);
+    row.options |= reader;
 }
 
 fn names_topic(head: &Head<'_>) -> bool {

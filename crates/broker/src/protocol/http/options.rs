@@ -1,6 +1,6 @@
 //! The options of a request, as they stand in [`Row::options`](crate::client::row::Row::options). A stream keeps those of the request that it began with.
 
-use crate::client::row::OWN_SHIFT;
+use crate::client::row::{OWN, OWN_SHIFT};
 
 /// HTTP/1.0.
 pub(crate) const HTTP10: u32 = 1;
@@ -40,3 +40,5 @@ pub(crate) const HISTORY: u32 = 1 << 18;
 pub(crate) const STREAMS: u32 = 1 << 19;
 /// Where the number of the allowed origin begins: eight bits, 0 for none, 255 for any.
 pub(crate) const ORIGIN_SHIFT: u32 = OWN_SHIFT;
+/// That number.
+pub(crate) const ORIGIN: u32 = OWN;

@@ -31,7 +31,7 @@ use crate::protocol::front::{
 use crate::protocol::http::answer::{refuse, refuse_line, refuse_saying, request_done};
 use crate::protocol::http::credentials::knows_who;
 use crate::protocol::http::filtered::catch_up_filters;
-use crate::protocol::http::judge::{is_batch, judge, prefer_form};
+use crate::protocol::http::judge::{is_batch, judge, note_reader, note_reader_of_part};
 use crate::protocol::http::options::UPGRADE;
 use crate::protocol::http::pipelined::forget_pipelined;
 use crate::protocol::http::publish::batch::go_on_with_batch;
@@ -322,6 +322,7 @@ fn refuse_head<I: Io>(
         .into(),
         error => error.reason().into(),
     };
+    note_reader_of_part(clients, slot, bytes);
     refuse_line(clients, slot, error.status(), &words, io);
 }
 
@@ -427,12 +428,12 @@ fn body_of<I: Io>(
     match head.body() {
         Ok(Body::Length(len)) if len > limit as u64 => {
             let words = reason.words(&clients.ctx.world.settings);
-            prefer_form(&mut clients.conns, slot, head);
+            note_reader(clients, slot, head);
             refuse_saying(clients, slot, reason, &format!("{words}: it has {len}"), io);
         }
         Ok(body) => return Ok((body, limit)),
         Err(error) => {
-            prefer_form(&mut clients.conns, slot, head);
+            note_reader(clients, slot, head);
             refuse_line(clients, slot, error.status(), error.reason(), io);
         }
     }

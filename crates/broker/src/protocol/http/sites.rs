@@ -17,6 +17,12 @@ use crate::protocol::front::{Clients, Context, Meter};
 use crate::protocol::http::answer::ANY_ORIGIN;
 use crate::protocol::http::options::ORIGIN_SHIFT;
 
+/// The number in `options` of the origin that may read the answer to a request with this only `Origin`; 0 for none.
+pub(crate) fn reader(ctx: &Context, from: Option<&[u8]>) -> u32 {
+    let number = from.and_then(|from| listed(ctx, origin::normal(from).as_deref()));
+    number.unwrap_or(0) << ORIGIN_SHIFT
+}
+
 /// Refuses requests to foreign host names and from pages of origins that are not allowed; notes what scripts may read of the
 /// answer.
 ///

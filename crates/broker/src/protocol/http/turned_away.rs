@@ -28,8 +28,8 @@ use crate::protocol::http::task::Answered;
 /// number that differs from one connection to the next.
 pub fn shed(request: &[u8], spread: u32) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
+    // A page of any site may read either answer: they reveal nothing.
     if memchr::memmem::find(request, b"text/event-stream").is_some() {
-        // A page of any site may read this: it reveals nothing.
         ResponseHead::new(&mut out, 200)
             .lines(SAFETY)
             .lines(EVENT_STREAM)
@@ -39,6 +39,7 @@ pub fn shed(request: &[u8], spread: u32) -> Vec<u8> {
         ResponseHead::new(&mut out, 503)
             .lines(SAFETY)
             .lines(NO_STORE)
+            .lines(b"Access-Control-Allow-Origin: *\r\nAccess-Control-Expose-Headers: Retry-After\r\n")
             .number("Retry-After", u64::from(retry::after_s(spread)))
             .lines(b"Connection: close\r\nContent-Type: text/plain\r\n")
             .content(b"no room for a connection.\n");
@@ -120,6 +121,15 @@ mod tests {
         let text = |request: &[u8]| alloc::string::String::from_utf8(shed(request, 3)).unwrap();
         let plain = text(b"GET /sub/a HTTP/1.1\r\n");
         assert!(plain.starts_with("HTTP/1.1 503 ") && plain.contains("\r\nRetry-After: "));
+        // What every answer has, and what a page of another origin needs.
+        for line in [
+            "X-Content-Type-Options: nosniff",
+            "Cache-Control: no-store",
+            "Access-Control-Allow-Origin: *",
+            "Access-Control-Expose-Headers: Retry-After",
+        ] {
+            assert!(plain.contains(&alloc::format!("\r\n{line}\r\n")), "{line}");
+        }
         let events = text(b"GET /sub/a HTTP/1.1\r\nAccept: text/event-stream\r\n");
         assert!(events.starts_with("HTTP/1.1 200 ") && events.contains("\r\n\r\nretry: "));
     }
