@@ -78,6 +78,9 @@ mod networks {
         if prefix > bits {
             return Err(format!("`{text}`: the prefix must be at most {bits}"));
         }
+        let (address, prefix) = canonical(address, prefix).ok_or_else(|| {
+            format!("`{text}` has more than the IPv4 addresses mapped into IPv6; write IPv4 networks as \"10.0.0.0/8\"")
+        })?;
         let network = network_of(address, prefix);
         if network != address {
             return Err(format!(
@@ -85,6 +88,15 @@ mod networks {
             ));
         }
         Ok((address, prefix))
+    }
+
+    /// A network of IPv4 addresses mapped into IPv6 (RFC 4291 section 2.5.5.2) as that of IPv4, since clients have their IPv4 addresses
+    /// everywhere. `None` for one that begins among them and has others too.
+    fn canonical(address: IpAddr, prefix: u8) -> Option<(IpAddr, u8)> {
+        match (address, address.to_canonical()) {
+            (IpAddr::V6(_), v4 @ IpAddr::V4(_)) => Some((v4, prefix.checked_sub(96)?)),
+            _ => Some((address, prefix)),
+        }
     }
 
     fn network_of(address: IpAddr, prefix: u8) -> IpAddr {

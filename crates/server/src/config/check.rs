@@ -139,7 +139,7 @@ fn access(check: &mut Check, file: &File) {
 
 /// Whether others than this machine's own processes may reach it: then the settings must say what clients may do.
 pub(super) fn is_exposed(address: &SocketAddr) -> bool {
-    !address.ip().is_loopback()
+    !address.ip().to_canonical().is_loopback()
 }
 
 fn listen(check: &mut Check, addresses: &[SocketAddr], anywhere: bool) {

@@ -79,7 +79,7 @@ impl Admin {
         let Some(listen) = self.listen else {
             return;
         };
-        if !listen.ip().is_loopback() && bytes == 0 {
+        if !listen.ip().to_canonical().is_loopback() && bytes == 0 {
             let what = format!(
                 "{listen} is not a loopback address, and everyone who reaches it may do everything; set admin.token, or listen on 127.0.0.1"
             );

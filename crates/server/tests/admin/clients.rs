@@ -300,6 +300,29 @@ fn a_trusted_proxy_s_word_is_the_address_and_nobody_else_s() {
 }
 
 #[test]
+fn an_ipv4_address_that_is_mapped_into_ipv6_has_one_form() {
+    for proxies in ["::ffff:127.0.0.0/104", "::ffff:7f00:1", "::ffff:127.0.0.1/128"] {
+        let server = Server::with_admin(&format!("[http]\ntrusted_proxies = ['{proxies}']\n"));
+        let _one = proxied(&server, b"", "X-Forwarded-For: ::ffff:198.51.100.1\r\n");
+        assert_eq!(addresses(&server), ["198.51.100.1"], "{proxies}");
+    }
+    let settings = "[http]\nproxy_protocol = true\ntrusted_proxies = ['::ffff:127.0.0.0/104']\n";
+    let server = Server::with_admin(settings);
+    let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x21\0\x24".to_vec();
+    let mapped = |v4: [u8; 4]| std::net::Ipv4Addr::from(v4).to_ipv6_mapped().octets();
+    header.extend(mapped([192, 0, 2, 7]));
+    header.extend(mapped([127, 0, 0, 1]));
+    header.extend(b"\x9c\x40\x22\x60");
+    let _balanced = proxied(&server, &header, "");
+    assert_eq!(addresses(&server), ["192.0.2.7"]);
+    for sought in ["192.0.2.7", "::ffff:192.0.2.7", "::ffff:c000:207"] {
+        let page = get(server.admin(), &format!("connections?address={sought}"));
+        let found = page["connections"].as_array().map(Vec::len);
+        assert_eq!(found, Some(1), "{sought}");
+    }
+}
+
+#[test]
 fn the_address_is_that_of_the_last_request() {
     let server = Server::with_admin("[http]\ntrusted_proxies = ['127.0.0.0/8']\n");
     let mut stream = connect(server.address());

@@ -147,6 +147,14 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             &["http.trusted_proxies[1]", "at most 32"],
         ),
         (
+            "[http]\ntrusted_proxies = ['::ffff:0.0.0.0/90']",
+            &["http.trusted_proxies[1]", "mapped into IPv6", "\"10.0.0.0/8\""],
+        ),
+        (
+            "[http]\ntrusted_proxies = ['::ffff:10.0.0.1/104']",
+            &["http.trusted_proxies[1]", "write \"10.0.0.0/8\""],
+        ),
+        (
             "[http]\ntrusted_proxies = ['lan']",
             &["http.trusted_proxies[1]: `lan`", "10.0.0.0/8"],
         ),

@@ -101,7 +101,9 @@ fn source(family: u8, rest: &[u8]) -> Result<Option<SocketAddr>, ProxyError> {
             let mut octets = [0; 16];
             octets.copy_from_slice(&block[..16]);
             let port = u16::from_be_bytes([block[32], block[33]]);
-            Ok(Some(SocketAddr::from((Ipv6Addr::from(octets), port))))
+            // A balancer that listens on IPv6 alone names IPv4 clients by mapped addresses.
+            let address = Ipv6Addr::from(octets).to_canonical();
+            Ok(Some(SocketAddr::new(address, port)))
         }
         _ => Err(ProxyError::Malformed),
     }
