@@ -277,29 +277,70 @@ fn an_expectation_is_met_only_where_a_body_follows() {
 }
 
 #[test]
-fn the_best_liked_representation_wins() {
-    for (accept, preferred) in [
-        ("", Accept::Any),
-        ("text/event-stream", Accept::EventStream),
-        ("TEXT/Event-Stream; charset=utf-8", Accept::EventStream),
-        ("*/*, text/event-stream", Accept::EventStream),
+fn the_representations_that_are_accepted_are_found_in_any_form_of_the_field() {
+    for (accept, events, json) in [
+        ("", false, false),
+        ("text/event-stream", true, false),
+        ("TEXT/Event-Stream; charset=utf-8", true, false),
+        ("*/*, text/event-stream", true, false),
+        (", text/event-stream", true, false),
+        ("*/*;q=1, text/event-stream;q=0.999", true, false),
+        ("text/html, text/event-stream ; q=0.001", true, false),
+        ("text/event-stream-x", false, false),
+        ("text/*", false, false),
+        ("text/event-stream;q=0, */*", false, false),
+        ("*/*, text/event-stream;Q=0.000", false, false),
+        ("text/event-stream;q=nonsense", false, false),
+        // Clients of the Model Context Protocol take one or the other.
+        ("application/json, text/event-stream", true, true),
+        ("text/event-stream, application/json", true, true),
+        ("application/json, text/event-stream, text/plain", true, true),
+        ("text/plain, application/json, text/event-stream", true, false),
+        // What stands within quotes is no member and no parameter.
+        (r#"text/plain; x="text/event-stream""#, false, false),
+        (r#"text/plain; x="a, text/event-stream""#, false, false),
+        (r#"text/plain; x="a\", text/event-stream""#, false, false),
+        (r#"text/plain; x="a\\", text/event-stream"#, true, false),
+        (r#"text/event-stream; x="; q=0""#, true, false),
+        (r#"application/json; x=";q=0", text/plain"#, false, true),
+        (r#"text/plain; x="not closed, text/event-stream"#, false, false),
         (
             "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
-            Accept::Any,
+            false,
+            false,
         ),
-        ("text/plain;q=0.5, application/json;q=0.75", Accept::Json),
-        ("text/json, text/plain", Accept::Json),
-        ("text/plain, text/json", Accept::Text),
-        ("*/*;q=1, text/event-stream;q=0.999", Accept::Any),
-        (
-            "text/event-stream;q=0, application/json;q=0.001",
-            Accept::Json,
-        ),
-        ("text/event-stream;q=nonsense", Accept::Any),
-        ("image/png", Accept::Any),
+        ("text/plain;q=0.5, application/json;q=0.75", false, true),
+        ("text/json, text/plain", false, true),
+        ("text/plain, text/json", false, false),
+        ("application/json, text/plain, */*", false, true),
+        ("application/*", false, true),
+        ("application/json;q=0, text/plain", false, false),
+        ("application/json;q=0.5, */*", false, false),
+        ("*/*;q=0.5, application/json;q=0.5", false, true),
+        ("text/event-stream;q=0, application/json;q=0.001", false, true),
+        ("image/png", false, false),
     ] {
         let text = format!("GET / HTTP/1.1\r\nHost: h\r\nAccept: {accept}\r\n\r\n");
-        assert_eq!(whole(&text).accept(), preferred, "{accept:?}");
+        assert_eq!(whole(&text).accept(), Accept { events, json }, "{accept:?}");
+    }
+    let several = "GET / HTTP/1.1\r\nHost: h\r\nAccept: application/json\r\nAccept: text/event-stream\r\n\r\n";
+    assert!(whole(several).accept().events);
+}
+
+#[test]
+fn a_field_of_a_head_that_is_no_head_is_found_in_its_whole_lines() {
+    for (bytes, found) in [
+        ("GET / HTTP/1.1\r\nOrigin: https://a\r\n\r\n", Some("https://a")),
+        ("\r\nnonsense\r\norigin:\thttps://a \r\n", Some("https://a")),
+        // The rest of the line may come yet.
+        ("GET / HTTP/1.1\r\nOrigin: https://a", None),
+        ("GET / HTTP/1.1\r\nOrigin: https://a\r\nOrigin: https://a\r\n", None),
+        ("GET / HTTP/1.1\r\nX-Origin: https://a\r\n", None),
+        ("POST / HTTP/1.1\r\n\r\nOrigin: https://a\r\n", None),
+        ("", None),
+    ] {
+        let value = head::field_in(bytes.as_bytes(), "origin");
+        assert_eq!(value, found.map(str::as_bytes), "{bytes:?}");
     }
 }
 

@@ -1,22 +1,20 @@
-//! `GET /metrics`: the board in the words of Prometheus (OpenMetrics text).
+//! `GET /metrics`: the board as text for Prometheus, or as OpenMetrics for those who ask for it.
 //!
 //! A metric is a row of [`rows`], or of the counters and holdings of the broker. A test holds the table of docs/OPERATIONS.md and the queries of examples/grafana against these rows. Counters are
 //! totals since the process began.
 
 mod rows;
+mod text;
 
-use std::fmt;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
 use crore_broker::{Accounts, Reason};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
+use crore_wire::http::accept;
 
+use self::text::{Form, Kind, Text};
 use super::cluster::Cluster;
 use super::limits::{self, Limit};
 use super::moments;
@@ -25,8 +23,6 @@ use super::stats::{self, Table};
 use crate::board::{Buckets, Latency, Snapshot, bucket_end_us};
 use crate::life::checkpoint::Progress;
 
-/// The content type of OpenMetrics.
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// The histogram's buckets end at powers of two of a microsecond: from 16 us to 16 s.
 const LATENCY_BITS: std::ops::RangeInclusive<u32> = 4..=24;
 
@@ -35,7 +31,7 @@ const LATENCY_BITS: std::ops::RangeInclusive<u32> = 4..=24;
 pub struct Metric {
     /// As it is scraped.
     name: &'static str,
-    kind: MetricType,
+    kind: Kind,
     /// The names of its labels, with ", " between them.
     labels: &'static str,
     help: &'static str,
@@ -68,7 +64,7 @@ enum Read {
 type Samples = Vec<(Vec<String>, f64)>;
 
 const fn row(
-    kind: MetricType,
+    kind: Kind,
     name: &'static str,
     labels: &'static str,
     read: Read,
@@ -119,18 +115,22 @@ fn delivery(latency: &Latency) -> Buckets {
 
 /// Metrics
 ///
-/// Prometheus' text format; not part of the API's version.
+/// Prometheus' text format, or OpenMetrics where `Accept` asks for it; not part of the API's version.
 #[utoipa::path(
     get,
     path = "/metrics",
     tag = "server",
-    responses((status = 200, content_type = "application/openmetrics-text", body = String))
+    responses((status = 200, description = "All metrics", content((String = "text/plain"), (String = "application/openmetrics-text"))))
 )]
-pub async fn metrics(State(plane): State<Plane>) -> Response {
+pub async fn metrics(State(plane): State<Plane>, headers: HeaderMap) -> Response {
+    let accepted = headers.get_all(header::ACCEPT).iter();
+    let form = match accept::prefers_open_metrics(accepted.map(|value| value.as_bytes())) {
+        true => Form::OpenMetrics,
+        false => Form::Prometheus,
+    };
     let shards = plane.board.read_all();
     let cluster = Cluster::of(&plane.life, &plane.neighbours).await;
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(Scrape {
+    let scrape = Scrape {
         limits: limits::all(&plane, &shards, None),
         tables: stats::tables(&shards),
         latency: moments::latency(&shards),
@@ -138,12 +138,12 @@ pub async fn metrics(State(plane): State<Plane>) -> Response {
         shards: shards.into(),
         cluster,
         plane,
-    }));
-    let mut text = String::new();
-    match text::encode(&mut text, &registry) {
-        Ok(()) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    };
+    let mut text = Text::new(form);
+    for metric in rows::all() {
+        metric.write(&scrape, &mut text);
     }
+    ([(header::CONTENT_TYPE, form.content_type())], text.end()).into_response()
 }
 
 /// The values that one scrape shows.
@@ -155,12 +155,6 @@ struct Scrape {
     latency: Latency,
     log: crore_disk::State,
     cluster: Cluster,
-}
-
-impl fmt::Debug for Scrape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} shards", self.shards.len())
-    }
 }
 
 impl Scrape {
@@ -216,20 +210,6 @@ impl Scrape {
 }
 
 impl Metric {
-    /// Its name without what its kind and its unit add, and the unit.
-    fn parts(&self) -> (&'static str, Option<Unit>) {
-        let mut name = self.name;
-        for end in ["_total", "_info"] {
-            name = name.strip_suffix(end).unwrap_or(name);
-        }
-        for (end, unit) in [("_bytes", Unit::Bytes), ("_seconds", Unit::Seconds)] {
-            if let Some(name) = name.strip_suffix(end) {
-                return (name, Some(unit));
-            }
-        }
-        (name, None)
-    }
-
     /// The same metric, which has a label with these values.
     const fn of(mut self, values: &'static str) -> Metric {
         self.values = values;
@@ -252,15 +232,10 @@ impl Metric {
         plain.replace(['[', '`'], "")
     }
 
-    fn encode(&self, scrape: &Scrape, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (name, unit) = self.parts();
-        let help = self.plain_help();
-        let mut metric = out.encode_descriptor(name, &help, unit.as_ref(), self.kind)?;
+    fn write(&self, scrape: &Scrape, out: &mut Text) {
+        out.family(self.name, self.kind, &self.plain_help());
         let samples = match self.read {
-            Read::Histogram(of) => {
-                let Buckets { ends, sum, count } = of(scrape);
-                return metric.encode_histogram::<NoLabelSet>(sum, count, &ends, None);
-            }
+            Read::Histogram(of) => return out.histogram(self.name, &of(scrape)),
             Read::Sum(of) => scrape.sum(of),
             Read::Counter(of) => scrape.sum(|shard| of(&shard.stats)),
             Read::Gauge(of) => scrape.sum(|shard| of(&shard.accounts)),
@@ -271,29 +246,8 @@ impl Metric {
         };
         for (values, value) in samples {
             let labels: Vec<(&str, String)> = self.labels.split(", ").zip(values).collect();
-            match (self.kind, labels.is_empty()) {
-                (MetricType::Info, _) => metric.encode_info(&labels)?,
-                (_, true) => self.number(&mut metric, value)?,
-                _ => self.number(&mut metric.encode_family(&labels)?, value)?,
-            }
+            out.sample(self.name, &labels, value);
         }
-        Ok(())
-    }
-
-    fn number(&self, metric: &mut MetricEncoder<'_>, value: f64) -> fmt::Result {
-        match self.kind {
-            MetricType::Counter if value.fract() == 0.0 => {
-                metric.encode_counter::<NoLabelSet, _, u64>(&(value as u64), None)
-            }
-            MetricType::Counter => metric.encode_counter::<NoLabelSet, _, u64>(&value, None),
-            _ => metric.encode_gauge(&value),
-        }
-    }
-}
-
-impl Collector for Scrape {
-    fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
-        rows::all().try_for_each(|metric| metric.encode(self, &mut out))
     }
 }
 
@@ -318,7 +272,7 @@ mod tests {
     #[test]
     fn page_has_the_table_of_metrics() {
         let row = |it: Metric| {
-            let kind = it.kind.as_str();
+            let kind = it.kind.name();
             let labels = format!("{} ", it.labels);
             let labels = labels.trim_start();
             format!("| `{}` | {kind} | {labels}| {} |\n", it.name, it.help())
@@ -436,13 +390,12 @@ mod tests {
     #[test]
     fn help_is_plain_text_without_links() {
         let metric = row(
-            MetricType::Gauge,
+            Kind::Gauge,
             "crore_x",
             "",
             Read::One(|_| 0.0),
             "One of [the `parts`](PAGE.md#of), now",
         );
         assert_eq!(metric.plain_help(), "One of the parts, now");
-        assert_eq!(metric.parts().0, "crore_x");
     }
 }

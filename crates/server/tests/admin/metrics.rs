@@ -11,15 +11,30 @@ use crate::support::state::State;
 use crate::support::{Server, eventually};
 
 #[test]
-fn metrics_are_openmetrics_text_with_a_type_for_each() {
+fn metrics_are_text_of_prometheus_or_openmetrics_for_those_who_ask() {
     let server = Server::with_admin("");
-    let answer = ask(server.admin(), "GET /metrics", None);
-    assert!(
-        answer.head.contains("application/openmetrics-text"),
-        "{}",
-        answer.head
-    );
-    assert!(answer.body.ends_with("# EOF\n"));
+    let admin = server.admin();
+    let prometheus = "text/plain; version=0.0.4; charset=utf-8";
+    let open_metrics = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    for (accept, form) in [
+        ("", prometheus),
+        ("*/*", prometheus),
+        ("text/html,*/*;q=0.8", prometheus),
+        ("text/plain;version=0.0.4", prometheus),
+        ("application/openmetrics-text;q=0, text/plain", prometheus),
+        ("text/plain;version=0.0.4, application/openmetrics-text;q=0.5", prometheus),
+        ("application/openmetrics-text", open_metrics),
+        // Prometheus 2 and 3.
+        ("application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2", open_metrics),
+        ("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,*/*;q=0.2", open_metrics),
+    ] {
+        let headers = format!("Host: {admin}\r\nAccept: {accept}\r\n");
+        let answer = raw(admin, "GET /metrics", &headers, None);
+        let is_type = format!("content-type: {form}");
+        assert!(answer.head.to_lowercase().contains(&is_type), "{accept}: {}", answer.head);
+        assert_eq!(answer.body.ends_with("# EOF\n"), form == open_metrics, "{accept}");
+    }
+    let answer = ask(admin, "GET /metrics", None);
     let types = answer.body.matches("# TYPE crore_").count();
     assert!(types > 80, "{types}: {}", answer.body);
     assert_eq!(types, answer.body.matches("# HELP crore_").count());
@@ -27,12 +42,12 @@ fn metrics_are_openmetrics_text_with_a_type_for_each() {
         concat!(
             "crore_build_info{version=\"",
             env!("CARGO_PKG_VERSION"),
-            "\"} 1"
+            "\"} 1\n"
         ),
-        "crore_accepted_connections_total 0",
+        "# TYPE crore_accepted_connections_total counter\n",
+        "crore_accepted_connections_total 0\n",
         "crore_shard_turns_total{shard=\"1\"}",
-        "crore_limit_used{name=\"limits.connections_max\",unit=\"connections\"} 0.0",
-        "# UNIT crore_uptime_seconds seconds",
+        "crore_limit_used{name=\"limits.connections_max\",unit=\"connections\"} 0\n",
     ] {
         assert!(answer.body.contains(line), "{line}: {}", answer.body);
     }

@@ -26,6 +26,33 @@ fn a_stream_begins_at_once_with_a_comment_and_a_retry() {
 
 /// Libraries such as fetch-event-source and httpx-sse take every empty line for the end of an event.
 #[test]
+fn whoever_names_event_streams_gets_one_and_nobody_else() {
+    let server = Server::start();
+    publish(&server, "news", "x");
+    for (fields, streams) in [
+        (&["text/event-stream"][..], true),
+        // Clients of the Model Context Protocol.
+        (&["application/json, text/event-stream"], true),
+        (&["application/json", "text/event-stream"], true),
+        (&["TEXT/Event-Stream;q=0.1, text/html"], true),
+        (&["text/event-stream;q=0, */*"], false),
+        (&[r#"text/plain; x="a, text/event-stream""#], false),
+        (&["*/*"], false),
+        (&[], false),
+    ] {
+        let accept: Vec<_> = fields.iter().map(|field| ("Accept", *field)).collect();
+        let mut conn = Conn::open(&server);
+        conn.ask("GET", "/sub/news?since=oldest", &accept, "");
+        let kind = conn.head().header("content-type").unwrap_or_default();
+        assert_eq!(kind == "text/event-stream", streams, "{fields:?}: {kind}");
+    }
+    // Info has no event stream: it is in the form that is accepted besides.
+    let accept = [("Accept", "text/event-stream, application/json")];
+    let info = once(&server, "GET", "/pub/news", &accept, "");
+    assert_eq!(info.json()["messages"], 1);
+}
+
+#[test]
 fn no_empty_line_ends_anything_but_an_event() {
     let server = Server::with("[heartbeat]\ninterval_s = 5\njitter_percent = 0\n");
     for target in [

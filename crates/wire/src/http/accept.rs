@@ -1,56 +1,103 @@
-//! Which of our few representations an `Accept` field prefers (RFC 9110 section 12.5.1).
+//! Which of our few representations an `Accept` field asks for (RFC 9110 section 12.5.1).
 //!
-//! Deliberately not a general negotiation: only the types that the server can answer with are told
-//! apart, parameters other than `q` are ignored, nothing is allocated.
+//! There is a question for each kind of resource, since none has all representations: whether an event stream is wanted in place of one
+//! message, JSON in place of text, or OpenMetrics in place of Prometheus' text. Deliberately not a general negotiation: only the types that the
+//! server can answer with are told apart, parameters other than `q` are ignored, nothing is allocated.
 
-use super::{list, trim_ows};
+use super::trim_ows;
 
-/// The representation of ours that the client prefers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accept {
-    /// `text/event-stream`
+/// What the client accepts of ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accept {
+    /// An event stream, by name and with whatever weight: clients list it beside what they take in place of one.
+    pub events: bool,
+    /// JSON rather than text.
+    pub json: bool,
+}
+
+/// One of our types, or a range with some of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Range {
     EventStream,
-    /// `application/json`, `text/json` or `application/problem+json`
     Json,
-    /// `text/plain` or `text/*`
+    OpenMetrics,
     Text,
-    /// No preference among ours: no field, `*/*`, or only types that we do not have.
     Any,
 }
 
-/// The media range of the highest weight; among equals a named type before a wildcard, then the first.
-pub(crate) fn preferred<'b>(values: impl Iterator<Item = &'b [u8]>) -> Accept {
-    let mut best = Accept::Any;
+/// Of JSON and text the one of the higher weight counts; among equals a named type before `*/*`, then the first.
+pub(crate) fn read<'b>(values: impl Iterator<Item = &'b [u8]>) -> Accept {
+    let mut accept = Accept::default();
     let mut best_rank = (0, false);
-    for range in values.flat_map(list) {
-        let mut parts = range.split(|&b| b == b';').map(trim_ows);
-        let Some(accept) = parts.next().and_then(named) else {
-            continue;
-        };
-        let weight = parts.find_map(quality).unwrap_or(1000);
-        let rank = (weight, accept != Accept::Any);
-        if weight > 0 && rank > best_rank {
-            best = accept;
-            best_rank = rank;
+    for (range, weight) in ranges(values) {
+        let rank = (weight, range != Range::Any);
+        match range {
+            Range::EventStream => accept.events = true,
+            Range::OpenMetrics => {}
+            _ if rank <= best_rank => {}
+            range => {
+                accept.json = range == Range::Json;
+                best_rank = rank;
+            }
         }
     }
-    best
+    accept
 }
 
-fn named(range: &[u8]) -> Option<Accept> {
-    const NAMES: [(&str, Accept); 7] = [
-        ("text/event-stream", Accept::EventStream),
-        ("application/json", Accept::Json),
-        ("text/json", Accept::Json),
-        ("application/problem+json", Accept::Json),
-        ("text/plain", Accept::Text),
-        ("text/*", Accept::Text),
-        ("*/*", Accept::Any),
+/// Whether metrics are asked for as OpenMetrics: by name, and no text by a higher weight.
+pub fn prefers_open_metrics<'b>(values: impl Iterator<Item = &'b [u8]>) -> bool {
+    let (mut open_metrics, mut text) = (0, 0);
+    for (range, weight) in ranges(values) {
+        match range {
+            Range::OpenMetrics => open_metrics = weight.max(open_metrics),
+            Range::Text => text = weight.max(text),
+            _ => {}
+        }
+    }
+    open_metrics > 0 && open_metrics >= text
+}
+
+/// Those of our ranges that are acceptable, with their weights in thousandths.
+fn ranges<'b>(values: impl Iterator<Item = &'b [u8]>) -> impl Iterator<Item = (Range, u16)> {
+    let members = values.flat_map(|value| split(value, b','));
+    members.filter_map(|member| {
+        let mut parts = split(member, b';').map(trim_ows);
+        let range = named(parts.next()?)?;
+        let weight = parts.find_map(quality).unwrap_or(1000);
+        (weight > 0).then_some((range, weight))
+    })
+}
+
+/// The pieces between separators that do not stand within a quoted string (RFC 9110 section 5.6.4).
+fn split(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let (mut quoted, mut escaped) = (false, false);
+    value.split(move |&b| {
+        match b {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            _ => {}
+        }
+        b == separator && !quoted
+    })
+}
+
+fn named(range: &[u8]) -> Option<Range> {
+    const NAMES: [(&str, Range); 9] = [
+        ("text/event-stream", Range::EventStream),
+        ("application/json", Range::Json),
+        ("text/json", Range::Json),
+        ("application/problem+json", Range::Json),
+        ("application/*", Range::Json),
+        ("application/openmetrics-text", Range::OpenMetrics),
+        ("text/plain", Range::Text),
+        ("text/*", Range::Text),
+        ("*/*", Range::Any),
     ];
     NAMES
         .iter()
         .find(|(name, _)| range.eq_ignore_ascii_case(name.as_bytes()))
-        .map(|&(_, accept)| accept)
+        .map(|&(_, range)| range)
 }
 
 /// `q=0.75` as thousandths; `None` when this is another parameter. A malformed weight counts as 0, which takes the range

@@ -163,9 +163,9 @@ pub fn field_in<'b>(bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
     value.filter(|_| values.next().is_none())
 }
 
-/// Which representation such a head asks for.
+/// Which of our representations such a head asks for.
 pub fn accept_in(bytes: &[u8]) -> Accept {
-    accept::preferred(field_in(bytes, "accept").into_iter())
+    accept::read(field_in(bytes, "accept").into_iter())
 }
 
 /// Where the lines of a whole head stand in the buffer.
@@ -300,9 +300,9 @@ impl<'b> Head<'b> {
             && self.has_token("connection", "upgrade")
     }
 
-    /// Which representation the client likes best (RFC 9110 section 12.5.1).
+    /// Which of our representations the client accepts (RFC 9110 section 12.5.1).
     pub fn accept(&self) -> Accept {
-        accept::preferred(self.headers("accept"))
+        accept::read(self.headers("accept"))
     }
 
     fn chunked(&self) -> Result<bool, HeadError> {

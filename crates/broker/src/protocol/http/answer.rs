@@ -146,6 +146,23 @@ fn write_common(unix_s: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(SAFETY);
 }
 
+/// The content type and the body of a refusal: one line of text, or a problem.
+pub(crate) fn refusal(status: u16, words: &str, as_json: bool) -> (&'static [u8], Vec<u8>) {
+    let mut body = Vec::with_capacity(words.len() + 128);
+    let content_type: &[u8] = match as_json {
+        true => {
+            write_problem(status, words, &mut body);
+            b"application/problem+json"
+        }
+        false => {
+            body.extend_from_slice(words.as_bytes());
+            b"text/plain; charset=utf-8"
+        }
+    };
+    body.push(b'\n');
+    (content_type, body)
+}
+
 /// A problem (RFC 9457) of no type of its own, so that its title is that of the status.
 fn write_problem(status: u16, detail: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\": \"about:blank\", \"title\": ");
@@ -303,18 +320,7 @@ impl Clients {
         let row = self.conns.get(slot);
         let (no_body, as_json) = (row.wants(HEAD), row.wants(JSON));
         let retry_after_s = retry::after_s(self.ctx.spread(slot));
-        let mut body = Vec::with_capacity(reason.len() + 128);
-        let content_type: &[u8] = match as_json {
-            true => {
-                write_problem(status, reason, &mut body);
-                b"application/problem+json"
-            }
-            false => {
-                body.extend_from_slice(reason.as_bytes());
-                b"text/plain; charset=utf-8"
-            }
-        };
-        body.push(b'\n');
+        let (content_type, body) = refusal(status, reason, as_json);
         let head = self.head(slot, status).header("Content-Type", content_type);
         let head = match header {
             Some((name, value)) => head.header(name, value),

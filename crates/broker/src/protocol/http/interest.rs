@@ -11,7 +11,6 @@ use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crore_wire::http::accept::Accept;
 use crore_wire::http::head::Head;
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::{form, json, sse};
@@ -125,7 +124,7 @@ pub(crate) fn follow(
     }
     let client = clients.conns.get(slot).client;
     if !clients.conns.get(slot).wants(HEAD) && !clients.ctx.world.admission.enter_follower(client) {
-        if !upgrade && head.accept() == Accept::EventStream {
+        if !upgrade && head.accept().events {
             clients.shed_events(slot, Reason::FollowersFull);
         } else {
             clients.respond_reason(slot, Reason::FollowersFull);

@@ -53,11 +53,8 @@ pub(crate) fn judge(
         (HTTP10, head.minor == 0),
         (KEEP, keeps && !has_body(body)),
         (HEAD, head.method == Method::Head),
-        (JSON, accept == Accept::Json),
-        (
-            STREAMS,
-            head.is_websocket_upgrade() || accept == Accept::EventStream,
-        ),
+        (JSON, accept.json),
+        (STREAMS, head.is_websocket_upgrade() || accept.events),
     ] {
         if holds {
             row.options |= option;
@@ -339,7 +336,7 @@ fn note(clients: &mut Clients, slot: u32, accept: Accept, from: Option<&[u8]>, i
     let row = clients.conns.get_mut(slot);
     row.options &= !(HEAD | JSON | ORIGIN);
     row.options |= HEAD * u32::from(is_head);
-    row.options |= JSON * u32::from(accept == Accept::Json);
+    row.options |= JSON * u32::from(accept.json);
     row.options |= reader;
 }
 

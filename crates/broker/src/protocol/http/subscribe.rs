@@ -17,7 +17,6 @@ use alloc::vec::Vec;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crore_wire::form;
-use crore_wire::http::accept::Accept;
 use crore_wire::http::etag;
 use crore_wire::http::head::Head;
 
@@ -58,7 +57,7 @@ pub(crate) fn subscribe<I: Io>(
         }
     };
     let before = clients.scratch.reply.len();
-    let events = !upgrade && head.accept() == Accept::EventStream;
+    let events = !upgrade && head.accept().events;
     set_options(&mut clients.conns, slot, head, publishes);
     let streams = events || upgrade;
     if streams && let Err(reason) = stream_head(clients, slot, head, upgrade, &names[0]) {
@@ -146,7 +145,7 @@ fn starting_points(
         false => (set_hash(names), names.len()),
     };
     let since = since(clients, slot, head, set, count)?;
-    let streams = head.is_websocket_upgrade() || head.accept() == Accept::EventStream;
+    let streams = head.is_websocket_upgrade() || head.accept().events;
     // A long-poll comes back with a position, which knows nothing of the newest messages of each topic.
     let most = if streams { NEWEST_MAX } else { 0 };
     let many = |since: &Since| matches!(since, Since::Newest(n) if *n > most);
@@ -236,7 +235,7 @@ fn since(
         })
     };
     let upgrade = head.is_websocket_upgrade();
-    let events = !upgrade && head.accept() == Accept::EventStream;
+    let events = !upgrade && head.accept().events;
     // A browser that got 400 here would give up for good, so it is told a gap instead.
     let unreadable = || match events || upgrade {
         true => alloc::vec![Since::Unknown; count],

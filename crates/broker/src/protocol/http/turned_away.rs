@@ -10,9 +10,8 @@
 
 use alloc::vec::Vec;
 
-use crore_wire::http::accept::Accept;
 use crore_wire::http::forwarded;
-use crore_wire::http::head::{Head, Method};
+use crore_wire::http::head::{self, Head, Method};
 use crore_wire::http::response::ResponseHead;
 
 use crate::base::journal::EventKind;
@@ -20,33 +19,34 @@ use crate::base::reason::Reason;
 use crate::budget::admission::Client;
 use crate::client::row::TURNED_AWAY;
 use crate::protocol::front::Clients;
-use crate::protocol::http::answer::{NO_STORE, SAFETY};
+use crate::protocol::http::answer::{NO_STORE, SAFETY, refusal};
 use crate::protocol::http::retry;
 use crate::protocol::http::task::Answered;
 
 /// The whole answer to a connection that has no row. `request` holds the bytes of its request so far, `spread` is any
 /// number that differs from one connection to the next.
 pub fn shed(request: &[u8], spread: u32) -> Vec<u8> {
+    // A page of any site may read the answers: they reveal nothing.
+    const FOR_ALL: &[u8] = b"Access-Control-Allow-Origin: *\r\nAccess-Control-Expose-Headers: Retry-After\r\nConnection: close\r\n";
     let mut out = Vec::with_capacity(512);
-    // A page of any site may read either answer: they reveal nothing.
-    if memchr::memmem::find(request, b"text/event-stream").is_some() {
-        ResponseHead::new(&mut out, 200)
-            .lines(SAFETY)
-            .lines(EVENT_STREAM)
-            .lines(b"Access-Control-Allow-Origin: *\r\nConnection: close\r\n")
-            .content(&retry::turned_away(spread));
-    } else {
-        ResponseHead::new(&mut out, 503)
-            .lines(SAFETY)
-            .lines(NO_STORE)
-            .lines(b"Access-Control-Allow-Origin: *\r\nAccess-Control-Expose-Headers: Retry-After\r\n")
-            .number("Retry-After", u64::from(retry::after_s(spread)))
-            .lines(b"Connection: close\r\nContent-Type: text/plain\r\n")
-            .content(b"no room for a connection.\n");
+    let accept = head::accept_in(request);
+    if accept.events {
+        let head = ResponseHead::new(&mut out, 200).lines(SAFETY);
+        let head = head.lines(EVENT_STREAM).lines(FOR_ALL);
+        head.content(&retry::turned_away(spread));
+        return out;
     }
+    let head = ResponseHead::new(&mut out, BUSY).lines(SAFETY);
+    let head = head.lines(NO_STORE).lines(FOR_ALL);
+    let head = head.number("Retry-After", u64::from(retry::after_s(spread)));
+    let (content_type, body) = refusal(BUSY, NO_ROOM, accept.json);
+    head.header("Content-Type", content_type).content(&body);
     out
 }
 
+/// The status of a server that is full, and its words.
+const BUSY: u16 = 503;
+const NO_ROOM: &str = "no room for a connection";
 const EVENT_STREAM: &[u8] =
     b"Content-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\n";
 
@@ -102,7 +102,7 @@ pub(crate) fn turn_away(
     reached: Reason,
 ) -> Answered {
     let events = head.method == Method::Get
-        && head.accept() == Accept::EventStream
+        && head.accept().events
         && !head.is_websocket_upgrade();
     if events {
         clients.shed_events(slot, reached);
@@ -130,7 +130,12 @@ mod tests {
         ] {
             assert!(plain.contains(&alloc::format!("\r\n{line}\r\n")), "{line}");
         }
-        let events = text(b"GET /sub/a HTTP/1.1\r\nAccept: text/event-stream\r\n");
+        let json = text(b"GET /sub/a HTTP/1.1\r\nAccept: application/json\r\n");
+        assert!(json.starts_with("HTTP/1.1 503 ") && json.contains("application/problem+json"));
+        // No field of this name: a message, say, that quotes one.
+        let quoted = text(b"POST /pub/a HTTP/1.1\r\nContent-Length: 25\r\n\r\nAccept: text/event-stream\r\n");
+        assert!(quoted.starts_with("HTTP/1.1 503 "));
+        let events = text(b"GET /sub/a HTTP/1.1\r\naccept: application/json, Text/Event-Stream\r\n");
         assert!(events.starts_with("HTTP/1.1 200 ") && events.contains("\r\n\r\nretry: "));
     }
 }

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crore_broker::{COUNTERS, Closed, GAUGES, Transport};
 use crore_net::stream::Trouble;
-use prometheus_client::metrics::MetricType::{self, Counter, Gauge, Info};
 
 use super::Read::{self, Each, Histogram, One, Shard, Sum};
+use super::text::Kind::{self, Counter, Gauge, Info};
 use super::{Metric, delivery, flag, results, row};
 use crate::control::disk::syncs;
 use crate::control::process;
@@ -47,7 +47,7 @@ const METRICS: &[Metric] = &[
         "1 while files that a checkpoint must read are [damaged](DURABILITY.md#checkpoints): the log only grows until the server restarts"),
     row(Counter, "crore_disk_batches_total", "", One(|s| s.log.batches as f64),
         "Synced batches of messages. Divided by the number of syncs: batches in one sync"),
-    row(MetricType::Histogram, "crore_disk_sync_seconds", "", Histogram(|s| syncs(&s.log)),
+    row(Kind::Histogram, "crore_disk_sync_seconds", "", Histogram(|s| syncs(&s.log)),
         "Time from the write of a group of batches to the end of its sync"),
     row(Counter, "crore_checkpoints_total", "result", Each(|s| results([("made", s.checkpoints().made.load(Relaxed)), ("failed", s.checkpoints().failed.load(Relaxed))])),
         "Checkpoints, [on disk](DURABILITY.md#checkpoints) or [of a cluster](CLUSTER.md#checkpoints) by this node: `made`, or `failed` without a change"),
@@ -109,7 +109,7 @@ const METRICS: &[Metric] = &[
         "Successful TLS handshakes: `full`, or `resumed` by a ticket"),
     row(Counter, "crore_tls_ended_connections_total", "reason", Each(|s| s.of(Trouble::ALL.iter().map(|it| (it.name(), *it as usize)), |shard, n| shard.tls.of(Trouble::ALL[n]))),
         "Connections that ended by a fault of TLS, [by reason](TLS.md#refusals)"),
-    row(MetricType::Histogram, "crore_delivery_seconds", "", Histogram(|s| delivery(&s.latency)),
+    row(Kind::Histogram, "crore_delivery_seconds", "", Histogram(|s| delivery(&s.latency)),
         "From the turn that read a message to its write"),
     row(Counter, "crore_shard_turns_total", "shard", Shard(|s| s.turns.turns as f64),
         "Turns of the shard's loop"),

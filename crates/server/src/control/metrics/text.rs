@@ -1,0 +1,203 @@
+//! The two text forms in which monitoring systems read metrics: that of Prometheus (version 0.0.4, which most others read too), and
+//! OpenMetrics 1.0. OpenMetrics leaves `_total` and `_info` out of the name of a family, has a kind for facts that do not change, states
+//! units, and has an end.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use crate::board::Buckets;
+
+/// A form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Prometheus,
+    OpenMetrics,
+}
+
+/// The kind of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+}
+
+impl Kind {
+    /// As OpenMetrics names it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+            Kind::Info => "info",
+        }
+    }
+}
+
+impl Form {
+    /// The content type.
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Form::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Form::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// Metrics that are being written.
+pub struct Text {
+    form: Form,
+    out: String,
+}
+
+impl Text {
+    /// None yet.
+    pub fn new(form: Form) -> Text {
+        let out = String::with_capacity(64 << 10);
+        Text { form, out }
+    }
+
+    /// Begins the samples of a metric.
+    pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
+        let (mut family, mut kind_name) = (name, kind.name());
+        match self.form {
+            Form::OpenMetrics => {
+                for end in ["_total", "_info"] {
+                    family = family.strip_suffix(end).unwrap_or(family);
+                }
+            }
+            Form::Prometheus if kind == Kind::Info => kind_name = Kind::Gauge.name(),
+            Form::Prometheus => {}
+        }
+        let help = escaped(help, self.form == Form::OpenMetrics);
+        let _ = writeln!(self.out, "# HELP {family} {help}\n# TYPE {family} {kind_name}");
+        let unit = ["bytes", "seconds"].into_iter().find(|unit| {
+            let before = family.strip_suffix(unit);
+            before.is_some_and(|before| before.ends_with('_'))
+        });
+        if let (Form::OpenMetrics, Some(unit)) = (self.form, unit) {
+            let _ = writeln!(self.out, "# UNIT {family} {unit}");
+        }
+    }
+
+    /// One value.
+    pub fn sample(&mut self, name: &str, labels: &[(&str, String)], value: f64) {
+        self.out.push_str(name);
+        let mut before = '{';
+        for (label, value) in labels {
+            let _ = write!(self.out, "{before}{label}=\"{}\"", escaped(value, true));
+            before = ',';
+        }
+        if !labels.is_empty() {
+            self.out.push('}');
+        }
+        let _ = writeln!(self.out, " {value}");
+    }
+
+    /// A histogram, whose last bucket has no end.
+    pub fn histogram(&mut self, name: &str, buckets: &Buckets) {
+        let bucket = format!("{name}_bucket");
+        let mut below = 0;
+        for (end, count) in &buckets.ends {
+            below += count;
+            let end = match end.is_finite() {
+                true => end.to_string(),
+                false => "+Inf".into(),
+            };
+            self.sample(&bucket, &[("le", end)], below as f64);
+        }
+        self.sample(&format!("{name}_sum"), &[], buckets.sum);
+        self.sample(&format!("{name}_count"), &[], buckets.count as f64);
+    }
+
+    /// All of it.
+    pub fn end(mut self) -> String {
+        if self.form == Form::OpenMetrics {
+            self.out.push_str("# EOF\n");
+        }
+        self.out
+    }
+}
+
+/// A text of one line, where quotes count within quotes.
+fn escaped(text: &str, quotes: bool) -> Cow<'_, str> {
+    if !text.contains(['\\', '\n', '"']) {
+        return text.into();
+    }
+    let text = text.replace('\\', "\\\\").replace('\n', "\\n");
+    match quotes {
+        true => text.replace('"', "\\\"").into(),
+        false => text.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(form: Form) -> String {
+        let mut text = Text::new(form);
+        text.family("crore_build_info", Kind::Info, "The \"version\"");
+        text.sample("crore_build_info", &[("version", "a\"b\\c\nd".into())], 1.0);
+        text.family("crore_sent_bytes_total", Kind::Counter, "Sent");
+        text.sample("crore_sent_bytes_total", &[], 1e15);
+        text.family("crore_load", Kind::Gauge, "Load");
+        text.sample("crore_load", &[("shard", "0".into()), ("of", "x".into())], 0.25);
+        text.family("crore_delivery_seconds", Kind::Histogram, "Delivery");
+        let buckets = Buckets {
+            ends: vec![(0.000016, 2), (1.0, 3), (f64::INFINITY, 1)],
+            sum: 4.5,
+            count: 6,
+        };
+        text.histogram("crore_delivery_seconds", &buckets);
+        text.end()
+    }
+
+    #[test]
+    fn each_form_names_kinds_and_families_as_its_readers_expect() {
+        assert_eq!(
+            written(Form::Prometheus),
+            r#"# HELP crore_build_info The "version"
+# TYPE crore_build_info gauge
+crore_build_info{version="a\"b\\c\nd"} 1
+# HELP crore_sent_bytes_total Sent
+# TYPE crore_sent_bytes_total counter
+crore_sent_bytes_total 1000000000000000
+# HELP crore_load Load
+# TYPE crore_load gauge
+crore_load{shard="0",of="x"} 0.25
+# HELP crore_delivery_seconds Delivery
+# TYPE crore_delivery_seconds histogram
+crore_delivery_seconds_bucket{le="0.000016"} 2
+crore_delivery_seconds_bucket{le="1"} 5
+crore_delivery_seconds_bucket{le="+Inf"} 6
+crore_delivery_seconds_sum 4.5
+crore_delivery_seconds_count 6
+"#
+        );
+        assert_eq!(
+            written(Form::OpenMetrics),
+            r#"# HELP crore_build The \"version\"
+# TYPE crore_build info
+crore_build_info{version="a\"b\\c\nd"} 1
+# HELP crore_sent_bytes Sent
+# TYPE crore_sent_bytes counter
+# UNIT crore_sent_bytes bytes
+crore_sent_bytes_total 1000000000000000
+# HELP crore_load Load
+# TYPE crore_load gauge
+crore_load{shard="0",of="x"} 0.25
+# HELP crore_delivery_seconds Delivery
+# TYPE crore_delivery_seconds histogram
+# UNIT crore_delivery_seconds seconds
+crore_delivery_seconds_bucket{le="0.000016"} 2
+crore_delivery_seconds_bucket{le="1"} 5
+crore_delivery_seconds_bucket{le="+Inf"} 6
+crore_delivery_seconds_sum 4.5
+crore_delivery_seconds_count 6
+# EOF
+"#
+        );
+    }
+}
