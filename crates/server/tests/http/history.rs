@@ -181,6 +181,33 @@ fn a_limit_gives_the_newest_messages_and_with_a_position_those_behind_it() {
 }
 
 #[test]
+fn a_limit_is_read_as_any_parameter() {
+    let server = Server::start();
+    for data in ["one", "two", "three"] {
+        publish(&server, "chat", data);
+    }
+    for (query, kept) in [
+        // An empty value counts as absent.
+        ("limit=", 3),
+        ("limit", 3),
+        ("limit=&limit=2", 2),
+        ("limit=%32", 2),
+        ("limit=%30%31", 1),
+        ("limit=007", 3),
+        ("limit=4294967295", 3),
+        ("limit=99999999999999999999999", 3),
+        ("since=&limit=2", 2),
+        ("envelope=%6Ason&limit=1", 1),
+    ] {
+        let answer = get(&server, &format!("/history/chat?{query}"));
+        assert_eq!(answer.status, 200, "{query}: {answer:?}");
+        let messages = messages(&answer);
+        let newest = &["one", "two", "three"][3 - kept..];
+        assert_eq!(data(&messages), newest, "{query}");
+    }
+}
+
+#[test]
 fn a_history_tells_the_messages_that_it_has_lost() {
     let server = Server::with("[[rule]]\nmatch = '#'\nlog_messages = 2\n");
     publish(&server, "chat", "0");
@@ -210,6 +237,11 @@ fn a_history_refuses_parameters_that_it_cannot_read() {
         ("/history/a?since=never", 400, "since="),
         ("/history/a?limit=0", 400, "limit="),
         ("/history/a?limit=x", 400, "limit="),
+        ("/history/a?limit=+5", 400, "limit="),
+        ("/history/a?limit=-5", 400, "limit="),
+        ("/history/a?limit=%205", 400, "limit="),
+        ("/history/a?limit=5%2", 400, "limit="),
+        ("/history/a?envelope=%79es", 400, "envelope="),
         ("/history?filter=%23", 400, "`filter`"),
         ("/history?topic=a&topic=b", 400, "exactly one topic"),
         ("/history", 400, ""),

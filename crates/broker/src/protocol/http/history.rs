@@ -19,7 +19,7 @@ use crate::protocol::encode::Message;
 use crate::protocol::front::{Clients, Context, Forms, Queues, Subscriptions, Topics};
 use crate::protocol::http::answer::{CACHE_CONTROL, answer_waiting};
 use crate::protocol::http::options::{HEAD, HISTORY};
-use crate::protocol::http::parameters::{query_position, value_words};
+use crate::protocol::http::parameters::{parameter, query_position, value_words};
 use crate::protocol::http::state::Pending;
 use crate::protocol::http::task::Flow;
 use crate::store::rope::Rope;
@@ -171,20 +171,29 @@ fn range(query: &[u8]) -> Result<(Since, u32), Reason> {
         }
         None => Since::Default,
     };
-    let most = match form::pairs(query).find(|(key, _)| *key == b"limit") {
-        Some((_, value)) => {
-            let text = core::str::from_utf8(value).ok();
-            let number = text.and_then(|text| text.parse().ok());
-            number.filter(|most| *most > 0).ok_or(Reason::BadLimit)?
-        }
-        None => u32::MAX,
+    let most = match parameter(query, b"limit") {
+        Some(value) => Some(number(&value).ok_or(Reason::BadLimit)?),
+        None => None,
     };
-    let since = match since {
-        Since::Default if most < u32::MAX => Since::Newest(most),
-        Since::Default => Since::Oldest,
-        since => since,
+    let since = match (since, most) {
+        (Since::Default, Some(most)) => Since::Newest(most),
+        (Since::Default, None) => Since::Oldest,
+        (since, _) => since,
     };
-    Ok((since, most))
+    Ok((since, most.unwrap_or(u32::MAX)))
+}
+
+/// A number of messages: digits alone, and not 0. One that is too large is the largest.
+fn number(text: &[u8]) -> Option<u32> {
+    if !text.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let add = |number: u32, digit: &u8| {
+        number
+            .saturating_mul(10)
+            .saturating_add(u32::from(digit - b'0'))
+    };
+    Some(text.iter().fold(0, add)).filter(|number| *number > 0)
 }
 
 /// The tag that tells an answer from any other to the same request: where it ends, whether more follow, where it begins, and how many

@@ -8,6 +8,7 @@
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use crore_wire::form;
 use crore_wire::http::head::{Head, Method};
@@ -118,7 +119,7 @@ pub(crate) fn is_read(
     let mut unread = 0;
     for (key, value) in form::pairs(head.query) {
         if is_known(key) {
-            if key == b"envelope" && !matches!(value, b"" | b"json") {
+            if key == b"envelope" && !matches!(&*decoded(value), b"" | b"json") {
                 let text = Reason::BadEnvelope.text();
                 let words = format!("{text}, and not {}", quoted(value));
                 return Err((Reason::BadEnvelope, words));
@@ -154,6 +155,20 @@ pub(crate) fn is_read(
     Ok(())
 }
 
+/// The value of a parameter, decoded; `None` without one, and for an empty value. One with a bad escape is left as it came, and means nothing.
+pub(crate) fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<Cow<'q, [u8]>> {
+    let mut pairs = form::pairs(query).filter(|(key, value)| *key == name && !value.is_empty());
+    pairs.next().map(|(_, value)| decoded(value))
+}
+
+fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
+    let mut text = Vec::new();
+    match memchr::memchr(b'%', value).map(|_| form::decode(value, &mut text)) {
+        Some(Ok(())) => text.into(),
+        _ => value.into(),
+    }
+}
+
 /// The position that a query names, as it is written there, and whether as a last event id.
 pub(crate) fn query_position(query: &[u8]) -> Option<(bool, &[u8])> {
     let pairs = || form::pairs(query).filter(|(_, value)| !value.is_empty());
@@ -176,9 +191,8 @@ pub(crate) fn value_words(reason: Reason, query: &[u8]) -> Cow<'static, str> {
         Reason::BadPosition => query_position(query).map(|(_, value)| value),
         Reason::BadLimit => {
             let mut pairs = form::pairs(query);
-            pairs
-                .find(|(key, _)| *key == b"limit")
-                .map(|(_, value)| value)
+            let limit = pairs.find(|(key, value)| *key == b"limit" && !value.is_empty());
+            limit.map(|(_, value)| value)
         }
         _ => None,
     };

@@ -33,7 +33,7 @@ use crate::protocol::http::filtered::join_over_http;
 use crate::protocol::http::options::{
     CONDITIONAL, DEFLATE, ENVELOPE, EVENTS, HEAD, PUBLISHES, UPGRADE,
 };
-use crate::protocol::http::parameters::{query_position, value_words};
+use crate::protocol::http::parameters::{parameter, query_position, value_words};
 use crate::protocol::http::state::{Attaching, PublishTo};
 use crate::protocol::http::task::Flow;
 
@@ -160,7 +160,7 @@ fn starting_points(
 
 /// Notes in the row how the connection takes messages, and whether it publishes.
 fn set_options(conns: &mut Connections, slot: u32, head: &Head<'_>, publishes: bool) {
-    let envelope = form::pairs(head.query).any(|pair| pair == (b"envelope", b"json"));
+    let envelope = parameter(head.query, b"envelope").is_some_and(|value| *value == *b"json");
     let row = conns.get_mut(slot);
     row.options |= ENVELOPE * u32::from(envelope);
     row.options |= PUBLISHES * u32::from(publishes);
