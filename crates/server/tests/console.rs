@@ -80,8 +80,8 @@ fn a_tail_gives_what_is_published_and_goes_on_after_a_position() {
     let mut tail = ask(server.admin(), "GET /api/v1/tail?topic=a%2Fb%20c", "");
     await_line(&mut tail, "id: ");
     publish(&server, "a/b%20c", "one", "");
-    let id = await_line(&mut tail, "id: ");
     let data = await_line(&mut tail, "data: ");
+    let id = await_line(&mut tail, "id: ");
     assert!(data.contains(r#""topic":"a/b c""#), "{data}");
     assert!(data.contains(r#""data":"one""#), "{data}");
     drop(tail);

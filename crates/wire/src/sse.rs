@@ -34,23 +34,34 @@ pub const fn topic_of_gap(data: &[u8]) -> &[u8] {
 
 /// Appends one event. `data` is split at CRLF, CR and LF, which the reader joins again with LF. The id and the event name
 /// must be [field safe](is_field_safe): every caller checks them.
+///
+/// The id comes last. By the standard an id holds from the empty line on; but some readers take it when its line comes, and resume behind
+/// an event of which they have only the beginning.
 pub fn write_event(out: &mut Vec<u8>, id: Option<&[u8]>, event: Option<&[u8]>, data: &[u8]) {
-    write_fields(out, id, event);
+    write_name(out, event);
     write_data(out, data);
+    write_end(out, id);
 }
 
-/// Appends the fields before an event's data.
-pub fn write_fields(out: &mut Vec<u8>, id: Option<&[u8]>, event: Option<&[u8]>) {
-    for (name, value) in [(&b"id: "[..], id), (b"event: ", event)] {
-        let Some(value) = value else { continue };
-        debug_assert!(is_field_safe(value));
-        write_line(out, name, value);
+/// Begins an event with its name.
+pub fn write_name(out: &mut Vec<u8>, event: Option<&[u8]>) {
+    if let Some(event) = event {
+        debug_assert!(is_field_safe(event));
+        write_line(out, b"event: ", event);
     }
 }
 
-/// Appends an event's data and ends the event.
+/// Appends an event's data.
 pub fn write_data(out: &mut Vec<u8>, data: &[u8]) {
     write_lines(out, b"data: ", data);
+}
+
+/// Appends an event's id and ends the event.
+pub fn write_end(out: &mut Vec<u8>, id: Option<&[u8]>) {
+    if let Some(id) = id {
+        debug_assert!(is_field_safe(id));
+        write_line(out, b"id: ", id);
+    }
     out.push(b'\n');
 }
 
@@ -92,8 +103,7 @@ fn write_line(out: &mut Vec<u8>, prefix: &[u8], line: &[u8]) {
 /// One line for each line of `text`, of which there is always at least one. The prefix has less than [`CELL`] bytes.
 fn write_lines(out: &mut Vec<u8>, prefix: &[u8], mut text: &[u8]) {
     if text.len() >= LARGE {
-        // The empty line behind them, too.
-        out.reserve_exact(lines_len(prefix, text) + 1);
+        out.reserve_exact(lines_len(prefix, text));
     }
     out.extend_from_slice(prefix);
     while let Some(end) = memchr2(b'\r', b'\n', text) {

@@ -1,7 +1,7 @@
 //! Event streams: written events read back however the stream is cut, and the parser follows the WHATWG rules.
 
 use crore_wire::sse::{
-    Event, Parser, TooLong, is_field_safe, write_comment, write_event, write_retry,
+    Event, Parser, TooLong, is_field_safe, write_comment, write_data, write_event, write_retry,
 };
 use proptest::prelude::*;
 
@@ -68,13 +68,13 @@ fn large_data_gets_its_room_at_once() {
     for line in ["\n", "\r\n", "a\r", "a longer line without an end "] {
         let data = line.repeat(100_000);
         let mut out = Vec::new();
-        write_event(&mut out, None, None, data.as_bytes());
+        write_data(&mut out, data.as_bytes());
         let lines = data.replace("\r\n", "\n").replace('\r', "\n");
-        let expected = format!("data: {}\n\n", lines.replace('\n', "\ndata: "));
+        let expected = format!("data: {}\n", lines.replace('\n', "\ndata: "));
         assert!(out == expected.as_bytes(), "{line:?}");
         let pairs = data.matches("\r\n").count();
         assert!(
-            out.capacity() <= out.len() + pairs * "\ndata: ".len() + 1,
+            out.capacity() <= out.len() + pairs * "\ndata: ".len(),
             "{line:?}"
         );
     }
@@ -89,7 +89,7 @@ fn events_are_written_line_by_line() {
     write_comment(&mut out, "two\nlines");
     write_retry(&mut out, 0);
     write_retry(&mut out, u32::MAX);
-    let expected = "id: 7\nevent: tick\ndata: a\ndata: b\ndata: c\ndata: d\ndata: \n\n\
+    let expected = "event: tick\ndata: a\ndata: b\ndata: c\ndata: d\ndata: \nid: 7\n\n\
         data: \n\n:\n: two\n: lines\nretry: 0\nretry: 4294967295\n";
     assert_eq!(core::str::from_utf8(&out).unwrap(), expected);
 }

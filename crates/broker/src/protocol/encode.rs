@@ -177,18 +177,20 @@ impl Message<'_> {
                 frame_rope(out, start, Opcode::Binary);
             }
             Encoding::Events | Encoding::EventsToEnd => {
-                self.event_fields(out);
+                self.event_name(out);
                 self.event_data(forms, out);
+                sse::write_end(&mut out.own, Some(self.id));
                 if encoding == Encoding::Events {
                     chunk_rope(out, start);
                 }
             }
             Encoding::EventsEnvelope | Encoding::EventsEnvelopeToEnd => {
                 // JSON has no line ends: it is a single line of data.
-                self.event_fields(out);
+                self.event_name(out);
                 out.own.extend_from_slice(b"data: ");
                 self.envelope(forms, out);
-                out.own.extend_from_slice(b"\n\n");
+                out.own.push(b'\n');
+                sse::write_end(&mut out.own, Some(self.id));
                 if encoding == Encoding::EventsEnvelope {
                     chunk_rope(out, start);
                 }
@@ -211,10 +213,9 @@ impl Message<'_> {
         }
     }
 
-    fn event_fields(&self, out: &mut Rope) {
+    fn event_name(&self, out: &mut Rope) {
         let event = self.frames.event(self.record);
-        let event = (!event.is_empty()).then_some(event);
-        sse::write_fields(&mut out.own, Some(self.id), event);
+        sse::write_name(&mut out.own, (!event.is_empty()).then_some(event));
     }
 
     fn event_data(&self, forms: &mut Forms, out: &mut Rope) {

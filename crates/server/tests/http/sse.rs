@@ -24,7 +24,6 @@ fn a_stream_begins_at_once_with_a_comment_and_a_retry() {
     assert_eq!(stream.conn.chunk(), b":\nretry: 1234\n");
 }
 
-/// Libraries such as fetch-event-source and httpx-sse take every empty line for the end of an event.
 #[test]
 fn whoever_names_event_streams_gets_one_and_nobody_else() {
     let server = Server::start();
@@ -52,6 +51,7 @@ fn whoever_names_event_streams_gets_one_and_nobody_else() {
     assert_eq!(info.json()["messages"], 1);
 }
 
+/// Libraries such as fetch-event-source and httpx-sse take every empty line for the end of an event.
 #[test]
 fn no_empty_line_ends_anything_but_an_event() {
     let server = Server::with("[heartbeat]\ninterval_s = 5\njitter_percent = 0\n");
@@ -226,6 +226,55 @@ fn an_event_has_the_name_that_its_publisher_gave() {
             "x",
         );
         assert_eq!(response.status, 400, "{name} is ours");
+    }
+}
+
+/// Some readers take an id when its line comes, and resume behind an event that was cut.
+#[test]
+fn an_id_comes_behind_all_that_it_stands_for() {
+    let server = Server::with(
+        "[[rule]]\nmatch = 'short'\nlog_messages = 1\n[[rule]]\nmatch = '#'\nlog_bytes = '2 MiB'\n",
+    );
+    let long = "line\n".repeat(50_000);
+    let binary = ("Content-Type", "application/octet-stream");
+    let named = ("X-EventSource-Event", "tick");
+    for (headers, body) in [
+        (&[][..], &b"one"[..]),
+        (&[named], b"two\nlines"),
+        (&[binary], &[0xff; 9]),
+        (&[named], long.as_bytes()),
+        (&[binary], &[0xfe; 200_000]),
+    ] {
+        for topic in ["/pub/news", "/pub/short"] {
+            let mut conn = Conn::open(&server);
+            assert!(conn.request("POST", topic, headers, body).status < 300);
+        }
+    }
+    for (target, count) in [
+        ("/sub/news?since=oldest", 5),
+        ("/sub/news?since=oldest&envelope=json", 5),
+        ("/sub?topic=news&topic=none&since=oldest", 5),
+        ("/sub?filter=news&since=oldest", 5),
+        // A gap, and the message behind it.
+        ("/sub/short?last_event_id=lost", 2),
+    ] {
+        let mut conn = Conn::open(&server);
+        conn.send(format!("GET {target} HTTP/1.0\r\nAccept: text/event-stream\r\n\r\n"));
+        assert_eq!(conn.head().status, 200, "{target}");
+        let mut text = Vec::new();
+        let ends = |text: &[u8]| text.windows(2).filter(|two| *two == b"\n\n").count();
+        while ends(&text) < count {
+            text.extend(conn.exactly(1));
+            text.extend(conn.take());
+        }
+        let text = String::from_utf8(text).expect("an event stream is UTF-8");
+        for event in text.split_terminator("\n\n") {
+            let last = event.lines().next_back().expect("a line");
+            assert!(last.starts_with("id: "), "{target}: {last:.40}");
+            // The position before the first message stands alone.
+            let begun = event.find("data: ").expect("data");
+            assert_eq!(event[begun..].matches("\nid: ").count(), 1, "{target}");
+        }
     }
 }
 
