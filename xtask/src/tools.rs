@@ -1,5 +1,5 @@
 //! Programs and libraries of the client tests: Chromium, nginx, Caddy, HAProxy, Mosquitto's clients, Node with four packages, Python
-//! with three; and the tools that check packages and man pages. Shells are not installed: their completions are tested
+//! with four; and the tools that check packages and man pages. Shells are not installed: their completions are tested
 //! where they are present.
 //!
 //! Programs come from Debian's packages and only when they are missing; none is started as a service. The libraries come in the

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 use crore_broker::account::Part;
 use crore_broker::{COUNTERS, Closed, ShardId, Transport};
 use crore_net::memory;
+use crore_wire::http::accept;
 use futures_util::stream;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -392,11 +393,8 @@ impl ShardStats {
 )]
 pub async fn stats(State(plane): State<Plane>, headers: HeaderMap) -> Response {
     let mut moments = plane.moments.clone();
-    let streams = headers
-        .get(header::ACCEPT)
-        .and_then(|accept| accept.to_str().ok())
-        .is_some_and(|accept| accept.contains("text/event-stream"));
-    if !streams {
+    let fields = headers.get_all(header::ACCEPT).iter();
+    if !accept::read(fields.map(|field| field.as_bytes())).events {
         let newest = moments.borrow().clone();
         return axum::Json(Stats::of(&plane, &newest, process::pss_bytes())).into_response();
     }

@@ -110,13 +110,15 @@ impl Walk {
     /// Answers that the description names and that no request got.
     fn missed(&self) -> Vec<(String, String, String)> {
         let mut missed = Vec::new();
+        let mut ids = BTreeSet::new();
         for (path, methods) in self.api["paths"].as_object().expect("paths") {
             for (method, operation) in methods.as_object().expect("methods") {
-                for status in operation["responses"]
-                    .as_object()
-                    .expect("responses")
-                    .keys()
-                {
+                let id = operation["operationId"].as_str().expect("a name");
+                assert!(ids.insert(id), "{method} {path}: another one is {id}");
+                let responses = operation["responses"].as_object().expect("responses");
+                for (status, response) in responses {
+                    let words = response["description"].as_str().unwrap_or_default();
+                    assert_ne!(words, "", "{method} {path}: {status}");
                     let one = (path.clone(), method.clone(), status.clone());
                     if !self.seen.contains(&one) {
                         missed.push(one);
@@ -138,6 +140,11 @@ fn every_path_and_status_of_the_description_is_what_the_server_does() {
         seen: BTreeSet::new(),
     };
     assert_eq!(walk.api["openapi"], "3.1.0");
+    // A server without a token takes requests without one.
+    assert_eq!(walk.api["security"], json!([{}, {"token": []}]));
+    let fields = &walk.api["components"]["schemas"]["ToPublish"]["properties"];
+    assert_eq!(fields["data"]["maxLength"], 1000);
+    assert_eq!(fields["topic"]["maxLength"], 255);
     walk.ask(&server, "GET", "/api/v1/openapi.json", "", None, 200);
 
     walk_publish(&mut walk, &server);

@@ -23,3 +23,4 @@ mod proxy;
 mod quickstart;
 mod recipes;
 mod scripts;
+mod validators;

@@ -26,7 +26,7 @@ enum Range {
 }
 
 /// Of JSON and text the one of the higher weight counts; among equals a named type before `*/*`, then the first.
-pub(crate) fn read<'b>(values: impl Iterator<Item = &'b [u8]>) -> Accept {
+pub fn read<'b>(values: impl Iterator<Item = &'b [u8]>) -> Accept {
     let mut accept = Accept::default();
     let mut best_rank = (0, false);
     for (range, weight) in ranges(values) {

@@ -93,6 +93,7 @@ pub struct Listed {
     /// Those for which something waits.
     slow: Option<bool>,
     /// Connections of a page, 1 to 1000; 100 without it.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// `next` of the page before.
     cursor: Option<String>,

@@ -7,6 +7,7 @@
 mod answer;
 pub(super) mod cluster;
 mod connections;
+mod description;
 mod life;
 mod revocations;
 mod server;
@@ -72,11 +73,11 @@ fn described() -> OpenApiRouter<Plane> {
 #[openapi(
     info(
         title = "Crore admin API",
-        description = "For those who run the server. Every path under /api/ and /metrics also answers 401 (no token, where admin.token is \
+        description = "For those who run the server. The token is that of admin.token, and needed where one is set. Every path under /api/ and /metrics also answers 401 (no token, where admin.token is \
             set) and 403 (a Host or an Origin that is not the admin port's); a shard that does not answer is 504.",
     ),
     modifiers(&Token),
-    security(("token" = []))
+    security((), ("token" = []))
 )]
 struct Described;
 
@@ -99,8 +100,10 @@ impl Modify for Token {
     security(()),
     responses((status = 200, description = "OpenAPI 3.1"))
 )]
-async fn describe() -> Json<openapi::OpenApi> {
-    Json(described().into_openapi())
+async fn describe(State(plane): State<Plane>) -> Json<openapi::OpenApi> {
+    let mut api = described().into_openapi();
+    description::complete(&mut api, &plane.life.world().settings.limits);
+    Json(api)
 }
 
 /// A body may be as large as a message of the settings that hold asks for.

@@ -90,6 +90,7 @@ pub struct SessionPage {
 #[into_params(parameter_in = Query)]
 pub struct Listed {
     /// Sessions of a page, 1 to 1000; 100 without it.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// `next` of the page before.
     cursor: Option<String>,

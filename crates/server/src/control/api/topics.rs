@@ -75,6 +75,7 @@ pub struct Listed {
     /// Topics that it matches; all without one.
     filter: Option<String>,
     /// Topics of a page, 1 to 1000; 100 without it.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// `next` of the page before.
     cursor: Option<String>,
@@ -99,6 +100,7 @@ pub struct Read {
     /// Messages behind this offset; all that are kept without it.
     after: Option<u64>,
     /// Messages of a page, 1 to 1000; 100 without it.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// The newest `limit` messages instead of the oldest; still oldest first.
     newest: Option<bool>,
@@ -138,10 +140,13 @@ pub struct ToPublish {
     /// Binary data, in the standard alphabet.
     data_base64: Option<String>,
     #[serde(default)]
+    #[schema(max_length = 255)]
     content_type: String,
     #[serde(default)]
+    #[schema(max_length = 255)]
     event: String,
     #[serde(default)]
+    #[schema(max_length = 255)]
     key: String,
     /// Seconds that it lives.
     ttl_s: Option<u32>,

@@ -1,0 +1,92 @@
+//! What the description of the API has beside what stands at its handlers: a name for each operation, words for each response, and the limits of
+//! the settings in force.
+
+use axum::http::StatusCode;
+use crore_broker::settings::Limits;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::schema::{Schema, SchemaType, Type};
+use utoipa::openapi::{OpenApi, RefOr};
+
+/// The bodies of requests.
+const BODIES: [&str; 2] = ["ToPublish", "ToEnd"];
+
+/// Completes the description, for a server with these limits.
+pub fn complete(api: &mut OpenApi, limits: &Limits) {
+    for (place, path) in &mut api.paths.paths {
+        let methods = [
+            ("get", &mut path.get),
+            ("post", &mut path.post),
+            ("delete", &mut path.delete),
+        ];
+        for (method, operation) in methods {
+            let Some(operation) = operation else {
+                continue;
+            };
+            operation.operation_id = Some(name(method, place));
+            say_each_response(operation);
+            for parameter in operation.parameters.iter_mut().flatten() {
+                if let RefOr::T(parameter) = parameter
+                    && let Some(schema) = &mut parameter.schema
+                {
+                    bound(&parameter.name, schema, limits);
+                }
+            }
+        }
+    }
+    let schemas = api.components.iter_mut().flat_map(|all| &mut all.schemas);
+    for (name, schema) in schemas {
+        if let RefOr::T(Schema::Object(body)) = schema
+            && BODIES.contains(&name.as_str())
+        {
+            let fields = body.properties.iter_mut();
+            fields.for_each(|(name, schema)| bound(name, schema, limits));
+        }
+    }
+}
+
+/// Each operation has a name of its own (OpenAPI 3.1, section 4.8.10), `get_connections_id`: handlers of several modules have one name.
+fn name(method: &str, place: &str) -> String {
+    let place = place.trim_start_matches("/api/v1").replace(['{', '}'], "");
+    format!(
+        "{method}{}",
+        place.replace(|c: char| !c.is_alphanumeric(), "_")
+    )
+}
+
+/// Each response has words (OpenAPI 3.1, section 4.8.17). Where its handler gives none, a success is what the operation is for, and another
+/// has those of its status.
+fn say_each_response(operation: &mut Operation) {
+    let summary = operation.summary.clone().unwrap_or_default();
+    for (status, response) in &mut operation.responses.responses {
+        let RefOr::T(response) = response else {
+            continue;
+        };
+        if response.description.is_empty() {
+            let status: Option<StatusCode> = status.parse().ok();
+            let reason = status.filter(|status| !status.is_success());
+            let reason = reason.and_then(|status| status.canonical_reason());
+            response.description = reason.map_or(summary.clone(), str::to_string);
+        }
+    }
+}
+
+/// Bounds a text by the setting that does. The settings count bytes; a character has one or more.
+fn bound(name: &str, schema: &mut RefOr<Schema>, limits: &Limits) {
+    let bytes = match name {
+        "name" | "topic" | "filter" => limits.topic_bytes,
+        "data" => limits.message_bytes,
+        "data_base64" => limits.message_bytes.div_ceil(3) * 4,
+        _ => return,
+    };
+    let RefOr::T(Schema::Object(object)) = schema else {
+        return;
+    };
+    let is_text = match &object.schema_type {
+        SchemaType::Type(kind) => *kind == Type::String,
+        SchemaType::Array(kinds) => kinds.contains(&Type::String),
+        SchemaType::AnyValue => false,
+    };
+    if is_text {
+        object.max_length = Some(bytes);
+    }
+}

@@ -1,0 +1,45 @@
+//! Validators of others read what the admin port says of itself.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use crate::client::tools;
+use crate::support::Server;
+use crate::support::port::{ask, stream};
+use crate::support::program::finished;
+
+/// Runs a validator over a text; it must find nothing, not even a warning.
+fn accepts(command: &mut Command, text: &str) {
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = pipes.stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut input = child.stdin.take().expect("a pipe");
+    let text = text.to_string();
+    let writer = std::thread::spawn(move || input.write_all(text.as_bytes()));
+    let output = finished(child);
+    writer.join().expect("it does not panic").expect("it is read");
+    let told = [&output.stdout[..], &output.stderr].concat();
+    let told = String::from_utf8_lossy(&told);
+    assert!(output.status.success(), "{told}");
+    assert!(told.is_empty() || told.contains("OK"), "{told}");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn the_description_of_the_admin_api_is_valid_openapi() {
+    let server = Server::with_admin("");
+    let described = ask(server.admin(), "GET /api/v1/openapi.json", None).body;
+    let python = tools().join("venv/bin/python");
+    let validator = ["-m", "openapi_spec_validator", "--schema", "3.1", "-"];
+    accepts(Command::new(python).args(validator), &described);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn promtool_finds_nothing_wrong_with_the_metrics() {
+    let server = Server::with_admin("");
+    // Metrics with labels that only traffic shows.
+    let _reader = stream(server.address(), "/sub/news");
+    assert_eq!(ask(server.address(), "GET /nowhere", None).status, 404);
+    let metrics = ask(server.admin(), "GET /metrics", None).body;
+    accepts(Command::new("promtool").args(["check", "metrics"]), &metrics);
+}
