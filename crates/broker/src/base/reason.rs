@@ -183,7 +183,7 @@ reasons! {
         UpgradeLost, 426, 0, NONE, Refused, "the request of a WebSocket came without Upgrade: websocket and Connection: Upgrade in HTTP/1.1, so a proxy has removed them", "the proxy must pass both headers on and speak HTTP/1.1: docs/PROXIES.md";
         WebSocketVersion, 426, 0, NONE, Refused, "Sec-WebSocket-Version must be 13";
         WebSocketKey, 400, 0, NONE, Refused, "Sec-WebSocket-Key must be 16 bytes in base64";
-        ForeignHost, 403, 0, NONE, Refused, "this server listens on the loopback only, and the Host is another", "a table [access], where a proxy passes its own name on: docs/PROXIES.md";
+        ForeignHost, 403, 0, NONE, Refused, "this server listens on the loopback only, and the Host is another", "http.hosts must name it, where a proxy passes its own name on: docs/PROXIES.md";
         ForeignOrigin, 403, 0, NONE, Refused, "the page's origin is not allowed", "http.allowed_origins must name it: docs/PROXIES.md";
         SeveralOrigins, 400, 0, NONE, Refused, "several Origin fields; send one";
     }

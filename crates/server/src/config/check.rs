@@ -164,6 +164,7 @@ fn listen(check: &mut Check, addresses: &[SocketAddr], anywhere: bool) {
 }
 
 fn http(check: &mut Check, http: &Http) {
+    check.hosts("http.hosts", &http.hosts);
     if http.proxy_protocol && http.trusted_proxies.is_empty() {
         let what = "is on, but http.trusted_proxies is empty, so that nobody may connect; name the proxy's network there, such as [\"10.0.0.0/8\"]";
         check.fail("http.proxy_protocol", what);

@@ -44,7 +44,7 @@ impl Effective {
     /// The settings that the shards decide by. `node` is what other nodes of a cluster are told of this one.
     pub fn settings(&self, node: Node) -> Settings {
         let file = self.file.clone();
-        let here_only = file.access.is_none() && !file.listen.iter().any(is_exposed);
+        let here_only = !file.listen.iter().any(is_exposed);
         Settings {
             http: Http {
                 loopback_hosts_only: here_only,

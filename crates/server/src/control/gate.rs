@@ -23,7 +23,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use crore_wire::http::origin::{is_elsewhere, is_loopback_host, same_origin};
+use crore_wire::http::origin::{is_elsewhere, is_listed_host, is_loopback_host, same_origin};
 use subtle::ConstantTimeEq as _;
 
 use super::places::Admitted;
@@ -93,7 +93,7 @@ impl Gate {
     pub fn new(admin: &Admin, address: SocketAddr) -> Self {
         let mut hosts = vec![address.to_string()];
         let on_all = address.ip().is_unspecified();
-        hosts.extend(admin.hosts.iter().map(|host| host.to_ascii_lowercase()));
+        hosts.extend(admin.hosts.iter().cloned());
         let token = Some(admin.token.clone()).filter(|token| !token.is_empty());
         Gate {
             hosts,
@@ -117,8 +117,7 @@ impl Gate {
 
     /// Whether the settings give the port this name.
     fn is_ours(&self, host: &str) -> bool {
-        let host = host.to_ascii_lowercase();
-        self.hosts.contains(&host)
+        is_listed_host(&self.hosts, host.as_bytes())
     }
 
     /// Whether it is a name that nobody can rebind and that leads to this port: one of the loopback, or an address of a port on all

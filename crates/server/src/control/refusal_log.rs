@@ -77,8 +77,8 @@ const LINES: &[Row] = &[
     ("crore_denied_requests_total", Some(Notice::Denied),
         "clients asked for something without a grant, such as this; `crore token inspect --config FILE` shows what a token grants (docs/ACCESS.md)"),
     ("crore_refused_hosts_total", Some(Notice::Host),
-        "requests with a Host that is not the loopback, such as this one, were answered 403, as the server listens there only; set [access] \
-         (docs/ACCESS.md), or have the proxy send Host: localhost"),
+        "requests with a Host that is not the loopback, such as this one, were answered 403, as the server listens there only; list it in \
+         http.hosts if it is a proxy's, or have the proxy send Host: localhost"),
     ("crore_refused_origins_total", Some(Notice::Origin),
         "web pages of other origins, such as this one, were answered 403; if it is yours, list it in http.allowed_origins"),
     ("crore_hidden_answers_total", Some(Notice::Reader),

@@ -67,15 +67,7 @@ impl Admin {
             let what = "has characters that no header may carry; write letters, digits and signs";
             check.fail("admin.token", what);
         }
-        for (index, host) in self.hosts.iter().enumerate() {
-            let plain = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic());
-            if !plain || host.contains('/') {
-                let what = format!(
-                    "{host:?} is not a host; write it as browsers do, such as \"admin.example.com\" or \"10.0.0.1:8801\""
-                );
-                check.fail(format!("admin.hosts[{}]", index + 1), what);
-            }
-        }
+        check.hosts("admin.hosts", &self.hosts);
         let Some(listen) = self.listen else {
             return;
         };

@@ -32,8 +32,8 @@ pub struct File {
     ///
     /// A name stands for the addresses that the host's resolver finds when the settings are read; `localhost` is 127.0.0.1, and `[::1]`
     /// where the host has IPv6. Without `[access]` everyone who reaches another address may publish and subscribe, so that only the
-    /// flag `--insecure` permits it. While all addresses are loopback and there is no `[access]`, only requests whose `Host` names the
-    /// loopback are answered.
+    /// flag `--insecure` permits it. While all addresses are loopback, only requests whose `Host` names the loopback, or is one
+    /// of `http.hosts`, are answered.
     #[default(vec![DEFAULT_LISTEN.parse().expect("a literal address")])]
     #[serde(with = "addresses")]
     #[schemars(with = "Vec<String>", extend("x-changes" = "restart", "type" = ["array", "string", "integer"], "format" = "addresses", "x-flag" = "-l, --listen ADDR:PORT"))]

@@ -60,6 +60,19 @@ impl Check {
         self.problems.last_mut().expect("it was just told").of_key = true;
     }
 
+    /// The values of a list must be hosts as a `Host` field has them.
+    pub fn hosts(&mut self, path: &str, hosts: &[String]) {
+        for (index, host) in hosts.iter().enumerate() {
+            let plain = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic());
+            if !plain || host.contains('/') {
+                let what = format!(
+                    "{host:?} is not a host; write it as browsers do, such as \"push.example.com\" or \"10.0.0.1:8801\""
+                );
+                self.fail(format!("{path}[{}]", index + 1), what);
+            }
+        }
+    }
+
     /// The value must be as much as another setting's.
     pub fn at_least(&mut self, path: &str, value: usize, other: &str, least: usize) {
         if value < least {

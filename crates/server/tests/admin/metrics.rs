@@ -198,12 +198,12 @@ fn refused_sites_are_counted_and_a_few_of_each_kind_are_named() {
     // In plain letters, cut, and with the setting that lets it in.
     let (first, cut) = (r"http://\xc3\xa9.example", "h".repeat(100));
     named(&format!("example={first}"), "http.allowed_origins");
-    named(&format!("example={cut}"), "set [access]");
+    named(&format!("example={cut}"), "http.hosts");
     // Another one soon after is named too.
     origin("http://second.example");
     host("second.example");
     named("example=http://second.example", "http.allowed_origins");
-    named("example=second.example", "set [access]");
+    named("example=second.example", "http.hosts");
     // The same again is only counted, and so are many others.
     origin("http://second.example");
     for n in 0..20 {

@@ -378,17 +378,17 @@ fn a_public_listener_that_stays_keeps_its_access() {
 }
 
 #[test]
-fn a_server_of_the_loopback_answers_its_names_only_from_the_reload_on_that_takes_access_away() {
+fn a_server_of_the_loopback_answers_a_listed_host_from_the_reload_on_that_lists_it() {
     let access = "[access]\n[access.anonymous]\npublish = ['a']\n";
     let server = Server::with_admin(access);
-    assert_eq!(publishes_as(&server, "rebound.example"), 202);
-    write(&server, "shards = 2\n");
-    assert_eq!(reload(&server).status, 200);
     assert_eq!(publishes_as(&server, "rebound.example"), 403);
-    assert_eq!(publishes_as(&server, "localhost"), 202);
-    write(&server, "shards = 2\n".to_string() + access);
-    assert_eq!(reload(&server).status, 200);
-    assert_eq!(publishes_as(&server, "rebound.example"), 202);
+    let hosts = "[http]\nhosts = ['rebound.example']\n";
+    for (hosts, status) in [(hosts, 202), ("", 403)] {
+        write(&server, format!("shards = 2\n{hosts}{access}"));
+        assert_eq!(reload(&server).status, 200);
+        assert_eq!(publishes_as(&server, "rebound.example"), status);
+        assert_eq!(publishes_as(&server, "localhost"), 202);
+    }
 }
 
 #[test]

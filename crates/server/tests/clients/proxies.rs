@@ -174,7 +174,7 @@ fn a_stream_outlives_the_server(front: &Front, server: Server) {
     act(json!({ "do": "expect", "at": "#heard", "like": "^beforeafter$" }));
 }
 
-/// Without the table `[access]` the server refuses the proxy's name.
+/// Without `http.hosts` the server refuses the proxy's name.
 fn a_name_is_refused_by_default(front: impl Fn(&Server) -> Front) {
     let server = Server::start();
     let status = ["-o", "/dev/null", "-w", "%{http_code}", &url("/pub/news")];

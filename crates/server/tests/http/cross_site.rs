@@ -227,6 +227,43 @@ fn on_loopback_only_names_of_the_loopback_are_hosts() {
     }
 }
 
+/// Rights say what a client may do; they do not say that a page of another site is that client.
+#[test]
+fn on_loopback_rights_let_no_other_host_in_and_a_list_does() {
+    let rights = "[access]\nanonymous = { publish = ['#'], subscribe = ['#'], info = ['#'] }\n";
+    let hosts = "[http]\nhosts = ['Push.example', 'push.example:8443']\n";
+    for settings in [rights.to_string(), format!("{hosts}{rights}"), hosts.to_string()] {
+        let server = Server::with(&settings);
+        let lists = settings.contains("hosts");
+        for (host, listed) in [
+            ("localhost:8800", true),
+            ("127.0.0.1", true),
+            ("push.example", lists),
+            ("push.example:8443", lists),
+            ("push.example:80", false),
+            ("evil.example", false),
+            ("evil.push.example", false),
+        ] {
+            let expected = |status| if listed { status } else { 403 };
+            let headers = [("Host", host)];
+            let post = once(&server, "POST", "/pub/a", &headers, "x");
+            assert!(post.status == expected(202) || listed && post.status == 201, "{host}: {post:?}");
+            let read = once(&server, "GET", "/sub/a?since=oldest", &headers, "");
+            assert_eq!(read.status, expected(200), "{host}: {settings}");
+            if !listed {
+                assert!(read.text().contains("http.hosts"), "{read:?}");
+            }
+            for (target, protocol) in [("/sub/a", None), ("/mqtt", Some("mqtt"))] {
+                let mut upgrade = handshake(&[headers[0]]);
+                upgrade.extend(protocol.map(|name| ("Sec-WebSocket-Protocol", name)));
+                let mut conn = Conn::open(&server);
+                conn.ask("GET", target, &upgrade, "");
+                assert_eq!(conn.head().status, expected(101), "{target} at {host}");
+            }
+        }
+    }
+}
+
 #[test]
 fn cross_site_refusal_names_the_setting_and_is_logged_once() {
     let server = Server::start();
@@ -240,7 +277,7 @@ fn cross_site_refusal_names_the_setting_and_is_logged_once() {
         );
         let refused = once(&server, "GET", "/pub/a", &[("Host", host)], "");
         let said = refused.text();
-        for words in [host, "[access]", "Host: localhost"] {
+        for words in [host, "http.hosts", "Host: localhost"] {
             assert!(said.contains(words), "{said:?}");
         }
         assert_eq!(said.lines().count(), 1);

@@ -172,6 +172,13 @@ pub fn is_alias(one: &str, other: &str) -> bool {
     one != other && one[..a.0] == other[..b.0] && a.2 == b.2
 }
 
+/// Whether the settings list this host, as it stands in `Host`: with a port, or without one.
+pub fn is_listed_host(listed: &[String], host: &[u8]) -> bool {
+    listed
+        .iter()
+        .any(|one| one.as_bytes().eq_ignore_ascii_case(host))
+}
+
 /// Whether a value of `Sec-Fetch-Site` says that a page of another origin sent the request: `same-site` is one of another port or
 /// another name of the same domain. Other values, later ones too, say nothing (W3C Fetch Metadata, section 2.3).
 pub fn is_elsewhere(site: &[u8]) -> bool {

@@ -36,15 +36,12 @@ pub(crate) fn admit(
 ) -> Result<(), (Reason, String)> {
     let http = &clients.ctx.world.settings.http;
     let host = head.host().unwrap_or_default();
-    if http.loopback_hosts_only
-        && head
-            .host()
-            .is_some_and(|host| !origin::is_loopback_host(host))
-    {
+    let is_known = || origin::is_loopback_host(host) || origin::is_listed_host(&http.hosts, host);
+    if http.loopback_hosts_only && head.host().is_some() && !is_known() {
         clients.meter.notices.met(Notice::Host, host);
+        let shown = shown(host);
         let reason = format!(
-            "this server listens on the loopback only, so that the Host {} is refused: set [access] in crore.toml, or have the proxy send Host: localhost",
-            shown(host)
+            "this server listens on the loopback only, so that the Host {shown} is refused: write hosts = [\"{shown}\"] under [http] in crore.toml (http.hosts), or have the proxy send Host: localhost"
         );
         return Err((Reason::ForeignHost, reason));
     }
