@@ -294,8 +294,16 @@ fn the_representations_that_are_accepted_are_found_in_any_form_of_the_field() {
         // Clients of the Model Context Protocol take one or the other.
         ("application/json, text/event-stream", true, true),
         ("text/event-stream, application/json", true, true),
-        ("application/json, text/event-stream, text/plain", true, true),
-        ("text/plain, application/json, text/event-stream", true, false),
+        (
+            "application/json, text/event-stream, text/plain",
+            true,
+            true,
+        ),
+        (
+            "text/plain, application/json, text/event-stream",
+            true,
+            false,
+        ),
         // What stands within quotes is no member and no parameter.
         (r#"text/plain; x="text/event-stream""#, false, false),
         (r#"text/plain; x="a, text/event-stream""#, false, false),
@@ -303,7 +311,11 @@ fn the_representations_that_are_accepted_are_found_in_any_form_of_the_field() {
         (r#"text/plain; x="a\\", text/event-stream"#, true, false),
         (r#"text/event-stream; x="; q=0""#, true, false),
         (r#"application/json; x=";q=0", text/plain"#, false, true),
-        (r#"text/plain; x="not closed, text/event-stream"#, false, false),
+        (
+            r#"text/plain; x="not closed, text/event-stream"#,
+            false,
+            false,
+        ),
         (
             "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
             false,
@@ -317,7 +329,11 @@ fn the_representations_that_are_accepted_are_found_in_any_form_of_the_field() {
         ("application/json;q=0, text/plain", false, false),
         ("application/json;q=0.5, */*", false, false),
         ("*/*;q=0.5, application/json;q=0.5", false, true),
-        ("text/event-stream;q=0, application/json;q=0.001", false, true),
+        (
+            "text/event-stream;q=0, application/json;q=0.001",
+            false,
+            true,
+        ),
         ("image/png", false, false),
     ] {
         let text = format!("GET / HTTP/1.1\r\nHost: h\r\nAccept: {accept}\r\n\r\n");
@@ -330,11 +346,17 @@ fn the_representations_that_are_accepted_are_found_in_any_form_of_the_field() {
 #[test]
 fn a_field_of_a_head_that_is_no_head_is_found_in_its_whole_lines() {
     for (bytes, found) in [
-        ("GET / HTTP/1.1\r\nOrigin: https://a\r\n\r\n", Some("https://a")),
+        (
+            "GET / HTTP/1.1\r\nOrigin: https://a\r\n\r\n",
+            Some("https://a"),
+        ),
         ("\r\nnonsense\r\norigin:\thttps://a \r\n", Some("https://a")),
         // The rest of the line may come yet.
         ("GET / HTTP/1.1\r\nOrigin: https://a", None),
-        ("GET / HTTP/1.1\r\nOrigin: https://a\r\nOrigin: https://a\r\n", None),
+        (
+            "GET / HTTP/1.1\r\nOrigin: https://a\r\nOrigin: https://a\r\n",
+            None,
+        ),
         ("GET / HTTP/1.1\r\nX-Origin: https://a\r\n", None),
         ("POST / HTTP/1.1\r\n\r\nOrigin: https://a\r\n", None),
         ("", None),

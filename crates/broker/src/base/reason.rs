@@ -186,6 +186,7 @@ reasons! {
         ForeignHost, 403, 0, NONE, Refused, "this server listens on the loopback only, and the Host is another", "http.hosts must name it, where a proxy passes its own name on: docs/PROXIES.md";
         ForeignOrigin, 403, 0, NONE, Refused, "the page's origin is not allowed", "http.allowed_origins must name it: docs/PROXIES.md";
         SeveralOrigins, 400, 0, NONE, Refused, "several Origin fields; send one";
+        RunsAsCode, 403, 0, NONE, Refused, "no message is a script, a style sheet, a worker or a plugin: a page reads messages by fetch, EventSource or WebSocket";
     }
     /// Credentials that are not valid, or not verified.
     Credentials {

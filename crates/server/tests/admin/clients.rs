@@ -301,7 +301,11 @@ fn a_trusted_proxy_s_word_is_the_address_and_nobody_else_s() {
 
 #[test]
 fn an_ipv4_address_that_is_mapped_into_ipv6_has_one_form() {
-    for proxies in ["::ffff:127.0.0.0/104", "::ffff:7f00:1", "::ffff:127.0.0.1/128"] {
+    for proxies in [
+        "::ffff:127.0.0.0/104",
+        "::ffff:7f00:1",
+        "::ffff:127.0.0.1/128",
+    ] {
         let server = Server::with_admin(&format!("[http]\ntrusted_proxies = ['{proxies}']\n"));
         let _one = proxied(&server, b"", "X-Forwarded-For: ::ffff:198.51.100.1\r\n");
         assert_eq!(addresses(&server), ["198.51.100.1"], "{proxies}");

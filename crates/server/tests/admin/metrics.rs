@@ -22,17 +22,34 @@ fn metrics_are_text_of_prometheus_or_openmetrics_for_those_who_ask() {
         ("text/html,*/*;q=0.8", prometheus),
         ("text/plain;version=0.0.4", prometheus),
         ("application/openmetrics-text;q=0, text/plain", prometheus),
-        ("text/plain;version=0.0.4, application/openmetrics-text;q=0.5", prometheus),
+        (
+            "text/plain;version=0.0.4, application/openmetrics-text;q=0.5",
+            prometheus,
+        ),
         ("application/openmetrics-text", open_metrics),
         // Prometheus 2 and 3.
-        ("application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2", open_metrics),
-        ("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,*/*;q=0.2", open_metrics),
+        (
+            "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+            open_metrics,
+        ),
+        (
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,*/*;q=0.2",
+            open_metrics,
+        ),
     ] {
         let headers = format!("Host: {admin}\r\nAccept: {accept}\r\n");
         let answer = raw(admin, "GET /metrics", &headers, None);
         let is_type = format!("content-type: {form}");
-        assert!(answer.head.to_lowercase().contains(&is_type), "{accept}: {}", answer.head);
-        assert_eq!(answer.body.ends_with("# EOF\n"), form == open_metrics, "{accept}");
+        assert!(
+            answer.head.to_lowercase().contains(&is_type),
+            "{accept}: {}",
+            answer.head
+        );
+        assert_eq!(
+            answer.body.ends_with("# EOF\n"),
+            form == open_metrics,
+            "{accept}"
+        );
     }
     let answer = ask(admin, "GET /metrics", None);
     let types = answer.body.matches("# TYPE crore_").count();

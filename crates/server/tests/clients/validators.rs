@@ -16,7 +16,10 @@ fn accepts(command: &mut Command, text: &str) {
     let text = text.to_string();
     let writer = std::thread::spawn(move || input.write_all(text.as_bytes()));
     let output = finished(child);
-    writer.join().expect("it does not panic").expect("it is read");
+    writer
+        .join()
+        .expect("it does not panic")
+        .expect("it is read");
     let told = [&output.stdout[..], &output.stderr].concat();
     let told = String::from_utf8_lossy(&told);
     assert!(output.status.success(), "{told}");
@@ -41,5 +44,8 @@ fn promtool_finds_nothing_wrong_with_the_metrics() {
     let _reader = stream(server.address(), "/sub/news");
     assert_eq!(ask(server.address(), "GET /nowhere", None).status, 404);
     let metrics = ask(server.admin(), "GET /metrics", None).body;
-    accepts(Command::new("promtool").args(["check", "metrics"]), &metrics);
+    accepts(
+        Command::new("promtool").args(["check", "metrics"]),
+        &metrics,
+    );
 }

@@ -148,7 +148,11 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
         ),
         (
             "[http]\ntrusted_proxies = ['::ffff:0.0.0.0/90']",
-            &["http.trusted_proxies[1]", "mapped into IPv6", "\"10.0.0.0/8\""],
+            &[
+                "http.trusted_proxies[1]",
+                "mapped into IPv6",
+                "\"10.0.0.0/8\"",
+            ],
         ),
         (
             "[http]\ntrusted_proxies = ['::ffff:10.0.0.1/104']",

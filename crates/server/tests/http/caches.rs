@@ -85,11 +85,22 @@ fn no_cache_keeps_what_the_admin_port_says() {
         "/",
     ] {
         for host in [admin.to_string(), "rebound.example".to_string()] {
-            let answer = raw(admin, &format!("GET {path}"), &format!("Host: {host}\r\n"), None);
+            let answer = raw(
+                admin,
+                &format!("GET {path}"),
+                &format!("Host: {host}\r\n"),
+                None,
+            );
             let head = answer.head.to_lowercase();
-            let rules: Vec<&str> = head.lines().filter(|line| line.starts_with("cache-control:")).collect();
+            let rules: Vec<&str> = head
+                .lines()
+                .filter(|line| line.starts_with("cache-control:"))
+                .collect();
             assert!(
-                matches!(rules[..], ["cache-control: no-store" | "cache-control: no-cache"]),
+                matches!(
+                    rules[..],
+                    ["cache-control: no-store" | "cache-control: no-cache"]
+                ),
                 "{path} at {host}: {rules:?}"
             );
         }

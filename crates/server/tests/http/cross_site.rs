@@ -34,11 +34,85 @@ fn a_foreign_origin_neither_publishes_nor_upgrades() {
         assert_eq!(conn.head().status, 403, "{target}");
     }
     assert_eq!(crate::support::http::info(&server, "news")["messages"], 1);
-    let read = once(&server, "GET", "/sub/news", &[EVIL], "");
+    let read = once(&server, "GET", "/pub/news", &[EVIL], "");
     assert_eq!(
         read.header("access-control-allow-origin"),
         None,
         "a page may ask, and may not read the answer"
+    );
+}
+
+/// Though the page cannot read the answer: a subscription makes topics, and takes places.
+#[test]
+fn a_foreign_origin_does_not_subscribe() {
+    let server = Server::with("[[rule]]\nmatch = 'seat'\nconcurrency = 'last'\n");
+    let mut holder = Conn::open(&server);
+    holder.ask("GET", "/sub/seat?since=live", &[], "");
+    server.await_subscribers("seat", 1);
+    for target in [
+        "/sub/seat?since=live",
+        "/sub/made",
+        "/sub?filter=%23",
+        "/sub?topic=made&topic=seat",
+        "/interest",
+    ] {
+        for accept in ["*/*", "text/event-stream"] {
+            for method in ["GET", "HEAD"] {
+                let headers = [EVIL, ("Accept", accept)];
+                let mut conn = Conn::open(&server);
+                conn.ask(method, target, &headers, "");
+                let refused = conn.response_to(method);
+                assert_eq!(refused.status, 403, "{method} {target} {accept}");
+                let allowed = refused.header("access-control-allow-origin");
+                assert_eq!(allowed, None, "{target}");
+            }
+        }
+    }
+    assert_eq!(once(&server, "GET", "/pub/made", &[], "").status, 404);
+    publish(&server, "seat", "kept");
+    assert_eq!(holder.response().text(), "kept");
+}
+
+/// A publisher chooses the type of a message: it must not become a script of the page's own origin, whoever embeds it.
+#[test]
+fn no_message_runs_in_a_page() {
+    let server = Server::start();
+    let script = [("Content-Type", "text/javascript")];
+    once(&server, "POST", "/pub/evil", &script, "alert(1)");
+    let fetched = |destination: &str, site: &str| {
+        let headers = [("Sec-Fetch-Dest", destination), ("Sec-Fetch-Site", site)];
+        once(&server, "GET", "/sub/evil?since=oldest", &headers, "")
+    };
+    for destination in [
+        "script",
+        "style",
+        "worker",
+        "sharedworker",
+        "serviceworker",
+        "audioworklet",
+        "paintworklet",
+        "xslt",
+        "object",
+        "embed",
+    ] {
+        for site in ["same-origin", "none"] {
+            let refused = fetched(destination, site);
+            assert_eq!(refused.status, 403, "{destination}");
+            assert!(refused.text().contains(destination), "{refused:?}");
+        }
+    }
+    for destination in ["empty", "document", "image", "of-a-later-standard"] {
+        assert_eq!(
+            fetched(destination, "same-origin").text(),
+            "alert(1)",
+            "{destination}"
+        );
+    }
+    let named = ("Origin", &*format!("http://{}", server.address()));
+    let headers = [("Sec-Fetch-Dest", "script"), named];
+    assert_eq!(
+        once(&server, "GET", "/history/evil", &headers, "").status,
+        403
     );
 }
 
@@ -182,7 +256,7 @@ fn pages_from_files_are_let_in_by_the_name_that_browsers_give_them() {
     assert_eq!(conn.head().status, 101);
     // No other origin comes in with them.
     assert_eq!(once(&server, "POST", "/pub/news", &[EVIL], "x").status, 403);
-    let read = once(&server, "GET", "/sub/news", &[EVIL], "");
+    let read = once(&server, "GET", "/pub/news", &[EVIL], "");
     assert_eq!(read.header("access-control-allow-origin"), None);
 }
 
@@ -232,7 +306,11 @@ fn on_loopback_only_names_of_the_loopback_are_hosts() {
 fn on_loopback_rights_let_no_other_host_in_and_a_list_does() {
     let rights = "[access]\nanonymous = { publish = ['#'], subscribe = ['#'], info = ['#'] }\n";
     let hosts = "[http]\nhosts = ['Push.example', 'push.example:8443']\n";
-    for settings in [rights.to_string(), format!("{hosts}{rights}"), hosts.to_string()] {
+    for settings in [
+        rights.to_string(),
+        format!("{hosts}{rights}"),
+        hosts.to_string(),
+    ] {
         let server = Server::with(&settings);
         let lists = settings.contains("hosts");
         for (host, listed) in [
@@ -247,7 +325,10 @@ fn on_loopback_rights_let_no_other_host_in_and_a_list_does() {
             let expected = |status| if listed { status } else { 403 };
             let headers = [("Host", host)];
             let post = once(&server, "POST", "/pub/a", &headers, "x");
-            assert!(post.status == expected(202) || listed && post.status == 201, "{host}: {post:?}");
+            assert!(
+                post.status == expected(202) || listed && post.status == 201,
+                "{host}: {post:?}"
+            );
             let read = once(&server, "GET", "/sub/a?since=oldest", &headers, "");
             assert_eq!(read.status, expected(200), "{host}: {settings}");
             if !listed {

@@ -58,20 +58,67 @@ fn a_page_of_a_listed_origin_reads_each_refusal() {
     let long = "x".repeat(1_500);
     let post = "POST /pub/t/a HTTP/1.1\r\nHost: localhost\r\nOrigin: https://app.example\r\n";
     for (what, bytes, status) in [
-        ("a length", format!("{post}Content-Length: 1500\r\n\r\n"), 413),
-        ("a body", format!("{post}Content-Length: 1500\r\n\r\n{long}"), 413),
-        ("chunks", format!("{post}Transfer-Encoding: chunked\r\n\r\n5dc\r\n{long}\r\n0\r\n\r\n"), 413),
-        ("a batch", format!("{}Content-Type: application/x-ndjson\r\nContent-Length: 3000\r\n\r\n", post.replace("/t/a", "")), 413),
-        ("a bad chunk", format!("{post}Transfer-Encoding: chunked\r\n\r\nzz\r\n"), 400),
-        ("two lengths", format!("{post}Content-Length: 1\r\nContent-Length: 2\r\n\r\nx"), 400),
-        ("a coding", format!("{post}Transfer-Encoding: gzip, chunked\r\n\r\n"), 501),
+        (
+            "a length",
+            format!("{post}Content-Length: 1500\r\n\r\n"),
+            413,
+        ),
+        (
+            "a body",
+            format!("{post}Content-Length: 1500\r\n\r\n{long}"),
+            413,
+        ),
+        (
+            "chunks",
+            format!("{post}Transfer-Encoding: chunked\r\n\r\n5dc\r\n{long}\r\n0\r\n\r\n"),
+            413,
+        ),
+        (
+            "a batch",
+            format!(
+                "{}Content-Type: application/x-ndjson\r\nContent-Length: 3000\r\n\r\n",
+                post.replace("/t/a", "")
+            ),
+            413,
+        ),
+        (
+            "a bad chunk",
+            format!("{post}Transfer-Encoding: chunked\r\n\r\nzz\r\n"),
+            400,
+        ),
+        (
+            "two lengths",
+            format!("{post}Content-Length: 1\r\nContent-Length: 2\r\n\r\nx"),
+            400,
+        ),
+        (
+            "a coding",
+            format!("{post}Transfer-Encoding: gzip, chunked\r\n\r\n"),
+            501,
+        ),
         ("an expectation", format!("{post}Expect: more\r\n\r\n"), 417),
-        ("a slow body", format!("{post}Content-Length: 900\r\n\r\nxx"), 408),
+        (
+            "a slow body",
+            format!("{post}Content-Length: 900\r\n\r\nxx"),
+            408,
+        ),
         ("a slow head", post.to_string(), 408),
         ("a bad line", format!("{post}no field\r\n\r\n"), 400),
-        ("a target that is no path", post.replace("/pub/t/a", "/pub/\u{e9}") + "\r\n", 400),
-        ("a long head", format!("{post}X-Long: {}\r\n\r\n", "x".repeat(40_000)), 431),
-        ("many fields", format!("{post}{}\r\n", "X: y\r\n".repeat(80)), 431),
+        (
+            "a target that is no path",
+            post.replace("/pub/t/a", "/pub/\u{e9}") + "\r\n",
+            400,
+        ),
+        (
+            "a long head",
+            format!("{post}X-Long: {}\r\n\r\n", "x".repeat(40_000)),
+            431,
+        ),
+        (
+            "many fields",
+            format!("{post}{}\r\n", "X: y\r\n".repeat(80)),
+            431,
+        ),
     ] {
         is_readable(&told(&server, bytes), status, what);
     }
@@ -108,8 +155,14 @@ fn a_refusal_has_nothing_of_the_request_before_it() {
     );
     for (next, status) in [
         ("nonsense\r\n\r\n", 400),
-        ("GET /sub/t/a HTTP/1.1\r\nHost: localhost\r\nno field\r\n\r\n", 400),
-        ("POST /pub/t/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n", 413),
+        (
+            "GET /sub/t/a HTTP/1.1\r\nHost: localhost\r\nno field\r\n\r\n",
+            400,
+        ),
+        (
+            "POST /pub/t/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n",
+            413,
+        ),
         ("GET /sub/t/a HTTP/1.1\r\n", 408),
     ] {
         let mut conn = Conn::open(&server);

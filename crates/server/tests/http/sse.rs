@@ -259,7 +259,9 @@ fn an_id_comes_behind_all_that_it_stands_for() {
         ("/sub/short?last_event_id=lost", 2),
     ] {
         let mut conn = Conn::open(&server);
-        conn.send(format!("GET {target} HTTP/1.0\r\nAccept: text/event-stream\r\n\r\n"));
+        conn.send(format!(
+            "GET {target} HTTP/1.0\r\nAccept: text/event-stream\r\n\r\n"
+        ));
         assert_eq!(conn.head().status, 200, "{target}");
         let mut text = Vec::new();
         let ends = |text: &[u8]| text.windows(2).filter(|two| *two == b"\n\n").count();

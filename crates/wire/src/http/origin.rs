@@ -172,6 +172,27 @@ pub fn is_alias(one: &str, other: &str) -> bool {
     one != other && one[..a.0] == other[..b.0] && a.2 == b.2
 }
 
+/// Whether a value of `Sec-Fetch-Dest` says that the browser would run the answer as code of its origin, or apply it as a style (W3C Fetch
+/// Metadata, section 2.1; the destinations that are like a script are those of the Fetch standard).
+pub fn runs(destination: &[u8]) -> bool {
+    const RUN: [&str; 10] = [
+        "audioworklet",
+        "embed",
+        "object",
+        "paintworklet",
+        "script",
+        "serviceworker",
+        "sharedworker",
+        "style",
+        "worker",
+        "xslt",
+    ];
+    let value = destination.split(|b| *b == b';').next().unwrap_or_default();
+    let value = value.trim_ascii();
+    RUN.iter()
+        .any(|run| run.as_bytes().eq_ignore_ascii_case(value))
+}
+
 /// Whether the settings list this host, as it stands in `Host`: with a port, or without one.
 pub fn is_listed_host(listed: &[String], host: &[u8]) -> bool {
     listed

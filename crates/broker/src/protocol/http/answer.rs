@@ -208,8 +208,14 @@ fn with_remedy(head: ResponseHead<'_>, status: u16, retry_after_s: u32) -> Respo
 impl Clients {
     /// Begins a response that no cache may keep.
     pub(crate) fn head(&mut self, slot: u32, status: u16) -> ResponseHead<'_> {
+        let for_origins = !self.ctx.world.settings.http.allowed_origins.is_empty();
         let head = self.head_without_cache_rule(slot, status);
-        head.lines(NO_STORE)
+        let head = head.lines(NO_STORE);
+        // What a page may read depends on its origin (Fetch standard, "CORS protocol and HTTP caches").
+        match for_origins {
+            true => head.header("Vary", b"Origin"),
+            false => head,
+        }
     }
 
     /// Begins a response with the headers that all of them have; the caller says what caches may do with it. A 101 needs no such rule.

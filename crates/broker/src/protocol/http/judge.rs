@@ -75,15 +75,16 @@ fn judge_request(
     who: Option<Identity>,
 ) -> Result<Task, Answered> {
     let upgrade = head.is_websocket_upgrade();
-    if let Err((reason, words)) = admit(clients, slot, head, upgrade) {
+    let routed = route(&clients.ctx, head.path);
+    let routed = routed.filter(|(door, rest)| *door != Door::Interest || rest.is_empty());
+    let door = routed.map(|(door, _)| door);
+    if let Err((reason, words)) = admit(clients, slot, head, door, upgrade) {
         clients.respond_saying(slot, reason, &words);
         return Err(Answered);
     }
     let may = admitted(clients, slot, head);
     may.map_err(|reached| turn_away(clients, slot, head, reached))?;
-    let routed = route(&clients.ctx, head.path);
-    let routed = routed.filter(|(door, rest)| *door != Door::Interest || rest.is_empty());
-    judge_methods(clients, slot, head, routed.map(|(door, _)| door))?;
+    judge_methods(clients, slot, head, door)?;
     let entered = clients.enter_as(slot, who);
     entered.or_else(|refusal| answered(clients, slot, refusal))?;
     if upgrade && names_other_protocol(head) {

@@ -3,6 +3,9 @@
 //! A browser names the page's origin in `Origin` where the page could read the answer if it were let, and with all requests that
 //! change something: then the answer's headers say who may read it. Without `Origin` no header guards an answer: a page of
 //! another site may run it as a script or show it. Such a request is refused by `Sec-Fetch-Site`, which browsers send.
+//!
+//! A publisher chooses the content type of a message. So that no message runs as code of the origin that serves it, requests whose answer would
+//! run are refused whoever sends them, by `Sec-Fetch-Dest`.
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -16,6 +19,7 @@ use crate::base::reason::Reason;
 use crate::protocol::front::{Clients, Context, Meter};
 use crate::protocol::http::answer::ANY_ORIGIN;
 use crate::protocol::http::options::ORIGIN_SHIFT;
+use crate::protocol::http::task::Door;
 
 /// The number in `options` of the origin that may read the answer to a request with this only `Origin`; 0 for none.
 pub(crate) fn reader(ctx: &Context, from: Option<&[u8]>) -> u32 {
@@ -32,6 +36,7 @@ pub(crate) fn admit(
     clients: &mut Clients,
     slot: u32,
     head: &Head<'_>,
+    door: Option<Door>,
     upgrade: bool,
 ) -> Result<(), (Reason, String)> {
     let http = &clients.ctx.world.settings.http;
@@ -45,6 +50,11 @@ pub(crate) fn admit(
         );
         return Err((Reason::ForeignHost, reason));
     }
+    if let Some(destination) = head.headers("sec-fetch-dest").find(|it| origin::runs(it)) {
+        let reason = Reason::RunsAsCode;
+        let words = format!("{} (Sec-Fetch-Dest: {})", reason.text(), shown(destination));
+        return Err((reason, words));
+    }
     let mut origins = head.headers("origin");
     let Some(from) = origins.next() else {
         let admitted = admit_unnamed(&mut clients.meter, &clients.ctx, head);
@@ -54,7 +64,9 @@ pub(crate) fn admit(
         return Err((Reason::SeveralOrigins, Reason::SeveralOrigins.text().into()));
     }
     let normal = origin::normal(from);
-    let safe = matches!(head.method, Method::Get | Method::Head | Method::Options) && !upgrade;
+    let reads = matches!(head.method, Method::Get | Method::Head) && !upgrade;
+    // A subscription makes topics, and may take another's place, whether or not its answer can be read.
+    let safe = head.method == Method::Options || reads && !door.is_some_and(Door::subscribes);
     match listed(&clients.ctx, normal.as_deref()) {
         Some(number) => {
             clients.conns.get_mut(slot).options |= number << ORIGIN_SHIFT;

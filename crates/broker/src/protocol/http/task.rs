@@ -15,6 +15,13 @@ pub(crate) enum Door {
     History,
 }
 
+impl Door {
+    /// Whether a `GET` there holds a place for what comes later.
+    pub(crate) fn subscribes(self) -> bool {
+        matches!(self, Door::Subscribe | Door::PubSub | Door::Interest)
+    }
+}
+
 /// The request was answered from its head alone.
 pub(crate) struct Answered;
 

@@ -101,9 +101,7 @@ pub(crate) fn turn_away(
     head: &Head<'_>,
     reached: Reason,
 ) -> Answered {
-    let events = head.method == Method::Get
-        && head.accept().events
-        && !head.is_websocket_upgrade();
+    let events = head.method == Method::Get && head.accept().events && !head.is_websocket_upgrade();
     if events {
         clients.shed_events(slot, reached);
     } else {
@@ -133,9 +131,12 @@ mod tests {
         let json = text(b"GET /sub/a HTTP/1.1\r\nAccept: application/json\r\n");
         assert!(json.starts_with("HTTP/1.1 503 ") && json.contains("application/problem+json"));
         // No field of this name: a message, say, that quotes one.
-        let quoted = text(b"POST /pub/a HTTP/1.1\r\nContent-Length: 25\r\n\r\nAccept: text/event-stream\r\n");
+        let quoted = text(
+            b"POST /pub/a HTTP/1.1\r\nContent-Length: 25\r\n\r\nAccept: text/event-stream\r\n",
+        );
         assert!(quoted.starts_with("HTTP/1.1 503 "));
-        let events = text(b"GET /sub/a HTTP/1.1\r\naccept: application/json, Text/Event-Stream\r\n");
+        let events =
+            text(b"GET /sub/a HTTP/1.1\r\naccept: application/json, Text/Event-Stream\r\n");
         assert!(events.starts_with("HTTP/1.1 200 ") && events.contains("\r\n\r\nretry: "));
     }
 }

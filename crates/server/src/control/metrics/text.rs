@@ -71,7 +71,10 @@ impl Text {
             Form::Prometheus => {}
         }
         let help = escaped(help, self.form == Form::OpenMetrics);
-        let _ = writeln!(self.out, "# HELP {family} {help}\n# TYPE {family} {kind_name}");
+        let _ = writeln!(
+            self.out,
+            "# HELP {family} {help}\n# TYPE {family} {kind_name}"
+        );
         let unit = ["bytes", "seconds"].into_iter().find(|unit| {
             let before = family.strip_suffix(unit);
             before.is_some_and(|before| before.ends_with('_'))
@@ -143,7 +146,11 @@ mod tests {
         text.family("crore_sent_bytes_total", Kind::Counter, "Sent");
         text.sample("crore_sent_bytes_total", &[], 1e15);
         text.family("crore_load", Kind::Gauge, "Load");
-        text.sample("crore_load", &[("shard", "0".into()), ("of", "x".into())], 0.25);
+        text.sample(
+            "crore_load",
+            &[("shard", "0".into()), ("of", "x".into())],
+            0.25,
+        );
         text.family("crore_delivery_seconds", Kind::Histogram, "Delivery");
         let buckets = Buckets {
             ends: vec![(0.000016, 2), (1.0, 3), (f64::INFINITY, 1)],
