@@ -50,6 +50,8 @@ fn a_page_of_a_listed_origin_reads_each_refusal() {
         ("GET", "/sub/slow/a?since=live", &[], 408),
         ("GET", "/pubsub/t/a", &[], 426),
         ("POST", "/pub/t/a", &[("Content-Encoding", "gzip")], 415),
+        ("GET", "/sub/t/a", &[("Host", "rebound.example")], 403),
+        ("GET", "/sub/t/a", &[("Sec-Fetch-Dest", "script")], 403),
     ] {
         let headers = [&[PAGE][..], more].concat();
         let answer = once(&server, method, target, &headers, "");

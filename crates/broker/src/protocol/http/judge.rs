@@ -79,6 +79,8 @@ fn judge_request(
     let routed = routed.filter(|(door, rest)| *door != Door::Interest || rest.is_empty());
     let door = routed.map(|(door, _)| door);
     if let Err((reason, words)) = admit(clients, slot, head, door, upgrade) {
+        // A page of a listed origin reads this one too.
+        note_reader(clients, slot, head);
         clients.respond_saying(slot, reason, &words);
         return Err(Answered);
     }
