@@ -1,5 +1,5 @@
 // Node's `ws`: URL and a position in, JSON lines out; {"send": text} on its input is sent. With a file of roots and an address
-// to come from, any name is 127.0.0.1.
+// to come from, any name is 127.0.0.1, and the port stands for that of the scheme, which is not in Host.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
@@ -9,7 +9,7 @@ const say = (what) => console.log(JSON.stringify(what));
 
 const [url, since, roots, localAddress] = process.argv.slice(2);
 const here = (name, { all }, found) => (all ? found(null, [{ address: "127.0.0.1", family: 4 }]) : found(null, "127.0.0.1", 4));
-const options = roots && { ca: readFileSync(roots), localAddress, lookup: here };
+const options = roots && { ca: readFileSync(roots), localAddress, lookup: here, headers: { Host: new URL(url).hostname } };
 const socket = new WebSocket(`${url.replace("http", "ws")}?since=${since}`, "ws+meta.nchan", options);
 socket.on("open", () => say({ kind: "open" }));
 socket.on("message", (bytes) => {
