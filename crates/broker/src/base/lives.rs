@@ -97,8 +97,12 @@ impl Lives {
 
     /// Whether a client that has seen this of the partition, in a life that has ended, is on this branch of history.
     pub fn knows(&self, partition: PartitionId, seen: Position) -> bool {
-        let mut newest_first = self.past.iter().rev();
-        let life = newest_first.find(|life| life.epoch == seen.epoch);
+        let named = self.past.iter().rposition(|life| life.epoch == seen.epoch);
+        let lives = named.map_or(&[][..], |named| &self.past[..=named]);
+        // A position by filter has one epoch for all partitions, and offsets of earlier lives for those that gave none since: each counts in the life that gave
+        // it, or as the place before the first message of a life.
+        let begun = lives.partition_point(|life| life.base <= seen.offset.saturating_add(1));
+        let life = lives.get(begun.saturating_sub(1));
         let end = life.and_then(|life| life.ends.get(usize::from(partition)));
         end.is_some_and(|end| seen.offset <= *end)
     }
@@ -202,6 +206,26 @@ mod tests {
         lives.begin(11, &[12, 0]);
         assert!(lives.knows(1, Position::new(9, 10)));
         assert!(!lives.knows(1, Position::new(9, 11)));
+    }
+
+    #[test]
+    fn offset_of_an_earlier_life_is_of_another_branch_if_that_life_ended_before_it() {
+        let mut lives = Lives::first(7);
+        // Both partitions had given 12 when the second life began, and 20 in it.
+        lives.begin(9, &[12, 12]);
+        assert!(lives.knows(1, Position::new(7, 12)));
+        // The log is put back from a copy in which the second partition has nothing.
+        lives.begin(11, &[20, 0]);
+        for (epoch, offset) in [(7, 12), (9, 5), (9, 11), (9, 13)] {
+            let seen = Position::new(epoch, offset);
+            assert!(!lives.knows(1, seen), "{offset} in {epoch}");
+        }
+        assert!(
+            lives.knows(1, Position::new(9, 12)),
+            "the place before the first message"
+        );
+        assert!(lives.knows(0, Position::new(9, 5)) && lives.knows(0, Position::new(9, 20)));
+        assert!(lives.knows(1, Position::new(7, 0)) && lives.knows(1, Position::new(9, 0)));
     }
 
     #[test]

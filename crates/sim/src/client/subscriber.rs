@@ -265,13 +265,22 @@ impl Subscriber {
         harmed.for_each(|track| track.harmed(has_position));
     }
 
-    /// The log was put back: it knows the positions of each topic up to these offsets. Returns for how many topics it has a later one.
-    pub fn put_back(&mut self, truth: &Truth, known: &[u64]) -> u64 {
+    /// The log was put back: it knows the positions of each topic up to the first of these offsets, and the second. Returns for how many topics it has a later one.
+    pub fn put_back(&mut self, truth: &Truth, known: &[(u64, u64)], is_first: bool) -> u64 {
         let has_position = self.position.is_some();
         let mut branches = 0;
+        // A position of several partitions moves with messages of any topic, so that a track does not know what it says of its own. Nor does it of a branch of
+        // a branch.
+        let is_exact = is_first && matches!(&self.tracks[..], [track] if !track.of_filter);
         for track in &mut self.tracks {
-            if truth.topics[track.topic].harmed == truth.crashed {
+            if truth.topics[track.topic].harmed != truth.crashed {
+                continue;
+            }
+            if is_exact {
                 branches += u64::from(track.put_back(has_position, known[track.topic]));
+            } else {
+                track.harmed(false);
+                track.seen = None;
             }
         }
         branches

@@ -45,10 +45,12 @@ pub struct Track {
     stretches: Vec<Stretch>,
     /// Where it stands, if that is known.
     pub seen: Option<SeenPosition>,
+    /// The offset that its position has, which may be told without a message.
+    told: Option<u64>,
     /// It has a position of before damage: a gap must be told before the next message.
     must_gap: bool,
     /// Its topic is one that a filter matches: a delete does not end the stretch, and deleted messages are not missed.
-    of_filter: bool,
+    pub of_filter: bool,
 }
 
 impl Track {
@@ -98,6 +100,7 @@ impl Track {
 
     /// A position came without a message.
     pub fn told(&mut self, seen: SeenPosition) {
+        self.told = Some(seen.offset);
         let Some(stretch) = self.stretches.last_mut() else {
             return;
         };
@@ -130,6 +133,7 @@ impl Track {
             at: truth.step,
             at_s: truth.now_s,
         });
+        self.told = message.offset;
         self.seen = message.offset.map(|offset| SeenPosition {
             offset,
             at: message.sent,
@@ -154,9 +158,11 @@ impl Track {
                 return Err(format!("a gap from {} back to {}", seen.offset, to.offset));
             }
         }
-        let seen = self.seen;
+        // Offsets of another branch say nothing of those of this one.
+        let seen = self.seen.filter(|_| !self.must_gap);
         self.begin(to.map_or(Start::First, |to| Start::After(to.offset)));
         self.seen = to.or(seen);
+        self.told = self.seen.map(|seen| seen.offset);
         Ok(())
     }
 
@@ -175,11 +181,13 @@ impl Track {
         (self.seen, self.must_gap) = (seen, has_position);
     }
 
-    /// The log was put back, and knows positions up to this offset. The messages that it got before were looked at. Says whether its position is
+    /// The log was put back, and knows positions up to the offset `end`, and `begin`. The messages that it got before were looked at. Says whether its position is
     /// of the other branch.
-    pub fn put_back(&mut self, has_position: bool, known: u64) -> bool {
+    pub fn put_back(&mut self, has_position: bool, (end, begin): (u64, u64)) -> bool {
         let seen = self.seen.filter(|_| has_position);
-        let is_other = seen.is_some_and(|seen| seen.offset > known);
+        // It may have had no answer since the log was put back before.
+        let is_known = |offset| !self.must_gap && (offset <= end || offset == begin);
+        let is_other = seen.is_some_and(|seen| !is_known(self.told.unwrap_or(seen.offset)));
         self.harmed(is_other);
         if let (Some(seen), false) = (seen, is_other) {
             self.begin(Start::After(seen.offset));

@@ -153,25 +153,26 @@ impl World {
         self.loops.iter_mut().for_each(ShardLoop::begin);
         self.begin_epochs(&start, before, rng)?;
         // A subscriber may have been told the place before the first message of its life.
-        let before = self.lives.base().saturating_sub(1);
-        let known: Vec<_> = self.ends().iter().map(|end| (*end).max(before)).collect();
+        let begin = self.lives.base().saturating_sub(1);
+        let ends = self.ends();
         self.begin_life();
         match lost.is_empty() {
             true => Ok(()),
-            false => self.put_back(&lost, &known, rng),
+            false => self.put_back(&lost, (&ends, begin), rng),
         }
     }
 
     /// The log was put back from a copy that lacks these batches: it goes on from there, and gives their offsets once more. It knows the positions
-    /// up to `known` in each partition.
+    /// up to the ends of the partitions, and `begin`, at which its last life began.
     fn put_back(
         &mut self,
         lost: &[Arc<[u8]>],
-        known: &[u64],
+        (ends, begin): (&[u64], u64),
         rng: &mut Rng,
     ) -> Result<(), Violation> {
         self.truth
             .note(|| format!("put back without {} batches", lost.len()));
+        let is_first = self.met.put_back == 0;
         self.met.put_back += 1;
         for subscriber in &self.clients.subscribers {
             subscriber.check(&self.truth, &[])?;
@@ -188,10 +189,10 @@ impl World {
             if partitions.contains(&partition) {
                 self.truth.harm(topic);
             }
-            of_topics.push(known[usize::from(partition)]);
+            of_topics.push((ends[usize::from(partition)], begin));
         }
         for subscriber in &mut self.clients.subscribers {
-            self.met.branches += subscriber.put_back(&self.truth, &of_topics);
+            self.met.branches += subscriber.put_back(&self.truth, &of_topics, is_first);
         }
         self.begin_base(rng)
     }
