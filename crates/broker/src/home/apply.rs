@@ -68,10 +68,12 @@ impl Home {
     }
 
     /// The log of the partition at this place may have lost anything before its end: a new epoch begins, behind all offsets that were given. Messages
-    /// of the former epoch that are left get offsets of the new one, so that a subscriber that has seen some of them is told a gap and gets them again.
-    pub(crate) fn begin_epoch(&mut self, at: usize, rules: &Rules) {
+    /// of the former epoch that are left get offsets of the new one, so that a subscriber that has seen some of them is told a gap and gets them again. They are
+    /// those of the life that has ended now, behind its `base`: earlier lives ended in this partition before these offsets, so that a position in one of them would
+    /// be told a gap again and again.
+    pub(crate) fn begin_epoch(&mut self, at: usize, base: u64, rules: &Rules) {
         let Partition { sequence, mark, .. } = self.logs.partitions[at];
-        let until = sequence.max(mark) + EPOCH_OFFSETS;
+        let until = sequence.max(mark).max(base) + EPOCH_OFFSETS;
         self.lose(at, until, rules);
         let partition = &mut self.logs.partitions[at];
         partition.sequence = partition.log.begin_epoch(until);

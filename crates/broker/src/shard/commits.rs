@@ -268,12 +268,12 @@ impl Shard {
     }
 
     /// The log of a partition is damaged, and may have lost anything of it before its end: positions of before are told a gap, with a new epoch.
-    /// To be called behind the last batch.
-    pub fn begin_epoch(&mut self, partition: PartitionId) {
+    /// To be called behind the last batch. `base` is the first offset that the last life of the log could give.
+    pub fn begin_epoch(&mut self, partition: PartitionId, base: u64) {
         if let Some((at, home)) = part(&mut self.home, partition)
             && !planted::is(Fault::SilentDamage)
         {
-            home.begin_epoch(at, &self.front.clients.ctx.world.rules);
+            home.begin_epoch(at, base, &self.front.clients.ctx.world.rules);
         }
     }
 

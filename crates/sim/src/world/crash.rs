@@ -244,7 +244,7 @@ impl World {
         }
         for partition in touched {
             let home = usize::from(placement.home_of(partition));
-            self.shards[home].begin_epoch(partition);
+            self.shards[home].begin_epoch(partition, self.lives.base());
         }
         self.begin_base(rng)
     }

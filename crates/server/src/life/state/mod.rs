@@ -139,7 +139,8 @@ pub fn resume(
                         documents.anew = true;
                         continue;
                     }
-                    begin_epochs(&mut replayed, &world);
+                    let base = before.as_ref().map_or(0, Lives::base);
+                    begin_epochs(&mut replayed, &world, base);
                 }
                 let lives = Arc::new(lives::begin(before, &replayed.homes, &world));
                 let read = (replayed, moment, lives);
@@ -184,8 +185,8 @@ fn kept_partitions(asked: PartitionId, before: Option<PartitionId>) -> Partition
     before
 }
 
-/// Positions of before are told a gap in the partitions that may have lost something to damage.
-fn begin_epochs(replayed: &mut Replayed, world: &World) {
+/// Positions of before are told a gap in the partitions that may have lost something to damage. `base` is that of the last life.
+fn begin_epochs(replayed: &mut Replayed, world: &World, base: u64) {
     let Some((why, touched)) = &replayed.damage else {
         return;
     };
@@ -195,7 +196,7 @@ fn begin_epochs(replayed: &mut Replayed, world: &World) {
     );
     let placement = world.placement();
     for partition in touched {
-        replayed.homes[usize::from(placement.home_of(*partition))].begin_epoch(*partition);
+        replayed.homes[usize::from(placement.home_of(*partition))].begin_epoch(*partition, base);
     }
 }
 
