@@ -27,6 +27,8 @@ const DEADLINES_S: u32 = 100;
 const DEATHS_S: u32 = 30;
 /// Seconds after which nothing is remembered.
 const FORGET_S: u32 = 10_000;
+/// How often topics that keep the latest values are deleted at the end.
+const DELETES: u32 = 3;
 /// Ticks within which everything is forgotten.
 const FORGET_TICKS: usize = 12;
 
@@ -432,10 +434,14 @@ fn end(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     }
     sweeper.into_iter().for_each(|link| world.hang_up(link));
     if world.truth.topics.iter().any(Topic::keeps_latest) {
-        // Nothing is under way any more that could make one of them again.
-        let link = world.delete_latest(rng);
-        quiet(world, rng)?;
-        world.hang_up(link);
+        // Nothing is under way any more that could make one of them again. A delete may be refused for want of room, or for its rate.
+        for _ in 0..DELETES {
+            let link = world.delete_latest(rng);
+            quiet(world, rng)?;
+            world.hang_up(link);
+            world.truth.now_s += FORGET_S;
+            quiet(world, rng)?;
+        }
     }
     for _ in 0..FORGET_TICKS {
         world.truth.now_s += FORGET_S;
