@@ -5,7 +5,7 @@
 //! [`Valve`] before they take a publish or a subscription.
 //!
 //! Parties are counted in groups by a hash, so that a turn has few counts however many parties it works for. A newcomer is in the group of
-//! a given party once in [`GROUPS`] times, and waits with it then.
+//! a given party once in `GROUPS` times, and waits with it then.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
