@@ -180,21 +180,16 @@ fn planted(args: &Args) -> bool {
     let mut passed = true;
     for &fault in Fault::VARIANTS {
         plant(Some(fault));
-        let of_later = matches!(
-            fault,
+        let from = match fault {
             Fault::DeadAccepted
-                | Fault::OwnOffset
-                | Fault::SilentDamage
-                | Fault::ForgottenWriters
-                | Fault::OneLife
-        );
+            | Fault::OwnOffset
+            | Fault::SilentDamage
+            | Fault::ForgottenWriters => crore_sim::plan::CLUSTERS_FROM,
+            Fault::OneLife => crore_sim::plan::COPIES_FROM,
+            _ => 0,
+        };
         let args = Args {
-            first: args.first
-                + if of_later {
-                    crore_sim::plan::CLUSTERS_FROM
-                } else {
-                    0
-                },
+            first: args.first + from,
             ..*args
         };
         passed &= is_caught(&format!("{fault:?}"), &args);

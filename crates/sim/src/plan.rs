@@ -4,7 +4,7 @@
 mod draw;
 mod steps;
 
-pub use draw::CLUSTERS_FROM;
+pub use draw::{CLUSTERS_FROM, COPIES_FROM};
 
 use crate::engine::Manner;
 use crore_broker::Pace;

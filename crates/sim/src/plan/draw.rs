@@ -62,6 +62,9 @@ const CRASHES_PERCENT: u32 = 40;
 const CLUSTERS: u64 = 0xC105_7E25;
 /// Seeds from this one on have them.
 pub const CLUSTERS_FROM: u64 = 1 << 61;
+/// Seeds from this one on have logs that are put back from a copy, too. They are apart, since what the readers of such a log may be told is not told exactly yet: some of these worlds fail where the
+/// server is right.
+pub const COPIES_FROM: u64 = 1 << 62;
 /// How many of a hundred worlds with wide budgets are clusters.
 const CLUSTERS_PERCENT: u32 = 12;
 /// Salt of the random choice whether crashes harm the disk, likewise.
@@ -126,6 +129,8 @@ impl Plan {
         if seed >= CLUSTERS_FROM {
             cluster(&mut plan, &mut own(CLUSTERS));
             damage(&mut plan, &mut own(DAMAGES));
+        }
+        if seed >= COPIES_FROM {
             put_back(&mut plan, &mut own(COPIES));
         }
         plan.wall_steps = own(WALL).chance(WALL_PERCENT);
