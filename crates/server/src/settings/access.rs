@@ -107,7 +107,7 @@ pub struct Access {
     /// Answers that are remembered, some 150 bytes each; each shard has its newest 4,096 besides.
     #[default(100_000)]
     #[schemars(range(max = MAX_CACHE_ENTRIES))]
-    #[schemars(extend("x-share" = "none: the newest stay; whoever is forgotten asks again, and questions have shares"))]
+    #[schemars(extend("x-share" = "refusals, which anybody can cause, go before good answers; whoever is forgotten asks again, and questions have shares"))]
     pub cache_entries: usize,
     /// Credentials that wait to be verified: tokens, passwords and the callback each; past it 503 (MQTT 0x89, 3.1.1: 3).
     /// [Shared](#shares).

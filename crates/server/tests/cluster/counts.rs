@@ -86,7 +86,7 @@ fn each_node_shows_all_nodes_by_metrics_that_the_page_names() {
             .collect();
         let clients = lines
             .iter()
-            .any(|line| line.starts_with("crore_cluster_node_clients{") && line.ends_with(" 3.0"));
+            .any(|line| line.starts_with("crore_cluster_node_clients{") && line.ends_with(" 3"));
         assert!(
             there.is_subset(&named),
             "{there:?}, and the page has {named:?}"

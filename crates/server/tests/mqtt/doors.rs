@@ -339,7 +339,7 @@ fn user_properties_leave_the_head_of_an_answer_small_and_the_envelope_has_all() 
     let many: Vec<_> = (0..60)
         .map(|n| (format!("property-{n}"), "v".repeat(200)))
         .collect();
-    let most: Vec<_> = (0..126)
+    let most: Vec<_> = (0..125)
         .map(|n| (n.to_string(), "\u{e9}".repeat(40)))
         .collect();
     let pair = |name: &str, value: &str| (name.to_string(), value.to_string());
