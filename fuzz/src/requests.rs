@@ -61,6 +61,16 @@ fn without_continue(answers: &[u8]) -> Vec<u8> {
     out
 }
 
+/// The answers, of the refusal that ends the connection only the status line: its form and its fields are chosen by what had come of a head that is none.
+fn to_refusal(answers: &[u8]) -> &[u8] {
+    let is_begin = |part: &[u8]| part == b"HTTP/1.1 4" || part == b"HTTP/1.1 5";
+    let Some(at) = answers.windows(10).rposition(is_begin) else {
+        return answers;
+    };
+    let line = answers[at..].iter().position(|byte| *byte == b'\r');
+    &answers[..line.map_or(answers.len(), |line| at + line)]
+}
+
 /// Requests of one connection: nothing panics, limits hold, all is given back; and as long as it speaks HTTP,
 /// the answers do not depend on how its bytes are cut.
 pub fn requests(data: &[u8]) {
@@ -74,7 +84,7 @@ pub fn requests(data: &[u8]) {
     }
     let (whole, pieces) = (without_continue(&whole), without_continue(&pieces));
     assert!(
-        whole == pieces,
+        to_refusal(&whole) == to_refusal(&pieces),
         "whole:\n{}\nin pieces:\n{}",
         whole.escape_ascii(),
         pieces.escape_ascii()
