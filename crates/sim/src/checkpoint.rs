@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use crore_broker::orders::{LogPage, TopicsPage};
 use crore_broker::snapshot::{Damaged, Head};
-use crore_broker::{Batch, Control, Input, Now, Report, Restored, Shadow, Shard, Ticket, World};
+use crore_broker::{
+    Batch, Control, Input, Now, Report, Restored, Shadow, Shard, ShardId, Ticket, World,
+};
 
-use crate::operator::Operator;
+use crate::net::Net;
 
 /// Topics that a home is asked about at once: few, so that most checkpoints ask several times.
 const TOPICS_PER_ORDER: usize = 3;
@@ -27,7 +29,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Makes the next one, of all that the engine has. Says whether it was made: a home may not have come so far yet.
+    /// Makes the next one, of all that the engine has. Says whether it was made: a home may not have come so far yet. The homes of
+    /// these shards serve clients through `net`.
     ///
     /// # Errors
     /// When something that was written cannot be read.
@@ -36,6 +39,7 @@ impl Checkpoint {
         world: &Arc<World>,
         log: &[Batch],
         shards: &mut [Shard],
+        net: &mut Net,
         now: Now,
     ) -> Result<bool, Damaged> {
         let shadows = Shadow::world(world);
@@ -52,9 +56,11 @@ impl Checkpoint {
                     shadow.fold(&batch.header, &batch.bytes)?;
                 }
             }
-            let home = &mut shards[usize::from(world.placement().home_of(partition))];
+            let of = world.placement().home_of(partition);
+            net.turn_of = of;
+            let home = &mut shards[usize::from(of)];
             while let Some(order) = shadow.ask(TOPICS_PER_ORDER) {
-                match told(home, order, now) {
+                match told(home, order, net, now) {
                     Report::Floors(Some(floors)) => shadow.keep(&floors),
                     _ => return Ok(false),
                 }
@@ -97,16 +103,17 @@ impl Checkpoint {
 /// The logs of homes: for each topic its messages by offset.
 pub type Content = BTreeMap<Vec<u8>, BTreeMap<u64, Vec<u8>>>;
 
-/// The logs of these homes, of topics that are on disk.
-pub fn content(world: &World, shards: &mut [Shard], now: Now) -> Content {
+/// The logs of these homes, of topics that are on disk. Their clients, if they have any, are in `net`.
+pub fn content(world: &World, shards: &mut [Shard], net: &mut Net, now: Now) -> Content {
     let mut content = Content::new();
-    for shard in shards {
+    for (id, shard) in shards.iter_mut().enumerate() {
+        net.turn_of = id as ShardId;
         let page = TopicsPage {
             filter: b"#"[..].into(),
             from: 0,
             most: ALL,
         };
-        let Report::Topics(topics) = told(shard, Control::Topics(page), now) else {
+        let Report::Topics(topics) = told(shard, Control::Topics(page), net, now) else {
             unreachable!("each order has its report");
         };
         for topic in topics.found {
@@ -123,7 +130,8 @@ pub fn content(world: &World, shards: &mut [Shard], now: Now) -> Content {
                     most: ALL,
                     newest: false,
                 };
-                let Report::Messages(Some(page)) = told(shard, Control::Log(page), now) else {
+                let order = Control::Log(page);
+                let Report::Messages(Some(page)) = told(shard, order, net, now) else {
                     break;
                 };
                 after = page.messages.last().map_or(after, |message| message.offset);
@@ -185,11 +193,9 @@ pub fn head(world: &World, unix_s: u32) -> Head {
     }
 }
 
-/// Gives a shard an order; returns its report.
-fn told(shard: &mut Shard, order: Control, now: Now) -> Report {
-    let mut operator = Operator::default();
-    shard.handle(Input::Control(Ticket(0), order), now, &mut operator);
-    operator
-        .report
-        .expect("such an order has its report at once")
+/// Gives a shard an order; returns its report. An order may end connections, as each input may: the shard makes room for what it holds.
+fn told(shard: &mut Shard, order: Control, net: &mut Net, now: Now) -> Report {
+    shard.handle(Input::Control(Ticket(0), order), now, net);
+    let report = net.report.take();
+    report.expect("such an order has its report at once")
 }

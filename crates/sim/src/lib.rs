@@ -16,7 +16,6 @@ mod closed;
 mod engine;
 pub mod met;
 mod net;
-mod operator;
 pub mod plan;
 mod rng;
 pub mod run;

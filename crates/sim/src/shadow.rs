@@ -10,7 +10,7 @@ use crore_broker::rules::Rules;
 use crore_broker::settings::Rule;
 use crore_broker::{Batch, Input, Now, Shard, ShardId, World};
 
-use crate::operator::Operator;
+use crate::net::Net;
 
 /// A shadow of a server with this state. It has folded these batches, in the order of the log.
 ///
@@ -49,13 +49,15 @@ pub fn digest(of: &World, log: &[Batch]) -> Result<u64, String> {
     };
     let shard = |id| Shard::new(id, world.clone(), now);
     let mut all: Vec<Shard> = (0..shards).map(shard).collect();
+    let mut net = Net::new(1, all.len(), 0, None);
     for batch in log {
         (now.s, now.unix_s) = (now.s + 1, now.unix_s + 1);
-        for shard in &mut all {
-            shard.handle(Input::Tick, now, &mut Operator::default());
+        for (id, shard) in all.iter_mut().enumerate() {
+            net.turn_of = id as ShardId;
+            shard.handle(Input::Tick, now, &mut net);
             let folded = shard.fold(&batch.header, &batch.bytes, now);
             folded.map_err(|why| why.to_string())?;
-            shard.flush(now, &mut Operator::default());
+            shard.flush(now, &mut net);
         }
     }
     Ok(all.iter().fold(0, |digest, shard| digest ^ shard.digest()))

@@ -184,6 +184,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         2_306_073_386_898_368_699,
         1200,
     ),
+    (
+        "a home made room while it was asked for a checkpoint, and the sockets of the clients that it ended stayed open",
+        2_305_843_009_213_710_578,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -125,7 +125,10 @@ impl<P: ProtocolTypes> Clients<P> {
         let reply = self.scratch.take_reply();
         match self.conns.get(slot).outbox {
             NONE => self.refused(slot, |queue| queue.push(&reply), io),
-            _ => self.conns.add_to_outbox(slot, |queue| queue.push(&reply)),
+            _ => {
+                self.conns.add_to_outbox(slot, |queue| queue.push(&reply));
+                self.conns.update_interest(slot, io);
+            }
         }
         self.scratch.reply_sent(reply);
     }

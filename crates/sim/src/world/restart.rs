@@ -10,6 +10,7 @@ use crore_broker::{Placement, Settled, Shard, ShardId};
 
 use super::{ShardLoop, World, now};
 use crate::checkpoint::{content, head, missing, take};
+use crate::net::Net;
 use crate::rng::Rng;
 use crate::truth::Violation;
 
@@ -93,8 +94,11 @@ impl World {
         let Some((engine, _)) = self.net.engine.as_ref().filter(|_| is_apart) else {
             return Ok(());
         };
+        let log = engine.log.clone();
         let (world, shards) = (&self.shared, &mut self.shards);
-        let made = self.checkpoint.go_on(world, &engine.log, shards, now);
+        let made = self
+            .checkpoint
+            .go_on(world, &log, shards, &mut self.net, now);
         self.met.checkpoints += u64::from(made.map_err(|why| why.to_string())?);
         Ok(())
     }
@@ -110,8 +114,9 @@ impl World {
         let world = &self.shared;
         let recovered = self.checkpoint.recovered(world, &engine.log, now);
         let mut recovered = recovered.map_err(|why| why.to_string())?;
-        let [mut has, comes_back] =
-            [&mut self.shards, &mut recovered].map(|shards| content(world, shards, now));
+        let mut nobody = Net::new(1, recovered.len(), 0, None);
+        let comes_back = content(world, &mut recovered, &mut nobody, now);
+        let mut has = content(world, &mut self.shards, &mut self.net, now);
         // A home keeps messages beyond the rule for sessions, and those that run out in this second until its next tick.
         let truth = &self.truth;
         let stays = |data: &[u8]| {
