@@ -4,8 +4,9 @@
 //! one goes on then, and like the first no step of the wall clock moves it: it is for all that was promised for a time. The wall clock
 //! may jump: it is only for dates that people and other machines see or name.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicI32, AtomicI64};
+use std::sync::{Mutex, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const NS_PER_S: u64 = 1_000_000_000;
@@ -33,9 +34,15 @@ static ORIGIN_NS: OnceLock<i64> = OnceLock::new();
 /// The lead of the wall clock over the count, as it was told last.
 static AHEAD_S: AtomicI32 = AtomicI32::new(0);
 
+static CORRECTIONS: Corrections = Corrections::new();
+
 /// Unix seconds as this process counts them: the wall clock when the count began, and all seconds since.
 pub fn counted_s() -> u64 {
-    (counted_ns() / NS_PER_S as i64).max(0) as u64
+    seconds(counted_ns())
+}
+
+fn seconds(ns: i64) -> u64 {
+    (ns / NS_PER_S as i64).max(0) as u64
 }
 
 /// Begins the count where another process left it, when that had counted to `counted_s` and the wall clock showed `unix_s`. How long
@@ -47,6 +54,66 @@ pub fn go_on_from(counted_s: u64, unix_s: u64) {
     let passed_ns = (wall_ns() - ns(unix_s)).max(0);
     let begun = ORIGIN_NS.set(ns(counted_s) + passed_ns - boot_ns());
     assert!(begun.is_ok(), "the count begins once");
+}
+
+/// Keeps the count to the clock of a log. The log stored in its second `stored_s` what this process wrote in the second `written_s` of the count, and the process
+/// has just read it. A count that is behind jumps forward. One that is ahead stands still until the log's clock reaches it. Both end within a second of
+/// the log's clock. Returns the correction in seconds.
+pub fn follow(written_s: u64, stored_s: u64) -> i64 {
+    /// Partitions are read by several threads.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock();
+    CORRECTIONS.follow(begun_ns(), written_s, stored_s)
+}
+
+/// Corrections of a count.
+struct Corrections {
+    /// The sum of all, in nanoseconds.
+    sum_ns: AtomicI64,
+    /// Where the count stood still last: it never goes back.
+    stood_ns: AtomicI64,
+}
+
+impl Corrections {
+    const fn new() -> Corrections {
+        Corrections {
+            sum_ns: AtomicI64::new(0),
+            stood_ns: AtomicI64::new(0),
+        }
+    }
+
+    /// The count that without corrections would be at `begun_ns`.
+    fn count_ns(&self, begun_ns: i64) -> i64 {
+        let going_ns = begun_ns + self.sum_ns.load(Acquire);
+        going_ns.max(self.stood_ns.load(Relaxed))
+    }
+
+    /// The log stored it after the write and before now: only what contradicts that corrects the count.
+    fn follow(&self, begun_ns: i64, written_s: u64, stored_s: u64) -> i64 {
+        /// Both clocks leave out parts of a second.
+        const PARTS_S: i64 = 1;
+        let apart_s = |from: u64, to: u64| to as i64 - from as i64;
+        let now_ns = self.count_ns(begun_ns);
+        let now_s = seconds(now_ns);
+        if written_s > now_s {
+            // Somebody else wrote it.
+            return 0;
+        }
+        let behind_s = apart_s(now_s, stored_s) - PARTS_S;
+        if behind_s > 0 {
+            let going_on_ns = now_ns + behind_s * NS_PER_S as i64;
+            self.sum_ns.store(going_on_ns - begun_ns, Release);
+            return behind_s;
+        }
+        let ahead_s = apart_s(stored_s, written_s) - PARTS_S;
+        // All that was written before the count goes on shows the lead that was corrected already.
+        if ahead_s > 0 && written_s > seconds(self.stood_ns.load(Relaxed)) {
+            self.stood_ns.store(now_ns, Relaxed);
+            self.sum_ns.fetch_sub(ahead_s * NS_PER_S as i64, Release);
+            return -ahead_s;
+        }
+        0
+    }
 }
 
 /// By how many seconds the wall clock is ahead of the count; less than none behind it. The same all the time between two steps of the wall
@@ -64,6 +131,11 @@ pub fn ahead_s() -> i32 {
 }
 
 fn counted_ns() -> i64 {
+    CORRECTIONS.count_ns(begun_ns())
+}
+
+/// The count without corrections.
+fn begun_ns() -> i64 {
     boot_ns() + ORIGIN_NS.get_or_init(|| wall_ns() - boot_ns())
 }
 
@@ -129,6 +201,50 @@ mod tests {
         );
         assert!(monotonic_ns() >= ns);
         assert!(monotonic_ms() >= ms);
+    }
+
+    #[test]
+    fn count_is_corrected_only_where_what_the_log_stored_proves_it_wrong() {
+        for (written_s, now_s, stored_s, by_s) in [
+            (100, 100, 100, 0),
+            (100, 101, 100, 0),
+            // It was on its way for a minute, before the log stored it or after.
+            (100, 160, 100, 0),
+            (100, 160, 160, 0),
+            (100, 100, 101, 0),
+            (100, 100, 105, 4),
+            (100, 102, 99, 0),
+            (100, 102, 95, -4),
+            // What this process writes later is not of this process.
+            (u32::MAX.into(), 102, 95, 0),
+        ] {
+            let corrections = Corrections::new();
+            let told = corrections.follow(ns(now_s), written_s, stored_s);
+            assert_eq!(told, by_s, "{written_s} {now_s} {stored_s}");
+        }
+    }
+
+    #[test]
+    fn count_that_is_ahead_of_the_log_stands_still_and_one_that_is_behind_jumps() {
+        let corrections = Corrections::new();
+        let count_s = |begun_s| seconds(corrections.count_ns(ns(begun_s)));
+        let follow = |begun_s, written_s, stored_s| {
+            let by_s = corrections.follow(ns(begun_s), written_s, stored_s);
+            (by_s, count_s(begun_s))
+        };
+        // It is ahead by 30 seconds; two batches were in flight at once, and one is written before it goes on.
+        assert_eq!(follow(100, 100, 70), (-29, 100));
+        assert_eq!(follow(100, 100, 70), (0, 100));
+        assert_eq!(follow(110, 100, 80), (0, 100));
+        assert_eq!([129, 130, 131].map(count_s), [100, 101, 102]);
+        assert_eq!(follow(140, 111, 110), (0, 111));
+        // The machine was paused for a minute.
+        assert_eq!(follow(150, 121, 180), (58, 179));
+        assert_eq!(count_s(151), 180);
+        // The clock of the log steps back, and on again while the count stands still.
+        assert_eq!(follow(152, 181, 171), (-9, 181));
+        assert_eq!(follow(153, 181, 191), (9, 190));
+        assert_eq!(count_s(154), 191);
     }
 
     #[test]

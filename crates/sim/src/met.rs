@@ -75,6 +75,7 @@ counts! {
     nodes_cut "nodes cut off": "Nodes that were cut off from the log.";
     deaths "deaths": "Deaths of nodes in the log of a partition.";
     of_dead "of the dead": "Batches of nodes that were dead.";
+    too_late "too late": "Batches that the log of several nodes stored too late: their messages are void.";
 }
 
 impl Met {
@@ -85,6 +86,7 @@ impl Met {
             "nodes cut off",
             "deaths",
             "of the dead",
+            "too late",
             "joined by checkpoints",
             "damages",
             "touched",

@@ -60,6 +60,7 @@ pub fn run(plan: &Plan, seed: u64, steps: &[Step], traced: bool) -> Result<Met, 
                 (met.appended_again, met.came_back) = (engine.again, engine.came);
                 if let Some(shared) = &engine.shared {
                     (met.deaths, met.of_dead) = (shared.deaths, shared.of_dead);
+                    met.too_late = shared.late;
                 }
             }
             Ok(world.met)

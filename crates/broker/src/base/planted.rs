@@ -72,6 +72,8 @@ pub enum Fault {
     NoMark,
     /// Batches of a writer count that is dead.
     DeadAccepted,
+    /// Records take effect although the log stored them after their publishers were told that the outcome is not known.
+    LateAccepted,
     /// A record has another offset at the node that wrote it.
     OwnOffset,
     /// Damage in the log of a partition is told to nobody.

@@ -22,6 +22,12 @@ pub const HEADER_BYTES: usize = 36;
 /// The form of batches and of their records: whoever changes it adds a format to those of a cluster, too.
 pub const FORMAT: u8 = 1;
 
+/// A log with several writers must store a message, or a change of a topic, within so many seconds of its admission: else it is void for every reader. Publishers
+/// are told after `LATE_S` (`queue`) that the outcome is not known. The bound is shorter by one second for each of three errors: both differences are of
+/// whole seconds, and the writer's clock may be a second ahead of the log's. So a record takes effect before that answer or never. Notes have no publisher: they
+/// count whenever they come.
+pub const BOUND_S: u32 = 7;
+
 /// The header of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -153,6 +159,26 @@ pub(crate) struct Told {
     pub written_s: u32,
 }
 
+impl Told {
+    /// Of a batch; `header` is as the log has it.
+    pub fn new(header: Header, batch: &[u8]) -> Told {
+        let written_s = Header::read(batch).map_or(header.unix_s, |it| it.unix_s);
+        Told { header, written_s }
+    }
+
+    /// Whether a log that several processes write stored it too late for its messages and changes of topics to take effect: other nodes may have published newer
+    /// values meanwhile. The batch counts among those of its writer all the same.
+    pub fn is_late(&self) -> bool {
+        is_late(self.written_s, self.header.unix_s)
+    }
+}
+
+/// Whether the messages and changes of topics of a batch are void: they were admitted in the second `written_s`, and a log with several writers has stored them
+/// in `stored_s`.
+pub const fn is_late(written_s: u32, stored_s: u32) -> bool {
+    stored_s.saturating_sub(written_s) > BOUND_S
+}
+
 /// The records of a batch that stands in the log, as far as they are not applied.
 pub(crate) struct Records {
     told: Told,
@@ -181,9 +207,8 @@ impl Record {
 impl Records {
     /// Those of a batch; `header` is as the log has it.
     pub fn new(header: Header, batch: Arc<[u8]>) -> Records {
-        let written_s = Header::read(&batch).map_or(header.unix_s, |it| it.unix_s);
         Records {
-            told: Told { header, written_s },
+            told: Told::new(header, &batch),
             batch,
             at: HEADER_BYTES,
         }

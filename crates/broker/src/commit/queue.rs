@@ -13,7 +13,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::batch::{Record, Records};
+use super::batch::{BOUND_S, Record, Records};
 use super::batches::Batches;
 use super::record::{Note, is_note};
 use super::{Batch, Committed, Foreign};
@@ -25,6 +25,7 @@ use crate::base::time::Now;
 const RECORD_KEPT_BYTES: usize = 512 << 10;
 /// Seconds after which a request is late: its asker is told that the outcome is not known.
 const LATE_S: u32 = 10;
+const _: () = assert!(LATE_S >= BOUND_S + 3);
 
 struct Entry<T> {
     /// It waits for its record: the next one of this process.

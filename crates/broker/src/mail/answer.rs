@@ -88,7 +88,7 @@ pub enum Outcome {
     Replayed(Info),
     /// The idempotency key came with another message before; nothing was published.
     OtherMessage,
-    /// The engine has not answered for long: it may be done or not, now or later.
+    /// The engine has not answered for long: it may be done or not. Where the log has one writer, it may be done later.
     Unknown,
 }
 

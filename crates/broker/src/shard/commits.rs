@@ -196,8 +196,13 @@ impl Shard {
         let Front { clients, subs, .. } = &mut self.front;
         let world = &clients.ctx.world;
         let client = asker.unwrap_or(Client::NOBODY);
+        let is_void = world.is_shared() && told.is_late() && !planted::is(Fault::LateAccepted);
         Fact::decode(record, world.seed, client, |behind, fact| {
             let (offset, name) = (header.first + u64::from(behind), fact.topic().1);
+            if is_void {
+                home.logs.noted(at, offset, (header.unix_s, 0));
+                return (offset, Some(Outcome::Unknown));
+            }
             if asker.is_none() && !world.rules.is_durable(name) {
                 // The operator has changed the rules since: such a topic keeps nothing across a crash.
                 home.logs.noted(at, offset, (0, 0));
@@ -237,10 +242,7 @@ impl Shard {
             return Ok(());
         }
         logs.has_read(at, (header.writer, header.number));
-        let told = Told {
-            header: *header,
-            written_s: header.unix_s,
-        };
+        let told = Told::new(*header, batch);
         let mut records = In(batch.get(HEADER_BYTES..).unwrap_or_default());
         for left in (0..header.records).rev() {
             self.take_record(&told, records.field()?, left == 0, None)?;

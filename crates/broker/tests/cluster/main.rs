@@ -8,6 +8,7 @@ mod support;
 
 use std::sync::Arc;
 
+use crore_broker::batch::Header;
 use crore_broker::orders::ClusterState;
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{
@@ -357,15 +358,20 @@ fn a_silent_node_is_dead_for_all_and_goes_on_as_another_writer_that_loses_nothin
     assert_eq!(nodes.stewards(2), vec![Some(1000); 4]);
     assert_eq!(nodes.states(1)[0].nodes.len(), 3);
     let reader = nodes.events(1, "sub/a", "");
-    // The first node is paused, with batches under way in its partitions.
+    // The first node does not reach the log.
+    let cut_off = |nodes: &mut Nodes| {
+        nodes.all[0].town.tick_s(1);
+        nodes.all[0].town.settle();
+        nodes.second_of(&[1, 2]);
+    };
+    for _ in 0..4 {
+        cut_off(&mut nodes);
+    }
+    assert_eq!(nodes.stewards(2), vec![Some(1000); 4]);
     let topics = ["a", "b", "c", "d", "e", "f"];
     let held: Vec<usize> = topics.map(|topic| nodes.post(0, topic, "held")).to_vec();
     for _ in 0..4 {
-        nodes.second_of(&[1, 2]);
-    }
-    assert_eq!(nodes.stewards(2), vec![Some(1000); 4]);
-    for _ in 0..4 {
-        nodes.second_of(&[1, 2]);
+        cut_off(&mut nodes);
         let publisher = nodes.post(1, "b", "goes on");
         nodes.run(&[1, 2]);
         assert_eq!(nodes.status(1, publisher), Some(202));
@@ -402,6 +408,97 @@ fn a_silent_node_is_dead_for_all_and_goes_on_as_another_writer_that_loses_nothin
         .collect();
     assert_eq!(writers, [1001; 4]);
     assert!([0, 1].iter().all(|n| nodes.digest(*n) == nodes.digest(2)));
+}
+
+#[test]
+fn record_that_the_log_stores_after_its_publisher_was_told_not_known_takes_effect_at_no_node() {
+    let mut nodes = Nodes::new(2);
+    for _ in 0..3 {
+        nodes.second();
+    }
+    let reader = nodes.events(1, "sub/a", "");
+    let key = "Accept: application/json\r\nIdempotency-Key: \"k\"\r\n";
+    // The first node is cut off, and the second goes on.
+    let old = [
+        nodes.ask(0, "POST /pub/a", key, "old"),
+        nodes.ask(0, "DELETE /pub/b", JSON, ""),
+        nodes.ask(0, "PUT /pub/c", JSON, ""),
+    ];
+    for _ in 0..12 {
+        nodes.all[0].town.tick_s(1);
+        nodes.all[0].town.settle();
+        nodes.second_of(&[1]);
+    }
+    for topic in ["a", "b"] {
+        let new = nodes.post(1, topic, "new");
+        nodes.run(&[1]);
+        assert!(matches!(nodes.status(1, new), Some(201 | 202)));
+    }
+    assert_eq!(old.map(|conn| nodes.status(0, conn)), [Some(503); 3]);
+    for _ in 0..4 {
+        nodes.second();
+    }
+    let data = |nodes: &Nodes, n, reader| {
+        let got = nodes.got(n, reader).into_iter();
+        got.map(|(_, data)| data).collect::<Vec<_>>()
+    };
+    assert_eq!(data(&nodes, 1, reader), ["new"]);
+    for n in [0, 1] {
+        let kept = nodes.events(n, "sub/b?since=oldest", "");
+        assert_eq!(data(&nodes, n, kept), ["new"], "nothing was deleted");
+    }
+    let created = nodes.ask(1, "PUT /pub/c", JSON, "");
+    nodes.run(&[1]);
+    assert_eq!(nodes.status(1, created), Some(201), "it did not exist");
+    // The key was not used up.
+    let again = nodes.ask(0, "POST /pub/a", key, "old");
+    nodes.run(&[0, 1]);
+    assert!(matches!(nodes.status(0, again), Some(201 | 202)));
+    assert!(!nodes.text(0, again).contains("replayed"));
+    assert_eq!(data(&nodes, 1, reader), ["new", "old"]);
+    // A node that reads the log later decides the same.
+    let mut late = Town::new(&world(7), Pace::default(), NOW);
+    for (bytes, sequence, unix_s) in &nodes.log {
+        let mut header = Header::read(bytes).expect("a batch");
+        (header.first, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);
+        let home = usize::from(header.partition % 2);
+        let folded = late.shards[home].fold(&header, bytes, NOW);
+        folded.expect("a node wrote it");
+    }
+    let digest = late.shards.iter().fold(0, |all, it| all ^ it.digest());
+    assert_eq!(digest, nodes.digest(0));
+    assert_eq!(digest, nodes.digest(1));
+}
+
+#[test]
+fn record_that_the_log_stores_within_seven_seconds_counts_and_its_key_gives_the_first_answer() {
+    let key = "Accept: application/json\r\nIdempotency-Key: \"k\"\r\n";
+    for (seconds, counts) in [(7, true), (8, false)] {
+        let mut nodes = Nodes::new(2);
+        for _ in 0..3 {
+            nodes.second();
+        }
+        let asked = nodes.ask(0, "POST /pub/a", key, "text");
+        for _ in 0..seconds - 1 {
+            nodes.all[0].town.tick_s(1);
+            nodes.all[0].town.settle();
+            // The others are idle, and find nobody dead.
+            nodes.unix_s += 1;
+        }
+        assert_eq!(nodes.status(0, asked), None);
+        nodes.second();
+        let answer = nodes.status(0, asked);
+        match counts {
+            true => assert!(matches!(answer, Some(201 | 202))),
+            false => assert_eq!(answer, Some(503)),
+        }
+        let again = nodes.ask(1, "POST /pub/a", key, "text");
+        nodes.run(&[0, 1]);
+        assert!(matches!(nodes.status(1, again), Some(201 | 202)));
+        let text = nodes.text(1, again).to_lowercase();
+        assert_eq!(text.contains("idempotency-replayed"), counts, "{seconds}");
+        assert_eq!(nodes.digest(0), nodes.digest(1));
+    }
 }
 
 #[test]

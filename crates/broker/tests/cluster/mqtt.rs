@@ -1,13 +1,17 @@
 //! MQTT at a node: sessions end with their connection, and there are no shared subscriptions.
 
 use crore_wire::mqtt::{
-    self, Connect, Packet, PacketId, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version,
+    self, Connect, Packet, PacketId, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version, Will,
     encode,
 };
 
 use super::Nodes;
 
 fn connect(nodes: &mut Nodes, version: Version) -> usize {
+    connect_with(nodes, version, None)
+}
+
+fn connect_with(nodes: &mut Nodes, version: Version, will: Option<Will<'_>>) -> usize {
     let mut set = PropertyBuf::new();
     set.session_expiry_interval_s(60);
     let mut out = Vec::new();
@@ -22,7 +26,7 @@ fn connect(nodes: &mut Nodes, version: Version) -> usize {
         keep_alive_s: 0,
         properties,
         client_id: "client",
-        will: None,
+        will,
         user_name: None,
         password: None,
     };
@@ -123,4 +127,42 @@ fn clients_of_a_node_that_is_cut_off_are_sent_away_until_it_is_not() {
         nodes.run(&[0]);
         nodes.second();
     }
+}
+
+#[test]
+fn will_of_a_client_that_was_sent_away_is_not_written_behind_newer_messages() {
+    let mut nodes = Nodes::new(2);
+    for _ in 0..3 {
+        nodes.second();
+    }
+    let reader = nodes.events(1, "sub/state", "");
+    let will = Will {
+        qos: Qos::AtLeastOnce,
+        retain: true,
+        properties: mqtt::Properties::NONE,
+        topic: "state",
+        payload: b"gone",
+    };
+    let data = |nodes: &Nodes| {
+        let got = nodes.got(1, reader).into_iter();
+        got.map(|(_, data)| data).collect::<Vec<_>>()
+    };
+    // While the node reaches the log, a will comes.
+    let conn = connect_with(&mut nodes, Version::V5, Some(will));
+    nodes.all[0].town.cut(conn);
+    nodes.run(&[0, 1]);
+    assert_eq!(data(&nodes), ["gone"]);
+    connect_with(&mut nodes, Version::V5, Some(will));
+    // The node is cut off and sends the client away, which says at another node that it is there.
+    for _ in 0..20 {
+        nodes.all[0].town.tick_s(1);
+        nodes.all[0].town.settle();
+        nodes.second_of(&[1]);
+    }
+    nodes.post(1, "state", "here");
+    nodes.run(&[1]);
+    for _ in 0..4 {
+        nodes.second();
+    }
+    assert_eq!(data(&nodes), ["gone", "here"]);
 }

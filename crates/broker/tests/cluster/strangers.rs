@@ -79,7 +79,8 @@ fn batch_of(records: &[&[u8]]) -> Vec<u8> {
     out.extend_from_slice(&partition().to_le_bytes());
     out.extend_from_slice(&77u64.to_le_bytes());
     out.extend_from_slice(&1u64.to_le_bytes());
-    out.extend_from_slice(&[0; 12]);
+    out.extend_from_slice(&[0; 8]);
+    out.extend_from_slice(&NOW.unix_s.to_le_bytes());
     out.extend_from_slice(&(records.len() as u32).to_le_bytes());
     records.iter().for_each(|record| field(&mut out, record));
     out

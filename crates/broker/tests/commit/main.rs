@@ -284,6 +284,30 @@ fn a_late_publish_has_an_unknown_outcome_and_takes_effect_once() {
 }
 
 #[test]
+fn message_that_was_told_not_known_stands_before_all_that_other_clients_ask_for_later() {
+    for topic in near_and_far() {
+        let mut town = Town::new(2, |_| {});
+        let subscriber = town.subscribe(&topic);
+        let old = town.post(&topic, "old");
+        town.be_silent();
+        assert_eq!(town.statuses(old), [503]);
+        let new = town.post(&topic, "new");
+        let newest = town.ask(&format!("GET /sub/{topic}?since=-1"), "", "");
+        let again = town.post(&topic, "old");
+        town.settle();
+        for conn in [subscriber, new, newest, again] {
+            assert_eq!(town.text(conn), "", "nobody passes it");
+        }
+        town.commit();
+        assert_eq!([new, again].map(|it| town.statuses(it)), [[201], [201]]);
+        assert!(town.text(newest).ends_with("new"));
+        let all = town.text(subscriber);
+        let places = ["old", "new"].map(|it| all.find(it).expect("it came"));
+        assert!(places.is_sorted() && all.ends_with("old"), "{all}");
+    }
+}
+
+#[test]
 fn a_retry_of_what_is_under_way_is_answered_like_the_first() {
     for topic in near_and_far() {
         let mut town = Town::new(2, |_| {});

@@ -17,6 +17,7 @@ mod faults;
 mod history;
 mod interest;
 mod join;
+mod late;
 mod reach;
 mod readiness;
 mod revocations;
@@ -29,10 +30,15 @@ use support::Server;
 
 /// The settings of a node.
 fn settings(servers: &Servers) -> String {
+    settings_at(servers, &servers.urls())
+}
+
+/// The settings of a node that reaches the servers at these URLs.
+fn settings_at(servers: &Servers, urls: &[String]) -> String {
     let replicas = servers.urls().len().min(3);
     format!(
         "[cluster]\nurls = {:?}\nname = \"test\"\nreplicas = {replicas}\nmonitoring = {:?}\n[[rule]]\nmatch = \"#\"\nlog_messages = 1000\n",
-        servers.urls(),
+        urls,
         servers.monitoring()
     )
 }

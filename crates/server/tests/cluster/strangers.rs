@@ -19,7 +19,8 @@ fn batch(record: &[u8]) -> Vec<u8> {
     let mut out = vec![1, 0, partition("a") as u8, 0];
     out.extend(77u64.to_le_bytes());
     out.extend(1u64.to_le_bytes());
-    out.extend([0; 12]);
+    out.extend([0; 8]);
+    out.extend((crore_net::clock::unix_s() as u32).to_le_bytes());
     out.extend(1u32.to_le_bytes());
     out.push(record.len() as u8);
     out.extend(record);

@@ -48,6 +48,8 @@ pub struct Shared {
     pub of_dead: u64,
     /// Deaths.
     pub deaths: u64,
+    /// Batches whose messages are void, since they were stored too late.
+    pub late: u64,
 }
 
 impl Shared {
@@ -59,6 +61,7 @@ impl Shared {
             backlog: Backlog::default(),
             of_dead: 0,
             deaths: 0,
+            late: 0,
         };
         (0..nodes).for_each(|node| shared.join(node, vec![0; partitions]));
         shared
@@ -168,7 +171,10 @@ impl Shared {
                 continue;
             }
             *last = header.number;
-            keep(&bytes);
+            match batch::is_late(header.unix_s, unix_s) {
+                true => self.late += 1,
+                false => keep(&bytes),
+            }
             let dead = &mut log.dead;
             let mut deaths = 0;
             let see = |_, entry: Entry<'_>| {

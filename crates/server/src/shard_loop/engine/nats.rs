@@ -9,10 +9,13 @@ use std::sync::{Arc, Mutex, mpsc};
 use crore_broker::batch::Header;
 use crore_broker::{Backlog, Batch, Committed, Foreign, OFFSET_BITS, PartitionId, Placement};
 use crore_nats::{Append, Cluster, News, Store, Table};
-use crore_net::Sender;
+use crore_net::{Sender, clock};
 
 use crate::log::LoggedCount;
 use crate::shard_loop::letters::Letter;
+
+/// A node that others have declared dead goes on as the writer with the next number: these numbers are its own.
+const SUCCESSORS: u64 = 1 << 16;
 
 /// The events of a home while the log is read for the first time.
 pub enum LogNews {
@@ -64,6 +67,8 @@ pub struct Listener {
     pub backlog: Backlog,
     /// Messages in the log that are no batches. Whoever may write there decides how many there are.
     pub void: Arc<LoggedCount>,
+    /// Corrections of this node's clock.
+    corrections: LoggedCount,
     destination: Mutex<Destination>,
     shards: Vec<Sender<Letter>>,
 }
@@ -81,6 +86,7 @@ impl Listener {
             placement,
             backlog: Backlog::default(),
             void: Arc::default(),
+            corrections: LoggedCount::default(),
             destination: Mutex::new(Destination::Readers(readers, placement.partitions())),
             shards,
         }
@@ -99,6 +105,7 @@ impl Listener {
                 return;
             }
         };
+        self.keep_time(&header, unix_s);
         let committed = Committed {
             header: Header {
                 first: sequence << OFFSET_BITS,
@@ -108,6 +115,24 @@ impl Listener {
             batch,
         };
         self.tell(partition, LogNews::Committed(committed));
+    }
+
+    /// Keeps this node's clock to that of NATS by its own batches. All nodes take a batch as void that was stored too long after it was written: a clock that is behind
+    /// makes good batches void, and one that is ahead lets late ones count.
+    fn keep_time(&self, header: &Header, stored_s: u32) {
+        let is_own = header.writer.wrapping_sub(self.writer) < SUCCESSORS;
+        if !is_own {
+            return;
+        }
+        let by_s = clock::follow(header.unix_s.into(), stored_s.into());
+        if by_s != 0
+            && let Some(count) = self.corrections.add()
+        {
+            tracing::warn!(
+                count,
+                "cluster: the clock of NATS differs from that of this node, which follows it by {by_s} s; see that the clocks of all NATS servers are kept by NTP"
+            );
+        }
     }
 
     /// Reads and checks a batch of this partition. Of its own this node has the bytes.
