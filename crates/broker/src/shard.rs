@@ -365,7 +365,12 @@ impl Shard {
         let lacks_room = lacks_room(&mut self.home, &front.clients.ctx);
         (self.home.iter_mut()).for_each(Home::end_turn);
         let under_way = front.feed.deliveries.walk_bytes();
-        let held = (self.home.as_mut(), self.commits.bytes() + under_way);
+        let records_bytes = self.commits.bytes() + under_way;
+        let held = (
+            self.home.as_mut(),
+            records_bytes,
+            front.clients.journal_bytes(),
+        );
         let (conns, census) = (&mut front.clients.conns, &mut front.census);
         let trims = charge_turn(conns, &front.subs, &front.queues, census, held, io);
         let relieves = self.front.relieve(&mut self.sessions, io) | trims | lacks_room;

@@ -3,7 +3,8 @@
 //!
 //! It exists only where the log wants it. Elsewhere nothing is noted, and a place that would note something costs one branch.
 //!
-//! Invariants: what clients choose is cut at [`DETAIL_BYTES_MAX`]; past [`EVENTS_MAX`] that wait to be told events are counted only.
+//! Invariants: what clients choose is cut at [`DETAIL_BYTES_MAX`]; past [`EVENTS_MAX`] that wait to be told events are counted only. What is
+//! remembered of connections is in the account ([`Journal::held_bytes`]).
 
 use alloc::borrow::ToOwned as _;
 use alloc::boxed::Box;
@@ -18,6 +19,8 @@ use crate::base::ids::ConnId;
 const DETAIL_BYTES_MAX: usize = 200;
 /// Events that wait to be told, at most: they are handed over after each input, and one input rarely makes more.
 const EVENTS_MAX: usize = 1024;
+/// Bytes of what is known of a connection beside its client id: an entry of the tree, whose nodes are two thirds full.
+const KNOWN_BYTES: usize = size_of::<(u32, Known)>() * 3 / 2;
 
 /// A kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +77,8 @@ pub(crate) struct Journal {
     dropped: u64,
     /// By slot.
     known: BTreeMap<u32, Known>,
+    /// Bytes of the client ids in there.
+    id_bytes: usize,
     /// The words for the end of the connection at hand.
     why: String,
 }
@@ -92,7 +97,8 @@ impl Journal {
             peer: Some(peer),
             ..Known::default()
         };
-        self.known.insert(conn.slot, known);
+        let before = self.known.insert(conn.slot, known);
+        self.id_bytes -= before.map_or(0, |it| it.client_id.len());
         self.note(conn, EventKind::Connected, "", b"");
     }
 
@@ -101,7 +107,10 @@ impl Journal {
         let mut detail = shown(detail);
         match what {
             EventKind::SessionOpened => {
-                self.known.entry(conn.slot).or_default().client_id = detail.as_str().into();
+                let known = self.known.entry(conn.slot).or_default();
+                self.id_bytes += detail.len();
+                self.id_bytes -= known.client_id.len();
+                known.client_id = detail.as_str().into();
             }
             EventKind::Disconnected if !self.why.is_empty() => {
                 detail = alloc::format!("{detail}: {}", core::mem::take(&mut self.why));
@@ -109,7 +118,11 @@ impl Journal {
             _ => {}
         }
         let known = match what {
-            EventKind::Disconnected => self.known.remove(&conn.slot),
+            EventKind::Disconnected => {
+                let known = self.known.remove(&conn.slot);
+                self.id_bytes -= known.as_ref().map_or(0, |it| it.client_id.len());
+                known
+            }
             _ => self.known.get(&conn.slot).cloned(),
         };
         let Known { peer, client_id } = known.unwrap_or_default();
@@ -132,6 +145,11 @@ impl Journal {
         if self.why.is_empty() {
             self.why = shown(words.as_bytes());
         }
+    }
+
+    /// Bytes that it remembers of connections.
+    pub fn held_bytes(&self) -> usize {
+        self.known.len() * KNOWN_BYTES + self.id_bytes
     }
 
     /// Takes the events that wait.
@@ -196,6 +214,23 @@ mod tests {
         assert_eq!(told.len(), EVENTS_MAX + 1);
         assert_eq!(told[EVENTS_MAX].what, EventKind::Dropped(5));
         assert!(journal.take().is_empty());
+    }
+
+    #[test]
+    fn what_is_known_of_a_connection_is_counted_until_it_ends() {
+        let mut journal = Journal::default();
+        let peer = IpAddr::from([127, 0, 0, 1]);
+        for _ in 0..2 {
+            journal.connected(conn(1), peer);
+            journal.connected(conn(2), peer);
+            journal.note(conn(1), EventKind::SessionOpened, "", b"sensor-7");
+            journal.note(conn(1), EventKind::SessionOpened, "", b"sensor");
+            assert_eq!(journal.held_bytes(), 2 * KNOWN_BYTES + "sensor".len());
+        }
+        journal.note(conn(1), EventKind::Disconnected, "", b"");
+        assert_eq!(journal.held_bytes(), KNOWN_BYTES);
+        journal.note(conn(2), EventKind::Disconnected, "", b"");
+        assert_eq!(journal.held_bytes(), 0);
     }
 
     #[test]

@@ -45,6 +45,12 @@ impl<P: ProtocolTypes> Clients<P> {
         }
     }
 
+    /// Bytes that the log of clients needs.
+    #[inline]
+    pub(crate) fn journal_bytes(&self) -> usize {
+        (self.meter.journal.as_ref()).map_or(0, |journal| journal.held_bytes())
+    }
+
     /// Tells the log of a connection that is not let in.
     #[inline]
     pub(crate) fn tell_turned_away<I: Io>(&self, peer: IpAddr, words: &str, io: &mut I) {

@@ -129,14 +129,15 @@ pub(crate) fn may_leave<P: ProtocolTypes>(
     census.held_by(party).max(absent_bytes) + bytes <= clients.ctx.little_bytes()
 }
 
-/// At the end of a turn: charges bytes that are counted elsewhere, among them the records that wait for the engine. Says whether the next
+/// At the end of a turn: charges bytes that are counted elsewhere, among them the records that wait for the engine and what the log of clients
+/// needs. Says whether the next
 /// turn must go on to drop losses.
 pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     conns: &mut Connections<P>,
     subs: &Subscriptions,
     queues: &Queues,
     census: &mut Census,
-    (mut home, records_bytes): (Option<&mut Home>, usize),
+    (mut home, records_bytes, log_bytes): (Option<&mut Home>, usize, usize),
     io: &I,
 ) -> bool {
     census.begin_turn();
@@ -157,6 +158,7 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     conns.charge(Part::Turns, subs.lanes.own_bytes() + queued);
     let filters = of_home(Home::subscriptions_bytes) + subs.matching.bytes();
     conns.charge(Part::Subscriptions, filters + losses * LOSS_BYTES);
+    conns.charge(Part::ClientLog, log_bytes);
     conns.charge(Part::Tls, io.held_bytes());
     conns.charge(Part::Answers, of_home(|home| home.retries.answers_bytes()));
     trims

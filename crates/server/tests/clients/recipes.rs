@@ -213,7 +213,7 @@ fn a_chat_shows_the_user_of_the_token_as_the_author() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn who_is_here_is_who_has_a_page_open() {
+fn presence_recipe_lists_the_users_with_an_open_page() {
     let recipe = Recipe::named("Who is here");
     recipe.write("secret.txt", &"0123456789abcdef".repeat(4));
     let server = recipe.server();

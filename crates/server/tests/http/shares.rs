@@ -237,7 +237,7 @@ fn deaf(server: &Server, count: usize) -> Vec<Conn> {
 const OUTBOXES: &str = "crore_table_memory_bytes{table=\"outboxes\"}";
 
 #[test]
-fn who_does_not_read_is_charged_for_what_the_kernel_holds() {
+fn client_that_does_not_read_is_charged_for_what_the_kernel_holds() {
     let server = Server::with_admin("[timeouts]\nbody_s = 600\n");
     let outboxes = || metric(server.admin(), OUTBOXES).expect("a metric");
     let held = deaf(&server, 40);

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_less_than_the_average_under_way_does_not_wait() {
+    fn party_with_less_than_the_average_under_way_does_not_wait() {
         let [ann, bob, eve] = parties();
         let mut weights = Weights::default();
         weights.add(ann, 10);

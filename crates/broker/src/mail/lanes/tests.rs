@@ -113,7 +113,7 @@ fn turn_of(lanes: &mut Lanes, party: Party, visits: u32, valve: &Valve) -> Vec<(
 }
 
 #[test]
-fn who_has_much_under_way_waits_while_carriers_hold_too_many_turns() {
+fn party_with_much_under_way_waits_while_carriers_hold_too_many_turns() {
     let (mut lanes, valve) = (lanes(), Valve::default());
     lanes.pace.turns_under_way = 2;
     let [much, little] = ["much", "little"].map(|name| Party::user(name, 1));
