@@ -189,6 +189,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         2_305_843_009_213_710_578,
         1200,
     ),
+    (
+        "a reader by filter went on at a node that had dropped less, behind a loss that it had not been told",
+        2_305_843_009_213_707_127,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -29,7 +29,7 @@ impl Home {
         for partition in &mut self.logs.partitions {
             partition.share();
             // Readers by filter may have been at other nodes since before.
-            partition.log.losses.watch();
+            partition.log.losses.watch_shared();
         }
     }
 

@@ -1,6 +1,10 @@
 //! The last lost message of each topic, by offset, with the number of the loss: readers by filter are told of a loss at its
 //! place in the order of arrival.
 //!
+//! In a cluster, where nodes do not drop the same messages at the same moment, a reader may go on at a node that has dropped less. A position
+//! between two lost messages of a topic would hide the earlier one there. So there the earlier losses of topics are remembered too, the last
+//! [`EARLIER_MAX`] of them by offset, and a reader is told each before it gets a message behind it.
+//!
 //! Invariant: from the first reader by filter on, each topic that loses a message is in here, with its last one, unless it was taken out
 //! to be noted elsewhere ([`Losses::pop`]): the home bounds how many topics are in here.
 
@@ -10,11 +14,16 @@ use core::ops::Bound;
 /// Bytes of the losses of a topic, an entry of the tree: its offsets only rise, so that its leaves are half full.
 pub const LOSS_BYTES: usize = 52;
 
+/// Earlier losses that a log of a cluster remembers.
+const EARLIER_MAX: usize = 1024;
+
 /// The losses of a log's topics.
 #[derive(Default)]
 pub struct Losses {
     /// Topic and number of the loss by offset; absent until somebody reads by filter.
     by_offset: Option<BTreeMap<u64, (u32, u64)>>,
+    /// The same of losses that are no longer the last of their topics; absent outside of a cluster.
+    earlier: Option<BTreeMap<u64, (u32, u64)>>,
     /// The number of the last loss.
     last: u64,
 }
@@ -25,9 +34,16 @@ impl Losses {
         self.by_offset.get_or_insert_default();
     }
 
+    /// Begins to remember losses, as a log of a cluster.
+    pub fn watch_shared(&mut self) {
+        self.watch();
+        self.earlier.get_or_insert_default();
+    }
+
     /// Begins to remember losses, with this number of them so far.
     pub fn watch_from(&mut self, count: u64) {
         (self.by_offset, self.last) = (Some(BTreeMap::new()), count);
+        self.earlier.as_mut().into_iter().for_each(BTreeMap::clear);
     }
 
     /// The number of the last loss; at least 1.
@@ -63,7 +79,13 @@ impl Losses {
     pub(super) fn add_all(&mut self, topic: u32, before: u64, offset: u64, count: u32) {
         if let Some(losses) = &mut self.by_offset {
             if losses.get(&before).is_some_and(|loss| loss.0 == topic) {
-                losses.remove(&before);
+                let loss = losses.remove(&before);
+                if let (Some(earlier), Some(loss)) = (&mut self.earlier, loss) {
+                    earlier.insert(before, loss);
+                    if earlier.len() > EARLIER_MAX {
+                        earlier.pop_first();
+                    }
+                }
             }
             self.last += u64::from(count);
             losses.insert(offset, (topic, self.last));
@@ -73,6 +95,9 @@ impl Losses {
     /// Forgets the losses of a topic that goes, with the last one at `offset`; returns the number of that loss, if
     /// there is one.
     pub fn forgive(&mut self, topic: u32, offset: u64) -> Option<u64> {
+        if let Some(earlier) = &mut self.earlier {
+            earlier.retain(|_, loss| loss.0 != topic);
+        }
         let losses = self.by_offset.as_mut()?;
         let loss = losses.get(&offset).filter(|loss| loss.0 == topic)?.1;
         losses.remove(&offset);
@@ -81,10 +106,14 @@ impl Losses {
 
     /// The first loss behind this offset: offset, topic, number.
     pub(super) fn next(&self, offset: u64) -> Option<(u64, u32, u64)> {
-        let losses = self.by_offset.as_ref()?;
-        let mut behind = losses.range((Bound::Excluded(offset), Bound::Unbounded));
-        let (offset, (topic, number)) = behind.next()?;
-        Some((*offset, *topic, *number))
+        let behind = (Bound::Excluded(offset), Bound::Unbounded);
+        let first = |losses: &BTreeMap<u64, (u32, u64)>| {
+            let (offset, (topic, number)) = losses.range(behind).next()?;
+            Some((*offset, *topic, *number))
+        };
+        let last = self.by_offset.as_ref().and_then(first);
+        let earlier = self.earlier.as_ref().and_then(first);
+        [last, earlier].into_iter().flatten().min()
     }
 
     /// The last loss of each topic from this offset on: offset, topic, number.
@@ -123,5 +152,29 @@ mod tests {
         assert_eq!(losses.forgive(1, 7), None);
         assert_eq!(losses.forgive(1, 9), Some(5));
         assert_eq!((losses.topics(), losses.count()), (1, 5));
+    }
+
+    #[test]
+    fn each_loss_of_a_topic_is_found_in_a_cluster_until_the_topic_goes() {
+        let mut losses = Losses::default();
+        losses.watch_shared();
+        losses.add(1, 0, 67);
+        losses.add(1, 67, 68);
+        losses.add(2, 0, 69);
+        losses.add(1, 68, 70);
+        let found = |losses: &Losses| {
+            let next = |at: &Option<(u64, u32, u64)>| losses.next(at.map_or(0, |it| it.0));
+            let all = core::iter::successors(Some(None), |at| next(at).map(Some)).flatten();
+            all.map(|(offset, topic, _)| (offset, topic))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(found(&losses), [(67, 1), (68, 1), (69, 2), (70, 1)]);
+        losses.forgive(1, 70);
+        assert_eq!(found(&losses), [(69, 2)]);
+        for offset in 70..80 + EARLIER_MAX as u64 {
+            losses.add(2, offset - 1, offset);
+        }
+        assert_eq!(found(&losses).len(), EARLIER_MAX + 1, "a bounded number");
+        assert_eq!(losses.topics(), 1);
     }
 }
