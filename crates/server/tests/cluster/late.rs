@@ -3,10 +3,10 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use crore_wire::mqtt::{Packet, Version};
+use crore_wire::mqtt::{Packet, Publish, Version};
 
 use crate::faults::{log, publish_surely};
 use crate::servers::Servers;
@@ -15,10 +15,38 @@ use crate::support::mqtt;
 use crate::support::{PATIENCE, Server, port, until};
 use crate::{node, settings_at};
 
-/// The way to a server of NATS. While it is closed, bytes wait in it, and all of them come later.
+/// The way to a server of NATS.
 struct Gate {
     address: SocketAddr,
-    is_closed: Arc<AtomicBool>,
+    way: Arc<Way>,
+}
+
+#[derive(Default)]
+struct Way {
+    /// Bytes wait, and all of them come later.
+    is_closed: AtomicBool,
+    /// The clock of NATS is ahead by so many seconds, in what the node reads of the log.
+    ahead_s: AtomicI64,
+}
+
+/// A message of a stream has its second in the subject for its acknowledgement: `$JS.ACK.(tokens).(nanoseconds).(tokens)`.
+fn set_ahead(bytes: &mut [u8], ahead_s: i64) {
+    const BEGIN: &[u8] = b"$JS.ACK.";
+    let mut at = 0;
+    while let Some(begin) = bytes[at..].windows(BEGIN.len()).position(|it| it == BEGIN) {
+        at += begin + BEGIN.len();
+        let subject = bytes[at..].split_mut(|it| b" \r".contains(it)).next();
+        let mut tokens = subject.expect("a part").split_mut(|it| *it == b'.');
+        let nanoseconds = tokens.find(|it| it.len() == 19 && it.iter().all(u8::is_ascii_digit));
+        if let Some(token) = nanoseconds {
+            let number: i64 = str::from_utf8(token)
+                .expect("digits")
+                .parse()
+                .expect("digits");
+            let ahead = number + ahead_s * 1_000_000_000;
+            token.copy_from_slice(ahead.to_string().as_bytes());
+        }
+    }
 }
 
 impl Gate {
@@ -26,9 +54,9 @@ impl Gate {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let gate = Gate {
             address: listener.local_addr().expect("an address"),
-            is_closed: Arc::default(),
+            way: Arc::default(),
         };
-        let is_closed = gate.is_closed.clone();
+        let way = gate.way.clone();
         // The thread ends with the tests.
         std::thread::spawn(move || {
             for node in listener.incoming() {
@@ -39,8 +67,8 @@ impl Gate {
                 let ends = [node, nats].map(|it| (it.try_clone().expect("a socket"), it));
                 let [(node_in, node_out), (nats_in, nats_out)] = ends;
                 for (from, to) in [(node_in, nats_out), (nats_in, node_out)] {
-                    let is_closed = is_closed.clone();
-                    std::thread::spawn(move || forward(from, to, &is_closed));
+                    let way = way.clone();
+                    std::thread::spawn(move || forward(from, to, &way));
                 }
             }
         });
@@ -48,22 +76,31 @@ impl Gate {
     }
 
     fn close(&self, is_closed: bool) {
-        self.is_closed.store(is_closed, Ordering::SeqCst);
+        self.way.is_closed.store(is_closed, Ordering::SeqCst);
     }
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream, is_closed: &AtomicBool) {
+fn forward(mut from: TcpStream, mut to: TcpStream, way: &Way) {
     let mut bytes = [0; 64 << 10];
     while let Ok(len @ 1..) = from.read(&mut bytes) {
-        while is_closed.load(Ordering::SeqCst) {
+        while way.is_closed.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(5));
         }
+        set_ahead(&mut bytes[..len], way.ahead_s.load(Ordering::SeqCst));
         if to.write_all(&bytes[..len]).is_err() {
             break;
         }
     }
     let _ = to.shutdown(Shutdown::Both);
     let _ = from.shutdown(Shutdown::Both);
+}
+
+fn node_behind_a_gate(servers: &Servers) -> (Gate, Server) {
+    let nats = servers.urls()[0].replace("nats://", "");
+    let gate = Gate::open(nats.parse().expect("an address"));
+    let url = format!("nats://{}", gate.address);
+    let node = Server::with_admin(&settings_at(servers, &[url]));
+    (gate, node)
 }
 
 fn client(at: &Server, name: &str) -> mqtt::Conn {
@@ -87,18 +124,12 @@ fn messages_whose_outcome_was_not_known_do_not_come_behind_newer_ones_when_a_cut
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let nats = servers.urls()[0].replace("nats://", "");
-    let gate = Gate::open(nats.parse().expect("an address"));
-    let near = Server::with_admin(&settings_at(
-        &servers,
-        &[format!("nats://{}", gate.address)],
-    ));
+    let (gate, near) = node_behind_a_gate(&servers);
     let far = node(&servers);
     let is_ready = || port::ask(near.admin(), "GET /readyz", None).status == 200;
-    let retain = |id, payload| mqtt::message("state", 1, id, payload);
-    let retain = |id, payload| crore_wire::mqtt::Publish {
+    let retain = |id, payload| Publish {
         retain: true,
-        ..retain(id, payload)
+        ..mqtt::message("state", 1, id, payload)
     };
     let mut there = client(&near, "publisher");
     there.deliver(&retain(1, b"v0"));
@@ -137,4 +168,24 @@ fn messages_whose_outcome_was_not_known_do_not_come_behind_newer_ones_when_a_cut
     let again = once(&far, "POST", "/pub/state", &key, "v2");
     assert!([201, 202].contains(&again.status), "{again:?}");
     assert_eq!(again.header("idempotency-replayed"), None);
+}
+
+/// The machine of the node was paused, or the stream has a leader with another clock.
+#[test]
+fn node_follows_the_clock_of_nats_when_that_steps() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let (gate, node) = node_behind_a_gate(&servers);
+    publish_surely(&node, "a", "before");
+    for (ahead_s, text) in [(600, "ahead"), (-600, "behind")] {
+        gate.way.ahead_s.store(ahead_s, Ordering::SeqCst);
+        // A sign of life shows it each second. Without it all later messages would be void.
+        publish_surely(&node, "a", text);
+        let answer = once(&node, "POST", "/pub/b", &[], text);
+        assert!([201, 202].contains(&answer.status), "{answer:?}");
+    }
+    let all = log(&node, "a", 3).into_iter().map(|(_, data)| data);
+    assert_eq!(all.collect::<Vec<_>>(), ["before", "ahead", "behind"]);
+    node.await_log("the clock of NATS differs from that of this node");
 }
