@@ -11,7 +11,8 @@ const SHORT_SECONDS: &str = "5";
 /// Runs it with these arguments.
 pub fn run(args: &[&str]) -> Result<()> {
     Step::new("cargo")
-        .args(["build", "--profile", "sim", "-p", "crore-fuzz", "--locked"])
+        .args(["build", "--profile", "sim", "--locked"])
+        .args(["--workspace", "--bin", "crore-fuzz"])
         .run()?;
     Step::new(target_directory()?.join("sim/crore-fuzz"))
         .args(args)

@@ -89,7 +89,8 @@ const THREADS: &str = "RUST_TEST_THREADS";
 
 /// All tests of the workspace in one profile, so that it is built once; then those that the plain `cargo test` skips: the
 /// model of the mailbox, tests with third-party clients, ten thousand subscribers that do not read, and seeds of the
-/// simulator beyond its fixed set.
+/// simulator beyond its fixed set. Each step names the whole workspace, also for one test: with `--package` the libraries
+/// would have the features that this package alone asks for, and would be compiled again.
 fn test(release: bool) -> Result<()> {
     let tools = tools::prepare()?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -111,14 +112,14 @@ fn test(release: bool) -> Result<()> {
         .run_tests();
     // Alone, since it uses up the memory that the kernel gives to TCP.
     let stalled = Step::new("cargo")
-        .args(["test", "--package", "crore", "--test", "http", "--locked"])
+        .args(["test", "--workspace", "--test", "http", "--locked"])
         .args(profile)
         .args(["--", "--ignored", "ten_thousand_do_not_read"])
         .run_tests();
     // One run shows all failures.
     together([
         all,
-        model(),
+        model(profile),
         clients,
         stalled,
         console::check(),
@@ -127,15 +128,12 @@ fn test(release: bool) -> Result<()> {
     ])
 }
 
-/// Every interleaving of the mailbox's senders and reader. A build of its own, since the library stands on
-/// the model checker's locks there; in a directory of its own, since other flags would throw the first build away.
-fn model() -> Result<()> {
-    let target = run::target_directory()?.join("loom");
+/// Every interleaving of the mailbox's senders and reader, with the library over the model checker's locks.
+fn model(profile: &[&str]) -> Result<()> {
     Step::new("cargo")
-        .args(["test", "--package", "crore-net", "--test", "loom"])
-        .args(["--locked", "--release", "--target-dir"])
-        .args([&target])
-        .env("RUSTFLAGS", "--cfg loom")
+        .args(["test", "--workspace", "--test", "loom", "--locked"])
+        .args(["--features", "crore-net/loom"])
+        .args(profile)
         .run_tests()
 }
 

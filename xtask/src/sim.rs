@@ -13,10 +13,12 @@ const CLUSTERS: u64 = 1 << 61;
 /// Runs it with these arguments; `--planted` needs a broker that can be broken.
 pub fn run(args: &[&str]) -> Result<()> {
     let planted = args.contains(&"--planted");
-    let mut build =
-        Step::new("cargo").args(["build", "--profile", "sim", "-p", "crore-sim", "--locked"]);
+    // Not `--package`: the fuzzer has the same libraries, with the features that the whole workspace asks for.
+    let mut build = Step::new("cargo")
+        .args(["build", "--profile", "sim", "--locked"])
+        .args(["--workspace", "--bin", "crore-sim"]);
     if planted {
-        build = build.args(["--features", "planted"]);
+        build = build.args(["--features", "crore-sim/planted"]);
     }
     build.run()?;
     Step::new(target_directory()?.join("sim/crore-sim"))

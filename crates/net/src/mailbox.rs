@@ -128,7 +128,7 @@ impl<T: Send> Inbox<T> {
     }
 
     /// The model's `Transport::wait`: blocks until the bell was rung.
-    #[cfg(loom)]
+    #[cfg(feature = "loom")]
     pub fn block(&self) {
         self.shared.bell.block();
     }
@@ -160,7 +160,7 @@ pub fn mailbox<T: Send>() -> io::Result<(Sender<T>, Inbox<T>)> {
 }
 
 /// The eventfd behind a mailbox.
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod bell {
     use std::io;
     pub(super) use std::sync::{Arc, Mutex, MutexGuard};
@@ -196,7 +196,7 @@ mod bell {
 }
 
 /// A flag in the place of the eventfd and its poller, for the model.
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 mod bell {
     pub(super) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
     use std::io;

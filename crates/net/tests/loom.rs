@@ -1,8 +1,7 @@
 //! The mailbox under every interleaving of its senders and its reader, as far as the bounds below reach:
-//! `RUSTFLAGS="--cfg loom" cargo test -p crore-net --release --test loom`
+//! `cargo test -p crore-net --features loom --test loom`
 //!
 //! A lost wake shows as a deadlock, which the model checker reports.
-#![cfg(loom)]
 
 use crore_net::{Inbox, Sender, mailbox};
 use loom::thread;
