@@ -22,6 +22,8 @@ pub struct Delivery {
     /// It has messages or pages for filters.
     pub(crate) ordered: bool,
     pub(crate) run: Run,
+    /// The frames of the turns that it was put together of; none if it is of one turn.
+    pub(crate) turns: Vec<Arc<Frames>>,
 }
 
 /// Keys of answers begin with 0, those of tells about a topic with the topic's row and 1; these stand for tells that keep the order
@@ -84,6 +86,7 @@ impl Delivery {
             home: self.home,
             ordered: false,
             run: Run::default(),
+            turns: Vec::new(),
         }
     }
 
@@ -161,11 +164,11 @@ pub(crate) struct Run {
     pub due: Vec<Addressee>,
     /// The next of `due` to deliver.
     pub at: usize,
-    /// Of a broad run, which has one message.
+    /// Of a broad run, whose messages have one topic.
     pub broad: Option<Broad>,
 }
 
-/// How far a message is that goes to very many connections.
+/// How far messages of one topic are that go to very many connections.
 pub(crate) struct Broad {
     /// The rows of the filters that match it, sorted.
     pub rows: Vec<u32>,
@@ -195,7 +198,7 @@ impl Run {
     /// The last message that this connection was visited for; `None` while its turn is still to come.
     pub fn visited(&self, slot: u32) -> Option<usize> {
         if let Some(broad) = &self.broad {
-            return broad.is_visited(slot).then_some(0);
+            return broad.is_visited(slot).then(|| self.len - 1);
         }
         let last = self.due[..self.at].last()?;
         (self.len > 0 && last.slot >= slot).then(|| self.len - 1)

@@ -7,8 +7,8 @@
 //! * Coming and going: `admission` and `gate`, `rights`, `review` (rights after new settings), `deadlines` and `close`.
 //! * Subscriptions: `subscriptions` (topics), `joining` and `matches` (filters), `asking` (the way to the homes), `publishing` (the checks of a
 //!   message).
-//! * Messages: `delivery` and `deliveries` (what homes told), `walk` (long fan-outs), `run` (the messages at hand), `push`, `send`, `outbox`, and `fallback` for
-//!   slow consumers.
+//! * Messages: `delivery` and `deliveries` (what homes told), `walk` and `together` (fan-outs that take long), `run` (the messages at hand), `push`,
+//!   `send`, `outbox`, and `fallback` for slow consumers.
 //! * Turns and memory: `queues`, `credit`, `work`, `hold` and `progress` (received bytes), `census` and `relief`, `scratch` (buffers).
 //! * For the operator: `journal` (the log of clients).
 
@@ -45,6 +45,7 @@ pub(crate) mod scratch;
 pub(crate) mod send;
 pub(crate) mod side;
 pub(crate) mod subscriptions;
+pub(crate) mod together;
 pub(crate) mod topics;
 pub(crate) mod types;
 pub(crate) mod walk;

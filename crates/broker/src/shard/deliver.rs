@@ -66,6 +66,7 @@ impl Deliveries {
             home,
             ordered,
             run: Run::default(),
+            turns: Vec::new(),
         });
     }
 }
@@ -116,6 +117,9 @@ impl Front {
             if deliveries.has(ordered) {
                 deliveries.park(ordered, ordered.own_party(), d);
                 continue;
+            }
+            if d.ordered {
+                deliveries.take_together(&mut d);
             }
             if d.ordered && deliveries.has_flows() {
                 let looks = ((d.keys.len() - d.at) / LOOKS_PER_VISIT) as u32;

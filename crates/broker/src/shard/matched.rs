@@ -5,10 +5,11 @@
 //! get it, as they would without filters; then the connections with filters. A connection that has both (MQTT) is
 //! left to the second part, see `Clients::has_match`.
 //!
-//! The connections of a run are collected before the first is visited: as many as four turns visit, and a little more. A message
-//! that matches more than those is a run of its own and is *broad*: its filters' members are walked as they stand,
-//! within the budget, while some leave and others join; a bit for each row of the table marks the connections that were
-//! visited.
+//! The connections of a run are collected before the first is visited: as many as four turns visit, and a little more. Messages of one
+//! topic that would need more than those are a run of their own, which is *broad*: the members of their filters are walked as they
+//! stand, within the budget, while some leave and others join; a bit for each row of the table marks the connections that were
+//! visited. What comes meanwhile waits, and is taken together afterwards (`client/together.rs`): so the busier a topic is, the more
+//! messages each connection gets with one write.
 //!
 //! Invariants: messages are not reordered; a connection is visited once in a run; the position that a message carries
 //! is its partition's offset of it, beside the offsets seen of the other partitions. A connection that joins in the middle of
@@ -18,9 +19,11 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
+use crate::client;
 use crate::client::delivery::{Addressee, Broad, Delivery, Matched, Run};
 use crate::client::joining::filtered;
 use crate::client::run::cost_of_bytes;
+use crate::client::walk::TOGETHER_BYTES;
 use crate::filters::matching::{Filtered, Member, Set};
 use crate::io::Io;
 use crate::mail::{Frames, Tell};
@@ -109,29 +112,19 @@ impl Front {
             if *budget == 0 {
                 return false;
             }
-            let Tell::Match {
-                topic,
-                serial,
-                record,
-                ..
-            } = *d.tell(d.run.exact)
-            else {
-                // All tells of a run are matches.
-                d.run.exact += 1;
-                continue;
-            };
-            if topic != NONE && self.subs.topics.is_current(topic, serial) {
-                self.feed.run.begin(core::iter::once(record));
-                if !self.fan_out(d, topic, serial, frames, budget, io) {
-                    return false;
-                }
+            let (topic, serial, count) = exact_run(&mut self.feed.run, d);
+            if topic != NONE
+                && self.subs.topics.is_current(topic, serial)
+                && !self.fan_out(d, topic, serial, frames, budget, io)
+            {
+                return false;
             }
-            d.run.exact += 1;
+            d.run.exact += count;
         }
         true
     }
 
-    /// Visits the connections that get a broad message; false when the budget was spent first.
+    /// Visits the connections that get the messages of a broad run; false when the budget was spent first.
     fn go_through<I: Io>(
         &mut self,
         home: ShardId,
@@ -170,6 +163,13 @@ impl Front {
                     message: 0,
                     part,
                 }));
+                // All messages have the same topic.
+                let parts = all.len();
+                for message in 1..messages.len() as u32 {
+                    all.extend_from_within(..parts);
+                    let last = all.len() - parts;
+                    all[last..].iter_mut().for_each(|it| it.message = message);
+                }
                 let visit = Visit::begin(&self.clients, *slot);
                 if !all.is_empty() {
                     self.live_matched(*slot, &all, messages, frames, io);
@@ -213,7 +213,46 @@ fn begin_run(clients: &Clients, matching: &mut Matching, d: &mut Delivery, frame
     d.run = run;
 }
 
-/// Begins a run of one message, which goes to very many: to the members of these filters.
+/// The messages at the cursor that go to the exact subscribers of one topic with one write; returns the topic's row, its life and the number of
+/// messages.
+fn exact_run(run: &mut client::run::Run, d: &Delivery) -> (u32, u16, usize) {
+    let at = |n: usize| match *d.tell(n) {
+        Tell::Match {
+            topic,
+            serial,
+            record,
+            ..
+        } => (topic, serial, record),
+        _ => unreachable!("a run is of matches"),
+    };
+    let (topic, serial, _) = at(d.run.exact);
+    let mut bytes = 0;
+    let messages = (d.run.exact..d.run.len).map(at);
+    run.begin(messages.map_while(|(of, life, record)| {
+        let is_next = (of, life) == (topic, serial) && bytes < TOGETHER_BYTES;
+        bytes += record.frame_bytes();
+        is_next.then_some(record)
+    }));
+    (topic, serial, run.records().len())
+}
+
+/// How many messages at the cursor are of the same topic, and are written together.
+fn same_topic(d: &Delivery, frames: &Frames) -> usize {
+    let of = |n| match d.try_tell(n) {
+        Some(Tell::Match { name, record, .. }) => Some((frames.name(*name), record.frame_bytes())),
+        _ => None,
+    };
+    let first = of(0).map(|(name, _)| name);
+    let mut bytes = 0;
+    let same = (0..RUN_MAX).map_while(of).take_while(|(name, len)| {
+        let is_next = Some(*name) == first && bytes < TOGETHER_BYTES;
+        bytes += len;
+        is_next
+    });
+    same.count()
+}
+
+/// Begins a run of messages of one topic, which go to very many: to the members of these filters.
 fn begin_broad(
     conns: &Connections,
     matching: &mut Matching,
@@ -261,12 +300,16 @@ fn extend_run(
     for all in sets.chunk_by(|a, b| a.0 == b.0) {
         let message = all[0].0;
         let members = all.iter().map(|(_, set)| matching.members(*set));
-        let broad = members.clone().map(<[Member]>::len).sum::<usize>() > enough;
-        if broad && message == 0 {
-            let sets = all.iter().map(|(_, set)| *set);
-            let broad = begin_broad(&clients.conns, matching, d.home, sets);
-            (run.len, run.broad) = (1, Some(broad));
-            break;
+        let count = members.clone().map(<[Member]>::len).sum::<usize>();
+        let broad = count > enough;
+        if message == 0 && (broad || count * RUN_MAX > enough) {
+            let messages = same_topic(d, frames);
+            if broad || count * messages > enough {
+                let sets = all.iter().map(|(_, set)| *set);
+                let broad = begin_broad(&clients.conns, matching, d.home, sets);
+                (run.len, run.broad) = (messages, Some(broad));
+                break;
+            }
         }
         if broad || run.due.len() >= enough {
             run.len = message as usize;

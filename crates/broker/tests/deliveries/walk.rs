@@ -48,6 +48,9 @@ fn a_busy_topic_costs_a_subscriber_one_write_for_many_messages() {
         (Kind::Plain, "topic=t", 64, 16),
         (Kind::Sse, "topic=t", 16, 4),
         (Kind::Plain, "topic=t&topic=other", 16, 4),
+        (Kind::Plain, "filter=%2B", 16, 4),
+        (Kind::Plain, "filter=%2B&filter=%23", 64, 16),
+        (Kind::Sse, "filter=%23", 16, 4),
     ] {
         let mut town = wide();
         for _ in 0..SUBSCRIBERS {
@@ -151,10 +154,11 @@ proptest! {
         moves in moves(),
         crowd in 1..80_usize,
         outbox_messages in 1..4_u32,
+        query in prop::sample::select(vec!["topic=t", "filter=%2B", "filter=%23&filter=t"]),
     ) {
         let rule = Rule { outbox_messages, ..rule() };
         let mut town = Town::new(rule, |_| {}, slow_pace());
-        let mut links: Vec<usize> = (0..crowd).map(|_| town.subscribe(Kind::Plain, "t")).collect();
+        let mut links: Vec<usize> = (0..crowd).map(|_| town.subscribe_to(Kind::Plain, query)).collect();
         let begun = links.clone();
         let mut newcomers = Vec::new();
         let mut next = 0..;
@@ -166,7 +170,7 @@ proptest! {
                     }
                 }
                 Move::Turn => town.turn(),
-                Move::Join => newcomers.push(town.ask(Kind::Plain, "t")),
+                Move::Join => newcomers.push(town.ask_for(Kind::Plain, query)),
                 Move::Leave(who) if links.len() > 1 => {
                     town.cut(links.swap_remove(who.index(links.len())));
                 }

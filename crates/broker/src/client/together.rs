@@ -1,0 +1,83 @@
+//! Messages for filters that have waited behind a long run are taken together: the deliveries of several turns become one.
+//!
+//! The messages are copied, so that they lie side by side (large ones are shared); the frames of their turns are held as long as they are under
+//! way. A home has one such delivery at most, of 256 KiB and one message.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::client::deliveries::Deliveries;
+use crate::client::delivery::{Delivery, IN_ORDER, Run};
+use crate::client::walk::{TOGETHER_BYTES, TOGETHER_MAX};
+use crate::mail::{Frames, Tell};
+
+/// Messages of several turns.
+#[derive(Default)]
+struct Together {
+    tells: Vec<Tell>,
+    frames: Frames,
+    turns: Vec<Arc<Frames>>,
+    bytes: usize,
+}
+
+impl Together {
+    fn is_full(&self) -> bool {
+        self.tells.len() >= TOGETHER_MAX || self.bytes >= TOGETHER_BYTES
+    }
+
+    fn add(&mut self, delivery: &Delivery) {
+        for n in 0..delivery.keys.len() - delivery.at {
+            let mut tell = delivery.tell(n).clone();
+            if let Tell::Match { name, record, .. } = &mut tell {
+                self.bytes += record.frame_bytes();
+                *name = self.frames.push_name(delivery.frames.name(*name));
+                *record = self.frames.carry(record, &delivery.frames);
+            }
+            self.tells.push(tell);
+        }
+        if delivery.frames.stamp != 0 {
+            self.frames.read_at(delivery.frames.stamp);
+        }
+        self.turns.push(delivery.frames.clone());
+    }
+}
+
+/// Whether it is not begun and only has messages for filters left, few enough to be one of several.
+fn is_addable(delivery: &Delivery) -> bool {
+    let left = delivery.keys.len() - delivery.at;
+    let is_match = |n| matches!(delivery.tell(n), Tell::Match { .. });
+    let is_begun = delivery.run.len > 0 || delivery.walking;
+    !is_begun && delivery.turns.is_empty() && left <= TOGETHER_MAX && (0..left).all(is_match)
+}
+
+impl Deliveries {
+    /// Adds the next deliveries in the queue to one of the same home, as long as all are messages for filters and few.
+    pub(crate) fn take_together(&mut self, delivery: &mut Delivery) {
+        let home = delivery.home;
+        let is_next = |it: &Delivery| it.home == home && is_addable(it);
+        if !self.queued.front().is_some_and(is_next) || !is_addable(delivery) {
+            return;
+        }
+        let mut together = Together::default();
+        together.add(delivery);
+        while !together.is_full()
+            && self.queued.front().is_some_and(is_next)
+            && let Some(next) = self.queued.pop_front()
+        {
+            together.add(&next);
+        }
+        let count = together.tells.len() as u64;
+        *delivery = Delivery {
+            tells: together.tells,
+            frames: Arc::new(together.frames),
+            keys: (0..count).map(|n| u64::from(IN_ORDER) << 32 | n).collect(),
+            at: 0,
+            place: 0,
+            walking: false,
+            home,
+            ordered: true,
+            run: Run::default(),
+            turns: together.turns,
+        };
+    }
+}
