@@ -111,10 +111,10 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
     (
         "sim",
         &[
-            &["closed", "met", "operator", "rng", "truth"],
-            &["checkpoint", "engine", "shadow"],
+            &["closed", "met", "rng", "truth"],
+            &["engine"],
             &["net", "plan", "worth"],
-            &["client"],
+            &["checkpoint", "client", "shadow"],
             &["world"],
             &["run"],
             &["shrink"],
