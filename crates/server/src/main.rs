@@ -35,6 +35,8 @@ use settings::log::Format;
 static ALLOCATOR: crore_net::memory::Pieces = crore_net::memory::Pieces;
 
 fn main() -> ExitCode {
+    #[cfg(panic = "unwind")]
+    abort_on_panic();
     let cli = Cli::read();
     // A server says what it does, a tool only what goes wrong.
     let usual = match cli.command {
@@ -84,6 +86,17 @@ fn main() -> ExitCode {
             }
         }
     }
+}
+
+/// A panic of any thread ends the process, as in a release build. A debug build unwinds otherwise, since the harness of the tests does:
+/// with one way for both, the libraries are compiled once.
+#[cfg(panic = "unwind")]
+fn abort_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
 }
 
 /// Warns of a variable that does not count. A server's log begins later than that of a tool.
