@@ -4,8 +4,8 @@ use anyhow::Result;
 
 use crate::run::{Step, source_seed, target_directory};
 
-/// How many seeds every test run tries: half a minute of two cores.
-const FRESH_SEEDS: &str = "2000";
+/// How many seeds every test run tries: two minutes of two cores.
+const FRESH_SEEDS: &str = "13000";
 
 /// Seeds with this bit have worlds of several nodes, too.
 const CLUSTERS: u64 = 1 << 61;
