@@ -92,8 +92,8 @@ pub struct Run {
     /// The first messages that the next subscribers have had already. All numbers of messages count from behind them.
     passed: usize,
     encoded: Vec<Encoded>,
-    /// Some of these may have been made since the run began.
-    has_encoded: bool,
+    /// Those that may have been made since the run began, a bit each.
+    made: u32,
     /// Bytes of the messages.
     pub bytes: usize,
     /// For subscribers by filter: of each message the partition, and where its topic's name lies in the frames. Else empty.
@@ -103,6 +103,7 @@ pub struct Run {
 impl Run {
     /// A run of no messages, which may be sent in so many encodings.
     pub fn new(encodings: usize) -> Run {
+        assert!(encodings <= u32::BITS as usize);
         let mut run = Run::default();
         run.encoded.resize_with(encodings, Encoded::default);
         run
@@ -115,8 +116,9 @@ impl Run {
         self.records.extend(records);
         self.passed = 0;
         self.bytes = self.records.iter().map(Record::frame_bytes).sum();
-        if core::mem::take(&mut self.has_encoded) {
-            self.encoded.iter_mut().for_each(Encoded::clear);
+        while self.made != 0 {
+            self.encoded[self.made.trailing_zeros() as usize].clear();
+            self.made &= self.made - 1;
         }
     }
 
@@ -139,7 +141,7 @@ impl Run {
 
     /// The messages in one encoding.
     pub fn encoded(&mut self, encoding: impl Encodings) -> &mut Encoded {
-        self.has_encoded = true;
+        self.made |= 1 << encoding.number();
         &mut self.encoded[encoding.number()]
     }
 

@@ -9,7 +9,7 @@ use crore_wire::sse::OWN_EVENTS;
 use crore_wire::topic;
 
 use crate::mail::frames::ORIGIN_BYTES;
-use crate::mail::message::{Headers, Retry};
+use crate::mail::message::{Headers, Retry, is_utf8};
 
 /// Content types, event names and keys are kept with a one-byte length.
 const FIELD_BYTES_MAX: usize = 255;
@@ -37,6 +37,9 @@ pub fn check_fields(content_type: &[u8], event: &[u8], key: &[u8]) -> Result<(),
         (event, faults!("event name")),
         (key, faults!("key")),
     ] {
+        if field.is_empty() {
+            continue;
+        }
         if field.len() > FIELD_BYTES_MAX {
             return Err(long);
         }
@@ -85,7 +88,7 @@ pub(crate) fn check_read_message(
         return Err("a message has no valid quality of service");
     }
     let says_utf8 = check_attributes(headers.attributes)?;
-    if (says_utf8 || !headers.binary) && core::str::from_utf8(data).is_err() {
+    if (says_utf8 || !headers.binary) && !is_utf8(data) {
         return Err("a message is not the UTF-8 that it is said to be");
     }
     Ok(())

@@ -49,8 +49,12 @@ impl<F> Headers<F> {
 
 /// Whether WebSocket clients get a message of this content type in a binary frame.
 pub(crate) fn is_binary(content_type: &[u8], data: &[u8]) -> bool {
-    content_type.eq_ignore_ascii_case(b"application/octet-stream")
-        || core::str::from_utf8(data).is_err()
+    content_type.eq_ignore_ascii_case(b"application/octet-stream") || !is_utf8(data)
+}
+
+/// Whether a message is UTF-8. Most are ASCII, which takes a quarter of the time to see.
+pub(crate) fn is_utf8(data: &[u8]) -> bool {
+    data.is_ascii() || core::str::from_utf8(data).is_ok()
 }
 
 /// A message as a publisher gives it.

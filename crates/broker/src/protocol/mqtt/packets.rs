@@ -145,16 +145,6 @@ impl Front {
         let most = packet_bytes_most(&self.clients.ctx);
         let (mut at, mut warmed) = (0, 0);
         loop {
-            if at >= warmed && at < bytes.len() {
-                warmed = warm_publishes(
-                    &self.subs.matching,
-                    &self.clients.ctx,
-                    bytes,
-                    at,
-                    most,
-                    home,
-                );
-            }
             let row = self.clients.conns.get(slot);
             if at == bytes.len() || row.outbox != NONE {
                 break;
@@ -188,6 +178,17 @@ impl Front {
             let end = at + len + header.body_bytes();
             if end > bytes.len() {
                 break;
+            }
+            // The last packet has none to overlap with.
+            if at >= warmed && end < bytes.len() {
+                warmed = warm_publishes(
+                    &self.subs.matching,
+                    &self.clients.ctx,
+                    bytes,
+                    at,
+                    most,
+                    home,
+                );
             }
             if self.must_wait(header.kind(), slot) {
                 self.clients.send_reply(slot, io);
@@ -233,8 +234,11 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) -> After {
-        let packet = mqtt::decode(version, header, body)
-            .and_then(|packet| packet.check_from_client().map(|()| packet));
+        let packet = mqtt::decode(version, header, body);
+        let packet = match &packet {
+            Ok(packet) => packet.check_from_client().map(|()| packet),
+            Err(error) => Err(*error),
+        };
         let packet = match packet {
             Ok(packet) => packet,
             Err(error) => {
@@ -242,14 +246,14 @@ impl Front {
                 return After::End;
             }
         };
-        if let Packet::Connect(connect) = &packet
+        if let Packet::Connect(connect) = packet
             && self.clients.conns.get(slot).own == NONE
             && waits_for_verdict(&mut self.clients, &mut self.gate, slot, connect, io)
         {
             return After::Later;
         }
-        if let Err(reason) = self.packet(slot, &packet, home, io) {
-            let words = words_of(&self.clients.ctx, &packet, reason);
+        if let Err(reason) = self.packet(slot, packet, home, io) {
+            let words = words_of(&self.clients.ctx, packet, reason);
             mqtt_end_wrong(&mut self.clients, slot, reason, &words, io);
             return After::End;
         }
@@ -437,12 +441,6 @@ fn warm_publishes(
     most: usize,
     home: &Option<Home>,
 ) -> usize {
-    // The last packet has none to overlap with.
-    if let Ok(Some((header, len))) = mqtt::fixed_header(&bytes[at..], most)
-        && at + len + header.body_bytes() >= bytes.len()
-    {
-        return bytes.len();
-    }
     warm_topics(matching, ctx, home, || {
         let (header, len) = mqtt::fixed_header(bytes.get(at..)?, most).ok()??;
         let body = bytes.get(at + len..)?;

@@ -15,7 +15,7 @@ use crate::client::row::{CLOSING, PAUSED};
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::fields::check_fields;
-use crate::mail::message::{self, Headers, is_binary};
+use crate::mail::message::{self, Headers, is_binary, is_utf8};
 use crate::mail::properties::{EVENT, KEY, OF_CLIENT_BYTES_MAX, OF_CLIENT_MAX, PUBLISHER};
 use crate::mail::{self, Outcome};
 use crate::protocol::front::{Clients, Queues, Subscriptions};
@@ -54,7 +54,7 @@ impl<'a> Fields<'a> {
         let content_type = set.content_type().unwrap_or_default().as_bytes();
         let (key, event) = (user(KEY), user(EVENT));
         check_fields(content_type, event, key).map_err(invalid)?;
-        if set.payload_is_utf8() && core::str::from_utf8(payload).is_err() {
+        if set.payload_is_utf8() && !is_utf8(payload) {
             return Err(invalid(
                 "the payload is not the UTF-8 that it is said to be",
             ));
