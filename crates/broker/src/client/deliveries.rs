@@ -12,6 +12,7 @@
 //! those of other topics. So order holds among pages and messages that reach a connection by a filter and otherwise.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::base::turns::Turns;
@@ -20,6 +21,9 @@ use crate::client::walk::Parked;
 
 /// Tells to single connections that are not worth a flow.
 const OTHERS_AT_ONCE: usize = 16;
+
+/// Room for keys of a delivery that is kept for the next one.
+const KEYS_KEPT: usize = 1 << 11;
 
 /// Marks the party of a flow that is one of its own.
 const OWN: u64 = 1 << 61;
@@ -77,6 +81,8 @@ pub(crate) struct Deliveries {
     pub late: bool,
     /// Of two turns, the one that has a visit more for flows.
     odd: bool,
+    /// An empty list for the keys of the next delivery.
+    pub keys: Vec<u64>,
 }
 
 impl Deliveries {
@@ -89,6 +95,14 @@ impl Deliveries {
     pub fn len(&self) -> usize {
         let flows = self.flows.values().map(Parked::turns).sum::<usize>();
         self.came.len() + self.queued.len() + flows
+    }
+
+    /// Takes the list of a delivery that is done for the next one.
+    pub fn recycle(&mut self, mut keys: Vec<u64>) {
+        if keys.capacity() <= KEYS_KEPT {
+            keys.clear();
+            self.keys = keys;
+        }
     }
 
     /// Bytes of memory that fan-outs under way occupy besides the frames of homes.
@@ -149,6 +163,9 @@ impl Deliveries {
 
     /// Takes the flow whose turn it is, with its deliveries. It is to be given back with [`Deliveries::did`].
     pub fn next(&mut self) -> Option<(Flow, Parked)> {
+        if self.flows.is_empty() {
+            return None;
+        }
         let flow = self.turns.pop()?;
         let parked = core::mem::take(self.flows.get_mut(&flow)?);
         self.walk_bytes -= parked.walk_bytes();

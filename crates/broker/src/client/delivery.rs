@@ -1,5 +1,6 @@
 //! Deliveries and runs under way: the tells of homes to this shard, and how far each is.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -49,6 +50,11 @@ pub(crate) fn key_of(tell: &Tell, n: usize) -> u64 {
     u64::from(class) << 32 | n as u64
 }
 
+/// Whether a key stands for an answer.
+pub(crate) fn is_answer(key: u64) -> bool {
+    key >> 32 == 0
+}
+
 impl Delivery {
     /// The topic that a key stands for.
     pub(crate) fn topic_of(key: u64) -> Option<u32> {
@@ -58,7 +64,7 @@ impl Delivery {
 
     /// Whether an answer is next.
     pub(crate) fn is_at_answer(&self) -> bool {
-        self.keys.get(self.at).is_some_and(|key| key >> 32 == 0)
+        self.keys.get(self.at).is_some_and(|key| is_answer(*key))
     }
 
     /// Whether only tells to single connections are left.
@@ -165,7 +171,7 @@ pub(crate) struct Run {
     /// The next of `due` to deliver.
     pub at: usize,
     /// Of a broad run, whose messages have one topic.
-    pub broad: Option<Broad>,
+    pub broad: Option<Box<Broad>>,
 }
 
 /// How far messages of one topic are that go to very many connections.

@@ -18,6 +18,8 @@ pub(crate) struct Own {
     pub properties: PropertyBuf,
     /// A buffer for the topic of an MQTT publish that is being read.
     pub name: Vec<u8>,
+    /// A buffer for its attributes.
+    pub attributes: Vec<u8>,
     /// A buffer for the line of a batch that is being read.
     pub lines: ndjson::Scratch,
 }
@@ -30,6 +32,7 @@ impl Own {
             clients_named: u64::from(now.unix_s) << 32,
             properties: PropertyBuf::new(),
             name: Vec::new(),
+            attributes: Vec::new(),
             lines: ndjson::Scratch::default(),
         }
     }

@@ -12,14 +12,12 @@ use crate::base::pace::WARMED;
 use crate::base::work::{STEP_BYTES, STEPS_PER_VISIT, page_visits};
 use crate::client;
 use crate::client::deliveries::Flow;
-use crate::client::delivery::{Delivery, Run, key_of};
+use crate::client::delivery::{Delivery, Run, is_answer, key_of};
 use crate::client::run::cost_of_bytes;
 use crate::client::walk::{TOGETHER_BYTES, TOGETHER_MAX};
 use crate::io::Io;
 use crate::mail::{Frames, Tell};
-use crate::protocol::front::{
-    Clients, Connections, Deliveries, Front, Subscriptions, Topics, Work,
-};
+use crate::protocol::front::{Clients, Connections, Deliveries, Front, Topics, Work};
 use crate::shard::flows::{charge_made, count_written, end_walk, park_topic};
 use crate::shard::order::{flow_before, keep_order};
 use crate::store::slab::NONE;
@@ -46,7 +44,8 @@ impl Deliveries {
         home: ShardId,
         (tells, frames): (Vec<Tell>, Arc<Frames>),
     ) {
-        let mut keys = Vec::with_capacity(tells.len());
+        let mut keys = core::mem::take(&mut self.keys);
+        keys.reserve(tells.len());
         let mut ordered = false;
         for (n, tell) in tells.iter().enumerate() {
             keys.push(key_of(tell, n));
@@ -56,7 +55,12 @@ impl Deliveries {
             keep_order(conns, &tells, &mut keys);
         }
         keys.sort_unstable();
-        self.came.push_back(Delivery {
+        let has_answers = keys.first().is_some_and(|key| is_answer(*key));
+        let queue = match has_answers || !self.came.is_empty() {
+            true => &mut self.came,
+            false => &mut self.queued,
+        };
+        queue.push_back(Delivery {
             tells,
             frames,
             keys,
@@ -72,6 +76,14 @@ impl Deliveries {
 }
 
 impl Front {
+    /// Lets go of a delivery that is done; its lists are used again.
+    pub(super) fn delivered(&mut self, d: Delivery) {
+        self.feed.deliveries.recycle(d.keys);
+        if d.home == self.clients.ctx.me {
+            self.subs.lanes.recycle(d.tells);
+        }
+    }
+
     /// Works through the deliveries; false when the budget of visits was spent first.
     pub(crate) fn deliver<I: Io>(&mut self, budget: &mut u32, io: &mut I) -> bool {
         let all = *budget;
@@ -131,7 +143,7 @@ impl Front {
                 }
             }
             if self.go_through_tells(&mut d, budget, io) {
-                self.subs.delivered(self.clients.ctx.me, d);
+                self.delivered(d);
             } else if d.is_at_others() {
                 let others = Flow::others(d.home);
                 let deliveries = &mut self.feed.deliveries;
@@ -172,12 +184,10 @@ impl Front {
                 );
                 continue;
             }
-            if d.at.is_multiple_of(WARMED) {
-                warm(
-                    &self.clients.conns,
-                    &self.subs.topics,
-                    &d.keys[d.at..d.keys.len().min(d.at + WARMED)],
-                );
+            let next = &d.keys[d.at..d.keys.len().min(d.at + WARMED)];
+            // A single row has none to overlap with.
+            if d.at.is_multiple_of(WARMED) && next.len() > 1 {
+                warm(&self.clients.conns, &self.subs.topics, next);
             }
             let topic = Delivery::topic_of(*key);
             let share = match crowded || self.feed.deliveries.late {
@@ -326,15 +336,6 @@ impl Visit {
         let is_written = (self.delivered).is_some_and(|it| clients.meter.stats.delivered != it);
         *budget = budget.saturating_sub(if is_written { cost } else { 1 });
         charge_matching(&clients.meter.work, self.steps, budget);
-    }
-}
-
-impl Subscriptions {
-    /// Lets go of a delivery that is done.
-    pub(super) fn delivered(&mut self, me: ShardId, d: Delivery) {
-        if d.home == me {
-            self.lanes.recycle(d.tells);
-        }
     }
 }
 

@@ -54,8 +54,8 @@ impl Front {
             }
             // A walk over places that most members have left ends first, so that the next one is shorter.
             if parked.walk.is_none() || !self.subs.topics.is_sparse(topic) {
-                let (serial, me) = (self.subs.topics.get(topic).serial, self.clients.ctx.me);
-                parked.join(topic, serial, |done| self.subs.delivered(me, done));
+                let serial = self.subs.topics.get(topic).serial;
+                parked.join(topic, serial, |done| self.delivered(done));
             }
             if let Some(walk) = &mut parked.walk {
                 if !self.go_round(walk, budget, io) {
@@ -77,7 +77,7 @@ impl Front {
             if first.at == first.keys.len()
                 && let Some(first) = parked.waiting.pop_front()
             {
-                self.subs.delivered(self.clients.ctx.me, first);
+                self.delivered(first);
             }
         }
     }
@@ -151,7 +151,7 @@ impl Front {
         count_written(&self.clients.meter.stats, &frames, before, io);
         let is_done = d.at == d.keys.len();
         if is_done {
-            self.subs.delivered(self.clients.ctx.me, d);
+            self.delivered(d);
         } else if parks {
             let deliveries = &mut self.feed.deliveries;
             deliveries.park(others, others.own_party(), d);

@@ -15,6 +15,7 @@
 //! is its partition's offset of it, beside the offsets seen of the other partitions. A connection that joins in the middle of
 //! a run is not live in its partition before the run ends, and gets nothing of it.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
@@ -307,7 +308,7 @@ fn extend_run(
             if broad || count * messages > enough {
                 let sets = all.iter().map(|(_, set)| *set);
                 let broad = begin_broad(&clients.conns, matching, d.home, sets);
-                (run.len, run.broad) = (messages, Some(broad));
+                (run.len, run.broad) = (messages, Some(Box::new(broad)));
                 break;
             }
         }

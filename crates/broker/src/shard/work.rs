@@ -1,6 +1,6 @@
 //! A shard's budget of work, and how it goes on with what waits: see [`work`](crate::work).
 
-use crate::client::asking::home_context;
+use crate::client::asking::{home_context, is_past_budget};
 use crate::io::Io;
 use crate::shard::Shard;
 
@@ -33,6 +33,9 @@ impl Shard {
     /// then the next of each. So one of each goes on in every turn, however many of the others wait. Asks get half of that half:
     /// publishers wait behind the credit that members of groups give for each message of a page.
     pub(crate) fn go_on<I: Io>(&mut self, io: &mut I) {
+        if !self.has_more() && !is_past_budget(&self.home) {
+            return;
+        }
         let steps = u64::from(self.front.clients.meter.work.pace.steps_per_turn / ASKS_OF_TURN);
         loop {
             self.take_own_asks();

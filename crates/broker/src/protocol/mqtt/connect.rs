@@ -468,7 +468,7 @@ fn will(
         };
         clients.refuse_message(slot, ("CONNECT", "topic of the will"), name, refused)
     })?;
-    let fields = Fields::of(&will.properties, will.payload, NO_CLIENT)
+    let fields = Fields::of(&will.properties, will.payload, NO_CLIENT, Vec::new())
         .map_err(|fault| clients.meter.refused_fields("CONNECT", fault, name))?;
     let named = clients.with_publisher(slot, name, &fields.attributes);
     Ok(Some(Box::new(Will {

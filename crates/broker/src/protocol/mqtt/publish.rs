@@ -37,7 +37,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads the properties of a publish.
+    /// Reads the properties of a publish. `attributes` is a buffer.
     ///
     /// # Errors
     /// A property that other protocols could not pass on, or a payload that is not UTF-8 although it says so.
@@ -45,6 +45,7 @@ impl<'a> Fields<'a> {
         set: &Properties<'a>,
         payload: &[u8],
         origin: u64,
+        mut attributes: Vec<u8>,
     ) -> Result<Fields<'a>, (ReasonCode, &'static str)> {
         let invalid = |words| (ReasonCode::PAYLOAD_FORMAT_INVALID, words);
         let user = |name| {
@@ -59,7 +60,8 @@ impl<'a> Fields<'a> {
                 "the payload is not the UTF-8 that it is said to be",
             ));
         }
-        let mut attributes = Vec::from(origin.to_le_bytes());
+        attributes.clear();
+        attributes.extend_from_slice(&origin.to_le_bytes());
         let mut names = set.user_properties().map(|(name, _)| name);
         let mut count = 0;
         for (property, item) in set.iter() {
@@ -169,7 +171,8 @@ fn publish_named(
     }
     let origin = clients.conns.own_row(slot).origin();
     let set = &publish.properties;
-    let fields = Fields::of(set, publish.payload, origin)
+    let buffer = core::mem::take(&mut clients.own.attributes);
+    let fields = Fields::of(set, publish.payload, origin, buffer)
         .map_err(|fault| clients.meter.refused_fields("PUBLISH", fault, name))?;
     let admitted = clients.may_publish(slot);
     admitted.map_err(|reason| clients.refuse_packet(reason))?;
@@ -196,6 +199,7 @@ fn publish_named(
         _ => mail::Answer::Full(clients.conns.reply_to(slot, part)),
     };
     let outcome = asking::publish_as(clients, subs, home, slot, at, &message, answer);
+    clients.own.attributes = fields.attributes;
     Ok(outcome)
 }
 
