@@ -34,6 +34,7 @@ use alloc::collections::BTreeSet;
 
 use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Rule};
+use crate::base::tally::Tally;
 use crate::base::work::Steps;
 use crate::budget::admission::holdings::Holdings;
 use crate::budget::admission::{Admission, Client};
@@ -76,18 +77,29 @@ pub struct Log {
 /// The counts of kept bytes by client: those of the process, and those of the logs of this home.
 struct Counts {
     admission: Admission,
-    of_home: Holdings,
+    of_home: OfHome,
+}
+
+/// The counts that the logs of a home have together. Copies share them.
+#[derive(Clone, Default)]
+pub struct OfHome {
+    /// Kept bytes by client.
+    pub holdings: Holdings,
+    /// Topics whose losses are remembered.
+    pub losses: Tally,
+    /// Chains of deleted or emptied topics that still have messages.
+    pub orphans: Tally,
 }
 
 impl Counts {
     fn add(&self, owner: Client, bytes: usize) {
         self.admission.keep(owner, bytes);
-        self.of_home.add(owner, bytes);
+        self.of_home.holdings.add(owner, bytes);
     }
 
     fn subtract(&self, owner: Client, bytes: usize) {
         self.admission.drop_kept(owner, bytes);
-        self.of_home.subtract(owner, bytes);
+        self.of_home.holdings.subtract(owner, bytes);
     }
 }
 
@@ -120,9 +132,10 @@ impl Log {
     pub fn new(
         rules: &Rules,
         seed: u64,
-        (admission, of_home): (Admission, Holdings),
+        (admission, of_home): (Admission, OfHome),
         steps: Steps,
     ) -> Self {
+        let losses = Losses::new(of_home.losses.clone());
         Log {
             entries: Slab::default(),
             chains: Slab::default(),
@@ -134,7 +147,7 @@ impl Log {
             orphaned: BTreeSet::new(),
             steps,
             cursors: Cursors::new(),
-            losses: Losses::default(),
+            losses,
             unneeded: Unneeded::default(),
         }
     }

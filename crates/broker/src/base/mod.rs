@@ -16,6 +16,7 @@ pub(crate) mod roster;
 pub mod rules;
 pub mod settings;
 pub mod snapshot;
+pub mod tally;
 pub mod time;
 pub mod turns;
 pub mod verdict;

@@ -21,7 +21,6 @@ use crate::client::types::ProtocolTypes;
 use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
 use crate::io::Io;
-use crate::log::LOSS_BYTES;
 
 /// Connections and sessions that end in one go, of which a turn has a few at most: each may be told so with a write.
 const ENDS_PER_TURN: usize = 64;
@@ -142,22 +141,18 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
 ) -> bool {
     census.begin_turn();
     let is_near = conns.level() >= Level::Near;
-    let losses = home.as_mut().map(|home| {
+    let trims = home.as_mut().is_some_and(|home| {
         // All that are too many: those that the turn has added.
-        let all = (home.logs).trim_losses(&home.topics, LOSSES_MAX, usize::MAX);
-        match is_near {
-            true => (home.logs).trim_losses(&home.topics, LOSSES_NEAR, LOSSES_PER_TURN),
-            false => all,
-        }
+        (home.logs).trim_losses(&home.topics, LOSSES_MAX, usize::MAX);
+        is_near && (home.logs).trim_losses(&home.topics, LOSSES_NEAR, LOSSES_PER_TURN)
     });
-    let (losses, trims) = losses.unwrap_or_default();
     conns.weigh_touched();
     let of_home = |bytes: fn(&Home) -> usize| home.as_deref().map_or(0, bytes);
     let owed = of_home(Home::readings_bytes);
     let queued = owed + queues.bytes() + records_bytes;
     conns.charge(Part::Turns, subs.lanes.own_bytes() + queued);
     let filters = of_home(Home::subscriptions_bytes) + subs.matching.bytes();
-    conns.charge(Part::Subscriptions, filters + losses * LOSS_BYTES);
+    conns.charge(Part::Subscriptions, filters + of_home(Home::losses_bytes));
     conns.charge(Part::ClientLog, log_bytes);
     conns.charge(Part::Tls, io.held_bytes());
     conns.charge(Part::Answers, of_home(|home| home.retries.answers_bytes()));

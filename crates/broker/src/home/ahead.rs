@@ -12,11 +12,9 @@ pub(super) type Key = (usize, u64, u64);
 /// Present where the log has other writers, too.
 pub(crate) type Shared = Option<Box<Ahead>>;
 
-/// The pages that wait for the log, and the count of its records.
+/// The pages that wait for the log.
 #[derive(Default)]
 pub(crate) struct Ahead {
-    /// Records that were applied.
-    pub records: u64,
     /// Pages that wait for the log, by where they begin.
     waiting: BTreeMap<Key, Reading>,
     /// The number of the last of them.

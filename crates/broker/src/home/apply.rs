@@ -48,12 +48,8 @@ impl Home {
     /// These are the lives of the logs: they go on where the last one begins.
     pub(crate) fn follow_lives(&mut self, lives: Arc<Lives>) {
         self.logs.follow_lives(lives);
-        self.end_first_turn();
-    }
-
-    /// The first turn begins here: none of what was read came in that turn.
-    fn end_first_turn(&mut self) {
-        self.topics.idle_topics.end_turn(self.logs.sequences());
+        // The first turn begins here: none of what was read came in that turn.
+        self.topics.idle_topics.came = 0;
     }
 
     /// Facts that stood in no log are lost: the partitions go on behind their marks, and topics that keep nothing in the log begin there.
@@ -64,7 +60,6 @@ impl Home {
                 partition.forgotten.note(rule, partition.sequence, 0);
             }
         }
-        self.end_first_turn();
     }
 
     /// The log of the partition at this place may have lost anything before its end: a new epoch begins, behind all offsets that were given. Messages
@@ -87,7 +82,6 @@ impl Home {
             let last = log.last_offset(row.log).max(log.last_offset(shown));
             self.topics.rows.get_mut(id).set_last(last.max(until));
         }
-        self.end_first_turn();
     }
 
     /// The log of the partition at this place no longer has what had offsets up to this one: topics that it has nothing of begin there.
@@ -104,7 +98,6 @@ impl Home {
                 self.logs.floors[slot] = self.logs.floors[slot].max(until);
             }
         }
-        self.end_first_turn();
     }
 
     /// Applies a fact that was admitted before: it stands in the log with the offset `logged`, in the second of `context`; with none it stands in
@@ -190,6 +183,7 @@ impl Home {
         context: &mut HomeContext<'_>,
     ) -> Outcome {
         context.now = self.logs.partitions[at].moment(context.now);
+        self.topics.idle_topics.came += 1;
         match fact {
             Fact::Publish(message) => {
                 let info = self.publish(message, (found.row, at), offset, context);

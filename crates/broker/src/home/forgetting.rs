@@ -12,7 +12,6 @@ use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::budget::admission::Client;
-use crate::log::Log;
 use crate::store::slab::NONE;
 
 /// Topics in use that are passed over in search of an idle one that may go: some hundred microseconds.
@@ -192,17 +191,16 @@ impl Home {
     /// Once a turn: drops what has expired, and idle topics whose positions need no longer be known: as many as
     /// messages came in the turn and some more, so that dropping keeps up; says whether more are left.
     pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
-        let came = self.topics.idle_topics.end_turn(self.logs.sequences());
-        let mut most = self.pace.forgets_per_turn + came as usize;
-        let dooms = |logs: &Logs| logs.iter().any(Log::has_doomed);
-        let has_doomed = dooms(&self.logs);
-        if has_doomed {
+        let came = core::mem::take(&mut self.topics.idle_topics.came);
+        let mut most = self.pace.forgets_per_turn + came;
+        let has_orphans = self.logs.of_home.orphans.get() > 0;
+        if has_orphans {
             for partition in &mut self.logs.partitions {
                 most -= partition.log.clear_some(most);
             }
         }
         if !self.topics.idle_topics.due {
-            return has_doomed && dooms(&self.logs);
+            return has_orphans && self.logs.of_home.orphans.get() > 0;
         }
         for _ in 0..rules.count() {
             let number = self.topics.idle_topics.rule();
@@ -225,6 +223,6 @@ impl Home {
             self.topics.idle_topics.next_rule();
         }
         self.topics.idle_topics.due = false;
-        dooms(&self.logs)
+        self.logs.of_home.orphans.get() > 0
     }
 }

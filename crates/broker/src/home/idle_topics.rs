@@ -18,8 +18,8 @@ pub(super) struct IdleTopics {
     pub due: bool,
     /// The rule with which it goes on.
     rule: u8,
-    /// The sequence number at the end of the last turn.
-    came: u64,
+    /// Facts that were applied in this turn.
+    pub came: usize,
 }
 
 impl IdleTopics {
@@ -85,11 +85,6 @@ impl IdleTopics {
     pub fn next_rule(&mut self) {
         let next = usize::from(self.rule) + 1;
         self.rule = (next % self.rules) as u8;
-    }
-
-    /// The turn ends at this sequence number; returns how many messages came in it.
-    pub fn end_turn(&mut self, sequence: u64) -> u64 {
-        sequence - core::mem::replace(&mut self.came, sequence)
     }
 
     /// The rules change: there are so many from now on, and topics have the number that `rule_of` gives.

@@ -19,8 +19,7 @@ use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
-use crate::budget::admission::holdings::Holdings;
-use crate::log::{Held, Log};
+use crate::log::{Held, Log, OfHome};
 
 use crore_wire::topic;
 
@@ -59,6 +58,7 @@ impl Budget {
 /// The partitions.
 pub(crate) struct Logs {
     pub(super) partitions: Vec<Partition>,
+    pub(super) of_home: OfHome,
     /// The place in `partitions` of each slot of this home.
     pub(super) places: [u8; SLOTS],
     /// By slot: the last offset of its forgotten topics.
@@ -89,14 +89,15 @@ impl Logs {
         steps: &Steps,
     ) -> Logs {
         let count = placement.count_at(me);
-        let holdings = Holdings::default();
+        let of_home = OfHome::default();
         let partition = |_| {
-            let counts = (admission.clone(), holdings.clone());
+            let counts = (admission.clone(), of_home.clone());
             Partition::new(rules, count, seed, counts, steps.clone())
         };
         let place = |slot: u8| placement.place_at_home(placement.of_slot(slot)) as u8;
         Logs {
             partitions: (0..count).map(partition).collect(),
+            of_home,
             places: core::array::from_fn(|slot| place(slot as u8)),
             floors: alloc::vec![0; SLOTS],
             placement,
@@ -167,15 +168,6 @@ impl Logs {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Log> {
         self.partitions.iter().map(|partition| &partition.log)
-    }
-
-    /// The offsets that all partitions have given; where the log gives them, the records that were applied.
-    pub(super) fn sequences(&self) -> u64 {
-        if let Some(shared) = &self.shared {
-            return shared.records;
-        }
-        let all = self.partitions.iter();
-        all.fold(0, |sum, partition| sum.wrapping_add(partition.sequence))
     }
 
     /// Messages in a topic's log.

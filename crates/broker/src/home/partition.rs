@@ -7,8 +7,7 @@ use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
-use crate::budget::admission::holdings::Holdings;
-use crate::log::{Held, Log};
+use crate::log::{Held, Log, OfHome};
 
 /// Forgotten topics that a home remembers by name; its partitions share this number.
 const NAMED_MAX: usize = 1024;
@@ -41,7 +40,7 @@ impl Partition {
         rules: &Rules,
         beside: usize,
         seed: u64,
-        counts: (Admission, Holdings),
+        counts: (Admission, OfHome),
         steps: Steps,
     ) -> Partition {
         Partition {

@@ -38,7 +38,6 @@ impl Home {
         let Some(shared) = &mut self.logs.shared else {
             return;
         };
-        shared.records += 1;
         if !ends {
             return;
         }

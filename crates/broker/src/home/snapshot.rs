@@ -44,7 +44,6 @@ impl Home {
 
     /// Ends the restoring after the last record.
     pub(crate) fn restored(&mut self, ended: &[u32], rules: &Rules, now: Now) {
-        self.topics.idle_topics.end_turn(self.logs.sequences());
         for id in ended {
             let row = self.topics.rows.get(*id);
             let at = self.logs.place_of(row);

@@ -7,7 +7,7 @@ use super::logs::Logs;
 use super::partition::Partition;
 use super::topics::TopicTable;
 use crate::budget::stats::Accounts;
-use crate::log::Log;
+use crate::log::{LOSS_BYTES, Log};
 
 impl Home {
     /// Adds its counts and bytes.
@@ -15,7 +15,7 @@ impl Home {
         accounts.home_topics = self.topics.rows.len();
         accounts.home_sets = self.topics.carriers.sets();
         accounts.home_filters = self.subscriptions.filters.len();
-        accounts.home_losses = self.logs.iter().map(|log| log.losses.topics() as u32).sum();
+        accounts.home_losses = self.logs.of_home.losses.get() as u32;
         accounts.followers = self.interest.followers.len();
         accounts.groups = self.subscriptions.groups.len();
         accounts.keepers = self.subscriptions.keepers.len();
@@ -34,6 +34,11 @@ impl Home {
         let filters = self.subscriptions.keepers.bytes() + self.subscriptions.filters.bytes();
         self.subscriptions.groups.bytes() + filters + self.interest.elsewhere.bytes()
     }
+
+    /// Bytes of the losses that it remembers for readers by filter.
+    pub fn losses_bytes(&self) -> usize {
+        self.logs.of_home.losses.get() * LOSS_BYTES
+    }
 }
 
 impl Logs {
@@ -44,33 +49,32 @@ impl Logs {
     }
 
     /// Remembers the losses of `most` topics at most. Of those that lost messages longest ago the rules are noted instead: of so many
-    /// `at_once` at most. Returns of how many topics losses are remembered, and whether those are too many.
+    /// `at_once` at most. Says whether those of too many are left.
     pub(crate) fn trim_losses(
         &mut self,
         topics: &TopicTable,
         most: usize,
         mut at_once: usize,
-    ) -> (usize, bool) {
+    ) -> bool {
         let most = most / self.partitions.len().max(1);
-        let mut all: usize = self.iter().map(|log| log.losses.topics()).sum();
         // Each turn asks. If all partitions together have no more than each may have, none has too many.
-        if all <= most {
-            return (all, false);
+        if self.of_home.losses.get() <= most {
+            return false;
         }
         for Partition { log, forgotten, .. } in &mut self.partitions {
             while log.losses.topics() > most {
                 if at_once == 0 {
-                    return (all, true);
+                    return true;
                 }
                 let Some((offset, topic, number)) = log.losses.pop() else {
                     break;
                 };
-                (at_once, all) = (at_once - 1, all - 1);
+                at_once -= 1;
                 self.steps.add(1);
                 forgotten.note(topics.rows.get(topic).rule, offset, number);
             }
         }
-        (all, false)
+        false
     }
 }
 

@@ -79,7 +79,7 @@ impl World {
             log: Log::new(
                 &rules,
                 7,
-                (admission(), Holdings::default()),
+                (admission(), OfHome::default()),
                 Steps::default(),
             ),
             plain: Plain::new(rules, of),
@@ -199,7 +199,7 @@ impl World {
         let mut log = Log::new(
             &plain.rules,
             9,
-            (admission(), Holdings::default()),
+            (admission(), OfHome::default()),
             Steps::default(),
         );
         let mut ended = Vec::new();

@@ -11,6 +11,8 @@
 use alloc::collections::BTreeMap;
 use core::ops::Bound;
 
+use crate::base::tally::Tally;
+
 /// Bytes of the losses of a topic, an entry of the tree: its offsets only rise, so that its leaves are half full.
 pub const LOSS_BYTES: usize = 52;
 
@@ -26,9 +28,33 @@ pub struct Losses {
     earlier: Option<BTreeMap<u64, (u32, u64)>>,
     /// The number of the last loss.
     last: u64,
+    /// Topics whose losses all logs of the home remember.
+    of_home: Tally,
 }
 
 impl Losses {
+    /// No losses. `of_home` counts the topics of all logs of the home.
+    pub fn new(of_home: Tally) -> Losses {
+        Losses {
+            of_home,
+            ..Losses::default()
+        }
+    }
+
+    fn insert(&mut self, offset: u64, loss: (u32, u64)) {
+        if let Some(losses) = &mut self.by_offset
+            && losses.insert(offset, loss).is_none()
+        {
+            self.of_home.add(1);
+        }
+    }
+
+    fn remove(&mut self, offset: u64) -> Option<(u32, u64)> {
+        let loss = self.by_offset.as_mut()?.remove(&offset)?;
+        self.of_home.subtract(1);
+        Some(loss)
+    }
+
     /// Begins to remember losses.
     pub fn watch(&mut self) {
         self.by_offset.get_or_insert_default();
@@ -42,6 +68,7 @@ impl Losses {
 
     /// Begins to remember losses, with this number of them so far.
     pub fn watch_from(&mut self, count: u64) {
+        self.of_home.subtract(self.topics());
         (self.by_offset, self.last) = (Some(BTreeMap::new()), count);
         self.earlier.as_mut().into_iter().for_each(BTreeMap::clear);
     }
@@ -65,6 +92,7 @@ impl Losses {
     /// Takes out the first loss: offset, topic, number.
     pub fn pop(&mut self) -> Option<(u64, u32, u64)> {
         let (offset, (topic, number)) = self.by_offset.as_mut()?.pop_first()?;
+        self.of_home.subtract(1);
         Some((offset, topic, number))
     }
 
@@ -77,9 +105,9 @@ impl Losses {
     /// A topic loses so many messages, the last of them at `offset`. Each counts as one loss.
     #[inline]
     pub(super) fn add_all(&mut self, topic: u32, before: u64, offset: u64, count: u32) {
-        if let Some(losses) = &mut self.by_offset {
+        if let Some(losses) = &self.by_offset {
             if losses.get(&before).is_some_and(|loss| loss.0 == topic) {
-                let loss = losses.remove(&before);
+                let loss = self.remove(before);
                 if let (Some(earlier), Some(loss)) = (&mut self.earlier, loss) {
                     earlier.insert(before, loss);
                     if earlier.len() > EARLIER_MAX {
@@ -88,7 +116,7 @@ impl Losses {
                 }
             }
             self.last += u64::from(count);
-            losses.insert(offset, (topic, self.last));
+            self.insert(offset, (topic, self.last));
         }
     }
 
@@ -98,10 +126,9 @@ impl Losses {
         if let Some(earlier) = &mut self.earlier {
             earlier.retain(|_, loss| loss.0 != topic);
         }
-        let losses = self.by_offset.as_mut()?;
-        let loss = losses.get(&offset).filter(|loss| loss.0 == topic)?.1;
-        losses.remove(&offset);
-        Some(loss)
+        let losses = self.by_offset.as_ref()?;
+        losses.get(&offset).filter(|loss| loss.0 == topic)?;
+        self.remove(offset).map(|(_, number)| number)
     }
 
     /// The first loss behind this offset: offset, topic, number.
@@ -125,9 +152,7 @@ impl Losses {
 
     /// Restores a remembered loss.
     pub fn restore(&mut self, offset: u64, topic: u32, number: u64) {
-        if let Some(losses) = &mut self.by_offset {
-            losses.insert(offset, (topic, number));
-        }
+        self.insert(offset, (topic, number));
     }
 }
 
@@ -152,6 +177,12 @@ mod tests {
         assert_eq!(losses.forgive(1, 7), None);
         assert_eq!(losses.forgive(1, 9), Some(5));
         assert_eq!((losses.topics(), losses.count()), (1, 5));
+        // The count of the home keeps up with all of that.
+        assert_eq!(losses.of_home.get(), 1);
+        losses.restore(12, 3, 6);
+        assert_eq!((losses.pop(), losses.of_home.get()), (Some((7, 2, 2)), 1));
+        losses.watch_from(6);
+        assert_eq!((losses.topics(), losses.of_home.get()), (0, 0));
     }
 
     #[test]

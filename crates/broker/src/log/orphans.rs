@@ -20,6 +20,7 @@ impl Log {
     pub(super) fn doom(&mut self, chain: u32) {
         self.chains.get_mut(chain).topic = ORPHANED;
         self.orphaned.insert(chain);
+        self.counts.of_home.orphans.add(1);
     }
 
     /// Whether messages of a chain may have expired.

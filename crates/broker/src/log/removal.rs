@@ -237,6 +237,7 @@ impl Log {
             let lost = cause == Cause::Lost;
             if orphaned {
                 self.orphaned.remove(&chain);
+                self.counts.of_home.orphans.subtract(1);
             }
             if orphaned || lost && !row.ended {
                 self.chains.remove(chain);
@@ -298,7 +299,7 @@ pub fn trim(
 fn is_spared(log: &Log, id: u32, all_bytes: usize) -> bool {
     let entry = log.entries.get(id);
     let owner = entry.owner(log.blobs.get(entry.blob));
-    log.counts.of_home.spares(owner, all_bytes)
+    log.counts.of_home.holdings.spares(owner, all_bytes)
 }
 
 /// The search for messages that are not spared begins anew.

@@ -27,7 +27,7 @@ fn log(rules: &[Rule]) -> Log {
     Log::new(
         &Rules::new(&settings.rules),
         SEED,
-        (admission, Holdings::default()),
+        (admission, OfHome::default()),
         Steps::default(),
     )
 }
