@@ -245,14 +245,13 @@ impl Log {
         } else {
             self.entries.get(before).offset
         };
-        let id = self.insert(chain, previous, new);
+        let (id, taken) = self.insert(chain, previous, new);
         if latest {
             self.keys.insert(chain, new.headers.key, id, before);
         }
-        let bytes = taken_by(self.entries.get(id).bytes()) as u32;
         let row = self.chains.get_mut(chain);
         row.count += 1;
-        row.bytes += bytes;
+        row.bytes += taken as u32;
         row.mortal |= new.headers.ttl_s.is_some();
         row.ended = false;
         row.set_newest(id);
@@ -264,8 +263,8 @@ impl Log {
         (chain, is_past)
     }
 
-    /// Adds an entry to the list of its rule, but not yet to its chain.
-    fn insert(&mut self, chain: u32, previous: u64, new: &New<'_>) -> u32 {
+    /// Adds an entry to the list of its rule, but not yet to its chain. Returns it, and the bytes that it takes up.
+    fn insert(&mut self, chain: u32, previous: u64, new: &New<'_>) -> (u32, usize) {
         let end_s = new
             .headers
             .ttl_s
@@ -282,7 +281,7 @@ impl Log {
             0 => 0,
             len => LENGTH_BYTES + len,
         };
-        let id = self.entries.insert(Entry {
+        let entry = Entry {
             offset: new.offset,
             previous,
             time_s: new.time_s,
@@ -296,16 +295,17 @@ impl Log {
             content_type: new.headers.content_type.len() as u8,
             event: new.headers.event.len() as u8,
             form: form_of(new),
-        });
+        };
+        let taken = taken_by(entry.bytes());
+        let id = self.entries.insert(entry);
         let number = self.chains.get(chain).rule;
         self.lists.append(&mut self.entries, number, id);
         if let Some(end_s) = end_s {
             self.mortals.insert((chain, end_s, id));
         }
         self.steps.add_bytes(new.frame.len());
-        let taken = taken_by(self.entries.get(id).bytes());
         self.counts.add(new.owner, taken);
-        id
+        (id, taken)
     }
 }
 

@@ -239,7 +239,7 @@ impl Readings {
 
     /// Whether a page can be read now.
     pub fn may_go_on(&self, lanes: &mut Lanes) -> bool {
-        !self.is_empty() || self.may_go(lanes).contains(&true)
+        !self.is_empty() || self.has_apart() && self.may_go(lanes).contains(&true)
     }
 
     /// Whether some of each kind wait and may be told.

@@ -8,6 +8,7 @@ use super::error::Error;
 use super::property_table::Kind::{Binary, Byte, Four, Pair, Text, Two, Variable};
 use super::property_table::{Property, Property as P};
 use super::read::Reader;
+use crate::topic::has_wildcard;
 
 /// A checked set of properties. 3.1.1 has none: there it is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -162,7 +163,7 @@ fn check_value(property: Property, rest: &mut Reader<'_>) -> Result<(), Error> {
         Variable => rest.variable()?,
         Text => {
             let text = rest.text()?;
-            if property == P::ResponseTopic && has_wildcard(text) {
+            if property == P::ResponseTopic && has_wildcard(text.as_bytes()) {
                 return Err(Error::TopicName);
             }
             text.len() as u32
@@ -196,9 +197,5 @@ fn value_bytes(property: Property, rest: &[u8]) -> usize {
 
 /// Whether text may name a topic (section 4.7): not empty, no wildcard.
 pub(super) fn is_topic_name(text: &str) -> bool {
-    !text.is_empty() && !has_wildcard(text)
-}
-
-fn has_wildcard(text: &str) -> bool {
-    memchr::memchr2(b'+', b'#', text.as_bytes()).is_some()
+    !text.is_empty() && !has_wildcard(text.as_bytes())
 }

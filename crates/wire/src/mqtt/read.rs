@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
     /// UTF-8 Encoded String (section 1.5.4).
     pub fn text(&mut self) -> Result<&'a str, Error> {
         let bytes = self.binary()?;
-        if memchr::memchr(0, bytes).is_some() {
+        if bytes.contains(&0) {
             return Err(Error::Nul);
         }
         core::str::from_utf8(bytes).map_err(|_| Error::NotUtf8)
