@@ -122,6 +122,8 @@ pub struct Filters {
     plus: u32,
     many: u32,
     filters: u32,
+    /// See [`Filters::bytes`], which each turn asks for.
+    bytes: usize,
     shapes: Shapes,
     seed: u64,
     steps: Steps,
@@ -147,6 +149,7 @@ impl Filters {
             plus: NONE,
             many: NONE,
             filters: 0,
+            bytes: 0,
             shapes: Shapes::default(),
             seed,
             steps: steps.clone(),
@@ -167,9 +170,13 @@ impl Filters {
 
     /// Bytes that the rows, their buckets and their texts occupy; and those that were reserved for others before, past some.
     pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn count_bytes(&mut self) {
         let occupied = self.nodes.len() as usize * (size_of::<Node>() + 4) + self.levels.bytes();
         let reserved = self.nodes.bytes() + self.index.bytes() + self.levels.reserved_bytes();
-        occupied.max(reserved.saturating_sub(FREE_MAX))
+        self.bytes = occupied.max(reserved.saturating_sub(FREE_MAX));
     }
 
     /// Bytes that a filter needs in a trie, if it shares no level with another: nodes, buckets and places.
@@ -206,6 +213,7 @@ impl Filters {
         }
         self.nodes.get_mut(at).children |= ENDS;
         self.filters += 1;
+        self.count_bytes();
         Ok(at)
     }
 
@@ -274,6 +282,7 @@ impl Filters {
         while at != NONE && self.nodes.get(at).children == 0 {
             at = self.prune(at);
         }
+        self.count_bytes();
     }
 
     /// Calls `each` with every open filter that matches the topic.

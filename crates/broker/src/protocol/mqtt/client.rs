@@ -20,7 +20,7 @@ use crate::mail::session::SessionId;
 use crate::protocol::encode::frame_from;
 use crate::protocol::front::{Clients, Connections, Context, Meter, Queues, Work};
 use crate::protocol::mqtt::options::{FRAMED, SMALL, V5};
-use crate::protocol::mqtt::state::{Answer, Asked, Mqtt, RESUMED};
+use crate::protocol::mqtt::state::{Answer, Mqtt, RESUMED};
 use crate::store::slab::NONE;
 
 /// Bytes that a packet may have in addition to the largest message: a topic, a content type, properties.
@@ -285,15 +285,15 @@ impl Clients {
         let receive_max = self.ctx.world.settings.mqtt.receive_max as usize;
         mqtt(&self.conns, slot).is_some_and(|mqtt| {
             let pages = mqtt.pages.max(mqtt.grants_behind.len() as u32);
-            mqtt.connecting.is_some() || mqtt.answers.len() > receive_max || pages > PAGES_MAX
-        }) || is_asked_for(&self.conns, slot)
+            let has_many = mqtt.answers.len() > receive_max || pages > PAGES_MAX;
+            mqtt.connecting.is_some() || has_many || mqtt.is_asked_for()
+        })
     }
 }
 
 /// Whether the verdict on the client's credential is awaited.
 pub(super) fn is_asked_for(conns: &Connections, slot: u32) -> bool {
-    let asked = mqtt(conns, slot).and_then(|mqtt| mqtt.asked.as_deref());
-    matches!(asked, Some(Asked::Out))
+    mqtt(conns, slot).is_some_and(Mqtt::is_asked_for)
 }
 
 /// Whether the home has given the session and the client has not been told yet.

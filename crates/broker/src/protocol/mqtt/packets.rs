@@ -280,9 +280,10 @@ impl Front {
     ) -> Result<(), ReasonCode> {
         touch(&mut self.clients, slot);
         // Messages are counted where they are published.
-        let begun =
-            client::mqtt(&self.clients.conns, slot).is_some_and(|mqtt| mqtt.filters_done > 0);
-        let counts = !matches!(packet, Packet::Publish(_)) && !begun;
+        let counts = !matches!(packet, Packet::Publish(_)) && {
+            let mqtt = client::mqtt(&self.clients.conns, slot);
+            mqtt.is_none_or(|mqtt| mqtt.filters_done == 0)
+        };
         self.clients.meter.stats.packets_received += u64::from(counts);
         match packet {
             Packet::Connect(connect) => {

@@ -47,6 +47,16 @@ impl<'a> Fields<'a> {
         origin: u64,
         mut attributes: Vec<u8>,
     ) -> Result<Fields<'a>, (ReasonCode, &'static str)> {
+        attributes.clear();
+        attributes.extend_from_slice(&origin.to_le_bytes());
+        if set.is_empty() {
+            return Ok(Fields {
+                content_type: b"",
+                key: b"",
+                event: b"",
+                attributes,
+            });
+        }
         let invalid = |words| (ReasonCode::PAYLOAD_FORMAT_INVALID, words);
         let user = |name| {
             let mut found = set.user_properties().filter(|(key, _)| *key == name);
@@ -60,8 +70,6 @@ impl<'a> Fields<'a> {
                 "the payload is not the UTF-8 that it is said to be",
             ));
         }
-        attributes.clear();
-        attributes.extend_from_slice(&origin.to_le_bytes());
         let mut names = set.user_properties().map(|(name, _)| name);
         let mut count = 0;
         for (property, item) in set.iter() {

@@ -332,6 +332,11 @@ impl Shared {
 }
 
 impl Mqtt {
+    /// Whether the verdict on the client's credential is awaited.
+    pub fn is_asked_for(&self) -> bool {
+        matches!(self.asked.as_deref(), Some(Asked::Out))
+    }
+
     /// Whether none of this state is needed any more.
     pub fn is_idle(&self) -> bool {
         self.expiry_s == 0
