@@ -48,7 +48,11 @@ impl Home {
     /// These are the lives of the logs: they go on where the last one begins.
     pub(crate) fn follow_lives(&mut self, lives: Arc<Lives>) {
         self.logs.follow_lives(lives);
-        // The first turn begins here: none of what was read came in that turn.
+        self.end_first_turn();
+    }
+
+    /// The first turn begins here: none of what was read came in that turn.
+    fn end_first_turn(&mut self) {
         self.topics.idle_topics.came = 0;
     }
 
@@ -60,6 +64,7 @@ impl Home {
                 partition.forgotten.note(rule, partition.sequence, 0);
             }
         }
+        self.end_first_turn();
     }
 
     /// The log of the partition at this place may have lost anything before its end: a new epoch begins, behind all offsets that were given. Messages
@@ -183,9 +188,9 @@ impl Home {
         context: &mut HomeContext<'_>,
     ) -> Outcome {
         context.now = self.logs.partitions[at].moment(context.now);
-        self.topics.idle_topics.came += 1;
         match fact {
             Fact::Publish(message) => {
+                self.topics.idle_topics.came += 1;
                 let info = self.publish(message, (found.row, at), offset, context);
                 self.retries
                     .keep_answer(&self.logs, found.key, message.name, &info);

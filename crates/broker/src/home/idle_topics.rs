@@ -18,7 +18,7 @@ pub(super) struct IdleTopics {
     pub due: bool,
     /// The rule with which it goes on.
     rule: u8,
-    /// Facts that were applied in this turn.
+    /// Messages that were published in this turn.
     pub came: usize,
 }
 
