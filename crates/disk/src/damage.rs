@@ -13,6 +13,8 @@ pub enum DamageKind {
     Missing,
     /// A group follows another one than the one that stands before it.
     Chain,
+    /// The log ends here, and had come further.
+    End,
 }
 
 /// A place where batches were lost.
@@ -35,6 +37,7 @@ impl fmt::Display for Damage {
             DamageKind::Header => "has a damaged header",
             DamageKind::Missing => "comes after segments that are missing",
             DamageKind::Chain => "does not follow what stands before it",
+            DamageKind::End => "is where the log ends now, and it was longer: its end is lost",
         };
         let Damage {
             segment, offset, ..

@@ -209,7 +209,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
             // Clients that were told of a full disk send nothing more, so the engine looks for room without a request.
             let is_prepared = log.is_prepared() && full_since.is_none();
             let Some(Work { wishes, group }) = self.next(log.group_bytes(), is_prepared) else {
-                return Ok(());
+                return log.mark_end();
             };
             if let Some(wishes) = wishes {
                 carry_out(&mut log, wishes)?;
@@ -229,7 +229,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
                     }
                     match self.wish_within(RETRY) {
                         // Nobody is answered: the batches are as if they had never come.
-                        Woken::Ends => return Ok(()),
+                        Woken::Ends => return log.mark_end(),
                         Woken::Wished(wishes) => carry_out(&mut log, wishes)?,
                         Woken::InTime => {}
                     }

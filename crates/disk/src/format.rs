@@ -203,11 +203,11 @@ pub(crate) fn occupied(batches: usize) -> u64 {
     (GROUP_HEADER as u64 + batches as u64).next_multiple_of(ALIGNMENT)
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-fn long(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn long(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 

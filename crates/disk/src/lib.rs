@@ -18,6 +18,7 @@ mod directory;
 mod engine;
 mod format;
 mod log;
+mod mark;
 pub mod planted;
 mod reader;
 mod scan;

@@ -8,16 +8,18 @@ mod files;
 use std::collections::VecDeque;
 use std::io;
 
+use crate::damage::{Damage, DamageKind};
 use crate::format::{
     BATCH_HEADER, DATA_BEGIN, GROUP_HEADER, Group, Identity, SegmentHeader, occupied,
 };
+use crate::mark::{self, MarkFile};
 use crate::planted::{self, Fault};
 use crate::scan::{
     Found, Recovered, ScanEnd, ScanError, is_spare, number_of, scan_to_end, segment_name,
 };
 use crate::storage::{File, Storage};
-use files::Files;
 pub use files::{CommitError, Options};
+use files::{Files, is_want_of_room};
 
 /// Bytes of a group at most, but for a single batch that is longer: some milliseconds of a disk.
 const GROUP_BYTES_MAX: u64 = 8 << 20;
@@ -79,6 +81,8 @@ pub struct Log<S: Storage> {
     /// The number of the last segment.
     segments: u64,
     tail: Tail,
+    /// Where the end is marked; none where there was no room for the file.
+    mark: Option<MarkFile<S::File>>,
     /// The group at hand.
     group: Vec<u8>,
     /// A write or a sync has failed.
@@ -100,6 +104,9 @@ impl<S: Storage> Log<S> {
     ) -> Result<(Log<S>, Recovered), ScanError> {
         let first = (!planted::is(Fault::Returned)).then_some(options.first_segment);
         let (found, end) = scan_to_end(&storage, (first, None), each)?;
+        // A lost end is told until the log has a new one.
+        let is_lost = |damage: &Damage| damage.kind == DamageKind::End;
+        let end_is_whole = !found.damages.iter().any(is_lost);
         let failed = |name: &str, error| ScanError::Io(name.to_string(), error);
         let mut log = Log {
             files: Files {
@@ -119,6 +126,7 @@ impl<S: Storage> Log<S> {
                 batches: 0,
                 crc: 0,
             },
+            mark: None,
             group: Vec::new(),
             failed: false,
         };
@@ -146,9 +154,32 @@ impl<S: Storage> Log<S> {
         if let Some(end) = end {
             log.go_on(end)?;
         }
+        if end_is_whole {
+            let marked = log.mark_end();
+            marked.map_err(|error| failed(mark::NAME, error))?;
+        }
         // Room is looked for again by the first commit.
         let _ = log.files.prepare();
         Ok((log, found))
+    }
+
+    /// Marks the end, so that a later start sees if the log has become shorter. Everything in it is synced.
+    ///
+    /// # Errors
+    /// Those of the disk. They are final.
+    pub(crate) fn mark_end(&mut self) -> io::Result<()> {
+        if self.mark.is_none() {
+            self.mark = match MarkFile::open(&self.files.storage) {
+                Ok(file) => Some(file),
+                Err(error) if is_want_of_room(&error) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+        }
+        let End { segment, group } = self.end();
+        let log = self.identity.log;
+        self.mark
+            .as_mut()
+            .map_or(Ok(()), |mark| mark.write(log, segment, group))
     }
 
     /// Goes on behind the last group of the last segment. The bytes that were read may be in the kernel's memory only, if the process before was killed
@@ -231,7 +262,7 @@ impl<S: Storage> Log<S> {
             self.sealed.pop_front();
             self.files.bytes -= bytes;
         }
-        Ok(())
+        self.mark_end()
     }
 
     /// Bytes of groups that can be committed for certain, even if other programs fill the disk.
@@ -344,11 +375,12 @@ impl<S: Storage> Log<S> {
         let written = file.write_at(&header.encode(), 0);
         let synced = written.and_then(|()| file.sync());
         let named = synced.and_then(|()| self.files.storage.rename(&name, &segment_name(number)));
-        if let Err(error) = named.and_then(|()| self.files.storage.sync_names()) {
+        let named = named.and_then(|()| self.files.storage.sync_names());
+        self.segments = number;
+        if let Err(error) = named.and_then(|()| self.mark_end()) {
             self.failed = true;
             return Err(CommitError::Failed(error));
         }
-        self.segments = number;
         let before = self.segment.replace(Segment {
             file,
             header,

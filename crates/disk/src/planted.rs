@@ -18,6 +18,8 @@ pub enum Fault {
     Recycled,
     /// A removed segment that comes back counts.
     Returned,
+    /// The mark of the log's end is not read, nor the length of its last segment: a lost end goes unnoticed.
+    LostEnd,
 }
 
 /// The one that is switched on; 0: none.

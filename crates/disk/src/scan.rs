@@ -3,6 +3,9 @@
 //! A group that does not verify is one of two things. At the end of the log it is *torn*: the power went while it was written, so
 //! nobody was answered, and it is cut. Anywhere else it is *damage*: a later group stands in the log, and was written only after
 //! this one was synced. Damage is reported with the batches, in its place, and the scan goes on behind it.
+//!
+//! The end itself can be lost: the newest segment was deleted, or cut. Its length (a segment has all of its bytes from the beginning) and the
+//! [mark](crate::mark) show that, and it is damage too.
 
 use std::io;
 
@@ -11,6 +14,7 @@ use crate::format::{
     ALIGNMENT, BATCH_HEADER, DATA_BEGIN, GROUP_HEADER, Group, Identity, NoSegment, PREVIOUS_CRC,
     Salts, SegmentHeader, VERSION,
 };
+use crate::mark::{self, Mark};
 use crate::planted::{self, Fault};
 use crate::storage::{Entry, File, Storage};
 
@@ -132,6 +136,8 @@ pub enum ScanError {
 pub(crate) struct ScanEnd {
     /// The last segment; none where its header is damaged.
     pub header: Option<SegmentHeader>,
+    /// Whether its file is shorter than it was made.
+    pub is_cut: bool,
     /// Its number.
     pub segment: u64,
     /// The offset of its last group, and the one behind that; the beginning and the end of the header where it has none.
@@ -185,6 +191,11 @@ pub(crate) fn scan_to_end<S: Storage>(
 ) -> Result<(Recovered, Option<ScanEnd>), ScanError> {
     let mut scan = Scan::new(each);
     let follower = last.and_then(|last| last.checked_add(1));
+    // Before the segments are listed: a server that runs may begin one meanwhile.
+    let mark = match last {
+        None => Mark::read(storage).map_err(|error| ScanError::Io(mark::NAME.into(), error))?,
+        Some(_) => None,
+    };
     let segments = scan.segments(storage, (first, last))?;
     let mut headers = Vec::with_capacity(segments.len());
     for number in segments.iter().copied().chain(follower) {
@@ -219,6 +230,7 @@ pub(crate) fn scan_to_end<S: Storage>(
         }
         end = Some(ScanEnd {
             header,
+            is_cut: header.is_some_and(|header| (bytes.len() as u64) < header.bytes),
             segment: number,
             last: scan.last,
             offset,
@@ -226,6 +238,9 @@ pub(crate) fn scan_to_end<S: Storage>(
             batches: scan.batches_or_more(),
             crc: scan.crc,
         });
+    }
+    if last.is_none() {
+        scan.check_end(mark, &mut end);
     }
     scan.report(None);
     scan.found.last_group = end.map_or(0, |end| end.next_group - 1);
@@ -287,7 +302,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
                 Some(number) if last.is_some_and(|last| number > last) => {}
                 Some(_) if !is_file => return Err(ScanError::NoFile(name)),
                 Some(number) => numbers.push(number),
-                None if is_file && is_spare(&name) => {}
+                None if is_file && (is_spare(&name) || name == mark::NAME) => {}
                 None => self.found.foreign.push(name),
             }
         }
@@ -390,6 +405,26 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
             segment: header.number,
             offset,
         });
+    }
+
+    /// The log had come further than to this end, by its last segment's length or by the mark: that is damage, and the log goes on in a new segment.
+    fn check_end(&mut self, mark: Option<Mark>, end: &mut Option<ScanEnd>) {
+        if planted::is(Fault::LostEnd) {
+            return;
+        }
+        let of_this_log = |mark: &Mark| self.found.identity.is_none_or(|it| it.log == mark.log);
+        let (segment, group) = end.map_or((0, 0), |end| (end.segment, end.next_group - 1));
+        let is_lost = |mark: Mark| mark.segment > segment || mark.group > group;
+        let is_cut = end.is_some_and(|end| end.is_cut);
+        if is_cut || mark.filter(of_this_log).is_some_and(is_lost) {
+            let offset = end.map_or(0, |end| end.offset);
+            self.damage(DamageKind::End, segment, offset);
+            self.found.torn = None;
+        }
+        if let Some(end) = end.as_mut().filter(|_| self.loss.is_some()) {
+            end.header = None;
+            end.batches = self.batches_or_more();
+        }
     }
 
     /// A segment ends at this offset, and another one comes: no group between the two may be missing.

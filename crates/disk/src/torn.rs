@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::rc::Rc;
 
+use crate::mark;
 use crate::storage::{Entry, File, Storage};
 
 /// The unit that a disk writes as a whole.
@@ -117,11 +118,12 @@ impl Disk {
         self.0.borrow_mut().room = bytes;
     }
 
-    /// Bytes of all files.
+    /// Bytes of all files but the mark of the log's end.
     pub fn bytes(&self) -> u64 {
         let inner = self.0.borrow();
-        let all = inner.names.values();
-        all.map(|content| content.borrow().now.len() as u64).sum()
+        let all = inner.names.iter().filter(|(name, _)| *name != mark::NAME);
+        all.map(|(_, content)| content.borrow().now.len() as u64)
+            .sum()
     }
 
     /// The process was killed: the bytes that it had written are still in the kernel's memory.

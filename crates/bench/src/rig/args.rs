@@ -117,6 +117,9 @@ pub struct RunArgs {
     /// Power cuts, for crash: these need root, loop devices and ext4
     #[arg(long, default_value_t = 0)]
     pub power_cuts: u32,
+    /// Kills after which the newest segment of the log is deleted, for crash
+    #[arg(long, default_value_t = 0)]
+    pub lost_ends: u32,
     /// Connects a second [default: as fast as it goes]
     #[arg(long, value_name = "PER_SECOND")]
     pub connect_rate: Option<f64>,

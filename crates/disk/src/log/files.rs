@@ -113,7 +113,7 @@ impl<S: Storage> Files<S> {
     }
 }
 
-fn is_want_of_room(error: &io::Error) -> bool {
+pub fn is_want_of_room(error: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded)
 }

@@ -2,7 +2,7 @@
 //! comes back that was not written. Each fault that is planted in the disk is found.
 
 use crore_disk::torn::{Disk, Fault, Rng};
-use crore_disk::{CommitError, Found, Identity, Log, Options, Reader, scan};
+use crore_disk::{CommitError, DamageKind, Found, Identity, Log, Options, Reader, scan};
 
 const IDENTITY: Identity = Identity { log: 7, seed: 8 };
 /// Small segments, so that a run has many.
@@ -11,6 +11,9 @@ const OPTIONS: Options = Options {
     bytes_max: u64::MAX,
     first_segment: 1,
 };
+
+/// Bytes of the mark's file as it is made.
+const MARK_BYTES: u64 = 8192;
 
 /// Batches as a number and bytes that follow from it.
 fn batch(number: u32, rng: &mut Rng) -> Vec<u8> {
@@ -354,10 +357,113 @@ fn a_missing_or_empty_segment_is_told() {
     }
 }
 
+/// The numbers of the batches that are found, and the places where others are lost.
+fn found_in(disk: &Disk) -> (Vec<u32>, Vec<(DamageKind, u64, u64)>) {
+    let (mut found, mut losses) = (Vec::new(), 0);
+    let opened = Log::open(
+        disk.clone(),
+        OPTIONS,
+        IDENTITY,
+        read(&mut found, &mut losses),
+    );
+    let (_, recovered) = opened.expect("a lost end is no reason to refuse");
+    let damages = recovered.damages.iter();
+    let places = damages.map(|it| (it.kind, it.segment, it.offset)).collect();
+    assert_eq!(losses, recovered.damages.len());
+    (found, places)
+}
+
+/// 60 groups are three segments of 18 groups and one of 6.
+#[test]
+fn lost_newest_segments_are_told() {
+    for left in (0..4).rev() {
+        let disk = filled(60);
+        for number in left + 1..=4 {
+            let name = format!("segment-{number:010}.log");
+            crore_disk::Storage::remove(&disk, &name).expect("it is there");
+        }
+        let (found, losses) = found_in(&disk);
+        assert!(found.iter().copied().eq(0..18 * left));
+        let offset = if left == 0 { 0 } else { 4096 + 18 * 336 };
+        let lost = (DamageKind::End, u64::from(left), offset);
+        assert_eq!(losses, [lost], "{left} are left");
+        // Nothing was written since.
+        assert_eq!(
+            found_in(&disk).1,
+            [lost],
+            "it is told until the log goes on"
+        );
+    }
+}
+
+#[test]
+fn a_cut_newest_segment_is_told_wherever_it_is_cut() {
+    for bytes in (0..4096 + 6100).step_by(251) {
+        let disk = filled(60);
+        disk.truncate("segment-0000000004.log", bytes);
+        let whole = (bytes.saturating_sub(4096) / 336).min(6) as u32;
+        let (found, losses) = found_in(&disk);
+        assert!(found.iter().copied().eq(0..54 + whole), "{bytes} bytes");
+        let lost = match bytes < 64 {
+            true => (DamageKind::Header, 4, 0),
+            false => (DamageKind::End, 4, 4096 + u64::from(whole) * 336),
+        };
+        assert_eq!(losses, [lost], "{bytes} bytes");
+    }
+}
+
+/// As from a file system that went back to an earlier moment.
+#[test]
+fn groups_of_before_the_last_start_are_missed() {
+    let disk = filled(60);
+    drop(found_in(&disk));
+    for at in 0..32 {
+        assert!(disk.damage("segment-0000000004.log", 4096 + 5 * 336 + at));
+    }
+    let (found, losses) = found_in(&disk);
+    assert!(found.into_iter().eq(0..59));
+    assert_eq!(losses, [(DamageKind::End, 4, 4096 + 5 * 336)]);
+}
+
+#[test]
+fn a_lost_end_is_told_no_more_once_the_log_has_a_new_one() {
+    let disk = filled(60);
+    crore_disk::Storage::remove(&disk, "segment-0000000004.log").expect("it is there");
+    let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, |_| ());
+    let (mut log, _) = opened.expect("a log");
+    let before = log.end().segment;
+    log.commit([&60u32.to_le_bytes()[..]])
+        .expect("there is room");
+    assert_eq!(log.end().segment, before + 1, "never behind a lost end");
+    drop(log);
+    let (found, losses) = found_in(&disk);
+    assert!(found.into_iter().eq((0..54).chain([60])));
+    assert_eq!(losses, []);
+}
+
+/// Another log's, or a damaged one.
+#[test]
+fn a_mark_that_is_none_of_the_log_proves_nothing() {
+    let (disk, other) = (filled(17), Disk::new(1, Fault::None));
+    let opened = Log::open(other.clone(), OPTIONS, Identity { log: 9, seed: 8 }, |_| ());
+    let (mut log, _) = opened.expect("an empty disk");
+    while log.end().segment < 3 {
+        log.commit([&[0; 300][..]]).expect("there is room");
+    }
+    disk.copy_from(&other, "end");
+    assert_eq!(found_in(&disk).1, []);
+    let disk = filled(60);
+    crore_disk::Storage::remove(&disk, "segment-0000000004.log").expect("it is there");
+    for place in [0, 4096] {
+        assert!(disk.damage("end", place));
+    }
+    assert_eq!(found_in(&disk).1, []);
+}
+
 #[test]
 fn a_full_disk_loses_nothing_and_goes_on_when_there_is_room() {
     let disk = Disk::new(1, Fault::None);
-    disk.set_room(4 * OPTIONS.segment_bytes as usize);
+    disk.set_room((4 * OPTIONS.segment_bytes + MARK_BYTES) as usize);
     let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, |_| ());
     let (mut log, _) = opened.expect("an empty disk");
     let mut number: u32 = 0;

@@ -245,6 +245,31 @@ fn a_torn_end_is_told_and_is_no_damage() {
 }
 
 #[test]
+fn a_log_that_was_longer_is_damaged() {
+    let state = State::new();
+    let server = Server::with(&state.settings());
+    publish(&server, "a", "kept");
+    publish(&server, "a", "cut: needle");
+    server.kill();
+    assert_eq!(log("verify", &state.0, &[]).status.code(), Some(0));
+    let at = find(&state, b"needle");
+    let whole = std::fs::read(segment(&state)).expect("the segment");
+    std::fs::write(segment(&state), &whole[..at]).expect("the segment");
+    let cut = log("verify", &state.0, &[]);
+    std::fs::remove_file(segment(&state)).expect("the segment");
+    let deleted = log("verify", &state.0, &[]);
+    for (output, number) in [(cut, 1), (deleted, 0)] {
+        assert_eq!(output.status.code(), Some(1));
+        let told = text(&output.stdout);
+        let damage = format!("damage: segment {number} of the log is where the log ends now");
+        assert!(
+            told.contains(&damage) && told.contains("damaged: "),
+            "{told}"
+        );
+    }
+}
+
+#[test]
 fn damage_in_the_base_and_a_log_that_ends_before_it_are_found() {
     let state = left();
     Server::with(&state.settings()).stop();

@@ -2,7 +2,7 @@
 //!
 //! Root may read everything: where a test is about permissions and root runs it, the server runs as nobody.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -83,6 +83,13 @@ pub fn numbers(server: &Server, topic: &str, last: usize) -> Vec<usize> {
 fn first_position(server: &Server, topic: &str) -> String {
     let mut stream = Stream::open(server, &format!("/sub/{topic}?since=oldest"), &[]);
     stream.event().expect("an event").id
+}
+
+/// The position of the last of so many messages.
+fn last_position(server: &Server, topic: &str, count: usize) -> String {
+    let mut stream = Stream::open(server, &format!("/sub/{topic}?since=oldest"), &[]);
+    let positions = (0..count).map(|_| stream.event().expect("an event").id);
+    positions.last().expect("a message")
 }
 
 fn first_behind(server: &Server, topic: &str, position: &str) -> String {
@@ -183,6 +190,7 @@ fn files_without_permission_are_refused_by_name_and_left_alone() {
         &document,
         &base.join("home-1.state"),
         &log.join("lock"),
+        &log.join("end"),
         &state.0.join("lock"),
     ] {
         set_mode(path, 0o666);
@@ -192,6 +200,7 @@ fn files_without_permission_are_refused_by_name_and_left_alone() {
         (&log, 0o777, "ermission denied"),
         (&base, 0o777, "ermission denied"),
         (&segment, 0o666, "ermission denied"),
+        (&log.join("end"), 0o666, "ermission denied"),
         (&document, 0o666, "ermission denied"),
     ];
     for (path, good, why) in all {
@@ -338,6 +347,42 @@ fn empty_segment_at_the_end_is_told_as_a_gap_and_the_log_goes_on() {
     let server = Server::with(&settings(&state, BYTES_MAX));
     let found = numbers(&server, "a", 99);
     assert!(found.len() > count / 2 && found.is_sorted(), "{found:?}");
+}
+
+#[test]
+fn lost_newest_segment_is_told_as_a_gap_and_its_offsets_are_told_apart() {
+    for is_deleted in [true, false] {
+        let state = State::new();
+        let (seen, count) = several_segments(&state);
+        let server = Server::with(&settings(&state, BYTES_MAX));
+        let newest = last_position(&server, "a", count);
+        server.kill();
+        let all = segments(&state);
+        let last = all.last().expect("a segment");
+        match is_deleted {
+            true => fs::remove_file(last).expect("the segment"),
+            // Before its first group.
+            false => OpenOptions::new()
+                .write(true)
+                .open(last)
+                .and_then(|file| file.set_len(4096))
+                .expect("the segment"),
+        }
+        let server = Server::with(&settings(&state, BYTES_MAX));
+        server.await_log("it was longer: its end is lost");
+        for n in 0..count {
+            publish(&server, "a", (100 + n).to_string());
+        }
+        for position in [&seen, &newest] {
+            assert_eq!(first_behind(&server, "a", position), GAP_EVENT);
+        }
+        server.kill();
+        // Told once, since the base has what was left.
+        let server = Server::with(&settings(&state, BYTES_MAX));
+        assert!(!server.log().contains("it was longer"), "{}", server.log());
+        let found = numbers(&server, "a", 100 + count - 1);
+        assert!(found.is_sorted() && found.len() > count, "{found:?}");
+    }
 }
 
 #[test]

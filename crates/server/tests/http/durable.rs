@@ -40,7 +40,9 @@ fn answered_messages_positions_and_keys_survive_crash_after_crash() {
     let mut server = Server::with(&state.settings());
     publish(&server, "a", "seen");
     let seen = first_position(&server, "a");
+    let subscriber = Stream::open(&server, "/sub/keyed", &[]);
     let first = Conn::open(&server).request("POST", "/pub/keyed", &KEY, b"once");
+    drop(subscriber);
     let mut all = Vec::new();
     for (round, shards) in [2, 1, 3].into_iter().enumerate() {
         for n in 0..3 {
@@ -56,6 +58,9 @@ fn answered_messages_positions_and_keys_survive_crash_after_crash() {
         assert_eq!(replayed.as_deref(), Some("true"), "round {round}");
         let position = |it: &Response| it.text().lines().last().map(str::to_string);
         assert_eq!(position(&again), position(&first));
+        // Who was subscribed stands in no log.
+        assert_eq!((first.status, again.status), (201, 202));
+        assert!(again.text().contains("active subscribers: 0"));
     }
     server.stop();
     let server = Server::with(&state.settings());

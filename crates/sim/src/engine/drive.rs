@@ -7,7 +7,9 @@ use std::sync::Arc;
 use crore_broker::batch::Header;
 use crore_broker::{Batch, Committed, PartitionId};
 use crore_disk::torn::{Disk, Fault};
-use crore_disk::{CommitError, Damage, DamageKind, End, Found, Identity, Log, Options, scan};
+use crore_disk::{
+    CommitError, Damage, DamageKind, End, Found, Identity, Log, Options, Place, Storage as _, scan,
+};
 
 use crate::rng::Rng;
 use crate::truth::Violation;
@@ -17,7 +19,7 @@ type Bytes = Arc<[u8]>;
 
 const IDENTITY: Identity = Identity { log: 7, seed: 8 };
 /// Calls of a commit that begins a segment, and some more: a crash meets each of them.
-const CALLS: usize = 8;
+const CALLS: usize = 10;
 
 /// A batch in the log, and the number of its group.
 type Stored = (u64, Arc<[u8]>);
@@ -39,8 +41,26 @@ pub struct Drive {
     torn: Vec<Arc<[u8]>>,
     /// The base contains all up to here.
     end: End,
-    /// The group that the disk has harmed since.
-    harmed: Option<u64>,
+    /// The groups that the disk has harmed since.
+    harmed: Option<Harm>,
+}
+
+/// How the disk harms groups that were synced.
+#[derive(Clone, Copy)]
+enum Harm {
+    /// A byte of this group changes.
+    Group(u64),
+    /// The newest segment is deleted or cut: this group and those behind it are gone.
+    End(u64),
+}
+
+impl Harm {
+    fn takes(self, group: u64) -> bool {
+        match self {
+            Harm::Group(harmed) => group == harmed,
+            Harm::End(first) => group >= first,
+        }
+    }
 }
 
 /// The state that a new process finds.
@@ -166,28 +186,44 @@ impl Drive {
         self.log = None;
     }
 
-    /// The disk changes a byte of a group behind the base that is not the last one.
+    /// The disk changes a byte of a group behind the base that is not the last one, or loses the end of the log.
     pub fn harm(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let mut places = Vec::new();
-        let contained = self.end.group;
-        let from = (Some(self.end.segment.max(1)), None);
-        let found = scan(&self.disk, from, |it| match it {
+        let (contained, base) = (self.end.group, self.end.segment.max(1));
+        let found = scan(&self.disk, (Some(base), None), |it| match it {
             Found::Batch(place, batch) if place.group > contained => {
                 places.push((place, batch.len()));
             }
             _ => {}
         });
         let last = found.map_err(|error| error.to_string())?.last_group;
-        places.retain(|(place, _)| place.group < last);
-        if !places.is_empty() {
-            let (place, len) = places[rng.below(places.len())];
-            let name = format!("segment-{:010}.log", place.segment);
-            assert!(
-                self.disk
-                    .damage(&name, place.batch as usize + rng.below(4 + len))
-            );
-            self.harmed = Some(place.group);
+        if places.is_empty() {
+            return Ok(());
         }
+        let (place, len) = places[rng.below(places.len())];
+        let newest = places.last().map_or(0, |(place, _)| place.segment);
+        let of_newest = |(it, _): &&(Place, usize)| it.segment == newest;
+        let first = places.iter().find(of_newest).map_or(0, |it| it.0.group);
+        let name = format!("segment-{:010}.log", place.segment);
+        self.harmed = match rng.below(3) {
+            // An end before the base is told of all partitions, which the server does and a drive does not.
+            0 if newest == place.segment && newest > base => {
+                let removed = self.disk.remove(&name);
+                let removed = removed.and_then(|()| self.disk.sync_names());
+                removed.map_err(|error| error.to_string())?;
+                Some(Harm::End(first))
+            }
+            1 if newest == place.segment => {
+                self.disk.truncate(&name, place.batch as usize);
+                Some(Harm::End(place.group))
+            }
+            _ if place.group < last => {
+                let at = place.batch as usize + rng.below(4 + len);
+                assert!(self.disk.damage(&name, at));
+                Some(Harm::Group(place.group))
+            }
+            _ => None,
+        };
         Ok(())
     }
 
@@ -209,12 +245,12 @@ impl Drive {
             Found::Damage(it) => damage = Some((found.len(), it.batches)),
         })?;
         let harmed = self.harmed.take();
+        let must_be_told = harmed.is_some();
         let (harmed, known): (Vec<Stored>, _) = std::mem::take(&mut self.synced)
             .into_iter()
-            .partition(|(group, _)| Some(*group) == harmed);
+            .partition(|(group, _)| harmed.is_some_and(|it| it.takes(*group)));
         let told = damage.and_then(|(_, count)| count);
-        if damage.is_some() == harmed.is_empty() || told.is_some_and(|it| it != harmed.len() as u64)
-        {
+        if damage.is_some() != must_be_told || told.is_some_and(|it| it != harmed.len() as u64) {
             let count = harmed.len();
             return Err(format!(
                 "{count} batches are harmed, and {damage:?} is told"
@@ -322,8 +358,12 @@ impl Drive {
         let opened = Log::open(self.disk.clone(), options, IDENTITY, each);
         let (log, found) = opened.map_err(|error| error.to_string())?;
         self.log = Some(log);
-        let is_told = |damage: &Damage| self.harmed.is_none() || damage.kind != DamageKind::Bytes;
-        match found.damages.iter().find(|it| is_told(it)) {
+        let expected = self.harmed.map(|harm| match harm {
+            Harm::Group(_) => DamageKind::Bytes,
+            Harm::End(_) => DamageKind::End,
+        });
+        let is_other = |damage: &&Damage| Some(damage.kind) != expected;
+        match found.damages.iter().find(is_other) {
             Some(damage) => Err(format!("{damage:?} is told, and there is none")),
             None => Ok(()),
         }

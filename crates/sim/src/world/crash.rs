@@ -215,6 +215,9 @@ impl World {
             let header = Header::read(batch).map_err(|why| why.to_string())?;
             continuity.batch(header.partition, header.writer, header.number);
         }
+        if at == start.batches.len() {
+            continuity.damage(count);
+        }
         let touched = continuity.touched(before);
         let placement = self.shared.placement();
         for lost in &start.lost {

@@ -150,6 +150,23 @@ impl Changer {
         Ok(())
     }
 
+    /// Deletes all topics, since nobody knows what a log without its end has left of them.
+    pub fn start_over(&mut self, address: SocketAddr, faults: &mut Faults) {
+        self.pending = None;
+        self.topics.fill(Topic::default());
+        for index in 0..CHANGED {
+            let request = request(index, &Change::Delete);
+            let deleted =
+                Link::open(address, PATIENCE).and_then(|mut link| link.ask(request.as_bytes()));
+            match deleted {
+                Ok((200 | 404, _)) => {}
+                other => faults.add(Fault::Protocol, || {
+                    format!("a delete was answered {other:?}")
+                }),
+            }
+        }
+    }
+
     /// Compares all topics with their expected state, and goes on from the state that they have.
     pub fn compare(&mut self, address: SocketAddr, faults: &mut Faults) {
         for why in self.wrong.drain(..) {

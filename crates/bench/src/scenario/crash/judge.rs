@@ -34,7 +34,7 @@ pub enum Fault {
     Skipped,
     /// A subscriber got a message again, or out of order.
     SeenAgain,
-    /// A subscriber was told that messages are lost.
+    /// A subscriber was told that messages are lost, and none are; or it was not told although they are.
     Gap,
     /// A position names another life of the log than that of its message, or a life comes back that had ended.
     Epoch,
@@ -67,7 +67,7 @@ impl Faults {
 
 /// The log of one topic, as it was read.
 #[derive(Default)]
-struct Log {
+pub struct Log {
     /// The epochs of its messages, in the order in which they began.
     epochs: Vec<u32>,
     /// Position and number of each message.
@@ -90,13 +90,41 @@ enum Next {
 }
 
 /// How far a subscriber has come in each topic.
-pub struct Track(Vec<Next>);
+pub struct Track {
+    next: Vec<Next>,
+    /// The log has lost its end since it came so far: the next that it hears must be a gap.
+    must_hear_gap: bool,
+}
 
 impl Track {
     /// A subscriber that begins with the oldest message, or with any.
     pub fn new(oldest: bool) -> Track {
         let next = if oldest { Next::At(0) } else { Next::Any };
-        Track(vec![next; TOPICS as usize])
+        Track {
+            next: vec![next; TOPICS as usize],
+            must_hear_gap: false,
+        }
+    }
+
+    /// The log has lost its end. A subscriber with a position is to be told.
+    pub fn lost_end(&mut self, has_position: bool) {
+        if has_position {
+            self.next.fill(Next::Any);
+            self.must_hear_gap = true;
+        }
+    }
+
+    /// Whether this note is that of a gap which was due; a fault if another one comes first.
+    fn hears_gap(&mut self, who: &str, seen: Seen, faults: &mut Faults) -> bool {
+        let was_due = std::mem::take(&mut self.must_hear_gap);
+        match seen {
+            Seen::Gap => was_due,
+            Seen::Message { .. } if was_due => {
+                faults.add(Fault::Gap, || format!("{who} was told none"));
+                false
+            }
+            Seen::Anew | Seen::Message { .. } => false,
+        }
     }
 }
 
@@ -113,6 +141,43 @@ impl Judge {
         Judge {
             logs: (0..TOPICS).map(|_| Log::default()).collect(),
             faults: Faults::default(),
+        }
+    }
+
+    /// Forgets the logs, which are read anew, and returns them.
+    pub fn begin_anew(&mut self) -> Vec<Log> {
+        std::mem::replace(&mut self.logs, Judge::new().logs)
+    }
+
+    /// How many messages of these logs are lost with the end: what is left of each is its beginning.
+    pub fn lost_since(&mut self, before: &[Log]) -> u64 {
+        let mut lost = 0;
+        for ((topic, now), before) in (0..).zip(&self.logs).zip(before) {
+            let numbers = |log: &Log| log.entries.iter().map(|(_, number)| *number).collect();
+            let (now, before): (Vec<u32>, Vec<u32>) = (numbers(now), numbers(before));
+            let left = now.len().min(before.len());
+            if now[..left] != before[..left] {
+                let name = message::name(topic);
+                self.faults.add(Fault::Changed, || {
+                    format!("{name}: its first {left} messages are others than before")
+                });
+            }
+            lost += (before.len() - left) as u64;
+        }
+        lost
+    }
+
+    /// Whether the message of this answer is in its log.
+    pub fn has(&self, answer: &Answer) -> bool {
+        let log = &self.logs[answer.message.topic as usize];
+        log.indices.contains_key(&answer.message.number)
+    }
+
+    /// Takes a note of a subscriber from before the log lost its end: what it saw may be lost.
+    pub fn saw_before_loss(&mut self, who: &str, track: &mut Track, seen: Seen) {
+        let was_due = track.hears_gap(who, seen, &mut self.faults);
+        if seen == Seen::Gap && !was_due {
+            self.faults.add(Fault::Gap, || who.to_string());
         }
     }
 
@@ -221,8 +286,11 @@ impl Judge {
 
     /// Takes a note of a subscriber from before the last start.
     pub fn saw(&mut self, who: &str, track: &mut Track, seen: Seen) {
+        if track.hears_gap(who, seen, &mut self.faults) {
+            return;
+        }
         let (topic, number, place) = match seen {
-            Seen::Anew => return track.0.fill(Next::Any),
+            Seen::Anew => return track.next.fill(Next::Any),
             Seen::Gap => return self.faults.add(Fault::Gap, || who.to_string()),
             Seen::Message {
                 topic,
@@ -235,7 +303,7 @@ impl Judge {
         let Some(index) = log.indices.get(&number).copied() else {
             return faults.add(Fault::SeenIsLost, name);
         };
-        let next = std::mem::replace(&mut track.0[topic as usize], Next::At(index + 1));
+        let next = std::mem::replace(&mut track.next[topic as usize], Next::At(index + 1));
         check_place(log.entries[index].0, place, faults, name);
         match next {
             Next::At(at) if index > at => {
@@ -254,7 +322,7 @@ impl Judge {
 
     /// Messages of this topic that a subscriber has yet to get.
     pub fn left(&self, topic: u32, track: &Track) -> usize {
-        match track.0[topic as usize] {
+        match track.next[topic as usize] {
             Next::Any => 0,
             Next::At(at) => self.count(topic).saturating_sub(at),
         }
@@ -400,6 +468,27 @@ mod tests {
         assert_eq!(kinds(&judge), []);
         judge.saw("one", &mut track, Seen::Gap);
         assert_eq!(kinds(&judge), [Fault::Gap]);
+    }
+
+    #[test]
+    fn a_lost_end_leaves_the_beginning_and_is_told() {
+        let mut judge = judge();
+        let mut track = Track::new(true);
+        let before = judge.begin_anew();
+        judge.read(0, number(0, 1), place(10), &[5; 32]);
+        assert_eq!(judge.lost_since(&before), 2);
+        assert!(judge.has(&answer(1, 10)) && !judge.has(&answer(2, 20)));
+        track.lost_end(true);
+        judge.saw("one", &mut track, Seen::Gap);
+        saw(&mut judge, &mut track, number(0, 1), None);
+        assert_eq!(kinds(&judge), []);
+        track.lost_end(true);
+        saw(&mut judge, &mut track, number(0, 1), None);
+        assert_eq!(kinds(&judge), [Fault::Gap], "it was told none");
+        let before = judge.begin_anew();
+        judge.read(0, number(0, 2), place(20), &[5; 32]);
+        judge.lost_since(&before);
+        assert_eq!(judge.faults.counts[&Fault::Changed], 1);
     }
 
     #[test]

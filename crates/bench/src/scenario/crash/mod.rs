@@ -3,7 +3,8 @@
 //! Publishers over HTTP (single and batch, with and without keys) and MQTT, and subscribers of all transports, work
 //! until the server is killed at a random moment; then it starts again. While nobody publishes, all logs and retained messages
 //! are read and compared with the answers and with the messages that subscribers got. With `--power-cuts` the server's files lie on a disk of
-//! their own, which is replaced by a copy of its bytes at that moment.
+//! their own, which is replaced by a copy of its bytes at that moment. With `--lost-ends` the newest segment of the log is deleted after a kill: answered
+//! messages are lost then, and every subscriber that resumes must be told a gap.
 //!
 //! Each client is a thread that lives from one start to the next crash, so that all notes are judged by one thread.
 
@@ -40,6 +41,17 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         say("kills", &outcome);
         clean &= outcome.is_clean();
         parts.insert("kills".into(), json!(outcome));
+    }
+    if args.lost_ends > 0 {
+        let ground = Ground::LosesEnds(directory.path().join("lost-ends"));
+        let outcome = Rounds::new(args, ground, args.lost_ends)?.run()?;
+        say("kills with a lost end", &outcome);
+        report::say(&format!(
+            "{} messages were lost with the ends, and {} gaps told of them",
+            outcome.lost, outcome.gaps
+        ));
+        clean &= outcome.is_clean() && outcome.lost > 0;
+        parts.insert("lost_ends".into(), json!(outcome));
     }
     if args.power_cuts > 0 {
         match Disk::make(&directory) {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
 use super::changer::{Changer, SHORT};
@@ -66,6 +66,8 @@ fn size(args: &RunArgs) -> u32 {
 pub enum Ground {
     /// In a directory: a crash is a kill.
     Directory(PathBuf),
+    /// In a directory whose newest segment of the log is deleted after a kill.
+    LosesEnds(PathBuf),
     /// On a disk of its own: a crash is a power cut.
     Disk(Disk),
 }
@@ -73,9 +75,23 @@ pub enum Ground {
 impl Ground {
     fn path(&self) -> &Path {
         match self {
-            Ground::Directory(path) => path,
+            Ground::Directory(path) | Ground::LosesEnds(path) => path,
             Ground::Disk(disk) => disk.path(),
         }
+    }
+
+    /// Deletes the newest segment of the log, where that is the crash; says whether it did.
+    fn loses_end(&self) -> Result<bool> {
+        let Ground::LosesEnds(state) = self else {
+            return Ok(false);
+        };
+        let names = std::fs::read_dir(state.join("log"))?;
+        let paths = names.map(|entry| Ok(entry?.path()));
+        let paths = paths.collect::<Result<Vec<PathBuf>>>()?;
+        let is_segment = |path: &&PathBuf| path.extension().is_some_and(|it| it == "log");
+        let newest = paths.iter().filter(is_segment).max();
+        std::fs::remove_file(newest.context("the log has no segment")?)?;
+        Ok(true)
     }
 }
 
@@ -112,6 +128,10 @@ pub struct Outcome {
     pub seen: u64,
     /// Connections that named a position.
     pub resumed: u64,
+    /// Messages that were lost with the ends of the log, as far as they had been read or answered.
+    pub lost: u64,
+    /// Gaps that subscribers were told after that.
+    pub gaps: u64,
     /// Seconds from each start to the first answer.
     ready_s: Vec<f64>,
     /// The faults that were found.
@@ -193,7 +213,11 @@ impl Rounds {
         for crash in 1..=crashes {
             self.work(false)?;
             self.outcome.crashes = crash;
+            let lost = self.ground.loses_end()?;
             self.start(crash)?;
+            if lost {
+                self.compare_without_end();
+            }
             self.compare(crash.is_multiple_of(READ_AGAIN_EVERY) || crash == crashes);
             if !self.judge.faults.counts.is_empty() {
                 report::say(&format!("faults after crash {crash}"));
@@ -247,7 +271,7 @@ impl Rounds {
             }
             let ended = server.has_ended();
             let copy = match ground {
-                Ground::Directory(_) => Ok(None),
+                Ground::Directory(_) | Ground::LosesEnds(_) => Ok(None),
                 Ground::Disk(disk) => {
                     server.pause();
                     disk.copy().map(Some)
@@ -336,6 +360,30 @@ impl Rounds {
                 judge.faults.add(Fault::Protocol, || why);
             }
         }
+    }
+
+    /// The end of the log is lost: what is left is the beginning of what was there, and every subscriber with a position is to be told a gap.
+    fn compare_without_end(&mut self) {
+        let before = self.judge.begin_anew();
+        self.snapshot = Snapshot::new();
+        let begun: Vec<u32> = self.publishers.iter().map(|one| one.begun).collect();
+        self.snapshot.read(self.address, &begun, &mut self.judge);
+        self.outcome.lost += self.judge.lost_since(&before);
+        for publisher in &mut self.publishers {
+            let answers = publisher.answers.drain(..);
+            let lost = answers.filter(|answer| !self.judge.has(answer));
+            self.outcome.lost += lost.count() as u64;
+        }
+        for (subscriber, track) in &mut self.subscribers {
+            let name = subscriber.name();
+            for seen in subscriber.seen.drain(..) {
+                self.outcome.gaps += u64::from(seen == Seen::Gap);
+                self.judge.saw_before_loss(&name, track, seen);
+            }
+            track.lost_end(subscriber.has_position());
+        }
+        self.changer
+            .start_over(self.address, &mut self.judge.faults);
     }
 
     /// Every subscriber that resumes must have come to the end of its topics.

@@ -164,6 +164,12 @@ impl Subscriber {
         self.resumes
     }
 
+    /// Whether it names a position when it comes back.
+    pub fn has_position(&self) -> bool {
+        let position = |(_, http): &(_, Subscription)| self.resumes && http.position.is_some();
+        self.http.as_ref().is_some_and(position)
+    }
+
     /// Subscribes until it has so many notes or the server is gone.
     pub fn play(&mut self, address: SocketAddr, enough: usize) {
         self.enough = enough;

@@ -1,0 +1,125 @@
+//! The mark: a small file beside the segments that says how far the log had come. The segments cannot say that themselves: if the newest one is deleted,
+//! or a file system forgets it, what is left looks like a log that was never longer.
+//!
+//! The log writes the mark when it is opened, when a segment begins, when old segments are removed, and when it ends in order. Invariants: everything up to the
+//! mark was synced before, so a log that ends earlier has lost something; a power cut during a write leaves the mark of before, since two places
+//! are written in turn. A mark that is absent or damaged proves nothing.
+
+use std::io;
+
+use crate::format::{long, word};
+use crate::storage::{File, Storage};
+
+/// The name of the file.
+pub(crate) const NAME: &str = "end";
+const MAGIC: &[u8; 8] = b"CROREEND";
+const VERSION: u32 = 1;
+/// Bytes of a mark.
+const BYTES: usize = 48;
+/// The two places are so far apart, more than a disk writes at once.
+const PLACE: u64 = 4096;
+const PLACES: u64 = 2;
+
+/// How far a log had come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// The number of the mark: of two the higher one counts.
+    pub number: u64,
+    /// The identity of the log.
+    pub log: u64,
+    /// Its last segment.
+    pub segment: u64,
+    /// The last group that was synced; 0 for none.
+    pub group: u64,
+}
+
+impl Mark {
+    fn encode(&self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..20].copy_from_slice(&self.number.to_le_bytes());
+        bytes[20..28].copy_from_slice(&self.log.to_le_bytes());
+        bytes[28..36].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[36..44].copy_from_slice(&self.group.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..44]);
+        bytes[44..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Mark> {
+        let bytes = bytes.get(..BYTES)?;
+        let verifies = &bytes[..8] == MAGIC && crc32c::crc32c(&bytes[..44]) == word(bytes, 44);
+        (verifies && word(bytes, 8) == VERSION).then(|| Mark {
+            number: long(bytes, 12),
+            log: long(bytes, 20),
+            segment: long(bytes, 28),
+            group: long(bytes, 36),
+        })
+    }
+
+    /// The mark in this directory; `None` where there is none, or none that is readable.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read.
+    pub fn read<S: Storage>(storage: &S) -> io::Result<Option<Mark>> {
+        match storage.open(NAME) {
+            Ok(file) => read_places(&file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn read_places(file: &impl File) -> io::Result<Option<Mark>> {
+    let mut newest: Option<Mark> = None;
+    for place in 0..PLACES {
+        let mut bytes = [0; BYTES];
+        let len = file.read_at(&mut bytes, place * PLACE)?;
+        let later = Mark::decode(&bytes[..len])
+            .filter(|mark| newest.is_none_or(|newest| mark.number > newest.number));
+        newest = later.or(newest);
+    }
+    Ok(newest)
+}
+
+/// The open file of the mark.
+pub(crate) struct MarkFile<F> {
+    file: F,
+    /// The number of the last mark.
+    number: u64,
+}
+
+impl<F: File> MarkFile<F> {
+    /// Opens the file, or makes it.
+    ///
+    /// # Errors
+    /// Those of the file system; want of room is one of them.
+    pub fn open<S: Storage<File = F>>(storage: &S) -> io::Result<MarkFile<F>> {
+        let file = match storage.open(NAME) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                storage.create(NAME, PLACES * PLACE)?
+            }
+            opened => opened?,
+        };
+        let number = read_places(&file)?.map_or(0, |mark| mark.number);
+        Ok(MarkFile { file, number })
+    }
+
+    /// Writes and syncs the next mark: the log of this identity has come to this group of this segment.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn write(&mut self, log: u64, segment: u64, group: u64) -> io::Result<()> {
+        self.number += 1;
+        let mark = Mark {
+            number: self.number,
+            log,
+            segment,
+            group,
+        };
+        let place = self.number % PLACES * PLACE;
+        self.file.write_at(&mark.encode(), place)?;
+        self.file.sync()
+    }
+}
