@@ -42,6 +42,11 @@ impl fmt::Display for Damage {
         let Damage {
             segment, offset, ..
         } = self;
+        if (self.kind, *segment) == (DamageKind::End, 0) {
+            return f.write_str(
+                "the log has none of the segments that count, and it had some: they are lost",
+            );
+        }
         write!(f, "segment {segment} of the log {what}, at byte {offset}")?;
         match self.batches {
             Some(batches) => write!(f, ", batches lost: {batches}"),

@@ -258,10 +258,14 @@ fn a_log_that_was_longer_is_damaged() {
     let cut = log("verify", &state.0, &[]);
     std::fs::remove_file(segment(&state)).expect("the segment");
     let deleted = log("verify", &state.0, &[]);
-    for (output, number) in [(cut, 1), (deleted, 0)] {
+    let (where_it_ends, nothing) = (
+        "segment 1 of the log is where the log ends now",
+        "the log has none of the segments",
+    );
+    for (output, what) in [(cut, where_it_ends), (deleted, nothing)] {
         assert_eq!(output.status.code(), Some(1));
         let told = text(&output.stdout);
-        let damage = format!("damage: segment {number} of the log is where the log ends now");
+        let damage = format!("damage: {what}");
         assert!(
             told.contains(&damage) && told.contains("damaged: "),
             "{told}"

@@ -94,6 +94,8 @@ pub struct Track {
     next: Vec<Next>,
     /// The log has lost its end since it came so far: the next that it hears must be a gap.
     must_hear_gap: bool,
+    /// So many gaps may come: one for each of its topics.
+    gaps: usize,
 }
 
 impl Track {
@@ -103,28 +105,31 @@ impl Track {
         Track {
             next: vec![next; TOPICS as usize],
             must_hear_gap: false,
+            gaps: 0,
         }
     }
 
-    /// The log has lost its end. A subscriber with a position is to be told.
-    pub fn lost_end(&mut self, has_position: bool) {
-        if has_position {
+    /// The log has lost its end. A subscriber with positions in so many topics is to be told.
+    pub fn lost_end(&mut self, positions: usize) {
+        if positions > 0 {
             self.next.fill(Next::Any);
             self.must_hear_gap = true;
+            self.gaps = positions;
         }
     }
 
-    /// Whether this note is that of a gap which was due; a fault if another one comes first.
+    /// Whether this note is that of a gap which was due; a fault if a message comes first.
     fn hears_gap(&mut self, who: &str, seen: Seen, faults: &mut Faults) -> bool {
         let was_due = std::mem::take(&mut self.must_hear_gap);
-        match seen {
-            Seen::Gap => was_due,
-            Seen::Message { .. } if was_due => {
-                faults.add(Fault::Gap, || format!("{who} was told none"));
-                false
-            }
-            Seen::Anew | Seen::Message { .. } => false,
+        if seen == Seen::Gap {
+            let may_come = self.gaps > 0;
+            self.gaps = self.gaps.saturating_sub(1);
+            return may_come;
         }
+        if was_due && seen != Seen::Anew {
+            faults.add(Fault::Gap, || format!("{who} was told none"));
+        }
+        false
     }
 }
 
@@ -478,11 +483,11 @@ mod tests {
         judge.read(0, number(0, 1), place(10), &[5; 32]);
         assert_eq!(judge.lost_since(&before), 2);
         assert!(judge.has(&answer(1, 10)) && !judge.has(&answer(2, 20)));
-        track.lost_end(true);
+        track.lost_end(1);
         judge.saw("one", &mut track, Seen::Gap);
         saw(&mut judge, &mut track, number(0, 1), None);
         assert_eq!(kinds(&judge), []);
-        track.lost_end(true);
+        track.lost_end(1);
         saw(&mut judge, &mut track, number(0, 1), None);
         assert_eq!(kinds(&judge), [Fault::Gap], "it was told none");
         let before = judge.begin_anew();

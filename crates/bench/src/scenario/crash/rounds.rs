@@ -43,13 +43,21 @@ const DISK_MIB: (u32, u32) = (32, 8);
 const LOOK: Duration = Duration::from_millis(2);
 /// Longest start, and longest stop.
 const READY: Duration = Duration::from_secs(60);
+/// MiB of a state directory whose log loses its ends, and so many crashes need one more: small segments, so that most of a round is left.
+const LOSING_MIB: (u32, u32) = (8, 8);
 /// In the end subscribers get the last messages until no message came for this long.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// The server's settings: everything is kept, and no limit of a client's is in the way.
-fn settings(args: &RunArgs, state: &Path, crashes: u32) -> String {
+fn settings(args: &RunArgs, ground: &Ground, crashes: u32) -> String {
     // The smaller it is, the smaller are the segments of the log, and the more often one base takes the place of another.
-    let mib = DISK_MIB.0 + DISK_MIB.1 * crashes * size(args).div_ceil(SIZE as u32);
+    let mib = match ground {
+        Ground::LosesEnds(_) => LOSING_MIB.0 + crashes / LOSING_MIB.1,
+        Ground::Directory(_) | Ground::Disk(_) => {
+            DISK_MIB.0 + DISK_MIB.1 * crashes * size(args).div_ceil(SIZE as u32)
+        }
+    };
+    let state = ground.path();
     format!(
         "[limits]\naccepts_per_s = {}\nlog_bytes = \"4 GiB\"\n\n[publish]\nidempotency_keys = 10000000\nidempotency_window_s = 86400\n\n[state]\ndirectory = \"{}\"\nbytes_max = \"{mib} MiB\"\n\n[[rule]]\nmatch = \"changed/short/#\"\nlog_messages = {SHORT}\n\n[[rule]]\nmatch = \"changed/latest/#\"\nkeep = \"latest\"\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 100000000\nlog_bytes = \"4000 MiB\"\nlog_age_s = 86400\npoll_timeout_s = 2\n",
         args.accepts(),
@@ -177,8 +185,7 @@ impl Rounds {
     /// Starts the server for the first time, to crash it so many times.
     pub fn new(args: &RunArgs, ground: Ground, crashes: u32) -> Result<Rounds> {
         let setting = Setting::new(Kind::Crore, args.shards.unwrap_or(SHARDS.1), 0);
-        let server =
-            Server::start_with(args, setting, &settings(args, ground.path(), crashes), None)?;
+        let server = Server::start_with(args, setting, &settings(args, &ground, crashes), None)?;
         let size = size(args);
         let heard = Arc::default();
         let subscriber = |index| {
@@ -380,7 +387,7 @@ impl Rounds {
                 self.outcome.gaps += u64::from(seen == Seen::Gap);
                 self.judge.saw_before_loss(&name, track, seen);
             }
-            track.lost_end(subscriber.has_position());
+            track.lost_end(subscriber.positions());
         }
         self.changer
             .start_over(self.address, &mut self.judge.faults);

@@ -164,10 +164,13 @@ impl Subscriber {
         self.resumes
     }
 
-    /// Whether it names a position when it comes back.
-    pub fn has_position(&self) -> bool {
-        let position = |(_, http): &(_, Subscription)| self.resumes && http.position.is_some();
-        self.http.as_ref().is_some_and(position)
+    /// In how many topics it has a position when it comes back.
+    pub fn positions(&self) -> usize {
+        let named = |(_, http): &(_, Subscription)| self.resumes && http.position.is_some();
+        match self.http.as_ref().is_some_and(named) {
+            true => self.topics().len(),
+            false => 0,
+        }
     }
 
     /// Subscribes until it has so many notes or the server is gone.
