@@ -396,6 +396,23 @@ fn superseded_and_expired_messages_are_no_gap() {
 }
 
 #[test]
+fn messages_that_have_expired_behind_older_ones_are_in_no_base() {
+    let mut town = Town::new();
+    town.post("a", "", "stays");
+    town.post("a", "Crore-TTL: 20\r\n", "short-lived");
+    town.pass_s(30);
+    // Nobody has read the topic since.
+    town.checkpoint();
+    let has = |text: &str| {
+        let mut blocks = town.base.iter().flatten();
+        blocks.any(|it| it.windows(text.len()).any(|it| it == text.as_bytes()))
+    };
+    assert!(has("stays") && !has("short-lived"));
+    town.killed();
+    assert!(town.read("a", "oldest").contains("stays"));
+}
+
+#[test]
 fn retries_are_recognised_within_their_window_and_not_behind_it() {
     let key = "Idempotency-Key: k\r\n";
     let mut town = Town::new();

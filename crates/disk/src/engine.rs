@@ -14,6 +14,8 @@ use crate::storage::Storage;
 const POISONED: &str = "the lock of the log's queue is not poisoned";
 /// While the disk is full, room is looked for this often.
 const RETRY: Duration = Duration::from_secs(1);
+/// A disk that hangs for longer does not hold up a checkpoint or a stop, which go on without what the open segment has.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The engine of one log. It stops when it is dropped, after all that it was given is committed.
 pub struct Engine<B> {
@@ -24,6 +26,8 @@ pub struct Engine<B> {
 struct Shared<B> {
     queue: Mutex<Queue<B>>,
     filled: Condvar,
+    /// Told when wishes were carried out.
+    carried_out: Condvar,
 }
 
 struct Queue<B> {
@@ -48,6 +52,8 @@ struct Wishes {
     remove_before: u64,
     /// So many bytes of other files count.
     beside: u64,
+    /// The segment that is written to is to be sealed. Once: it is unset when that was tried.
+    seal: bool,
 }
 
 /// How the log of an engine is.
@@ -136,6 +142,7 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
                 ends: false,
             }),
             filled: Condvar::new(),
+            carried_out: Condvar::new(),
         });
         let of_thread = Arc::clone(&shared);
         let run = move || {
@@ -175,13 +182,26 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
     /// [`Options::bytes_max`](crate::Options::bytes_max).
     pub fn remove_before(&self, segment: u64, beside: u64) {
         let mut queue = self.shared.lock();
-        queue.wishes = Wishes {
-            remove_before: segment,
-            beside,
-        };
+        (queue.wishes.remove_before, queue.wishes.beside) = (segment, beside);
         queue.wished = true;
         drop(queue);
         self.shared.filled.notify_one();
+    }
+
+    /// Seals the segment that is written to, if it has groups, and waits until that is done. So a checkpoint can replace all that was synced before. Where
+    /// the next segments are not prepared, or the disk does not answer in time, the segment stays open: false.
+    pub fn seal(&self) -> bool {
+        let mut queue = self.shared.lock();
+        if queue.state.is_full || queue.state.figures.open_bytes == 0 {
+            return !queue.state.is_full;
+        }
+        let before = queue.end.segment;
+        queue.wishes.seal = true;
+        queue.wished = true;
+        self.shared.filled.notify_one();
+        let waits = |queue: &mut Queue<B>| queue.wishes.seal && !queue.ends;
+        let waited = (self.shared.carried_out).wait_timeout_while(queue, PATIENCE, waits);
+        waited.expect(POISONED).0.end.segment > before
     }
 }
 
@@ -212,7 +232,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
                 return log.mark_end();
             };
             if let Some(wishes) = wishes {
-                carry_out(&mut log, wishes)?;
+                self.carry_out(&mut log, wishes)?;
             }
             if !group.is_empty() {
                 let began = Instant::now();
@@ -230,7 +250,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
                     match self.wish_within(RETRY) {
                         // Nobody is answered: the batches are as if they had never come.
                         Woken::Ends => return log.mark_end(),
-                        Woken::Wished(wishes) => carry_out(&mut log, wishes)?,
+                        Woken::Wished(wishes) => self.carry_out(&mut log, wishes)?,
                         Woken::InTime => {}
                     }
                 }
@@ -252,6 +272,22 @@ impl<B: AsRef<[u8]>> Shared<B> {
             }
             room(Room::of(&log, full_since.is_some()));
         }
+    }
+
+    /// Carries out what is wished.
+    fn carry_out<S: Storage>(&self, log: &mut Log<S>, wishes: Wishes) -> io::Result<()> {
+        log.count_beside(wishes.beside);
+        log.remove_before(wishes.remove_before)?;
+        if wishes.seal {
+            match log.begin_segment() {
+                Ok(()) | Err(CommitError::Full) => {}
+                Err(CommitError::Failed(error)) => return Err(error),
+            }
+            self.note(log, |_| ());
+            self.lock().wishes.seal = false;
+            self.carried_out.notify_all();
+        }
+        Ok(())
     }
 
     /// Notes how the log is.
@@ -318,9 +354,4 @@ enum Woken {
     Wished(Wishes),
     /// There was none.
     InTime,
-}
-
-fn carry_out<S: Storage>(log: &mut Log<S>, wishes: Wishes) -> io::Result<()> {
-    log.count_beside(wishes.beside);
-    log.remove_before(wishes.remove_before)
 }

@@ -50,6 +50,8 @@ pub struct Figures {
     pub sealed: u64,
     /// Bytes of the files of all segments that are written to no more.
     pub sealed_bytes: u64,
+    /// Bytes of the groups in the segment that is written to.
+    pub open_bytes: u64,
 }
 
 /// The segment that is written to.
@@ -237,6 +239,7 @@ impl<S: Storage> Log<S> {
             bytes: self.files.bytes,
             sealed: self.segments - u64::from(self.segment.is_some()),
             sealed_bytes: self.sealed.iter().map(|(_, bytes)| bytes).sum(),
+            open_bytes: (self.segment.as_ref()).map_or(0, |open| open.offset - DATA_BEGIN),
         }
     }
 

@@ -94,6 +94,10 @@ impl Home {
             }
             while self.logs.partitions[at].log.clear_some(EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {}
         }
+        // Those that have expired behind older ones that have not: a home drops them when they are read.
+        for id in 0..self.topics.rows.end() {
+            self.expire_topic(id, rules, now);
+        }
         let kept = |home: &Home| {
             home.retries
                 .answers
@@ -105,6 +109,32 @@ impl Home {
             self.retries.expire_answers(answers_s);
             if kept(self) == before {
                 return;
+            }
+        }
+    }
+
+    /// Drops all messages of a topic that have run out, and its retained message if that has.
+    fn expire_topic(&mut self, id: u32, rules: &Rules, now: Now) {
+        let row = self.topics.rows.get(id);
+        if row.name == Blob::NONE {
+            return;
+        }
+        let (chain, age_s) = (row.log, rules.get(row.rule).log_age_s);
+        let at = self.logs.place_of(row);
+        let log = &mut self.logs.partitions[at].log;
+        if log.count(chain) > 0 {
+            let (left, _) = log.freshen_some(chain, age_s, now.unix_s, usize::MAX);
+            let is_empty = log.count(left) == 0;
+            self.topics.rows.get_mut(id).log = left;
+            if is_empty {
+                self.topics.emptied(&self.logs, id, now);
+            }
+        }
+        let log = &mut self.logs.partitions[at].log;
+        if let Some(chain) = self.logs.retained.get_mut(&id) {
+            (*chain, _) = log.freshen_some(*chain, u32::MAX, now.unix_s, usize::MAX);
+            if log.count(*chain) == 0 {
+                self.logs.unretain(&mut self.topics, id);
             }
         }
     }

@@ -21,6 +21,11 @@ const LEAST_BYTES: usize = 4 << 30;
 /// Ten minutes: a supervisor kills a service that takes longer to stop.
 const MAX_DEADLINE_S: u32 = 600;
 
+/// A day.
+const ERASE_WITHIN_S: u32 = 86_400;
+/// A month, within which the GDPR asks for an erasure.
+const MAX_ERASE_WITHIN_S: u32 = 30 * 86_400;
+
 /// The section `[state]`.
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -45,6 +50,13 @@ pub struct State {
     #[schemars(range(min = MIN_BYTES, max = isize::MAX as usize), extend("x-changes" = "restart", "x-zero" = "four times `limits.log_bytes`, and 4 GiB at least"))]
     #[schemars(extend("x-share" = "of an address: eight times as many as are free, by what it keeps or has written since room came free"))]
     pub bytes_max: usize,
+    /// Deleted, expired and replaced messages are gone from the files within so many seconds
+    /// ([how](DURABILITY.md#deleted-data)). The base is written at least once in this time.
+    ///
+    /// A regulation may ask for a certain time. What goes sooner depends on how much is deleted.
+    #[default(ERASE_WITHIN_S)]
+    #[schemars(range(min = 1, max = MAX_ERASE_WITHIN_S), extend("x-changes" = "restart"))]
+    pub erase_within_s: u32,
     /// How long a stop may take to write; past it what is not in the log is lost, as in a crash.
     #[default(30)]
     #[schemars(range(min = 1, max = MAX_DEADLINE_S))]

@@ -116,6 +116,107 @@ fn churn_leaves_the_disk_and_what_is_kept_survives_a_crash() {
     assert!(number.is_some_and(|number| number > 10), "{newest:?}");
 }
 
+/// Bytes of all bases that are whole.
+fn base_bytes(state: &State) -> u64 {
+    let files = state.files();
+    let bases = files.iter().filter(|name| name.starts_with("base-"));
+    bases.map(|name| bytes(&state.0.join(name))).sum()
+}
+
+/// Files that wait as segments, and the segment that is written to.
+const FILES_LEAST: u64 = 3;
+
+#[test]
+fn room_is_given_back_when_most_of_the_kept_messages_were_deleted() {
+    for crashes in [false, true] {
+        let state = State::new();
+        let mut server = Server::with(&settings(&state));
+        let mut conn = Conn::open(&server);
+        publish(&server, "kept", "first");
+        for n in 0..40 {
+            post(&mut conn, &format!("big/{n}"), &"x".repeat(20_000));
+        }
+        // The rest is in fewer segments than make a checkpoint worth its work.
+        eventually("a base", || (base_bytes(&state) >= 400_000).then_some(()));
+        for n in 0..40 {
+            let target = format!("/pub/big/{n}");
+            assert_eq!(conn.request("DELETE", &target, &[], b"").status, 200);
+        }
+        if crashes {
+            server.kill();
+            server = Server::with(&settings(&state));
+        }
+        let segment = BYTES_MAX / 16;
+        eventually("room", || {
+            (bytes(&state.0) <= (FILES_LEAST + 2) * segment).then_some(())
+        });
+        assert_eq!(value(&server, "kept"), "first");
+        server.kill();
+        let server = Server::with(&settings(&state));
+        assert_eq!(value(&server, "kept"), "first");
+        assert_eq!(Conn::open(&server).get("/pub/big/7", &[]).status, 404);
+    }
+}
+
+/// Whether a file below this directory has these bytes.
+fn is_on_disk(directory: &Path, text: &str) -> bool {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| {
+        let path = entry.path();
+        // Files come and go meanwhile.
+        let has = |bytes: Vec<u8>| bytes.windows(text.len()).any(|it| it == text.as_bytes());
+        path.is_dir() && is_on_disk(&path, text) || std::fs::read(&path).is_ok_and(has)
+    })
+}
+
+/// Publishes messages that then go, one in each way, and one that stays.
+fn publish_what_goes(server: &Server) {
+    let mut conn = Conn::open(server);
+    post(&mut conn, "deleted", "secret-deleted");
+    assert_eq!(conn.request("DELETE", "/pub/deleted", &[], b"").status, 200);
+    post(&mut conn, "latest/one", "secret-replaced");
+    post(&mut conn, "latest/one", "new");
+    post(&mut conn, "kept", "stays");
+    // An older message of its topic stays, so that nothing but a reader would drop it from memory.
+    let ttl = [("Content-Type", "text/plain"), ("Crore-TTL", "1")];
+    let answer = conn.request("POST", "/pub/kept", &ttl, b"secret-expired");
+    assert!([201, 202].contains(&answer.status), "{answer:?}");
+}
+
+const GOES: [&str; 3] = ["secret-deleted", "secret-replaced", "secret-expired"];
+
+#[test]
+fn what_was_deleted_replaced_or_has_expired_leaves_the_files_in_time_over_restarts_and_kills() {
+    for crashes in [false, true] {
+        leaves_the_files_in_time(crashes);
+    }
+}
+
+fn leaves_the_files_in_time(crashes: bool) {
+    let state = State::new();
+    // Nothing but time makes checkpoints of so little.
+    let lines = format!(
+        "{}bytes_max = {BYTES_MAX}\nerase_within_s = 2\n[[rule]]\nmatch = \"latest/#\"\nkeep = \"latest\"\n",
+        state.settings()
+    );
+    let server = Server::with(&lines);
+    publish_what_goes(&server);
+    assert!(is_on_disk(&state.0, "stays"));
+    match crashes {
+        true => server.kill(),
+        false => drop(server.stop()),
+    }
+    let server = Server::with(&lines);
+    for text in GOES {
+        eventually(text, || (!is_on_disk(&state.0, text)).then_some(()));
+    }
+    assert!(is_on_disk(&state.0, "stays"));
+    server.kill();
+    let server = Server::with(&lines);
+    assert_eq!(value(&server, "latest/one"), "new");
+    assert_eq!(value(&server, "kept"), "stays");
+}
+
 #[test]
 fn a_full_disk_refuses_publishes_until_messages_have_gone() {
     let state = State::new();

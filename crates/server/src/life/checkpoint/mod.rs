@@ -178,6 +178,12 @@ impl Folding {
         self.runtime.block_on(self.shards.ask(shard, order)).ok()
     }
 
+    /// Bytes that the kept messages of all homes take up in memory. None: a shard does not answer.
+    pub fn kept_bytes(&self) -> Option<u64> {
+        let accounts = self.runtime.block_on(self.shards.accounts()).ok()?;
+        Some(accounts.iter().map(|it| it.1.log_bytes as u64).sum())
+    }
+
     /// Ends the fold of a partition that has this home: what has run out is dropped, and what the home has dropped. The blocks of the document
     /// are handed to `write`.
     pub fn end(

@@ -6,10 +6,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use crore_broker::batch::Header;
+use crore_broker::totals::Total;
 use crore_broker::{Now, Shadow, World};
 use crore_disk::{Directory, End, Reader, State};
+use crore_net::clock;
 
-use super::files::{Base, Document, LOG, begin, discard_part, publish};
+use super::files::{Base, Document, ERASED, LOG, begin, discard_part, note, note_before, publish};
 use super::index::Index;
 use super::load::Documents;
 use crate::life::checkpoint::document::head_now;
@@ -33,35 +35,93 @@ type Server = checkpoint::Server<Settings, Durable>;
 /// When it cannot be started.
 pub fn start(server: Server) -> std::io::Result<Checkpoints> {
     Checkpoints::start(server.shards.clone(), move |folding| {
-        Maker { server, folding }.run();
+        let last = Last::of(&server.settings.directory);
+        Maker {
+            server,
+            folding,
+            last,
+        }
+        .run();
     })
 }
 
 struct Maker {
     server: Server,
     folding: Folding,
+    last: Last,
+}
+
+/// What the last checkpoints have left.
+struct Last {
+    /// When the last one began that had all that was deleted before removed; none where that is before all that the clock of this machine knows.
+    erased: Option<Instant>,
+    /// Bytes that the messages in the base take up in memory; none where another process has written it.
+    kept: Option<u64>,
+}
+
+impl Last {
+    /// As a note in this directory says, so that a server which is restarted again and again erases in time. The first start writes it.
+    fn of(directory: &Path) -> Last {
+        let now_s = clock::unix_s();
+        let before = note_before(directory, ERASED).ok().flatten();
+        let erased_s = before.and_then(|text| text.parse().ok());
+        if erased_s.is_none() {
+            note_erased(directory, now_s);
+        }
+        let age = Duration::from_secs(now_s.saturating_sub(erased_s.unwrap_or(now_s)));
+        Last {
+            erased: Instant::now().checked_sub(age),
+            kept: None,
+        }
+    }
+}
+
+/// Notes when what was deleted is gone.
+fn note_erased(directory: &Path, unix_s: u64) {
+    if let Err(error) = note(directory, ERASED, &unix_s.to_string()) {
+        tracing::debug!("state.directory: {ERASED} cannot be written: {error}");
+    }
+}
+
+/// Why a checkpoint is due.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Due {
+    /// The log has grown.
+    Grown,
+    /// Most of the files is of messages that have gone, or they have been there for long.
+    Gone,
 }
 
 impl Maker {
-    fn run(self) {
-        let progress = &*self.server.progress;
+    fn run(mut self) {
+        let progress = Arc::clone(&self.server.progress);
         let mut not_before = Instant::now();
         while self.folding.waits() {
             let state = self.server.engine.state();
             let began = Instant::now();
-            if began < not_before || !self.is_due(&state) {
+            let due = self.due(&state).filter(|_| began >= not_before);
+            let Some(due) = due else {
                 continue;
-            }
+            };
+            let began_s = clock::unix_s();
+            let erases = due == Due::Gone && self.server.engine.seal();
+            let state = self.server.engine.state();
+            let kept = self.folding.kept_bytes();
             match self.make(&state) {
                 Ok(()) => {
                     progress.was_made(began);
+                    self.last.kept = kept;
+                    if erases {
+                        self.last.erased = Some(began);
+                        note_erased(&self.server.settings.directory, began_s);
+                    }
                     tracing::debug!(
                         bytes = progress.base_bytes.load(Relaxed),
                         took_ms = progress.took_ms.load(Relaxed),
                         "checkpoint"
                     );
-                    // On a full disk another one helps only when messages have gone.
-                    if state.figures.sealed_bytes == 0 {
+                    // On a full disk another one helps only when messages have gone. The same holds where the segment that is written to could not be sealed.
+                    if state.figures.sealed_bytes == 0 || due == Due::Gone && !erases {
                         not_before = Instant::now() + FULL_AGAIN;
                     }
                 }
@@ -90,13 +150,39 @@ impl Maker {
         }
     }
 
-    /// Whether the segments are worth a checkpoint: they have as many bytes as the base, or half of what it leaves them.
-    fn is_due(&self, state: &State) -> bool {
+    /// Whether a checkpoint is worth its work, and why. It rewrites what is kept. So it waits until the segments have as many bytes as the base, or
+    /// half of what that leaves them, or until the files have as many bytes of messages that have gone: then it frees as much as it writes.
+    fn due(&self, state: &State) -> Option<Due> {
         let settings = &self.server.settings;
         let base = self.server.progress.base_bytes.load(Relaxed);
+        let sealed = state.figures.sealed_bytes;
         let half = (settings.bytes_max as u64).saturating_sub(base) / 2;
         let least = SEGMENTS_LEAST * settings.segment_bytes();
-        state.is_full || state.figures.sealed_bytes >= base.min(half).max(least)
+        if state.is_full || sealed >= base.min(half).max(least) {
+            return Some(Due::Grown);
+        }
+        let within = Duration::from_secs(u64::from(settings.erase_within_s));
+        let is_old = |erased: Instant| erased.elapsed() >= within;
+        let has_gone = |kept| {
+            let live = self.live_bytes(base, kept);
+            (base + sealed).saturating_sub(live) >= live.max(least)
+        };
+        // The shards are asked only when the sum, which they bring up to date once a second, says so.
+        let sum = (self.server.world)().admission.totals.get(Total::KeptBytes);
+        let is_worth_it = has_gone(sum) && self.folding.kept_bytes().is_some_and(has_gone);
+        (is_worth_it || self.last.erased.is_none_or(is_old)).then_some(Due::Gone)
+    }
+
+    /// About as many bytes as a base of now would have, reckoned from what the last one has. Kept messages take up so many bytes in memory.
+    fn live_bytes(&self, base: u64, kept: u64) -> u64 {
+        match self.last.kept {
+            Some(before @ 1..) => {
+                let live = u128::from(base) * u128::from(kept) / u128::from(before);
+                u64::try_from(live).unwrap_or(u64::MAX)
+            }
+            Some(0) => base.saturating_add(kept),
+            None => kept,
+        }
     }
 
     /// Makes a checkpoint of all segments that are sealed.

@@ -20,6 +20,8 @@ const SYNC_BYTES: u64 = 8 << 20;
 const PART: &str = "base.part";
 /// Which topics stood in the log of the server that was served from last, as its rules say.
 pub const RULES: &str = "rules";
+/// The second in which all that had been deleted was gone from the files.
+pub const ERASED: &str = "erased";
 /// A note while it is written.
 const NOTE_PART: &str = "note.part";
 /// The file in a base that a stop has written, until the next start goes on from it.
