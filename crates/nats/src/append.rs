@@ -150,7 +150,14 @@ impl Publisher {
         // The usual answer is not parsed.
         let text = String::from_utf8_lossy(&answer.payload);
         if text.contains("\"error\"") {
-            let why = format!("a batch of partition {partition}: NATS refuses it: {text}");
+            let is_full = text.contains("maximum bytes exceeded");
+            let remedy = match is_full {
+                true => {
+                    "; the log is full of batches that no checkpoint contains: it goes on when the steward has made one, and its log says why if it does not"
+                }
+                false => "",
+            };
+            let why = format!("a batch of partition {partition}: NATS refuses it: {text}{remedy}");
             self.shared.append_failed(&why);
         }
     }

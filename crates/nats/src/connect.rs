@@ -108,7 +108,9 @@ impl Connected {
         let mut streams = Vec::new();
         for partition in 0..numbers.partitions {
             let one = async || {
-                streams::open(&self.context, &self.settings, numbers, partition, made).await
+                let of = (partition, made);
+                let max_payload = self.max_payload();
+                streams::open(&self.context, &self.settings, numbers, of, max_payload).await
             };
             streams.push(self.block_on(one)?);
         }

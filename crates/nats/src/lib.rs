@@ -49,6 +49,6 @@ pub use numbers::{Numbers, PARTITIONS};
 pub use settings::{Credentials, Settings, Tls};
 pub use shared::{PartitionStatus, Status, SyncInterval};
 pub use store::Store;
-pub use streams::{MESSAGE_BYTES_MIN, VERSION_MIN};
+pub use streams::{MESSAGE_BYTES_MIN, ROOM, VERSION_MIN};
 pub use table::Table;
 pub use transfer::{Batches, Download, Stored, Upload};

@@ -32,6 +32,8 @@ pub enum News {
         /// The partition.
         partition: u16,
     },
+    /// A partition is full, up to what signs of life and deaths need, or none is any more: a stream takes nothing beyond `max_bytes`.
+    Full(bool),
     /// The log can be read no further by this process, which must end: it has gone back, so that a new epoch begins, or this version cannot read
     /// what comes.
     Ended {

@@ -138,9 +138,8 @@ impl Reader {
         if place > self.next() {
             self.lose(place - 1);
         }
-        self.state()
-            .read_bytes
-            .fetch_add(bytes.len() as u64, Relaxed);
+        self.state().was_read(bytes.len() as u64);
+        self.shared.look_for_room(&self.news);
         self.state().next.store(place + 1, Relaxed);
         self.news.tell(News::Batch {
             partition: self.partition,

@@ -20,10 +20,8 @@ pub struct Settings {
     pub tls: Tls,
     /// How many servers of NATS keep each batch: 1 to 5.
     pub replicas: usize,
-    /// Bytes that all streams together keep, and twice as much at most; the oldest batches go first. 0: no limit.
+    /// Bytes that all streams together are to keep, and twice as much at most: then they take nothing more. 0: no limit.
     pub history_bytes: u64,
-    /// How old a batch may become. Zero: no limit.
-    pub history_age: Duration,
     /// URLs at which servers of NATS tell about themselves, `http://host:8222`.
     pub monitoring: Vec<String>,
     /// Bytes that are read and not made use of, above which the log is read no further.

@@ -8,11 +8,15 @@ use smart_default::SmartDefault;
 use tokio::sync::Notify;
 
 use crate::checkpoint::Checkpoint;
+use crate::news::{Listening, News};
 
 /// Errors are told no more often than this.
 const TELL: Duration = Duration::from_secs(5);
 /// Rights that are missing of which it is remembered what NATS said: more than a node needs.
 const DENIED_MAX: usize = 32;
+/// One part in so many of a stream is for what nodes write of themselves, and for batches under way: signs of life and deaths must find room when messages
+/// do not, so that there is a steward that makes room.
+const FOR_NOTES: u64 = 4;
 /// Without news of a partition for so long it is not in use.
 const STALE: Duration = Duration::from_secs(5);
 
@@ -68,8 +72,14 @@ pub struct PartitionStatus {
     pub read: u64,
     /// The last one that NATS told of.
     pub last: u64,
-    /// Bytes of the stream.
+    /// The first sequence of the stream.
+    pub first: u64,
+    /// Bytes of the stream, and how many it takes at most; 0: no limit.
     pub bytes: u64,
+    /// See `bytes`.
+    pub bytes_max: u64,
+    /// Whether it has room for notes of nodes only.
+    pub is_full: bool,
     /// Servers that keep it and are up to date, the leader included, and all of them.
     pub replicas_current: usize,
     /// See `replicas_current`.
@@ -95,9 +105,31 @@ pub(crate) struct Partition {
     /// Bytes of batches that were read, and how many of them when the newest checkpoint was made.
     pub read_bytes: AtomicU64,
     pub checkpoint_bytes: AtomicU64,
+    /// Bytes of the stream, and of those how many it takes for messages; 0: no limit.
+    bytes: AtomicU64,
+    bytes_max: AtomicU64,
     /// Told when its consumer is to be made anew.
     pub kick: Notify,
     pub told: Mutex<PartitionStatus>,
+}
+
+impl Partition {
+    /// NATS tells that the stream has so many bytes, and takes no more than `most`; 0: no limit.
+    pub fn set_bytes(&self, bytes: u64, most: u64) {
+        self.bytes.store(bytes, Relaxed);
+        self.bytes_max.store(most - most / FOR_NOTES, Relaxed);
+    }
+
+    /// A batch of so many bytes was read.
+    pub fn was_read(&self, bytes: u64) {
+        self.read_bytes.fetch_add(bytes, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    fn is_full(&self) -> bool {
+        let most = self.bytes_max.load(Relaxed);
+        most > 0 && self.bytes.load(Relaxed) >= most
+    }
 }
 
 /// All of it.
@@ -110,6 +142,8 @@ pub(crate) struct Shared {
     /// The newest format that this version reads.
     format: AtomicU32,
     partitions: std::sync::OnceLock<Box<[Partition]>>,
+    /// A partition was full when it was looked at last.
+    is_full: AtomicBool,
     pub appended: AtomicU64,
     append_errors: AtomicU64,
     disconnects: AtomicU64,
@@ -211,6 +245,14 @@ impl Shared {
         self.fail(why);
     }
 
+    /// Tells when a partition becomes full, and when none is any more.
+    pub fn look_for_room(&self, news: &Listening) {
+        let is_full = self.partitions().iter().any(Partition::is_full);
+        if self.is_full.swap(is_full, Relaxed) != is_full {
+            news.tell(News::Full(is_full));
+        }
+    }
+
     pub fn caught_up(&self) -> bool {
         self.partitions()
             .iter()
@@ -229,6 +271,7 @@ impl Shared {
     pub fn status(&self) -> Status {
         let told = |partition: &Partition| PartitionStatus {
             read: partition.next.load(Relaxed).saturating_sub(1),
+            is_full: partition.is_full(),
             behind_bytes: (partition.read_bytes.load(Relaxed))
                 .saturating_sub(partition.checkpoint_bytes.load(Relaxed)),
             ..partition.told.lock().expect("no holder panics").clone()

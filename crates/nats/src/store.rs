@@ -306,6 +306,36 @@ impl Store {
         })
     }
 
+    /// The place before which all batches of a partition were stored before this second.
+    ///
+    /// # Errors
+    /// When NATS does not say.
+    pub fn place_of_age(&self, partition: u16, unix_s: u64) -> Result<u64, Error> {
+        let state = self.state(partition)?;
+        let stream = self.stream(partition);
+        let (mut from, mut to) = (state.first_sequence, state.last_sequence + 1);
+        if state.first_timestamp.unix_timestamp() >= unix_s as i64 {
+            return Ok(from);
+        }
+        while from < to {
+            let middle = from + (to - from) / 2;
+            let is_old = self.wait("the age of a batch", async {
+                match stream.get_raw_message(middle).await {
+                    Ok(message) => Ok(message.time.unix_timestamp() < unix_s as i64),
+                    Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
+                        Ok(true)
+                    }
+                    Err(error) => Err(chain(&error)),
+                }
+            })?;
+            match is_old {
+                true => from = middle + 1,
+                false => to = middle,
+            }
+        }
+        Ok(from)
+    }
+
     /// The place before which the log of a partition has more than so many bytes: about, as if all batches were alike.
     ///
     /// # Errors

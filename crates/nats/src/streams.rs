@@ -37,9 +37,11 @@ pub const MESSAGE_BYTES_MIN: usize = 2 << 20;
 /// The name in a stream's metadata under which the cluster's number stands.
 const ID: &str = "crore.cluster";
 
-/// The steward of a partition purges messages past `history_bytes` once checkpoints have it. This many times as much is kept where there are none, so
-/// that a disk is not filled.
-const ROOM: u64 = 2;
+/// The steward of a partition purges batches past `history_bytes` once checkpoints contain them. A stream with this many times as much takes nothing more:
+/// NATS must not drop what no checkpoint contains, and must not fill a disk.
+pub const ROOM: u64 = 2;
+/// A stream takes so many of the longest messages at least: the last batch of a checkpoint stays, and others must find room behind it.
+const MESSAGES_MIN: u64 = 4;
 
 /// Bytes that a consumer may send before it is asked again; more than the longest message of NATS that is asked for.
 const AHEAD_BYTES: usize = 4 << 20;
@@ -79,7 +81,12 @@ pub fn check_payload(bytes: usize) -> Result<(), Error> {
     )))
 }
 
-fn config(settings: &Settings, numbers: Numbers, partition: u16) -> Config {
+/// Bytes that a stream takes at least if messages may have so many.
+fn bytes_min(max_payload: usize) -> i64 {
+    i64::try_from(max_payload as u64 * MESSAGES_MIN).unwrap_or(i64::MAX)
+}
+
+fn config(settings: &Settings, numbers: Numbers, partition: u16, max_payload: usize) -> Config {
     let share = settings.history_bytes / u64::from(numbers.partitions.max(1)) * ROOM;
     Config {
         name: settings.stream(partition),
@@ -91,12 +98,12 @@ fn config(settings: &Settings, numbers: Numbers, partition: u16) -> Config {
         storage: StorageType::File,
         num_replicas: settings.replicas,
         retention: RetentionPolicy::Limits,
-        discard: DiscardPolicy::Old,
+        discard: DiscardPolicy::New,
         max_bytes: match share {
             0 => -1,
-            bytes => i64::try_from(bytes).unwrap_or(i64::MAX),
+            bytes => (i64::try_from(bytes).unwrap_or(i64::MAX)).max(bytes_min(max_payload)),
         },
-        max_age: settings.history_age,
+        max_age: Duration::ZERO,
         max_messages: -1,
         max_messages_per_subject: -1,
         max_consumers: -1,
@@ -111,15 +118,19 @@ pub async fn open(
     context: &Context,
     settings: &Settings,
     numbers: Numbers,
-    partition: u16,
-    made: bool,
+    (partition, made): (u16, bool),
+    max_payload: usize,
 ) -> Result<Stream, Error> {
     let name = settings.stream(partition);
-    let wanted = config(settings, numbers, partition);
+    let wanted = config(settings, numbers, partition, max_payload);
     match context.get_stream(&name).await {
         Ok(stream) => {
-            check(&stream.cached_info().config, &wanted, settings.replicas)?;
-            Ok(stream)
+            let found = &stream.cached_info().config;
+            check(found, &wanted, settings.replicas)?;
+            match keeps_all(found, max_payload) {
+                true => Ok(stream),
+                false => keep_all(context, settings, found, max_payload).await,
+            }
         }
         Err(error) => {
             let missing = matches!(error.kind(), GetStreamErrorKind::JetStream(why)
@@ -137,6 +148,42 @@ pub async fn open(
             made.map_err(|error| refused(&format!("stream {name}"), settings, &error))
         }
     }
+}
+
+/// Whether NATS drops nothing of a stream by itself, and takes the longest messages.
+fn keeps_all(found: &Config, max_payload: usize) -> bool {
+    let has_room = found.max_bytes <= 0 || found.max_bytes >= bytes_min(max_payload);
+    found.discard == DiscardPolicy::New && found.max_age.is_zero() && has_room
+}
+
+/// Changes a stream that is none of this kind: one of an earlier version, or one that was edited.
+async fn keep_all(
+    context: &Context,
+    settings: &Settings,
+    found: &Config,
+    max_payload: usize,
+) -> Result<Stream, Error> {
+    let name = &found.name;
+    let changed = Config {
+        discard: DiscardPolicy::New,
+        max_age: Duration::ZERO,
+        max_bytes: match found.max_bytes {
+            ..=0 => -1,
+            bytes => bytes.max(bytes_min(max_payload)),
+        },
+        ..found.clone()
+    };
+    let what = format!(
+        "stream {name} must have discard new, no max_age, and max_bytes of {} at least: batches are lost otherwise that no checkpoint contains (`nats stream edit {name}` changes it, too)",
+        bytes_min(max_payload)
+    );
+    let updated = context.update_stream(changed).await;
+    updated.map_err(|error| refused(&what, settings, &error))?;
+    tracing::warn!(
+        "cluster: stream {name} was changed: it has discard new and no max_age now, so that NATS drops no batch that no checkpoint contains"
+    );
+    let stream = context.get_stream(name).await;
+    stream.map_err(|error| refused(&format!("stream {name}"), settings, &error))
 }
 
 /// A field of a stream: its name, whether it fits, what it is, what it must be, and what to do.
@@ -202,20 +249,18 @@ fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> 
     });
     let all = alike.into_iter().chain(limits).chain(kind(found));
     all_fit(&format!("stream {name}"), all)?;
-    if found.max_bytes != wanted.max_bytes || found.max_age != wanted.max_age {
+    if found.max_bytes != wanted.max_bytes {
         tracing::warn!(
-            "cluster: stream {name} has max_bytes {} and max_age {} s; cluster.history_bytes and cluster.history_age_s ask for {} and {} s (`nats stream edit {name}` changes it)",
+            "cluster: stream {name} has max_bytes {}; cluster.history_bytes asks for {} (`nats stream edit {name}` changes it)",
             found.max_bytes,
-            found.max_age.as_secs(),
-            wanted.max_bytes,
-            wanted.max_age.as_secs()
+            wanted.max_bytes
         );
     }
     Ok(())
 }
 
 /// Properties that only streams of another kind have.
-fn kind(found: &Config) -> [Field; 8] {
+fn kind(found: &Config) -> [Field; 7] {
     let sources = found.sources.as_ref();
     let rows = [
         (
@@ -223,7 +268,6 @@ fn kind(found: &Config) -> [Field; 8] {
             found.retention != RetentionPolicy::Limits,
             "limits",
         ),
-        ("discard", found.discard != DiscardPolicy::Old, "old"),
         ("no_ack", found.no_ack, "false"),
         ("sealed", found.sealed, "false"),
         ("mirror", found.mirror.is_some(), "absent"),

@@ -65,6 +65,7 @@ pub async fn watch(
                     rewound(&context, &settings, &shared, &news, why).await;
                 }
             }
+            shared.look_for_room(&news);
             sleep(EVERY).await;
         }
         let read = timeout(PATIENCE, numbers::current(&context, &settings)).await;
@@ -88,7 +89,10 @@ fn look(at: usize, info: &Info, shared: &Shared, reads: bool, found: &mut Found)
     shared.heard(at as u16);
     {
         let mut told = partition.told.lock().expect("no holder panics");
-        (told.last, told.bytes) = (last, info.state.bytes);
+        (told.first, told.last) = (info.state.first_sequence, last);
+        told.bytes = info.state.bytes;
+        told.bytes_max = u64::try_from(info.config.max_bytes).unwrap_or(0);
+        partition.set_bytes(told.bytes, told.bytes_max);
         let cluster = info.cluster.as_ref();
         let followers = cluster.map_or(&[][..], |it| &it.replicas);
         told.replicas = followers.len() + 1;

@@ -24,7 +24,7 @@ use crate::board::Meter;
 use crate::settings::log::ClientFilter;
 use crate::tls;
 use client_log::ClientLog;
-pub use engine::{Appender, Durable, Engine, Listener, LogNews, Member, start_disk};
+pub use engine::{Appender, Durable, Engine, Listener, Member, start_disk};
 pub use letters::{Letter, Reported};
 use links::Links;
 use order::Order;

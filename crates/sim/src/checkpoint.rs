@@ -100,6 +100,14 @@ impl Checkpoint {
     }
 }
 
+/// A checkpoint of one partition of a log that nodes share.
+pub struct Kept {
+    /// How many batches of the log it contains.
+    pub contained: usize,
+    /// The document, in blocks.
+    pub document: Vec<Vec<u8>>,
+}
+
 /// The logs of homes: for each topic its messages by offset.
 pub type Content = BTreeMap<Vec<u8>, BTreeMap<u64, Vec<u8>>>;
 

@@ -182,6 +182,7 @@ fn planted(args: &Args) -> bool {
         plant(Some(fault));
         let from = match fault {
             Fault::DeadAccepted
+            | Fault::EarlyPurge
             | Fault::LateAccepted
             | Fault::OwnOffset
             | Fault::SilentDamage

@@ -72,6 +72,7 @@ counts! {
     checkpoints "checkpoints": "Checkpoints of the log.";
     nodes_lost "nodes lost": "Nodes that were lost.";
     nodes_joined "joined by checkpoints": "Nodes that took the place of a lost one with checkpoints of the log.";
+    purged "purged": "Batches of the log of several nodes that were purged, since checkpoints contain them.";
     nodes_cut "nodes cut off": "Nodes that were cut off from the log.";
     deaths "deaths": "Deaths of nodes in the log of a partition.";
     of_dead "of the dead": "Batches of nodes that were dead.";
@@ -84,6 +85,7 @@ impl Met {
         let of_some = [
             "nodes lost",
             "nodes cut off",
+            "purged",
             "deaths",
             "of the dead",
             "too late",

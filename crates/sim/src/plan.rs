@@ -106,6 +106,8 @@ pub struct Plan {
     pub nodes: usize,
     /// The steps before which something happens to a node, in thousandths of all steps.
     pub node_events_at: Vec<usize>,
+    /// The steps before which a steward writes checkpoints and purges the log, likewise.
+    pub purges_at: Vec<usize>,
     /// The server's settings.
     pub settings: Settings,
     /// How much a turn does.

@@ -113,6 +113,7 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Violation> 
     let place = |at: &usize| at * steps.len() / 1000;
     let crashes: Vec<usize> = world.plan.crashes_at.iter().map(place).collect();
     let events: Vec<usize> = world.plan.node_events_at.iter().map(place).collect();
+    let purges: Vec<usize> = world.plan.purges_at.iter().map(place).collect();
     let checkpoints: Vec<usize> = world.plan.checkpoints_at.iter().map(place).collect();
     world.write_first(&mut Rng::new(seed ^ 0xF125_7BA5));
     world.hoard(&mut Rng::new(seed ^ 0x40A2D))?;
@@ -126,6 +127,9 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Violation> 
         }
         if crashes.contains(&n) {
             world.crash(&mut of_step(0xC4A5_4ED0))?;
+        }
+        if purges.contains(&n) {
+            world.purge(&mut of_step(0x9026_E001))?;
         }
         if events.contains(&n) {
             world.node_event(&mut of_step(0x0DE5_0001))?;

@@ -17,7 +17,7 @@ use crore_broker::lives::Lives;
 use crore_broker::rules::Rules;
 use crore_broker::{Now, Offsets, PartitionId, Shard, ShardId};
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Kept};
 use crate::client::mqtt::Client;
 use crate::engine::{Drive, Shared};
 use crate::met::Met;
@@ -69,6 +69,8 @@ pub struct Nodes {
     writers: u64,
     /// Nodes that take no turns.
     paused: Vec<bool>,
+    /// The checkpoints of each partition, the newest first.
+    kept: Vec<Vec<Kept>>,
 }
 
 /// The world.
@@ -131,6 +133,7 @@ impl World {
             nodes: Nodes {
                 writers: plan.nodes as u64 * WRITERS_APART,
                 paused: vec![false; plan.nodes],
+                kept: (0..plan.partitions).map(|_| Vec::new()).collect(),
                 worlds: nodes,
             },
         }

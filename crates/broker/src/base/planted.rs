@@ -82,6 +82,8 @@ pub enum Fault {
     ForgottenWriters,
     /// A position of an earlier life of the log counts, wherever that life ended.
     OneLife,
+    /// Batches are removed from the log of a cluster that no checkpoint contains.
+    EarlyPurge,
 }
 
 /// The one that is switched on; 0: none.

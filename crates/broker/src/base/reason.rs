@@ -245,6 +245,7 @@ reasons! {
         TopicRateOfAddress, 429, 1013, QUOTA, Full, "limits.topics_per_address_per_s is reached" => limits.topics_per_address_per_s " a second";
         LogOfAddress, 429, 1013, QUOTA, Full, "limits.log_bytes_per_address_max is reached" => limits.log_bytes_per_address_max " bytes";
         DiskFull, 503, 1013, QUOTA, Full, "no room on disk for messages: state.bytes_max is reached, or the file system of state.directory is full", "docs/DURABILITY.md says what happens then";
+        LogFull, 503, 1013, QUOTA, Full, "the log of the cluster is full: its checkpoints are behind", "docs/CLUSTER.md says what happens then";
         KeysFull, 503, 1013, QUOTA, Full, "publish.idempotency_keys is reached, or this publisher's share of it: publish without a key, or later", "raise it, or shorten publish.idempotency_window_s";
         FiltersFull, 503, 1013, QUOTA, Full, "limits.filters_per_shard is reached, or this client's address has so many filters that others would find no room";
         FollowersFull, 503, 0, NONE, Full, "interest.followers_max is reached, or this client's address follows so often that others would find no room";

@@ -41,6 +41,8 @@ use crate::budget::totals::Totals;
 
 /// A node of a cluster is not ready when none of its signs of life has come back for so many seconds.
 const CUT_OFF_S: u32 = 5;
+/// Publishers wait for so many seconds for room in the log of a cluster before they are refused: a checkpoint is made within.
+const WAITS_S: u32 = 5;
 
 /// Shared by all shards, and by their worlds before and after a change of the settings: the counts go on.
 #[derive(Clone, Debug)]
@@ -112,6 +114,8 @@ struct EngineState {
     /// It takes nothing more for now.
     disk_is_full: AtomicBool,
     disk: Disk,
+    /// The second since which the log of a cluster is full; 0: it has room.
+    log_full_s: AtomicU32,
     /// The second in which a sign of life of this node of a cluster came back last.
     beaten_s: AtomicU32,
     /// How often this node has read of its own death.
@@ -418,11 +422,14 @@ impl Counts {
     /// keeps, or by what it has written since room came free.
     ///
     /// # Errors
-    /// [`Reason::DiskFull`].
-    pub fn may_write(&self, client: Client) -> Result<(), Reason> {
+    /// [`Reason::DiskFull`], or [`Reason::LogFull`] in a cluster whose publishers have waited for room.
+    pub fn may_write(&self, client: Client, unix_s: u32) -> Result<(), Reason> {
         let EngineState {
             disk_is_full, disk, ..
         } = &self.engine;
+        if self.log_is_full_for(unix_s).is_some_and(|it| it >= WAITS_S) {
+            return Err(Reason::LogFull);
+        }
         let held = || {
             self.kept
                 .by_client
@@ -448,6 +455,25 @@ impl Counts {
     /// The disk of the engine has become full, or has room again.
     pub fn set_disk_full(&self, is_full: bool) {
         self.engine.disk_is_full.store(is_full, Relaxed);
+    }
+
+    /// The log of the cluster has become full in this second, or (0) has room again.
+    pub fn set_log_full(&self, unix_s: u32) {
+        self.engine.log_full_s.store(unix_s, Relaxed);
+    }
+
+    /// For how many seconds the log of the cluster has been full.
+    fn log_is_full_for(&self, unix_s: u32) -> Option<u32> {
+        match self.engine.log_full_s.load(Relaxed) {
+            0 => None,
+            since_s => Some(unix_s.saturating_sub(since_s)),
+        }
+    }
+
+    /// Whether publishers wait for room in the log of the cluster: a checkpoint that is under way makes some. After a while they are
+    /// [refused](Self::may_write).
+    pub fn waits_for_log(&self, unix_s: u32) -> bool {
+        self.log_is_full_for(unix_s).is_some_and(|it| it < WAITS_S)
     }
 
     /// A sign of life of this node of a cluster has come back in this second.

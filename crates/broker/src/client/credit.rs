@@ -1,5 +1,5 @@
 //! Connections that wait before they publish or subscribe: what this shard has under way to a home weighs more than
-//! `limits.publish_credit_bytes`, or the carriers of some home are behind, and much of what is under way to them is of the connection's user or
+//! `limits.publish_credit_bytes`, or the log of the cluster has no room until a checkpoint makes some, or the carriers of some home are behind, and much of what is under way to them is of the connection's user or
 //! address ([`Valve`](crate::budget::admission::valve::Valve)): a client that fills the carriers waits itself, and others pass it.
 //!
 //! Meanwhile a connection that has just published is not read. Bytes that were read already (requests pipelined behind the
@@ -51,7 +51,9 @@ pub(crate) fn must_stall<P: ProtocolTypes>(clients: &Clients<P>, lanes: &Lanes, 
 }
 
 fn lacks_credit(lanes: &Lanes, ctx: &Context) -> bool {
-    lanes.exceeds(ctx.world.settings.limits.publish_credit_bytes) && !planted::is(Fault::NoCredit)
+    let exceeds = lanes.exceeds(ctx.world.settings.limits.publish_credit_bytes)
+        || ctx.world.admission.waits_for_log(ctx.now.unix_s);
+    exceeds && !planted::is(Fault::NoCredit)
 }
 
 /// Whether carriers are behind, and much of what they have to deliver was published from the address of this connection, or asked for by its

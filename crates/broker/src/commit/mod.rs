@@ -19,6 +19,7 @@
 
 pub mod batch;
 mod batches;
+pub mod history;
 pub(crate) mod queue;
 pub(crate) mod record;
 

@@ -76,7 +76,9 @@ impl Home {
     ) -> Result<Reserved, Outcome> {
         if fact.makes() {
             let (_, _, client) = fact.topic();
-            self.admission.may_write(client).map_err(Outcome::Full)?;
+            self.admission
+                .may_write(client, context.now.unix_s)
+                .map_err(Outcome::Full)?;
         }
         let found = self.admit(fact, context)?;
         if let Some(key) = &found.key

@@ -262,13 +262,6 @@ impl Shard {
         }
     }
 
-    /// The log no longer has what had offsets up to this one, and this process has read none of it: positions before it are told a gap.
-    pub fn lose(&mut self, partition: PartitionId, until: u64) {
-        if let Some((at, home)) = part(&mut self.home, partition) {
-            home.lose(at, until, &self.front.clients.ctx.world.rules);
-        }
-    }
-
     /// The log of a partition is damaged, and may have lost anything of it before its end: positions of before are told a gap, with a new epoch.
     /// To be called behind the last batch. `base` is the first offset that the last life of the log could give.
     pub fn begin_epoch(&mut self, partition: PartitionId, base: u64) {

@@ -81,11 +81,6 @@ impl Shadow {
         self.shard.fold(header, batch, Now { s: 1, unix_s })
     }
 
-    /// The log no longer has what had offsets up to this one, and nothing of it was read.
-    pub fn lose(&mut self, until: u64) {
-        self.shard.lose(self.partition, until);
-    }
-
     fn home(&mut self) -> &mut Home {
         self.shard.home.as_mut().expect("each shard is a home")
     }

@@ -96,3 +96,52 @@ fn a_client_of_mqtt_3_is_closed_without_an_acknowledgement() {
     assert!(!town.0.is_open(client));
     assert_eq!(town.text(client), "");
 }
+
+#[test]
+fn publishers_wait_for_room_in_the_log_and_are_refused_when_none_comes() {
+    for topic in near_and_far() {
+        let world = Town::world(2, |_| {});
+        let mut town = Town::of(&world);
+        let client = town.mqtt("client", 0);
+        let subscriber = town.subscribe(&topic);
+        town.commit();
+        let full = |is_full: bool, town: &Town| {
+            let since_s = if is_full { town.0.now.unix_s } else { 0 };
+            world.admission.set_log_full(since_s);
+        };
+        full(true, &town);
+        let waits = town.post(&topic, "waits");
+        town.0.say(client, message(&topic, "waits, too", 7, false));
+        town.commit();
+        assert_eq!(town.statuses(waits), [0; 0]);
+        // A checkpoint makes room within some seconds.
+        town.0.tick_s(4);
+        town.commit();
+        assert_eq!(town.statuses(waits), [0; 0]);
+        assert_eq!(town.told(client), [""; 0]);
+        full(false, &town);
+        town.commit();
+        assert_eq!(town.statuses(waits), [201]);
+        assert_eq!(town.told(client), ["puback Success"]);
+        // Or it does not.
+        full(true, &town);
+        let waits = town.post(&topic, "refused");
+        town.0
+            .say(client, message(&topic, "refused, too", 8, false));
+        town.commit();
+        town.0.tick_s(5);
+        town.commit();
+        let refused = town.post(&topic, "refused at once");
+        town.commit();
+        for conn in [waits, refused] {
+            assert_eq!(town.statuses(conn), [503]);
+            let text = town.text(conn);
+            assert!(
+                text.contains("Retry-After: ") && text.contains("checkpoints"),
+                "{text}"
+            );
+        }
+        assert_eq!(town.told(client), ["puback Quota exceeded"]);
+        assert!(!town.text(subscriber).contains("refused"));
+    }
+}

@@ -56,6 +56,32 @@ impl JetStream {
         });
     }
 
+    /// Writes messages of so many bytes to the logs of the first partitions, each to all of them, that are no batches. Returns how many were stored.
+    pub fn fill(&self, partitions: u64, count: usize, bytes: usize) -> usize {
+        let bytes = vec![7; bytes];
+        self.runtime.block_on(async {
+            let mut answers = Vec::new();
+            for _ in 0..count {
+                for partition in 0..partitions {
+                    let subject = format!("crore.test.log.{partition}");
+                    let sent = self.context.publish(subject, bytes.clone().into()).await;
+                    answers.push(sent.expect("it is sent"));
+                }
+            }
+            let mut stored = 0;
+            for answer in answers {
+                stored += usize::from(answer.await.is_ok());
+            }
+            stored
+        })
+    }
+
+    /// Changes how the log of a partition is made.
+    pub fn edit(&self, config: Config) {
+        let updated = self.runtime.block_on(self.context.update_stream(config));
+        updated.expect("it is changed");
+    }
+
     /// How the log of a partition is made.
     pub fn config(&self, partition: u64) -> Config {
         self.runtime.block_on(async {

@@ -19,6 +19,7 @@ pub struct Log {
     pub batches: BTreeMap<u16, Vec<(u64, Vec<u8>)>>,
     pub lost: Vec<(u16, u64, u64)>,
     pub caught_up: Vec<u16>,
+    pub is_full: bool,
     pub ended: Option<String>,
 }
 
@@ -59,6 +60,7 @@ impl Listener for Ear {
                 to,
             } => log.lost.push((partition, from, to)),
             News::CaughtUp { partition } => log.caught_up.push(partition),
+            News::Full(is_full) => log.is_full = is_full,
             News::Ended { why } => log.ended = Some(why),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use async_nats::jetstream::stream::DiscardPolicy;
 use crore_nats::{Credentials, Numbers, Settings};
 
 use crate::jetstream::JetStream;
@@ -187,7 +188,7 @@ fn the_numbers_of_the_first_node_are_those_of_all() {
 
 #[test]
 fn a_stream_that_does_not_fit_is_refused_with_its_field() {
-    use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
+    use async_nats::jetstream::stream::{Config, RetentionPolicy, StorageType};
     let Some(servers) = Servers::start(1) else {
         return;
     };
@@ -195,7 +196,7 @@ fn a_stream_that_does_not_fit_is_refused_with_its_field() {
     let jetstream = JetStream::of(&servers);
     let right = jetstream.config(1);
     type Spoil = fn(&mut Config);
-    let wrong: [(&str, Spoil); 7] = [
+    let wrong: [(&str, Spoil); 6] = [
         ("storage is Memory", |it| it.storage = StorageType::Memory),
         ("subjects is other", |it| {
             it.subjects = vec!["other".to_string()]
@@ -203,7 +204,6 @@ fn a_stream_that_does_not_fit_is_refused_with_its_field() {
         ("max_msg_size is 1000", |it| it.max_message_size = 1000),
         ("max_msgs is 10", |it| it.max_messages = 10),
         ("retention", |it| it.retention = RetentionPolicy::WorkQueue),
-        ("discard", |it| it.discard = DiscardPolicy::New),
         ("metadata crore.cluster is missing", |it| {
             it.metadata.clear()
         }),
@@ -219,6 +219,63 @@ fn a_stream_that_does_not_fit_is_refused_with_its_field() {
     let text = refusal(settings(&servers), numbers());
     assert_says(&text, &["stream CRORE_TEST_1 is gone", "nats kv del"]);
     assert_eq!(PARTITIONS, 4);
+}
+
+/// Those of earlier builds discarded old batches.
+#[test]
+fn stream_that_drops_batches_is_changed_so_that_nats_drops_none() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let limited = Settings {
+        history_bytes: 64 << 20,
+        ..settings(&servers)
+    };
+    drop(begin(limited.clone(), numbers()).expect("it begins"));
+    let jetstream = JetStream::of(&servers);
+    let made = jetstream.config(1);
+    assert_eq!(
+        (made.discard, made.max_bytes),
+        (DiscardPolicy::New, 32 << 20)
+    );
+    assert!(made.max_age.is_zero());
+    let mut before = made.clone();
+    before.discard = DiscardPolicy::Old;
+    before.max_age = Duration::from_secs(3600);
+    before.max_bytes = 1000;
+    jetstream.edit(before);
+    drop(begin(limited, numbers()).expect("it begins"));
+    let changed = jetstream.config(1);
+    assert_eq!(changed.discard, DiscardPolicy::New);
+    assert!(changed.max_age.is_zero());
+    // Four of the longest messages.
+    assert_eq!(changed.max_bytes, 8 << 20);
+}
+
+#[test]
+fn partition_that_is_full_is_told_and_keeps_what_it_has() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let limited = Settings {
+        history_bytes: 64 << 20,
+        backlog_bytes_max: usize::MAX,
+        ..settings(&servers)
+    };
+    let node = begin(limited, numbers()).expect("it begins");
+    let jetstream = JetStream::of(&servers);
+    assert_eq!(jetstream.fill(1, 20, 1_000_000), 20);
+    until("all of them", || {
+        node.cluster.status().partitions[0].read == 20
+    });
+    assert!(!node.log().is_full);
+    let stored = 20 + jetstream.fill(1, 20, 1_000_000);
+    assert_eq!(stored, 33, "a stream of 32 MiB");
+    until("the news", || node.log().is_full);
+    assert_eq!(jetstream.first(0), 1);
+    assert!(node.cluster.status().partitions[0].is_full);
+    jetstream.purge(0, 30);
+    until("room", || !node.log().is_full);
 }
 
 #[test]

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use crore_broker::batch::Header;
-use crore_broker::{Now, PartitionId, Restored, Shard, ShardId, World};
+use crore_broker::history::{History, Hole};
+use crore_broker::{Committed, Now, PartitionId, Restored, Shard, ShardId, World};
 use crore_nats::{Checkpoint, Connected, Status, Store};
 use crore_net::{Sender, clock, memory};
 
@@ -21,7 +22,7 @@ use super::supervisor;
 use crate::life::Begun;
 use crate::life::state::Numbers;
 use crate::settings::file::File;
-use crate::shard_loop::{Engine, Letter, Listener, LogNews, Member};
+use crate::shard_loop::{Engine, Letter, Listener, Member};
 
 /// The formats of a cluster, 1, 2, 3, and so on: the forms of batches, with their records, and of checkpoints in each.
 ///
@@ -78,7 +79,14 @@ pub fn join(
     let (begun, after) = read_checkpoints(&store, &world, now)?;
     let (readers, come): (Vec<_>, Vec<_>) = (0..world.homes).map(|_| mpsc::channel()).unzip();
     let writer = world.writer.expect("a node writes");
-    let listener = Listener::new(writer, world.placement(), readers, shards.to_vec());
+    let admission = world.admission.clone();
+    let listener = Listener::new(
+        writer,
+        world.placement(),
+        readers,
+        shards.to_vec(),
+        admission,
+    );
     let member = Member {
         backlog: listener.backlog.clone(),
         void: listener.void.clone(),
@@ -88,7 +96,7 @@ pub fn join(
     };
     let mut homes = VecDeque::new();
     thread::scope(|scope| {
-        let begin = |(shard, told): (Shard, mpsc::Receiver<LogNews>)| {
+        let begin = |(shard, told): (Shard, mpsc::Receiver<Committed>)| {
             scope.spawn(move || read_home(shard, now, &told))
         };
         let threads: Vec<_> = begun.into_iter().zip(come).map(begin).collect();
@@ -217,7 +225,11 @@ fn begin_home(
     'anew: loop {
         let mut restored = Restored::new(world.clone(), home, now).without_local_state();
         let mut used = Vec::new();
-        for of_partition in &mut usable {
+        for (of_partition, partition) in usable.iter_mut().zip(world.placement().of_home(home)) {
+            if let Some(now) = check_history(store, partition, of_partition)? {
+                *of_partition = now;
+                continue 'anew;
+            }
             let Some(checkpoint) = of_partition.first() else {
                 continue;
             };
@@ -245,23 +257,46 @@ fn begin_home(
     }
 }
 
+/// Checks that the log of a partition goes on from the newest of these checkpoints, or has all from its beginning: what is between is missing to this node
+/// alone if others have it, and to all if not. Returns the checkpoints that there are now where these are no longer the newest ones.
+fn check_history(
+    store: &Store,
+    partition: PartitionId,
+    usable: &[Checkpoint],
+) -> anyhow::Result<Option<Vec<Checkpoint>>> {
+    let contained: Vec<u64> = usable.iter().map(|it| it.sequence).collect();
+    let history = History {
+        first: store.first(partition)?,
+        contained: &contained,
+    };
+    let Err(Hole { until }) = history.begins_behind() else {
+        return Ok(None);
+    };
+    let now = node::usable(store, &store.all()?, partition)?;
+    if now.first().map(|it| it.sequence) > usable.first().map(|it| it.sequence) {
+        return Ok(Some(now));
+    }
+    bail!(
+        "cluster: partition {partition} lacks batches up to {until}: its stream begins behind them, and no checkpoint that counts contains them. This node would serve less than was answered, so it does not start. Restore the streams and the object store from a backup, or begin anew without these messages: remove the streams and the buckets of this cluster, and start again"
+    );
+}
+
 /// Reads the log of a home, until all partitions are at their end.
-fn read_home(mut shard: Shard, now: Now, told: &mpsc::Receiver<LogNews>) -> anyhow::Result<Shard> {
-    for told in told {
-        match told {
-            LogNews::Committed(committed) => {
-                let batch = committed.batch.as_ref().expect("it is not ours yet");
-                let Header {
-                    partition, unix_s, ..
-                } = committed.header;
-                let moment = Now { unix_s, ..now };
-                let folded = shard.fold(&committed.header, batch.bytes(), moment);
-                folded
-                    .map_err(|why| anyhow::anyhow!("{why}"))
-                    .with_context(|| format!("a batch of partition {partition} cannot be read"))?;
-            }
-            LogNews::Lost(partition, until) => shard.lose(partition, until),
-        }
+fn read_home(
+    mut shard: Shard,
+    now: Now,
+    told: &mpsc::Receiver<Committed>,
+) -> anyhow::Result<Shard> {
+    for committed in told {
+        let batch = committed.batch.as_ref().expect("it is not ours yet");
+        let Header {
+            partition, unix_s, ..
+        } = committed.header;
+        let moment = Now { unix_s, ..now };
+        let folded = shard.fold(&committed.header, batch.bytes(), moment);
+        folded
+            .map_err(|why| anyhow::anyhow!("{why}"))
+            .with_context(|| format!("a batch of partition {partition} cannot be read"))?;
     }
     Ok(shard)
 }

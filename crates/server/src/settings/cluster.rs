@@ -57,8 +57,8 @@ pub struct Cluster {
     /// Bytes that the log keeps for nodes that were cut off, in equal parts for the partitions. NATS reserves room for twice as much on
     /// the disk of each server.
     ///
-    /// Older batches go once [checkpoints](CLUSTER.md#checkpoints) have them, and without checkpoints past twice as much. It counts
-    /// where the streams are made; `nats stream edit` changes it later.
+    /// Older batches go once [checkpoints](CLUSTER.md#checkpoints) contain them, and never before: at one and a half times as much publishers wait, and get 503
+    /// after five seconds. It counts where the streams are made; `nats stream edit` changes `max_bytes` later.
     #[default(2 << 30)]
     #[schemars(range(min = MIN_HISTORY_BYTES, max = isize::MAX as usize), extend("x-zero" = "no limit"))]
     #[schemars(extend("x-share" = "none: NATS bounds the streams as a whole; `limits.log_bytes` has shares at each node"))]
@@ -69,7 +69,7 @@ pub struct Cluster {
     #[schemars(range(min = MIN_CHECKPOINT_BYTES, max = isize::MAX as usize))]
     #[schemars(extend("x-share" = "none: it bounds what nodes write, by their own limits"))]
     pub checkpoint_bytes: usize,
-    /// How long a batch is kept; as above.
+    /// How long a batch is kept. It goes later if no checkpoint contains it yet.
     #[schemars(range(min = 60, max = MAX_HISTORY_AGE_S), extend("x-zero" = "no limit"))]
     pub history_age_s: u32,
     /// Monitoring URLs of the servers of NATS: there a node checks at its start whether they have `sync_interval: always`.
@@ -108,7 +108,6 @@ impl Cluster {
             },
             replicas: self.replicas,
             history_bytes: self.history_bytes as u64,
-            history_age: Duration::from_secs(self.history_age_s.into()),
             monitoring: self.monitoring.clone(),
             backlog_bytes_max: BACKLOG_BYTES,
             patience: PATIENCE,

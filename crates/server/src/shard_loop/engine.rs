@@ -7,7 +7,7 @@ use crore_broker::batch::Header;
 use crore_broker::{Batch, PartitionId};
 
 pub use disk::{Durable, start as start_disk};
-pub use nats::{Listener, LogNews, Member};
+pub use nats::{Listener, Member};
 
 /// The engine, for all shards.
 #[derive(Clone)]

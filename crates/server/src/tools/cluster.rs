@@ -32,6 +32,7 @@ const PARTITION_COLUMNS: &[&str] = &[
     "last",
     "lag",
     "bytes",
+    "bytes_max",
     "checkpoint",
     "checkpoint_age_s",
     "checkpoint_bytes",

@@ -101,7 +101,7 @@ fn settings_of_a_disk_are_refused_in_a_cluster() {
 }
 
 /// The output of a server that does not start.
-fn refusal(settings: &str) -> String {
+pub fn refusal(settings: &str) -> String {
     let directory = std::env::temp_dir().join(format!("crore-test-refused-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("a directory");
     let file = directory.join(format!(

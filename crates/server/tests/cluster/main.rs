@@ -14,6 +14,7 @@ mod clock;
 mod counts;
 mod example;
 mod faults;
+mod full;
 mod history;
 mod interest;
 mod join;

@@ -22,6 +22,8 @@ struct Log {
     arriving: Vec<Bytes>,
     /// Each batch, and the second in which it was stored.
     stored: Vec<(Bytes, u32)>,
+    /// The batches before this place are purged. They stay here, so that it is seen what was in them.
+    purged: usize,
     /// The number of the last batch of each writer that counts.
     last: BTreeMap<u64, u64>,
     dead: BTreeSet<u64>,
@@ -79,6 +81,29 @@ impl Shared {
     /// The log of a partition: each batch, and the second in which it was stored.
     pub fn stored(&self, partition: PartitionId) -> &[(Bytes, u32)] {
         &self.logs[usize::from(partition)].stored
+    }
+
+    /// The number of the first batch that the log of a partition still has.
+    pub fn first(&self, partition: PartitionId) -> u64 {
+        self.logs[usize::from(partition)].purged as u64 + 1
+    }
+
+    /// How many batches of a partition all nodes have read.
+    pub fn read_by_all(&self, partition: PartitionId) -> usize {
+        let told = self
+            .nodes
+            .iter()
+            .map(|node| node.told[usize::from(partition)]);
+        told.min().unwrap_or(0)
+    }
+
+    /// Purges the batches of a partition before the one with this number; returns how many.
+    pub fn purge(&mut self, partition: PartitionId, before: u64) -> u64 {
+        let purged = &mut self.logs[usize::from(partition)].purged;
+        let until = (before.saturating_sub(1) as usize).max(*purged);
+        let count = until - *purged;
+        *purged = until;
+        count as u64
     }
 
     /// Whether a node has read the batches that were there when it began.

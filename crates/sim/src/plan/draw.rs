@@ -77,6 +77,11 @@ const COPIES: u64 = 0xBAC4_0BEE;
 const COPIES_PERCENT: u32 = 80;
 /// The events of the nodes of a world, at most.
 const NODE_EVENTS_MAX: usize = 12;
+/// Salt of the random choices of purges, likewise.
+const PURGES: u64 = 0x9026_E5ED;
+/// How many of a hundred clusters have them, and how many of them at most.
+const PURGES_PERCENT: u32 = 50;
+const PURGES_MAX: usize = 8;
 /// Longer than a run: a node forgets topics whose subscribers are at other nodes.
 const REMEMBERS_S: u32 = 50_000;
 /// Crashes of a world, and checkpoints.
@@ -129,6 +134,7 @@ impl Plan {
         if seed >= CLUSTERS_FROM {
             cluster(&mut plan, &mut own(CLUSTERS));
             damage(&mut plan, &mut own(DAMAGES));
+            purge(&mut plan, &mut own(PURGES));
         }
         if seed >= COPIES_FROM {
             put_back(&mut plan, &mut own(COPIES));
@@ -150,6 +156,7 @@ fn first(rng: &mut Rng) -> Plan {
         partitions: homes,
         nodes: 1,
         node_events_at: Vec::new(),
+        purges_at: Vec::new(),
         settings: settings(homes, budgets_are_wide, rng),
         topics: topics(rng),
         weights: weights(rng),
@@ -460,6 +467,14 @@ fn cluster(plan: &mut Plan, rng: &mut Rng) {
     for rule in &mut plan.settings.rules {
         (rule.keep, rule.ttl_s, rule.durable) = (Keep::Log, 0, true);
         rule.position_age_s = REMEMBERS_S;
+    }
+}
+
+/// In some clusters a steward writes checkpoints and purges the log.
+fn purge(plan: &mut Plan, rng: &mut Rng) {
+    if plan.nodes > 1 && rng.chance(PURGES_PERCENT) {
+        let count = rng.range(1, PURGES_MAX);
+        plan.purges_at = (0..count).map(|_| rng.below(1000)).collect();
     }
 }
 

@@ -122,7 +122,9 @@ pub struct PartitionStatus {
     read: u64,
     last: u64,
     lag: u64,
+    /// Bytes of the stream, and how many it takes at most; 0: no limit.
     bytes: u64,
+    bytes_max: u64,
     /// The last batch that the newest checkpoint contains; absent before the first one.
     checkpoint: Option<u64>,
     checkpoint_age_s: Option<u64>,
@@ -284,6 +286,7 @@ fn partition((partition, of): (usize, &crore_nats::PartitionStatus)) -> Partitio
         last: of.last,
         lag: of.last.saturating_sub(of.read),
         bytes: of.bytes,
+        bytes_max: of.bytes_max,
         checkpoint: of.checkpoint.as_ref().map(|it| it.sequence),
         checkpoint_age_s: node::age_s(of),
         checkpoint_bytes: of.checkpoint.as_ref().map(|it| it.bytes),
@@ -317,6 +320,12 @@ fn problems(
     if late > 0 {
         found.push(format!(
             "{late} partitions have no checkpoint, or one that is older than it should be; the log of their steward says why"
+        ));
+    }
+    let full = status.partitions.iter().filter(|it| it.is_full).count();
+    if full > 0 {
+        found.push(format!(
+            "the log of {full} partitions is full of batches that no checkpoint contains: publishes are refused until the steward has made one"
         ));
     }
     if homes.iter().any(|home| home.is_cut_off) {

@@ -71,6 +71,8 @@ const METRICS: &[Metric] = &[
         "Bytes of the newest [checkpoints](CLUSTER.md#checkpoints) of all partitions"),
     row(Gauge, "crore_cluster_late_checkpoints", "", One(|s| s.cluster.late as f64),
         "Partitions with a newest checkpoint that is too old; the log of the steward has the reason"),
+    row(Gauge, "crore_cluster_full_partitions", "", One(|s| s.cluster.full as f64),
+        "Partitions whose log is full: publishes wait, and are refused, until [a checkpoint](CLUSTER.md#checkpoints) makes room"),
     row(Counter, "crore_cluster_batches_total", "", One(|s| s.cluster.appended as f64),
         "Batches that this node has published to the log"),
     row(Counter, "crore_cluster_refused_batches_total", "", One(|s| s.cluster.refused as f64),

@@ -4,6 +4,7 @@
 //! Invariants: a checkpoint follows from the log, so that two stewards at once write the same and do no harm. Two of each partition are kept;
 //! the log is purged no further than up to the older one, so that a newest one that is damaged loses nothing.
 
+use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use crore_broker::batch::Header;
+use crore_broker::history::{CHECKPOINTS_KEPT as KEPT, History, Hole};
 use crore_broker::orders::ClusterState;
 use crore_broker::snapshot::FORM;
 use crore_broker::{Control, Now, OFFSET_BITS, PartitionId, Restored, Shadow, World};
-use crore_nats::{Checkpoint, New, PartitionStatus, Store};
+use crore_nats::{Checkpoint, New, PartitionStatus, ROOM, Store};
 use crore_net::clock;
 
 use super::document::{self, Blocks, Unusable, head_now};
@@ -22,8 +24,6 @@ use super::{Checkpoints, FAILED_AGAIN, Failed, Folding};
 use crate::settings::cluster::Cluster as Settings;
 use crate::shard_loop::Member;
 
-/// Checkpoints that are kept of each partition.
-const KEPT: usize = 2;
 /// How often it is looked which checkpoints there are.
 const LIST_AGAIN: Duration = Duration::from_secs(10);
 /// A checkpoint is at most so old where anything stands behind it: a joining node reads little, also of a partition that is seldom written to.
@@ -34,6 +34,11 @@ const OF_HISTORY: u64 = 4;
 const LATE: u64 = 4;
 /// Bytes of an object that are read at once.
 const READ_BYTES: usize = 256 << 10;
+
+/// A log that has been full for so long has no steward that makes room: one that has died is replaced within.
+const NO_STEWARD: Duration = Duration::from_secs(15);
+/// The partitions that are full, and since when they are.
+type Full = BTreeMap<PartitionId, Instant>;
 
 /// The node that checkpoints are made by.
 type Server = super::Server<Settings, Member>;
@@ -59,19 +64,16 @@ struct Threshold {
 impl Threshold {
     /// By these settings, of one of so many partitions.
     fn of(settings: &Settings, partitions: usize, of: &PartitionStatus) -> Threshold {
-        let share = |bytes: usize| bytes as u64 / partitions.max(1) as u64;
+        let share = settings.checkpoint_bytes as u64 / partitions.max(1) as u64;
         let former = of.checkpoint.as_ref().map_or(0, |it| it.bytes);
-        let history = match settings.history_bytes {
-            0 => u64::MAX,
-            bytes => share(bytes) / OF_HISTORY,
-        };
+        let history = history_bytes(settings, partitions, of).unwrap_or(u64::MAX);
         let age_s = match settings.history_age_s {
             0 => u64::MAX,
             age_s => u64::from(age_s) / OF_HISTORY,
         };
         Threshold {
             // As much as the former one has: what is written twice is no more than what was published.
-            bytes: former.max(share(settings.checkpoint_bytes)).min(history),
+            bytes: former.max(share).min(history / OF_HISTORY),
             age_s: age_s.min(AGE_MAX_S),
         }
     }
@@ -80,7 +82,7 @@ impl Threshold {
     fn is_now(self, of: &PartitionStatus) -> bool {
         let has_news = of.checkpoint.as_ref().map_or(0, |it| it.sequence) < of.read;
         let is_old = age_s(of).is_some_and(|age_s| age_s >= self.age_s);
-        of.behind_bytes >= self.bytes || is_old && has_news
+        of.behind_bytes >= self.bytes || (is_old || of.is_full) && has_news
     }
 
     /// Whether it is, and should have been made long ago.
@@ -89,6 +91,13 @@ impl Threshold {
         let is_old = has_news && age_s(of).is_some_and(|age_s| age_s >= self.age_s * 2);
         of.behind_bytes >= self.bytes.saturating_mul(LATE) || is_old
     }
+}
+
+/// Bytes that the log of one of so many partitions is to keep, if that is limited: the stream has perhaps less room than these settings ask for.
+fn history_bytes(settings: &Settings, partitions: usize, of: &PartitionStatus) -> Option<u64> {
+    let asked = settings.history_bytes as u64 / partitions.max(1) as u64;
+    let limits = [asked, of.bytes_max / ROOM];
+    limits.into_iter().filter(|it| *it > 0).min()
 }
 
 /// How many of these partitions should have had another checkpoint long ago.
@@ -166,24 +175,32 @@ impl Maker {
     fn run(self) {
         let progress = &*self.server.progress;
         let (mut not_before, mut list_at) = (Instant::now(), Instant::now());
+        let mut full = BTreeMap::new();
         while self.folding.waits() {
-            if Instant::now() >= list_at {
+            let partitions = self.server.engine.cluster.status().partitions;
+            if Instant::now() >= list_at || partitions.iter().any(|it| it.is_full) {
                 list_at = Instant::now() + LIST_AGAIN;
-                if let Err(error) = self.store().all() {
+                if let Err(error) = self.purge_all(&full) {
                     tracing::debug!("cluster: {error}");
                     continue;
                 }
-                self.purge_history();
             }
-            let partitions = self.server.engine.cluster.status().partitions;
             for (partition, of) in (0..).zip(&partitions) {
                 let began = Instant::now();
+                match of.is_full {
+                    true => _ = full.entry(partition).or_insert(began),
+                    false => _ = full.remove(&partition),
+                }
                 let due = Threshold::of(&self.server.settings, partitions.len(), of);
-                if began < not_before || !due.is_now(of) || !self.is_steward(partition) {
+                if began < not_before || !due.is_now(of) || !self.takes_care(partition, &full) {
                     continue;
                 }
                 match self.make(partition) {
-                    Ok(()) => progress.was_made(began),
+                    Ok(()) => {
+                        progress.was_made(began);
+                        // What it makes needless is purged at once.
+                        list_at = began;
+                    }
                     Err(Failed::Stops) => return,
                     Err(Failed::Why(why) | Failed::Damaged(why)) => {
                         progress.failed.fetch_add(1, Relaxed);
@@ -199,6 +216,13 @@ impl Maker {
 
     fn store(&self) -> &Store {
         &self.server.engine.store
+    }
+
+    /// Whether this node makes the checkpoints of a partition and purges its log: as its steward, or since the log has been full for long, as when a
+    /// steward that has died cannot be replaced since not even that finds room. Two nodes that do it at once do no harm.
+    fn takes_care(&self, partition: PartitionId, full: &Full) -> bool {
+        let is_full_for_long = |since: &Instant| since.elapsed() >= NO_STEWARD;
+        self.is_steward(partition) || full.get(&partition).is_some_and(is_full_for_long)
     }
 
     /// Whether this node does what one does for all.
@@ -291,16 +315,19 @@ impl Maker {
                 Err(why) => return Err(why.into()),
             }
         }
-        let first = store.first(partition)?;
-        let restored = Shadow::restored(&shadows, partition, Now { s: 1, unix_s: 0 });
-        let mut shadow = Shadow::new(restored.finish().map_err(|why| why.to_string())?);
-        if first > 1 {
-            tracing::error!(
-                "cluster: the log of partition {partition} begins with batch {first}, and no checkpoint has what was before: nodes that start later do not know it"
-            );
-            shadow.lose((first << OFFSET_BITS) - 1);
+        let history = History {
+            first: store.first(partition)?,
+            contained: &[],
+        };
+        if let Err(Hole { until }) = history.begins_behind() {
+            return Err(format!(
+                "batches up to {until} are gone, and no checkpoint that counts contains them: a node that is started now cannot have their messages"
+            )
+            .into());
         }
-        Ok((shadow, first - 1))
+        let restored = Shadow::restored(&shadows, partition, Now { s: 1, unix_s: 0 });
+        let shadow = Shadow::new(restored.finish().map_err(|why| why.to_string())?);
+        Ok((shadow, 0))
     }
 
     /// Removes what the newest checkpoints make needless.
@@ -334,28 +361,57 @@ impl Maker {
         of.take(KEPT).cloned().collect()
     }
 
-    /// Purges batches past `cluster.history_bytes`, no further than up to the older one of two checkpoints. It is tried again and again.
-    fn purge_history(&self) {
-        let (store, settings) = (self.store(), &self.server.settings);
+    /// Purges batches past `cluster.history_bytes` and `cluster.history_age_s` that checkpoints contain. It is tried again and again.
+    fn purge_all(&self, full: &Full) -> Result<(), crore_nats::Error> {
+        let all = self.store().all()?;
         let partitions = self.server.engine.cluster.status().partitions;
-        let share = settings.history_bytes as u64 / partitions.len().max(1) as u64;
         for (partition, of) in (0..).zip(&partitions) {
-            if share == 0 || of.bytes <= share || !self.is_steward(partition) {
+            let most = history_bytes(&self.server.settings, partitions.len(), of);
+            let is_long = most.is_some_and(|most| of.bytes > most);
+            let may_be_old = self.server.settings.history_age_s > 0;
+            if !(is_long || may_be_old) || !self.takes_care(partition, full) {
                 continue;
             }
-            let purged = store.all().and_then(|all| {
-                let kept = self.kept(&all, partition);
-                let Some(older) = kept.get(KEPT - 1) else {
-                    return Ok(());
-                };
-                let before = store.place_of_bytes(partition, share)?;
-                // Its last batch stays: by it the checkpoint is known as one of this log.
-                store.purge(partition, before.min(older.sequence))
-            });
-            if let Err(error) = purged {
-                tracing::warn!("cluster: partition {partition}: {error}");
+            match self.purge(partition, (of, most), &all) {
+                Ok(()) | Err(Failed::Stops) => {}
+                Err(Failed::Why(why) | Failed::Damaged(why)) => {
+                    tracing::warn!("cluster: partition {partition} is not purged: {why}");
+                }
             }
         }
+        Ok(())
+    }
+
+    fn purge(
+        &self,
+        partition: PartitionId,
+        (of, most): (&PartitionStatus, Option<u64>),
+        all: &[Checkpoint],
+    ) -> Result<(), Failed> {
+        let store = self.store();
+        let usable = usable(store, all, partition).map_err(|why| format!("{why:#}"))?;
+        let contained: Vec<u64> = usable.iter().map(|it| it.sequence).collect();
+        let history = History {
+            first: store.first(partition)?,
+            contained: &contained,
+        };
+        let by_bytes = most.map(|most| store.place_of_bytes(partition, most));
+        let by_age = match self.server.settings.history_age_s {
+            0 => None,
+            age_s => Some(clock::counted_s().saturating_sub(age_s.into())),
+        };
+        let by_age = by_age.map(|before_s| store.place_of_age(partition, before_s));
+        let wanted = by_bytes.transpose()?.max(by_age.transpose()?).unwrap_or(0);
+        let mut before = history.needless_before(wanted, of.is_full);
+        if before > contained.get(KEPT - 1).copied().unwrap_or(0) {
+            // The newest one must be whole: without these batches the one before does not count any more.
+            let (_, whole) = self.begin(&(self.server.world)(), partition)?;
+            before = before.min(whole);
+        }
+        if before > history.first {
+            store.purge(partition, before)?;
+        }
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@
 use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, mpsc};
 
+use crore_broker::admission::Admission;
 use crore_broker::batch::Header;
 use crore_broker::{Backlog, Batch, Committed, Foreign, OFFSET_BITS, PartitionId, Placement};
 use crore_nats::{Append, Cluster, News, Store, Table};
@@ -16,14 +17,6 @@ use crate::shard_loop::letters::Letter;
 
 /// A node that others have declared dead goes on as the writer with the next number: these numbers are its own.
 const SUCCESSORS: u64 = 1 << 16;
-
-/// The events of a home while the log is read for the first time.
-pub enum LogNews {
-    /// A batch stands in the log.
-    Committed(Committed),
-    /// Records with offsets up to this one are gone.
-    Lost(PartitionId, u64),
-}
 
 /// A member of a cluster.
 #[derive(Clone)]
@@ -54,7 +47,7 @@ impl Member {
 /// Where news go.
 enum Destination {
     /// To the readers of the homes, until so many partitions are at their end.
-    Readers(Vec<mpsc::Sender<LogNews>>, PartitionId),
+    Readers(Vec<mpsc::Sender<Committed>>, PartitionId),
     /// To the shards.
     Shards,
 }
@@ -71,6 +64,8 @@ pub struct Listener {
     corrections: LoggedCount,
     destination: Mutex<Destination>,
     shards: Vec<Sender<Letter>>,
+    /// Publishers wait there while the log is full.
+    admission: Admission,
 }
 
 impl Listener {
@@ -78,8 +73,9 @@ impl Listener {
     pub fn new(
         writer: u64,
         placement: Placement,
-        readers: Vec<mpsc::Sender<LogNews>>,
+        readers: Vec<mpsc::Sender<Committed>>,
         shards: Vec<Sender<Letter>>,
+        admission: Admission,
     ) -> Listener {
         Listener {
             writer,
@@ -89,6 +85,7 @@ impl Listener {
             corrections: LoggedCount::default(),
             destination: Mutex::new(Destination::Readers(readers, placement.partitions())),
             shards,
+            admission,
         }
     }
 
@@ -114,7 +111,7 @@ impl Listener {
             },
             batch,
         };
-        self.tell(partition, LogNews::Committed(committed));
+        self.tell(partition, committed);
     }
 
     /// Keeps this node's clock to that of NATS by its own batches. All nodes take a batch as void that was stored too long after it was written: a clock that is behind
@@ -155,17 +152,24 @@ impl Listener {
         )
     }
 
-    fn tell(&self, partition: PartitionId, told: LogNews) {
+    fn tell(&self, partition: PartitionId, committed: Committed) {
         let home = usize::from(self.placement.home_of(partition));
         match &*self.destination.lock().expect("no holder panics") {
             // A reader that has failed says so itself.
-            Destination::Readers(readers, _) => drop(readers[home].send(told)),
-            Destination::Shards => match told {
-                LogNews::Committed(committed) => {
-                    self.shards[home].post(Letter::Committed(committed))
-                }
-                LogNews::Lost(..) => {}
-            },
+            Destination::Readers(readers, _) => drop(readers[home].send(committed)),
+            Destination::Shards => self.shards[home].post(Letter::Committed(committed)),
+        }
+    }
+
+    /// The log has become full, or has room again.
+    fn is_full(&self, is_full: bool) {
+        let now_s = u32::try_from(clock::counted_s()).unwrap_or(u32::MAX);
+        self.admission.set_log_full(if is_full { now_s } else { 0 });
+        match is_full {
+            true => tracing::warn!(
+                "cluster: the log is full of batches that no checkpoint contains: publishers wait, and are refused with 503 after five seconds, until the steward has made one"
+            ),
+            false => tracing::info!("cluster: the log has room again"),
         }
     }
 
@@ -206,12 +210,9 @@ impl crore_nats::Listener for Listener {
                 from,
                 to,
             } => {
-                let until = ((to + 1) << OFFSET_BITS) - 1;
-                if from > 1 {
-                    self.end(&format!("batches {from} to {to} of partition {partition} were purged before this node has read them; it begins anew with checkpoints"));
-                }
-                self.tell(partition, LogNews::Lost(partition, until));
+                self.end(&format!("batches {from} to {to} of partition {partition} were purged before this node has read them; it begins anew with checkpoints"));
             }
+            News::Full(is_full) => self.is_full(is_full),
             News::CaughtUp { .. } => self.caught_up(),
             News::Ended { why } => self.end(&why),
         }

@@ -1,0 +1,120 @@
+//! A load that is longer than the history of the log: no batch goes that no checkpoint contains.
+
+use crate::faults::publish_surely;
+use crate::jetstream::JetStream;
+use crate::join::refusal;
+use crate::servers::Servers;
+use crate::settings;
+use crate::support::http::{Conn, once, publish};
+use crate::support::{Server, port, until};
+
+const PARTITIONS: u64 = 4;
+const QUIET: usize = 40;
+/// Megabytes of each partition: more than its stream takes, 32 MiB.
+const LOAD_MB: usize = 40;
+const MB: usize = 1_000_000;
+
+/// The settings of a node with the shortest history.
+fn short(servers: &Servers) -> String {
+    settings(servers).replace("[[rule]]", "history_bytes = \"64MiB\"\n[[rule]]")
+}
+
+fn node(servers: &Servers) -> Server {
+    Server::with_admin(&short(servers))
+}
+
+fn publish_quiet(node: &Server) {
+    for n in 0..QUIET {
+        publish(node, &format!("quiet/{n}"), n.to_string());
+    }
+}
+
+/// Has all topics with one message each.
+fn has_quiet(node: &Server) {
+    for n in 0..QUIET {
+        let topic = format!("quiet/{n}");
+        let kept = once(node, "GET", &format!("/history/{topic}"), &[], "");
+        assert!(
+            kept.text().contains(&format!("\"{n}\"")),
+            "{topic}: {kept:?}"
+        );
+    }
+}
+
+/// Whoever may write to the log does so, faster than checkpoints are made.
+fn load(jetstream: &JetStream) {
+    let mut left = LOAD_MB;
+    until("the load", || {
+        left = left.saturating_sub(jetstream.fill(PARTITIONS, left, MB) / PARTITIONS as usize);
+        left == 0
+    });
+}
+
+#[test]
+fn load_that_is_longer_than_the_history_loses_no_answered_message() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let (one, other) = (node(&servers), node(&servers));
+    publish_quiet(&one);
+    let jetstream = JetStream::of(&servers);
+    load(&jetstream);
+    publish_surely(&other, "quiet/last", "last");
+    one.kill();
+    other.kill();
+    let (one, other) = (node(&servers), node(&servers));
+    for node in [&one, &other] {
+        has_quiet(node);
+        let last = once(node, "GET", "/history/quiet/last", &[], "");
+        assert!(last.text().contains("last"), "{last:?}");
+    }
+}
+
+#[test]
+fn nodes_that_start_with_a_full_log_make_room() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let first = node(&servers);
+    publish_quiet(&first);
+    // It is the steward of all partitions, and nobody can write that it is dead.
+    first.kill();
+    let jetstream = JetStream::of(&servers);
+    jetstream.fill(PARTITIONS, LOAD_MB, MB);
+    jetstream.fill(PARTITIONS, 100, 10_000);
+    jetstream.fill(PARTITIONS, 150, 100);
+    let node = node(&servers);
+    has_quiet(&node);
+    let mut conn = Conn::open(&node);
+    let waits = conn
+        .stream()
+        .set_read_timeout(Some(crate::support::PATIENCE));
+    waits.expect("a timeout");
+    let refused = conn.request("POST", "/pub/a", &[], "refused");
+    assert_eq!(refused.status, 503, "{refused:?}");
+    until("room", || {
+        port::ask(node.admin(), "GET /readyz", None).status == 200
+    });
+    publish_surely(&node, "a", "taken");
+    has_quiet(&node);
+}
+
+#[test]
+fn node_that_lacks_batches_that_no_checkpoint_contains_does_not_start() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let first = node(&servers);
+    publish_quiet(&first);
+    first.kill();
+    let jetstream = JetStream::of(&servers);
+    jetstream.purge(2, 3);
+    let said = refusal(&short(&servers));
+    for words in [
+        "partition 2 lacks batches up to 2",
+        "no checkpoint",
+        "from a backup",
+    ] {
+        assert!(said.contains(words), "{words:?} is not in: {said}");
+    }
+}
