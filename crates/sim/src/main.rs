@@ -199,7 +199,15 @@ fn planted(args: &Args) -> bool {
     plant(None);
     for &fault in Torn::VARIANTS {
         disk::plant(Some(fault));
-        passed &= is_caught(&format!("{fault:?}"), args);
+        let from = match fault {
+            Torn::LostEnd => crore_sim::plan::CLUSTERS_FROM,
+            _ => 0,
+        };
+        let args = Args {
+            first: args.first + from,
+            ..*args
+        };
+        passed &= is_caught(&format!("{fault:?}"), &args);
     }
     disk::plant(None);
     passed

@@ -120,6 +120,9 @@ pub struct RunArgs {
     /// Kills after which the newest segment of the log is deleted, for crash
     #[arg(long, default_value_t = 0)]
     pub lost_ends: u32,
+    /// Cuts of 20 to 60 seconds beside the other faults, for cluster
+    #[arg(long, default_value_t = 0)]
+    pub long_cuts: usize,
     /// Connects a second [default: as fast as it goes]
     #[arg(long, value_name = "PER_SECOND")]
     pub connect_rate: Option<f64>,

@@ -8,7 +8,8 @@ use crore_broker::batch::Header;
 use crore_broker::{Batch, Committed, PartitionId};
 use crore_disk::torn::{Disk, Fault};
 use crore_disk::{
-    CommitError, Damage, DamageKind, End, Found, Identity, Log, Options, Place, Storage as _, scan,
+    CommitError, Damage, DamageKind, End, Found, Identity, Log, Options, Place, Storage as _,
+    number_of, scan,
 };
 
 use crate::rng::Rng;
@@ -201,7 +202,9 @@ impl Drive {
             return Ok(());
         }
         let (place, len) = places[rng.below(places.len())];
-        let newest = places.last().map_or(0, |(place, _)| place.segment);
+        let files = self.disk.list().map_err(|error| error.to_string())?;
+        let newest = files.iter().filter_map(|file| number_of(&file.name)).max();
+        let newest = newest.unwrap_or(0);
         let of_newest = |(it, _): &&(Place, usize)| it.segment == newest;
         let first = places.iter().find(of_newest).map_or(0, |it| it.0.group);
         let name = format!("segment-{:010}.log", place.segment);

@@ -54,19 +54,20 @@ fn lasts_ms(fault: Fault) -> (u32, u32) {
         Fault::NodeKilled => (100, 8_000),
         Fault::NatsKilled => (500, 8_000),
         Fault::CutOff => (500, 15_000),
+        Fault::LongCutOff => (20_000, 60_000),
         Fault::AllKilled => (0, 1_000),
     }
 }
 
-/// Each of these faults so often, in random order.
-pub fn plan(faults: &[Fault], times: usize, seed: u64) -> Vec<Planned> {
+/// Each fault as often as `times` says, in random order.
+pub fn plan(times: impl Fn(Fault) -> usize, seed: u64) -> Vec<Planned> {
     let mut random = Random::new(seed ^ 0xc105);
     let mut all: Vec<Planned> = Vec::new();
-    for _ in 0..times {
-        for fault in faults {
-            let (least, most) = lasts_ms(*fault);
+    for &fault in Fault::ALL {
+        for _ in 0..times(fault) {
+            let (least, most) = lasts_ms(fault);
             let planned = Planned {
-                fault: *fault,
+                fault,
                 of: random.below(fault.choice() as u32) as usize,
                 lasts_ms: least + random.below(most - least),
             };
@@ -183,7 +184,7 @@ mod tests {
     #[test]
     fn each_fault_is_planned_as_often_as_was_asked_in_another_order_for_each_seed() {
         let order = |seed| -> Vec<Fault> {
-            let planned = plan(Fault::ALL, 10, seed);
+            let planned = plan(|_| 10, seed);
             planned.iter().map(|planned| planned.fault).collect()
         };
         for &fault in Fault::ALL {

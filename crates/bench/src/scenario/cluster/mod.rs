@@ -1,6 +1,6 @@
 //! `cluster`: two nodes of a cluster and three servers of NATS, as processes of this run. Clients of all transports and publishers that retry with
 //! their keys, as in chaos but without a proxy, connect to any node that takes them. A node is killed, a server of NATS is
-//! killed, a node is cut off from NATS, and all are killed, in random order.
+//! killed, a node is cut off from NATS (with `--long-cuts` for up to a minute too), and all are killed, in random order.
 //!
 //! In the end every subscriber must have every answered message of its topics once, in order, and at the place that the publisher and all other
 //! subscribers were told; a gap may be told only where the topic's log is too short. Then each node's logs are read from their beginnings.
@@ -36,9 +36,12 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     if let Some(why) = &skipped {
         report::say(&format!("SKIPPED: no node is cut off from NATS: {why}"));
     }
-    let can_be = |fault: &Fault| *fault != Fault::CutOff || skipped.is_none();
-    let faults: Vec<Fault> = Fault::ALL.iter().copied().filter(can_be).collect();
-    let planned = course::plan(&faults, args.rounds, args.seed);
+    let times = |fault: Fault| match fault {
+        _ if fault.is_cut() && skipped.is_some() => 0,
+        Fault::LongCutOff => args.long_cuts,
+        _ => args.rounds,
+    };
+    let planned = course::plan(times, args.seed);
     let world = World::new(args.seed, connections);
     let addresses = testbed.addresses();
     let course = || {

@@ -30,6 +30,9 @@ pub enum Fault {
     /// No packet goes from a node to NATS, nor back.
     #[strum(serialize = "node_cut_off")]
     CutOff,
+    /// The same for so long that the other node has gone far ahead in the same topics: what the first one sends then comes too late.
+    #[strum(serialize = "node_cut_off_long")]
+    LongCutOff,
     /// `kill -9` of all nodes and all servers of NATS.
     AllKilled,
 }
@@ -43,10 +46,15 @@ impl Fault {
         self.into()
     }
 
+    /// Whether it needs a rule of the firewall.
+    pub fn is_cut(self) -> bool {
+        matches!(self, Fault::CutOff | Fault::LongCutOff)
+    }
+
     /// Of how many it takes one.
     pub fn choice(self) -> usize {
         match self {
-            Fault::NodeKilled | Fault::CutOff => NODES,
+            Fault::NodeKilled | Fault::CutOff | Fault::LongCutOff => NODES,
             Fault::NatsKilled => usize::from(SERVERS),
             Fault::AllKilled => 1,
         }
@@ -126,7 +134,7 @@ impl Testbed {
         match fault {
             Fault::NodeKilled => self.nodes[of].kill(),
             Fault::NatsKilled => self.nats.kill(of),
-            Fault::CutOff => {
+            Fault::CutOff | Fault::LongCutOff => {
                 let addresses = addresses(of);
                 self.nft(&format!(
                     "table inet crore {{ chain cut {{ type filter hook output priority 0; ip daddr {addresses} drop; ip saddr {addresses} drop; }}; }}"
@@ -145,7 +153,7 @@ impl Testbed {
         match fault {
             Fault::NodeKilled => self.nodes[of].start_again()?,
             Fault::NatsKilled => self.nats.spawn(of)?,
-            Fault::CutOff => self.nft("delete table inet crore")?,
+            Fault::CutOff | Fault::LongCutOff => self.nft("delete table inet crore")?,
             Fault::AllKilled => {
                 for at in 0..self.nats.count() {
                     self.nats.spawn(at)?;
