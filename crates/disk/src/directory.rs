@@ -95,6 +95,32 @@ pub fn may_write(directory: &Path) -> io::Result<()> {
     Ok(fs::accessat(fs::CWD, directory, access, AtFlags::EACCESS)?)
 }
 
+/// The room of a file system.
+#[derive(Clone, Copy, Debug)]
+pub struct FileSystem {
+    /// Bytes that are free for this user.
+    pub free_bytes: u64,
+    /// Bytes of all of it.
+    pub all_bytes: u64,
+}
+
+impl FileSystem {
+    /// That of a file or directory.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn of(path: &Path) -> io::Result<FileSystem> {
+        Ok(FileSystem::from(&fs::statvfs(path)?))
+    }
+
+    fn from(stat: &fs::StatVfs) -> FileSystem {
+        FileSystem {
+            free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+            all_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+        }
+    }
+}
+
 /// Takes room where the file system cannot allocate it.
 fn write_zeros(file: &std::fs::File, bytes: u64) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
@@ -160,6 +186,11 @@ impl Storage for Directory {
             return Err(error);
         }
         Ok(file)
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let stat = fs::fstatvfs(&self.directory)?;
+        Ok(FileSystem::from(&stat).free_bytes)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

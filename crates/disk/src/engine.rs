@@ -14,7 +14,7 @@ use crate::storage::Storage;
 const POISONED: &str = "the lock of the log's queue is not poisoned";
 /// While the disk is full, room is looked for this often.
 const RETRY: Duration = Duration::from_secs(1);
-/// A disk that hangs for longer does not hold up a checkpoint or a stop, which go on without what the open segment has.
+/// A disk that hangs for longer does not hold up a checkpoint or a stop.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The engine of one log. It stops when it is dropped, after all that it was given is committed.
@@ -52,8 +52,12 @@ struct Wishes {
     remove_before: u64,
     /// So many bytes of other files count.
     beside: u64,
+    /// Bytes of the file system that are to stay free for a checkpoint, and from where on what is written adds to them.
+    reserve: (u64, u64),
     /// The segment that is written to is to be sealed. Once: it is unset when that was tried.
     seal: bool,
+    /// The files that wait as segments are to be removed. Once.
+    release: bool,
 }
 
 /// How the log of an engine is.
@@ -188,20 +192,51 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
         self.shared.filled.notify_one();
     }
 
+    /// So many bytes of the file system are to stay free, for the next checkpoint, and as many more as are written from [`Figures::written`] on. With
+    /// less the log is full ([`State::is_full`]), while room for what is still committed waits in files.
+    pub fn reserve(&self, bytes: u64, from: u64) {
+        let mut queue = self.shared.lock();
+        queue.wishes.reserve = (bytes, from);
+        queue.wished = true;
+        drop(queue);
+        self.shared.filled.notify_one();
+    }
+
     /// Seals the segment that is written to, if it has groups, and waits until that is done. So a checkpoint can replace all that was synced before. Where
     /// the next segments are not prepared, or the disk does not answer in time, the segment stays open: false.
     pub fn seal(&self) -> bool {
-        let mut queue = self.shared.lock();
+        let queue = self.shared.lock();
         if queue.state.is_full || queue.state.figures.open_bytes == 0 {
             return !queue.state.is_full;
         }
         let before = queue.end.segment;
-        queue.wishes.seal = true;
+        self.carried_out(queue, |wishes| wishes.seal = true)
+            .end
+            .segment
+            > before
+    }
+
+    /// Removes the files that wait as segments, and waits until that is done. Before the end of the process, when nothing more is to be committed: what
+    /// else it has to write has their room.
+    pub fn release(&self) {
+        let queue = self.shared.lock();
+        drop(self.carried_out(queue, |wishes| wishes.release = true));
+    }
+
+    fn carried_out<'a>(
+        &self,
+        mut queue: MutexGuard<'a, Queue<B>>,
+        wish: impl FnOnce(&mut Wishes),
+    ) -> MutexGuard<'a, Queue<B>> {
+        wish(&mut queue.wishes);
         queue.wished = true;
         self.shared.filled.notify_one();
-        let waits = |queue: &mut Queue<B>| queue.wishes.seal && !queue.ends;
+        let waits = |queue: &mut Queue<B>| {
+            let Wishes { seal, release, .. } = queue.wishes;
+            (seal || release) && !queue.ends
+        };
         let waited = (self.shared.carried_out).wait_timeout_while(queue, PATIENCE, waits);
-        waited.expect(POISONED).0.end.segment > before
+        waited.expect(POISONED).0
     }
 }
 
@@ -277,14 +312,24 @@ impl<B: AsRef<[u8]>> Shared<B> {
     /// Carries out what is wished.
     fn carry_out<S: Storage>(&self, log: &mut Log<S>, wishes: Wishes) -> io::Result<()> {
         log.count_beside(wishes.beside);
-        log.remove_before(wishes.remove_before)?;
+        log.reserve(wishes.reserve.0, wishes.reserve.1);
+        if log.first_segment() < wishes.remove_before {
+            log.remove_before(wishes.remove_before)?;
+        }
         if wishes.seal {
             match log.begin_segment() {
                 Ok(()) | Err(CommitError::Full) => {}
                 Err(CommitError::Failed(error)) => return Err(error),
             }
+        }
+        if wishes.release {
+            log.release()?;
+        }
+        if wishes.seal || wishes.release {
             self.note(log, |_| ());
-            self.lock().wishes.seal = false;
+            let mut queue = self.lock();
+            queue.wishes.seal &= !wishes.seal;
+            queue.wishes.release &= !wishes.release;
             self.carried_out.notify_all();
         }
         Ok(())

@@ -52,6 +52,8 @@ pub struct Figures {
     pub sealed_bytes: u64,
     /// Bytes of the groups in the segment that is written to.
     pub open_bytes: u64,
+    /// Bytes of the groups that were written since it was opened.
+    pub written: u64,
 }
 
 /// The segment that is written to.
@@ -118,6 +120,10 @@ impl<S: Storage> Log<S> {
                 spares_made: 0,
                 bytes: 0,
                 beside: 0,
+                reserve: (0, 0),
+                written: 0,
+                free_bytes: u64::MAX,
+                released: false,
             },
             identity: found.identity.unwrap_or(new),
             segment: None,
@@ -240,12 +246,33 @@ impl<S: Storage> Log<S> {
             sealed: self.segments - u64::from(self.segment.is_some()),
             sealed_bytes: self.sealed.iter().map(|(_, bytes)| bytes).sum(),
             open_bytes: (self.segment.as_ref()).map_or(0, |open| open.offset - DATA_BEGIN),
+            written: self.files.written,
         }
+    }
+
+    /// The first segment that is there.
+    pub(crate) fn first_segment(&self) -> u64 {
+        let sealed = self.sealed.front().map(|(number, _)| *number);
+        sealed.unwrap_or(self.segments)
     }
 
     /// So many bytes of other files count for [`Options::bytes_max`].
     pub fn count_beside(&mut self, bytes: u64) {
         self.files.beside = bytes;
+    }
+
+    /// So many bytes of the file system are to stay free, and as many more as are written from [`Figures::written`] on; see
+    /// [`prepare`](Self::prepare).
+    pub fn reserve(&mut self, bytes: u64, from: u64) {
+        self.files.reserve = (bytes, from);
+    }
+
+    /// Removes the files that wait as segments; no others are made.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn release(&mut self) -> io::Result<()> {
+        self.files.release()
     }
 
     /// Removes the segments before this one, but not the one that is written to. Their batches must be on disk elsewhere, and the
@@ -275,7 +302,7 @@ impl<S: Storage> Log<S> {
         here + self.files.spares.len() as u64 * spare
     }
 
-    /// Bytes that can be written before a file that is to wait cannot be made, as far as [`Options::bytes_max`] says; and that.
+    /// Bytes that can be written before a file that is to wait cannot be made, as far as [`Options::bytes_max`] and the file system say; and the former.
     pub(crate) fn free_bytes(&self) -> (u64, u64) {
         let Options {
             bytes_max,
@@ -286,6 +313,7 @@ impl<S: Storage> Log<S> {
         // A file is made as a whole, when one of those that wait becomes a segment.
         let more = bytes_max
             .saturating_sub(taken)
+            .min(self.files.beyond_reserve())
             .saturating_sub(segment_bytes);
         let here = self.segment.as_ref().map_or(0, Segment::room_bytes);
         (more.saturating_add(here), bytes_max)
@@ -308,7 +336,8 @@ impl<S: Storage> Log<S> {
         self.files.is_prepared()
     }
 
-    /// Makes the files that are to be the next segments, as far as there is room; says whether all of them wait.
+    /// Makes the files that are to be the next segments, as far as there is room; says whether all of them wait and the file system has its reserve
+    /// besides.
     ///
     /// # Errors
     /// When a file cannot be made for another reason than want of room. The log goes on in the files that it has.
@@ -356,6 +385,7 @@ impl<S: Storage> Log<S> {
             return Err(CommitError::Failed(error));
         }
         segment.offset += self.group.len() as u64;
+        self.files.written += self.group.len() as u64;
         (self.tail.next_group, self.tail.crc) = (self.tail.next_group + 1, crc);
         self.tail.batches += count;
         Ok(())

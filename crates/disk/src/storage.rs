@@ -36,6 +36,12 @@ pub trait Storage {
     /// `StorageFull` or `QuotaExceeded` where there is no room; then the file is not there.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Self::File>;
 
+    /// Bytes of the file system that are free for this user.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn free_bytes(&self) -> io::Result<u64>;
+
     /// Gives a file another name, which no file has.
     ///
     /// # Errors

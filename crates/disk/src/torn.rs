@@ -265,6 +265,12 @@ impl Storage for Disk {
         Ok(Open(self.clone(), content))
     }
 
+    fn free_bytes(&self) -> io::Result<u64> {
+        let inner = self.0.borrow();
+        let used: usize = inner.names.values().map(|it| it.borrow().now.len()).sum();
+        Ok((inner.room - used) as u64)
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut inner = self.call()?;
         assert!(!inner.names.contains_key(to), "{to} is there already");

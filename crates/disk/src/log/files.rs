@@ -54,21 +54,49 @@ pub struct Files<S: Storage> {
     pub bytes: u64,
     /// Bytes of other files, which count as well.
     pub beside: u64,
+    /// Bytes of the file system that are to stay free, and as many more as are written from the second number on.
+    pub reserve: (u64, u64),
+    /// Bytes that were written.
+    pub written: u64,
+    /// Bytes of the file system that were free when files were made last.
+    pub free_bytes: u64,
+    /// No files wait any more.
+    pub released: bool,
 }
 
 impl<S: Storage> Files<S> {
     pub fn is_prepared(&self) -> bool {
-        self.spares.len() >= SPARES
+        self.spares.len() >= SPARES || self.released
+    }
+
+    /// Bytes of the file system that are free beyond the reserve.
+    pub fn beyond_reserve(&self) -> u64 {
+        self.free_bytes.saturating_sub(self.reserve())
+    }
+
+    fn reserve(&self) -> u64 {
+        let (bytes, from) = self.reserve;
+        bytes.saturating_add(self.written.saturating_sub(from))
+    }
+
+    pub fn release(&mut self) -> io::Result<()> {
+        self.released = true;
+        for (name, _) in self.spares.drain(..) {
+            self.storage.remove(&name)?;
+            self.bytes -= self.options.segment_bytes;
+        }
+        Ok(())
     }
 
     pub fn prepare(&mut self) -> io::Result<bool> {
-        while !self.is_prepared() {
-            match self.make_file(self.options.segment_bytes)? {
-                Some(spare) => self.spares.push(spare),
-                None => return Ok(false),
-            }
+        let mut has_room = true;
+        while has_room && !self.is_prepared() {
+            let made = self.make_file(self.options.segment_bytes)?;
+            has_room = made.is_some();
+            self.spares.extend(made);
         }
-        Ok(true)
+        self.free_bytes = self.storage.free_bytes()?;
+        Ok(has_room && self.free_bytes >= self.reserve())
     }
 
     /// A new file of this length, if there is room for it.

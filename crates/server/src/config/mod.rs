@@ -229,7 +229,14 @@ fn resolve(
     if limits.log_bytes == 0 {
         limits.log_bytes = resources.log_bytes_default();
     }
-    file.state.derive(limits.log_bytes);
+    let asked = file.state.bytes_max;
+    if let Some(disk) = file.state.derive(limits.log_bytes) {
+        warnings.push(format!(
+            "state.bytes_max ({}) is more than the file system of state.directory has: {} count",
+            size(asked),
+            size(disk)
+        ));
+    }
     if file.state.is_scarce(limits.log_bytes) {
         warnings.push(scarce(&file.state, limits.log_bytes));
     }

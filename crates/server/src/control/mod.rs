@@ -136,8 +136,7 @@ async fn serve(start: Start) -> anyhow::Result<()> {
         let port = port::Port::new(&start.admin, counts, routes(plane), spare);
         tokio::spawn(port.serve(listener));
     }
-    life.run(signals).await;
-    Ok(())
+    life.run(signals).await
 }
 
 /// All that the admin port answers.

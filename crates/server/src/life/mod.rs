@@ -205,7 +205,10 @@ impl Life {
     }
 
     /// Lives until the end: returns when the process may end.
-    pub async fn run(self, mut signals: SignalQueue) {
+    ///
+    /// # Errors
+    /// When the stop could not leave to the next server what the settings ask for.
+    pub async fn run(self, mut signals: SignalQueue) -> anyhow::Result<()> {
         supervisor::ready(&self.effective().file.listen);
         supervisor::watch(self.0.shards.clone());
         memory::let_go_of_text();
@@ -231,8 +234,11 @@ impl Life {
         }
         self.running().stops = true;
         tokio::select! {
-            () = self.stop(checkpoints) => {}
-            () = interrupted(&mut signals) => tracing::warn!("SIGINT: ended at once"),
+            stopped = self.stop(checkpoints) => stopped,
+            () = interrupted(&mut signals) => {
+                tracing::warn!("SIGINT: ended at once");
+                Ok(())
+            }
         }
     }
 
@@ -264,14 +270,19 @@ impl Life {
     }
 
     /// Moves the clients off, and leaves the state to the next server that the settings ask for.
-    async fn stop(&self, checkpoints: Option<Checkpoints>) {
+    async fn stop(&self, checkpoints: Option<Checkpoints>) -> anyhow::Result<()> {
         let shards = &self.0.shards;
         stop::move_off(shards, &self.effective().file.drain).await;
         if let Some(checkpoints) = checkpoints {
             checkpoints.stop().await;
         }
-        let log_end = || self.disk().map(|log| log.end());
-        stop::leave(shards, &self.effective().file.state, &self.world(), log_end).await;
+        let log_end = || {
+            let log = self.disk()?;
+            // On a full disk the state has the room of the files that wait as segments.
+            log.release();
+            Some(log.end())
+        };
+        stop::leave(shards, &self.effective().file.state, &self.world(), log_end).await
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {

@@ -17,6 +17,13 @@ const TELL: Duration = Duration::from_secs(2);
 /// Past the deadline the shards close the connections that are left; they may take so long for it.
 const CLOSE: Duration = Duration::from_secs(10);
 
+/// What a stop loses that cannot write a base beside a log.
+const LOST_OF_DURABLE: &str = "the next start has all acknowledged messages, from the log, and neither MQTT sessions, shared subscriptions nor messages of \
+     topics with durable = false, as after a crash";
+/// And without a log.
+const LOST_OF_STOPS: &str =
+    "the next start goes on with nothing, and clients with positions of before are told a gap";
+
 /// Moves all clients off, within the deadline.
 pub async fn move_off(shards: &Shards, drain: &Drain) {
     supervisor::stopping();
@@ -57,19 +64,28 @@ pub async fn move_off(shards: &Shards, drain: &Drain) {
 
 /// Writes down the state that the next server goes on with, where there is a directory for it. `log_end` says where the log ends. No client is connected any
 /// more.
+///
+/// # Errors
+/// When it cannot be written, with what that loses. It is in the server's log then.
 pub async fn leave(
     shards: &Shards,
     settings: &State,
     world: &World,
     log_end: impl FnOnce() -> Option<End>,
-) {
-    if let Some(directory) = settings.directory() {
-        supervisor::writing(settings.deadline_s);
-        let stored = state::store(directory, settings, world, shards, log_end).await;
-        if let Err(why) = stored {
-            tracing::error!("nothing is left for the next server: {why}");
-        }
-    }
+) -> anyhow::Result<()> {
+    let Some(directory) = settings.directory() else {
+        return Ok(());
+    };
+    supervisor::writing(settings.deadline_s);
+    let stored = state::store(directory, settings, world, shards, log_end).await;
+    let lost = match settings.is_durable() {
+        true => LOST_OF_DURABLE,
+        false => LOST_OF_STOPS,
+    };
+    stored.map_err(|why| {
+        tracing::error!("state.directory: the stop could not save the state: {why}; {lost}");
+        anyhow::anyhow!("the stop could not save the state: {lost}")
+    })
 }
 
 /// Tells the supervisor how far it is.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crore_disk::Options;
+use crore_disk::{FileSystem, Options};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
@@ -47,7 +47,7 @@ pub struct State {
     /// Some three times `limits.log_bytes` is enough for that not to happen; with less the log warns at the start. A base that is being
     /// written comes on top, and so does what a stop leaves. With `state.durable = false` nothing is refused: a stop leaves the oldest messages
     /// behind, and subscribers get a gap.
-    #[schemars(range(min = MIN_BYTES, max = isize::MAX as usize), extend("x-changes" = "restart", "x-zero" = "four times `limits.log_bytes`, and 4 GiB at least"))]
+    #[schemars(range(min = MIN_BYTES, max = isize::MAX as usize), extend("x-changes" = "restart", "x-zero" = "four times `limits.log_bytes`, 4 GiB at least, and no more than the file system has"))]
     #[schemars(extend("x-share" = "of an address: eight times as many as are free, by what it keeps or has written since room came free"))]
     pub bytes_max: usize,
     /// Deleted, expired and replaced messages are gone from the files within so many seconds
@@ -64,11 +64,17 @@ pub struct State {
 }
 
 impl State {
-    /// Sets what the host and the size of the logs decide.
-    pub fn derive(&mut self, log_bytes: usize) {
-        if self.bytes_max == 0 {
+    /// Sets what the host and the size of the logs decide. Returns the bytes of the file system of the directory, if the setting is more than it has.
+    pub fn derive(&mut self, log_bytes: usize) -> Option<usize> {
+        let asked = self.bytes_max;
+        if asked == 0 {
             self.bytes_max = log_bytes.saturating_mul(FILES_TIMES).max(LEAST_BYTES);
         }
+        let there = self.directory()?.ancestors().find(|path| path.exists())?;
+        let disk = FileSystem::of(there).ok()?.all_bytes;
+        let disk = usize::try_from(disk).unwrap_or(usize::MAX).max(MIN_BYTES);
+        self.bytes_max = self.bytes_max.min(disk);
+        (disk < asked).then_some(disk)
     }
 
     /// Whether logs of so many bytes may fill it, so that publishes are refused though each log keeps within its limit.

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use super::directory::{
     BYTES_MAX, all_is_there, is_answered, is_root, numbered, numbers, refused, settings,
@@ -128,6 +129,93 @@ fn full_file_system_refuses_publishes_and_they_are_taken_again_when_there_is_roo
     server.kill();
     let server = Server::with(&settings);
     assert_eq!(numbers(&server, "a", answered).len(), answered + 1);
+}
+
+/// Writes a file that takes all room which is left.
+fn fill(state: &State) {
+    let mut file = fs::File::create(state.0.join("ballast")).expect("a file");
+    while file.write_all(&[0; 4096]).is_ok() {}
+}
+
+fn empty(state: &State) {
+    fs::remove_file(state.0.join("ballast")).expect("the ballast");
+}
+
+/// So many in a row show that no checkpoint makes room.
+const REFUSALS: u32 = 25;
+
+#[test]
+fn file_system_that_the_log_has_filled_takes_messages_again_when_most_were_deleted() {
+    let state = State::new();
+    // More than the file system has.
+    let settings = settings(&state, 64 << 20);
+    let Some(_mount) = Mounted::tmpfs(&state.0, "24m") else {
+        return;
+    };
+    let server = Server::with(&settings);
+    server.await_log("state.bytes_max (64 MiB) is more than the file system of state.directory has: 24 MiB count");
+    // While a base is being written it may be full for a moment.
+    let (mut made, mut refused) = (0, 0);
+    while refused < REFUSALS {
+        let status = try_publish(&server, &format!("t/{made}"), &numbered(made));
+        if status == Some(503) {
+            refused += 1;
+            std::thread::sleep(Duration::from_millis(100));
+            continue;
+        }
+        assert!(is_answered(status), "{status:?}");
+        (made, refused) = (made + 1, 0);
+        assert!(made < 1000, "it is not bounded");
+    }
+    let is_kept = |n: usize| n.is_multiple_of(2);
+    for n in (0..made).filter(|n| !is_kept(*n)) {
+        let answer = once(&server, "DELETE", &format!("/pub/t/{n}"), &[], "");
+        assert_eq!(answer.status, 200, "{n} of {made}");
+    }
+    eventually("room", || {
+        is_answered(try_publish(&server, "new", &numbered(0))).then_some(())
+    });
+    server.kill();
+    let server = Server::with(&settings);
+    assert_eq!(numbers(&server, "new", 0), [0]);
+    for n in (0..made).filter(|n| is_kept(*n)) {
+        assert_eq!(numbers(&server, &format!("t/{n}"), n), [n]);
+    }
+}
+
+#[test]
+fn stop_on_a_full_disk_saves_the_state_or_says_what_is_lost_and_fails() {
+    let state = State::new();
+    let settings = settings(&state, 64 << 20);
+    let Some(_mount) = Mounted::tmpfs(&state.0, "24m") else {
+        return;
+    };
+    let server = Server::with(&settings);
+    publish(&server, "a", numbered(0));
+    fill(&state);
+    // The files that wait as segments have room enough for this little.
+    let said = server.stop();
+    assert!(said.contains("state written to"), "{said}");
+    empty(&state);
+    let server = Server::with(&settings);
+    for n in 1..170 {
+        publish(&server, "a", numbered(n));
+    }
+    fill(&state);
+    server.signal("TERM");
+    let (code, said) = server.failed();
+    assert_eq!(code, Some(1), "{said}");
+    for part in [
+        "the stop could not save the state",
+        "No space left on device",
+        "all acknowledged messages, from the log, and neither MQTT sessions",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    empty(&state);
+    let server = Server::with(&settings);
+    assert_eq!(numbers(&server, "a", 169).len(), 170);
+    server.kill();
 }
 
 /// Publishes until the server is gone; returns how many were answered.

@@ -1,5 +1,7 @@
 //! Checkpoints on disk: the segments of the log that are written to no more are folded into a new base, partition by partition, and removed.
 
+use std::cell::Cell;
+use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,7 +10,7 @@ use std::time::{Duration, Instant};
 use crore_broker::batch::Header;
 use crore_broker::totals::Total;
 use crore_broker::{Now, Shadow, World};
-use crore_disk::{Directory, End, Reader, State};
+use crore_disk::{Directory, End, FileSystem, Reader, State};
 use crore_net::clock;
 
 use super::files::{Base, Document, ERASED, LOG, begin, discard_part, note, note_before, publish};
@@ -16,11 +18,18 @@ use super::index::Index;
 use super::load::Documents;
 use crate::life::checkpoint::document::head_now;
 use crate::life::checkpoint::{self, Checkpoints, FAILED_AGAIN, Failed, Folding};
+use crate::settings::problems::size;
 use crate::settings::state::State as Settings;
 use crate::shard_loop::Durable;
 
 /// On a full disk the next one comes after this time, when the last one had nothing to fold.
 const FULL_AGAIN: Duration = Duration::from_secs(10);
+/// On a full disk one that seems to free nothing, or for which there seems to be no room, is tried after this time all the same: these are estimates.
+const NO_ROOM_AGAIN: Duration = Duration::from_secs(60);
+/// On a full disk a checkpoint is made for this part of the base.
+const LITTLE_PART: u64 = 64;
+/// The next base may have so much more than its estimate, and a segment: a part of it.
+const RESERVE_PART: u64 = 8;
 /// Where the log is damaged the next one comes after this time, since bytes on a disk do not get well.
 const DAMAGED_AGAIN: Duration = Duration::from_secs(3600);
 /// Segments that make a checkpoint worth its work.
@@ -40,6 +49,9 @@ pub fn start(server: Server) -> std::io::Result<Checkpoints> {
             server,
             folding,
             last,
+            lacks_room: false,
+            tried: None,
+            seen: Cell::new(0),
         }
         .run();
     })
@@ -49,14 +61,20 @@ struct Maker {
     server: Server,
     folding: Folding,
     last: Last,
+    /// It was said that the file system has no room for the next one.
+    lacks_room: bool,
+    /// When the last one was begun.
+    tried: Option<Instant>,
+    /// What the log had written when the reserve was told last.
+    seen: Cell<u64>,
 }
 
 /// What the last checkpoints have left.
 struct Last {
     /// When the last one began that had all that was deleted before removed; none where that is before all that the clock of this machine knows.
     erased: Option<Instant>,
-    /// Bytes that the messages in the base take up in memory; none where another process has written it.
-    kept: Option<u64>,
+    /// What base and open segment had then, in bytes, and what the messages in them take up in memory; none where another process has written the base.
+    size: Option<(u64, u64)>,
 }
 
 impl Last {
@@ -71,7 +89,7 @@ impl Last {
         let age = Duration::from_secs(now_s.saturating_sub(erased_s.unwrap_or(now_s)));
         Last {
             erased: Instant::now().checked_sub(age),
-            kept: None,
+            size: None,
         }
     }
 }
@@ -96,21 +114,41 @@ impl Maker {
     fn run(mut self) {
         let progress = Arc::clone(&self.server.progress);
         let mut not_before = Instant::now();
+        // The figures that the reserve is of.
+        let mut reserved = (0, 0);
+        let kept = self.folding.kept_bytes().unwrap_or(u64::MAX);
+        self.reserve(kept, 0);
         while self.folding.waits() {
             let state = self.server.engine.state();
             let began = Instant::now();
+            let now = (state.figures.written, self.kept());
+            if mem::replace(&mut reserved, now) != now {
+                self.reserve(now.1, 0);
+            }
             let due = self.due(&state).filter(|_| began >= not_before);
             let Some(due) = due else {
                 continue;
             };
+            if let Some(lacks) = self.lacks_room(&state)
+                && self.tried_within(NO_ROOM_AGAIN)
+            {
+                if !mem::replace(&mut self.lacks_room, true) {
+                    tracing::error!("state.directory: {lacks}");
+                }
+                continue;
+            }
+            self.tried = Some(began);
             let began_s = clock::unix_s();
             let erases = due == Due::Gone && self.server.engine.seal();
             let state = self.server.engine.state();
             let kept = self.folding.kept_bytes();
+            reserved = (0, 0);
             match self.make(&state) {
                 Ok(()) => {
                     progress.was_made(began);
-                    self.last.kept = kept;
+                    let bytes = progress.base_bytes.load(Relaxed) + state.figures.open_bytes;
+                    self.last.size = kept.map(|kept| (bytes, kept));
+                    self.lacks_room = false;
                     if erases {
                         self.last.erased = Some(began);
                         note_erased(&self.server.settings.directory, began_s);
@@ -158,31 +196,75 @@ impl Maker {
         let sealed = state.figures.sealed_bytes;
         let half = (settings.bytes_max as u64).saturating_sub(base) / 2;
         let least = SEGMENTS_LEAST * settings.segment_bytes();
-        if state.is_full || sealed >= base.min(half).max(least) {
+        // On a full disk one that frees little is worth its work too.
+        let live = self.live_bytes(state, self.kept());
+        let frees = sealed > 0 || live < base - base / LITTLE_PART;
+        let helps = state.is_full && (frees || !self.tried_within(NO_ROOM_AGAIN));
+        if helps || sealed >= base.min(half).max(least) {
             return Some(Due::Grown);
         }
         let within = Duration::from_secs(u64::from(settings.erase_within_s));
         let is_old = |erased: Instant| erased.elapsed() >= within;
         let has_gone = |kept| {
-            let live = self.live_bytes(base, kept);
+            let live = self.live_bytes(state, kept);
             (base + sealed).saturating_sub(live) >= live.max(least)
         };
-        // The shards are asked only when the sum, which they bring up to date once a second, says so.
-        let sum = (self.server.world)().admission.totals.get(Total::KeptBytes);
-        let is_worth_it = has_gone(sum) && self.folding.kept_bytes().is_some_and(has_gone);
+        // The shards are asked only when the sum says so.
+        let is_worth_it = has_gone(self.kept()) && self.folding.kept_bytes().is_some_and(has_gone);
         (is_worth_it || self.last.erased.is_none_or(is_old)).then_some(Due::Gone)
     }
 
+    /// Whether one was begun in the last so many seconds.
+    fn tried_within(&self, time: Duration) -> bool {
+        self.tried.is_some_and(|tried| tried.elapsed() < time)
+    }
+
+    /// Bytes that the kept messages take up in memory: a sum that the shards bring up to date once a second.
+    fn kept(&self) -> u64 {
+        (self.server.world)().admission.totals.get(Total::KeptBytes)
+    }
+
     /// About as many bytes as a base of now would have, reckoned from what the last one has. Kept messages take up so many bytes in memory.
-    fn live_bytes(&self, base: u64, kept: u64) -> u64 {
-        match self.last.kept {
-            Some(before @ 1..) => {
-                let live = u128::from(base) * u128::from(kept) / u128::from(before);
+    fn live_bytes(&self, state: &State, kept: u64) -> u64 {
+        let base = self.server.progress.base_bytes.load(Relaxed);
+        let all = base + state.figures.sealed_bytes + state.figures.open_bytes;
+        let live = match self.last.size {
+            Some((bytes, before @ 1..)) => {
+                let live = u128::from(bytes) * u128::from(kept) / u128::from(before);
                 u64::try_from(live).unwrap_or(u64::MAX)
             }
-            Some(0) => base.saturating_add(kept),
+            Some((bytes, 0)) => bytes.saturating_add(kept),
             None => kept,
-        }
+        };
+        live.min(all)
+    }
+
+    /// Has publishes refused before the file system has no room for the next checkpoint: nothing else makes room again. So many bytes of it are
+    /// written already.
+    fn reserve(&self, kept: u64, written: u64) {
+        let state = &self.server.engine.state();
+        // The shards tell what they keep a little later: what was written since the time before counts besides.
+        let from = self.seen.replace(state.figures.written);
+        let live = self.live_bytes(state, kept);
+        let reserve = live + live / RESERVE_PART + self.server.settings.segment_bytes();
+        let reserve = reserve.saturating_sub(written);
+        self.server.engine.reserve(reserve, from);
+    }
+
+    /// Why the file system has no room for a checkpoint now, if it has none.
+    fn lacks_room(&self, state: &State) -> Option<String> {
+        let free = FileSystem::of(&self.server.settings.directory)
+            .ok()?
+            .free_bytes;
+        let needed = self.live_bytes(state, self.kept());
+        (free < needed).then(|| {
+            format!(
+                "the file system has {} free, and the next checkpoint needs about {}: publishes are refused until messages were deleted or have expired, or \
+                 the file system has more room",
+                size(free as usize),
+                size(needed as usize)
+            )
+        })
     }
 
     /// Makes a checkpoint of all segments that are sealed.
@@ -217,6 +299,7 @@ impl Maker {
         begin(directory).map_err(failed)?;
         let shadows = Shadow::world(&world);
         let head = head_now(&world);
+        let mut written = 0;
         for partition in 0..world.partitions {
             let mut shadow = self.shadow(&shadows, &documents, partition)?;
             for place in index.of(partition) {
@@ -229,7 +312,8 @@ impl Maker {
             let home = world.placement().home_of(partition);
             let write = |block: &[u8]| document.block(block);
             self.folding.end(&mut shadow, home, &head, write)?;
-            document.end()?;
+            written += document.end()?;
+            self.reserve(self.kept(), written);
         }
         let end = End {
             segment: first.max(last + 1),
