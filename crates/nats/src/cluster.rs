@@ -98,6 +98,7 @@ impl Connected {
             shared.clone(),
             news,
         ));
+        driver.spawn(watch::monitor(settings.monitoring.clone(), shared.clone()));
         let told = shared.clone();
         driver.spawn(async move { append::publish(client, &settings, shared, forwarded).await });
         Ok(Cluster {

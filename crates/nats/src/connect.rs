@@ -61,9 +61,6 @@ impl Connected {
         self.block_on(rights)?;
         let asked = monitor::all(&self.settings.monitoring);
         let found = self.driver.block_on(asked);
-        for sync in &found {
-            sync.tell();
-        }
         if found.is_empty() {
             tracing::info!(
                 "cluster: sync_interval of NATS was not checked; name cluster.monitoring, and see that each server has `sync_interval: always`"

@@ -21,7 +21,7 @@ const FOR_NOTES: u64 = 4;
 const STALE: Duration = Duration::from_secs(5);
 
 /// Whether a server of NATS syncs each batch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncInterval {
     /// The URL at which it was asked.
     pub url: String,
@@ -84,8 +84,12 @@ pub struct PartitionStatus {
     pub replicas_current: usize,
     /// See `replicas_current`.
     pub replicas: usize,
-    /// The server that leads it.
+    /// The names of those that are not.
+    pub away: Vec<String>,
+    /// The server that leads it. Nobody does, and no server is up to date, where NATS has not answered for some seconds.
     pub leader: String,
+    /// When NATS has told this.
+    pub told_at: Option<Instant>,
     /// The newest checkpoint, as far as it was looked for.
     pub checkpoint: Option<Checkpoint>,
     /// Bytes that this node has read behind it, or since its own start.
@@ -203,8 +207,12 @@ impl Shared {
         self.format.store(format, Relaxed);
     }
 
+    /// These are the findings now; those that are not the same as before are told.
     pub fn set_sync(&self, found: Vec<SyncInterval>) {
-        *self.sync.lock().expect("no holder panics") = found;
+        let mut sync = self.sync.lock().expect("no holder panics");
+        let new = found.iter().filter(|it| !sync.contains(it));
+        new.for_each(SyncInterval::tell);
+        *sync = found;
     }
 
     /// A partition was heard of.
@@ -269,12 +277,19 @@ impl Shared {
     }
 
     pub fn status(&self) -> Status {
-        let told = |partition: &Partition| PartitionStatus {
-            read: partition.next.load(Relaxed).saturating_sub(1),
-            is_full: partition.is_full(),
-            behind_bytes: (partition.read_bytes.load(Relaxed))
-                .saturating_sub(partition.checkpoint_bytes.load(Relaxed)),
-            ..partition.told.lock().expect("no holder panics").clone()
+        let told = |partition: &Partition| {
+            let mut told = partition.told.lock().expect("no holder panics").clone();
+            if told.told_at.is_none_or(|at| at.elapsed() >= STALE) {
+                told.replicas_current = 0;
+                told.leader.clear();
+            }
+            PartitionStatus {
+                read: partition.next.load(Relaxed).saturating_sub(1),
+                is_full: partition.is_full(),
+                behind_bytes: (partition.read_bytes.load(Relaxed))
+                    .saturating_sub(partition.checkpoint_bytes.load(Relaxed)),
+                ..told
+            }
         };
         let error = self.last_error.lock().expect("no holder panics").clone();
         Status {

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Info;
 use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
+use crate::monitor;
 use crate::news::{Listening, News};
 use crate::numbers;
 use crate::settings::Settings;
@@ -24,6 +25,17 @@ const TOGETHER: usize = 32;
 const STILL_MAX: u32 = 3;
 /// Looks at which a stream may seem to have less than was read: a leader that was just chosen does not know its end at once.
 const SHORT_MAX: u32 = 10;
+
+/// How often the servers of NATS are asked at their monitoring ports.
+const MONITORED: Duration = Duration::from_secs(5);
+
+/// Asks the servers of NATS again and again whether they are there, and sync each batch.
+pub async fn monitor(urls: Vec<String>, shared: Arc<Shared>) {
+    while !urls.is_empty() {
+        sleep(MONITORED).await;
+        shared.set_sync(monitor::all(&urls).await);
+    }
+}
 
 /// The findings about a partition so far.
 #[derive(Clone, Copy, Default)]
@@ -95,9 +107,14 @@ fn look(at: usize, info: &Info, shared: &Shared, reads: bool, found: &mut Found)
         partition.set_bytes(told.bytes, told.bytes_max);
         let cluster = info.cluster.as_ref();
         let followers = cluster.map_or(&[][..], |it| &it.replicas);
-        told.replicas = followers.len() + 1;
-        let current = followers.iter().filter(|it| it.current && !it.offline);
-        told.replicas_current = current.count() + 1;
+        // Without a leader all are followers.
+        let leaders = usize::from(cluster.is_none_or(|it| it.leader.is_some()));
+        told.replicas = followers.len() + leaders;
+        let (current, away): (Vec<_>, Vec<_>) =
+            followers.iter().partition(|it| it.current && !it.offline);
+        told.replicas_current = current.len() + leaders;
+        told.away = away.into_iter().map(|it| it.name.clone()).collect();
+        told.told_at = Some(Instant::now());
         told.leader = cluster.and_then(|it| it.leader.clone()).unwrap_or_default();
     }
     found.short = if last + 1 < next { found.short + 1 } else { 0 };

@@ -374,8 +374,10 @@ pub struct ClusterState {
     pub partitions: Vec<PartitionState>,
     /// Nodes that live, by what the log says: at the home of partition 0.
     pub nodes: Vec<NodeState>,
-    /// The second of the report, by the shard's clock.
-    pub now_s: u32,
+    /// Nodes that have died within the last hour, and whose places no others have taken: at the home of partition 0.
+    pub dead_nodes: Vec<NodeState>,
+    /// The second of the report since 1970, by the clock that follows that of the log.
+    pub unix_s: u32,
     /// No sign of life of this node has come back for some seconds: it may have no way to the log.
     pub is_cut_off: bool,
 }
@@ -408,8 +410,10 @@ pub struct NodeState {
     pub connections: u64,
     /// The offset of the sign of life.
     pub offset: u64,
-    /// When it was read, by the clock of the shard that reports.
+    /// When it was read, by the clock of the shard.
     pub beat_s: u32,
+    /// When the log stored it, in seconds since 1970.
+    pub beat_unix_s: u32,
     /// Seconds by which its clock was ahead of the log's, by the time on the way less.
     pub ahead_s: i64,
 }

@@ -251,6 +251,7 @@ impl Node<'_> {
             connections: beat.connections,
             offset,
             beat_s: now.s,
+            beat_unix_s: header.unix_s,
             ahead_s: i64::from(told.written_s) - i64::from(header.unix_s),
         };
         cluster.nodes.retain(|it| it.writer != header.writer);
@@ -277,15 +278,19 @@ impl Node<'_> {
             return;
         }
         let dead = cluster.nodes.iter().position(|it| it.writer == writer);
-        let was_self = dead.is_some_and(|at| cluster.nodes.remove(at).is_self);
-        if was_self {
-            (cluster.since_s, cluster.last_s) = (0, 0);
-            self.ctx.world.admission.died();
+        match dead.map(|at| cluster.nodes.remove(at)) {
+            Some(node) if node.is_self => {
+                (cluster.since_s, cluster.last_s) = (0, 0);
+                self.ctx.world.admission.died();
+            }
+            Some(node) => cluster.remember(node),
+            None => {}
         }
     }
 
     /// This home's view of the cluster.
     pub(super) fn state(&mut self) -> Box<ClusterState> {
+        self.cluster.forget_dead(self.ctx.now.unix_s);
         let home = &mut self.home;
         let all = self.ctx.world.placement().of_home(self.ctx.me);
         let partitions = all.enumerate().map(|(at, partition)| PartitionState {
@@ -297,7 +302,8 @@ impl Node<'_> {
         Box::new(ClusterState {
             partitions: partitions.collect(),
             nodes: self.cluster.nodes.clone(),
-            now_s: self.ctx.now.s,
+            dead_nodes: self.cluster.dead_nodes.clone(),
+            unix_s: self.ctx.now.unix_s,
             is_cut_off: self.is_cut_off(),
         })
     }

@@ -6,11 +6,17 @@ use alloc::vec::Vec;
 use crate::commit::record::Note;
 use crate::mail::orders::NodeState;
 
+/// Dead nodes are remembered for so long, and so many at most.
+const REMEMBERED_S: u32 = 3600;
+const DEAD_NODES_MAX: usize = 64;
+
 /// A home's view of the cluster.
 #[derive(Default)]
 pub(super) struct Cluster {
     /// Nodes that have given a sign of life, and are not dead; at the home of partition 0.
     pub nodes: Vec<NodeState>,
+    /// Nodes that have died lately, for operators; those that died last come last.
+    pub dead_nodes: Vec<NodeState>,
     /// An unbroken run of signs of life of this node that came back: when it began, and the last of it. 0 before the first.
     pub since_s: u32,
     pub last_s: u32,
@@ -55,6 +61,23 @@ impl Cluster {
     /// A record of the partition at this place was applied.
     pub fn was_heard(&mut self, at: usize, now_s: u32) {
         self.partitions[at].heard_s = now_s;
+    }
+
+    /// A node has died that is another one than this.
+    pub fn remember(&mut self, node: NodeState) {
+        if self.dead_nodes.len() == DEAD_NODES_MAX {
+            self.dead_nodes.remove(0);
+        }
+        self.dead_nodes.push(node);
+    }
+
+    /// Forgets dead nodes whose names others have now, and those that were heard of long ago.
+    pub fn forget_dead(&mut self, unix_s: u32) {
+        let living = &self.nodes;
+        self.dead_nodes.retain(|dead| {
+            let is_back = living.iter().any(|it| it.name == dead.name);
+            !is_back && unix_s.saturating_sub(dead.beat_unix_s) < REMEMBERED_S
+        });
     }
 
     /// The death of a writer is to be told in the partitions of this home.

@@ -15,11 +15,13 @@ const NODE_COLUMNS: &[&str] = &[
     "name",
     "admin",
     "this",
+    "state",
     "clients",
     "subscriptions",
     "lag",
     "ready",
     "age_s",
+    "last_seen_unix_s",
     "clock_ahead_s",
     "writer",
 ];

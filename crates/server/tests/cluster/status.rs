@@ -5,9 +5,10 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::servers::Servers;
 use crate::support::program::output;
 use crate::support::{Server, program, until};
-use crate::two_nodes;
+use crate::{node, settings, two_nodes};
 
 fn status(server: &Server, flags: &[&str]) -> Output {
     status_by(&program(), server, flags)
@@ -65,4 +66,109 @@ fn the_status_shows_all_nodes_and_fails_when_a_server_of_nats_is_away() {
     let failed = status(&none, &[]);
     assert_eq!(failed.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&failed.stderr).contains("no node of a cluster"));
+}
+
+fn json(server: &Server) -> (Option<i32>, Value) {
+    let shown = status(server, &["--json"]);
+    let json = serde_json::from_slice(&shown.stdout).expect("JSON");
+    (shown.status.code(), json)
+}
+
+fn has_problem(shown: &Value, words: &[&str]) -> bool {
+    let problems = shown["problems"].as_array().expect("problems");
+    let mut texts = problems.iter().filter_map(Value::as_str);
+    texts.any(|text| words.iter().all(|word| text.contains(word)))
+}
+
+#[test]
+fn dead_node_stays_in_the_status_with_its_state_and_age_until_another_has_its_name() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let (one, other) = (node(&servers), node(&servers));
+    until("a whole cluster", || {
+        let (code, shown) = json(&one);
+        code == Some(0) && shown["nodes"].as_array().map(Vec::len) == Some(2)
+    });
+    let address = other.address().to_string();
+    let name = json(&other).1["nodes"]
+        .as_array()
+        .and_then(|all| all.iter().find(|it| it["this"] == true))
+        .map(|it| it["name"].as_str().expect("a name").to_string())
+        .expect("its name");
+    other.kill();
+    let of = |shown: &Value| {
+        let all = shown["nodes"].as_array().expect("nodes");
+        all.iter().find(|it| it["name"] == name[..]).cloned()
+    };
+    until("its death", || {
+        let (code, shown) = json(&one);
+        let dead = of(&shown).expect("it is shown");
+        // It is silent first.
+        let is_live = dead["state"] == "live";
+        assert_eq!(code == Some(0), is_live, "{shown:#}");
+        assert!(
+            is_live || has_problem(&shown, &["node", &name]),
+            "{shown:#}"
+        );
+        dead["state"] == "dead"
+    });
+    let dead = of(&json(&one).1).expect("it is shown");
+    assert!(dead["age_s"].as_u64() >= Some(3), "{dead}");
+    assert!(
+        dead["last_seen_unix_s"].as_u64() > Some(1_700_000_000),
+        "{dead}"
+    );
+    let text = String::from_utf8(status(&one, &[]).stdout).expect("text");
+    assert!(text.contains("dead") && text.contains(&name), "{text}");
+    // A node that starts now has read of it.
+    let third = node(&servers);
+    until("the node is known", || of(&json(&third).1).is_some());
+    assert_eq!(json(&third).0, Some(1));
+    drop(third);
+    let listen = format!("listen = ['{address}']\n{}", settings(&servers));
+    let again = Server::listening(&listen, "127.0.0.1:0");
+    until("its successor", || {
+        let shown = json(&one).1;
+        of(&shown).is_some_and(|it| it["state"] == "live") && !has_problem(&shown, &[&name])
+    });
+    drop(again);
+}
+
+#[test]
+fn servers_of_nats_that_are_dead_are_not_shown_as_current() {
+    let Some((mut servers, one, _other)) = two_nodes() else {
+        return;
+    };
+    until("a whole cluster", || json(&one).0 == Some(0));
+    // More than half of them: nobody leads any more.
+    servers.kill(1);
+    servers.kill(2);
+    until("what is known", || {
+        let (code, shown) = json(&one);
+        let partitions = shown["partitions"].as_array().expect("partitions");
+        let always = shown["engine"]["sync"].as_array().expect("a list");
+        let always = always.iter().filter(|it| it["always"] == true).count();
+        let is_away = |it: &Value| it["replicas_current"].as_u64() <= Some(1);
+        code == Some(1)
+            && always == 1
+            && has_problem(&shown, &["4 partitions take nothing"])
+            && partitions.iter().all(is_away)
+    });
+}
+
+#[test]
+fn node_that_has_just_started_is_not_well_before_it_knows_of_itself() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let one = node(&servers);
+    let began = json(&one);
+    let knows_itself = |shown: &Value| {
+        let nodes = shown["nodes"].as_array().expect("nodes");
+        nodes.iter().any(|it| it["this"] == true)
+    };
+    assert_eq!(began.0 == Some(0), knows_itself(&began.1), "{:#}", began.1);
+    until("it knows itself", || knows_itself(&json(&one).1));
+    until("it is well", || json(&one).0 == Some(0));
 }

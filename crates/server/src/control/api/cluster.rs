@@ -1,12 +1,12 @@
 //! The cluster, as this node sees it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use crore_broker::Control;
-use crore_broker::orders::ClusterState;
+use crore_broker::orders::{ClusterState, NodeState};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -36,6 +36,21 @@ pub struct ClusterStatus {
     engine: EngineStatus,
 }
 
+/// How long a node may be silent before its last sign of life is too old.
+const SILENT_S: u32 = 5;
+
+/// The state of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Presence {
+    /// It gives signs of life.
+    Live,
+    /// It has given none for five seconds.
+    Silent,
+    /// The log says that it is dead. It is shown for an hour, unless another one has its name.
+    Dead,
+}
+
 /// A node, by its last sign of life.
 #[derive(Serialize, ToSchema)]
 pub struct NodeStatus {
@@ -47,8 +62,12 @@ pub struct NodeStatus {
     admin: String,
     /// Whether it is the one that was asked.
     this: bool,
-    /// Seconds since it was heard of. After five it counts as dead, and is left out.
+    /// Whether it lives.
+    pub state: Presence,
+    /// Seconds since its last sign of life.
     pub age_s: u32,
+    /// When that was, in seconds since 1970.
+    last_seen_unix_s: u32,
     /// Connections.
     pub clients: u64,
     /// The state that it tells once a second, beside the log; null where none came for a minute.
@@ -118,6 +137,8 @@ pub struct PartitionStatus {
     /// Servers of NATS that keep it, and those of them that are up to date.
     replicas: usize,
     replicas_current: usize,
+    /// The names of those that are not.
+    away: Vec<String>,
     /// The last batch that this node has read, and the last one of the stream.
     read: u64,
     last: u64,
@@ -187,10 +208,10 @@ pub async fn cluster(State(plane): State<Plane>) -> Answer<ClusterStatus> {
         homes.extend(state.map(|state| *state));
     }
     let mut heard = plane.neighbours.heard();
-    let nodes: Vec<_> = homes
-        .iter()
-        .flat_map(|home| nodes(home, &mut heard))
-        .collect();
+    let living = homes.iter().flat_map(|home| nodes(home, &mut heard));
+    let mut nodes: Vec<_> = living.collect();
+    let sum = sum(&nodes);
+    nodes.extend(homes.iter().flat_map(dead_nodes));
     let sync = status.sync.iter().map(|sync| SyncStatus {
         url: sync.url.clone(),
         always: sync.always.as_ref().ok().copied(),
@@ -201,7 +222,7 @@ pub async fn cluster(State(plane): State<Plane>) -> Answer<ClusterStatus> {
         ready: !life.is_cut_off() && !life.stops(),
         epoch: world.epoch,
         problems: problems(&status, &homes, &nodes, &life.effective().file.cluster),
-        sum: sum(&nodes),
+        sum,
         partitions: status
             .partitions
             .iter()
@@ -223,18 +244,11 @@ pub async fn cluster(State(plane): State<Plane>) -> Answer<ClusterStatus> {
     }))
 }
 
-/// All nodes of the state, each with its last word among these.
+/// The nodes of the state that are not dead, each with its last word among these.
 pub fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, HeardReport>) -> Vec<NodeStatus> {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_string();
-    let node = |node: &crore_broker::orders::NodeState| {
-        let writer = neighbours::writer(node.writer);
-        let heard = heard.remove(&writer);
+    let node = |node: &NodeState| {
+        let heard = heard.remove(&neighbours::writer(node.writer));
         NodeStatus {
-            writer,
-            name: text(&node.name),
-            admin: text(&node.link),
-            this: node.is_self,
-            age_s: state.now_s.saturating_sub(node.beat_s),
             // The log's signs of life come as often, and later.
             clients: heard
                 .as_ref()
@@ -252,9 +266,40 @@ pub fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, HeardReport>) ->
                 filters: word.filters,
                 topics: word.topics,
             }),
+            ..shown(state, node)
         }
     };
     state.nodes.iter().map(node).collect()
+}
+
+/// Nodes that have died.
+fn dead_nodes(state: &ClusterState) -> impl Iterator<Item = NodeStatus> {
+    state.dead_nodes.iter().map(|node| NodeStatus {
+        state: Presence::Dead,
+        clients: 0,
+        ..shown(state, node)
+    })
+}
+
+/// A node as its last sign of life has it.
+fn shown(state: &ClusterState, node: &NodeState) -> NodeStatus {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_string();
+    let age_s = state.unix_s.saturating_sub(node.beat_unix_s);
+    NodeStatus {
+        writer: neighbours::writer(node.writer),
+        name: text(&node.name),
+        admin: text(&node.link),
+        this: node.is_self,
+        state: match age_s < SILENT_S {
+            true => Presence::Live,
+            false => Presence::Silent,
+        },
+        age_s,
+        last_seen_unix_s: node.beat_unix_s,
+        clients: node.connections,
+        clock_ahead_s: node.ahead_s,
+        told: None,
+    }
 }
 
 fn sum(nodes: &[NodeStatus]) -> Sum {
@@ -282,6 +327,7 @@ fn partition((partition, of): (usize, &crore_nats::PartitionStatus)) -> Partitio
         leader: of.leader.clone(),
         replicas: of.replicas,
         replicas_current: of.replicas_current,
+        away: of.away.clone(),
         read: of.read,
         last: of.last,
         lag: of.last.saturating_sub(of.read),
@@ -310,10 +356,29 @@ fn problems(
         found.push("NATS has not answered for each partition within 5 s".to_string());
     }
     let short = |it: &&crore_nats::PartitionStatus| it.replicas_current < it.replicas;
-    let short = status.partitions.iter().filter(short).count();
-    if short > 0 {
+    let short: Vec<_> = status.partitions.iter().filter(short).collect();
+    if !short.is_empty() {
+        let away: BTreeSet<&str> = short
+            .iter()
+            .flat_map(|it| it.away.iter().map(String::as_str))
+            .collect();
+        let names: Vec<&str> = away.into_iter().collect();
+        let names = match names.is_empty() {
+            true => String::new(),
+            false => format!(": {}", names.join(", ")),
+        };
         found.push(format!(
-            "{short} partitions have a server of NATS that is away or behind"
+            "{} partitions have a server of NATS that is away or behind{names}",
+            short.len()
+        ));
+    }
+    let leaderless = short
+        .iter()
+        .filter(|it| it.replicas_current * 2 <= it.replicas)
+        .count();
+    if leaderless > 0 {
+        found.push(format!(
+            "{leaderless} partitions take nothing: more than half of their servers of NATS are away or behind, or do not answer"
         ));
     }
     let late = node::late(settings, &status.partitions);
@@ -331,7 +396,25 @@ fn problems(
     if homes.iter().any(|home| home.is_cut_off) {
         found.push("no sign of life of this node has come back for 5 s".to_string());
     }
+    if !nodes.iter().any(|node| node.this) {
+        found.push(
+            "this node has not read a sign of its own life yet, so other nodes may be missing here"
+                .to_string(),
+        );
+    }
     for node in nodes {
+        let age_s = node.age_s;
+        match node.state {
+            Presence::Live => {}
+            Presence::Silent => found.push(format!(
+                "node {} has given no sign of life for {age_s} s",
+                node.name
+            )),
+            Presence::Dead => found.push(format!(
+                "node {} is dead: it was seen {age_s} s ago, and no other has its name since",
+                node.name
+            )),
+        }
         if node.told.as_ref().is_some_and(|told| !told.ready) {
             found.push(format!("node {} is not ready for clients", node.name));
         }
