@@ -2,7 +2,7 @@
 //!
 //! The peers come from Debian's packages. They are programs here, not services: while they are
 //! installed nothing is started, and what they would start at the next boot is switched off again.
-//! `crore bench run pair` starts each with a configuration of its own, and ends it.
+//! `crore-bench run pair` starts each with a configuration of its own, and ends it.
 
 use crate::run::{Step, target_directory, which};
 use crate::tools::{SERVICES, apt_install};
@@ -32,11 +32,18 @@ pub fn run(args: &[&str]) -> Result<()> {
         .collect();
     install()?;
     Step::new("cargo")
-        .args(["build", "--release", "--locked", "--package", "crore"])
+        .args([
+            "build",
+            "--release",
+            "--locked",
+            "--package",
+            "crore",
+            "--package",
+            "crore-bench",
+        ])
         .run()?;
     let target = target_directory()?;
-    let mut step = Step::new(target.join("release/crore")).args([
-        "bench",
+    let mut step = Step::new(target.join("release/crore-bench")).args([
         "run",
         "pair",
         "--pin",

@@ -26,7 +26,7 @@ cargo xtask COMMAND
   lint              formatting, clippy and the documentation build; warnings are errors
   ci                lint, then test
   compare [--quick] [ARGS]
-                    the rows of `crore bench run pair` with Nchan and Mosquitto beside the server,
+                    the rows of `crore-bench run pair` with Nchan and Mosquitto beside the server,
                     a core each; installs both from Debian's packages and keeps the result in
                     docs/benchmarks; --quick is one short round; ARGS are the pair's own
   sim [--seeds N] [--steps M] [--from SEED] [--seconds S] [--planted] [--trace]

@@ -38,7 +38,7 @@ const LISTENER: u64 = u64::MAX;
 /// No descriptor.
 const NONE: i32 = -1;
 
-/// `crore bench floor`
+/// `crore-bench floor`
 #[derive(clap::Args, Clone, Debug)]
 pub struct FloorArgs {
     /// Where to listen

@@ -1,4 +1,4 @@
-//! `crore bench`: load tools and scenarios, and the floor that they measure against.
+//! `crore-bench`: load tools and scenarios, and the floor that they measure against.
 //!
 //! * [`subscribe`] holds connections and checks every message; [`publish`] sends them; both speak
 //!   the server's HTTP paths, which are Nchan's too, and MQTT 3.1.1 and 5.
@@ -33,14 +33,27 @@ mod sys;
 
 use std::process::ExitCode;
 
-/// `crore bench`
-#[derive(clap::Args, Clone, Debug)]
-pub struct BenchArgs {
+const EXAMPLES: &str = "\
+The scenarios start a server of their own: `crore` beside this program or in PATH, or the one of --server-binary.
+
+Examples:
+  crore-bench subscribe --connections 1000          hold connections and check every message
+  crore-bench publish --duration 10s                publish to them
+  crore-bench run million --connections 10000       both with a server of their own
+  crore-bench swarm --connections 1000000           clients without kernel sockets
+  crore-bench probe http://127.0.0.1:8800/news      how long messages take on a server that runs
+  crore-bench report                                a page with plots of recorded results
+  crore-bench floor --listen 127.0.0.1:8900         a bare server to compare with";
+
+/// Measure a server: hold connections, publish, run scenarios
+#[derive(clap::Parser)]
+#[command(name = "crore-bench", version, after_help = EXAMPLES)]
+pub struct Cli {
     #[command(subcommand)]
     tool: Tool,
 }
 
-#[derive(clap::Subcommand, Clone, Debug)]
+#[derive(clap::Subcommand)]
 enum Tool {
     /// Hold connections and check every message
     Subscribe(Box<subscribe::SubscribeArgs>),
@@ -58,9 +71,9 @@ enum Tool {
     Run(Box<scenario::RunArgs>),
 }
 
-/// Runs a tool. The exit code says whether all went well; an error names the step that failed.
-pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
-    match &args.tool {
+/// Runs a tool. The exit code says whether all went well; an error names the step that failed, on standard error.
+pub fn run(cli: &Cli) -> ExitCode {
+    let done = match &cli.tool {
         Tool::Subscribe(args) => subscribe::run(args),
         Tool::Publish(args) => publish::run(args),
         Tool::Swarm(args) => swarm::run(args),
@@ -68,5 +81,9 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         Tool::Floor(args) => floor::run(args),
         Tool::Report(args) => page::run(args),
         Tool::Run(args) => scenario::run(args),
-    }
+    };
+    done.unwrap_or_else(|error| {
+        report::note(&format!("crore-bench: {error:#}"));
+        ExitCode::FAILURE
+    })
 }

@@ -1,4 +1,4 @@
-//! `crore bench probe`: how long messages take on a server that runs. It publishes to a topic at a low rate, and is a subscriber of the
+//! `crore-bench probe`: how long messages take on a server that runs. It publishes to a topic at a low rate, and is a subscriber of the
 //! same topic; so one clock measures, wherever the server is.
 //!
 //! Other subscribers of the topic get the messages, too.
@@ -25,7 +25,7 @@ const REST: Duration = Duration::from_secs(5);
 /// Messages before which no percentile ends the probe.
 const MESSAGES_LEAST: u64 = 100;
 
-/// `crore bench probe`
+/// `crore-bench probe`
 #[derive(clap::Args, Clone, Debug)]
 pub struct ProbeArgs {
     /// A server and a topic: http://, ws:// or mqtt://ADDRESS:PORT/TOPIC

@@ -104,16 +104,6 @@ fn shortened(examples: &str, command: &str) -> Option<String> {
     ))
 }
 
-const BENCH_EXAMPLES: &str = "\
-Examples:
-  crore bench subscribe --connections 1000          hold connections and check every message
-  crore bench publish --duration 10s                publish to them
-  crore bench run million --connections 10000       both with a server of their own
-  crore bench swarm --connections 1000000           clients without kernel sockets
-  crore bench probe http://127.0.0.1:8800/news      how long messages take on a server that runs
-  crore bench report                                a page with plots of recorded results
-  crore bench floor --listen 127.0.0.1:8900         a bare server to compare with";
-
 const COMPLETIONS_EXAMPLES: &str = "\
 Install them where the shell looks for them, and begin a new shell. Packages do this.
 
@@ -152,9 +142,6 @@ pub enum Command {
     /// Show the state of a cluster: nodes, partitions, the log in NATS
     #[command(after_help = cluster::EXAMPLES)]
     Cluster(ClusterArgs),
-    /// Measure a server: hold connections, publish, run scenarios
-    #[command(after_help = BENCH_EXAMPLES)]
-    Bench(crore_bench::BenchArgs),
     /// Print completions for a shell: bash, zsh, fish and others
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {

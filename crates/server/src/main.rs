@@ -1,4 +1,4 @@
-//! `crore`: one binary that serves, publishes, subscribes and measures.
+//! `crore`: one binary that serves, publishes and subscribes. Load tools are another one, `crore-bench` (`crates/bench`).
 //!
 //! Starts with [`main`], which reads the command line ([`cli`]) and hands over: the server's settings
 //! come from [`config`], its threads from [`boot`], the small tools are in [`tools`], [`doctor`] looks at the host. Errors end here,
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     // A server's threads begin behind its first step, which is to block signals in all of them.
     match &cli.command {
         Command::Serve(args) if !args.check => {}
-        Command::Serve(_) | Command::Bench(_) => log::to_stderr(&filter),
+        Command::Serve(_) => log::to_stderr(&filter),
         _ => log::for_a_person(&filter),
     }
     if !matches!(&cli.command, Command::Serve(args) if !args.check) {
@@ -59,7 +59,6 @@ fn main() -> ExitCode {
     let success = |()| ExitCode::SUCCESS;
     let done = match cli.command {
         Command::Serve(args) => serve(&args, &filter, ignored.as_deref()).map(success),
-        Command::Bench(args) => crore_bench::run(args),
         // 1 says that the connections do not fit.
         Command::Doctor(args) => {
             doctor::run(&args).map_err(|error| tools::Usage::new(format!("{error:#}")).into())

@@ -215,7 +215,6 @@ fn a_check_looks_at_what_the_settings_name_and_changes_nothing() {
 fn examples_in_the_help_are_not_wrapped() {
     for (command, columns) in [
         ("serve", 80),
-        ("bench", 100),
         ("doctor", 100),
         ("pub", 100),
         ("sub", 100),

@@ -89,8 +89,9 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         "disk",
         &[
             &["planted", "storage"],
-            &["damage", "format", "torn"],
-            &["directory", "scan"],
+            &["damage", "format"],
+            &["mark"],
+            &["directory", "scan", "torn"],
             &["log", "reader"],
             &["engine"],
         ],

@@ -43,7 +43,6 @@ const EDGES: &[(&str, &[&str])] = &[
             "crore-net",
             "crore-settings",
             "crore-wire",
-            "crore-bench",
         ],
     ),
     ("xtask", &[]),

@@ -1,4 +1,4 @@
-//! `crore bench report`: recorded results as one page of HTML with plots, beside the published experiments. The page has no script and
+//! `crore-bench report`: recorded results as one page of HTML with plots, beside the published experiments. The page has no script and
 //! needs no network.
 
 mod html;
@@ -20,7 +20,7 @@ use record::Record;
 /// Where results are when no file is named.
 const DIRECTORY: &str = "docs/benchmarks";
 
-/// `crore bench report`
+/// `crore-bench report`
 #[derive(clap::Args, Clone, Debug)]
 pub struct ReportArgs {
     /// Results, as --json keeps them [default: those in docs/benchmarks]
@@ -187,7 +187,7 @@ mod tests {
         let quantiles = json!([[0.5, 1.0], [0.99, 3.0], [1.0, 9.0]]);
         let second = |at: u32| json!({ "at_s": at, "messages_per_s": 5.0, "p50_ms": 1, "p99_ms": 2, "max_ms": 3, "server_cores": 1, "tool_cores": 1 });
         let records = [record(json!({
-            "scenario": "Million", "command": "crore bench run million", "date": "2026-01-02",
+            "scenario": "Million", "command": "crore-bench run million", "date": "2026-01-02",
             "machine": { "cores": 2, "cpu": "X" },
             "result": {
                 "connections": 1000, "protocol": "ws", "rate_per_s": 7.0, "clean": false,

@@ -1,4 +1,4 @@
-//! The flags of `crore bench publish`.
+//! The flags of `crore-bench publish`.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub enum Protocol {
     MqttWs,
 }
 
-/// `crore bench publish`
+/// `crore-bench publish`
 #[derive(clap::Args, Clone, Debug)]
 pub struct PublishArgs {
     /// A server; ports may be a range
@@ -54,7 +54,7 @@ pub struct PublishArgs {
     /// One POST for each message instead of batches
     #[arg(long)]
     pub single: bool,
-    /// The server is `crore bench floor`
+    /// The server is `crore-bench floor`
     #[arg(long, conflicts_with = "single")]
     pub floor: bool,
     /// With --floor: every message goes to all subscribers

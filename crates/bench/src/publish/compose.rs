@@ -28,7 +28,7 @@ pub enum Form {
     Single,
     /// An MQTT PUBLISH for each.
     Packet(Dialect),
-    /// A record of `crore bench floor` for each.
+    /// A record of `crore-bench floor` for each.
     Record,
 }
 

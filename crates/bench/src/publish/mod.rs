@@ -1,4 +1,4 @@
-//! `crore bench publish`: sends messages at a rate, or as fast as they are taken, and checks every
+//! `crore-bench publish`: sends messages at a rate, or as fast as they are taken, and checks every
 //! answer.
 //!
 //! One thread and one epoll set. A topic always travels over the same connection, so that its

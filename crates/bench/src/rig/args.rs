@@ -1,4 +1,4 @@
-//! The flags of `crore bench run`, and what follows from them for every scenario.
+//! The flags of `crore-bench run`, and what follows from them for every scenario.
 
 use std::path::PathBuf;
 
@@ -63,7 +63,7 @@ pub enum Scenario {
     Filters,
 }
 
-/// `crore bench run`
+/// `crore-bench run`
 #[derive(clap::Args, Clone, Debug)]
 pub struct RunArgs {
     /// The scenario
@@ -72,7 +72,7 @@ pub struct RunArgs {
     /// Connections [default: what the scenario's name says]
     #[arg(long, visible_alias = "subscribers")]
     pub connections: Option<u32>,
-    /// The server to measure instead of this executable
+    /// The Crore to measure [default: the one beside this program, or in PATH]
     #[arg(long, value_name = "PATH")]
     pub server_binary: Option<PathBuf>,
     /// Shards of the server [default: as many as the descriptor limit demands, one for pairs]
@@ -217,7 +217,7 @@ impl RunArgs {
     /// The path of the server that is measured, for the result.
     pub fn binary(&self) -> String {
         let path = self.server_binary.as_ref();
-        path.map_or("this executable".into(), |path| path.display().to_string())
+        path.map_or("crore".into(), |path| path.display().to_string())
     }
 
     /// The server's `limits.accepts_per_s`; 0 stands for its default.

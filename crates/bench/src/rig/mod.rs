@@ -22,5 +22,5 @@ pub use moment::{Moment, bottleneck, pause, per_connection, wait_for_freed_socke
 pub use nats::Nats;
 pub use peers::{program, versions};
 pub use ports::hold_ports;
-pub use server::{Server, Setting, within};
+pub use server::{Server, Setting, server_program, within};
 pub use tools::{Publisher, Subscriber, count, is_clean, locals, number, topics};

@@ -20,6 +20,8 @@ use super::ports::hold_ports;
 use crate::measure::sample::Process;
 use crate::sys::{self, Signal};
 
+/// The name of the server's program.
+const PROGRAM: &str = "crore";
 /// The flag of the number of shards.
 const SHARDS: &str = "--shards";
 /// Longest start of a server. A node of a cluster reads its log first.
@@ -333,14 +335,13 @@ fn ours(
     addresses: &[SocketAddr],
     directory: &Directory,
 ) -> Result<Command> {
-    let this = std::env::current_exe()?;
     if setting.kind == Kind::Floor {
+        let this = std::env::current_exe()?;
         let mut command = Command::new(copy(&this, directory)?);
-        command.args(["bench", "floor", "--listen", &addresses[0].to_string()]);
+        command.args(["floor", "--listen", &addresses[0].to_string()]);
         return Ok(command);
     }
-    let origin = binary.unwrap_or(&this);
-    let mut command = Command::new(copy(origin, directory)?);
+    let mut command = Command::new(copy(&server_program(binary)?, directory)?);
     command.args(["--log", "warn", "serve"]);
     if !setting.admin {
         command.arg("--no-admin");
@@ -356,6 +357,20 @@ fn ours(
     command.arg("--config");
     command.arg(directory.write(SETTINGS, settings)?);
     Ok(command)
+}
+
+/// The program of Crore: the one that is named, or the one beside this program, or in `PATH`.
+pub fn server_program(named: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = named {
+        return Ok(path.to_path_buf());
+    }
+    let beside = std::env::current_exe()?.with_file_name(PROGRAM);
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let in_path = std::env::split_paths(&paths).map(|directory| directory.join(PROGRAM));
+    let mut found = std::iter::once(beside).chain(in_path);
+    found.find(|path| path.is_file()).with_context(|| {
+        format!("{PROGRAM} is neither beside this program nor in PATH: build it with `cargo build --release`, or name it with --server-binary")
+    })
 }
 
 /// A copy of the server's executable. Tools that ran from the same file would share its pages with

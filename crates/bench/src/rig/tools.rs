@@ -45,7 +45,7 @@ impl Drop for Guard {
 
 fn tool(args: &RunArgs, name: &str, server: &Server) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["bench", name]).args(args.mqtt.flags());
+    command.arg(name).args(args.mqtt.flags());
     for address in &server.addresses {
         command.args(["--server", &address.to_string()]);
     }
@@ -64,7 +64,7 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// Starts `crore bench subscribe`, which connects when [`Subscriber::open`] is called. So the tool is there already,
+    /// Starts `crore-bench subscribe`, which connects when [`Subscriber::open`] is called. So the tool is there already,
     /// and shares pages with the server, when the empty server is sampled.
     pub fn start(
         args: &RunArgs,
@@ -146,7 +146,7 @@ impl Subscriber {
 pub struct Publisher(Guard);
 
 impl Publisher {
-    /// Starts `crore bench publish`, which feeds the server in the way that suits it.
+    /// Starts `crore-bench publish`, which feeds the server in the way that suits it.
     pub fn start(
         args: &RunArgs,
         server: &Server,
@@ -158,7 +158,7 @@ impl Publisher {
         Publisher::start_with(args, server, topics, size, &[feed, rest].concat())
     }
 
-    /// Starts `crore bench publish` with these flags.
+    /// Starts `crore-bench publish` with these flags.
     pub fn start_with(
         args: &RunArgs,
         server: &Server,

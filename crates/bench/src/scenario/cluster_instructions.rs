@@ -17,7 +17,7 @@ use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{
     Directory, Kind, Nats, Publisher, RunArgs, Server, Setting, Subscriber, count, is_clean,
-    locals, pause, program,
+    locals, pause, program, server_program,
 };
 
 /// Bytes of a message, unless told otherwise.
@@ -123,8 +123,7 @@ impl Cost {
 fn instructions(args: &RunArgs, settings: &str, subscribers: u32, messages: u32) -> Result<u64> {
     let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
     let directory = Directory::make(format_args!("callgrind-{}", std::process::id()))?;
-    let server = args.server_binary.clone();
-    let server = server.map_or_else(std::env::current_exe, Ok)?;
+    let server = server_program(args.server_binary.as_deref())?;
     let args = RunArgs {
         server_binary: Some(counted(&directory, &server)?),
         ..args.clone()

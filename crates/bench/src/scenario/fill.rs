@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::report;
 use crate::rig::{
-    Directory, Kind, RunArgs, Server, Setting, Subscriber, locals, pause, topics, within,
+    Directory, Kind, RunArgs, Server, Setting, Subscriber, locals, pause, server_program, topics,
+    within,
 };
 use crate::subscribe::Protocol;
 use group::Group;
@@ -147,8 +148,7 @@ fn ask_doctor(
 ) -> Result<Value> {
     let directory = Directory::make(format_args!("doctor-{}", std::process::id()))?;
     let file = directory.write("crore.toml", settings)?;
-    let this = std::env::current_exe()?;
-    let mut command = Command::new(args.server_binary.as_deref().unwrap_or(&this));
+    let mut command = Command::new(server_program(args.server_binary.as_deref())?);
     command
         .args(["doctor", "--json", "--shards", &setting.shards.to_string()])
         .args(["--protocol", doctors_name(protocol)])

@@ -1,4 +1,4 @@
-//! `crore bench run SCENARIO`: a server of its own, both tools, one result.
+//! `crore-bench run SCENARIO`: a server of its own, both tools, one result.
 //!
 //! Every scenario starts its processes anew, measures, prints a few lines and returns one JSON
 //! value; [`run`] adds the machine and the settings, so that a result can be read alone. Memory

@@ -1,4 +1,4 @@
-//! The flags of `crore bench subscribe`.
+//! The flags of `crore-bench subscribe`.
 
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ impl Protocol {
     }
 }
 
-/// `crore bench subscribe`
+/// `crore-bench subscribe`
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct SubscribeArgs {
     /// A server; ports may be a range (127.0.0.1:9000-9199)
@@ -82,7 +82,7 @@ pub struct SubscribeArgs {
     /// Print nothing while it runs
     #[arg(long)]
     pub quiet: bool,
-    /// The server is `crore bench floor`
+    /// The server is `crore-bench floor`
     #[arg(long)]
     pub floor: bool,
     /// Obey a scenario on standard input

@@ -1,4 +1,4 @@
-//! `crore bench subscribe`: holds connections and checks every message that comes.
+//! `crore-bench subscribe`: holds connections and checks every message that comes.
 //!
 //! The connections are divided among threads, since one descriptor table holds only
 //! `RLIMIT_NOFILE` of them; each thread is a `worker::Worker`. The main thread opens no socket: it

@@ -1,4 +1,4 @@
-//! The flags of `crore bench swarm`.
+//! The flags of `crore-bench swarm`.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ impl Protocol {
     }
 }
 
-/// `crore bench swarm`
+/// `crore-bench swarm`
 #[derive(clap::Args, Clone, Debug)]
 pub struct SwarmArgs {
     /// Clients, each with a topic of its own
@@ -44,7 +44,7 @@ pub struct SwarmArgs {
     /// The port of that server
     #[arg(long, default_value_t = 8800, requires = "server_command")]
     pub server_port: u16,
-    /// The Crore to measure instead of this executable
+    /// The Crore to measure [default: the one beside this program, or in PATH]
     #[arg(long, value_name = "PATH", conflicts_with = "server_command")]
     pub server_binary: Option<PathBuf>,
     /// Shards of Crore [default: as many as the descriptor limit demands]

@@ -1,4 +1,4 @@
-//! `crore bench swarm`: clients without kernel sockets, so that the memory of a machine is the server's.
+//! `crore-bench swarm`: clients without kernel sockets, so that the memory of a machine is the server's.
 //!
 //! The clients are rows of this process with a TCP of their own (`worker`): active opens, requests, data in order,
 //! acknowledgements, retransmission, FIN and RST; no general stack. Their packets go through a TUN device in a network namespace of

@@ -5,7 +5,7 @@
 //! Everything between reading and printing is pure.
 //!
 //! It looks at one host and not at the network, measures nothing, and changes nothing. The estimate is for connections that
-//! wait, with a topic each; `crore bench run fill` holds it against a server in a control group.
+//! wait, with a topic each; `crore-bench run fill` holds it against a server in a control group.
 
 mod account;
 mod bounds;

@@ -1,21 +1,20 @@
-//! `crore bench probe` against a server that runs.
+//! `crore-bench probe` against a server that runs.
 
-use std::process::Output;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::support::Server;
-use crate::{run, text};
+use crate::support::program::output;
+use crate::support::{Server, bench_program};
+use crate::text;
+
+fn run(args: &[&str]) -> Output {
+    output(Command::new(bench_program()).arg("probe").args(args))
+}
 
 fn probe(server: &Server, scheme: &str, flags: &[&str]) -> (Output, Value) {
     let url = format!("{scheme}://{}/news/1", server.address());
-    let all = [
-        &[
-            "bench", "probe", &url, "--rate", "100", "--quiet", "--json", "-",
-        ],
-        flags,
-    ]
-    .concat();
+    let all = [&[&url, "--rate", "100", "--quiet", "--json", "-"], flags].concat();
     let output = run(&all);
     let result = serde_json::from_str(text(&output.stdout)).unwrap_or(Value::Null);
     (output, result)
@@ -55,16 +54,25 @@ fn a_probe_fails_when_messages_take_too_long_or_nobody_answers() {
     );
     let address = server.address();
     server.kill();
-    let output = run(&[
-        "bench",
-        "probe",
-        &format!("ws://{address}/a"),
-        "--messages",
-        "1",
-    ]);
+    let output = run(&[&format!("ws://{address}/a"), "--messages", "1"]);
     assert_ne!(output.status.code(), Some(0));
     assert!(
         text(&output.stderr).contains(&address.to_string()),
         "{output:?}"
     );
+}
+
+#[test]
+fn a_password_in_the_address_is_not_shown() {
+    for url in [
+        "ftp://ann:secret@127.0.0.1:1/a",
+        "http://ann:secret@127.0.0.1:1/a",
+    ] {
+        let output = run(&[url]);
+        let said = format!("{}{}", text(&output.stdout), text(&output.stderr));
+        assert!(
+            !output.status.success() && !said.contains("secret"),
+            "{said}"
+        );
+    }
 }

@@ -79,7 +79,7 @@ fn hints_for_mistyped_commands_are_as_they_were() {
     insta::assert_snapshot!("slips", slips.join("\n"));
 }
 
-/// The commands of `crore` and below, but for those of `crore bench`, which have many flags.
+/// The commands of `crore` and below.
 fn commands() -> Vec<Vec<String>> {
     let mut found = vec![Vec::new()];
     let mut at = 0;
@@ -93,7 +93,7 @@ fn commands() -> Vec<Vec<String>> {
         let below = lines.by_ref().take_while(|line| !line.is_empty());
         let names = below.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
         let names = names.filter_map(|line| line.split_whitespace().next());
-        let others = names.filter(|name| !["help", "bench"].contains(name));
+        let others = names.filter(|name| *name != "help");
         found.extend(others.map(|name| [&path[..], &[name.to_string()]].concat()));
     }
     found

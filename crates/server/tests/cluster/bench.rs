@@ -1,11 +1,11 @@
-//! `crore bench run cluster` in short: few subscribers, each fault once.
+//! `crore-bench run cluster` in short: few subscribers, each fault once.
 
 use std::process::Command;
 
 use serde_json::Value;
 
 use crate::servers;
-use crate::support::program;
+use crate::support::bench_program;
 use crate::support::program::REAL_MONOTONIC;
 
 #[test]
@@ -13,9 +13,9 @@ fn every_answered_message_comes_once_in_order_and_at_its_place_through_each_faul
     let Some(nats) = servers::program() else {
         return;
     };
-    let mut command = Command::new(program());
+    let mut command = Command::new(bench_program());
     command
-        .args(["bench", "run", "cluster", "--subscribers", "200"])
+        .args(["run", "cluster", "--subscribers", "200"])
         .args(["--rounds", "1", "--json", "-", "--nats-server"])
         .arg(nats)
         .env(REAL_MONOTONIC, "1");

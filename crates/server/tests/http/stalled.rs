@@ -3,10 +3,10 @@
 //!
 //! The crowd is the program's own load tool with small receive buffers, stopped by a signal.
 
-use crate::support::Server;
 use crate::support::http::Conn;
 use crate::support::stream::Stream;
 use crate::support::ws::{TEXT, Ws};
+use crate::support::{Server, bench_program};
 use std::process::{Child, Command, Stdio};
 
 /// Each goes to all subscribers.
@@ -25,8 +25,8 @@ struct Stalled(Child);
 impl Stalled {
     /// So many of this protocol, subscribed and then stopped; `before` are there already.
     fn crowd(server: &Server, protocol: &str, count: u64, before: u64) -> Stalled {
-        let tool = Command::new(env!("CARGO_BIN_EXE_crore"))
-            .args(["bench", "subscribe", "--quiet", "--topics", "news"])
+        let tool = Command::new(bench_program())
+            .args(["subscribe", "--quiet", "--topics", "news"])
             .args(["--receive-buffer", "2048", "--protocol", protocol])
             .args(["--connections", &count.to_string()])
             .args(["--server", &server.address().to_string()])

@@ -448,6 +448,17 @@ fn eprint_log(log: &str) {
     eprintln!("--- the server's log\n{log}---");
 }
 
+/// The load tools, which cargo builds beside the server.
+pub fn bench_program() -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_crore")).with_file_name("crore-bench");
+    assert!(
+        path.is_file(),
+        "{} is not there: `cargo build --package crore-bench`",
+        path.display()
+    );
+    path
+}
+
 /// The binary that cargo built for this test, unless `CRORE_TEST_PROGRAM` names another build.
 pub fn program() -> PathBuf {
     std::env::var_os("CRORE_TEST_PROGRAM")

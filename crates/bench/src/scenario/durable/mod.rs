@@ -258,7 +258,7 @@ fn be_away(server: &Server) -> Result<()> {
 /// How long an answer may take.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
 
-/// Publishes with `crore bench publish`.
+/// Publishes with `crore-bench publish`.
 fn publish(
     args: &RunArgs,
     server: &Server,

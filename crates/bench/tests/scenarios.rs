@@ -1,4 +1,4 @@
-//! `crore bench run` in short. Each scenario checks its promises by itself; this runs it and looks whether it met
+//! `crore-bench run` in short, with the server that was built beside it (`cargo test --workspace`, or `cargo build` before). Each scenario checks its promises by itself; this runs it and looks whether it met
 //! the events that it is there for.
 
 use std::os::unix::fs::MetadataExt;
@@ -12,8 +12,8 @@ const CHAOS_S: &str = "10";
 
 /// Runs a scenario with these flags, and returns its result.
 fn run(args: &[&str]) -> Value {
-    let output = Command::new(env!("CARGO_BIN_EXE_crore"))
-        .args(["bench", "run"])
+    let output = Command::new(env!("CARGO_BIN_EXE_crore-bench"))
+        .arg("run")
         .args(args)
         .args(["--json", "-"])
         // Under `faketime` CLOCK_MONOTONIC would be ahead, too, which the kernel does not know.

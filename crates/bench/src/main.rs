@@ -1,0 +1,12 @@
+//! The program `crore-bench`; all of it is in the library.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+#[global_allocator]
+static ALLOCATOR: crore_net::memory::Pieces = crore_net::memory::Pieces;
+
+fn main() -> ExitCode {
+    crore_bench::run(&crore_bench::Cli::parse())
+}
