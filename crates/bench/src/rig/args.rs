@@ -123,6 +123,9 @@ pub struct RunArgs {
     /// Cuts of 20 to 60 seconds beside the other faults, for cluster
     #[arg(long, default_value_t = 0)]
     pub long_cuts: usize,
+    /// `cluster.history_bytes` in MiB, for cluster [default: that of the server]
+    #[arg(long)]
+    pub history_mib: Option<u32>,
     /// Connects a second [default: as fast as it goes]
     #[arg(long, value_name = "PER_SECOND")]
     pub connect_rate: Option<f64>,

@@ -59,6 +59,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "nats_version": version,
         "connections": connections,
         "requests_per_s": rate,
+        "history_mib": args.history_mib,
         "shards": setting.shards,
         "seed": args.seed,
         "no_cuts_because": skipped,

@@ -90,7 +90,10 @@ impl Testbed {
         let nats = Nats::start(SERVERS, listen, args.nats_server.as_deref())?;
         let admin = hold_ports(NODES as u16)?;
         let node = |node: usize| {
-            let cluster = cluster(&nats, apart.then_some(node));
+            let mut cluster = cluster(&nats, apart.then_some(node));
+            if let Some(mib) = args.history_mib {
+                cluster += &format!("history_bytes = \"{mib} MiB\"\n");
+            }
             let settings = format!(
                 "{settings}\n{cluster}\n[admin]\nlisten = \"{}\"\n",
                 admin[node].addr()
