@@ -114,9 +114,14 @@ impl FileSystem {
     }
 
     fn from(stat: &fs::StatVfs) -> FileSystem {
+        // Some file systems (of FUSE, above all) do not tell their size.
+        let bytes = |blocks: u64| match stat.f_blocks {
+            0 => u64::MAX,
+            _ => blocks.saturating_mul(stat.f_frsize),
+        };
         FileSystem {
-            free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
-            all_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+            free_bytes: bytes(stat.f_bavail),
+            all_bytes: bytes(stat.f_blocks),
         }
     }
 }
@@ -231,5 +236,23 @@ impl File for std::fs::File {
     fn sync(&self) -> io::Result<()> {
         // The length of the file never changes, so that its data are all that has to reach the disk.
         self.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_system_that_does_not_tell_its_size_has_room() {
+        let mut stat = fs::statvfs("/").expect("it is there");
+        (stat.f_blocks, stat.f_bavail) = (0, 0);
+        let FileSystem {
+            free_bytes,
+            all_bytes,
+        } = FileSystem::from(&stat);
+        assert_eq!((free_bytes, all_bytes), (u64::MAX, u64::MAX));
+        (stat.f_blocks, stat.f_bavail, stat.f_frsize) = (3, 2, 4096);
+        assert_eq!(FileSystem::from(&stat).free_bytes, 8192);
     }
 }

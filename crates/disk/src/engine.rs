@@ -206,8 +206,8 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
     /// the next segments are not prepared, or the disk does not answer in time, the segment stays open: false.
     pub fn seal(&self) -> bool {
         let queue = self.shared.lock();
-        if queue.state.is_full || queue.state.figures.open_bytes == 0 {
-            return !queue.state.is_full;
+        if queue.state.figures.open_bytes == 0 {
+            return true;
         }
         let before = queue.end.segment;
         self.carried_out(queue, |wishes| wishes.seal = true)
@@ -317,6 +317,10 @@ impl<B: AsRef<[u8]>> Shared<B> {
             log.remove_before(wishes.remove_before)?;
         }
         if wishes.seal {
+            log.prepare()?;
+        }
+        // Else nothing would be left for what is still committed.
+        if wishes.seal && log.is_prepared() {
             match log.begin_segment() {
                 Ok(()) | Err(CommitError::Full) => {}
                 Err(CommitError::Failed(error)) => return Err(error),

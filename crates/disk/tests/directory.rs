@@ -285,6 +285,39 @@ fn a_log_that_a_long_batch_has_filled_finds_by_itself_that_there_is_room() {
 }
 
 #[test]
+fn a_log_is_full_within_the_reserve_and_still_commits_and_seals() {
+    let place = Place::new("reserve");
+    let (answer, answered) = mpsc::channel();
+    let log = open(&place.0).expect("a new log");
+    let committed = move |group: Vec<Vec<u8>>| answer.send(group.len()).expect("a reader");
+    let engine =
+        Engine::start(log, committed, |_| (), |error| panic!("{error}")).expect("a thread");
+    let becomes = |is_full| {
+        while engine.state().is_full != is_full {
+            std::thread::yield_now();
+        }
+    };
+    // More than any disk has, and less.
+    for (reserve, is_full) in [(u64::MAX, true), (0, false), (u64::MAX, true)] {
+        engine.reserve(reserve, 0);
+        becomes(is_full);
+        engine.append_all([vec![1; 1000]]);
+        assert_eq!(answered.recv(), Ok(1));
+        // The files that wait are there, so that what was deleted can leave the disk.
+        let segment = engine.end().segment;
+        assert!(engine.seal());
+        assert_eq!(engine.end().segment, segment + 1);
+        assert!(engine.seal(), "there is nothing in it");
+        assert_eq!(engine.end().segment, segment + 1);
+    }
+    engine.release();
+    let files = fs::read_dir(&place.0).expect("the log");
+    let names = files.map(|it| it.expect("a file").file_name());
+    let spares = names.filter(|it| it.to_string_lossy().starts_with("spare-"));
+    assert_eq!(spares.count(), 0);
+}
+
+#[test]
 fn each_batch_is_answered_once_in_order_and_is_on_disk_then() {
     let place = Place::new("engine");
     let (answer, answered) = mpsc::channel();

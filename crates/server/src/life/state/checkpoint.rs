@@ -158,9 +158,13 @@ impl Maker {
                         took_ms = progress.took_ms.load(Relaxed),
                         "checkpoint"
                     );
-                    // On a full disk another one helps only when messages have gone. The same holds where the segment that is written to could not be sealed.
-                    if state.figures.sealed_bytes == 0 || due == Due::Gone && !erases {
+                    // On a full disk another one helps only when messages have gone.
+                    if state.figures.sealed_bytes == 0 {
                         not_before = Instant::now() + FULL_AGAIN;
+                    }
+                    // The segment that is written to could not be sealed, so that what was deleted is there still.
+                    if due == Due::Gone && !erases {
+                        not_before = Instant::now() + NO_ROOM_AGAIN;
                     }
                 }
                 Err(Failed::Stops) => return,
