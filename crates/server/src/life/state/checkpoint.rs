@@ -18,7 +18,6 @@ use super::index::Index;
 use super::load::Documents;
 use crate::life::checkpoint::document::head_now;
 use crate::life::checkpoint::{self, Checkpoints, FAILED_AGAIN, Failed, Folding};
-use crate::settings::problems::size;
 use crate::settings::state::State as Settings;
 use crate::shard_loop::Durable;
 
@@ -263,10 +262,10 @@ impl Maker {
         let needed = self.live_bytes(state, self.kept());
         (free < needed).then(|| {
             format!(
-                "the file system has {} free, and the next checkpoint needs about {}: publishes are refused until messages were deleted or have expired, or \
+                "the file system has {} MiB free, and the next checkpoint needs about {} MiB: publishes are refused until messages were deleted or have expired, or \
                  the file system has more room",
-                size(free as usize),
-                size(needed as usize)
+                free >> 20,
+                (needed >> 20) + 1
             )
         })
     }
