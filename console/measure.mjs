@@ -10,7 +10,7 @@ import { createRequire } from "node:module";
 import { readFileSync, writeFileSync, mkdtempSync, rmSync } from "node:fs";
 import { createServer } from "node:net";
 import { cpus, totalmem, release, tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
 import { parseArgs } from "node:util";
 
@@ -30,9 +30,10 @@ const rounds = Number(args.rounds);
 
 const { chromium } = createRequire(`${process.env.CRORE_CLIENT_TESTS}/package.json`)("playwright-core");
 const sleep = (s) => new Promise((done) => setTimeout(done, s * 1000));
+const bench = join(dirname(args.program), "crore-bench");
 const children = [];
-const start = (argv, stdio) => {
-  const child = spawn(args.program, argv, { stdio });
+const start = (program, argv, stdio) => {
+  const child = spawn(program, argv, { stdio });
   children.push(child);
   return child;
 };
@@ -83,6 +84,7 @@ try {
   writeFileSync(file, "[limits]\naccepts_per_s = 50000\n");
   const shards = Math.max(2, Math.ceil(connections / 18_000));
   const server = start(
+    args.program,
     ["--log", "warn", "serve", "--listen", `127.0.0.1:${port}`, "--admin-listen", `127.0.0.1:${admin}`, "--shards", String(shards), "--config", file],
     ["ignore", "ignore", "inherit"],
   );
@@ -90,7 +92,7 @@ try {
   const topics = `/c/{1..${connections}}`;
   const at = ["--server", `127.0.0.1:${port}`, "--topics", topics];
   const local = `127.0.{1..${Math.min(250, Math.ceil(connections / 10_000))}}.1`;
-  const tool = start(["bench", "subscribe", "--control", "--connections", String(connections), "--local", local, ...at], ["pipe", "pipe", "inherit"]);
+  const tool = start(bench, ["subscribe", "--control", "--connections", String(connections), "--local", local, ...at], ["pipe", "pipe", "inherit"]);
   const answers = createInterface({ input: tool.stdout })[Symbol.asyncIterator]();
   for (const word of ["open", "settle"]) {
     tool.stdin.write(`${word}\n`);
@@ -107,7 +109,7 @@ try {
     paints.push(times);
   }
 
-  start(["bench", "publish", "--rate", args.rate, "--quiet", ...at], ["ignore", "ignore", "inherit"]);
+  start(bench, ["publish", "--rate", args.rate, "--quiet", ...at], ["ignore", "ignore", "inherit"]);
   await sleep(1);
   const without = [];
   const beside = [];

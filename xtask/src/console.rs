@@ -44,7 +44,15 @@ pub fn check() -> Result<()> {
 pub fn measure(args: &[&str]) -> Result<()> {
     let tools = crate::tools::prepare()?;
     Step::new("cargo")
-        .args(["build", "--release", "--locked", "--package", "crore"])
+        .args([
+            "build",
+            "--release",
+            "--locked",
+            "--package",
+            "crore",
+            "--package",
+            "crore-bench",
+        ])
         .run()?;
     Step::new("node")
         .args(["console/measure.mjs", "--program"])
