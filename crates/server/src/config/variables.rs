@@ -12,11 +12,12 @@ use toml::Value;
 use crate::settings::schema::{Row, SCHEMA, VARIABLES, nearest};
 
 /// Variables of the tools, and of the project's tests.
-const OTHERS: [&str; 8] = [
+const OTHERS: [&str; 9] = [
     "CRORE_ADMIN_URL",
     "CRORE_CA",
     "CRORE_CLIENT_TESTS",
     "CRORE_NATS_SERVER",
+    "CRORE_PROFILE",
     "CRORE_SERVER",
     "CRORE_SHOTS",
     "CRORE_TOKEN",
@@ -117,6 +118,7 @@ mod tests {
             "CRORE_PORT_8800_TCP",
             "CRORE_PORT_8800_TCP_ADDR",
             "CRORE_HEADLESS_PORT_8800_UDP_PROTO",
+            "CRORE_PROFILE",
             "CRORE_SERVER",
             "CRORE_TOKEN",
             "OTHER_LISTEN",

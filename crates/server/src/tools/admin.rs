@@ -16,6 +16,7 @@ use crore_net::clock;
 use serde_json::{Value, json};
 
 use super::flags::{TlsFlags, named};
+use super::profile::ProfileFlag;
 use super::publish::{from_stdin, message};
 use super::tables::{sheet, table};
 use super::values;
@@ -85,14 +86,16 @@ pub struct AdminFlags {
     #[arg(short, long, global = true)]
     pub json: bool,
 
-    /// The admin port; https:// where a proxy before it speaks TLS [default: $CRORE_ADMIN_URL, or
-    /// http://127.0.0.1:8801]
+    /// The admin port [default: $CRORE_ADMIN_URL, or http://127.0.0.1:8801]
     #[arg(short, long, alias = "server", short_alias = 's', value_name = "URL", value_parser = admin_port, global = true, help_heading = CONNECTION)]
     url: Option<Server>,
 
     /// The token of admin.token [default: $CRORE_ADMIN_TOKEN]
     #[arg(long, value_name = "TOKEN", global = true, help_heading = CONNECTION)]
     token: Option<String>,
+
+    #[command(flatten)]
+    profile: ProfileFlag,
 
     #[command(flatten)]
     tls: TlsFlags,
@@ -109,10 +112,11 @@ impl AdminFlags {
     /// # Errors
     /// A flag that cannot be used.
     pub fn server(&self) -> anyhow::Result<Server> {
-        let token = values::token(self.token.as_deref(), TOKEN_VARIABLE)?;
-        let server = named(self.url.as_ref(), URL_VARIABLE, admin_port)?;
+        let profile = self.profile.read()?;
+        let token = values::token(self.token.as_deref(), &profile, TOKEN_VARIABLE)?;
+        let server = named(self.url.as_ref(), &profile, URL_VARIABLE, admin_port)?;
         let server = server.unwrap_or_else(|| admin_port(DEFAULT_URL).expect("a literal URL"));
-        let server = self.tls.apply(server.with_token(token));
+        let server = self.tls.apply(server.with_token(token), &profile);
         server.map_err(anyhow::Error::msg)
     }
 }

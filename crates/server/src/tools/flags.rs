@@ -1,11 +1,11 @@
 //! The flags of the tools: the server, the token, the roots to trust by TLS, and the certificate for a server that
 //! asks for a certificate; and the variables that stand for them.
 
-use std::env::VarError;
 use std::path::PathBuf;
 
 use clap::Args;
 
+use super::profile::{Profile, ProfileFlag};
 use super::values::{self, Usage};
 use crate::client::server::{DEFAULT_SERVER, SERVER_VARIABLE, Server, TOKEN_VARIABLE};
 use crate::client::servers::Servers;
@@ -28,6 +28,9 @@ pub struct Connect {
     token: Option<String>,
 
     #[command(flatten)]
+    profile: ProfileFlag,
+
+    #[command(flatten)]
     tls: TlsFlags,
 }
 
@@ -38,48 +41,50 @@ impl Connect {
     /// # Errors
     /// A value that cannot serve, with its flag or variable and the remedy.
     pub fn servers(&self) -> anyhow::Result<Servers> {
-        let token = values::token(self.token.as_deref(), TOKEN_VARIABLE)?;
+        let profile = self.profile.read()?;
+        let token = values::token(self.token.as_deref(), &profile, TOKEN_VARIABLE)?;
         let all = |urls: &str| urls.split_whitespace().map(str::parse).collect();
         let named = match &self.server[..] {
-            [] => from_variable(SERVER_VARIABLE, all)?.unwrap_or_default(),
+            [] => not_given(&profile, SERVER_VARIABLE, all)?.unwrap_or_default(),
             flags => flags.to_vec(),
         };
         let named = match named.is_empty() {
             true => vec![DEFAULT_SERVER.parse().expect("a literal URL")],
             false => named,
         };
-        let ready = |server: Server| self.tls.apply(server.with_token(token.clone()));
+        let ready = |server: Server| self.tls.apply(server.with_token(token.clone()), &profile);
         let ready: Result<Vec<Server>, String> = named.into_iter().map(ready).collect();
         Ok(Servers::new(ready.map_err(anyhow::Error::msg)?))
     }
 }
 
-/// The server that a flag names, or else a variable.
+/// The server that a flag names, or else the profile or this variable.
 ///
 /// # Errors
-/// The variable is no URL.
+/// It is no URL.
 pub fn named(
     flag: Option<&Server>,
-    variable: &str,
+    profile: &Profile,
+    variable: &'static str,
     parse: fn(&str) -> Result<Server, String>,
 ) -> Result<Option<Server>, Usage> {
     match flag {
         Some(server) => Ok(Some(server.clone())),
-        None => from_variable(variable, parse),
+        None => not_given(profile, variable, parse),
     }
 }
 
-/// What a variable says, if it is set.
-fn from_variable<T>(
-    variable: &str,
+/// The value that stands for a flag which is not given, if there is one.
+fn not_given<T>(
+    profile: &Profile,
+    variable: &'static str,
     parse: impl Fn(&str) -> Result<T, String>,
 ) -> Result<Option<T>, Usage> {
-    let wrong = |what: String| Usage::new(format!("{variable}: {what}"));
-    match std::env::var(variable) {
-        Ok(text) => parse(&text).map(Some).map_err(wrong),
-        Err(VarError::NotPresent) => Ok(None),
-        Err(error) => Err(wrong(error.to_string())),
-    }
+    let Some((place, text)) = profile.value(variable)? else {
+        return Ok(None);
+    };
+    let parsed = parse(&text).map(Some);
+    parsed.map_err(|what| Usage::new(format!("{place}: {what}")))
 }
 
 /// Flags for servers with TLS.
@@ -104,7 +109,7 @@ impl TlsFlags {
     ///
     /// # Errors
     /// Flags for TLS where there is none, one of two that need each other, or a file that cannot serve; with the remedy.
-    pub fn apply(&self, server: Server) -> Result<Server, String> {
+    pub fn apply(&self, server: Server, profile: &Profile) -> Result<Server, String> {
         let given = [
             (CA_FLAG, &self.ca),
             (CERT_FLAG, &self.cert),
@@ -126,12 +131,13 @@ impl TlsFlags {
                 return Err(lacks(CERT_KEY_FLAG, CERT_FLAG, "the certificate's file"));
             }
         };
-        let of_variable = std::env::var_os(CA_VARIABLE).map(PathBuf::from);
-        let (roots, key) = match (&self.ca, &of_variable) {
-            (None, Some(file)) => (Some(file), CA_VARIABLE),
-            (roots, _) => (roots.as_ref(), CA_FLAG),
+        let not_given = profile.value(CA_VARIABLE).map_err(|it| it.to_string())?;
+        let (roots, key) = match (&self.ca, not_given) {
+            (None, Some((place, file))) if place == CA_VARIABLE => (Some(file.into()), CA_VARIABLE),
+            (None, Some((_, file))) => (Some(file.into()), CA_FLAG),
+            (roots, _) => (roots.clone(), CA_FLAG),
         };
-        let trust = Trust::new(roots.map(PathBuf::as_path), key)?;
+        let trust = Trust::new(roots.as_deref(), key)?;
         Ok(server.with_trust(match shown {
             Some(shown) => trust.showing(&shown)?,
             None => trust,

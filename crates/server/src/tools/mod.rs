@@ -8,6 +8,7 @@ pub mod cluster;
 mod flags;
 mod history;
 pub mod log;
+mod profile;
 mod publish;
 mod refusals;
 mod subscribe;

@@ -63,7 +63,7 @@ pub struct PubArgs {
     #[arg(short, long, help_heading = MESSAGE)]
     pub lines: bool,
 
-    /// Print the topic's info, as the server answers it, one JSON object for each message
+    /// Print the server's answers, a JSON object for each message
     #[arg(short, long)]
     pub json: bool,
 

@@ -3,10 +3,9 @@
 //!
 //! Invariant: the error names the flag or the variable, and never shows a token.
 
-use std::env::VarError;
-
 use crore_wire::topic::{TopicError, check_filter, check_name, has_wildcard};
 
+use super::profile::Profile;
 use crate::client::server::without_password;
 use crate::settings::problems::foreign_wildcards;
 use crate::settings::units::parse_seconds;
@@ -23,31 +22,34 @@ impl Usage {
     }
 }
 
-/// The token of `--token`, else that of this variable. Spaces and line ends around it are no part of it: files of tokens end in one.
+/// The token of `--token`, else that of the profile or this variable. Spaces and line ends around it are no part of it: files of tokens end in one.
 ///
 /// # Errors
 /// [`Usage`], where it is empty, or has characters that no header may carry (RFC 6750 section 2.1).
-pub fn token(flag: Option<&str>, variable: &'static str) -> Result<Option<String>, Usage> {
+pub fn token(
+    flag: Option<&str>,
+    profile: &Profile,
+    variable: &'static str,
+) -> Result<Option<String>, Usage> {
     let wrong = |place: &str, what: &str| {
         Usage(format!(
             "{place} {what}; write a token, such as `crore token mint` prints, or leave it out"
         ))
     };
     let (place, text) = match flag {
-        Some(text) => ("--token", text.to_string()),
-        None => match std::env::var(variable) {
-            Ok(text) => (variable, text),
-            Err(VarError::NotPresent) => return Ok(None),
-            Err(VarError::NotUnicode(_)) => return Err(wrong(variable, NO_TOKEN)),
+        Some(text) => ("--token".to_string(), text.to_string()),
+        None => match (profile.value(variable)).map_err(|_| wrong(variable, NO_TOKEN))? {
+            Some(found) => found,
+            None => return Ok(None),
         },
     };
     let token = text.trim();
     if token.is_empty() {
-        return Err(wrong(place, "is empty"));
+        return Err(wrong(&place, "is empty"));
     }
     match token.bytes().all(|byte| byte.is_ascii_graphic()) {
         true => Ok(Some(token.to_string())),
-        false => Err(wrong(place, NO_TOKEN)),
+        false => Err(wrong(&place, NO_TOKEN)),
     }
 }
 

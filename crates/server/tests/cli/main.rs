@@ -9,6 +9,7 @@ mod disk_log;
 mod examples;
 mod log;
 mod probe;
+mod profiles;
 mod publish;
 mod scripted;
 mod servers;

@@ -1,0 +1,114 @@
+//! `--profile`: servers and tokens by name, from the user's file.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::Output;
+
+use crate::support::Server;
+use crate::support::program::output;
+use crate::{crore, text};
+
+/// A directory of configuration, which is removed at the end.
+struct Configuration(PathBuf);
+
+impl Configuration {
+    fn with(name: &str, profiles: &str) -> Configuration {
+        let place = format!("crore-profiles-{}-{name}", std::process::id());
+        let place = std::env::temp_dir().join(place);
+        fs::create_dir_all(place.join("crore")).expect("a directory");
+        let file = place.join("crore/profiles.toml");
+        fs::write(&file, profiles).expect("a file");
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("its owner's");
+        Configuration(place)
+    }
+
+    fn run(&self, args: &[&str], variables: &[(&str, &str)]) -> Output {
+        let mut command = crore(args);
+        command.env("XDG_CONFIG_HOME", &self.0);
+        command.envs(variables.iter().copied());
+        output(&mut command)
+    }
+}
+
+impl Drop for Configuration {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const NOBODY: &str = "http://127.0.0.1:1";
+
+#[test]
+fn profile_names_server_and_token_and_is_between_flags_and_variables() {
+    let server = Server::with_admin("[admin]\ntoken = '0123456789abcdef'\n");
+    let (data, admin) = (server.address(), server.admin());
+    let configuration = Configuration::with(
+        "order",
+        &format!(
+            "[live]\nserver = 'http://{data}'\nadmin_url = 'http://{admin}'\nadmin_token = '0123456789abcdef'\n[nobody]\nserver = '{NOBODY}'\n"
+        ),
+    );
+    let live = format!("http://{data}");
+    let is_live = |args: &[&str], variables: &[(&str, &str)]| {
+        configuration.run(args, variables).status.success()
+    };
+    let by = |profile| ["pub", "a", "x", "--profile", profile];
+    assert!(is_live(&by("live"), &[]));
+    assert!(!is_live(&by("nobody"), &[]));
+    // Asked for here, so that it wins over variables, and a flag over it.
+    assert!(is_live(&by("live"), &[("CRORE_SERVER", NOBODY)]));
+    assert!(!is_live(
+        &[&by("live")[..], &["--server", NOBODY]].concat(),
+        &[]
+    ));
+    let published = ["pub", "a", "x"];
+    assert!(is_live(&published, &[("CRORE_PROFILE", "live")]));
+    let both = [("CRORE_PROFILE", "nobody"), ("CRORE_SERVER", &live[..])];
+    assert!(is_live(&published, &both));
+    assert!(is_live(&["admin", "stats", "--profile", "live"], &[]));
+    assert!(is_live(&["admin", "--profile", "live", "stats"], &[]));
+}
+
+#[test]
+fn profile_that_cannot_be_used_is_refused_with_the_remedy() {
+    let configuration = Configuration::with(
+        "wrong",
+        "[live]\nserver = 'http://127.0.0.1:1'\ntoken = 'secret'\n[test]\nserver = 'ftp://x'\n",
+    );
+    let refused = |args: &[&str], variables: &[(&str, &str)], why: &str| {
+        let output = configuration.run(args, variables);
+        let said = text(&output.stderr).to_string();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(why) && !said.contains("secret"), "{said}");
+    };
+    let other = ["pub", "a", "x", "--profile", "other"];
+    refused(&other, &[], "there is no profile other in ");
+    refused(&other, &[], "it has live, test");
+    let by_variable = [("CRORE_PROFILE", "other")];
+    refused(&["sub", "a"], &by_variable, "there is no profile other");
+    let wrong = ["pub", "a", "x", "--profile", "test"];
+    refused(&wrong, &[], "server of profile test: ");
+    let unknown = Configuration::with("unknown", "[live]\nserver_url = 'x'\ntoken = 'secret'\n");
+    let output = unknown.run(&["pub", "a", "x", "--profile", "live"], &[]);
+    let said = text(&output.stderr);
+    assert!(said.contains("unknown field `server_url`"), "{said}");
+    assert!(!said.contains("secret"), "{said}");
+}
+
+#[test]
+fn tokens_that_others_may_read_are_warned_of() {
+    let server = Server::with("");
+    let profiles = format!(
+        "[live]\nserver = 'http://{}'\ntoken = 'abc'\n",
+        server.address()
+    );
+    let configuration = Configuration::with("mode", &profiles);
+    let published = ["pub", "a", "x", "--profile", "live"];
+    let quiet = configuration.run(&published, &[]);
+    assert!(!text(&quiet.stderr).contains("chmod"), "{quiet:?}");
+    let file = configuration.0.join("crore/profiles.toml");
+    fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("everybody's");
+    let warned = configuration.run(&published, &[]);
+    assert!(text(&warned.stderr).contains("chmod 600"), "{warned:?}");
+}
