@@ -117,6 +117,12 @@ pub(crate) fn refused(what: &str, settings: &Settings, error: &dyn std::error::E
             "{text}; cluster.replicas = {replicas} needs as many servers of NATS in a cluster: start them, or write cluster.replicas = 1 for one server"
         ));
     }
+    if why.contains("10065") || why.contains("subjects overlap") {
+        let subjects = format!("crore.{}.log.*", settings.name);
+        return Error::lasting(format!(
+            "{text}; another stream of this account takes messages of `{subjects}`, too (`nats stream ls --subject {subjects}` names it): remove it, take these subjects from it, or choose another cluster.name"
+        ));
+    }
     let is_no_peer = why.contains("10005") || why.contains("no suitable peers");
     let has_no_room = why.contains("insufficient storage");
     if has_no_room || why.contains("10047") || why.contains("10028") || why.contains("10058") {

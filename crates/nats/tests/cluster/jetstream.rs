@@ -97,11 +97,16 @@ impl JetStream {
         removed.expect("it is removed");
     }
 
+    /// Makes a stream.
+    pub fn make(&self, config: Config) {
+        let made = self.runtime.block_on(self.context.create_stream(config));
+        made.expect("it is made");
+    }
+
     /// An empty log in the place of the one with this name.
     pub fn make_anew(&self, config: Config) {
         self.remove(&config.name);
-        let made = self.runtime.block_on(self.context.create_stream(config));
-        made.expect("it is made");
+        self.make(config);
     }
 
     /// A value of the bucket.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::stream::DiscardPolicy;
+use async_nats::jetstream::stream::{Config, DiscardPolicy};
 use crore_nats::{Credentials, Numbers, Settings};
 
 use crate::jetstream::JetStream;
@@ -118,6 +118,24 @@ fn a_history_larger_than_the_room_of_nats_is_refused() {
 }
 
 #[test]
+fn stream_of_others_with_the_subjects_of_the_log_is_named_as_the_reason() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    JetStream::of(&servers).make(Config {
+        name: "EVERYTHING".to_string(),
+        subjects: vec!["crore.>".to_string()],
+        ..Config::default()
+    });
+    let text = refusal(at_once(&servers), numbers());
+    assert_says(
+        &text,
+        &["another stream", "crore.test.log.*", "cluster.name"],
+    );
+    assert!(!text.contains("JetStream is on"), "{text}");
+}
+
+#[test]
 fn another_count_of_partitions_is_refused() {
     let Some(servers) = Servers::start(1) else {
         return;
@@ -188,7 +206,7 @@ fn the_numbers_of_the_first_node_are_those_of_all() {
 
 #[test]
 fn a_stream_that_does_not_fit_is_refused_with_its_field() {
-    use async_nats::jetstream::stream::{Config, RetentionPolicy, StorageType};
+    use async_nats::jetstream::stream::{RetentionPolicy, StorageType};
     let Some(servers) = Servers::start(1) else {
         return;
     };

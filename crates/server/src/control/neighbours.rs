@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crore_broker::orders::{ClusterState, Topic};
+use crore_broker::settings::Rule;
 use crore_broker::{Control, mail};
 use crore_nats::Question;
 use crore_net::clock;
@@ -17,6 +18,7 @@ use futures_util::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::MissedTickBehavior;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::board::Board;
 use crate::life::Life;
@@ -58,6 +60,9 @@ pub struct NodeReport {
     /// Seconds by which its clock is ahead of that of NATS, as it stood at the start of the node.
     #[serde(default)]
     pub clock_ahead_s: i32,
+    /// A digest of its rules, which is the same at nodes of the same version that have the same rules; empty where it tells none.
+    #[serde(default)]
+    pub rules: String,
 }
 
 /// A question about a topic.
@@ -205,12 +210,43 @@ impl Neighbours {
     async fn tell(self) {
         let mut every = tokio::time::interval(EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut with_others = BTreeMap::new();
         loop {
             every.tick().await;
             if let (Some(word), Some(way)) = (self.word().await, self.way()) {
+                with_others = self.compare_rules(&word, with_others).await;
                 way.tell(json(&word)).await;
             }
         }
+    }
+
+    /// Tells of nodes with other rules than this one, which were not among those `before`; returns those of now, with their digests and this node's.
+    async fn compare_rules(&self, own: &NodeReport, before: OtherRules) -> OtherRules {
+        let heard = self.heard().into_values().map(|(word, _)| word);
+        let others = heard.filter(|it| have_other_rules(&own.rules, &it.rules));
+        let others = others.map(|it| (it.writer, (it.rules, own.rules.clone())));
+        let now: OtherRules = others.collect();
+        let is_new = |it: &(&String, &(String, String))| before.get(it.0) != Some(it.1);
+        let new: Vec<_> = now.iter().filter(is_new).map(|it| it.0).collect();
+        if new.is_empty() {
+            return now;
+        }
+        let state = self.roster().await.unwrap_or_default();
+        let name = |of: &str| {
+            let mut all = state.nodes.iter();
+            let found = all.find(|it| writer(it.writer) == of);
+            found.map_or(of.to_string(), |it| {
+                String::from_utf8_lossy(&it.name).into()
+            })
+        };
+        for other in new {
+            tracing::warn!(
+                "cluster: the nodes {} and {} have different rules, so they answer `since` differently and keep different messages: give all nodes the same [[rule]] tables, in the same order",
+                name(&own.writer),
+                name(other)
+            );
+        }
+        now
     }
 
     /// The state that this node tells of itself; none before the log has a sign of its life.
@@ -224,6 +260,7 @@ impl Neighbours {
             lag: partitions.map(|it| it.last.saturating_sub(it.read)).sum(),
             ready: !self.0.life.is_cut_off() && !self.0.life.stops(),
             clock_ahead_s: clock::ahead_s(),
+            rules: digest_of_rules(&self.0.life.effective().file.rules),
             ..NodeReport::default()
         };
         for shard in &shards {
@@ -309,6 +346,28 @@ impl Neighbours {
         };
         question.answer(json(&counted)).await;
     }
+}
+
+/// Nodes whose rules are not those of this one, by writer: the digests of theirs and of this node's.
+type OtherRules = BTreeMap<String, (String, String)>;
+
+/// Whether these are the digests of different rules; nodes of different versions may write the same rules in different ways.
+pub fn have_other_rules(one: &str, other: &str) -> bool {
+    let version = |digest: &str| {
+        digest
+            .split_once(' ')
+            .map(|(version, _)| version.to_string())
+    };
+    one != other && version(one).is_some() && version(one) == version(other)
+}
+
+/// The version of this program, and a digest of these rules.
+fn digest_of_rules(rules: &[Rule]) -> String {
+    format!(
+        "{} {:016x}",
+        env!("CARGO_PKG_VERSION"),
+        xxh3_64(&json(&rules))
+    )
 }
 
 /// A writer, as the API names it.

@@ -136,6 +136,36 @@ fn dead_node_stays_in_the_status_with_its_state_and_age_until_another_has_its_na
 }
 
 #[test]
+fn nodes_with_different_rules_are_named_in_the_status_and_in_the_log() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let (one, alike) = (node(&servers), node(&servers));
+    until("both nodes", || {
+        let (code, shown) = json(&one);
+        let nodes = shown["nodes"].as_array().expect("nodes");
+        code == Some(0) && nodes.len() == 2 && nodes.iter().all(|it| it["told"].is_object())
+    });
+    assert!(!has_problem(&json(&one).1, &["different rules"]));
+    let other = settings(&servers).replace("log_messages = 1000", "log_messages = 999");
+    let other = Server::with_admin(&other);
+    let name = |of: &Server| format!(":{}", of.address().port());
+    for node in [&one, &alike, &other] {
+        until("the problem", || {
+            let (code, shown) = json(node);
+            let is_told = has_problem(&shown, &["different rules", &name(node), &name(&other)]);
+            is_told && code == Some(1)
+        });
+        node.await_log("have different rules");
+    }
+    // An operator repairs it.
+    other.reread(&settings(&servers));
+    until("the same rules", || {
+        !has_problem(&json(&one).1, &["different rules"])
+    });
+}
+
+#[test]
 fn servers_of_nats_that_are_dead_are_not_shown_as_current() {
     let Some((mut servers, one, _other)) = two_nodes() else {
         return;

@@ -214,6 +214,25 @@ fn files_without_permission_are_refused_by_name_and_left_alone() {
     all_is_there(&state);
 }
 
+/// As when its disk gives an I/O error.
+#[test]
+fn file_that_cannot_be_read_or_removed_at_a_start_is_named() {
+    for name in ["lives", "clean"] {
+        let state = left();
+        let file = match name {
+            "clean" => state.base().join(name),
+            _ => state.0.join(name),
+        };
+        let _ = fs::remove_file(&file);
+        fs::create_dir(&file).expect("a directory");
+        let said = refused(&state);
+        assert!(
+            said.contains(file.to_str().expect("text")),
+            "{name}: {said}"
+        );
+    }
+}
+
 #[test]
 fn file_in_place_of_a_directory_is_refused() {
     let state = State::new();

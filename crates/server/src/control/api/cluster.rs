@@ -91,6 +91,8 @@ pub struct NodeDetail {
     filters: u64,
     /// Topics that it has: each node has all of them.
     topics: u64,
+    /// A digest of its rules.
+    rules: String,
 }
 
 /// Counts of all nodes together.
@@ -265,6 +267,7 @@ pub fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, HeardReport>) ->
                 subscriptions: word.subscriptions,
                 filters: word.filters,
                 topics: word.topics,
+                rules: word.rules,
             }),
             ..shown(state, node)
         }
@@ -401,6 +404,21 @@ fn problems(
             "this node has not read a sign of its own life yet, so other nodes may be missing here"
                 .to_string(),
         );
+    }
+    let told = |node: &NodeStatus| node.told.as_ref().map(|it| it.rules.clone());
+    if let Some(this) = nodes.iter().find(|it| it.this) {
+        let own = told(this).unwrap_or_default();
+        let has_others = |it: &&NodeStatus| {
+            let rules = told(it).unwrap_or_default();
+            neighbours::have_other_rules(&own, &rules)
+        };
+        let others = nodes.iter().filter(has_others);
+        found.extend(others.map(|other| {
+            format!(
+                "the nodes {} and {} have different rules; give all nodes the same [[rule]] tables, in the same order",
+                this.name, other.name
+            )
+        }));
     }
     for node in nodes {
         let age_s = node.age_s;

@@ -37,6 +37,11 @@ pub struct Base {
     pub end: (u64, u64),
 }
 
+/// The error of the file system, with the file that it is about: whoever reads it must know where to look.
+fn named(path: &Path) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 impl Base {
     /// The one behind all that are there.
     ///
@@ -70,8 +75,9 @@ impl Base {
     /// When the directory cannot be read.
     pub fn all(directory: &Path) -> io::Result<Vec<Base>> {
         let mut found = Vec::new();
-        for entry in fs::read_dir(directory)? {
-            found.extend(entry?.file_name().to_str().and_then(Base::of_name));
+        for entry in fs::read_dir(directory).map_err(named(directory))? {
+            let entry = entry.map_err(named(directory))?;
+            found.extend(entry.file_name().to_str().and_then(Base::of_name));
         }
         found.sort_unstable();
         Ok(found)
@@ -88,8 +94,9 @@ impl Base {
     /// When it cannot be read.
     pub fn documents(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
-        for entry in fs::read_dir(self.path(directory))? {
-            let path = entry?.path();
+        let base = self.path(directory);
+        for entry in fs::read_dir(&base).map_err(named(&base))? {
+            let path = entry.map_err(named(&base))?.path();
             if path.extension().is_some_and(|it| it == "state") {
                 found.push(path);
             }
@@ -103,8 +110,10 @@ impl Base {
     /// When it cannot be read.
     pub fn bytes(&self, directory: &Path) -> io::Result<u64> {
         let mut bytes = 0;
-        for entry in fs::read_dir(self.path(directory))? {
-            bytes += entry?.metadata()?.len();
+        let base = self.path(directory);
+        for entry in fs::read_dir(&base).map_err(named(&base))? {
+            let entry = entry.and_then(|it| it.metadata());
+            bytes += entry.map_err(named(&base))?.len();
         }
         Ok(bytes)
     }
@@ -120,8 +129,9 @@ impl Base {
     /// Those of the file system.
     pub fn no_longer_clean(&self, directory: &Path) -> io::Result<()> {
         let path = self.path(directory);
-        match fs::remove_file(path.join(CLEAN)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        let clean = path.join(CLEAN);
+        match fs::remove_file(&clean) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(named(&clean)(error)),
             _ => sync(&path),
         }
     }
@@ -134,7 +144,8 @@ impl Base {
 pub fn remove_bases(directory: &Path, but: Option<Base>) -> io::Result<()> {
     for base in Base::all(directory)? {
         if Some(base) != but {
-            fs::remove_dir_all(base.path(directory))?;
+            let path = base.path(directory);
+            fs::remove_dir_all(&path).map_err(named(&path))?;
         }
     }
     discard_part(directory)?;
@@ -146,8 +157,9 @@ pub fn remove_bases(directory: &Path, but: Option<Base>) -> io::Result<()> {
 /// # Errors
 /// Those of the file system.
 pub fn discard_part(directory: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(directory.join(PART)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+    let part = directory.join(PART);
+    match fs::remove_dir_all(&part) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(named(&part)(error)),
         _ => Ok(()),
     }
 }
@@ -158,7 +170,8 @@ pub fn discard_part(directory: &Path) -> io::Result<()> {
 /// Those of the file system.
 pub fn begin(directory: &Path) -> io::Result<()> {
     discard_part(directory)?;
-    fs::create_dir(directory.join(PART))
+    let part = directory.join(PART);
+    fs::create_dir(&part).map_err(named(&part))
 }
 
 /// The base that was begun is whole: from now on it counts. Older ones are removed.
@@ -168,10 +181,11 @@ pub fn begin(directory: &Path) -> io::Result<()> {
 pub fn publish(directory: &Path, base: Base, clean: bool) -> io::Result<()> {
     let part = directory.join(PART);
     if clean {
-        File::create(part.join(CLEAN))?;
+        let clean = part.join(CLEAN);
+        File::create(&clean).map_err(named(&clean))?;
     }
     sync(&part)?;
-    fs::rename(part, base.path(directory))?;
+    fs::rename(&part, base.path(directory)).map_err(named(&part))?;
     sync(directory)?;
     remove_bases(directory, Some(base))
 }
@@ -181,10 +195,11 @@ pub fn publish(directory: &Path, base: Base, clean: bool) -> io::Result<()> {
 /// # Errors
 /// When it cannot be read.
 pub fn note_before(directory: &Path, name: &str) -> io::Result<Option<String>> {
-    match fs::read(directory.join(name)) {
+    let path = directory.join(name);
+    match fs::read(&path) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => Err(named(&path)(error)),
     }
 }
 
@@ -199,13 +214,16 @@ pub fn note(directory: &Path, name: &str, text: &str) -> io::Result<()> {
     let part = directory.join(NOTE_PART);
     // Never through a link.
     match fs::remove_file(&part) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named(&part)(error)),
         _ => {}
     }
-    let mut file = File::create_new(&part)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(part, directory.join(name))?;
+    let written = File::create_new(&part).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    });
+    written.map_err(named(&part))?;
+    let path = directory.join(name);
+    fs::rename(part, &path).map_err(named(&path))?;
     sync(directory)
 }
 
@@ -230,9 +248,10 @@ pub fn overwrite(directory: &Path, name: &str, text: &[u8], needed: usize) -> io
 /// # Errors
 /// Those of the file system.
 pub fn forget_note(directory: &Path, name: &str) -> io::Result<()> {
-    match fs::remove_file(directory.join(name)) {
+    let path = directory.join(name);
+    match fs::remove_file(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed.and_then(|()| sync(directory)),
+        removed => removed.map_err(named(&path)).and_then(|()| sync(directory)),
     }
 }
 
@@ -357,7 +376,8 @@ fn is_of_this_version(directory: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// Those of the disk.
 pub fn sync(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
+    let synced = File::open(directory).and_then(|it| it.sync_all());
+    synced.map_err(named(directory))
 }
 
 #[cfg(test)]
