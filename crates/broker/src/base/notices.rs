@@ -31,6 +31,8 @@ pub enum Notice {
     Denied,
     /// A topic to which a publish was refused, since there was no room for its idempotency key.
     Keys,
+    /// An MQTT client whose session ends with its connection, although it asked for another one.
+    ShortSession,
 }
 
 /// The names that are kept.

@@ -43,6 +43,8 @@ use crate::budget::totals::Totals;
 const CUT_OFF_S: u32 = 5;
 /// Publishers wait for so many seconds for room in the log of a cluster before they are refused: a checkpoint is made within.
 const WAITS_S: u32 = 5;
+/// Clients of which it is remembered that the log has named them: 16 KiB.
+const NAMED: usize = 4096;
 
 /// Shared by all shards, and by their worlds before and after a change of the settings: the counts go on.
 #[derive(Clone, Debug)]
@@ -78,8 +80,36 @@ pub struct Counts {
     pub keys: Keys,
     /// Who waits while carriers are behind.
     pub valve: Valve,
+    /// Clients of a cluster whose sessions are short, by hash: those that the log has named last.
+    pub short_sessions: Named,
     engine: EngineState,
     seed: u64,
+}
+
+/// Names that the operator's log had lately, as hashes: so many at most, however many clients choose. Of two with one place the later one stays.
+#[derive(Debug)]
+pub struct Named([AtomicU32; NAMED]);
+
+impl Default for Named {
+    fn default() -> Named {
+        Named([const { AtomicU32::new(0) }; NAMED])
+    }
+}
+
+impl Named {
+    /// Whether it has this one.
+    pub fn has(&self, hash: u32) -> bool {
+        self.place(hash).load(Relaxed) == hash | 1
+    }
+
+    /// Remembers it.
+    pub fn add(&self, hash: u32) {
+        self.place(hash).store(hash | 1, Relaxed);
+    }
+
+    fn place(&self, hash: u32) -> &AtomicU32 {
+        &self.0[(hash >> 1) as usize % NAMED]
+    }
 }
 
 /// A number of places: how many are taken by all clients, how many there may be, and how many each client has.
@@ -173,6 +203,7 @@ impl Admission {
             totals: Totals::default(),
             keys: Keys::default(),
             valve: Valve::default(),
+            short_sessions: Named::default(),
             engine: EngineState::default(),
             seed,
         };

@@ -100,6 +100,10 @@ const LINES: &[Row] = &[
     ("crore_refused_keys_total", Some(Notice::Keys),
         "publishes with an Idempotency-Key, such as to this topic, were refused (503): publish.idempotency_keys, or their publisher's share \
          of it, is used up; raise it, or shorten publish.idempotency_window_s (`crore admin limits` shows how much is used)"),
+    ("crore_short_sessions_total", Some(Notice::ShortSession),
+        "MQTT clients, such as this one, asked for a session that outlives their connection (clean session 0, or an expiry); in a cluster it \
+         ends with the connection: what comes while they are away is lost to them, a QoS 2 publish that they repeat comes twice, and a will \
+         is lost with its node (docs/CLUSTER.md)"),
 ];
 
 /// All lines.

@@ -23,6 +23,7 @@ mod reach;
 mod readiness;
 mod revocations;
 mod rolling;
+mod sessions;
 mod status;
 mod strangers;
 

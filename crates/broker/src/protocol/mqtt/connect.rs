@@ -14,6 +14,7 @@ use crore_wire::topic::TopicError;
 
 use crate::base::ids::ConnId;
 use crate::base::journal::EventKind;
+use crate::base::notices::Notice;
 use crate::base::reason::{Closed, Reason};
 use crate::client::publishing::Refused;
 use crate::client::row::{State, TURNED_AWAY};
@@ -367,7 +368,6 @@ fn accept_connect(
     let client = client_id(&mut clients.own, &clients.ctx, slot, connect)?;
     let will = will(clients, slot, connect)?;
     let session = session_name(clients, slot, &client);
-    let settings = &clients.ctx.world.settings.mqtt;
     let (set, v5) = (&connect.properties, connect.version == Version::V5);
     let asked_s = match (v5, connect.clean_start) {
         (true, _) => set.session_expiry_interval_s().unwrap_or(0),
@@ -375,6 +375,10 @@ fn accept_connect(
         (false, false) => FOREVER_S,
     };
     let expiry_s = asked_s.min(expiry_most_s);
+    if asked_s > 0 && clients.ctx.world.is_shared() && !connect.client_id.is_empty() {
+        name_short_session(clients, &client);
+    }
+    let settings = &clients.ctx.world.settings.mqtt;
     let most_s = settings.keep_alive_max_s;
     let keeps = most_s == 0 || (1..=most_s).contains(&connect.keep_alive_s);
     let keep_alive_s = if keeps || !v5 {
@@ -422,6 +426,23 @@ fn accept_connect(
     };
     lanes.ask(home, |_| ask);
     Ok(())
+}
+
+/// The session of this client ends with its connection, and MQTT 3.1.1 has no word for that: the operator is told, once a client.
+fn name_short_session(clients: &mut Clients, client: &str) {
+    let world = &clients.ctx.world;
+    let hash = xxh3_64_with_seed(client.as_bytes(), world.seed) as u32;
+    let named = &world.admission.short_sessions;
+    if named.has(hash) {
+        return;
+    }
+    clients.meter.stats.short_sessions += 1;
+    let notices = &mut clients.meter.notices;
+    // One that is not named now counts again when it comes back.
+    if !notices.has(Notice::ShortSession) {
+        notices.met(Notice::ShortSession, client.as_bytes());
+        named.add(hash);
+    }
 }
 
 /// The client's id, or one that is made for it (section 3.1.3.1).
