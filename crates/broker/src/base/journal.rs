@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_a_connection_is_counted_until_it_ends() {
+    fn connection_is_counted_until_it_ends() {
         let mut journal = Journal::default();
         let peer = IpAddr::from([127, 0, 0, 1]);
         for _ in 0..2 {

@@ -333,7 +333,7 @@ impl Nodes {
 }
 
 #[test]
-fn what_a_stranger_writes_to_the_log_is_void_and_readers_go_on() {
+fn batches_of_a_stranger_are_void_and_readers_go_on() {
     for (what, bad) in bad_batches() {
         let checked = batch::check(&bad, world(0).placement(), true);
         assert!(checked.is_err(), "{what}");

@@ -186,7 +186,7 @@ fn publish_what_goes(server: &Server) {
 const GOES: [&str; 3] = ["secret-deleted", "secret-replaced", "secret-expired"];
 
 #[test]
-fn what_was_deleted_replaced_or_has_expired_leaves_the_files_in_time_over_restarts_and_kills() {
+fn deleted_replaced_and_expired_messages_leave_the_files_in_time_over_restarts_and_kills() {
     for crashes in [false, true] {
         leaves_the_files_in_time(crashes);
     }

@@ -159,13 +159,11 @@ fn damage_in_the_log_is_told_as_a_gap_and_the_rest_stays() {
     }
 }
 
-/// Topics of three partitions, each with a message that was seen. Returns the positions behind those.
+/// Topics of three partitions (a name decides its partition), each with a message that was seen. Returns the positions behind those.
 fn three_topics(server: &Server) -> [String; 3] {
     ["a", "b", "c"].map(|topic| {
         publish(server, topic, "seen");
-        let seen = first_position(server, topic);
-        assert!(seen.ends_with("-1"), "{topic} has a partition for itself");
-        seen
+        first_position(server, topic)
     })
 }
 

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_little_holders_have_is_spared_while_one_holds_far_more() {
+    fn small_holders_are_spared_while_one_holds_far_more() {
         let holdings = Holdings::default();
         let [small, large, other] = [1, 2, 3].map(client);
         holdings.add(small, 100);
