@@ -13,7 +13,7 @@ use crate::support::mqtt::{self, message};
 use crate::support::stream::Stream;
 use crate::support::{Server, eventually, port, program, until};
 
-const PARTITIONS: u64 = 16;
+pub const PARTITIONS: u64 = 16;
 const KEY: [(&str, &str); 1] = [("Idempotency-Key", "\"k\"")];
 
 /// A node whose checkpoints come soon, and whose topics keep much.

@@ -4,10 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use async_nats::jetstream::stream::DiscardPolicy;
 use serde_json::Value;
 
 use crate::checkpoint;
 use crate::faults::{log, publish_surely};
+use crate::jetstream::JetStream;
 use crate::reach;
 use crate::servers::Servers;
 use crate::settings;
@@ -17,12 +19,26 @@ use crate::support::{Server, program, until};
 
 /// Messages that are published while a node is replaced.
 const MEANWHILE: usize = 40;
+/// Of a new cluster.
+const PARTITIONS: u64 = 4;
 
 fn program_before() -> PathBuf {
     let named = std::env::var_os("CRORE_PROGRAM_BEFORE");
     named
         .expect("CRORE_PROGRAM_BEFORE names the program of an earlier build")
         .into()
+}
+
+/// Before the way back: builds up to 28 November 2026 take no streams that discard new batches (docs/CLUSTER.md).
+fn prepare_for(program: &Path, servers: &Servers, partitions: u64) {
+    if program == program_before() {
+        let jetstream = JetStream::of(servers);
+        for partition in 0..partitions {
+            let mut config = jetstream.config(partition);
+            config.discard = DiscardPolicy::Old;
+            jetstream.edit(config);
+        }
+    }
 }
 
 /// Waits until each of these nodes shows as many, and nothing that is wrong, whichever program asks.
@@ -70,7 +86,7 @@ fn checkpoints_of_each_build_are_read_by_the_other_as_stewards_change() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let plain = Server::of(&program_before(), &settings(&servers));
+    let plain = checkpoint::node_of(&program_before(), &servers, "");
     let shown = &checkpoint::partitions(&plain)[0];
     if shown.get("checkpoint").is_none() {
         eprintln!("left out: the earlier build makes no checkpoints");
@@ -83,6 +99,7 @@ fn checkpoints_of_each_build_are_read_by_the_other_as_stewards_change() {
     // At last the old build reads what has gone through both.
     for program in [program(), program_before()] {
         checkpoint::purge_what_checkpoints_have(&servers, &steward);
+        prepare_for(&program, &servers, checkpoint::PARTITIONS);
         let joined = start(program);
         checkpoint::has_all_kinds(&joined, &ids);
         steward.kill();
@@ -147,8 +164,11 @@ fn an_upgrade_node_by_node_and_the_way_back_lose_nothing() {
                     publish_surely(&staying, "a", text);
                 }
             });
+            let address = leaving.address();
             leaving.stop();
-            let joined = start(program);
+            prepare_for(program, &servers, PARTITIONS);
+            // A node of another name would leave the name of this one behind, as dead.
+            let joined = Server::of_at(program, &settings(&servers), address);
             writer.join().expect("all are published");
             joined
         });

@@ -158,6 +158,19 @@ impl Server {
         .start()
     }
 
+    /// The same at this address, with an admin port.
+    pub fn of_at(program: &Path, settings: &str, address: SocketAddr) -> Server {
+        let address = address.to_string();
+        let launch = Launch::new(settings);
+        Launch {
+            program: program.to_path_buf(),
+            listen: Some(&address),
+            admin: Some(ANY_PORT),
+            ..launch
+        }
+        .start()
+    }
+
     /// With the data ports that `settings` name, which begin with the top level, and an admin port at this address.
     ///
     /// A server that listens on all addresses is asked by that of the loopback.
