@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::profile::{Profile, ProfileFlag};
-use super::values::{self, Usage};
+use super::values::Usage;
 use crate::client::server::{DEFAULT_SERVER, SERVER_VARIABLE, Server, TOKEN_VARIABLE};
 use crate::client::servers::Servers;
 use crate::client::tls::{CA_FLAG, CERT_FLAG, CERT_KEY_FLAG, Shown, Trust};
@@ -42,7 +42,7 @@ impl Connect {
     /// A value that cannot serve, with its flag or variable and the remedy.
     pub fn servers(&self) -> anyhow::Result<Servers> {
         let profile = self.profile.read()?;
-        let token = values::token(self.token.as_deref(), &profile, TOKEN_VARIABLE)?;
+        let token = profile.token(self.token.as_deref(), TOKEN_VARIABLE)?;
         let all = |urls: &str| urls.split_whitespace().map(str::parse).collect();
         let named = match &self.server[..] {
             [] => not_given(&profile, SERVER_VARIABLE, all)?.unwrap_or_default(),

@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use super::values::Usage;
 
+const NO_TOKEN: &str = "has a character that no header may carry: a space, a control character, or one that is not ASCII";
 /// The variable that names a profile.
 const VARIABLE: &str = "CRORE_PROFILE";
 /// The file below the user's directory of configuration.
@@ -106,6 +107,33 @@ impl Profile {
         }
         let of_variable = variable(name)?.map(|value| (name.to_string(), value));
         Ok(of_variable.or(of_profile))
+    }
+
+    /// The token of `--token`, else that of the profile or this variable. Spaces and line ends around it are no part of it: files of tokens end in one.
+    ///
+    /// # Errors
+    /// [`Usage`], where it is empty, or has characters that no header may carry (RFC 6750 section 2.1). It does not show the token.
+    pub fn token(&self, flag: Option<&str>, name: &'static str) -> Result<Option<String>, Usage> {
+        let wrong = |place: &str, what: &str| {
+            Usage::new(format!(
+                "{place} {what}; write a token, such as `crore token mint` prints, or leave it out"
+            ))
+        };
+        let (place, text) = match flag {
+            Some(text) => ("--token".to_string(), text.to_string()),
+            None => match self.value(name).map_err(|_| wrong(name, NO_TOKEN))? {
+                Some(found) => found,
+                None => return Ok(None),
+            },
+        };
+        let token = text.trim();
+        if token.is_empty() {
+            return Err(wrong(&place, "is empty"));
+        }
+        match token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            true => Ok(Some(token.to_string())),
+            false => Err(wrong(&place, NO_TOKEN)),
+        }
     }
 }
 

@@ -5,7 +5,6 @@
 
 use crore_wire::topic::{TopicError, check_filter, check_name, has_wildcard};
 
-use super::profile::Profile;
 use crate::client::server::without_password;
 use crate::settings::problems::foreign_wildcards;
 use crate::settings::units::parse_seconds;
@@ -21,39 +20,6 @@ impl Usage {
         Usage(text)
     }
 }
-
-/// The token of `--token`, else that of the profile or this variable. Spaces and line ends around it are no part of it: files of tokens end in one.
-///
-/// # Errors
-/// [`Usage`], where it is empty, or has characters that no header may carry (RFC 6750 section 2.1).
-pub fn token(
-    flag: Option<&str>,
-    profile: &Profile,
-    variable: &'static str,
-) -> Result<Option<String>, Usage> {
-    let wrong = |place: &str, what: &str| {
-        Usage(format!(
-            "{place} {what}; write a token, such as `crore token mint` prints, or leave it out"
-        ))
-    };
-    let (place, text) = match flag {
-        Some(text) => ("--token".to_string(), text.to_string()),
-        None => match (profile.value(variable)).map_err(|_| wrong(variable, NO_TOKEN))? {
-            Some(found) => found,
-            None => return Ok(None),
-        },
-    };
-    let token = text.trim();
-    if token.is_empty() {
-        return Err(wrong(&place, "is empty"));
-    }
-    match token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        true => Ok(Some(token.to_string())),
-        false => Err(wrong(&place, NO_TOKEN)),
-    }
-}
-
-const NO_TOKEN: &str = "has a character that no header may carry: a space, a control character, or one that is not ASCII";
 
 /// A value that stands in a line, a topic or a name: text without control characters. The server says what else is wrong with it.
 ///
