@@ -5,7 +5,7 @@
 //! this one was synced. Damage is reported with the batches, in its place, and the scan goes on behind it.
 //!
 //! The end itself can be lost: the newest segment was deleted, or cut. Its length (a segment has all of its bytes from the beginning) and the
-//! [mark](crate::mark) show that, and it is damage too.
+//! [mark] show that, and it is damage too.
 
 use std::io;
 
