@@ -87,6 +87,8 @@ pub struct Log<S: Storage> {
     tail: Tail,
     /// Where the end is marked; none where there was no room for the file.
     mark: Option<MarkFile<S::File>>,
+    /// The end was lost, and the caller has no base yet of what is left.
+    end_is_lost: bool,
     /// The group at hand.
     group: Vec<u8>,
     /// A write or a sync has failed.
@@ -108,9 +110,8 @@ impl<S: Storage> Log<S> {
     ) -> Result<(Log<S>, Recovered), ScanError> {
         let first = (!planted::is(Fault::Returned)).then_some(options.first_segment);
         let (found, end) = scan_to_end(&storage, (first, None), each)?;
-        // A lost end is told until the log has a new one.
         let is_lost = |damage: &Damage| damage.kind == DamageKind::End;
-        let end_is_whole = !found.damages.iter().any(is_lost);
+        let end_is_lost = found.damages.iter().any(is_lost);
         let failed = |name: &str, error| ScanError::Io(name.to_string(), error);
         let mut log = Log {
             files: Files {
@@ -135,6 +136,7 @@ impl<S: Storage> Log<S> {
                 crc: 0,
             },
             mark: None,
+            end_is_lost,
             group: Vec::new(),
             failed: false,
         };
@@ -162,20 +164,33 @@ impl<S: Storage> Log<S> {
         if let Some(end) = end {
             log.go_on(end)?;
         }
-        if end_is_whole {
-            let marked = log.mark_end();
-            marked.map_err(|error| failed(mark::NAME, error))?;
-        }
+        let marked = match log.end_is_lost {
+            true => log.mark(mark::LOST, mark::LOST),
+            false => log.mark_end(),
+        };
+        marked.map_err(|error| failed(mark::NAME, error))?;
         // Room is looked for again by the first commit.
         let _ = log.files.prepare();
         Ok((log, found))
     }
 
-    /// Marks the end, so that a later start sees if the log has become shorter. Everything in it is synced.
+    /// Marks the end, so that a later start sees if the log has become shorter. Everything in it is synced. A lost end stays marked as lost.
     ///
     /// # Errors
     /// Those of the disk. They are final.
     pub(crate) fn mark_end(&mut self) -> io::Result<()> {
+        let End { segment, group } = self.end();
+        match self.end_is_lost {
+            true => Ok(()),
+            false => match self.mark(segment, group) {
+                // On file systems that copy on write. The mark of before proves less, and nothing false.
+                Err(error) if is_want_of_room(&error) => Ok(()),
+                marked => marked,
+            },
+        }
+    }
+
+    fn mark(&mut self, segment: u64, group: u64) -> io::Result<()> {
         if self.mark.is_none() {
             self.mark = match MarkFile::open(&self.files.storage) {
                 Ok(file) => Some(file),
@@ -183,7 +198,6 @@ impl<S: Storage> Log<S> {
                 Err(error) => return Err(error),
             };
         }
-        let End { segment, group } = self.end();
         let log = self.identity.log;
         self.mark
             .as_mut()
@@ -276,7 +290,7 @@ impl<S: Storage> Log<S> {
     }
 
     /// Removes the segments before this one, but not the one that is written to. Their batches must be on disk elsewhere, and the
-    /// number of the first segment that counts, too: after a power cut any of them may be there again.
+    /// number of the first segment that counts, too: after a power cut any of them may be there again. A lost end is told no more from then on.
     ///
     /// # Errors
     /// Those of the file system.
@@ -292,6 +306,7 @@ impl<S: Storage> Log<S> {
             self.sealed.pop_front();
             self.files.bytes -= bytes;
         }
+        self.end_is_lost = false;
         self.mark_end()
     }
 

@@ -4,6 +4,9 @@
 //! The log writes the mark when it is opened, when a segment begins, when old segments are removed, and when it ends in order. Invariants: everything up to the
 //! mark was synced before, so a log that ends earlier has lost something; a power cut during a write leaves the mark of before, since two places
 //! are written in turn. A mark that is absent or damaged proves nothing.
+//!
+//! A log that has lost its end says so at each start until its caller has a base of what is left: such a start may be killed, and the next one must tell the loss
+//! again. Until then the mark is [`LOST`], which no log reaches.
 
 use std::io;
 
@@ -19,6 +22,9 @@ const BYTES: usize = 48;
 /// The two places are so far apart, more than a disk writes at once.
 const PLACE: u64 = 4096;
 const PLACES: u64 = 2;
+
+/// The segment and group of a mark that says that the end is lost.
+pub(crate) const LOST: u64 = u64::MAX;
 
 /// How far a log had come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,15 +117,17 @@ impl<F: File> MarkFile<F> {
     /// # Errors
     /// Those of the disk.
     pub fn write(&mut self, log: u64, segment: u64, group: u64) -> io::Result<()> {
-        self.number += 1;
+        let number = self.number + 1;
         let mark = Mark {
-            number: self.number,
+            number,
             log,
             segment,
             group,
         };
-        let place = self.number % PLACES * PLACE;
-        self.file.write_at(&mark.encode(), place)?;
-        self.file.sync()
+        self.file
+            .write_at(&mark.encode(), number % PLACES * PLACE)?;
+        self.file.sync()?;
+        self.number = number;
+        Ok(())
     }
 }

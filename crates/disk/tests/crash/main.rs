@@ -425,20 +425,34 @@ fn groups_of_before_the_last_start_are_missed() {
     assert_eq!(losses, [(DamageKind::End, 4, 4096 + 5 * 336)]);
 }
 
+/// A start that finds it may be killed before it has a base of what is left.
 #[test]
-fn a_lost_end_is_told_no_more_once_the_log_has_a_new_one() {
-    let disk = filled(60);
-    crore_disk::Storage::remove(&disk, "segment-0000000004.log").expect("it is there");
-    let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, |_| ());
-    let (mut log, _) = opened.expect("a log");
-    let before = log.end().segment;
-    log.commit([&60u32.to_le_bytes()[..]])
-        .expect("there is room");
-    assert_eq!(log.end().segment, before + 1, "never behind a lost end");
-    drop(log);
-    let (found, losses) = found_in(&disk);
-    assert!(found.into_iter().eq((0..54).chain([60])));
-    assert_eq!(losses, []);
+fn a_lost_end_is_told_until_what_is_left_is_kept_elsewhere() {
+    for is_cut in [false, true] {
+        let disk = filled(60);
+        let newest = "segment-0000000004.log";
+        match is_cut {
+            true => disk.truncate(newest, 4096),
+            false => crore_disk::Storage::remove(&disk, newest).expect("it is there"),
+        }
+        let mut expected: Vec<u32> = (0..54).collect();
+        for number in 60..63u32 {
+            let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, |_| ());
+            let (mut log, found) = opened.expect("a log");
+            assert_eq!(found.damages.len(), 1, "before {number}");
+            let before = log.end().segment;
+            log.begin_segment().expect("there is room");
+            assert_eq!(log.end().segment, before + 1, "never behind a lost end");
+            log.commit([&number.to_le_bytes()[..]])
+                .expect("there is room");
+            expected.push(number);
+        }
+        let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, |_| ());
+        let (mut log, _) = opened.expect("a log");
+        log.remove_before(1).expect("nothing to remove");
+        drop(log);
+        assert_eq!(found_in(&disk), (expected, vec![]));
+    }
 }
 
 /// Another log's, or a damaged one.

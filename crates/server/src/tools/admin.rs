@@ -113,7 +113,8 @@ impl AdminFlags {
     /// A flag that cannot be used.
     pub fn server(&self) -> anyhow::Result<Server> {
         let profile = self.profile.read()?;
-        let token = profile.token(self.token.as_deref(), TOKEN_VARIABLE)?;
+        let server = (URL_VARIABLE, self.url.is_some());
+        let token = profile.token(self.token.as_deref(), TOKEN_VARIABLE, server)?;
         let server = named(self.url.as_ref(), &profile, URL_VARIABLE, admin_port)?;
         let server = server.unwrap_or_else(|| admin_port(DEFAULT_URL).expect("a literal URL"));
         let server = self.tls.apply(server.with_token(token), &profile);

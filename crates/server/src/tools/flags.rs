@@ -42,7 +42,8 @@ impl Connect {
     /// A value that cannot serve, with its flag or variable and the remedy.
     pub fn servers(&self) -> anyhow::Result<Servers> {
         let profile = self.profile.read()?;
-        let token = profile.token(self.token.as_deref(), TOKEN_VARIABLE)?;
+        let server = (SERVER_VARIABLE, !self.server.is_empty());
+        let token = profile.token(self.token.as_deref(), TOKEN_VARIABLE, server)?;
         let all = |urls: &str| urls.split_whitespace().map(str::parse).collect();
         let named = match &self.server[..] {
             [] => not_given(&profile, SERVER_VARIABLE, all)?.unwrap_or_default(),

@@ -93,15 +93,33 @@ impl ProfileFlag {
 }
 
 impl Profile {
+    /// The same of a value that is for the server only which the same source names.
+    fn beside(
+        &self,
+        name: &'static str,
+        (server, is_given): (&'static str, bool),
+    ) -> Result<Option<(String, String)>, Usage> {
+        if self.entry.of(server).is_none() {
+            return self.value(name);
+        }
+        let is_of_variable = !self.is_asked_for && variable(server)?.is_some();
+        match is_given || is_of_variable {
+            true => Ok(variable(name)?.map(|value| (name.to_string(), value))),
+            false => Ok(self.of_profile(name)),
+        }
+    }
+
+    fn of_profile(&self, name: &str) -> Option<(String, String)> {
+        let (key, value) = self.entry.of(name)?;
+        Some((format!("{key} of profile {}", self.name), value.clone()))
+    }
+
     /// The value that stands for a flag which is not given, and where it is from: the profile, or this variable.
     ///
     /// # Errors
     /// The variable is not UTF-8.
     pub fn value(&self, name: &'static str) -> Result<Option<(String, String)>, Usage> {
-        let of_profile = self
-            .entry
-            .of(name)
-            .map(|(key, value)| (format!("{key} of profile {}", self.name), value.clone()));
+        let of_profile = self.of_profile(name);
         if self.is_asked_for && of_profile.is_some() {
             return Ok(of_profile);
         }
@@ -109,11 +127,17 @@ impl Profile {
         Ok(of_variable.or(of_profile))
     }
 
-    /// The token of `--token`, else that of the profile or this variable. Spaces and line ends around it are no part of it: files of tokens end in one.
+    /// The token of `--token`, else that of the profile or this variable, of which the one counts that names the server too: no server gets the token of another.
+    /// `server` is the variable of the server, and whether a flag names the server. Spaces and line ends around a token are no part of it: files of tokens end in one.
     ///
     /// # Errors
     /// [`Usage`], where it is empty, or has characters that no header may carry (RFC 6750 section 2.1). It does not show the token.
-    pub fn token(&self, flag: Option<&str>, name: &'static str) -> Result<Option<String>, Usage> {
+    pub fn token(
+        &self,
+        flag: Option<&str>,
+        name: &'static str,
+        server: (&'static str, bool),
+    ) -> Result<Option<String>, Usage> {
         let wrong = |place: &str, what: &str| {
             Usage::new(format!(
                 "{place} {what}; write a token, such as `crore token mint` prints, or leave it out"
@@ -121,7 +145,10 @@ impl Profile {
         };
         let (place, text) = match flag {
             Some(text) => ("--token".to_string(), text.to_string()),
-            None => match self.value(name).map_err(|_| wrong(name, NO_TOKEN))? {
+            None => match self
+                .beside(name, server)
+                .map_err(|_| wrong(name, NO_TOKEN))?
+            {
                 Some(found) => found,
                 None => return Ok(None),
             },
@@ -159,8 +186,13 @@ fn entry(name: &str, file: &Path) -> Result<Entry, String> {
     let form = "write a table with server, token, ca, admin_url and admin_token, each optional";
     let text = std::fs::read_to_string(file)
         .map_err(|error| format!("profile {name}: {shown}: {error}; {form}, such as [{name}]"))?;
-    let all: BTreeMap<String, Entry> =
-        toml::from_str(&text).map_err(|error| format!("{shown}: {}; {form}", error.message()))?;
+    let wrong = |error: toml::de::Error| {
+        // Its words may have a token, which is not shown.
+        let before = error.span().and_then(|span| text.get(..span.start));
+        let line = before.map_or(1, |before| before.matches('\n').count() + 1);
+        format!("{shown}: line {line} cannot be used; {form}, such as [{name}]")
+    };
+    let all: BTreeMap<String, Entry> = toml::from_str(&text).map_err(wrong)?;
     let found = all.get(name).cloned().ok_or_else(|| {
         let names: Vec<&str> = all.keys().map(String::as_str).collect();
         format!(

@@ -89,11 +89,46 @@ fn profile_that_cannot_be_used_is_refused_with_the_remedy() {
     refused(&["sub", "a"], &by_variable, "there is no profile other");
     let wrong = ["pub", "a", "x", "--profile", "test"];
     refused(&wrong, &[], "server of profile test: ");
-    let unknown = Configuration::with("unknown", "[live]\nserver_url = 'x'\ntoken = 'secret'\n");
-    let output = unknown.run(&["pub", "a", "x", "--profile", "live"], &[]);
-    let said = text(&output.stderr);
-    assert!(said.contains("unknown field `server_url`"), "{said}");
-    assert!(!said.contains("secret"), "{said}");
+    for (line, profiles) in [
+        (3, "[live]\ntoken = 'secret'\nserver_url = 'x'\n"),
+        (1, "token = 'secret'\n"),
+        (2, "[live]\ntoken = secret\n"),
+    ] {
+        let unreadable = Configuration::with("unreadable", profiles);
+        let output = unreadable.run(&["pub", "a", "x", "--profile", "live"], &[]);
+        let said = text(&output.stderr);
+        assert!(
+            said.contains(&format!("line {line} cannot be used")),
+            "{said}"
+        );
+        assert!(!said.contains("secret"), "{said}");
+    }
+}
+
+/// The admin port refuses a request without its token.
+#[test]
+fn token_goes_to_the_server_of_its_own_source_only() {
+    const TOKEN: &str = "0123456789abcdef";
+    let server = Server::with_admin(&format!("[admin]\ntoken = '{TOKEN}'\n"));
+    let url = format!("http://{}", server.admin());
+    let configuration = Configuration::with(
+        "source",
+        &format!(
+            "[other]\nadmin_url = '{NOBODY}'\nadmin_token = '{TOKEN}'\n[bare]\nadmin_url = '{url}'\n[token]\nadmin_token = '{TOKEN}'\n"
+        ),
+    );
+    let is_let_in = |args: &[&str], variables: &[(&str, &str)]| {
+        let args = [&["admin", "stats"][..], args].concat();
+        configuration.run(&args, variables).status.success()
+    };
+    let of_variables = [("CRORE_ADMIN_URL", &url[..]), ("CRORE_ADMIN_TOKEN", TOKEN)];
+    assert!(is_let_in(&[], &of_variables));
+    assert!(is_let_in(&["--profile", "token", "--url", &url], &[]));
+    // The token of another server, or of the variables for the profile's.
+    assert!(!is_let_in(&["--profile", "other", "--url", &url], &[]));
+    assert!(!is_let_in(&["--profile", "bare"], &of_variables));
+    let default = [("CRORE_PROFILE", "other"), ("CRORE_ADMIN_URL", &url[..])];
+    assert!(!is_let_in(&[], &default));
 }
 
 #[test]

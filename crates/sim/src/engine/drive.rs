@@ -227,6 +227,15 @@ impl Drive {
             }
             _ => None,
         };
+        if matches!(self.harmed, Some(Harm::End(_))) && rng.chance(50) {
+            // The next process finds it, and ends before it has a base of what is left.
+            self.open(|_| {})?;
+            self.begin_segment()?;
+            self.log = None;
+            if rng.chance(50) {
+                self.disk.power_returns();
+            }
+        }
         Ok(())
     }
 
