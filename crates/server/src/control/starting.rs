@@ -4,6 +4,7 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use axum::Router;
@@ -19,6 +20,11 @@ use crate::settings::admin::Admin;
 const WHY: &str = "the server reads its log, and serves clients when it is done";
 /// When to come again, in seconds.
 const AGAIN: &str = "1";
+
+/// A request that is under way when the start ends is answered within: a probe whose connection is reset would count as one that failed.
+const GRACE: Duration = Duration::from_millis(200);
+/// How often it is looked whether all are.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A thread that answers at the admin port, until this is dropped.
 pub struct Starting {
@@ -82,10 +88,15 @@ fn serve(
         .layer(axum::middleware::from_fn_with_state(gate, gate::guard));
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let port = Port::new(admin, Counts::new(admin), routes.clone(), routes);
+        let counts = Counts::new(admin);
+        let port = Port::new(admin, counts.clone(), routes.clone(), routes);
         tokio::select! {
             () = port.serve(listener) => {}
             () = stopped => {}
+        }
+        let end = Instant::now() + GRACE;
+        while counts.open() > 0 && Instant::now() < end {
+            tokio::time::sleep(LOOK).await;
         }
         // Connections end with the runtime.
         anyhow::Ok(())
