@@ -2,11 +2,21 @@
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::servers::Servers;
 use crate::settings;
 use crate::support::{hold_port, port, program, until};
+
+/// A server that ends with the test, also with one that fails.
+struct Node(Child);
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 #[test]
 fn a_node_that_has_not_read_its_log_is_alive_and_not_ready_and_refuses_clients() {
@@ -19,14 +29,14 @@ fn a_node_that_has_not_read_its_log_is_alive_and_not_ready_and_refuses_clients()
     let file = std::env::temp_dir().join(name);
     std::fs::write(&file, settings(&servers)).expect("a file");
     let (data, admin) = (hold_port(), hold_port());
-    let mut node = Command::new(program())
+    let node = Command::new(program())
         .args(["serve", "--listen", &data.addr().to_string()])
         .args(["--admin-listen", &admin.addr().to_string()])
         .arg("--config")
         .arg(&file)
         .stderr(Stdio::null())
-        .spawn()
-        .expect("it starts");
+        .spawn();
+    let node = Node(node.expect("it starts"));
     until("the admin port", || {
         TcpStream::connect(admin.addr()).is_ok()
     });
@@ -55,7 +65,6 @@ fn a_node_that_has_not_read_its_log_is_alive_and_not_ready_and_refuses_clients()
     until("ready", || get("/readyz").status == 200);
     assert!(TcpStream::connect(data.addr()).is_ok());
     assert_eq!(get("/api/v1/cluster").status, 200);
-    node.kill().expect("it runs");
-    node.wait().expect("it ends");
+    drop(node);
     std::fs::remove_file(&file).expect("a file");
 }
