@@ -138,7 +138,7 @@ impl Reader {
         if place > self.next() {
             self.lose(place - 1);
         }
-        self.state().was_read(bytes.len() as u64);
+        self.state().was_read(place, bytes.len() as u64);
         self.shared.look_for_room(&self.news);
         self.state().next.store(place + 1, Relaxed);
         self.news.tell(News::Batch {

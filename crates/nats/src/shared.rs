@@ -112,22 +112,27 @@ pub(crate) struct Partition {
     /// Bytes of the stream, and of those how many it takes for messages; 0: no limit.
     bytes: AtomicU64,
     bytes_max: AtomicU64,
+    /// The last batch that these bytes contain.
+    counted: AtomicU64,
     /// Told when its consumer is to be made anew.
     pub kick: Notify,
     pub told: Mutex<PartitionStatus>,
 }
 
 impl Partition {
-    /// NATS tells that the stream has so many bytes, and takes no more than `most`; 0: no limit.
-    pub fn set_bytes(&self, bytes: u64, most: u64) {
+    /// NATS tells that the stream has so many bytes up to this batch, and takes no more than `most`; 0: no limit.
+    pub fn set_bytes(&self, bytes: u64, last: u64, most: u64) {
         self.bytes.store(bytes, Relaxed);
+        self.counted.store(last, Relaxed);
         self.bytes_max.store(most - most / FOR_NOTES, Relaxed);
     }
 
-    /// A batch of so many bytes was read.
-    pub fn was_read(&self, bytes: u64) {
+    /// The batch at this place, of so many bytes, was read. A node that starts reads batches that NATS has told of already.
+    pub fn was_read(&self, place: u64, bytes: u64) {
         self.read_bytes.fetch_add(bytes, Relaxed);
-        self.bytes.fetch_add(bytes, Relaxed);
+        if place > self.counted.load(Relaxed) {
+            self.bytes.fetch_add(bytes, Relaxed);
+        }
     }
 
     fn is_full(&self) -> bool {

@@ -104,7 +104,7 @@ fn look(at: usize, info: &Info, shared: &Shared, reads: bool, found: &mut Found)
         (told.first, told.last) = (info.state.first_sequence, last);
         told.bytes = info.state.bytes;
         told.bytes_max = u64::try_from(info.config.max_bytes).unwrap_or(0);
-        partition.set_bytes(told.bytes, told.bytes_max);
+        partition.set_bytes(told.bytes, told.last, told.bytes_max);
         let cluster = info.cluster.as_ref();
         let followers = cluster.map_or(&[][..], |it| &it.replicas);
         // Without a leader all are followers.

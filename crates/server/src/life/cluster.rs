@@ -3,7 +3,7 @@
 //!
 //! A node keeps nothing on disk. Its numbers (epoch, seed, partitions) are those of the cluster, so that a position of one node is one at each.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -222,11 +222,12 @@ fn begin_home(
     bytes: &AtomicU64,
 ) -> anyhow::Result<(Shard, Vec<Checkpoint>)> {
     let mut tries = 0;
+    let mut damaged = BTreeSet::new();
     'anew: loop {
         let mut restored = Restored::new(world.clone(), home, now).without_local_state();
         let mut used = Vec::new();
         for (of_partition, partition) in usable.iter_mut().zip(world.placement().of_home(home)) {
-            if let Some(now) = check_history(store, partition, of_partition)? {
+            if let Some(now) = check_history(store, partition, of_partition, &damaged)? {
                 *of_partition = now;
                 continue 'anew;
             }
@@ -237,6 +238,7 @@ fn begin_home(
                 Ok(()) => used.push(checkpoint.clone()),
                 Err(Unusable::Damaged(why)) => {
                     tracing::error!("cluster: {why}: the checkpoint before it counts");
+                    damaged.insert((partition, checkpoint.sequence));
                     of_partition.remove(0);
                     continue 'anew;
                 }
@@ -259,10 +261,12 @@ fn begin_home(
 
 /// Checks that the log of a partition goes on from the newest of these checkpoints, or has all from its beginning: what is between is missing to this node
 /// alone if others have it, and to all if not. Returns the checkpoints that there are now where these are no longer the newest ones.
+/// Those that were found damaged do not count.
 fn check_history(
     store: &Store,
     partition: PartitionId,
     usable: &[Checkpoint],
+    damaged: &BTreeSet<(PartitionId, u64)>,
 ) -> anyhow::Result<Option<Vec<Checkpoint>>> {
     let contained: Vec<u64> = usable.iter().map(|it| it.sequence).collect();
     let history = History {
@@ -272,7 +276,8 @@ fn check_history(
     let Err(Hole { until }) = history.begins_behind() else {
         return Ok(None);
     };
-    let now = node::usable(store, &store.all()?, partition)?;
+    let mut now = node::usable(store, &store.all()?, partition)?;
+    now.retain(|it| !damaged.contains(&(partition, it.sequence)));
     if now.first().map(|it| it.sequence) > usable.first().map(|it| it.sequence) {
         return Ok(Some(now));
     }

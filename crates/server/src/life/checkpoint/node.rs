@@ -403,6 +403,9 @@ impl Maker {
         let by_age = by_age.map(|before_s| store.place_of_age(partition, before_s));
         let wanted = by_bytes.transpose()?.max(by_age.transpose()?).unwrap_or(0);
         let mut before = history.needless_before(wanted, of.is_full);
+        if before <= history.first {
+            return Ok(());
+        }
         if before > contained.get(KEPT - 1).copied().unwrap_or(0) {
             // The newest one must be whole: without these batches the one before does not count any more.
             let (_, whole) = self.begin(&(self.server.world)(), partition)?;

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::mem;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -43,9 +44,12 @@ type Server = checkpoint::Server<Settings, Durable>;
 /// When it cannot be started.
 pub fn start(server: Server) -> std::io::Result<Checkpoints> {
     Checkpoints::start(server.shards.clone(), move |folding| {
-        let last = Last::of(&server.settings.directory);
+        let directory = &server.settings.directory;
+        let last = Last::of(directory);
+        let shares_disk = is_on_one_disk(directory, &directory.join(LOG));
         Maker {
             server,
+            shares_disk,
             folding,
             last,
             lacks_room: false,
@@ -56,8 +60,19 @@ pub fn start(server: Server) -> std::io::Result<Checkpoints> {
     })
 }
 
+/// Whether both directories are on one file system, as far as they tell.
+fn is_on_one_disk(one: &Path, other: &Path) -> bool {
+    let device = |path| std::fs::metadata(path).map(|it| it.dev());
+    match (device(one), device(other)) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => true,
+    }
+}
+
 struct Maker {
     server: Server,
+    /// The log is on the file system of the bases: what it writes takes their room.
+    shares_disk: bool,
     folding: Folding,
     last: Last,
     /// It was said that the file system has no room for the next one.
@@ -242,15 +257,28 @@ impl Maker {
         live.min(all)
     }
 
+    /// About as many bytes as the next base needs. Before this process has written one, no less than the last one has: the sum of kept messages says nothing of
+    /// topics and keys.
+    fn needed_bytes(&self, state: &State, kept: u64) -> u64 {
+        let least = match self.last.size {
+            Some(_) => 0,
+            None => self.server.progress.base_bytes.load(Relaxed),
+        };
+        self.live_bytes(state, kept).max(least)
+    }
+
     /// Has publishes refused before the file system has no room for the next checkpoint: nothing else makes room again. So many bytes of it are
     /// written already.
     fn reserve(&self, kept: u64, written: u64) {
         let state = &self.server.engine.state();
         // The shards tell what they keep a little later: what was written since the time before counts besides.
         let from = self.seen.replace(state.figures.written);
-        let live = self.live_bytes(state, kept);
-        let reserve = live + live / RESERVE_PART + self.server.settings.segment_bytes();
-        let reserve = reserve.saturating_sub(written);
+        let needed = self.needed_bytes(state, kept);
+        let reserve = needed + needed / RESERVE_PART + self.server.settings.segment_bytes();
+        let reserve = match self.shares_disk {
+            true => reserve.saturating_sub(written),
+            false => 0,
+        };
         self.server.engine.reserve(reserve, from);
     }
 
@@ -259,7 +287,7 @@ impl Maker {
         let free = FileSystem::of(&self.server.settings.directory)
             .ok()?
             .free_bytes;
-        let needed = self.live_bytes(state, self.kept());
+        let needed = self.needed_bytes(state, self.kept());
         (free < needed).then(|| {
             format!(
                 "the file system has {} MiB free, and the next checkpoint needs about {} MiB: publishes are refused until messages were deleted or have expired, or \
