@@ -6,6 +6,7 @@ use crore_wire::mqtt::Version;
 use serde_json::Value;
 
 use crate::jetstream::{JetStream, sequence};
+use crate::join::refusal;
 use crate::servers::Servers;
 use crate::settings;
 use crate::support::http::{once, publish};
@@ -23,12 +24,15 @@ fn node(servers: &Servers, more: &str) -> Server {
 
 /// The same of another build.
 pub fn node_of(program: &Path, servers: &Servers, more: &str) -> Server {
+    Server::of(program, &settings_of(servers, more))
+}
+
+fn settings_of(servers: &Servers, more: &str) -> String {
     let first = format!(
         "checkpoint_bytes = \"1MiB\"\n{more}\n[[rule]]\nmatch = \"fill/#\"\nlog_messages = 0\n[[rule]]"
     );
     let settings = settings(servers).replace("[[rule]]", &first);
-    let settings = format!("partitions = {PARTITIONS}\n{settings}log_bytes = \"64MiB\"\n");
-    Server::of(program, &settings)
+    format!("partitions = {PARTITIONS}\n{settings}log_bytes = \"64MiB\"\n")
 }
 
 /// The partitions, as a node shows them.
@@ -151,6 +155,26 @@ fn an_empty_node_that_joins_after_a_purge_has_all_that_was_kept() {
     for partition in 0..PARTITIONS {
         assert!(jetstream.checkpoints(partition).len() <= 3);
     }
+}
+
+#[test]
+fn node_does_not_start_when_all_checkpoints_of_a_purged_log_are_damaged() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let one = node(&servers, "");
+    retain(&one, "state", b"value");
+    await_checkpoints(&one);
+    one.kill();
+    let jetstream = JetStream::of(&servers);
+    let checkpoints = jetstream.checkpoints(2);
+    jetstream.purge(2, sequence(&checkpoints[0]));
+    for checkpoint in &checkpoints {
+        jetstream.damage(checkpoint);
+    }
+    let said = refusal(&settings_of(&servers, ""));
+    assert!(said.contains("partition 2 lacks batches up to "), "{said}");
+    assert!(said.contains("the checkpoint before it counts"), "{said}");
 }
 
 #[test]
