@@ -275,9 +275,10 @@ impl Maker {
         let from = self.seen.replace(state.figures.written);
         let needed = self.needed_bytes(state, kept);
         let reserve = needed + needed / RESERVE_PART + self.server.settings.segment_bytes();
-        let reserve = match self.shares_disk {
-            true => reserve.saturating_sub(written),
-            false => 0,
+        let (reserve, from) = match self.shares_disk {
+            true => (reserve.saturating_sub(written), from),
+            // Nor does what the log writes add to it.
+            false => (0, u64::MAX),
         };
         self.server.engine.reserve(reserve, from);
     }
