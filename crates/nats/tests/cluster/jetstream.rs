@@ -158,6 +158,15 @@ impl JetStream {
         });
     }
 
+    /// Removes an object.
+    pub fn delete(&self, object: &ObjectInfo) {
+        self.runtime.block_on(async {
+            let bucket = self.context.get_object_store("CRORE_TEST").await;
+            let deleted = bucket.expect("the bucket").delete(&object.name).await;
+            deleted.expect("it is gone");
+        });
+    }
+
     /// Has other bytes in the place of an object.
     pub fn replace(&self, object: &ObjectInfo, mut bytes: &[u8]) {
         self.runtime.block_on(async {

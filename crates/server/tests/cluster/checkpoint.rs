@@ -227,6 +227,38 @@ fn checkpoints_that_are_damaged_or_were_never_ended_are_passed_over() {
 }
 
 #[test]
+fn a_node_whose_log_goes_on_from_a_damaged_checkpoint_only_does_not_start() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let one = node(&servers, "");
+    await_checkpoints(&one);
+    let jetstream = JetStream::of(&servers);
+    until("two checkpoints", || {
+        fill(&one);
+        jetstream.checkpoints(0).len() >= 2
+    });
+    one.kill();
+    let mut kept = jetstream.checkpoints(0);
+    let newest = kept.remove(0);
+    jetstream.damage(&newest);
+    jetstream.purge(0, sequence(&newest) + 1);
+    let refuses = || {
+        let said = refusal(&settings_of(&servers, ""));
+        for words in [
+            "the checkpoint before it counts",
+            "partition 0 lacks batches",
+        ] {
+            assert_eq!(said.matches(words).count(), 1, "{words:?} in: {said}");
+        }
+    };
+    // Those before it end where the log has nothing any more.
+    refuses();
+    kept.iter().for_each(|it| jetstream.delete(it));
+    refuses();
+}
+
+#[test]
 fn a_node_that_is_killed_while_it_writes_checkpoints_stops_nobody() {
     let Some(servers) = Servers::start(1) else {
         return;
