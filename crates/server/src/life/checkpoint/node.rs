@@ -321,7 +321,7 @@ impl Maker {
         };
         if let Err(Hole { until }) = history.begins_behind() {
             return Err(format!(
-                "batches up to {until} are gone, and no checkpoint that counts contains them: a node that is started now cannot have their messages"
+                "batches up to {until} are gone, and no checkpoint that counts contains them: no further one can be made, publishes are refused once the log is full, and a node that is started now exits. Restore the streams and the object store from a backup, or begin anew without these messages: remove the streams and the buckets of this cluster, and start again"
             )
             .into());
         }
