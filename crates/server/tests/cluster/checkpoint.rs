@@ -158,26 +158,6 @@ fn an_empty_node_that_joins_after_a_purge_has_all_that_was_kept() {
 }
 
 #[test]
-fn node_does_not_start_when_all_checkpoints_of_a_purged_log_are_damaged() {
-    let Some(servers) = Servers::start(1) else {
-        return;
-    };
-    let one = node(&servers, "");
-    retain(&one, "state", b"value");
-    await_checkpoints(&one);
-    one.kill();
-    let jetstream = JetStream::of(&servers);
-    let checkpoints = jetstream.checkpoints(2);
-    jetstream.purge(2, sequence(&checkpoints[0]));
-    for checkpoint in &checkpoints {
-        jetstream.damage(checkpoint);
-    }
-    let said = refusal(&settings_of(&servers, ""));
-    assert!(said.contains("partition 2 lacks batches up to "), "{said}");
-    assert!(said.contains("the checkpoint before it counts"), "{said}");
-}
-
-#[test]
 fn checkpoints_that_are_damaged_or_were_never_ended_are_passed_over() {
     let Some(servers) = Servers::start(1) else {
         return;
