@@ -4,7 +4,7 @@
 //! installed nothing is started, and what they would start at the next boot is switched off again.
 //! `crore-bench run pair` starts each with a configuration of its own, and ends it.
 
-use crate::run::{Step, target_directory, which};
+use crate::run::{Step, build_programs, target_directory, which};
 use crate::tools::{SERVICES, apt_install};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
@@ -31,17 +31,7 @@ pub fn run(args: &[&str]) -> Result<()> {
         .filter(|arg| *arg != "--quick")
         .collect();
     install()?;
-    Step::new("cargo")
-        .args([
-            "build",
-            "--release",
-            "--locked",
-            "--package",
-            "crore",
-            "--package",
-            "crore-bench",
-        ])
-        .run()?;
+    build_programs()?;
     let target = target_directory()?;
     let mut step = Step::new(target.join("release/crore-bench")).args([
         "run",

@@ -4,7 +4,7 @@
 //! The bundler's output is a function of the sources and of those pins alone, so that the committed bundle can be compared
 //! with a new build, byte for byte.
 
-use crate::run::{Step, target_directory, workspace_root};
+use crate::run::{Step, build_programs, target_directory, workspace_root};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,17 +43,7 @@ pub fn check() -> Result<()> {
 /// `cargo xtask console --measure`: first paint with many connections, and the server's CPU without and with a console.
 pub fn measure(args: &[&str]) -> Result<()> {
     let tools = crate::tools::prepare()?;
-    Step::new("cargo")
-        .args([
-            "build",
-            "--release",
-            "--locked",
-            "--package",
-            "crore",
-            "--package",
-            "crore-bench",
-        ])
-        .run()?;
+    build_programs()?;
     Step::new("node")
         .args(["console/measure.mjs", "--program"])
         .args([target_directory()?.join("release/crore")])

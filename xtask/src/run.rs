@@ -10,6 +10,14 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// Builds the server and the load tools, as they are measured, into the same directory.
+pub fn build_programs() -> Result<()> {
+    Step::new("cargo")
+        .args(["build", "--release", "--locked"])
+        .args(["--package", "crore", "--package", "crore-bench"])
+        .run()
+}
+
 /// One program with its arguments.
 pub struct Step {
     command: Command,
