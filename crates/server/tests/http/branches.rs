@@ -14,6 +14,24 @@ use crate::support::stream::{Event, Stream};
 /// The ways to subscribe to `a`: each has a form of positions of its own.
 const WAYS: [&str; 3] = ["/sub/a", "/sub?topic=a&topic=b", "/sub?filter=a/%23"];
 
+/// A snapshot of the directory while the server runs: no file changes meanwhile, since every thread stands still.
+fn snapshot(server: &Server, state: &Path) -> PathBuf {
+    server.signal("STOP");
+    eventually("all threads stand still", || {
+        let threads = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
+        let stopped = |thread: fs::DirEntry| {
+            let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            // The name before the state is in parentheses and may have any character.
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        };
+        let mut threads = threads.map(|thread| thread.expect("a thread"));
+        threads.all(stopped).then_some(())
+    });
+    let copied = copy(state);
+    server.signal("CONT");
+    copied
+}
+
 /// A copy of a state directory, as `cp -a` makes one.
 fn copy(state: &Path) -> PathBuf {
     let to = state.with_extension("copy");
@@ -71,7 +89,7 @@ fn back(server: &Server, way: &str, position: &str, count: usize) -> Vec<String>
 
 #[test]
 fn positions_behind_a_backup_that_is_put_back_are_told_a_gap() {
-    // Copied while the server runs, behind a stop, and behind a crash; and where state lasts over planned restarts alone.
+    // A snapshot while the server runs, a copy behind a stop, and behind a crash; and where state lasts over planned restarts alone.
     for (way_to_copy, durable) in [
         ("runs", true),
         ("stops", true),
@@ -87,7 +105,7 @@ fn positions_behind_a_backup_that_is_put_back_are_told_a_gap() {
         publish_all(&server, &["1", "2", "3"]);
         let early = WAYS.map(|way| all(&server, way, 3));
         let backup = match way_to_copy {
-            "runs" => copy(&state.0),
+            "runs" => snapshot(&server, &state.0),
             way => {
                 match way {
                     "stops" => drop(server.stop()),
