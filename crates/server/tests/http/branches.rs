@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crore_wire::sse::GAP_EVENT;
 
-use crate::support::Server;
 use crate::support::http::{once, publish};
 use crate::support::state::State;
 use crate::support::stream::{Event, Stream};
+use crate::support::{Server, eventually};
 
 /// The ways to subscribe to `a`: each has a form of positions of its own.
 const WAYS: [&str; 3] = ["/sub/a", "/sub?topic=a&topic=b", "/sub?filter=a/%23"];
@@ -22,7 +22,8 @@ fn snapshot(server: &Server, state: &Path) -> PathBuf {
         let stopped = |thread: fs::DirEntry| {
             let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
             // The name before the state is in parentheses and may have any character.
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+            stat.rsplit_once(") ")
+                .is_some_and(|(_, rest)| rest.starts_with('T'))
         };
         let mut threads = threads.map(|thread| thread.expect("a thread"));
         threads.all(stopped).then_some(())
