@@ -25,6 +25,7 @@ mod refusals;
 mod restart;
 mod room;
 mod shapes;
+mod state_format;
 mod sys;
 mod turns;
 mod unaltered;
