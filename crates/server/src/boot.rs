@@ -16,12 +16,12 @@ use crore_net::kernel::{Kernel, entrance, fd_table};
 use crore_net::signal::Signals;
 use crore_net::{Fd, Sender, affinity, mailbox, memory};
 
-use crate::access::{self, Answer};
-use crate::board::{Board, Meter};
-use crate::client::occupant;
+use crate::access::{self, VerdictSender};
 use crate::config::{ALL_TOPICS, DEFAULT_FILE, Effective, ServeArgs};
 use crate::control;
+use crate::counters::{Counters, Meter};
 use crate::doctor::{USUAL_CONNECTIONS, formula};
+use crate::http_client::port_in_use;
 use crate::life::{self, Begun, cluster, state};
 use crate::settings::file::{DEFAULT_LISTEN, File};
 use crate::settings::log::ClientFilter;
@@ -66,7 +66,8 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
         _ => Ok(revoked),
     };
     let revoked = revoked.map_err(anyhow::Error::msg)?;
-    let (desk, askers) = access::start(file.access.as_ref(), revoked, answers(&senders))?;
+    let (verifier, question_senders) =
+        access::start(file.access.as_ref(), revoked, answers(&senders))?;
     let entry = Entry {
         listen: listen.clone(),
         backlog: file.backlog,
@@ -74,10 +75,10 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
         wakes: wakes.chain([reported.fd()]).collect(),
         go: Arc::new(Barrier::new(shards + 1)),
     };
-    let board = Board::new(shards, world.admission.clone());
+    let counters = Counters::new(shards, world.admission.clone());
     let (ready, started) = mpsc::channel();
     let logged: Arc<[ClientFilter]> = file.log.clients.clone().into();
-    for ((id, inbox), asker) in inboxes.into_iter().enumerate().zip(askers) {
+    for ((id, inbox), questions) in inboxes.into_iter().enumerate().zip(question_senders) {
         let start = Start {
             id: id as ShardId,
             world: world.clone(),
@@ -85,8 +86,8 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
             inbox,
             peers: senders.clone(),
             reports: reports.clone(),
-            meter: Meter::new(board.clone(), id as ShardId),
-            asker,
+            meter: Meter::new(counters.clone(), id as ShardId),
+            questions,
             appender: (begun.engine.clone()).map(|it| Appender::new(it, world.partitions)),
             tls: tls.clone(),
             logged: Arc::clone(&logged),
@@ -104,7 +105,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     control::run(control::Start {
         listener: admin_listener,
         admin: file.admin.clone(),
-        board,
+        counters,
         senders,
         reports: reported,
         listen: listen.clone(),
@@ -114,7 +115,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
             args: args.clone(),
             effective,
             world,
-            desk,
+            verifier,
             engine: begun.engine,
             recovery: begun.took,
             tls,
@@ -193,8 +194,8 @@ fn let_go(ticket: Option<state::Ticket>, go: &Barrier) -> anyhow::Result<()> {
 }
 
 /// The ways on which verdicts about credentials come to the shards.
-fn answers(shards: &[Sender<Letter>]) -> Vec<Answer> {
-    let answer = |shard: Sender<Letter>| -> Answer {
+fn answers(shards: &[Sender<Letter>]) -> Vec<VerdictSender> {
+    let answer = |shard: Sender<Letter>| -> VerdictSender {
         Box::new(move |conn, verdict| shard.post(Letter::Verdict(conn, verdict)))
     };
     shards.iter().cloned().map(answer).collect()
@@ -319,7 +320,7 @@ fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<(Vec<SocketAddr>, Vec<Hel
             _ => TcpListener::bind(addr).and_then(|listener| listener.local_addr()),
         };
         let alone = alone.map_err(|error| {
-            let remedy = occupant::remedy(*addr, &error, "--listen");
+            let remedy = port_in_use::remedy(*addr, &error, "--listen");
             anyhow!("cannot listen on {addr}: {remedy}")
         });
         addresses.push(alone?);

@@ -11,7 +11,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::config::ServeArgs;
 use crate::doctor;
-use crate::habits;
+use crate::foreign_flags;
 use crate::tools::{
     AdminArgs, ClusterArgs, HistoryArgs, LogArgs, PubArgs, SubArgs, TokenArgs, admin, cluster, log,
 };
@@ -82,12 +82,12 @@ impl Cli {
 
     /// The command line of this process; ends the process where that is wrong, or asks for help.
     pub fn read() -> Cli {
-        if habits::names_host(std::env::args_os()) {
+        if foreign_flags::names_host(std::env::args_os()) {
             std::process::exit(WRONG_USAGE.into());
         }
-        let matches = habits::known_to(Cli::program()).try_get_matches();
+        let matches = foreign_flags::known_to(Cli::program()).try_get_matches();
         let read = matches.and_then(|matches| Cli::from_arg_matches(&matches));
-        read.unwrap_or_else(|error| habits::with_fit_tip(error, &Cli::program()).exit())
+        read.unwrap_or_else(|error| foreign_flags::with_fit_tip(error, &Cli::program()).exit())
     }
 }
 
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        habits::known_to(Cli::program()).debug_assert();
+        foreign_flags::known_to(Cli::program()).debug_assert();
     }
 
     /// A line of a shell as far as it is one command of ours: its words. Quotes hold words together; what another program does is left out.
@@ -272,7 +272,8 @@ mod tests {
         let mut wrong = Vec::new();
         let is_pattern = |command: &str| command.contains(['…']) || command.contains("COMMAND");
         for (place, command) in all.into_iter().filter(|(_, command)| !is_pattern(command)) {
-            let read = habits::known_to(Cli::program()).try_get_matches_from(words(&command));
+            let read =
+                foreign_flags::known_to(Cli::program()).try_get_matches_from(words(&command));
             use clap::error::ErrorKind::{InvalidSubcommand, UnknownArgument};
             if let Err(error) = read
                 && matches!(error.kind(), UnknownArgument | InvalidSubcommand)

@@ -5,14 +5,14 @@
 //! on stderr and in the exit code; nothing else in the program exits.
 
 mod access;
-mod board;
 mod boot;
 mod cli;
-mod client;
 mod config;
 mod control;
+mod counters;
 mod doctor;
-mod habits;
+mod foreign_flags;
+mod http_client;
 mod life;
 mod log;
 mod manual;

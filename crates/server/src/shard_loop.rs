@@ -19,8 +19,8 @@ use crore_broker::{ConnId, Input, Now, Shard, ShardId, World};
 use crore_net::transport::{Event, Transport};
 use crore_net::{Inbox, Sender, clock};
 
-use crate::access::Asker;
-use crate::board::Meter;
+use crate::access::QuestionSender;
+use crate::counters::Meter;
 use crate::settings::log::ClientFilter;
 use crate::tls;
 use client_log::ClientLog;
@@ -66,7 +66,7 @@ pub struct Start {
     /// Where reports go.
     pub reports: Sender<Reported>,
     /// Its way to ask about credentials.
-    pub asker: Asker,
+    pub questions: QuestionSender,
     /// Its way to the engine, where there is one.
     pub appender: Option<Appender>,
     /// Where its counters stand.
@@ -136,7 +136,7 @@ impl<T: Transport> ShardLoop<T> {
                 tls: start.tls.as_ref().map(tls::Shared::streams),
                 peers: start.peers,
                 reports: start.reports,
-                asker: start.asker,
+                questions: start.questions,
                 appender: start.appender,
                 meter,
                 client_log,

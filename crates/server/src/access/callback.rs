@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::claims;
 use super::endpoint::{Endpoint, Place, Request};
-use crate::client::http::{Connection, Head};
+use crate::http_client::http::{Connection, Head};
 use crate::settings::access::Callback as Entry;
 
 /// Bytes of an answer at most: some hundred filters.

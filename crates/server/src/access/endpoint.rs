@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::client::http::{Connection, Head};
-use crate::client::server::{Server, without_password};
-use crate::client::tls::Trust;
+use crate::http_client::http::{Connection, Head};
+use crate::http_client::server::{Server, without_password};
+use crate::http_client::tls::Trust;
 
 /// How often one reason of a failure is logged, at most.
 const TELL_EVERY: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! Jobs of the desk: credentials that wait for the threads of a queue, in fair turns of the addresses that ask.
+//! Jobs of the verifier: credentials that wait for the threads of a queue, in fair turns of the addresses that ask.
 //!
 //! Invariant: no address has more jobs in a queue than its share of `access.questions_max` ([`may_take`]).
 

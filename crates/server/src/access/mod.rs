@@ -1,7 +1,7 @@
 //! Identifies clients: the shards' questions about credentials are answered here, on threads of their own.
 //!
 //! [`Checks`] holds the operator's settings, read and ready to verify with: [`keys`] for tokens, [`users`] for passwords,
-//! [`callback`] for an endpoint of the operator's. [`revocations`] is what counts no more. [`desk`] takes the shards' questions, keeps one flight per credential and
+//! [`callback`] for an endpoint of the operator's. [`revocations`] is what counts no more. [`verifier`] takes the shards' questions, keeps one flight per credential and
 //! the answers for a while, and hands the work to its threads. The shards decide what the rights permit.
 //!
 //! Invariants: a question that was taken is answered once; a check that fails refuses the client; no secret is logged.
@@ -10,7 +10,6 @@ pub mod algorithm;
 mod callback;
 mod checks;
 mod claims;
-mod desk;
 mod endpoint;
 mod jobs;
 mod jwks;
@@ -22,6 +21,7 @@ pub mod revocations;
 pub mod secret;
 mod threads;
 mod users;
+mod verifier;
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crore_broker::access::Revoked;
 
 use crate::settings::access::Access;
 pub use checks::{Checks, checks};
-pub use desk::{Answer, Asker, Desk};
+pub use verifier::{QuestionSender, VerdictSender, Verifier};
 
 /// Starts the threads, also where nothing is decided yet: a reload may change that.
 ///
@@ -38,7 +38,7 @@ pub use desk::{Answer, Asker, Desk};
 pub fn start(
     access: Option<&Access>,
     revoked: Arc<Revoked>,
-    shards: Vec<Answer>,
-) -> anyhow::Result<(Desk, Vec<Asker>)> {
-    Desk::start(checks(access)?, revoked, shards)
+    shards: Vec<VerdictSender>,
+) -> anyhow::Result<(Verifier, Vec<QuestionSender>)> {
+    Verifier::start(checks(access)?, revoked, shards)
 }

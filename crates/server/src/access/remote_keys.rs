@@ -15,7 +15,7 @@ use super::algorithm::{FILE_BYTES_MAX, Key, algorithm, not_offered};
 use super::endpoint::{Endpoint, Place, Request};
 use super::jwks;
 use super::threads::spawn;
-use crate::client::http::Connection;
+use crate::http_client::http::Connection;
 use crate::settings::access::Key as Entry;
 
 /// Time between two fetches that an unknown `kid` asks for, and before a fetch that failed is tried again.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::moments::{per_s, round};
-use crate::board::Buckets;
+use crate::counters::Buckets;
 use crate::life::Life;
 
 /// How long syncs took.

@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
-use crate::client::occupant::loopback;
+use crate::http_client::port_in_use::loopback;
 use crate::tls;
 
 /// Tails at once: each is a connection to the data port, and a page has one.

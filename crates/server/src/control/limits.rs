@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::plane::Plane;
 use super::process;
-use crate::board::Snapshot;
+use crate::counters::Snapshot;
 
 /// A limit.
 #[derive(Serialize, ToSchema)]

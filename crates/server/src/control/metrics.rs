@@ -1,4 +1,4 @@
-//! `GET /metrics`: the board as text for Prometheus, or as OpenMetrics for those who ask for it.
+//! `GET /metrics`: the counters as text for Prometheus, or as OpenMetrics for those who ask for it.
 //!
 //! A metric is a row of [`rows`], or of the counters and holdings of the broker. A test holds the table of docs/OPERATIONS.md and the queries of examples/grafana against these rows. Counters are
 //! totals since the process began.
@@ -20,7 +20,7 @@ use super::limits::{self, Limit};
 use super::moments;
 use super::plane::Plane;
 use super::stats::{self, Table};
-use crate::board::{Buckets, Latency, Snapshot, bucket_end_us};
+use crate::counters::{Buckets, Latency, Snapshot, bucket_end_us};
 use crate::life::checkpoint::Progress;
 
 /// The histogram's buckets end at powers of two of a microsecond: from 16 us to 16 s.
@@ -128,7 +128,7 @@ pub async fn metrics(State(plane): State<Plane>, headers: HeaderMap) -> Response
         true => Form::OpenMetrics,
         false => Form::Prometheus,
     };
-    let shards = plane.board.read_all();
+    let shards = plane.counters.read_all();
     let cluster = Cluster::of(&plane.life, &plane.neighbours).await;
     let scrape = Scrape {
         limits: limits::all(&plane, &shards, None),

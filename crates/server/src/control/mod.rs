@@ -42,8 +42,8 @@ use crore_net::signal::Signals;
 use crore_net::{Inbox, Sender};
 use tokio::sync::mpsc;
 
-use crate::board::Board;
-use crate::client::occupant;
+use crate::counters::Counters;
+use crate::http_client::port_in_use;
 use crate::life::shards::{self, Shards};
 use crate::life::{self, Life, signals};
 use crate::settings::admin::Admin;
@@ -63,7 +63,7 @@ pub struct Start {
     /// Where the data ports are.
     pub listen: Vec<SocketAddr>,
     /// The shards' counters.
-    pub board: Arc<Board>,
+    pub counters: Arc<Counters>,
     /// The shards' inboxes, by number.
     pub senders: Vec<Sender<Letter>>,
     /// Where their reports arrive.
@@ -85,7 +85,7 @@ pub fn listen(admin: &Admin) -> anyhow::Result<Option<TcpListener>> {
         return Ok(None);
     };
     let listener = TcpListener::bind(address).map_err(|error| {
-        let remedy = occupant::remedy(address, &error, "--admin-listen");
+        let remedy = port_in_use::remedy(address, &error, "--admin-listen");
         anyhow!("cannot listen on {address} for the admin port: {remedy}, or turn it off with --no-admin")
     });
     listener.map(Some)
@@ -107,17 +107,22 @@ async fn serve(start: Start) -> anyhow::Result<()> {
     let shards = Shards::new(start.senders);
     let (counts, to_count) = mpsc::unbounded_channel();
     tokio::spawn(shards::pump(shards.clone(), start.reports, counts));
-    tokio::spawn(rush::watch(start.board.clone()));
-    tokio::spawn(refusal_log::watch(start.board.clone(), shards.clone()));
+    tokio::spawn(rush::watch(start.counters.clone()));
+    tokio::spawn(refusal_log::watch(start.counters.clone(), shards.clone()));
     let signals = signals::listen(start.signals)?;
     let life = Life::new(start.life, shards.clone());
-    let neighbours = Neighbours::begin(life.clone(), shards.clone(), start.board.clone(), to_count);
+    let neighbours = Neighbours::begin(
+        life.clone(),
+        shards.clone(),
+        start.counters.clone(),
+        to_count,
+    );
     Interest::begin(life.clone(), shards.clone(), neighbours.clone());
     if let Some(listener) = start.listener {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
-        let moments = moments::watch(start.board.clone(), life.clone());
+        let moments = moments::watch(start.counters.clone(), life.clone());
         let plane = Plane::new(Inner {
             shards,
             life: life.clone(),
@@ -127,7 +132,7 @@ async fn serve(start: Start) -> anyhow::Result<()> {
             port: port::Counts::new(&start.admin),
             recent: recent::Recent::of(moments.clone()),
             moments,
-            board: start.board,
+            counters: start.counters,
             listen: start.listen,
             began: Instant::now(),
         });

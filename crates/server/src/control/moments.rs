@@ -6,10 +6,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use crate::board::{Board, Latency, Snapshot};
+use crate::counters::{Counters, Latency, Snapshot};
 use crate::life::Life;
 
-/// How often the board is read.
+/// How often the counters are read.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// All shards at one moment.
@@ -23,12 +23,12 @@ pub struct Moment {
 /// The newest two moments.
 pub type Moments = (Arc<Moment>, Arc<Moment>);
 
-/// Begins to read the board, for ever.
-pub fn watch(board: Arc<Board>, life: Life) -> watch::Receiver<Moments> {
+/// Begins to read the counters, for ever.
+pub fn watch(counters: Arc<Counters>, life: Life) -> watch::Receiver<Moments> {
     let read = move || {
         Arc::new(Moment {
             at: Instant::now(),
-            shards: board.read_all(),
+            shards: counters.read_all(),
             log: life.log_state(),
         })
     };

@@ -20,7 +20,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::MissedTickBehavior;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::board::Board;
+use crate::counters::Counters;
 use crate::life::Life;
 use crate::life::shards::{Count, Shards};
 
@@ -97,7 +97,7 @@ pub struct Neighbours(Arc<Inner>);
 struct Inner {
     life: Life,
     shards: Shards,
-    board: Arc<Board>,
+    counters: Arc<Counters>,
     heard: Mutex<BTreeMap<String, HeardReport>>,
 }
 
@@ -106,13 +106,13 @@ impl Neighbours {
     pub fn begin(
         life: Life,
         shards: Shards,
-        board: Arc<Board>,
+        counters: Arc<Counters>,
         counts: UnboundedReceiver<Count>,
     ) -> Neighbours {
         let this = Neighbours(Arc::new(Inner {
             life,
             shards,
-            board,
+            counters,
             heard: Mutex::default(),
         }));
         if this.way().is_some() {
@@ -253,7 +253,7 @@ impl Neighbours {
     async fn word(&self) -> Option<NodeReport> {
         let writer = self.own_writer().await?;
         let status = self.0.life.member()?.cluster.status();
-        let shards = self.0.board.read_all();
+        let shards = self.0.counters.read_all();
         let partitions = status.partitions.iter();
         let mut word = NodeReport {
             writer,

@@ -12,8 +12,8 @@ use super::moments::Moments;
 use super::neighbours::Neighbours;
 use super::port::Counts;
 use super::recent::Recent;
-use crate::board::Board;
 use crate::config::Effective;
+use crate::counters::Counters;
 use crate::life::Life;
 use crate::life::shards::Shards;
 
@@ -28,7 +28,7 @@ pub struct Inner {
     pub port: Arc<Counts>,
     pub life: Life,
     pub neighbours: Neighbours,
-    pub board: Arc<Board>,
+    pub counters: Arc<Counters>,
     /// Where the data ports are.
     pub listen: Vec<SocketAddr>,
     pub moments: watch::Receiver<Moments>,

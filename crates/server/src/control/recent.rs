@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use utoipa::ToSchema;
 
 use super::moments::{Moments, latency, per_s, sum, unix_ms};
-use crate::board::Snapshot;
+use crate::counters::Snapshot;
 
 /// A quarter of an hour, at one a second.
 const SAMPLES_MAX: usize = 900;

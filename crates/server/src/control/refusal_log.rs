@@ -11,7 +11,7 @@ use crore_broker::{COUNTERS, Control, Notice, Reason, Stats};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::field::display;
 
-use crate::board::Board;
+use crate::counters::Counters;
 use crate::life::shards::Shards;
 
 /// How often one looks.
@@ -22,13 +22,13 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 const NAMES_MAX: usize = 4;
 
 /// Tells of all shards, for ever.
-pub async fn watch(board: Arc<Board>, shards: Shards) {
+pub async fn watch(counters: Arc<Counters>, shards: Shards) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut lines = lines();
     loop {
         let now = every.tick().await;
-        let read = board.read_all();
+        let read = counters.read_all();
         for line in &mut lines {
             let all = read.iter().map(|shard| (line.of)(&shard.stats)).sum();
             let due = line.growth.is_due(all, now);

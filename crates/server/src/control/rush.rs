@@ -17,7 +17,7 @@ use crore_net::memory;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{process, stats};
-use crate::board::Board;
+use crate::counters::Counters;
 
 /// How often one looks whether a rush is over.
 const EVERY: Duration = Duration::from_secs(1);
@@ -41,14 +41,14 @@ const MOVES_PART: u64 = 16;
 const CALM_LOOKS: u32 = 2;
 
 /// Gives memory back after each rush, for ever.
-pub async fn watch(board: Arc<Board>) {
+pub async fn watch(counters: Arc<Counters>) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut rush, mut spare) = (Rush::default(), Spare::default());
     loop {
         every.tick().await;
         memory::age();
-        let shards = board.read_all();
+        let shards = counters.read_all();
         let connections = shards.iter().map(|s| u64::from(s.accounts.connections));
         let ended = shards.iter().flat_map(|s| s.stats.closed).sum();
         let gone = rush.is_over(connections.sum(), ended);

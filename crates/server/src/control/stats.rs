@@ -22,7 +22,7 @@ use super::moments::{Moments, latency, per_s, round, sum, unix_ms};
 use super::plane::Plane;
 use super::process;
 use super::recent::Columns;
-use crate::board::{Latency, Snapshot};
+use crate::counters::{Latency, Snapshot};
 
 /// With fewer connections the process itself is most of the memory of each.
 const PER_CONNECTION_LEAST: u64 = 1_000;

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::formula;
 use super::host::Host;
-use super::need::Need;
+use super::workload::Workload;
 use crate::settings::numbers::{bytes, count};
 
 /// A use of memory that grows up to a limit of its own.
@@ -32,41 +32,41 @@ pub struct Account {
 
 impl Account {
     /// The one of this host.
-    pub fn new(host: &Host, need: &Need) -> Account {
+    pub fn new(host: &Host, workload: &Workload) -> Account {
         let part = |name, bytes, how| Part { name, bytes, how };
-        let connections = count(need.connections);
-        let each = need.connection_bytes(host) - need.process_bytes();
-        let (buffers, reach) = buffers(host, need);
+        let connections = count(workload.connections);
+        let each = workload.connection_bytes(host) - workload.process_bytes();
+        let (buffers, reach) = buffers(host, workload);
         let groups = host.groups.iter();
         Account {
             parts: vec![
                 part(
                     "server",
-                    Some(formula::server_bytes(need.shards)),
-                    format!("empty, with {} shards", count(need.shards)),
+                    Some(formula::server_bytes(workload.shards)),
+                    format!("empty, with {} shards", count(workload.shards)),
                 ),
                 part(
                     "connections, topics",
-                    Some(need.connections * need.process_bytes()),
+                    Some(workload.connections * workload.process_bytes()),
                     format!(
                         "{connections} connections x {} B, with a topic each",
-                        need.process_bytes()
+                        workload.process_bytes()
                     ),
                 ),
                 part(
                     "sockets",
-                    Some(need.connections * each),
+                    Some(workload.connections * each),
                     format!("{connections} connections x {each} B of the kernel"),
                 ),
                 part("socket buffers", buffers, reach),
                 part(
                     "limits.log_bytes",
-                    Some(need.log_bytes),
+                    Some(workload.log_bytes),
                     "kept messages; by default an eighth of the memory".to_string(),
                 ),
                 part(
                     SETTING,
-                    Some(need.memory_bytes_max),
+                    Some(workload.memory_bytes_max),
                     "what else clients make the server hold; by default an eighth of the memory"
                         .to_string(),
                 ),
@@ -95,21 +95,21 @@ impl Account {
 pub const SETTING: &str = "limits.memory_bytes";
 
 /// The most that the kernel holds of bytes not yet sent, or not yet read: for each connection, and for all.
-fn buffers(host: &Host, need: &Need) -> (Option<u64>, String) {
+fn buffers(host: &Host, workload: &Workload) -> (Option<u64>, String) {
     let most = |name| host.numbers::<3>(name).map(|[.., most]| most);
-    let send = most("net.ipv4.tcp_wmem").map(|most| match need.send_buffer_bytes {
+    let send = most("net.ipv4.tcp_wmem").map(|most| match workload.send_buffer_bytes {
         0 => most,
         unsent => most.min(unsent + formula::UNSENT_PIECE_BYTES),
     });
     let receive = most("net.ipv4.tcp_rmem");
     let each = send
         .zip(receive)
-        .map(|(send, receive)| need.connections.saturating_mul(send + receive));
+        .map(|(send, receive)| workload.connections.saturating_mul(send + receive));
     let all = most("net.ipv4.tcp_mem").map(|pages| pages.saturating_mul(formula::PAGE_BYTES));
     let shown = |most: Option<u64>| most.map_or("unknown".to_string(), bytes);
     let how = format!(
         "{} connections x ({} to send + {} received), at most net.ipv4.tcp_mem: {}",
-        count(need.connections),
+        count(workload.connections),
         shown(send),
         shown(receive),
         shown(all)

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::formula;
 use super::host::Host;
-use super::need::Need;
+use super::workload::Workload;
 use crate::settings::numbers::{bytes, count};
 
 /// Something that ends at a number of connections.
@@ -19,7 +19,7 @@ pub struct Bound {
 }
 
 /// Every bound that can be known, the tightest first.
-pub fn all(host: &Host, need: &Need) -> Vec<Bound> {
+pub fn all(host: &Host, workload: &Workload) -> Vec<Bound> {
     let mut bounds = Vec::new();
     let mut add = |name: &str, holds: u64, how: String| {
         bounds.push(Bound {
@@ -28,23 +28,23 @@ pub fn all(host: &Host, need: &Need) -> Vec<Bound> {
             how,
         });
     };
-    memory(host, need, &mut add);
-    counted(host, need, &mut add);
-    settings(need, &mut add);
+    memory(host, workload, &mut add);
+    counted(host, workload, &mut add);
+    settings(workload, &mut add);
     bounds.sort_by_key(|bound| bound.holds);
     bounds
 }
 
 /// Bounds by the memory of the machine and of its control groups.
-fn memory(host: &Host, need: &Need, add: &mut impl FnMut(&str, u64, String)) {
-    let fixed = need.fixed_bytes();
+fn memory(host: &Host, workload: &Workload, add: &mut impl FnMut(&str, u64, String)) {
+    let fixed = workload.fixed_bytes();
     let fixed_text = format!(
         "{} of an empty server - {} of logs",
-        bytes(fixed - need.log_bytes),
-        bytes(need.log_bytes)
+        bytes(fixed - workload.log_bytes),
+        bytes(workload.log_bytes)
     );
     if let Some(memory) = host.memory {
-        let each = need.connection_bytes(host);
+        let each = workload.connection_bytes(host);
         add(
             "memory",
             memory.available.saturating_sub(fixed) / each,
@@ -56,7 +56,7 @@ fn memory(host: &Host, need: &Need, add: &mut impl FnMut(&str, u64, String)) {
     }
     for group in &host.groups {
         let kernel = formula::charged_bytes(group.counts_sockets);
-        let each = need.process_bytes() + kernel;
+        let each = workload.process_bytes() + kernel;
         let free = group.limit.saturating_sub(group.held + fixed);
         add(
             &format!("memory of the control group {}", group.path),
@@ -71,15 +71,15 @@ fn memory(host: &Host, need: &Need, add: &mut impl FnMut(&str, u64, String)) {
 }
 
 /// Bounds by things that the kernel counts: descriptors, files, watches, tracked connections, promised memory.
-fn counted(host: &Host, need: &Need, add: &mut impl FnMut(&str, u64, String)) {
+fn counted(host: &Host, workload: &Workload, add: &mut impl FnMut(&str, u64, String)) {
     if let Some(limit) = host.descriptors {
         let table = limit.min(host.number("fs.nr_open").unwrap_or(limit));
         add(
             "descriptors of the shards",
-            formula::room_by_descriptors(table, need.shards),
+            formula::room_by_descriptors(table, workload.shards),
             format!(
                 "{} shards with {} descriptors each; the server needs some of them itself",
-                need.shards,
+                workload.shards,
                 count(table)
             ),
         );
@@ -111,34 +111,39 @@ fn counted(host: &Host, need: &Need, add: &mut impl FnMut(&str, u64, String)) {
     if let (Some(memory), Some(2)) = (host.memory, host.number("vm.overcommit_memory")) {
         let free = memory
             .commit_limit
-            .saturating_sub(memory.committed + need.fixed_bytes());
+            .saturating_sub(memory.committed + workload.fixed_bytes());
         add(
             "memory that may be promised",
-            free / need.process_bytes(),
+            free / workload.process_bytes(),
             "vm.overcommit_memory is 2: CommitLimit - Committed_AS - the empty server".to_string(),
         );
     }
 }
 
 /// Bounds by the server's own settings.
-fn settings(need: &Need, add: &mut impl FnMut(&str, u64, String)) {
+fn settings(workload: &Workload, add: &mut impl FnMut(&str, u64, String)) {
     add(
         "limits.connections_max",
-        need.connections_max,
+        workload.connections_max,
         "the server's setting; by default 8/10 of the memory".to_string(),
     );
     add(
         "limits.connections_per_shard",
-        need.connections_per_shard.saturating_mul(need.shards),
+        workload
+            .connections_per_shard
+            .saturating_mul(workload.shards),
         format!(
             "{} shards, {} each",
-            need.shards,
-            count(need.connections_per_shard)
+            workload.shards,
+            count(workload.connections_per_shard)
         ),
     );
     add(
         "limits.topics_per_shard, limits.topics_max",
-        need.topics_max,
-        format!("a topic for each connection, over {} shards", need.homes),
+        workload.topics_max,
+        format!(
+            "a topic for each connection, over {} shards",
+            workload.homes
+        ),
     );
 }

@@ -4,12 +4,12 @@ use super::account::Account;
 use super::bounds::{self, Bound};
 use super::checks::{self, Check, State};
 use super::host::Host;
-use super::need::Need;
+use super::workload::Workload;
 
 /// The doctor's findings.
 pub struct Findings {
     pub host: Host,
-    pub need: Need,
+    pub workload: Workload,
     /// The tightest first; never empty.
     pub bounds: Vec<Bound>,
     pub account: Account,
@@ -18,19 +18,19 @@ pub struct Findings {
 
 impl Findings {
     /// Judges the host by the need.
-    pub fn new(host: Host, need: Need) -> Findings {
+    pub fn new(host: Host, workload: Workload) -> Findings {
         Findings {
-            bounds: bounds::all(&host, &need),
-            account: Account::new(&host, &need),
-            checks: checks::all(&host, &need),
+            bounds: bounds::all(&host, &workload),
+            account: Account::new(&host, &workload),
+            checks: checks::all(&host, &workload),
             host,
-            need,
+            workload,
         }
     }
 
     /// Whether the host holds the connections as it is.
     pub fn fits(&self) -> bool {
-        self.bounds[0].holds >= self.need.connections
+        self.bounds[0].holds >= self.workload.connections
             && self.checks.iter().all(|check| check.state != State::Change)
     }
 }

@@ -1,6 +1,6 @@
 //! `crore doctor`: does this host hold so many connections, which limit comes first, and what is to be changed?
 //!
-//! [`host`] reads the host once; [`need`] is the demand on it; [`formula`] has every number's source. [`bounds`]
+//! [`host`] reads the host once; [`workload`] is the demand on it; [`formula`] has every number's source. [`bounds`]
 //! estimates, [`account`] adds up the memory that has a limit, [`checks`] judges each setting and names the change, [`report`] prints.
 //! Everything between reading and printing is pure.
 //!
@@ -14,8 +14,8 @@ mod checks;
 mod findings;
 pub mod formula;
 mod host;
-mod need;
 mod report;
+mod workload;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ use crate::settings::units::parse_size;
 use crate::stdout::print;
 use findings::Findings;
 use host::{Host, Memory};
-use need::{Need, Protocol};
+use workload::{Protocol, Workload};
 
 /// Shown below the flags.
 pub const EXAMPLES: &str = "\
@@ -145,13 +145,13 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<Findings> {
     } else {
         USUAL_CONNECTIONS
     };
-    let need = Need::new(
+    let workload = Workload::new(
         args.connections.unwrap_or(wanted),
         args.protocol,
         resources.cores,
         &effective.file,
     );
-    Ok(Findings::new(host, need))
+    Ok(Findings::new(host, workload))
 }
 
 /// Cores to reckon with: those of the plan, or those that this process may use.

@@ -80,7 +80,7 @@ fn cut(text: &str) -> String {
 fn bounds(all: &[Bound], findings: &Findings) -> String {
     let widest = all.iter().map(|bound| bound.name.len()).max().unwrap_or(0);
     let line = |bound: &Bound| {
-        let mark = match bound.holds < findings.need.connections {
+        let mark = match bound.holds < findings.workload.connections {
             true => "<",
             false => " ",
         };
@@ -128,7 +128,7 @@ fn account(account: &Account) -> String {
 }
 
 fn head(findings: &Findings) -> String {
-    let need = &findings.need;
+    let workload = &findings.workload;
     let host = &findings.host;
     let memory = host
         .memory_bytes()
@@ -140,11 +140,11 @@ fn head(findings: &Findings) -> String {
         });
     format!(
         "{} {} connections{} on {}, {memory}, {kernel}, with {} of Crore\n{}\n",
-        count(need.connections),
-        need.protocol.title(),
-        if need.tls { " over TLS" } else { "" },
-        several(need.cores, "core"),
-        several(need.shards, "shard"),
+        count(workload.connections),
+        workload.protocol.title(),
+        if workload.tls { " over TLS" } else { "" },
+        several(workload.cores, "core"),
+        several(workload.shards, "shard"),
         holds(findings)
     )
 }
@@ -170,7 +170,7 @@ fn verdict(findings: &Findings) -> String {
         same.count() as u64
     };
     let (changes, advice) = (number(State::Change), number(State::Advice));
-    let connections = count(findings.need.connections);
+    let connections = count(findings.workload.connections);
     match (findings.fits(), advice) {
         (false, _) => {
             let changes = several(changes, "setting");
@@ -224,14 +224,14 @@ fn wrapped(text: &str, indent: usize, hang: usize) -> String {
 
 /// The findings as JSON.
 pub fn json(findings: &Findings) -> Value {
-    let (need, account) = (&findings.need, &findings.account);
+    let (workload, account) = (&findings.workload, &findings.account);
     json!({
-        "connections": need.connections,
-        "protocol": <&str>::from(need.protocol),
-        "tls": need.tls,
-        "shards": need.shards,
-        "cores": need.cores,
-        "bytes_per_connection": need.connection_bytes(&findings.host),
+        "connections": workload.connections,
+        "protocol": <&str>::from(workload.protocol),
+        "tls": workload.tls,
+        "shards": workload.shards,
+        "cores": workload.cores,
+        "bytes_per_connection": workload.connection_bytes(&findings.host),
         "fits": findings.fits(),
         "holds": findings.bounds[0].holds,
         "binds_first": findings.bounds[0].name,

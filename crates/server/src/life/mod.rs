@@ -24,7 +24,7 @@ use crore_net::signal::Signal;
 use crore_net::{clock, memory};
 use tokio::sync::Notify;
 
-use crate::access::Desk;
+use crate::access::Verifier;
 use crate::config::{Effective, ServeArgs};
 use crate::shard_loop::{Durable, Engine, Member};
 use crate::tls;
@@ -54,8 +54,8 @@ pub struct Start {
     pub effective: Effective,
     /// The state that the shards share.
     pub world: Arc<World>,
-    /// The desk that answers the shards about credentials.
-    pub desk: Desk,
+    /// The verifier that answers the shards about credentials.
+    pub verifier: Verifier,
     /// The engine, where there is one.
     pub engine: Option<Engine>,
     /// How long it took to read what the last server left.
@@ -71,7 +71,7 @@ pub struct Life(Arc<Inner>);
 struct Inner {
     args: ServeArgs,
     shards: Shards,
-    desk: Desk,
+    verifier: Verifier,
     engine: Option<Engine>,
     checkpoints: Arc<Progress>,
     recovery: Duration,
@@ -114,7 +114,7 @@ impl Life {
         Life(Arc::new(Inner {
             args: start.args,
             shards,
-            desk: start.desk,
+            verifier: start.verifier,
             engine: start.engine,
             checkpoints: Arc::new(checkpoints),
             recovery: start.recovery,

@@ -105,8 +105,8 @@ impl Life {
             kept: next.differences(&asked),
         };
         world.admission.change(&world.settings);
-        self.0.desk.replace(checks);
-        self.0.desk.revoke(revoked);
+        self.0.verifier.replace(checks);
+        self.0.verifier.revoke(revoked);
         if !former.rules.govern_alike(&world.rules) {
             self.foresee(&world).await;
         }

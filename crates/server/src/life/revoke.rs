@@ -201,7 +201,7 @@ impl Life {
 
     /// Has the thread that verifies and the shards refuse these.
     async fn refuse(&self, revoked: Arc<Revoked>) {
-        self.0.desk.revoke(Arc::clone(&revoked));
+        self.0.verifier.revoke(Arc::clone(&revoked));
         let former = self.world();
         let mut settings = former.settings.clone();
         settings.access.revoked = revoked;

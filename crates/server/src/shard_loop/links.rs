@@ -14,8 +14,8 @@ use crore_net::transport::{self, Sent, Transport};
 use super::client_log::ClientLog;
 use super::engine::Appender;
 use super::letters::{Letter, Reported};
-use crate::access::Asker;
-use crate::board::Meter;
+use crate::access::QuestionSender;
+use crate::counters::Meter;
 
 /// The broker's world.
 pub struct Links<T> {
@@ -23,7 +23,7 @@ pub struct Links<T> {
     pub tls: Option<Box<Streams>>,
     pub peers: Vec<Sender<Letter>>,
     pub reports: Sender<Reported>,
-    pub asker: Asker,
+    pub questions: QuestionSender,
     /// The way to the engine, where there is one.
     pub appender: Option<Appender>,
     pub meter: Meter,
@@ -139,7 +139,7 @@ impl<T: Transport> Io for Links<T> {
     }
 
     fn question(&mut self, conn: ConnId, question: Question) -> bool {
-        self.asker.ask(conn, question)
+        self.questions.ask(conn, question)
     }
 
     fn count(&mut self, to: ReplyTo, topic: &[u8]) -> bool {

@@ -6,15 +6,16 @@ use crore_broker::{ConnId, Io as _, Link};
 use crore_net::kernel::{Kernel, entrance, steering};
 
 use super::links::Links;
-use crate::access::{Answer, Desk, checks};
-use crate::board::{Board, Meter};
+use crate::access::{VerdictSender, Verifier, checks};
+use crate::counters::{Counters, Meter};
 
 /// Descriptors that no table of a test has.
 const NONE: u32 = 900_000;
 
 fn sockets() -> Links<Kernel> {
-    let answers: Vec<Answer> = vec![Box::new(|_, _| ())];
-    let (_, mut askers) = Desk::start(checks(None).unwrap(), Default::default(), answers).unwrap();
+    let answers: Vec<VerdictSender> = vec![Box::new(|_, _| ())];
+    let (_, mut question_senders) =
+        Verifier::start(checks(None).unwrap(), Default::default(), answers).unwrap();
     let (reports, _inbox) = crore_net::mailbox().unwrap();
     let nobody = entrance::Limits::default();
     let admission = Admission::new(&Settings::default(), 7);
@@ -23,9 +24,9 @@ fn sockets() -> Links<Kernel> {
         tls: None,
         peers: Vec::new(),
         reports,
-        asker: askers.remove(0),
+        questions: question_senders.remove(0),
         appender: None,
-        meter: Meter::new(Board::new(1, admission), 0),
+        meter: Meter::new(Counters::new(1, admission), 0),
         client_log: None,
         failed: Vec::new(),
     }

@@ -20,7 +20,7 @@ use super::profile::ProfileFlag;
 use super::publish::{from_stdin, message};
 use super::tables::{sheet, table};
 use super::values;
-use crate::client::server::{Server, escape};
+use crate::http_client::server::{Server, escape};
 use crate::settings::units::parse_seconds;
 use crate::stdout::print;
 use list::List;

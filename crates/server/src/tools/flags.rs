@@ -7,9 +7,9 @@ use clap::Args;
 
 use super::profile::{Profile, ProfileFlag};
 use super::values::Usage;
-use crate::client::server::{DEFAULT_SERVER, SERVER_VARIABLE, Server, TOKEN_VARIABLE};
-use crate::client::servers::Servers;
-use crate::client::tls::{CA_FLAG, CERT_FLAG, CERT_KEY_FLAG, Shown, Trust};
+use crate::http_client::server::{DEFAULT_SERVER, SERVER_VARIABLE, Server, TOKEN_VARIABLE};
+use crate::http_client::servers::Servers;
+use crate::http_client::tls::{CA_FLAG, CERT_FLAG, CERT_KEY_FLAG, Shown, Trust};
 
 /// The variable for the file of roots; it counts for servers with TLS only.
 const CA_VARIABLE: &str = "CRORE_CA";

@@ -10,8 +10,8 @@ use super::refusals::refusal;
 use super::subscribe::envelope::Envelope;
 use super::subscribe::format::Format;
 use super::values;
-use crate::client::http::Connection;
-use crate::client::server::Server;
+use crate::http_client::http::Connection;
+use crate::http_client::server::Server;
 use crate::stdout;
 
 /// Longest answer, in bytes: a page of messages, or one of the largest that a server may be set to take, in base64 or escaped.

@@ -4,8 +4,8 @@ use crore_broker::SEND_A_TOKEN;
 use serde_json::Value;
 
 use super::tables::plain;
-use crate::client::http::Head;
-use crate::client::server::TOKEN_VARIABLE;
+use crate::http_client::http::Head;
+use crate::http_client::server::TOKEN_VARIABLE;
 
 /// How much of a server's reason is shown, in characters.
 const MAX_REASON_CHARS: usize = 300;

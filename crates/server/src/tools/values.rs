@@ -5,7 +5,7 @@
 
 use crore_wire::topic::{TopicError, check_filter, check_name, has_wildcard};
 
-use crate::client::server::without_password;
+use crate::http_client::server::without_password;
 use crate::settings::problems::foreign_wildcards;
 use crate::settings::units::parse_seconds;
 

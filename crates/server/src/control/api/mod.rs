@@ -28,7 +28,7 @@ use utoipa_axum::routes;
 
 use super::plane::Plane;
 use super::{metrics, stats};
-use crate::client::occupant::ADMIN_PORT;
+use crate::http_client::port_in_use::ADMIN_PORT;
 use answer::ApiError;
 
 /// Bytes of a JSON body besides its message, which is in Base64 or has every character escaped.

@@ -20,9 +20,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::ApiError;
-use crate::client::server::escape;
 use crate::control::door::{Door, OpenTail, Stream, TAILS_MAX};
 use crate::control::plane::Plane;
+use crate::http_client::server::escape;
 use crate::settings::access::operator_token;
 
 /// How long the data port may take to begin its answer.

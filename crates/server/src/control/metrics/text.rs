@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use crate::board::Buckets;
+use crate::counters::Buckets;
 
 /// A form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

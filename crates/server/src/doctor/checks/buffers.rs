@@ -3,13 +3,13 @@
 use super::check::{Check, State, set_line, sysctl};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
-use crate::doctor::need::Need;
+use crate::doctor::workload::Workload;
 use crate::settings::numbers::{bytes, count};
 
-pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
+pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
     vec![
-        tcp_mem(host, need),
-        send(host, need),
+        tcp_mem(host, workload),
+        send(host, workload),
         receive(host),
         receive_max(host),
         send_max(host),
@@ -18,10 +18,10 @@ pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
 }
 
 /// The value that `net.ipv4.tcp_mem` should have; `None` when the memory is unknown.
-fn wanted(host: &Host, need: &Need) -> Option<[u64; 3]> {
+fn wanted(host: &Host, workload: &Workload) -> Option<[u64; 3]> {
     let memory = host.memory?;
-    let left = memory.available.saturating_sub(need.memory_bytes(host));
-    let busy = formula::busy_sockets(need.connections, need.cores);
+    let left = memory.available.saturating_sub(workload.memory_bytes(host));
+    let busy = formula::busy_sockets(workload.connections, workload.cores);
     Some(formula::tcp_mem(memory.total, left, busy))
 }
 
@@ -29,11 +29,11 @@ fn spaced([low, pressure, most]: [u64; 3]) -> String {
     format!("{low} {pressure} {most}")
 }
 
-fn tcp_mem(host: &Host, need: &Need) -> Check {
+fn tcp_mem(host: &Host, workload: &Workload) -> Check {
     const NAME: &str = "net.ipv4.tcp_mem";
     let is = host.numbers::<3>(NAME);
-    let busy = formula::busy_sockets(need.connections, need.cores);
-    let Some(wanted) = wanted(host, need) else {
+    let busy = formula::busy_sockets(workload.connections, workload.cores);
+    let Some(wanted) = wanted(host, workload) else {
         return Check::new(NAME, is.map(spaced), "by the memory, which is unknown")
             .only(State::Unknown);
     };
@@ -42,7 +42,7 @@ fn tcp_mem(host: &Host, need: &Need) -> Check {
     // A value is too large when it exceeds the memory that the connections leave, and a smaller one would still do.
     let too_large = most > wanted[2] && wanted[1] > busy;
     let left = host.memory.map_or(0, |memory| {
-        memory.available.saturating_sub(need.memory_bytes(host))
+        memory.available.saturating_sub(workload.memory_bytes(host))
     });
     let too_large = too_large && most * formula::PAGE_BYTES > left;
     Check::new(
@@ -54,25 +54,25 @@ fn tcp_mem(host: &Host, need: &Need) -> Check {
         "pages that all sockets' bytes may fill: a sixteenth of the memory, at least a page for each of the {} sockets that wait for an \
          acknowledgement while {} cores send (150,000 a second each, 200 ms), at most what the connections leave",
         count(busy),
-        need.cores
+        workload.cores
     ))
     .unless(most >= busy, State::Change, fix())
     .unless(pressure >= busy && !too_large, State::Advice, fix())
 }
 
-fn send(host: &Host, need: &Need) -> Check {
+fn send(host: &Host, workload: &Workload) -> Check {
     const NAME: &str = "net.ipv4.tcp_wmem";
     let is = host.numbers::<3>(NAME);
     let most = host
         .numbers::<3>("net.ipv4.tcp_mem")
-        .or(wanted(host, need))
+        .or(wanted(host, workload))
         .map_or(u64::MAX / formula::PAGE_BYTES, |[.., most]| most);
-    let limit = formula::send_buffer_max(most, need.connections);
-    let reach = is.map(|[.., most]| match need.send_buffer_bytes {
+    let limit = formula::send_buffer_max(most, workload.connections);
+    let reach = is.map(|[.., most]| match workload.send_buffer_bytes {
         0 => most,
         set => set.min(most),
     });
-    let shown = is.map(|is| match need.send_buffer_bytes {
+    let shown = is.map(|is| match workload.send_buffer_bytes {
         0 => spaced(is),
         set => format!(
             "{}, and limits.send_buffer_bytes is {}",
@@ -89,7 +89,7 @@ fn send(host: &Host, need: &Need) -> Check {
         "when a hundredth of the connections stops reading, their unsent bytes must fit tcp_mem: {} / ({} / 100), a power of two, at least 64 KiB. \
          The server's setting does it for its sockets alone: guides that set 4096 16384 here for everything are of no use to it",
         bytes(most.saturating_mul(formula::PAGE_BYTES)),
-        count(need.connections),
+        count(workload.connections),
     ))
     .unless(
         reach.is_none_or(|reach| reach <= limit),

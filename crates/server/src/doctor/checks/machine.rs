@@ -5,49 +5,49 @@ use crate::config::groups::Tasks;
 use crate::doctor::card::{self, Card};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
-use crate::doctor::need::Need;
+use crate::doctor::workload::Workload;
 use crate::settings::numbers::count;
 
-pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
-    let mut checks = vec![cores(host, need)];
-    checks.extend(host.tasks.iter().map(|group| tasks(group, need)));
+pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
+    let mut checks = vec![cores(host, workload)];
+    checks.extend(host.tasks.iter().map(|group| tasks(group, workload)));
     if host.cards.is_empty() {
         checks.push(
             Check::new("network cards", None, "interrupts on every core")
                 .because("no card with hardware behind it can be seen in this network namespace"),
         );
     }
-    checks.extend(host.cards.iter().map(|card| interrupts(card, need)));
-    checks.extend([flows(host, need), clock(host)]);
+    checks.extend(host.cards.iter().map(|card| interrupts(card, workload)));
+    checks.extend([flows(host, workload), clock(host)]);
     checks
 }
 
-fn cores(host: &Host, need: &Need) -> Check {
+fn cores(host: &Host, workload: &Workload) -> Check {
     let quota = host.quota_cores.map_or(String::new(), |quota| {
         format!(", and a quota of {quota:.1} of processor time")
     });
-    let back_s = need.connections.div_ceil(need.accepts_per_s.max(1));
+    let back_s = workload.connections.div_ceil(workload.accepts_per_s.max(1));
     Check::new(
         "cores",
-        Some(format!("{}{quota}", need.cores)),
+        Some(format!("{}{quota}", workload.cores)),
         "as many as messages ask for, and no quota below them",
     )
     .because(format!(
         "{} A core sends some 150,000 messages a second, each to one connection: one a minute to all of them keeps {:.1} cores busy. All of them come back within {} s \
          (limits.accepts_per_s). A quota stops all shards at once until its period is over",
-        shards(need),
-        formula::cores_for_one_a_minute(need.connections),
+        shards(workload),
+        formula::cores_for_one_a_minute(workload.connections),
         count(back_s),
     ))
     .unless(
-        host.quota_cores.is_none_or(|quota| quota >= need.cores as f64),
+        host.quota_cores.is_none_or(|quota| quota >= workload.cores as f64),
         State::Advice,
         ["remove the quota (CPUQuota= of the unit, --cpus of the container) and bind to fewer cores instead (AllowedCPUs=, --cpuset-cpus)".to_string()],
     )
 }
 
-fn tasks(group: &Tasks, need: &Need) -> Check {
-    let wanted = group.held + need.threads;
+fn tasks(group: &Tasks, workload: &Workload) -> Check {
+    let wanted = group.held + workload.threads;
     Check::new(
         format!("task limit of {}", group.path),
         Some(count(group.limit)),
@@ -57,7 +57,7 @@ fn tasks(group: &Tasks, need: &Need) -> Check {
         "{} tasks there now + {} threads of the server: its shards, and those that control it and verify credentials. Past the limit \
          none begins, and the server does not start",
         count(group.held),
-        count(need.threads),
+        count(workload.threads),
     ))
     .unless(
         group.limit >= wanted,
@@ -69,17 +69,20 @@ fn tasks(group: &Tasks, need: &Need) -> Check {
     )
 }
 
-fn shards(need: &Need) -> String {
-    match need.shards.cmp(&need.cores) {
+fn shards(workload: &Workload) -> String {
+    match workload.shards.cmp(&workload.cores) {
         std::cmp::Ordering::Less => {
-            format!("Only {} shards run on {} cores.", need.shards, need.cores)
+            format!(
+                "Only {} shards run on {} cores.",
+                workload.shards, workload.cores
+            )
         }
-        _ => format!("{} shards run on them.", need.shards),
+        _ => format!("{} shards run on them.", workload.shards),
     }
 }
 
-fn interrupts(card: &Card, need: &Need) -> Check {
-    let cores = need.cores as usize;
+fn interrupts(card: &Card, workload: &Workload) -> Check {
+    let cores = workload.cores as usize;
     let hit = match card.interrupts.len() {
         0 => card.queues,
         known => known.min(card.queues.max(1)),
@@ -126,9 +129,9 @@ fn interrupts(card: &Card, need: &Need) -> Check {
     .unless(spread >= cores, State::Advice, fixes)
 }
 
-fn flows(host: &Host, need: &Need) -> Check {
+fn flows(host: &Host, workload: &Workload) -> Check {
     const NAME: &str = "net.core.rps_sock_flow_entries";
-    let wanted = formula::flows(need.connections);
+    let wanted = formula::flows(workload.connections);
     Check::new(
         NAME,
         host.number(NAME).map(count),

@@ -4,7 +4,7 @@ use super::check::{Check, State, set_line, sysctl};
 use crate::doctor::account::{Account, SETTING};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
-use crate::doctor::need::Need;
+use crate::doctor::workload::Workload;
 use crate::settings::numbers::{bytes, count};
 
 /// The most that tables may be swapped out eagerly.
@@ -14,22 +14,22 @@ const SWAPPINESS: u64 = 1;
 /// `vm.overcommit_memory` that promises no more than there is.
 const OVERCOMMIT_NEVER: u64 = 2;
 
-pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
-    let mut checks = vec![memory(host, need)];
-    checks.extend(groups(host, need));
+pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
+    let mut checks = vec![memory(host, workload)];
+    checks.extend(groups(host, workload));
     checks.extend([
-        held(host, need),
-        overcommit(host, need),
-        mappings(host, need),
+        held(host, workload),
+        overcommit(host, workload),
+        mappings(host, workload),
         swappiness(host),
-        min_free(host, need),
+        min_free(host, workload),
     ]);
     checks
 }
 
-fn memory(host: &Host, need: &Need) -> Check {
-    let wanted = need.memory_bytes(host);
-    let busy = formula::busy_sockets(need.connections, need.cores);
+fn memory(host: &Host, workload: &Workload) -> Check {
+    let wanted = workload.memory_bytes(host);
+    let busy = formula::busy_sockets(workload.connections, workload.cores);
     let spare = busy * formula::PAGE_BYTES;
     let available = host.memory.map(|memory| memory.available);
     let by_hand = format!(
@@ -48,11 +48,11 @@ fn memory(host: &Host, need: &Need) -> Check {
     .because(format!(
         "{} connections x ({} B of the process + {} B of the kernel) + {} of an empty server + {} of full logs. While messages go out, \
          {} sockets that hold a page each add {}",
-        count(need.connections),
-        need.process_bytes(),
-        need.connection_bytes(host) - need.process_bytes(),
-        bytes(formula::server_bytes(need.shards)),
-        bytes(need.log_bytes),
+        count(workload.connections),
+        workload.process_bytes(),
+        workload.connection_bytes(host) - workload.process_bytes(),
+        bytes(formula::server_bytes(workload.shards)),
+        bytes(workload.log_bytes),
         count(busy),
         bytes(spare),
     ))
@@ -60,11 +60,11 @@ fn memory(host: &Host, need: &Need) -> Check {
     .unless(available >= Some(wanted + spare), State::Advice, [more])
 }
 
-fn groups(host: &Host, need: &Need) -> Vec<Check> {
+fn groups(host: &Host, workload: &Workload) -> Vec<Check> {
     let one = |group: &crate::config::groups::Group| {
         let kernel = formula::charged_bytes(group.counts_sockets);
-        let each = need.process_bytes() + kernel;
-        let wanted = group.held + need.fixed_bytes() + need.connections * each;
+        let each = workload.process_bytes() + kernel;
+        let wanted = group.held + workload.fixed_bytes() + workload.connections * each;
         let counted = if group.counts_sockets {
             "accepted sockets count"
         } else {
@@ -78,8 +78,8 @@ fn groups(host: &Host, need: &Need) -> Vec<Check> {
         .because(format!(
             "{} held now + {} of an empty server and full logs + {} connections x {each} B; {counted}. Past memory.max the kernel kills the server, past memory.high it hardly gets on",
             bytes(group.held),
-            bytes(need.fixed_bytes()),
-            count(need.connections),
+            bytes(workload.fixed_bytes()),
+            count(workload.connections),
         ))
         .unless(
             group.limit >= wanted,
@@ -94,21 +94,21 @@ fn groups(host: &Host, need: &Need) -> Vec<Check> {
 }
 
 /// The memory that clients make the server hold, beside everything else that has a limit.
-fn held(host: &Host, need: &Need) -> Check {
+fn held(host: &Host, workload: &Workload) -> Check {
     const MIB: u64 = 1 << 20;
-    let account = Account::new(host, need);
-    let is = Some(bytes(need.memory_bytes_max));
+    let account = Account::new(host, workload);
+    let is = Some(bytes(workload.memory_bytes_max));
     let Some(room) = account.room else {
         return Check::new(SETTING, is, "by the memory, which is unknown").only(State::Unknown);
     };
-    let others = account.bytes() - need.memory_bytes_max;
+    let others = account.bytes() - workload.memory_bytes_max;
     let left = room.saturating_sub(others);
-    let fix = if left >= need.memory_bytes_least.next_multiple_of(MIB) {
+    let fix = if left >= workload.memory_bytes_least.next_multiple_of(MIB) {
         set_line(format!("{SETTING} = \"{} MiB\"", left / MIB))
     } else {
         let over = account.bytes().saturating_sub(room);
-        let fewer = over.div_ceil(need.connection_bytes(host));
-        let fewer = match need.connections.saturating_sub(fewer) {
+        let fewer = over.div_ceil(workload.connection_bytes(host));
+        let fewer = match workload.connections.saturating_sub(fewer) {
             0 => String::new(),
             holds => format!("limits.connections_max = {holds} in the server's settings, "),
         };
@@ -131,10 +131,10 @@ fn held(host: &Host, need: &Need) -> Check {
         .unless(!account.is_over(), State::Advice, [fix])
 }
 
-fn overcommit(host: &Host, need: &Need) -> Check {
+fn overcommit(host: &Host, workload: &Workload) -> Check {
     const NAME: &str = "vm.overcommit_memory";
     let mode = host.number(NAME);
-    let process = need.fixed_bytes() + need.connections * need.process_bytes();
+    let process = workload.fixed_bytes() + workload.connections * workload.process_bytes();
     let room = host.memory.map_or(u64::MAX, |memory| {
         memory.commit_limit.saturating_sub(memory.committed)
     });
@@ -150,9 +150,9 @@ fn overcommit(host: &Host, need: &Need) -> Check {
         )
 }
 
-fn mappings(host: &Host, need: &Need) -> Check {
-    let heap = need.fixed_bytes() + need.connections * need.process_bytes();
-    let wanted = formula::mappings(heap, need.shards);
+fn mappings(host: &Host, workload: &Workload) -> Check {
+    let heap = workload.fixed_bytes() + workload.connections * workload.process_bytes();
+    let wanted = formula::mappings(heap, workload.shards);
     Check::at_least(host, "vm.max_map_count", wanted, State::Change).because(
         "two mappings for each 64 MiB of heap, eight for each shard, 256 for the program; past it the process gets no memory",
     )
@@ -181,10 +181,10 @@ fn swappiness(host: &Host) -> Check {
         )
 }
 
-fn min_free(host: &Host, need: &Need) -> Check {
+fn min_free(host: &Host, workload: &Workload) -> Check {
     const NAME: &str = "vm.min_free_kbytes";
     let total = host.memory.map_or(u64::MAX, |memory| memory.total);
-    Check::at_least(host, NAME, formula::min_free_kib(total, need.cores), State::Advice).because(
+    Check::at_least(host, NAME, formula::min_free_kib(total, workload.cores), State::Advice).because(
         "16 MiB for each core, at least 64 MiB, at most a 64th of the memory: packets that arrive cannot wait for memory to be freed, and are dropped",
     )
 }

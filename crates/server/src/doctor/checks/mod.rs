@@ -13,17 +13,17 @@ mod queues;
 mod tracking;
 
 use super::host::Host;
-use super::need::Need;
+use super::workload::Workload;
 pub use check::{Check, State};
 
 /// All checks: demands first, then advice, then the rest, each in the order of the documentation.
-pub fn all(host: &Host, need: &Need) -> Vec<Check> {
-    let mut checks = memory::checks(host, need);
-    checks.extend(descriptors::checks(host, need));
-    checks.extend(buffers::checks(host, need));
-    checks.extend(queues::checks(host, need));
-    checks.extend(tracking::checks(host, need));
-    checks.extend(machine::checks(host, need));
+pub fn all(host: &Host, workload: &Workload) -> Vec<Check> {
+    let mut checks = memory::checks(host, workload);
+    checks.extend(descriptors::checks(host, workload));
+    checks.extend(buffers::checks(host, workload));
+    checks.extend(queues::checks(host, workload));
+    checks.extend(tracking::checks(host, workload));
+    checks.extend(machine::checks(host, workload));
     checks.sort_by_key(|check| check.state);
     checks
 }

@@ -3,50 +3,54 @@
 use super::check::{Check, State, set_line, sysctl};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
-use crate::doctor::need::Need;
+use crate::doctor::workload::Workload;
 use crate::settings::numbers::count;
 
-pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
+pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
     vec![
-        backlog(need),
-        somaxconn(host, need),
-        half_open(host, need),
+        backlog(workload),
+        somaxconn(host, workload),
+        half_open(host, workload),
         packets(host),
-        buckets(host, need),
-        orphans(host, need),
-        time_wait(host, need),
+        buckets(host, workload),
+        orphans(host, workload),
+        time_wait(host, workload),
         reuse(host),
         recycle(host),
-        ports(host, need),
+        ports(host, workload),
     ]
 }
 
-fn arrivals(need: &Need) -> u64 {
-    formula::queue(need.connections, need.shards, need.accepts_per_s)
+fn arrivals(workload: &Workload) -> u64 {
+    formula::queue(
+        workload.connections,
+        workload.shards,
+        workload.accepts_per_s,
+    )
 }
 
-fn backlog(need: &Need) -> Check {
+fn backlog(workload: &Workload) -> Check {
     const BACKLOG_MAX: u64 = 65_535;
-    let wanted = arrivals(need).min(BACKLOG_MAX);
+    let wanted = arrivals(workload).min(BACKLOG_MAX);
     Check::new(
         "backlog",
-        Some(count(need.backlog)),
+        Some(count(workload.backlog)),
         format!("at least {}", count(wanted)),
     )
     .because(format!(
         "connections that arrive at one of {} shards in half a second, at limits.accepts_per_s = {}, a power of two: whom the queue does not hold tries again after a second or more",
-        need.shards,
-        count(need.accepts_per_s)
+        workload.shards,
+        count(workload.accepts_per_s)
     ))
     .unless(
-        need.backlog >= wanted,
+        workload.backlog >= wanted,
         State::Advice,
         [set_line(format!("backlog = {wanted}"))],
     )
 }
 
-fn somaxconn(host: &Host, need: &Need) -> Check {
-    let wanted = need.backlog.max(arrivals(need));
+fn somaxconn(host: &Host, workload: &Workload) -> Check {
+    let wanted = workload.backlog.max(arrivals(workload));
     let seen = host.listen_overflows.map_or(String::new(), |overflows| {
         format!(
             "; {} connections have found a queue of this host full since it started",
@@ -58,11 +62,11 @@ fn somaxconn(host: &Host, need: &Need) -> Check {
     ))
 }
 
-fn half_open(host: &Host, need: &Need) -> Check {
+fn half_open(host: &Host, workload: &Workload) -> Check {
     const NAME: &str = "net.ipv4.tcp_max_syn_backlog";
     let cookies = host.number("net.ipv4.tcp_syncookies");
     // Without cookies the kernel keeps the last quarter for peers that it knows.
-    let wanted = (arrivals(need) * 4 / 3).next_power_of_two();
+    let wanted = (arrivals(workload) * 4 / 3).next_power_of_two();
     let is = host.number(NAME);
     let shown = is.map(|is| match cookies {
         Some(0) => format!("{}, without SYN cookies", count(is)),
@@ -100,7 +104,7 @@ fn packets(host: &Host) -> Check {
     ))
 }
 
-fn buckets(host: &Host, need: &Need) -> Check {
+fn buckets(host: &Host, workload: &Workload) -> Check {
     const NAME: &str = "net.ipv4.tcp_ehash_entries";
     // Negative in a network namespace that shares the first one's table.
     let told: Option<i64> = host.sysctl(NAME).and_then(|text| text.parse().ok());
@@ -116,12 +120,12 @@ fn buckets(host: &Host, need: &Need) -> Check {
             count(is)
         ),
     });
-    let least = formula::buckets_min(need.connections);
-    let wanted = formula::buckets_wanted(need.connections);
+    let least = formula::buckets_min(workload.connections);
+    let wanted = formula::buckets_wanted(workload.connections);
     Check::new(NAME, shown, format!("at least {}", count(least)))
         .because(format!(
             "the table of established connections: with more than eight in a bucket each packet walks a long chain, {} on average here. Set when the host starts; two in a bucket are {}",
-            is.map_or("?".to_string(), |is| format!("{:.1}", need.connections as f64 / is as f64)),
+            is.map_or("?".to_string(), |is| format!("{:.1}", workload.connections as f64 / is as f64)),
             count(wanted)
         ))
         .unless(
@@ -133,18 +137,18 @@ fn buckets(host: &Host, need: &Need) -> Check {
         )
 }
 
-fn orphans(host: &Host, need: &Need) -> Check {
-    let wanted = formula::orphans(need.connections);
+fn orphans(host: &Host, workload: &Workload) -> Check {
+    let wanted = formula::orphans(workload.connections);
     Check::at_least(host, "net.ipv4.tcp_max_orphans", wanted, State::Advice).because(
         "sockets that the server has closed and whose peers do not answer: an eighth of the connections; past it the kernel resets them",
     )
 }
 
-fn time_wait(host: &Host, need: &Need) -> Check {
-    let wanted = formula::time_waits(need.connections, need.accepts_per_s);
+fn time_wait(host: &Host, workload: &Workload) -> Check {
+    let wanted = formula::time_waits(workload.connections, workload.accepts_per_s);
     Check::at_least(host, "net.ipv4.tcp_max_tw_buckets", wanted, State::Advice).because(format!(
         "connections that the server closed first, for 60 s each, as many a second as come ({}), at most all of them; past it they are forgotten at once, and logged",
-        count(need.accepts_per_s)
+        count(workload.accepts_per_s)
     ))
 }
 
@@ -169,15 +173,15 @@ fn recycle(host: &Host) -> Check {
     }
 }
 
-fn ports(host: &Host, need: &Need) -> Check {
+fn ports(host: &Host, workload: &Workload) -> Check {
     const NAME: &str = "net.ipv4.ip_local_port_range";
     let range = host.numbers::<2>(NAME);
-    let each = range.map_or(0, |range| formula::tuples(range) * need.addresses);
+    let each = range.map_or(0, |range| formula::tuples(range) * workload.addresses);
     let addresses = match each {
         0 => "?".to_string(),
-        each => count(need.connections.div_ceil(each)),
+        each => count(workload.connections.div_ceil(each)),
     };
-    let whom = if need.proxies {
+    let whom = if workload.proxies {
         "The proxies in http.trusted_proxies are concerned"
     } else {
         "A server that clients reach directly has no such limit: each client brings its own address and port"
@@ -192,7 +196,7 @@ fn ports(host: &Host, need: &Need) -> Check {
          {} connections through proxies or from load tools need {addresses} local addresses or as many more listening ones. {whom}. \
          Not below 1024, where services listen",
         count(each),
-        count(need.connections),
+        count(workload.connections),
     ))
     .only(State::Note)
 }

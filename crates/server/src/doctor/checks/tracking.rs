@@ -3,21 +3,21 @@
 use super::check::{Check, State, sysctl};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
-use crate::doctor::need::Need;
+use crate::doctor::workload::Workload;
 use crate::settings::numbers::{bytes, count};
 
 const COUNT: &str = "net.netfilter.nf_conntrack_count";
 const MAX: &str = "net.netfilter.nf_conntrack_max";
 const BUCKETS: &str = "net.netfilter.nf_conntrack_buckets";
 
-pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
+pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
     let Some(entries) = host.number(COUNT) else {
         return vec![
             Check::new(MAX, Some("not loaded".to_string()), "not loaded, or enough")
                 .because("connections are not tracked: nothing to pay, nothing to fill"),
         ];
     };
-    let wanted = formula::tracked(need.connections);
+    let wanted = formula::tracked(workload.connections);
     let why = format!(
         "an entry of {} B for each connection and a quarter more for those that ended: {}; past it new connections are dropped. \
          Or do not track the server's port: nft add rule ip raw prerouting tcp dport PORT notrack, and the same for output",
@@ -51,7 +51,7 @@ pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
     let buckets = Check::at_least(
         host,
         BUCKETS,
-        formula::tracked_buckets(need.connections),
+        formula::tracked_buckets(workload.connections),
         State::Advice,
     )
     .because("four entries in a bucket; with more each packet walks a long chain");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::tables::plain;
 use super::{Limit, Order, Port, SortBy};
-use crate::client::server::escape;
+use crate::http_client::server::escape;
 
 /// Entries of one page; the tool asks for as many as it needs.
 const PAGE: usize = 1_000;

@@ -6,8 +6,8 @@ use serde_json::Value;
 use super::super::refusals::reason;
 use super::super::tables::plain;
 use super::{DEFAULT_URL, TOKEN_VARIABLE};
-use crate::client::http::Connection;
-use crate::client::server::Server;
+use crate::http_client::http::Connection;
+use crate::http_client::server::Server;
 
 /// Longest answer, in bytes: a page of a thousand entries, or messages.
 const ANSWER_BYTES_MAX: usize = 256 << 20;

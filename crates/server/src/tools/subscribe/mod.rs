@@ -21,7 +21,7 @@ use crore_net::memory::random_u64;
 
 use super::flags::Connect;
 use super::values;
-use crate::client::server::is_filter;
+use crate::http_client::server::is_filter;
 use format::Format;
 use session::{Session, Stop};
 

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use super::session::{MAX_ENVELOPE_BYTES, Session, Stop, refusal};
-use crate::client::http::Head;
+use crate::http_client::http::Head;
 
 /// Receives until something ends it.
 pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {

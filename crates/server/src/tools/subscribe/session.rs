@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::envelope::Envelope;
 use super::format::Format;
-use crate::client::http::{Connection, Head};
-use crate::client::server::Server;
-use crate::client::servers::Servers;
+use crate::http_client::http::{Connection, Head};
+use crate::http_client::server::Server;
+use crate::http_client::servers::Servers;
 use crate::tools::refusals;
 
 /// Longest message with its envelope, in bytes: base64 of the largest that a server may be set to take.

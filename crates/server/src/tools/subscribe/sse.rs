@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use crore_wire::sse::{OWN_EVENTS, Parser};
 
 use super::session::{MAX_ENVELOPE_BYTES, Session, Stop, refusal};
-use crate::client::http::Head;
+use crate::http_client::http::Head;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;

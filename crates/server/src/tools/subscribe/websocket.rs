@@ -11,8 +11,8 @@ use crore_wire::websocket::handshake::{accept_key, client_key};
 use crore_wire::websocket::receive::{Config, Event, Role, next};
 
 use super::session::{MAX_ENVELOPE_BYTES, Session, Stop, refusal};
-use crate::client::http::ANSWER_TIMEOUT;
-use crate::client::stream::Stream;
+use crate::http_client::http::ANSWER_TIMEOUT;
+use crate::http_client::stream::Stream;
 use crate::tools::refusals::reason;
 
 /// Bytes that are read at once.

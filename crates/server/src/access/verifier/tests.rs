@@ -13,7 +13,7 @@ fn question(token: &[u8], asker: u64) -> Question {
 }
 
 /// The books, and their inbox.
-fn books() -> (DeskState, Receiver<Note>) {
+fn books() -> (VerifierState, Receiver<Note>) {
     let access = toml::from_str(SETTINGS).expect("settings");
     let Ok(checks) = Checks::new(&access) else {
         panic!("settings that can be read");
@@ -21,7 +21,7 @@ fn books() -> (DeskState, Receiver<Note>) {
     let (notes, inbox) = mpsc::channel();
     let open = Arc::new(AtomicUsize::new(0));
     (
-        DeskState::new(Arc::new(checks), Arc::default(), Vec::new(), notes, open),
+        VerifierState::new(Arc::new(checks), Arc::default(), Vec::new(), notes, open),
         inbox,
     )
 }

@@ -51,7 +51,7 @@ impl Protocol {
 
 /// The demand.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Need {
+pub struct Workload {
     /// Connections to hold at once.
     pub connections: u64,
     /// The protocol that they speak.
@@ -90,9 +90,9 @@ pub struct Need {
     pub send_buffer_bytes: u64,
 }
 
-impl Need {
+impl Workload {
     /// The need of `connections` with these settings.
-    pub fn new(connections: u64, protocol: Protocol, cores: usize, file: &File) -> Need {
+    pub fn new(connections: u64, protocol: Protocol, cores: usize, file: &File) -> Workload {
         let limits = &file.limits;
         let partitions = match file.partitions {
             0 => crore_nats::PARTITIONS,
@@ -106,7 +106,7 @@ impl Need {
             memory_bytes: 0,
         };
         let threads = file.shards + verifiers(cores, file);
-        Need {
+        Workload {
             connections,
             protocol,
             shards: file.shards as u64,

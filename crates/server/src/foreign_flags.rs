@@ -6,7 +6,7 @@ use std::io::Write as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 
-use crate::client::server::without_password;
+use crate::http_client::server::without_password;
 
 /// The commands of the table below.
 const CLIENTS: &[&str] = &["pub", "sub", "history"];

@@ -59,16 +59,16 @@ enum Note {
 }
 
 /// How a shard is answered.
-pub type Answer = Box<dyn Fn(ConnId, Verdict) + Send>;
+pub type VerdictSender = Box<dyn Fn(ConnId, Verdict) + Send>;
 
-/// A shard's end of the desk: it asks with this.
-pub struct Asker {
+/// A shard's end of the verifier: it asks with this.
+pub struct QuestionSender {
     shard: ShardId,
     notes: Notes<Note>,
     open: Arc<AtomicUsize>,
 }
 
-impl Asker {
+impl QuestionSender {
     /// Asks; false when too many questions are open.
     pub fn ask(&self, conn: ConnId, question: Question) -> bool {
         if self.open.fetch_add(1, Relaxed) >= OPEN_MAX {
@@ -80,12 +80,12 @@ impl Asker {
     }
 }
 
-/// The desk, for the thread that started it.
-pub struct Desk {
+/// The verifier, for the thread that started it.
+pub struct Verifier {
     notes: Notes<Note>,
 }
 
-impl Desk {
+impl Verifier {
     /// Starts the thread of the books, with an end for each shard that is answered; those that do the work come when there is some.
     ///
     /// # Errors
@@ -93,11 +93,11 @@ impl Desk {
     pub fn start(
         checks: Arc<Checks>,
         revoked: Arc<Revoked>,
-        shards: Vec<Answer>,
-    ) -> anyhow::Result<(Desk, Vec<Asker>)> {
+        shards: Vec<VerdictSender>,
+    ) -> anyhow::Result<(Verifier, Vec<QuestionSender>)> {
         let (notes, inbox) = mpsc::channel();
         let open = Arc::new(AtomicUsize::new(0));
-        let asker = |shard| Asker {
+        let asker = |shard| QuestionSender {
             shard,
             notes: notes.clone(),
             open: Arc::clone(&open),
@@ -105,9 +105,9 @@ impl Desk {
         let askers = (0..shards.len() as ShardId).map(asker).collect();
         fetch_keys(&checks, &Keys::default(), &notes)
             .context("cannot start the thread that fetches keys")?;
-        let books = DeskState::new(checks, revoked, shards, notes.clone(), open);
+        let books = VerifierState::new(checks, revoked, shards, notes.clone(), open);
         spawn("access", move || books.keep(&inbox)).context("cannot start the access thread")?;
-        Ok((Desk { notes }, askers))
+        Ok((Verifier { notes }, askers))
     }
 
     /// Refuses these from now on; earlier answers are forgotten.
@@ -200,12 +200,12 @@ type FlightKey = (Digest, u64);
 /// The connection that waits for an answer, and the round of its shard in which it asked.
 type Waiter = (ShardId, ConnId, u32);
 
-struct DeskState {
+struct VerifierState {
     checks: Arc<Checks>,
     revoked: Arc<Revoked>,
     /// How often the checks were replaced.
     round: u64,
-    shards: Vec<Answer>,
+    shards: Vec<VerdictSender>,
     notes: Notes<Note>,
     open: Arc<AtomicUsize>,
     /// By queue.
@@ -219,15 +219,15 @@ struct DeskState {
     told: Vec<(Reason, Instant, u64)>,
 }
 
-impl DeskState {
+impl VerifierState {
     fn new(
         checks: Arc<Checks>,
         revoked: Arc<Revoked>,
-        shards: Vec<Answer>,
+        shards: Vec<VerdictSender>,
         notes: Notes<Note>,
         open: Arc<AtomicUsize>,
-    ) -> DeskState {
-        DeskState {
+    ) -> VerifierState {
+        VerifierState {
             checks,
             revoked,
             round: 0,

@@ -66,16 +66,16 @@ pub struct Snapshot {
 }
 
 /// All shards' counters.
-pub struct Board {
+pub struct Counters {
     blocks: Box<[Mutex<Snapshot>]>,
     admission: Admission,
 }
 
-impl Board {
+impl Counters {
     /// For so many shards with these counts.
-    pub fn new(shards: usize, admission: Admission) -> Arc<Board> {
+    pub fn new(shards: usize, admission: Admission) -> Arc<Counters> {
         let blocks = (0..shards).map(|_| Mutex::default()).collect();
-        Arc::new(Board { blocks, admission })
+        Arc::new(Counters { blocks, admission })
     }
 
     /// The numbers that all shards wrote last. The first one has the large messages of all.
@@ -93,9 +93,9 @@ impl Board {
     }
 }
 
-/// A shard's end of the board.
+/// A shard's end of the counters.
 pub struct Meter {
-    board: Arc<Board>,
+    counters: Arc<Counters>,
     shard: ShardId,
     /// The loop's counts.
     pub turns: Turns,
@@ -112,9 +112,9 @@ pub struct Meter {
 
 impl Meter {
     /// The one of this shard.
-    pub fn new(board: Arc<Board>, shard: ShardId) -> Self {
+    pub fn new(counters: Arc<Counters>, shard: ShardId) -> Self {
         Meter {
-            board,
+            counters,
             shard,
             turns: Turns::default(),
             latency: Latency::default(),
@@ -179,7 +179,7 @@ impl Meter {
 
     /// Copies the numbers for readers; returns false where a reader is at them just now.
     fn publish(&self, shard: &Shard, tls: Option<&Streams>) -> bool {
-        let Ok(mut block) = self.board.blocks[self.shard as usize].try_lock() else {
+        let Ok(mut block) = self.counters.blocks[self.shard as usize].try_lock() else {
             return false;
         };
         block.stats = shard.stats();
@@ -199,18 +199,18 @@ mod tests {
 
     use super::*;
 
-    fn board() -> Arc<Board> {
-        Board::new(1, Admission::new(&Settings::default(), 7))
+    fn counters() -> Arc<Counters> {
+        Counters::new(1, Admission::new(&Settings::default(), 7))
     }
 
     #[test]
     fn large_messages_are_read_as_they_are_though_no_shard_writes() {
-        let board = board();
-        board.admission.account.hold_message(1 << 20);
+        let counters = counters();
+        counters.admission.account.hold_message(1 << 20);
         let messages = |all: Vec<Snapshot>| all[0].accounts.parts[Part::Messages as usize];
-        assert_eq!(messages(board.read_all()), 1 << 20);
-        board.admission.account.let_message_go(1 << 20);
-        assert_eq!(messages(board.read_all()), 0);
+        assert_eq!(messages(counters.read_all()), 1 << 20);
+        counters.admission.account.let_message_go(1 << 20);
+        assert_eq!(messages(counters.read_all()), 0);
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
         let meter = Meter {
             due_ms: 1_000,
             charged_bytes: 10 << 20,
-            ..Meter::new(board(), 0)
+            ..Meter::new(counters(), 0)
         };
         assert!(meter.is_due(1_000, 10 << 20));
         for (mib, is_due) in [(10, false), (13, false), (14, true), (7, false), (6, true)] {

@@ -3,7 +3,7 @@
 //! Blocking sockets, one connection at a time.
 
 pub mod http;
-pub mod occupant;
+pub mod port_in_use;
 pub mod server;
 pub mod servers;
 pub mod stream;
