@@ -1,5 +1,5 @@
-//! Starts the shards, logs the addresses and the rules of keeping, and hands the thread over to the control plane until a signal asks for
-//! the stop.
+//! The start of a server: opens ports, state and engine, starts the shards' threads, logs addresses and retention, and then runs the control
+//! plane on the calling thread until the server stops.
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::{Arc, Barrier, mpsc};
@@ -32,10 +32,10 @@ use crate::settings::units::format_seconds;
 use crate::shard_loop::{Appender, Engine, Letter, Reported, ShardLoop, Start, start_disk};
 use crate::tls;
 
-/// The stack of a shard's thread; pages of it that are never touched cost nothing.
+/// The stack of a shard's thread. Pages that are never touched cost nothing.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Serves until told to stop.
+/// Serves until the control plane stops.
 pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow::Result<()> {
     let file = &effective.file;
     let (listen, held) = with_ports(&file.listen)?;
@@ -51,11 +51,11 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
         settings.access.revoked = Arc::clone(&revoked);
         new_world(file, settings, placement, &numbers)
     };
-    let boxes = (0..shards).map(|_| mailbox().context("cannot make a shard's mailbox"));
-    let (senders, inboxes): (Vec<_>, Vec<_>) = boxes.collect::<anyhow::Result<_>>()?;
+    let mailboxes = (0..shards).map(|_| mailbox().context("cannot make a shard's mailbox"));
+    let (senders, inboxes): (Vec<_>, Vec<_>) = mailboxes.collect::<anyhow::Result<_>>()?;
     let starting = control::Starting::begin(admin_listener.as_ref(), &file.admin)?;
     let mut begun = begin_log(file, new_world, &senders)?;
-    // The shards' threads part their descriptor tables: this one has ended by then.
+    // Each shard's thread gets a descriptor table of its own, so this thread must end before.
     drop(starting);
     let world = begun.world;
     let (reports, reported) =
@@ -67,7 +67,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     };
     let revoked = revoked.map_err(anyhow::Error::msg)?;
     let (verifier, question_senders) =
-        access::start(file.access.as_ref(), revoked, answers(&senders))?;
+        access::start(file.access.as_ref(), revoked, verdict_senders(&senders))?;
     let entry = Entry {
         listen: listen.clone(),
         backlog: file.backlog,
@@ -99,9 +99,9 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     drop(ready);
     started.iter().collect::<anyhow::Result<()>>()?;
     drop(held);
-    let_go(begun.ticket, &entry.go)?;
-    say_room(shards as u64, &world.settings.limits);
-    say_first(&listen, admin_listener.as_ref(), &effective)?;
+    let_shards_serve(begun.ticket, &entry.go)?;
+    warn_of_little_room(shards as u64, &world.settings.limits);
+    log_start(&listen, admin_listener.as_ref(), &effective)?;
     control::run(control::Start {
         listener: admin_listener,
         admin: file.admin.clone(),
@@ -123,11 +123,11 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     })
 }
 
-/// Whether a server could start on this host with these settings, as far as that can be seen without changing anything: their files, directories and
-/// addresses. A server may run with them meanwhile.
+/// Checks whether a server with these settings could start on this host: their files, directories and addresses. Changes nothing, and
+/// works while a server with the same settings runs.
 ///
 /// # Errors
-/// All that it could not begin with, a line each.
+/// All faults, one on each line.
 pub fn check(file: &File) -> anyhow::Result<()> {
     let mut faults = Vec::new();
     faults.extend(tls::open(file).err());
@@ -138,7 +138,7 @@ pub fn check(file: &File) -> anyhow::Result<()> {
     let admin = file.admin.listen.iter().map(|addr| ("admin.listen", addr));
     let data = file.listen.iter().map(|addr| ("listen", addr));
     for (key, addr) in data.chain(admin) {
-        // A port that is not the address's own, which a server may have.
+        // Not the port of the address, since a running server may have it.
         let mut any_port = *addr;
         any_port.set_port(0);
         if let Err(error) = UdpSocket::bind(any_port) {
@@ -155,7 +155,7 @@ pub fn check(file: &File) -> anyhow::Result<()> {
     bail!("{}", lines.join("\n"))
 }
 
-/// The state that the shards share, in a server that keeps its topics like this.
+/// Makes the state that all shards share.
 fn new_world(
     file: &File,
     settings: Settings,
@@ -174,7 +174,7 @@ fn new_world(
         homes: placement.homes(),
         partitions: placement.partitions(),
         epoch: numbers.epoch,
-        // Another one for each start.
+        // A new one at each start.
         writer: (file.state.is_durable() || file.cluster.is_on()).then(|| memory::random_u64() | 1),
         offsets: match file.cluster.is_on() {
             true => Offsets::ByLog,
@@ -184,8 +184,8 @@ fn new_world(
     })
 }
 
-/// Uses up the files of the start, and then lets the shards serve.
-fn let_go(ticket: Option<state::Ticket>, go: &Barrier) -> anyhow::Result<()> {
+/// Consumes the state files of the former process, and then lets the shards serve.
+fn let_shards_serve(ticket: Option<state::Ticket>, go: &Barrier) -> anyhow::Result<()> {
     if let Some(ticket) = ticket {
         ticket.used_up()?;
     }
@@ -193,15 +193,15 @@ fn let_go(ticket: Option<state::Ticket>, go: &Barrier) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The ways on which verdicts about credentials come to the shards.
-fn answers(shards: &[Sender<Letter>]) -> Vec<VerdictSender> {
-    let answer = |shard: Sender<Letter>| -> VerdictSender {
+/// What sends verdicts about credentials to each shard.
+fn verdict_senders(shards: &[Sender<Letter>]) -> Vec<VerdictSender> {
+    let sender = |shard: Sender<Letter>| -> VerdictSender {
         Box::new(move |conn, verdict| shard.post(Letter::Verdict(conn, verdict)))
     };
-    shards.iter().cloned().map(answer).collect()
+    shards.iter().cloned().map(sender).collect()
 }
 
-/// How other nodes of a cluster reach this one: host and port, and the admin port.
+/// The name of this node (host and data port), and the URL of its admin port, for the other nodes of a cluster.
 fn this_node(listen: &[SocketAddr], admin: Option<&TcpListener>) -> Node {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let port = listen.first().map_or(0, SocketAddr::port);
@@ -215,7 +215,7 @@ fn this_node(listen: &[SocketAddr], admin: Option<&TcpListener>) -> Node {
     }
 }
 
-/// Goes on with the log of the cluster, or with the state that the last server left in the directory, if there is one.
+/// Joins the cluster, or restores the state in the state directory, and starts the engine.
 fn begin_log(
     file: &File,
     new_world: impl Fn(state::Numbers) -> Arc<World>,
@@ -244,7 +244,7 @@ fn begin_log(
     })
 }
 
-/// Starts a shard's thread, which says through `ready` whether it has begun.
+/// Starts a shard's thread, which reports through `ready` whether its sockets are open.
 fn spawn(
     start: Start,
     entry: Entry,
@@ -254,7 +254,7 @@ fn spawn(
     let thread = std::thread::Builder::new()
         .name(format!("shard-{}", start.id))
         .stack_size(STACK_BYTES);
-    let turn = move || match begin(start, &entry, core) {
+    let run = move || match begin(start, &entry, core) {
         Ok(shard) => {
             let _ = ready.send(Ok(()));
             drop(ready);
@@ -265,13 +265,12 @@ fn spawn(
             let _ = ready.send(Err(error));
         }
     };
-    thread.spawn(turn).map(drop)
+    thread.spawn(run).map(drop)
 }
 
-/// The way into the shards, the same for all.
+/// What every shard's thread needs to open its sockets and to begin, the same for all.
 #[derive(Clone)]
 struct Entry {
-    /// Where to listen.
     listen: Vec<SocketAddr>,
     /// The length of the accept queue.
     backlog: u32,
@@ -279,7 +278,7 @@ struct Entry {
     group: Arc<Group>,
     /// The eventfds of all inboxes.
     wakes: Vec<Fd>,
-    /// No shard serves before the files of the start are used up.
+    /// No shard serves before the state files of the former process are consumed.
     go: Arc<Barrier>,
 }
 
@@ -304,44 +303,47 @@ fn begin(start: Start, entry: &Entry, core: Option<usize>) -> anyhow::Result<Sha
     Ok(ShardLoop::new(start, sockets))
 }
 
-/// All shards of a listener share one port: a port that the kernel chooses is chosen here, and held until the shards listen on it.
-/// Nobody else may have a port: their sockets would share it with another server's (`SO_REUSEPORT`) just as silently, and each would
-/// get a part of the clients.
+/// The addresses with their final ports. All shards listen on the same port, so a port that the kernel chooses (0) is chosen here, and held until
+/// the shards listen.
+///
+/// # Errors
+/// An address cannot be bound, or its port is in use. The shards bind with `SO_REUSEPORT` and would silently share the port with another server, and each
+/// server would get a part of the clients.
 fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<(Vec<SocketAddr>, Vec<HeldPort>)> {
     let (mut addresses, mut held) = (Vec::new(), Vec::new());
     for addr in listen {
-        let alone = match addr.port() {
+        let bound = match addr.port() {
             0 => HeldPort::choose(*addr).map(|port| {
                 let chosen = port.addr();
                 held.push(port);
                 chosen
             }),
-            // This socket shares its port with no other, and is closed before the shards open theirs.
+            // Without `SO_REUSEPORT`, so that it fails if the port is in use. It is closed at once.
             _ => TcpListener::bind(addr).and_then(|listener| listener.local_addr()),
         };
-        let alone = alone.map_err(|error| {
+        let bound = bound.map_err(|error| {
             let remedy = port_in_use::remedy(*addr, &error, "--listen");
             anyhow!("cannot listen on {addr}: {remedy}")
         });
-        addresses.push(alone?);
+        addresses.push(bound?);
     }
     Ok((addresses, held))
 }
 
-/// Tells where the server is, which messages it keeps, and the first steps.
-fn say_first(
+/// Logs the addresses, the retention, the source of the settings, and the first steps.
+fn log_start(
     listen: &[SocketAddr],
     admin: Option<&TcpListener>,
     effective: &Effective,
 ) -> anyhow::Result<()> {
-    say_where(listen, &effective.file.tls);
+    log_addresses(listen, &effective.file.tls);
     if let Some(admin) = admin {
         tracing::info!(
             "admin port at http://{} (a console in a browser)",
             admin.local_addr()?
         );
     }
-    say_kept(&effective.file);
+    log_retention(&effective.file);
     match &effective.source {
         Some(path) => tracing::info!("settings of {}", path.display()),
         None => tracing::info!("built-in settings, since there is no ./{DEFAULT_FILE}"),
@@ -350,15 +352,15 @@ fn say_first(
     if !variables.is_empty() {
         tracing::info!("settings of the environment: {}", variables.join(", "));
     }
-    // Where clients need a token, or roots to trust, these words would not do.
+    // These commands would fail if clients need a token or a root to trust.
     if effective.file.access.is_none() && !effective.file.tls.required {
-        say_how(listen);
+        log_first_steps(listen);
     }
     Ok(())
 }
 
-/// Tells by which URLs the data ports are reached.
-fn say_where(listen: &[SocketAddr], tls: &Tls) {
+/// Logs the URLs of the data ports.
+fn log_addresses(listen: &[SocketAddr], tls: &Tls) {
     for addr in listen {
         let spoken = match (tls.is_on(), tls.required) {
             (false, _) => format!("http://{addr}"),
@@ -369,8 +371,8 @@ fn say_where(listen: &[SocketAddr], tls: &Tls) {
     }
 }
 
-/// Tells which messages are kept, and where.
-fn say_kept(file: &File) {
+/// Logs which messages are kept, and where.
+fn log_retention(file: &File) {
     let for_all = |rule: &&Rule| rule.filter == ALL_TOPICS;
     let rule = file.rules.iter().find(for_all).cloned();
     let others = match file.rules.len() - usize::from(rule.is_some()) {
@@ -386,7 +388,7 @@ fn say_kept(file: &File) {
         }
         Keep::Log => {
             let mut most = vec![size(rule.log_bytes)];
-            // By default bytes and age decide.
+            // The default number of messages is so high that only bytes and age matter.
             if rule.log_messages < Rule::default().log_messages {
                 let messages = count(rule.log_messages.into());
                 most.insert(0, format!("{messages} messages"));
@@ -422,8 +424,8 @@ fn say_kept(file: &File) {
     }
 }
 
-/// The first steps, for a user who runs the program without settings.
-fn say_how(listen: &[SocketAddr]) {
+/// Logs the first steps, for a user who runs the program without settings.
+fn log_first_steps(listen: &[SocketAddr]) {
     let named = match listen.first() {
         Some(address) if address.to_string() != DEFAULT_LISTEN => {
             format!(" --server http://{address}")
@@ -435,8 +437,8 @@ fn say_how(listen: &[SocketAddr]) {
     );
 }
 
-/// Warns where few connections have room, and says what to raise.
-fn say_room(shards: u64, limits: &Limits) {
+/// Warns if the limit of file descriptors leaves room for few connections.
+fn warn_of_little_room(shards: u64, limits: &Limits) {
     let by_descriptors = formula::room_by_descriptors(fd_table::limit(), shards);
     let by_shards = limits.connections_per_shard as u64 * shards;
     let by_settings = by_shards.min(limits.connections_max as u64);

@@ -1,7 +1,7 @@
 //! The command line of `crore`.
 //!
-//! Exit codes: 0 done, 1 failed (with the reason on stderr), 2 wrong usage (most of it from clap). `crore log` has its own: 1 is damage, 2 all
-//! that keeps it from looking.
+//! Exit codes: 0 done, 1 failed (with the reason on stderr), 2 wrong usage (most of it from clap). `crore log` has its own: 1 is damage, 2 any
+//! other failure.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use crate::tools::{
     AdminArgs, ClusterArgs, HistoryArgs, LogArgs, PubArgs, SubArgs, TokenArgs, admin, cluster, log,
 };
 
-/// The exit code for wrong usage, which is `clap`'s.
+/// The exit code for wrong usage, the same as clap's.
 pub const WRONG_USAGE: u8 = 2;
 
 /// A publish/subscribe push server over WebSocket, Server-Sent Events, long-poll and MQTT.
@@ -43,7 +43,7 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// The program with all its commands: the flags of each heading in the order of the alphabet, and examples for each.
+    /// The program with all commands. Flags are sorted within their headings, and every command has examples.
     pub fn program() -> clap::Command {
         fn sorted(command: clap::Command) -> clap::Command {
             let names: Vec<_> = (command
@@ -66,7 +66,7 @@ impl Cli {
                 let is_of_it = |line: &&str| format!("{line} ").contains(&of_it);
                 let own: Vec<&str> = examples.lines().filter(is_of_it).collect();
                 command.mut_subcommand(name, |it| {
-                    // Those of its parent that are about it.
+                    // A command without examples takes those of its parent that are about it.
                     let it = match it.get_after_help() {
                         None if !own.is_empty() => {
                             it.after_help(format!("Examples:\n{}", own.join("\n")))
@@ -80,21 +80,21 @@ impl Cli {
         sorted(Cli::command())
     }
 
-    /// The command line of this process; ends the process where that is wrong, or asks for help.
+    /// Parses the command line of this process. Ends the process if it is wrong or asks for help.
     pub fn read() -> Cli {
-        if foreign_flags::names_host(std::env::args_os()) {
+        if foreign_flags::refuse_h_with_host(std::env::args_os()) {
             std::process::exit(WRONG_USAGE.into());
         }
-        let matches = foreign_flags::known_to(Cli::program()).try_get_matches();
+        let matches = foreign_flags::add_to(Cli::program()).try_get_matches();
         let read = matches.and_then(|matches| Cli::from_arg_matches(&matches));
-        read.unwrap_or_else(|error| foreign_flags::with_fit_tip(error, &Cli::program()).exit())
+        read.unwrap_or_else(|error| foreign_flags::with_better_tip(error, &Cli::program()).exit())
     }
 }
 
-/// Examples that a command with commands below it shows; each of these shows its own.
+/// Limit of examples in the help of a command with subcommands, which show their own.
 const EXAMPLES_MAX: usize = 7;
 
-/// The examples of this command, where they are too many for a screen.
+/// The first examples and a pointer to the others; none if there are at most [`EXAMPLES_MAX`].
 fn shortened(examples: &str, command: &str) -> Option<String> {
     let (last, _) = examples.match_indices('\n').nth(EXAMPLES_MAX)?;
     let more = format!("crore {command} COMMAND --help");
@@ -163,7 +163,7 @@ const LOG_FORMS: &str = "write error, warn, info, debug, trace or off (or 0 to 5
 
 fn log_filter(text: &str) -> Result<String, String> {
     let words: Vec<&str> = text.split(',').map(str::trim).collect();
-    // Any other word would be the name of a module, of which there is none: nothing would be logged.
+    // Any other word would count as the name of a module that does not exist, and nothing would be logged.
     let is_other = |word: &&str| {
         let is_level = word.parse::<LevelFilter>().is_ok();
         word.is_empty() || !is_level && !word.contains('=') && !word.starts_with("crore")
@@ -175,22 +175,22 @@ fn log_filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// The filter of `RUST_LOG`, or the usual one where that is unset or empty; and why a value that cannot be used is left out. Other programs read this
-/// variable too, so that none of its values keeps a command from its work.
-pub fn log_of_environment(usual: &str) -> (String, Option<String>) {
+/// The filter of `RUST_LOG`, or `default` if that is unset, empty or invalid; and a message if it is invalid. An invalid value is no error, since
+/// other programs read this variable too.
+pub fn log_of_environment(default: &str) -> (String, Option<String>) {
     let text = std::env::var_os(EnvFilter::DEFAULT_ENV).unwrap_or_default();
     let text = text.to_string_lossy();
     if text.trim().is_empty() {
-        return (usual.to_string(), None);
+        return (default.to_string(), None);
     }
     match log_filter(&text) {
         Ok(filter) => (filter, None),
         Err(forms) => {
             let variable = EnvFilter::DEFAULT_ENV;
             let ignored = format!(
-                "{variable} is {text:?}, which is no log filter, so that {usual} holds; {forms}"
+                "{variable} is {text:?}, which is no log filter, so that {default} holds; {forms}"
             );
-            (usual.to_string(), Some(ignored))
+            (default.to_string(), Some(ignored))
         }
     }
 }
@@ -201,10 +201,10 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        foreign_flags::known_to(Cli::program()).debug_assert();
+        foreign_flags::add_to(Cli::program()).debug_assert();
     }
 
-    /// A line of a shell as far as it is one command of ours: its words. Quotes hold words together; what another program does is left out.
+    /// The words of a shell line up to the first pipe, redirection or comment. Quotes are honoured.
     fn words(line: &str) -> Vec<String> {
         let (mut words, mut quote, mut is_begun) = (vec![String::new()], None, false);
         for letter in line.chars() {
@@ -226,7 +226,7 @@ mod tests {
         words
     }
 
-    /// Commands in the pages: in code between words, and behind the sign of a shell.
+    /// Our commands in the docs, in inline code and after a shell prompt, each with its page.
     fn commands_of_pages() -> Vec<(String, String)> {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let pages = std::fs::read_dir(root.join("docs"))
@@ -261,7 +261,7 @@ mod tests {
             let commands = lines
                 .lines()
                 .filter_map(|line| line.find("crore ").map(|at| &line[at..]));
-            // Behind two spaces stands its description.
+            // Two spaces separate an example from its description.
             let commands = commands.map(|it| it.split("  ").next().unwrap_or_default().to_string());
             found.extend(commands.map(|it| (format!("{} --help", command.get_name()), it)));
             command.get_subcommands().for_each(|it| examples(it, found));
@@ -272,8 +272,7 @@ mod tests {
         let mut wrong = Vec::new();
         let is_pattern = |command: &str| command.contains(['…']) || command.contains("COMMAND");
         for (place, command) in all.into_iter().filter(|(_, command)| !is_pattern(command)) {
-            let read =
-                foreign_flags::known_to(Cli::program()).try_get_matches_from(words(&command));
+            let read = foreign_flags::add_to(Cli::program()).try_get_matches_from(words(&command));
             use clap::error::ErrorKind::{InvalidSubcommand, UnknownArgument};
             if let Err(error) = read
                 && matches!(error.kind(), UnknownArgument | InvalidSubcommand)

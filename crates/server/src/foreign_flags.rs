@@ -1,4 +1,4 @@
-//! Flags that people bring from other tools: they stand in no help, and the error says what to write here.
+//! Flags and commands of other tools that people try here. The help does not show them; the error says what to write instead.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -8,7 +8,6 @@ use clap::{Arg, Command, Error};
 
 use crate::http_client::server::without_password;
 
-/// The commands of the table below.
 const CLIENTS: &[&str] = &["pub", "sub", "history"];
 const OF_A_TOPIC: &[&str] = &[
     "admin topic",
@@ -19,69 +18,85 @@ const OF_A_TOPIC: &[&str] = &[
 
 const MINT: &[&str] = &["token mint"];
 
-/// A flag of other tools: the commands that people write it behind, its short and its long name (empty: a value that stands by itself), and the
-/// words, where `{}` is its value.
-type Habit = (
-    &'static [&'static str],
-    Option<char>,
-    &'static str,
-    &'static str,
-);
+/// A flag of other tools.
+struct ForeignFlag {
+    /// The commands of ours that people give it to.
+    commands: &'static [&'static str],
+    short: Option<char>,
+    /// The long name; empty for a positional argument.
+    long: &'static str,
+    /// What to write instead; `{}` stands for the flag's value.
+    remedy: &'static str,
+}
+
+const fn flag(
+    commands: &'static [&'static str],
+    short: Option<char>,
+    long: &'static str,
+    remedy: &'static str,
+) -> ForeignFlag {
+    ForeignFlag {
+        commands,
+        short,
+        long,
+        remedy,
+    }
+}
 
 #[rustfmt::skip]
-const HABITS: &[Habit] = &[
-    (&["pub"], Some('t'), "topic", "the topic stands by itself: crore pub {} MESSAGE"),
-    (&["pub"], Some('m'), "message", "the message stands behind the topic: crore pub TOPIC {}"),
-    (&["pub"], Some('q'), "qos", "a message is answered once it is published, as with QoS 1; leave it out"),
-    (&["pub"], Some('p'), "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
-    (&["sub"], None, "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
-    (&["history"], Some('p'), "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
-    (CLIENTS, None, "host", "the host stands in the URL: --server http://{}:8800"),
-    (CLIENTS, Some('u'), "user", "a token says who you are: --token or CRORE_TOKEN (crore token mint --user {})"),
-    (CLIENTS, Some('P'), "password", "a token says who you are: --token or CRORE_TOKEN (crore token mint)"),
-    (&["sub"], Some('t'), "topic", "the topic stands by itself: crore sub {}"),
-    (&["sub"], Some('f'), "filter", "a filter stands by itself: crore sub '{}'"),
-    (&["sub"], Some('q'), "qos", "messages come once and in order, also after a lost connection; leave it out"),
-    (&["sub"], Some('o'), "offset", "write --since: oldest, live, -N for the newest N, or the id of a message"),
-    (&["history"], Some('t'), "topic", "the topic stands by itself: crore history {}"),
-    (&["serve"], Some('p'), "port", "the port stands with its address: crore serve --listen 127.0.0.1:{}"),
-    (&["serve"], None, "admin", "the address of the admin API and the console: --admin-listen {}"),
-    (&["sub", "history"], None, "from", "that is --since: oldest, live, -N for the newest N, or the id of a message"),
-    (&["serve"], None, "log-level", "that is --log {}"),
-    (&["serve"], None, "host", "the address stands with its port: crore serve --listen {}:8800"),
-    (&["serve"], None, "", "the settings file is named by a flag: crore serve --config {}"),
-    (&["pub"], Some('n'), "null-message", "an empty message is '': crore pub TOPIC ''"),
-    (&["pub"], Some('H'), "header", "the headers of a message have flags: --content-type, --event, --key, --ttl, --retain, --idempotency-key"),
-    (&["pub"], None, "count", "each call publishes one message; --lines makes one of each line: seq {} | crore pub TOPIC --lines"),
-    (&["doctor"], None, "", "the number has a flag: crore doctor --connections {}"),
-    (&["pub"], None, "stdin", "without a message stdin is read; leave it out (--lines makes a message of each line)"),
-    (CLIENTS, Some('b'), "broker", "the server is a URL: --server http://{}"),
-    (CLIENTS, Some('i'), "id", "connections have no names here; leave it out"),
-    (&["sub", "history"], None, "last", "that is --since -{}"),
-    (&["sub", "history"], None, "tail", "write --since -{} for the newest {}"),
-    (&["sub"], None, "from-beginning", "that is --since oldest"),
-    (&["sub"], None, "all", "that is --since oldest; all topics are '#'"),
-    (&["history"], None, "newest", "write --limit N for the newest N"),
-    (&["history"], None, "after", "write --since with the id of a message"),
-    (&["admin connections", "admin disconnect"], None, "client-id", "crore admin connections lists client ids, with the id that crore admin disconnect takes"),
-    (&["admin disconnect"], None, "id", "the id stands by itself: crore admin disconnect {}"),
-    (&["admin connections"], None, "id", "one connection: crore admin connection {}"),
-    (&["admin disconnect"], None, "all", "name which: --filter '#' for all that subscribe, or --transport"),
-    (&["admin messages"], None, "last", "that is --newest --limit {}"),
-    (&["admin topics"], Some('f'), "filter", "the filter stands by itself: crore admin topics '{}'"),
-    (&["admin messages"], Some('S'), "since", "write --newest with --limit N for the newest N, or --after OFFSET"),
-    (OF_A_TOPIC, Some('t'), "topic", "the topic stands by itself"),
-    (&["admin publish"], Some('t'), "topic", "the topic stands by itself: crore admin publish {} MESSAGE"),
-    (&["admin publish"], Some('m'), "message", "the message stands behind the topic: crore admin publish TOPIC {}"),
-    (MINT, None, "secret", "the secret stands in a file, which the server reads too: --key secret.txt (openssl rand -hex 32 > secret.txt)"),
-    (MINT, None, "sub", "the user is --user {}; topics that may be subscribed to are --subscribe FILTER"),
-    (MINT, None, "name", "that is --user {}"),
-    (MINT, None, "topic", "name what is allowed there: --subscribe '{}', --publish '{}', or both"),
-    (MINT, None, "exp", "the claim is made of how long the token holds: --ttl 8h"),
-    (MINT, None, "expires", "write how long it holds: --ttl {}"),
+const FLAGS: &[ForeignFlag] = &[
+    flag(&["pub"], Some('t'), "topic", "the topic stands by itself: crore pub {} MESSAGE"),
+    flag(&["pub"], Some('m'), "message", "the message stands behind the topic: crore pub TOPIC {}"),
+    flag(&["pub"], Some('q'), "qos", "a message is answered once it is published, as with QoS 1; leave it out"),
+    flag(&["pub"], Some('p'), "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
+    flag(&["sub"], None, "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
+    flag(&["history"], Some('p'), "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
+    flag(CLIENTS, None, "host", "the host stands in the URL: --server http://{}:8800"),
+    flag(CLIENTS, Some('u'), "user", "a token says who you are: --token or CRORE_TOKEN (crore token mint --user {})"),
+    flag(CLIENTS, Some('P'), "password", "a token says who you are: --token or CRORE_TOKEN (crore token mint)"),
+    flag(&["sub"], Some('t'), "topic", "the topic stands by itself: crore sub {}"),
+    flag(&["sub"], Some('f'), "filter", "a filter stands by itself: crore sub '{}'"),
+    flag(&["sub"], Some('q'), "qos", "messages come once and in order, also after a lost connection; leave it out"),
+    flag(&["sub"], Some('o'), "offset", "write --since: oldest, live, -N for the newest N, or the id of a message"),
+    flag(&["history"], Some('t'), "topic", "the topic stands by itself: crore history {}"),
+    flag(&["serve"], Some('p'), "port", "the port stands with its address: crore serve --listen 127.0.0.1:{}"),
+    flag(&["serve"], None, "admin", "the address of the admin API and the console: --admin-listen {}"),
+    flag(&["sub", "history"], None, "from", "that is --since: oldest, live, -N for the newest N, or the id of a message"),
+    flag(&["serve"], None, "log-level", "that is --log {}"),
+    flag(&["serve"], None, "host", "the address stands with its port: crore serve --listen {}:8800"),
+    flag(&["serve"], None, "", "the settings file is named by a flag: crore serve --config {}"),
+    flag(&["pub"], Some('n'), "null-message", "an empty message is '': crore pub TOPIC ''"),
+    flag(&["pub"], Some('H'), "header", "the headers of a message have flags: --content-type, --event, --key, --ttl, --retain, --idempotency-key"),
+    flag(&["pub"], None, "count", "each call publishes one message; --lines makes one of each line: seq {} | crore pub TOPIC --lines"),
+    flag(&["doctor"], None, "", "the number has a flag: crore doctor --connections {}"),
+    flag(&["pub"], None, "stdin", "without a message stdin is read; leave it out (--lines makes a message of each line)"),
+    flag(CLIENTS, Some('b'), "broker", "the server is a URL: --server http://{}"),
+    flag(CLIENTS, Some('i'), "id", "connections have no names here; leave it out"),
+    flag(&["sub", "history"], None, "last", "that is --since -{}"),
+    flag(&["sub", "history"], None, "tail", "write --since -{} for the newest {}"),
+    flag(&["sub"], None, "from-beginning", "that is --since oldest"),
+    flag(&["sub"], None, "all", "that is --since oldest; all topics are '#'"),
+    flag(&["history"], None, "newest", "write --limit N for the newest N"),
+    flag(&["history"], None, "after", "write --since with the id of a message"),
+    flag(&["admin connections", "admin disconnect"], None, "client-id", "crore admin connections lists client ids, with the id that crore admin disconnect takes"),
+    flag(&["admin disconnect"], None, "id", "the id stands by itself: crore admin disconnect {}"),
+    flag(&["admin connections"], None, "id", "one connection: crore admin connection {}"),
+    flag(&["admin disconnect"], None, "all", "name which: --filter '#' for all that subscribe, or --transport"),
+    flag(&["admin messages"], None, "last", "that is --newest --limit {}"),
+    flag(&["admin topics"], Some('f'), "filter", "the filter stands by itself: crore admin topics '{}'"),
+    flag(&["admin messages"], Some('S'), "since", "write --newest with --limit N for the newest N, or --after OFFSET"),
+    flag(OF_A_TOPIC, Some('t'), "topic", "the topic stands by itself"),
+    flag(&["admin publish"], Some('t'), "topic", "the topic stands by itself: crore admin publish {} MESSAGE"),
+    flag(&["admin publish"], Some('m'), "message", "the message stands behind the topic: crore admin publish TOPIC {}"),
+    flag(MINT, None, "secret", "the secret stands in a file, which the server reads too: --key secret.txt (openssl rand -hex 32 > secret.txt)"),
+    flag(MINT, None, "sub", "the user is --user {}; topics that may be subscribed to are --subscribe FILTER"),
+    flag(MINT, None, "name", "that is --user {}"),
+    flag(MINT, None, "topic", "name what is allowed there: --subscribe '{}', --publish '{}', or both"),
+    flag(MINT, None, "exp", "the claim is made of how long the token holds: --ttl 8h"),
+    flag(MINT, None, "expires", "write how long it holds: --ttl {}"),
 ];
 
-/// Commands that people try, below which one, and what to write here.
+/// Commands of other tools: our command that people try them below, their names, and what to write instead.
 #[rustfmt::skip]
 const COMMANDS: &[(&str, &[&str], &str)] = &[
     ("crore", &["version"], "crore --version"),
@@ -104,7 +119,7 @@ const COMMANDS: &[(&str, &[&str], &str)] = &[
     ("token", &["verify", "check", "decode", "show"], "crore token inspect --config FILE TOKEN"),
 ];
 
-/// The tip about a command that does not exist.
+/// The tip for a command that does not exist.
 fn command_tip(word: &str, args: &[String]) -> Option<String> {
     let mut before = args.iter().take_while(|arg| *arg != word);
     let parent = before.find(|arg| matches!(&arg[..], "admin" | "token"));
@@ -114,46 +129,47 @@ fn command_tip(word: &str, args: &[String]) -> Option<String> {
     Some(format!("write {tip}"))
 }
 
-/// The program that knows these flags.
-pub fn known_to(program: Command) -> Command {
-    HABITS.iter().fold(program, |program, habit| {
-        habit.0.iter().fold(program, |program, path| {
+/// Adds the flags to the program, hidden. Each of them is an error with its remedy.
+pub fn add_to(program: Command) -> Command {
+    FLAGS.iter().fold(program, |program, flag| {
+        flag.commands.iter().fold(program, |program, path| {
             let names: Vec<&'static str> = path.split(' ').collect();
-            with(program, &names, habit)
+            add_flag(program, &names, flag)
         })
     })
 }
 
-fn with(command: Command, path: &[&'static str], habit: &'static Habit) -> Command {
+fn add_flag(command: Command, path: &[&'static str], flag: &'static ForeignFlag) -> Command {
     if let [name, rest @ ..] = path {
-        return command.mut_subcommand(name, |it| with(it, rest, habit));
+        return command.mut_subcommand(name, |it| add_flag(it, rest, flag));
     }
-    let (_, short, long, remedy) = *habit;
-    let say = |value: &str| Err::<String, String>(remedy.replace("{}", &without_password(value)));
+    let remedy = flag.remedy;
+    let refuse =
+        |value: &str| Err::<String, String>(remedy.replace("{}", &without_password(value)));
     let arg = Arg::new(remedy)
         .value_name("VALUE")
         .hide(true)
         .allow_hyphen_values(true)
-        .value_parser(say);
-    let arg = match long {
+        .value_parser(refuse);
+    let arg = match flag.long {
         "" => arg.allow_hyphen_values(false),
         long => arg.long(long),
     };
-    command.arg(match short {
+    command.arg(match flag.short {
         Some(short) => arg.short(short),
         None => arg,
     })
 }
 
-/// Says of `-h HOST` behind a client's command that it is wrong: it would show the help, and say nothing of the host.
-pub fn names_host(args: impl Iterator<Item = OsString>) -> bool {
+/// Whether `-h HOST` follows a client command; prints the error then. Otherwise clap would show the help, and say nothing about the host.
+pub fn refuse_h_with_host(args: impl Iterator<Item = OsString>) -> bool {
     let args = shown(args);
     let is_client = args.get(1).is_some_and(|name| CLIENTS.contains(&&name[..]));
     let mut pairs = args.windows(2).filter(|pair| pair[0] == "-h");
     let Some(pair) = pairs.find(|pair| is_client && !pair[1].starts_with('-')) else {
         return false;
     };
-    // A closed stderr is no reason to go on.
+    // If stderr is closed, it is an error all the same.
     let _ = writeln!(
         std::io::stderr(),
         "error: -h asks for help and takes no value; the host stands in the URL: --server http://{}:8800",
@@ -162,8 +178,9 @@ pub fn names_host(args: impl Iterator<Item = OsString>) -> bool {
     true
 }
 
-/// The error with a tip that fits: to write an unknown flag as a value hardly anybody means, and a word too many is mostly part of a message.
-pub fn with_fit_tip(mut error: Error, program: &Command) -> Error {
+/// Replaces clap's tips. It advises to pass an unknown flag as a value, which hardly anybody means; and an unexpected word is mostly a part of
+/// a message without quotes.
+pub fn with_better_tip(mut error: Error, program: &Command) -> Error {
     let args = shown(std::env::args_os().skip(1));
     hide_passwords(&mut error);
     let tip = match error.kind() {
@@ -175,7 +192,7 @@ pub fn with_fit_tip(mut error: Error, program: &Command) -> Error {
         ErrorKind::MissingRequiredArgument => example(program, &args),
         ErrorKind::UnknownArgument => {
             error.remove(ContextKind::Suggested);
-            // It is that of a flag which is only alike.
+            // Clap shows the usage of the suggested flag, which is only similar.
             if error.get(ContextKind::SuggestedArg).is_some() {
                 error.remove(ContextKind::Usage);
             }
@@ -192,12 +209,12 @@ pub fn with_fit_tip(mut error: Error, program: &Command) -> Error {
     error
 }
 
-/// Arguments as they can be shown: a program may be given any bytes.
+/// The arguments as text; they may be any bytes.
 fn shown(args: impl Iterator<Item = OsString>) -> Vec<String> {
     args.map(|arg| arg.to_string_lossy().into_owned()).collect()
 }
 
-/// The tip about an argument that is not UTF-8, where only text is taken.
+/// The tip for an argument that must be UTF-8 and is not.
 fn not_utf8() -> Option<String> {
     let mut args = std::env::args_os().skip(1);
     let arg = args.find(|arg| arg.to_str().is_none())?;
@@ -206,7 +223,7 @@ fn not_utf8() -> Option<String> {
     ))
 }
 
-/// Shows no password that stands in a URL: an error of the command line repeats the value.
+/// Hides passwords of URLs, since clap's errors repeat the values.
 fn hide_passwords(error: &mut Error) {
     let hidden: Vec<_> = error
         .context()
@@ -220,7 +237,7 @@ fn hide_passwords(error: &mut Error) {
     }
 }
 
-/// The tip about an argument that nothing takes.
+/// The tip for an unexpected argument.
 fn argument_tip(error: &Error, program: &Command, args: &[String]) -> Option<String> {
     match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(arg)) if arg.starts_with('-') => takers(program, args, arg),
@@ -234,7 +251,7 @@ fn argument_tip(error: &Error, program: &Command, args: &[String]) -> Option<Str
     }
 }
 
-/// The commands beside the one that these arguments name that have this flag; where they name none yet, those below.
+/// Names the commands that have this flag, among the siblings of the command in these arguments. If they name no command, among its subcommands.
 fn takers(program: &Command, args: &[String], flag: &str) -> Option<String> {
     let mut path = vec![program];
     for arg in args.iter().take_while(|arg| *arg != flag) {
@@ -264,13 +281,13 @@ fn takers(program: &Command, args: &[String], flag: &str) -> Option<String> {
     })
 }
 
-/// A command as it is typed.
+/// A command as the user types it.
 fn called(path: &[&Command]) -> String {
     let names: Vec<&str> = path.iter().map(|it| it.get_name()).collect();
     names.join(" ")
 }
 
-/// The first example of the command that these arguments name.
+/// The first example of the command in these arguments.
 fn example(program: &Command, args: &[String]) -> Option<String> {
     let named = args.iter().fold(program, |command, arg| {
         command.find_subcommand(arg).unwrap_or(command)
@@ -278,7 +295,7 @@ fn example(program: &Command, args: &[String]) -> Option<String> {
     let below = named.get_after_help()?.to_string();
     let (_, examples) = below.split_once("Examples:\n")?;
     let line = examples.lines().next()?.trim();
-    // Behind two spaces stands its description.
+    // Two spaces separate an example from its description.
     let (command, _) = line.split_once("  ").unwrap_or((line, ""));
     Some(format!("such as: {command}"))
 }

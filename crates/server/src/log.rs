@@ -1,7 +1,7 @@
-//! Where log lines go: stderr.
+//! The log, on stderr.
 //!
-//! A server's threads hand their lines to a thread that writes them, and do not wait when nobody reads stderr: past
-//! [`LINES`] that wait, lines are dropped and counted.
+//! In a server, a thread of its own writes the lines, so that no other thread waits for whoever reads stderr. Past [`LINES`] queued lines, further ones
+//! are dropped and counted.
 
 use std::fmt;
 use std::io::{self, IsTerminal as _};
@@ -18,57 +18,56 @@ use tracing_subscriber::fmt::{
 };
 use tracing_subscriber::registry::LookupSpan;
 
-/// Lines that wait for stderr at most.
+/// Limit of queued lines.
 const LINES: usize = 4096;
 
-/// How often the log says of one thing that it has happened, at most.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+/// Least time between two lines about the same [`LoggedCount`].
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
-/// Lines that were dropped since the server began, because stderr took none.
+/// Lines that were dropped since the start because the queue was full.
 pub fn dropped_lines() -> u64 {
     DROPPED
         .get()
         .map_or(0, |counter| counter.dropped_lines() as u64)
 }
 
-/// Something that strangers can bring about as often as they like: it is counted, and logged once in a while.
+/// The count of an event that strangers can cause as often as they like. Each event is counted; only some are logged.
 #[derive(Default)]
 pub struct LoggedCount {
     count: AtomicU64,
-    told: Mutex<Option<Instant>>,
+    logged: Mutex<Option<Instant>>,
 }
 
 impl LoggedCount {
-    /// How many there were.
     pub fn count(&self) -> u64 {
         self.count.load(Relaxed)
     }
 
-    /// Counts one; how many there were, when that should be said.
+    /// Counts an event. Returns the count if the caller should log it now.
     pub fn add(&self) -> Option<u64> {
         let count = self.count.fetch_add(1, Relaxed) + 1;
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = told.is_none_or(|told| told.elapsed() >= TELL_EVERY);
-        due.then(|| {
-            *told = Some(Instant::now());
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY);
+        is_due.then(|| {
+            *logged = Some(Instant::now());
             count
         })
     }
 }
 
-/// Logs what `filter` says, each line before the work goes on.
+/// Logs by `filter`; the caller writes each line itself.
 pub fn to_stderr(filter: &str) {
     lines(filter, io::stderr).init();
 }
 
-/// The same for the small tools, whose lines a person reads as they come: neither the time nor the module stands before them.
+/// The same for the tools, whose lines a person reads at once: without time and module.
 pub fn for_a_person(filter: &str) {
     lines(filter, io::stderr).event_format(Plain).init();
 }
 
-/// A line in the form of this program's errors.
+/// The line format of this program's error messages.
 struct Plain;
 
 impl<S, N> FormatEvent<S, N> for Plain
@@ -88,8 +87,8 @@ where
     }
 }
 
-/// Logs what `filter` says through a thread of its own, where wanted as JSON. When the guard is dropped, lines that wait are written, if
-/// stderr takes them within a second.
+/// Logs by `filter` through a thread of its own, as text or JSON. Dropping the guard writes the queued lines, but waits at most a second
+/// for stderr.
 pub fn through_thread(filter: &str, as_json: bool) -> WorkerGuard {
     let (writer, guard) = bounded(io::stderr());
     let _ = DROPPED.set(writer.error_counter());
@@ -111,7 +110,7 @@ fn lines<W>(filter: &str, writer: W) -> SubscriberBuilder<DefaultFields, Format,
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    // The filter was checked with the command line; parts that still cannot be read are left out.
+    // The filter was checked with the command line. Parts that still do not parse are left out.
     let filter = EnvFilter::builder().parse_lossy(filter);
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::fmt()
@@ -127,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes nothing before the lock is free.
+    /// A writer that blocks while the lock is held.
     struct Stuck(Arc<Mutex<()>>);
 
     impl io::Write for Stuck {

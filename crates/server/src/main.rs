@@ -1,8 +1,7 @@
-//! `crore`: one binary that serves, publishes and subscribes. Load tools are another one, `crore-bench` (`crates/bench`).
+//! `crore`: the server and its command-line tools in one binary. The load tools are another binary, `crore-bench` (`crates/bench`).
 //!
-//! Starts with [`main`], which reads the command line ([`cli`]) and hands over: the server's settings
-//! come from [`config`], its threads from [`boot`], the small tools are in [`tools`], [`doctor`] looks at the host. Errors end here,
-//! on stderr and in the exit code; nothing else in the program exits.
+//! [`main`] reads the command line ([`cli`]) and calls the command. A server reads its settings ([`config`]) and starts its threads
+//! ([`boot`]); the tools are in [`tools`], and [`doctor`] checks the host. All errors end up here, and become a message on stderr and an exit code.
 
 mod access;
 mod boot;
@@ -38,28 +37,28 @@ fn main() -> ExitCode {
     #[cfg(panic = "unwind")]
     abort_on_panic();
     let cli = Cli::read();
-    // A server says what it does, a tool only what goes wrong.
-    let usual = match cli.command {
+    // A server logs what it does, a tool only what goes wrong.
+    let default_level = match cli.command {
         Command::Serve(_) => "info",
         _ => "warn",
     };
     let (filter, ignored) = match cli.log {
         Some(filter) => (filter, None),
-        None => cli::log_of_environment(usual),
+        None => cli::log_of_environment(default_level),
     };
-    // A server's threads begin behind its first step, which is to block signals in all of them.
+    // A server's log has a thread, and no thread may start before `serve` has blocked the signals for all threads.
     match &cli.command {
         Command::Serve(args) if !args.check => {}
         Command::Serve(_) => log::to_stderr(&filter),
         _ => log::for_a_person(&filter),
     }
     if !matches!(&cli.command, Command::Serve(args) if !args.check) {
-        say_ignored(ignored.as_deref());
+        warn_of_ignored(ignored.as_deref());
     }
     let success = |()| ExitCode::SUCCESS;
     let done = match cli.command {
         Command::Serve(args) => serve(&args, &filter, ignored.as_deref()).map(success),
-        // 1 says that the connections do not fit.
+        // Exit code 1 says that the connections do not fit, so an error has another.
         Command::Doctor(args) => {
             doctor::run(&args).map_err(|error| tools::Usage::new(format!("{error:#}")).into())
         }
@@ -76,7 +75,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            // A closed stderr is no reason to fail in another way.
+            // If stderr is closed, the exit code must still be right.
             let text = format!("{error:#}").replace('\n', "\ncrore: ");
             let _ = writeln!(io::stderr(), "crore: {text}");
             match error.is::<tools::Usage>() {
@@ -87,8 +86,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// A panic of any thread ends the process, as in a release build. A debug build unwinds otherwise, since the harness of the tests does:
-/// with one way for both, the libraries are compiled once.
+/// Makes a panic of any thread end the process, as in a release build. Debug builds unwind because the test harness needs it, and the
+/// dependencies should not be compiled twice.
 #[cfg(panic = "unwind")]
 fn abort_on_panic() {
     let report = std::panic::take_hook();
@@ -98,10 +97,10 @@ fn abort_on_panic() {
     }));
 }
 
-/// Warns of a variable that does not count. A server's log begins later than that of a tool.
-fn say_ignored(what: Option<&str>) {
-    if let Some(what) = what {
-        tracing::warn!("{what}");
+/// Logs why `RUST_LOG` is ignored.
+fn warn_of_ignored(why: Option<&str>) {
+    if let Some(why) = why {
+        tracing::warn!("{why}");
     }
 }
 
@@ -116,8 +115,8 @@ fn serve(args: &ServeArgs, filter: &str, ignored: Option<&str>) -> anyhow::Resul
     let signals = Signals::block().context("cannot block signals")?;
     let effective = config::load(args)?;
     let as_json = effective.file.log.format == Format::Json;
-    let _written_at_the_end = log::through_thread(filter, as_json);
-    say_ignored(ignored);
+    let _flushes_at_the_end = log::through_thread(filter, as_json);
+    warn_of_ignored(ignored);
     effective.warn();
     boot::serve(args, effective, signals)
 }

@@ -1,4 +1,4 @@
-//! Man pages and shell completions, made from the flags themselves, for packages (packaging/).
+//! Man pages and shell completions for packages (`packaging/`), generated from the command line's definition.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::stdout::print;
 /// Prints the completions for a shell.
 ///
 /// # Errors
-/// When they cannot be printed.
+/// Stdout cannot be written to.
 pub fn completions(shell: Shell) -> anyhow::Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::program(), "crore", &mut text);
@@ -24,7 +24,7 @@ pub fn completions(shell: Shell) -> anyhow::Result<()> {
 /// Writes a page for the program and each of its commands.
 ///
 /// # Errors
-/// When they cannot be written.
+/// A file cannot be written.
 pub fn pages(directory: &Path) -> anyhow::Result<()> {
     let what = || format!("cannot write man pages into {}", directory.display());
     std::fs::create_dir_all(directory).with_context(what)?;
@@ -53,7 +53,7 @@ fn page(command: &Command, directory: &Path) -> io::Result<()> {
     std::fs::write(directory.join(man.get_filename()), text)
 }
 
-/// The text below a command's flags as sections: its examples, of which each keeps its line, and what else it says.
+/// The text below a command's flags, as the sections NOTES and EXAMPLES. Line ends are kept.
 fn sections(below: &str) -> String {
     let (mut notes, mut examples, mut is_example) = (String::new(), String::new(), false);
     for line in below.lines() {
@@ -71,9 +71,9 @@ fn sections(below: &str) -> String {
     section("NOTES", notes.trim_start()) + &section("EXAMPLES", &examples)
 }
 
-/// A line that roff shows as it is.
+/// A line, escaped so that roff shows it unchanged.
 fn literal(line: &str) -> String {
-    // Signs that roff makes typographic ones of, which no shell takes.
+    // Roff would replace these characters with typographic ones, which shells do not accept.
     let signs = [
         ("\\", "\\e"),
         ("-", "\\-"),
@@ -85,7 +85,7 @@ fn literal(line: &str) -> String {
     let line = signs.iter().fold(line.to_string(), |line, (sign, name)| {
         line.replace(sign, name)
     });
-    // At the beginning of a line it orders something.
+    // At the start of a line a dot begins a request.
     match line.starts_with('.') {
         true => format!("\\&{line}"),
         false => line,

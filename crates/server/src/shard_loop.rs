@@ -157,7 +157,7 @@ impl<T: Transport> ShardLoop<T> {
                 turned_away: 0,
                 untrusted: 0,
                 quiet_until_s: 0,
-                tls: start.tls.as_ref().map(tls::Shared::told),
+                tls: start.tls.as_ref().map(tls::Shared::failure_log),
             },
         }
     }

@@ -1,8 +1,8 @@
-//! The output of every command: data on stdout, and nothing else there.
+//! Stdout: the data that a command prints, and nothing else.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Writes `bytes` to stdout; a pipe that nobody reads any more is not an error.
+/// Writes `bytes` to stdout. A pipe whose reader is gone is no error.
 ///
 /// # Errors
 /// Stdout cannot be written to for another reason.

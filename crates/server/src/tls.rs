@@ -1,7 +1,7 @@
-//! TLS of the data ports, between the settings and `crore_net::stream`: reads the files, at the start and again on a
-//! reload, and names their faults by key and remedy.
+//! TLS of the data ports: reads the files that the settings name, at the start and on a reload, for `crore_net::stream`. An error names the key and
+//! the remedy.
 //!
-//! Deliberately not here: watching the files. The operator who replaces them says so (SIGHUP, the API).
+//! Deliberately not here: watching the files. The operator who replaces them reloads (SIGHUP, the API).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,62 +13,62 @@ use crore_net::stream::{self, Clients, ConfigError, Handle, Source, Streams, Tro
 use crate::settings::file::File;
 use crate::settings::tls::{ClientCertificates, Tls, Version};
 
-/// How often one reason is logged, at most, however many shards there are.
-const TELL_EVERY_S: u32 = 60;
+/// Least time between two log lines with the same reason, for all shards together.
+const LOG_EVERY_S: u32 = 60;
 
 /// The parts of TLS that the shards share.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// By what handshakes are done.
+    /// The certificate and key for new handshakes.
     pub handle: Arc<Handle>,
     limits: stream::Limits,
-    told: Arc<[Reason; Trouble::COUNT]>,
+    reasons: Arc<[Reason; Trouble::COUNT]>,
 }
 
-/// How often one reason for ending connections was met, and until when the log stays quiet about it.
+/// A reason for ending connections.
 #[derive(Debug, Default)]
 struct Reason {
-    /// How often it was met since the start, where the log was to be told.
-    met: AtomicU64,
-    /// The second until which nothing more is said of it.
+    /// Connections that were ended for it since the start, counted when a shard logs.
+    count: AtomicU64,
+    /// The second until which it is not logged again.
     quiet_until_s: AtomicU32,
 }
 
 impl Shared {
-    /// The connections of one shard.
+    /// The TLS connections of a shard.
     pub fn streams(&self) -> Box<Streams> {
         Box::new(Streams::new(self.handle.clone(), self.limits))
     }
 
-    /// The way of one shard to tell the operator.
-    pub fn told(&self) -> FailureLog {
+    /// The log of failures of a shard.
+    pub fn failure_log(&self) -> FailureLog {
         FailureLog {
-            all: self.told.clone(),
-            met: [0; Trouble::COUNT],
+            reasons: self.reasons.clone(),
+            counted: [0; Trouble::COUNT],
         }
     }
 
-    /// Reads the files again; handshakes that begin from now on are done by them.
+    /// Reads the files again, for handshakes that begin from now on.
     ///
     /// # Errors
-    /// When a file cannot be read or does not parse, or key and certificate do not fit: then all stays as it was.
+    /// A file cannot be read or does not parse, or key and certificate do not match. Then the former ones stay in use.
     pub fn reload(&self, tls: &Tls) -> anyhow::Result<()> {
         let replaced = self.handle.replace(read(tls)?);
         replaced.map_err(|error| wrong(tls, &error))
     }
 }
 
-/// Reads the files; none where TLS is off.
+/// Reads the files; none if TLS is off.
 ///
 /// # Errors
-/// When a file cannot be read or does not parse, or key and certificate do not fit.
+/// A file cannot be read or does not parse, or key and certificate do not match.
 pub fn open(file: &File) -> anyhow::Result<Option<Shared>> {
     let (tls, shards) = (&file.tls, file.shards);
     if !tls.is_on() {
         return Ok(None);
     }
     let handle = Handle::new(read(tls)?).map_err(|error| wrong(tls, &error))?;
-    // Each of the two an eighth of the sum at most, and room for a record of some connections at least.
+    // For each direction an eighth of the sum, but at least room for the records of some connections.
     let tls_bytes = (file.limits.memory_bytes / 8 / shards.max(1)).max(1 << 20);
     let limits = stream::Limits {
         handshakes_max: (tls.handshakes_max as usize).div_ceil(shards),
@@ -80,7 +80,7 @@ pub fn open(file: &File) -> anyhow::Result<Option<Shared>> {
     Ok(Some(Shared {
         handle,
         limits,
-        told: Arc::default(),
+        reasons: Arc::default(),
     }))
 }
 
@@ -100,7 +100,7 @@ fn read(tls: &Tls) -> anyhow::Result<Source> {
     })
 }
 
-/// A file that a setting names.
+/// Reads the file that the setting `key` names.
 ///
 /// # Errors
 /// It cannot be read.
@@ -142,25 +142,26 @@ fn wrong(tls: &Tls, error: &ConfigError) -> anyhow::Error {
     anyhow::anyhow!("{key}: {}: {what}; {remedy}", path.display())
 }
 
-/// Tells the operator why connections were ended, for one shard; all shards together say each reason once in a while.
+/// Logs why a shard ended TLS connections. The shards share the time of the last line for each reason.
 pub struct FailureLog {
-    all: Arc<[Reason; Trouble::COUNT]>,
-    /// How much of `all` this shard has added.
-    met: [u64; Trouble::COUNT],
+    reasons: Arc<[Reason; Trouble::COUNT]>,
+    /// What this shard has added to the count of each reason.
+    counted: [u64; Trouble::COUNT],
 }
 
 impl FailureLog {
-    /// Logs new reasons: each once in a while, with the remedy.
-    pub fn tell(&mut self, tls: &mut Streams, now_s: u32) {
+    /// Logs new failures: each reason once in [`LOG_EVERY_S`], with the remedy.
+    pub fn log(&mut self, tls: &mut Streams, now_s: u32) {
         let stats = tls.stats();
         for (trouble, what) in tls.take_troubles() {
-            let (reason, met) = (&self.all[trouble as usize], &mut self.met[trouble as usize]);
-            let new = stats.of(trouble) - *met;
-            *met += new;
-            let since_start = reason.met.fetch_add(new, Relaxed) + new;
+            let reason = &self.reasons[trouble as usize];
+            let counted = &mut self.counted[trouble as usize];
+            let new = stats.of(trouble) - *counted;
+            *counted += new;
+            let since_start = reason.count.fetch_add(new, Relaxed) + new;
             let until_s = reason.quiet_until_s.load(Relaxed);
-            let next_s = now_s + TELL_EVERY_S;
-            // Of several shards that meet it at once one has the word.
+            let next_s = now_s + LOG_EVERY_S;
+            // If several shards are here at once, only one of them logs.
             let mine = || {
                 let quiet = &reason.quiet_until_s;
                 quiet.compare_exchange(until_s, next_s, Relaxed, Relaxed)
@@ -178,7 +179,6 @@ impl FailureLog {
     }
 }
 
-/// The operator's remedy.
 fn remedy(trouble: Trouble) -> &'static str {
     match trouble {
         Trouble::Garbage => "see who speaks something else than TLS to this port",

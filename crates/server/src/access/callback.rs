@@ -1,9 +1,9 @@
-//! The operator's own answer: an HTTP endpoint, with TLS or without, that is asked about each credential.
+//! The callback: an HTTP or HTTPS endpoint of the operator that verifies credentials.
 //!
-//! `POST` with a JSON object, `{"token": ...}` or `{"user": ..., "password": ...}`. The answer 200 with
-//! `{"allow": true, "user": ..., "publish": [...], ..., "expires": ..., "cache_s": ...}` lets the client in; 200 without
-//! `"allow": true`, 401 and 403 do not. Any other answer, one with a member of another form, and silence refuse for now: an endpoint that
-//! fails lets nobody in. A member that is `null` is not there; members that are not known mean nothing.
+//! The request is `POST` with `{"token": ...}` or `{"user": ..., "password": ...}`. The answer 200 with
+//! `{"allow": true, "user": ..., "publish": [...], ..., "expires": ..., "cache_s": ...}` accepts the client; 200 without
+//! `"allow": true`, 401 and 403 refuse it. Any other answer, a member of a wrong type, and a timeout refuse it for now: an endpoint that
+//! fails accepts nobody. A member that is `null` counts as absent; unknown members are ignored.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,26 +17,26 @@ use super::endpoint::{Endpoint, Place, Request};
 use crate::http_client::http::{Connection, Head};
 use crate::settings::access::Callback as Entry;
 
-/// Bytes of an answer at most: some hundred filters.
+/// Limit of an answer's size: room for some hundred filters.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// Some serializers write it before their text.
+/// Some serializers begin their text with it.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Where and how to ask.
+/// The endpoint and its settings.
 pub struct Callback {
     endpoint: Endpoint,
-    /// Seconds for which an answer without a time of its own is believed.
+    /// Seconds for which an answer without `cache_s` is cached.
     pub cache_s: u32,
-    /// How many may be asked at once.
+    /// Limit of requests at the same time.
     pub concurrency: usize,
 }
 
-/// The callback's answer, and for how many seconds it holds.
+/// The callback's answer, and the seconds for which it may be cached.
 pub type TimedAnswer = (Result<Known, Reason>, u32);
 
 impl Callback {
-    /// By these settings. The file of roots is read here.
+    /// Reads the settings of the callback, and the file of roots that they name.
     ///
     /// # Errors
     /// The key in the settings, and its fault.
@@ -55,11 +55,11 @@ impl Callback {
         })
     }
 
-    /// Asks, over `kept` if it is still there. Blocks.
+    /// Asks the endpoint, over the connection `kept` if it is still open. Blocks.
     pub fn ask(&self, question: &Question, kept: &mut Option<Connection>) -> TimedAnswer {
         let body = match question_body(question) {
             Some(body) => body.to_string(),
-            // JSON has no words for it.
+            // JSON holds only UTF-8.
             None => return (Err(Reason::CredentialsMalformed), self.cache_s),
         };
         let request = Request {
@@ -74,7 +74,7 @@ impl Callback {
         match self.endpoint.exchange(&request, kept) {
             Ok((head, answer)) => self.read(&head, &answer),
             Err(why) => {
-                self.endpoint.tell(&why);
+                self.endpoint.log(&why);
                 (Err(Reason::VerifierUnreachable), 0)
             }
         }
@@ -85,7 +85,7 @@ impl Callback {
             401 | 403 => return (Err(Reason::CredentialsRefused), self.cache_s),
             200 => object(head, answer).and_then(|answer| self.read_answer(answer)),
             status => {
-                self.endpoint.tell(&format!(
+                self.endpoint.log(&format!(
                     "its answer of status {status} says neither yes nor no"
                 ));
                 return (Err(Reason::VerifierUnreachable), 0);
@@ -93,15 +93,15 @@ impl Callback {
         };
         read.unwrap_or_else(|what| {
             self.endpoint
-                .tell(&format!("its answer is malformed: {what} (docs/ACCESS.md)"));
+                .log(&format!("its answer is malformed: {what} (docs/ACCESS.md)"));
             (Err(Reason::VerifierUnreachable), 0)
         })
     }
 
     /// # Errors
-    /// The member that is not of its form.
+    /// The first member of a wrong type.
     fn read_answer(&self, mut answer: Map<String, Value>) -> Result<TimedAnswer, String> {
-        // Many serializers write a member that is not set so.
+        // Many serializers write `null` for a member that is not set.
         answer.retain(|_, value| !value.is_null());
         let cache_s = claims::moment(&answer, "cache_s")?;
         let cache_s = cache_s.map_or(self.cache_s, |s| u32::try_from(s).unwrap_or(u32::MAX));
@@ -109,7 +109,7 @@ impl Callback {
             Some(Value::Bool(true)) => {}
             Some(Value::Bool(false)) => return Ok((Err(Reason::CredentialsRefused), cache_s)),
             None => {
-                self.endpoint.tell(
+                self.endpoint.log(
                     "its answer has no `allow`, which refuses the client; write true or false",
                 );
                 return Ok((Err(Reason::CredentialsRefused), cache_s));
@@ -131,7 +131,7 @@ impl Callback {
 /// The members of an answer.
 ///
 /// # Errors
-/// Why it has none. Nothing of the answer itself is told: it may be about a secret.
+/// Why it has none. The message quotes nothing of the answer, which may be secret.
 fn object(head: &Head, answer: &[u8]) -> Result<Map<String, Value>, String> {
     let text = answer.strip_prefix(BYTE_ORDER_MARK).unwrap_or(answer);
     match serde_json::from_slice(text) {
@@ -149,7 +149,7 @@ fn object(head: &Head, answer: &[u8]) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// The question as JSON; none where the credential is not text.
+/// The question as JSON; none if the credential is not UTF-8.
 fn question_body(question: &Question) -> Option<Value> {
     let secret = std::str::from_utf8(&question.secret).ok()?;
     Some(match &question.user {

@@ -1,4 +1,4 @@
-//! The operator's settings of access, read and ready to verify with.
+//! The operator's settings of access, ready to verify with.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use super::keys::Keys;
 use super::users::Users;
 use crate::settings::access::Access;
 
-/// The checks that verify credentials: read once, then shared by all threads.
+/// All that verifies credentials: read once, then shared by all threads.
 pub struct Checks {
     pub keys: Keys,
     pub(super) users: Users,
     pub(super) callback: Option<Callback>,
-    /// How long an answer is believed.
+    /// Seconds for which an answer is cached.
     pub(super) cache_s: u32,
     pub(super) cache_entries: usize,
     pub(super) questions_max: usize,
@@ -21,10 +21,10 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// Reads the operator's settings, with the files that they name.
+    /// Reads the settings and the files that they name.
     ///
     /// # Errors
-    /// All that is wrong with it: the path of the key in the settings, and what to write instead.
+    /// All faults, each with the path of its key and the remedy.
     pub fn new(access: &Access) -> Result<Checks, Vec<(String, String)>> {
         let mut errors = Vec::new();
         let keys = Keys::read(access, &mut errors);
@@ -52,15 +52,15 @@ impl Checks {
     }
 }
 
-/// A quarter of the cores: the rest is the shards'.
+/// A quarter of the cores; the rest is for the shards.
 fn default_threads() -> usize {
     crore_net::affinity::cores().len().div_ceil(4)
 }
 
-/// The checks that these settings ask for.
+/// The checks of these settings.
 ///
 /// # Errors
-/// As [`Checks::new`], in lines.
+/// Those of [`Checks::new`], one on each line.
 pub fn checks(access: Option<&Access>) -> anyhow::Result<Arc<Checks>> {
     let access = access.cloned().unwrap_or_default();
     Checks::new(&access).map(Arc::new).map_err(|errors| {

@@ -1,12 +1,12 @@
-//! Reads the rights from a token's claims, or from the answer of a callback: the same JSON members in both.
+//! Reads rights from the claims of a token or from the callback's answer, which have the same JSON members.
 
 use crore_broker::access::{GrantError, Grants, Right};
 use serde_json::{Map, Value};
 
-/// The user and the filters that these members grant.
+/// The user and the rights in these members.
 ///
 /// # Errors
-/// The member that is not of its form, and the form that it has.
+/// The first member of a wrong type, and its type.
 pub fn grants(claims: &Map<String, Value>, user: &str) -> Result<Grants, String> {
     let name = match claims.get(user) {
         None | Some(Value::Null) => "",
@@ -25,7 +25,7 @@ pub fn grants(claims: &Map<String, Value>, user: &str) -> Result<Grants, String>
     })
 }
 
-/// One filter as a string, or several in a list.
+/// The filters of a right: a string, or a list of strings.
 fn filters<'c>(claims: &'c Map<String, Value>, name: &str) -> Result<Vec<&'c str>, String> {
     match claims.get(name) {
         None | Some(Value::Null) => Ok(Vec::new()),
@@ -41,10 +41,10 @@ fn filters<'c>(claims: &'c Map<String, Value>, name: &str) -> Result<Vec<&'c str
     }
 }
 
-/// A moment in Unix seconds (RFC 7519 section 2, NumericDate); fractions are cut.
+/// A time in Unix seconds (RFC 7519 section 2, NumericDate), without its fraction.
 ///
 /// # Errors
-/// The fault of a time that is no number, or before 1970.
+/// It is no number, or before 1970.
 pub fn moment(claims: &Map<String, Value>, name: &str) -> Result<Option<u64>, String> {
     let Some(value) = claims.get(name) else {
         return Ok(None);
@@ -56,7 +56,7 @@ pub fn moment(claims: &Map<String, Value>, name: &str) -> Result<Option<u64>, St
     }
 }
 
-/// The kind of a value, in words: the value itself may be long, or a secret.
+/// The type of a value, for messages: the value itself may be long, or a secret.
 pub fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,6 +1,6 @@
-//! An HTTP endpoint of the operator's that the server calls: its address, the roots to trust there, and the log of its failures.
+//! An HTTP endpoint of the operator that the server calls: its URL, its trusted roots, and the log of its failures.
 //!
-//! Redirects are not followed: whoever answers at another address was not named by the operator.
+//! Redirects are not followed, since the operator has not named their targets.
 
 use std::io;
 use std::path::Path;
@@ -11,18 +11,18 @@ use crate::http_client::http::{Connection, Head};
 use crate::http_client::server::{Server, without_password};
 use crate::http_client::tls::Trust;
 
-/// How often one reason of a failure is logged, at most.
-const TELL_EVERY: Duration = Duration::from_secs(60);
-/// Reasons that are logged within that time, at most.
-const TOLD_MAX: usize = 16;
+/// Least time between two log lines with the same reason.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+/// Limit of different reasons that are logged within that time.
+const LOGGED_MAX: usize = 16;
 
-/// Where the settings name an endpoint.
+/// The settings of an endpoint, with their keys for error messages.
 pub struct Place<'a> {
-    /// Its name in log lines.
+    /// The endpoint's name in log lines.
     pub name: &'static str,
-    /// The URL, and the key in the settings.
+    /// The URL, and its key in the settings.
     pub url: (&'a str, &'static str),
-    /// The PEM file with the roots to trust, and the key in the settings.
+    /// The PEM file with the roots to trust, and its key in the settings.
     pub ca: (Option<&'a Path>, &'static str),
 }
 
@@ -31,7 +31,7 @@ pub struct Request<'a> {
     pub method: &'static str,
     pub headers: &'a [(&'a str, &'a str)],
     pub body: Option<&'a [u8]>,
-    /// Bytes of the answer's body at most.
+    /// Limit of the answer's body.
     pub answer_bytes_max: usize,
 }
 
@@ -40,12 +40,12 @@ pub struct Endpoint {
     name: &'static str,
     server: Server,
     timeout: Duration,
-    /// The reasons that were logged lately, and when.
-    told: Mutex<Vec<(String, Instant)>>,
+    /// The reasons that were logged within the last [`LOG_EVERY`], and when.
+    logged: Mutex<Vec<(String, Instant)>>,
 }
 
 impl Endpoint {
-    /// The endpoint at a URL. The file of roots is read here.
+    /// Checks the settings of an endpoint, and reads its file of roots.
     ///
     /// # Errors
     /// The key in the settings, and its fault with the remedy.
@@ -76,14 +76,14 @@ impl Endpoint {
             name: place.name,
             server,
             timeout,
-            told: Mutex::default(),
+            logged: Mutex::default(),
         })
     }
 
-    /// Sends a request, over `kept` if that connection is still open, and reads the whole answer. Blocks for the timeout at most.
+    /// Sends a request, over the connection `kept` if it is still open, and reads the whole answer. Blocks for at most the timeout.
     ///
     /// # Errors
-    /// Why there is no answer, in words for the log.
+    /// Why there is no answer, as text for the log.
     pub fn exchange(
         &self,
         request: &Request<'_>,
@@ -121,12 +121,12 @@ impl Endpoint {
         Ok((head, answer))
     }
 
-    /// Logs a failure. Each reason is logged once in a while, since requests repeat it.
-    pub fn tell(&self, why: &str) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.retain(|(_, last)| last.elapsed() < TELL_EVERY);
-        if told.len() < TOLD_MAX && !told.iter().any(|(known, _)| known == why) {
-            told.push((why.to_string(), Instant::now()));
+    /// Logs a failure: each reason once in [`LOG_EVERY`].
+    pub fn log(&self, why: &str) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        logged.retain(|(_, last)| last.elapsed() < LOG_EVERY);
+        if logged.len() < LOGGED_MAX && !logged.iter().any(|(known, _)| known == why) {
+            logged.push((why.to_string(), Instant::now()));
             tracing::warn!("{} at {}: {why}", self.name, self.server);
         }
     }

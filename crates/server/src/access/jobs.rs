@@ -1,4 +1,4 @@
-//! Jobs of the verifier: credentials that wait for the threads of a queue, in fair turns of the addresses that ask.
+//! The verifier's queues of jobs. The client addresses get fair turns in each.
 //!
 //! Invariant: no address has more jobs in a queue than its share of `access.questions_max` ([`may_take`]).
 
@@ -11,20 +11,21 @@ use crore_broker::turns::Turns;
 
 use super::checks::Checks;
 
-/// The work of a signature, a password or a request, in steps: that of as many steps of bytes.
+/// The fixed cost of a job (a signature, a password hash or a request), in steps.
 const JOB_STEPS: u64 = 16;
-/// Bytes of a credential that are decoded and hashed in a step.
+/// Bytes of a credential whose decoding and hashing count as a step.
 const STEP_BYTES: u64 = 256;
 
-/// Work for a thread.
+/// A credential to verify.
 pub struct Job {
     pub checks: Arc<Checks>,
-    pub round: u64,
+    /// The generation of `checks`.
+    pub generation: u64,
     pub question: Question,
 }
 
 impl Job {
-    /// Its work against that of others in the queue.
+    /// The cost of the job, by which turns are fair.
     fn steps(&self) -> u64 {
         JOB_STEPS + self.question.secret.len() as u64 / STEP_BYTES
     }
@@ -38,37 +39,36 @@ pub enum Queue {
     Callback,
 }
 
-/// The questions that wait in a queue, those that are being worked on included.
+/// The number of jobs in a queue, those that a thread is at included.
 #[derive(Default)]
 pub struct Waiting {
     all: usize,
-    /// By address.
-    of: HashMap<u64, usize>,
+    by_address: HashMap<u64, usize>,
 }
 
 impl Waiting {
     pub fn add(&mut self, asker: u64) {
         self.all += 1;
-        *self.of.entry(asker).or_default() += 1;
+        *self.by_address.entry(asker).or_default() += 1;
     }
 
     pub fn remove(&mut self, asker: u64) {
         self.all -= 1;
-        if let Some(count) = self.of.get_mut(&asker) {
+        if let Some(count) = self.by_address.get_mut(&asker) {
             *count -= 1;
             if *count == 0 {
-                self.of.remove(&asker);
+                self.by_address.remove(&asker);
             }
         }
     }
 
-    pub fn may_add(&self, asker: u64, most: usize) -> bool {
-        let own = self.of.get(&asker).copied().unwrap_or(0);
-        may_take(own, most.saturating_sub(self.all), HALF)
+    pub fn may_add(&self, asker: u64, jobs_max: usize) -> bool {
+        let own = self.by_address.get(&asker).copied().unwrap_or(0);
+        may_take(own, jobs_max.saturating_sub(self.all), HALF)
     }
 }
 
-/// Work that waits for the threads of a queue.
+/// A queue between the verifier and its threads.
 #[derive(Default)]
 pub struct JobQueue {
     jobs: Mutex<Jobs>,
@@ -78,8 +78,8 @@ pub struct JobQueue {
 #[derive(Default)]
 struct Jobs {
     turns: Turns<Job>,
-    /// No more comes: the threads end when all is done.
-    over: bool,
+    /// The threads end once the queue is empty.
+    is_closed: bool,
 }
 
 impl JobQueue {
@@ -87,16 +87,16 @@ impl JobQueue {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the next job, that of the address for which least was done; none when no more comes.
+    /// Waits for the next job: one of the address that has used the least. None once the queue is closed and empty.
     pub fn next(&self) -> Option<Job> {
         let mut jobs = self.jobs();
         loop {
             if let Some(job) = jobs.turns.pop() {
-                // Threads that take jobs meanwhile must see it, so that it counts before it is done.
+                // Counted before it is done, so that it counts for threads that take the next job meanwhile.
                 jobs.turns.did(job.steps());
                 return Some(job);
             }
-            if jobs.over {
+            if jobs.is_closed {
                 return None;
             }
             let more = self.more.wait(jobs);
@@ -105,11 +105,11 @@ impl JobQueue {
     }
 }
 
-/// The books' end of a line.
+/// The verifier's end of a queue. Dropping it closes the queue.
 pub struct Workers(pub Arc<JobQueue>);
 
 impl Workers {
-    pub fn hand(&self, job: Job) {
+    pub fn push(&self, job: Job) {
         self.0.jobs().turns.push(job.question.asker, job);
         self.0.more.notify_one();
     }
@@ -117,7 +117,7 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.0.jobs().over = true;
+        self.0.jobs().is_closed = true;
         self.0.more.notify_all();
     }
 }

@@ -1,8 +1,7 @@
-//! Files of keys in JSON: JWKS (RFC 7517, RFC 7518 section 6, RFC 8037).
+//! Sets of keys in JSON: JWKS (RFC 7517, RFC 7518 section 6, RFC 8037).
 //!
-//! A number that is longer or shorter than it should be is the same number; base64 with padding or of the other alphabet means the same
-//! bytes. Keys for other uses and algorithms are left out, since most sets have some; a key that should verify and cannot is refused, by its
-//! `kid` and member.
+//! Accepts what issuers get wrong without harm: numbers with zeros too many or too few, padded base64, and the other base64 alphabet. Keys for other
+//! uses and algorithms are left out, since most sets have some. A key that should verify but cannot is an error, which names its `kid` and the member.
 
 use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents};
 use base64::Engine as _;
@@ -16,7 +15,7 @@ use serde_json::{Map, Value};
 use super::algorithm::{ALGORITHMS, Key};
 use super::{public, secret};
 
-/// Base64 with padding or without it, and with any bits behind the last byte.
+/// Base64 with or without padding; bits after the last byte are ignored.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::URL_SAFE,
     GeneralPurposeConfig::new()
@@ -25,13 +24,13 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 /// Bytes of a coordinate of P-256 (RFC 7518 section 6.2.1.2), and of an Ed25519 key (RFC 8032 section 5.1.5).
 const COORDINATE_BYTES: usize = 32;
-/// The digits of a coordinate in hex. In base64url it has fewer, and so has the exponent of an RSA key.
+/// Digits of a coordinate in hex. A coordinate or an RSA exponent in base64url has fewer.
 const HEX_DIGITS_MIN: usize = 64;
 
-/// The keys of a JWKS that sign by an algorithm that is offered, and by `only` where the entry names one.
+/// The keys of a JWKS that verify signatures with a supported algorithm; with `only`, or of `kid`, where the entry names one.
 ///
 /// # Errors
-/// A key that is not in order, by its `kid` and the member; a set without a key for signatures, with the reasons.
+/// A faulty key, with its `kid` and the member; a set without a usable key, with the reasons.
 pub fn keys(file: &[u8], only: Option<Algorithm>, kid: Option<&str>) -> Result<Vec<Key>, String> {
     let set: Value = serde_json::from_slice(file)
         .map_err(|error| format!("is no JWKS: {error}; write {{\"keys\": [...]}}"))?;
@@ -62,7 +61,7 @@ pub fn keys(file: &[u8], only: Option<Algorithm>, kid: Option<&str>) -> Result<V
     Ok(keys)
 }
 
-/// The key, or why it is left out.
+/// Reads a key. The inner error is why it is left out, the outer one its fault.
 fn read(
     jwk: &Map<String, Value>,
     only: Option<Algorithm>,
@@ -101,7 +100,7 @@ fn read(
     let algorithm = match said {
         None => usual,
         Some(Some((_, said))) if *said == usual => usual,
-        // The name of the algorithm for this curve alone (RFC 9864).
+        // The name of EdDSA with this curve (RFC 9864).
         Some(None) if usual == Algorithm::EdDSA && alg == Some("Ed25519") => usual,
         Some(None) => return left_out("its alg is not offered"),
         Some(Some((said, _))) => {
@@ -140,7 +139,7 @@ fn read(
     }))
 }
 
-/// A member that is text; `null` is none.
+/// A member that is text; `null` counts as absent.
 fn text<'j>(jwk: &'j Map<String, Value>, name: &str) -> Result<Option<&'j str>, String> {
     match jwk.get(name) {
         None | Some(Value::Null) => Ok(None),
@@ -158,11 +157,11 @@ fn verifies(jwk: &Map<String, Value>) -> Result<bool, String> {
     }
 }
 
-/// The bytes of a member that is the number of a public key.
+/// The bytes of a member that is a number of a public key.
 fn number(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
     let digits = text(jwk, name)?.unwrap_or_default();
     let digits = digits.strip_prefix("0x").unwrap_or(digits);
-    // All digits of hex are digits of base64 too. The shortest modulus has 342 of these, and is hex by accident once in 2^526 keys.
+    // Hex digits are base64 digits too. The shortest modulus has 342 digits, which are all hex by accident in one of 2^526 keys.
     if digits.len() >= HEX_DIGITS_MIN && digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(format!(
             "{name} is a number in hex or decimal digits, and a JWK has base64url; write the key anew"
@@ -180,26 +179,27 @@ fn bytes(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
     bytes.map_err(|error| format!("{name} is no base64url ({error}); write the key anew"))
 }
 
-/// The bytes of a number, without zeros before it: some libraries write one (RFC 7518 section 6.3.1.1).
-fn bare(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
+/// The bytes of a number without leading zeros: some libraries write one (RFC 7518 section 6.3.1.1).
+fn without_leading_zeros(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
     let mut bytes = number(jwk, name)?;
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     bytes.drain(..zeros);
     Ok(bytes)
 }
 
-/// A coordinate in its full length: some libraries leave zeros out, or write one more.
+/// A coordinate in its full length: some libraries omit leading zeros, or write one too many.
 fn coordinate(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
-    let bare = bare(jwk, name)?;
-    let zeros = COORDINATE_BYTES.checked_sub(bare.len()).ok_or_else(|| {
-        let bytes = bare.len();
+    let number = without_leading_zeros(jwk, name)?;
+    let zeros = COORDINATE_BYTES.checked_sub(number.len()).ok_or_else(|| {
+        let bytes = number.len();
         format!("{name} has {bytes} bytes, and P-256 needs {COORDINATE_BYTES}; write the key anew")
     })?;
-    Ok([vec![0; zeros], bare].concat())
+    Ok([vec![0; zeros], number].concat())
 }
 
 fn of_rsa(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
-    let (n, e) = (bare(jwk, "n")?, bare(jwk, "e")?);
+    let n = without_leading_zeros(jwk, "n")?;
+    let e = without_leading_zeros(jwk, "e")?;
     let bits = der::bits(&n);
     if !public::RSA_BITS.contains(&bits) {
         let (least, most) = (public::RSA_BITS.start(), public::RSA_BITS.end());
@@ -210,7 +210,7 @@ fn of_rsa(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
     if n.last().is_some_and(|last| last % 2 == 0) {
         return Err("n is even, and no modulus is; write the key anew".to_string());
     }
-    // All that is left to be wrong.
+    // The only member that can still be wrong.
     let exponent = || "e is no exponent of RSA; write the key anew".to_string();
     let parts = RsaPublicKeyComponents { n: &n, e: &e };
     let parsed = parts.to_parsed_public_key(&RSA_PKCS1_2048_8192_SHA256);

@@ -1,7 +1,7 @@
 //! Tokens: JWT (RFC 7519) signed with HS256, RS256, ES256 or EdDSA (RFC 7518 section 3, RFC 8037).
 //!
-//! Invariants: each key is bound to one algorithm, and a token that names another never meets it, so that a public key is never
-//! taken for a secret; `none` is no algorithm; members of a token about keys (`jwk`, `jku`, `x5c`) are not read.
+//! Invariants: each key is bound to one algorithm, and verifies only tokens that name it, so that a public key never serves as an HMAC
+//! secret; `none` is no algorithm; keys that a token itself brings or names (`jwk`, `jku`, `x5c`) are ignored.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use super::revocations::token_id;
 use super::{claims, jwks, public, secret};
 use crate::settings::access::{Access, Key as Entry};
 
-/// What an entry must have.
+/// The remedy for an entry with no source of a key, or with several.
 const ONE_SOURCE: &str =
     "write one of `file` (a secret, a PEM or a JWKS file), `secret` and `url` (a JWKS)";
 
-/// All keys, and what else tokens must say.
+/// All keys, and the claims that tokens must have.
 #[derive(Default)]
 pub struct Keys {
-    /// Of the settings and their files.
+    /// Keys in the settings and in the files that they name.
     own: Vec<Key>,
-    /// Of URLs.
+    /// Keys that are fetched from URLs.
     remote: Vec<RemoteKeys>,
     audience: String,
     issuer: String,
@@ -35,7 +35,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Reads the keys that the settings name; a fault goes to `errors` with its path.
+    /// Reads the keys that the settings name. Adds faults to `errors`, each with the path of its key.
     pub fn read(access: &Access, errors: &mut Vec<(String, String)>) -> Keys {
         let (mut own, mut remote) = (Vec::new(), Vec::new());
         for (index, entry) in access.keys.iter().enumerate() {
@@ -56,15 +56,15 @@ impl Keys {
         }
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.own.is_empty() && self.remote.is_empty()
     }
 
-    /// Starts to fetch the keys of URLs; `fetched` is called after each fetch. Until then the keys of `former` count where the entry is the same.
+    /// Starts the threads that fetch keys from URLs; each calls `fetched` after a fetch. Until the first one, an entry that has not changed uses its keys
+    /// in `former`.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// The system starts no thread.
     pub fn start(
         &self,
         former: &Keys,
@@ -74,18 +74,18 @@ impl Keys {
         self.remote.iter().try_for_each(start)
     }
 
-    /// Fetches the keys of URLs once, for a command that needs them now. Blocks.
+    /// Fetches the keys of all URLs once, for a command. Blocks.
     pub fn fetch(&self) {
         self.remote.iter().for_each(RemoteKeys::fetch);
     }
 
-    /// Whether keys of a URL are being fetched.
+    /// Whether a fetch is due or under way.
     pub fn is_pending(&self) -> bool {
         self.remote.iter().any(RemoteKeys::is_pending)
     }
 
-    /// Asks for newer keys if this token, which was refused, names a `kid` that is not known; says whether the token is to be verified again
-    /// once they are here.
+    /// Asks for newer keys if this token, which was refused, names an unknown `kid`. True if the token is to be verified again after
+    /// the fetch.
     pub fn ask_for_newer(&self, token: &[u8]) -> bool {
         if self.remote.is_empty() {
             return false;
@@ -97,18 +97,18 @@ impl Keys {
         if self.own.iter().any(is_known) || self.remote.iter().any(has_it) {
             return false;
         }
-        // Each of them is asked.
+        // No short circuit: each URL is asked.
         let asked = self.remote.iter().map(RemoteKeys::ask);
         asked.fold(false, |any, asked| any | asked)
     }
 
-    /// The user and the rights that a token proves at this Unix second.
+    /// The user and the rights of a token that is valid at this Unix second.
     ///
     /// # Errors
     /// The reason why the token is refused.
     pub fn verify(&self, token: &[u8], now_unix_s: u64) -> Result<Known, Reason> {
         let header = header_members(token).ok_or(Reason::CredentialsMalformed)?;
-        // RFC 7515 section 4.1.11: extensions that must be understood, and are not.
+        // RFC 7515 section 4.1.11: a token with extensions that we do not know must be refused.
         if header.contains_key("crit") {
             return Err(Reason::CredentialsMalformed);
         }
@@ -136,17 +136,17 @@ impl Keys {
         if !fitting.any(|key| is_signed(token, key)) {
             return refused(Reason::TokenSignature);
         }
-        // From here on the issuer wrote what stands in the token: a fault in it is named as such.
+        // The issuer has signed this text, so that a fault in it is reported as the issuer's.
         jsonwebtoken::decode_header(token).map_err(|_| Reason::CredentialsMalformed)?;
-        self.who(
+        self.known(
             token,
             &part(token, 1).ok_or(Reason::TokenClaims)?,
             now_unix_s,
         )
     }
 
-    /// The user and the rights in these claims, which one of our keys has signed.
-    fn who(
+    /// The user and the rights of a token whose signature is verified.
+    fn known(
         &self,
         token: &[u8],
         claims: &Map<String, Value>,
@@ -174,7 +174,7 @@ impl Keys {
         let issued = claims.get("iat").and_then(Value::as_f64).unwrap_or(0.0);
         let grants = grants.issued(Issue {
             token: Revoked::token(token_id(token, claims).as_bytes()),
-            // A time beyond all others is one before which no user is revoked.
+            // `u32::MAX` is reserved: a revocation of a user without `issued_before` has it, and must be later than every `iat`.
             issued_unix_s: (issued as u32).min(u32::MAX - 1),
         });
         Ok(Known {
@@ -184,7 +184,7 @@ impl Keys {
     }
 }
 
-/// The members of a token's head.
+/// The members of a token's header, not verified.
 pub fn header_members(token: &[u8]) -> Option<Map<String, Value>> {
     part(token, 0)
 }
@@ -207,7 +207,7 @@ fn read_remote(entry: &Entry) -> Result<RemoteKeys, ReadError> {
     RemoteKeys::new(entry)
 }
 
-/// The keys of one entry: one, or those of a JWKS file.
+/// The keys of an entry: one, or several of a JWKS file.
 fn read(entry: &Entry) -> Result<Vec<Key>, ReadError> {
     let bytes = match (&entry.file, &entry.secret) {
         (Some(path), None) => {
@@ -257,7 +257,7 @@ pub fn is_json(file: &[u8]) -> bool {
     secret::without_mark(file).trim_ascii_start().first() == Some(&b'{')
 }
 
-/// A file of keys.
+/// Reads a file of keys.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     let length = std::fs::metadata(path)
         .map_err(|error| error.to_string())?

@@ -1,10 +1,10 @@
-//! Identifies clients: the shards' questions about credentials are answered here, on threads of their own.
+//! Authentication: answers the shards' questions about credentials, on threads of its own.
 //!
-//! [`Checks`] holds the operator's settings, read and ready to verify with: [`keys`] for tokens, [`users`] for passwords,
-//! [`callback`] for an endpoint of the operator's. [`revocations`] is what counts no more. [`verifier`] takes the shards' questions, keeps one flight per credential and
-//! the answers for a while, and hands the work to its threads. The shards decide what the rights permit.
+//! [`Checks`] are the operator's settings, ready to verify with: [`keys`] for tokens, [`users`] for passwords, [`callback`] for an endpoint of
+//! the operator. [`revocations`] lists the tokens and users that are refused before their end. The [`verifier`] takes the questions,
+//! verifies each credential once, and caches the answers for a while. Deliberately not here: authorization. The shards decide what the rights permit.
 //!
-//! Invariants: a question that was taken is answered once; a check that fails refuses the client; no secret is logged.
+//! Invariants: an accepted question is answered once; a check that fails refuses the client; no secret is logged.
 
 pub mod algorithm;
 mod callback;
@@ -31,10 +31,10 @@ use crate::settings::access::Access;
 pub use checks::{Checks, checks};
 pub use verifier::{QuestionSender, VerdictSender, Verifier};
 
-/// Starts the threads, also where nothing is decided yet: a reload may change that.
+/// Starts the verifier, also without settings of access, since a reload may bring some.
 ///
 /// # Errors
-/// The settings cannot be read any more, or there is no thread to be had.
+/// The settings cannot be read any more, or the system starts no thread.
 pub fn start(
     access: Option<&Access>,
     revoked: Arc<Revoked>,

@@ -1,5 +1,5 @@
-//! Public keys: from PEM, or from the numbers of a JWK. Each is tried when it is read as verification will try it, so that no key is taken
-//! by which no token could ever be verified.
+//! Public keys, from PEM or from the numbers of a JWK. Each is parsed here by the code that verifies with it later, so that a key that
+//! can verify no token is refused at once.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
@@ -12,13 +12,13 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use rustls::pki_types::CertificateDer;
 use rustls::server::ParsedCertificate;
 
-/// The sizes of RSA keys that are verified with, in bits.
+/// Supported sizes of RSA keys, in bits.
 pub const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
 
-/// Why an RSA-PSS key is refused, and the remedy.
+/// The error message for an RSA-PSS key.
 pub const RSA_PSS: &str = "is an RSA-PSS key (1.2.840.113549.1.1.10), which signs with PS256 only, and RS256 needs a key of rsaEncryption; make one with `openssl genrsa -out KEY.pem 2048`";
 
-/// The key in a PEM file: a public key, or that of a certificate, behind which its issuers' may stand.
+/// The key in a PEM file: a public key, or the key of the first certificate of a chain.
 ///
 /// # Errors
 /// The line, its fault, and the remedy.
@@ -41,7 +41,7 @@ pub fn of_pem(algorithm: Algorithm, file: &[u8]) -> Result<DecodingKey, String> 
     };
     let mut below = first;
     for block in others {
-        if !issued(below, block) {
+        if !is_issued(below, block) {
             return Err(format!(
                 "line {}: is a second key after that of line {}; write each to a file and an [[access.key]] of its own",
                 block.line, first.line
@@ -57,8 +57,8 @@ pub fn of_pem(algorithm: Algorithm, file: &[u8]) -> Result<DecodingKey, String> 
         .map_err(|what| format!("line {}: {what}", first.line))
 }
 
-/// Whether the other certificate is that of this one's issuer.
-fn issued(certificate: &Block, by: &Block) -> bool {
+/// Whether the certificate `by` is that of the issuer of `certificate`.
+fn is_issued(certificate: &Block, by: &Block) -> bool {
     let certificates = [certificate, by].map(|block| block.form == Some(Form::Certificate));
     let names = (der::names(&certificate.der), der::names(&by.der));
     certificates == [true, true]
@@ -72,10 +72,10 @@ fn of_certificate(der: &[u8]) -> Result<Vec<u8>, String> {
     Ok(parsed.subject_public_key_info().to_vec())
 }
 
-/// The key that verifies by this algorithm, from the bytes that the algorithm takes: DER, a point of P-256, or 32 bytes for Ed25519.
+/// A key for this algorithm, from DER, a point of P-256, or the 32 bytes of Ed25519.
 ///
 /// # Errors
-/// The algorithm would verify nothing with it.
+/// The algorithm cannot verify with it.
 pub fn checked(algorithm: Algorithm, key: &[u8]) -> Result<DecodingKey, String> {
     let by: &'static dyn VerificationAlgorithm = match algorithm {
         Algorithm::RS256 => &RSA_PKCS1_2048_8192_SHA256,
@@ -107,13 +107,13 @@ pub fn checked(algorithm: Algorithm, key: &[u8]) -> Result<DecodingKey, String> 
     Ok(made(key))
 }
 
-/// Checks the point of an Ed25519 key (RFC 8032 section 5.1.3), which `aws-lc-rs` does only when it verifies.
+/// Checks the point of an Ed25519 key (RFC 8032 section 5.1.3). `aws-lc-rs` checks it only when it verifies.
 fn check_point(key: &[u8]) -> Result<(), String> {
-    // In DER too the point is the last of the key.
+    // In DER too, the point ends the key.
     let encoded = key.last_chunk().map(|point| CompressedEdwardsY(*point));
     let point = encoded.and_then(|encoded| Some((encoded, encoded.decompress()?)));
     match point {
-        // A second encoding of a point is none.
+        // Only the canonical encoding counts.
         Some((encoded, point)) if point.compress() == encoded => match point.is_small_order() {
             true => Err(
                 "is a point of small order, for which anybody can sign; make a new key".to_string(),

@@ -1,10 +1,10 @@
-//! Keys that an issuer publishes at a URL: a JWKS (RFC 7517) that is fetched, kept and fetched again.
+//! Keys that an issuer publishes at a URL, as a JWKS (RFC 7517).
 //!
-//! A set is fetched by a thread of its own: at the start, after `refresh_s`, and once when a token names a `kid` that the set does not have, since
-//! then the issuer may have begun to use a new key. Anybody can make up a `kid`; therefore these additional fetches have
-//! [`REFETCH_AFTER`] between them. While a fetch fails, the keys of the last good answer stay in use.
+//! Each set has a thread that fetches it: at the start, every `refresh_s`, and when a token names a `kid` that the set does not have, since
+//! the issuer may have begun to use a new key. Anybody can make up a `kid`; therefore these additional fetches are at least
+//! [`REFETCH_AFTER`] apart. While fetches fail, the keys of the last good answer stay in use.
 //!
-//! Invariants: no lock is held while the network is waited for; a secret (`oct`) is never taken from a URL, since everyone who can read it could sign.
+//! Invariants: no lock is held during a fetch; a secret (`oct`) is never taken from a URL, since everyone who can read it could sign.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,12 +18,12 @@ use super::threads::spawn;
 use crate::http_client::http::Connection;
 use crate::settings::access::Key as Entry;
 
-/// Time between two fetches that an unknown `kid` asks for, and before a fetch that failed is tried again.
+/// Least time between two fetches because of an unknown `kid`, and the time before a failed fetch is retried.
 const REFETCH_AFTER: Duration = Duration::from_secs(10);
 /// How long an issuer may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The keys at one URL. Dropping it ends its thread.
+/// The keys at one URL. Dropping them ends their thread.
 pub struct RemoteKeys(Arc<Shared>);
 
 struct Shared {
@@ -36,13 +36,13 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Of the last good answer; empty before the first one.
+    /// The keys of the last good answer; empty before the first one.
     keys: Arc<[Key]>,
-    /// When the last fetch ended, and whether it was good.
+    /// When the last fetch ended, and whether it succeeded.
     fetched: Option<(Instant, bool)>,
-    /// When an unknown `kid` asked for a fetch last.
+    /// When an unknown `kid` caused a fetch last.
     asked: Option<Instant>,
-    /// A fetch is to begin, or is under way.
+    /// A fetch is due, or under way.
     pending: bool,
     is_over: bool,
 }
@@ -75,11 +75,10 @@ impl RemoteKeys {
         })))
     }
 
-    /// Starts the thread that fetches; it calls `fetched` after each fetch. Until the first good answer the keys of `former` count, if they are of
-    /// the same entry.
+    /// Starts the thread, which calls `fetched` after each fetch. Until the first good answer the keys of the same entry in `former` are used.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// The system starts no thread.
     pub fn start(
         &self,
         former: &[RemoteKeys],
@@ -91,7 +90,7 @@ impl RemoteKeys {
         }
         self.0.state().pending = true;
         let shared = Arc::clone(&self.0);
-        spawn("access-jwks", move || shared.keep(&fetched))
+        spawn("access-jwks", move || shared.run(&fetched))
     }
 
     /// Fetches once, now. Blocks.
@@ -104,17 +103,17 @@ impl RemoteKeys {
         Arc::clone(&self.0.state().keys)
     }
 
-    /// Whether the last fetch failed, or none has ended: then nobody can say which keys the issuer has.
+    /// Whether the issuer's present keys are unknown: the last fetch failed, or none has ended yet.
     pub fn is_unknown(&self) -> bool {
         !self.0.state().fetched.is_some_and(|(_, good)| good)
     }
 
-    /// Whether a fetch is to begin or under way.
+    /// Whether a fetch is due or under way.
     pub fn is_pending(&self) -> bool {
         self.0.state().pending
     }
 
-    /// Asks for a fetch on behalf of a token whose `kid` is unknown. False if there was one a moment ago: the answer is then what is known.
+    /// Asks for a fetch because of an unknown `kid`. False if the last such fetch was less than [`REFETCH_AFTER`] ago: then the keys stay as they are.
     pub fn ask(&self) -> bool {
         let mut state = self.0.state();
         let is_due = state
@@ -141,8 +140,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread: fetches whenever it is time to.
-    fn keep(&self, fetched: &impl Fn()) {
+    /// The thread: fetches whenever a fetch is due.
+    fn run(&self, fetched: &impl Fn()) {
         let mut connection = None;
         while self.wait() {
             self.fetch(&mut connection);
@@ -150,7 +149,7 @@ impl Shared {
         }
     }
 
-    /// Waits until a fetch is due; false when the keys are no longer needed.
+    /// Waits until a fetch is due; false once the keys are dropped.
     fn wait(&self) -> bool {
         let mut state = self.state();
         loop {
@@ -184,7 +183,7 @@ impl Shared {
             Err(why) => {
                 let kept = state.keys.len();
                 drop(state);
-                self.endpoint.tell(&format!(
+                self.endpoint.log(&format!(
                     "{why}; {kept} keys of an earlier answer stay in use"
                 ));
             }

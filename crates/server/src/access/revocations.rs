@@ -1,9 +1,9 @@
-//! Tokens and users that the operator revokes before their end: the list in the file `access.revoked`.
+//! Revoked tokens and users: the list in the file `access.revoked`.
 //!
-//! The file is a JSON array with an object for each entry. The admin API changes it, and so may the operator, who then reloads. A file that is not there is
+//! The file is a JSON array with an object for each entry. The admin API changes it; so may the operator, who then reloads. A missing file is
 //! an empty list.
 //!
-//! Invariants: a change is on disk before it is answered; a file that cannot be read changes nothing, so that a damaged list lets nobody back in.
+//! Invariants: a change is on disk before it is answered; a file that cannot be read changes nothing, so that a damaged list accepts no one again.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -17,14 +17,14 @@ use utoipa::ToSchema;
 
 use super::jwt::part;
 
-/// Entries of the list at most: each is looked up by every publish with credentials.
+/// Limit of entries: every publish with credentials searches the list.
 const ENTRIES_MAX: usize = 100_000;
-/// Bytes of the file at most.
+/// Limit of the file's size.
 const FILE_BYTES_MAX: u64 = 32 << 20;
-/// Bytes of a name at most, as of a user's.
+/// Limit of a name, the same as for users.
 const NAME_BYTES_MAX: usize = 255;
 
-/// What a name of an entry begins with.
+/// Prefixes of the ids of entries.
 const USER: &str = "user:";
 const JTI: &str = "jti:";
 const SHA: &str = "sha256:";
@@ -45,17 +45,17 @@ pub struct Revocation {
 }
 
 impl Revocation {
-    /// Of a user.
+    /// A revocation of a user.
     pub fn of_user(name: &str) -> Revocation {
         Revocation::named(format!("{USER}{name}"))
     }
 
-    /// Of the token with this `jti`.
+    /// A revocation of the token with this `jti`.
     pub fn of_jti(jti: &str) -> Revocation {
         Revocation::named(format!("{JTI}{jti}"))
     }
 
-    /// Of a token, until it expires. Its signature is not verified.
+    /// A revocation of a token until it expires. Its signature is not verified.
     ///
     /// # Errors
     /// It is no JWT.
@@ -101,18 +101,18 @@ impl Revocation {
         }
     }
 
-    /// Whether it has ended.
+    /// Whether the entry has expired.
     pub fn is_over(&self, now_unix_s: u64) -> bool {
         self.expires.is_some_and(|end| u64::from(end) <= now_unix_s)
     }
 }
 
-/// The id that an entry about this token has.
+/// The id of an entry about this token.
 pub fn token_id(token: &[u8], claims: &Map<String, Value>) -> String {
     match claims.get("jti").and_then(Value::as_str) {
         Some(jti) => format!("{JTI}{jti}"),
         None => {
-            // Without the signature: some algorithms have several signatures of one text.
+            // Without the signature: in some algorithms one text has several valid signatures.
             let signed = token.iter().rposition(|byte| *byte == b'.');
             let hash = digest(&SHA256, &token[..signed.unwrap_or(token.len())]);
             let hex: String = hash.as_ref().iter().map(|b| format!("{b:02x}")).collect();
@@ -121,7 +121,7 @@ pub fn token_id(token: &[u8], claims: &Map<String, Value>) -> String {
     }
 }
 
-/// The entries of a file that are not over.
+/// Reads the entries of a file that have not expired.
 ///
 /// # Errors
 /// The file's fault.
@@ -157,16 +157,16 @@ fn check(entries: &[Revocation]) -> Result<(), String> {
     entries.iter().try_for_each(Revocation::check)
 }
 
-/// Writes the list in place of the one before, to the disk.
+/// Replaces the file by this list, with fsync.
 ///
 /// # Errors
-/// A list that is too long; the file cannot be written.
+/// The list is too long, or the file cannot be written.
 pub fn write(path: &Path, entries: &[Revocation]) -> Result<(), String> {
     let wrong = |what: String| format!("access.revoked: {}: {what}", path.display());
     check(entries).map_err(wrong)?;
     let replace = || -> io::Result<()> {
         let part = path.with_extension("new");
-        // Never through a link.
+        // A link at this path must not be followed.
         match fs::remove_file(&part) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -182,7 +182,7 @@ pub fn write(path: &Path, entries: &[Revocation]) -> Result<(), String> {
     replace().map_err(|error| wrong(format!("cannot be written: {error}")))
 }
 
-/// The list as the shards look it up.
+/// The list in the form that the shards search.
 pub fn revoked(entries: &[Revocation]) -> Revoked {
     let mut revoked = Revoked::default();
     for entry in entries {

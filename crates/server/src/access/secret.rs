@@ -1,29 +1,29 @@
-//! Secrets for HS256, and why a public key is none: everyone who has it could make tokens.
+//! Secrets for HS256. A public key is refused as a secret, since everyone who has it could sign tokens.
 //!
-//! Invariants: no secret is as long as an RSA key of 2,048 bits or a certificate, which have 256 bytes or more in every encoding; a shorter key, of a curve, is
-//! refused by its marks, in every form that a file of one has ([`marks`]). A file without any of these forms (32 raw bytes) looks like a secret and
-//! is taken for one.
+//! Invariants: a secret is shorter than any RSA key of 2,048 bits and any certificate, which have 256 bytes or more in every encoding. The shorter keys of
+//! elliptic curves are recognized by their marks, in all usual file formats ([`marks`]). A key without any marks (32 raw bytes) cannot be told from a secret,
+//! and is accepted as one.
 
 mod decoded;
 mod marks;
 
 /// Least length of a secret for HS256, in bytes (RFC 7518 section 3.2).
 pub const BYTES_MIN: usize = 32;
-/// More may be an RSA key in some encoding: the modulus alone has 256 bytes, 342 digits in base64. HMAC hashes all past 64 bytes to 32
+/// Longer bytes may be an RSA key: the modulus alone has 256 bytes, or 342 digits in base64. HMAC hashes a key of more than 64 bytes to 32
 /// first (RFC 2104 section 2), so a longer secret is no better.
 const BYTES_MAX: usize = 255;
 
-/// Some editors write it before a text in UTF-8.
+/// Some editors begin UTF-8 text with it.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// Why a file in UTF-16 is refused, and the remedy.
+/// The error message for a file in UTF-16.
 pub const UTF16: &str = "is text in UTF-16, which editors of Windows write; `iconv -f UTF-16 -t UTF-8 FILE` converts it";
 
-/// The secret in a file: a text file ends in a line end that is not part of it, and may begin with a byte order mark.
+/// The secret in a file, without the line end and the byte order mark of a text file.
 ///
 /// # Errors
-/// Why it is none, and the remedy.
+/// Why it is no secret, and the remedy.
 pub fn secret(bytes: &[u8]) -> Result<&[u8], String> {
-    // DER may end in the byte that ends a line.
+    // Before the trimming, since DER may end in the byte of a line end.
     if let Some(key) = marks::key_in(bytes) {
         return Err(is_key(key));
     }
@@ -32,20 +32,20 @@ pub fn secret(bytes: &[u8]) -> Result<&[u8], String> {
     Ok(secret)
 }
 
-/// The bytes before a line end at the end.
+/// The bytes without line ends at their end.
 pub fn trimmed(secret: &[u8]) -> &[u8] {
     let end = secret.iter().rposition(|b| !matches!(b, b'\r' | b'\n'));
     &secret[..end.map_or(0, |end| end + 1)]
 }
 
-/// The bytes behind a byte order mark, where text follows it: random bytes may begin with the same three.
+/// The bytes without a byte order mark, if text follows it: random bytes may begin with the same three.
 pub fn without_mark(bytes: &[u8]) -> &[u8] {
     let text = bytes.strip_prefix(BYTE_ORDER_MARK);
     text.filter(|text| std::str::from_utf8(text).is_ok())
         .unwrap_or(bytes)
 }
 
-/// Whether this is text in UTF-16: three quarters of its units, or more, are an ASCII character beside a zero. No random secret is so.
+/// Whether this is text in UTF-16: at least three quarters of its units are an ASCII character and a zero. No random secret is like that.
 pub fn is_utf16(bytes: &[u8]) -> bool {
     let units = bytes.as_chunks::<2>().0;
     let of = |at: usize| {
@@ -59,7 +59,7 @@ pub fn is_utf16(bytes: &[u8]) -> bool {
 /// Checks the bytes of a secret.
 ///
 /// # Errors
-/// Why they are none, and the remedy.
+/// Why they are no secret, and the remedy.
 pub fn check(secret: &[u8]) -> Result<(), String> {
     let bytes = secret.len();
     if let Some(key) = marks::key_in(secret) {

@@ -1,12 +1,12 @@
-//! The threads of this room.
+//! Threads that verify credentials or fetch keys.
 
-/// The stack of a thread that verifies; RSA needs most.
+/// The stack of a thread; RSA needs the most.
 const STACK_BYTES: usize = 512 << 10;
 
 /// Starts a thread.
 ///
 /// # Errors
-/// There is no thread to be had.
+/// The system starts no thread.
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name(name.to_string());
     thread.stack_size(STACK_BYTES).spawn(work).map(drop)

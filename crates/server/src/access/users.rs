@@ -1,4 +1,4 @@
-//! Users of the settings file, with hashed passwords: argon2 in the PHC form (RFC 9106).
+//! The users of the settings file and their password hashes: argon2 (RFC 9106) as PHC strings.
 //!
 //! Invariant: an unknown name costs as much time as a wrong password.
 
@@ -13,9 +13,9 @@ use crore_broker::access::{Grants, Known};
 
 use crate::settings::access::Access;
 
-/// Memory of one verification at most, in KiB: each thread takes so much.
+/// Limit of argon2's memory for one verification, in KiB; each thread of passwords uses that much.
 const MEMORY_KIB_MAX: u32 = 256 << 10;
-/// Passes over it.
+/// Limit of argon2's passes over that memory.
 const PASSES_MAX: u32 = 100;
 
 struct User {
@@ -23,16 +23,16 @@ struct User {
     grants: Arc<Grants>,
 }
 
-/// All of them by name.
+/// All users, by name.
 #[derive(Default)]
 pub struct Users {
     users: HashMap<Box<[u8]>, User>,
-    /// The hash against which the password of an unknown name is verified.
+    /// Passwords of unknown names are verified against this hash.
     stand_in: Option<PasswordHash>,
 }
 
 impl Users {
-    /// Reads the users of the settings; a fault goes to `errors` with its path.
+    /// Reads the users of the settings. Adds faults to `errors`, each with the path of its key.
     pub fn read(access: &Access, errors: &mut Vec<(String, String)>) -> Users {
         let mut all = Users::default();
         for (index, entry) in access.users.iter().enumerate() {
@@ -53,7 +53,7 @@ impl Users {
                     continue;
                 }
             };
-            match hash(&entry.password.0) {
+            match parse_hash(&entry.password.0) {
                 Ok(hash) => {
                     all.stand_in.get_or_insert_with(|| hash.clone());
                     let name = entry.name.as_bytes().into();
@@ -70,17 +70,15 @@ impl Users {
         all
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.users.is_empty()
     }
 
-    /// Whether there is a user of this name.
     pub fn has(&self, name: &[u8]) -> bool {
         self.users.contains_key(name)
     }
 
-    /// The user of this name, if the password is right. Takes some ten milliseconds and megabytes, by the hash.
+    /// The user's rights, if the password is right. Takes tens of milliseconds and tens of megabytes, as the hash demands.
     ///
     /// # Errors
     /// [`Reason::WrongPassword`].
@@ -99,7 +97,7 @@ impl Users {
     }
 }
 
-fn hash(text: &str) -> Result<PasswordHash, String> {
+fn parse_hash(text: &str) -> Result<PasswordHash, String> {
     let form = "write what `crore token hash` prints: $argon2id$...";
     let hash = PasswordHash::new(text).map_err(|_| format!("is no argon2 hash; {form}"))?;
     if !hash.algorithm.as_str().starts_with("argon2") {

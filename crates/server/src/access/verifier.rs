@@ -1,13 +1,13 @@
-//! Answers the shards' questions: one thread keeps the books, and other threads do the work.
+//! The verifier: answers the shards' questions about credentials. One thread owns the state; other threads verify.
 //!
-//! The books: the connections that wait for each credential (one flight each, however many wait), recent answers, and how many wait.
-//! They have one owner and no lock. The work: signatures, passwords and the callback have threads and queues of their own, so that a
-//! storm of passwords holds up no token. A question past `access.questions_max` in one of the queues is refused at once: a client
-//! that is told to come back then finds the answers of those before it. Addresses share each queue: none may fill it
-//! ([`Waiting::may_add`]), and the work is done in fair turns, so that a storm of one address holds up no other. The thread of the books
-//! decodes nothing of a credential: it does so much work for each question, whoever asks, before it knows the share of the address.
+//! The state is without locks: the connections that wait for each credential (one flight for each, so that it is verified once), a cache of
+//! recent answers, and the length of each queue. Tokens, passwords and the callback have a queue and threads of their own, so a storm of
+//! passwords does not delay tokens. A question that finds `access.questions_max` in its queue is refused at once; when the client tries again, the
+//! answers of the others are cached. Client addresses share each queue: none may fill it ([`Waiting::may_add`]), and jobs run in fair turns, so
+//! a storm from one address does not delay the others. The thread of the state decodes no credential: before it knows the share of the
+//! address, it does the same small work for each question.
 //!
-//! Invariants: each question that was taken gets one answer; a question that was refused leaves nothing behind.
+//! Invariants: each question that was accepted gets one answer; a refused question leaves no state behind.
 
 #[cfg(test)]
 mod tests;
@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{self, Receiver, Sender as Notes};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -32,102 +32,111 @@ use super::jwt::has_parts;
 use super::keys::{Keys, header_members};
 use super::threads::spawn;
 
-/// Threads that verify signatures, which are short work.
+/// Threads that verify signatures, which takes little time.
 const TOKEN_THREADS: usize = 2;
-/// How long a refusal is believed: long enough that a client that tries again and again costs nothing, short enough for one that
-/// was just given the right.
+/// How long a refusal is cached: long enough that a client that keeps trying costs nothing, short enough for one that was just
+/// given the right.
 const REFUSED_S: u32 = 5;
-/// How often one kind of refusal is logged, at most.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+/// Least time between two log lines about one kind of refusal.
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// A note to the books.
-enum Note {
+/// An input of the thread of the state.
+enum Event {
     /// A connection waits for an answer.
     Asked(ShardId, ConnId, Question),
-    /// Work is done, for this address, by the checks of this round.
-    Found(FlightKey, (Queue, u64), Result<Known, Reason>, u32),
-    /// A token of this job names a key that is not known, and newer keys were asked for.
+    /// A job is done.
+    Done(Done),
+    /// The token of this job names a key that is not known, and newer keys were asked for.
     MissesKey(Job),
     /// The token of this job is no JWT, and the callback may know it.
     IsNoJwt(Job),
-    /// Keys of a URL were fetched, or could not be.
+    /// A fetch of keys by URL has ended, well or not.
     KeysFetched,
-    /// The operator has changed what to verify with.
+    /// The operator has changed the settings of access.
     Checks(Arc<Checks>),
     /// The operator has changed what is revoked.
     Revoked(Arc<Revoked>),
 }
 
-/// How a shard is answered.
+/// The result of a job.
+struct Done {
+    flight: FlightKey,
+    queue: Queue,
+    /// The address that asked.
+    asker: u64,
+    found: Result<Known, Reason>,
+    /// Seconds for which the result may be cached.
+    cache_s: u32,
+}
+
+/// Sends a verdict to the shard of the connection.
 pub type VerdictSender = Box<dyn Fn(ConnId, Verdict) + Send>;
 
-/// A shard's end of the verifier: it asks with this.
+/// A shard sends its questions with this.
 pub struct QuestionSender {
     shard: ShardId,
-    notes: Notes<Note>,
+    events: Sender<Event>,
     open: Arc<AtomicUsize>,
 }
 
 impl QuestionSender {
-    /// Asks; false when too many questions are open.
+    /// Asks; false if too many questions are open.
     pub fn ask(&self, conn: ConnId, question: Question) -> bool {
         if self.open.fetch_add(1, Relaxed) >= OPEN_MAX {
             self.open.fetch_sub(1, Relaxed);
             return false;
         }
-        let asked = self.notes.send(Note::Asked(self.shard, conn, question));
-        asked.is_ok()
+        let asked = Event::Asked(self.shard, conn, question);
+        self.events.send(asked).is_ok()
     }
 }
 
-/// The verifier, for the thread that started it.
+/// The handle of the verifier's thread, which runs until the process ends.
 pub struct Verifier {
-    notes: Notes<Note>,
+    events: Sender<Event>,
 }
 
 impl Verifier {
-    /// Starts the thread of the books, with an end for each shard that is answered; those that do the work come when there is some.
+    /// Starts the thread of the state, and makes a sender of questions for each shard. The other threads start with the first job of their queue.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// The system starts no thread.
     pub fn start(
         checks: Arc<Checks>,
         revoked: Arc<Revoked>,
         shards: Vec<VerdictSender>,
     ) -> anyhow::Result<(Verifier, Vec<QuestionSender>)> {
-        let (notes, inbox) = mpsc::channel();
+        let (events, inbox) = mpsc::channel();
         let open = Arc::new(AtomicUsize::new(0));
-        let asker = |shard| QuestionSender {
+        let sender = |shard| QuestionSender {
             shard,
-            notes: notes.clone(),
+            events: events.clone(),
             open: Arc::clone(&open),
         };
-        let askers = (0..shards.len() as ShardId).map(asker).collect();
-        fetch_keys(&checks, &Keys::default(), &notes)
+        let senders = (0..shards.len() as ShardId).map(sender).collect();
+        fetch_keys(&checks, &Keys::default(), &events)
             .context("cannot start the thread that fetches keys")?;
-        let books = VerifierState::new(checks, revoked, shards, notes.clone(), open);
-        spawn("access", move || books.keep(&inbox)).context("cannot start the access thread")?;
-        Ok((Verifier { notes }, askers))
+        let state = VerifierState::new(checks, revoked, shards, events.clone(), open);
+        spawn("access", move || state.run(&inbox)).context("cannot start the access thread")?;
+        Ok((Verifier { events }, senders))
     }
 
-    /// Refuses these from now on; earlier answers are forgotten.
+    /// Replaces the list of what is revoked, and empties the cache.
     pub fn revoke(&self, revoked: Arc<Revoked>) {
-        // The thread ends with the process.
-        let _ = self.notes.send(Note::Revoked(revoked));
+        let _ = self.events.send(Event::Revoked(revoked));
     }
 
-    /// Verifies by these from now on; earlier answers are forgotten.
+    /// Replaces the settings of access, and empties the cache.
     pub fn replace(&self, checks: Arc<Checks>) {
-        // The thread ends with the process.
-        let _ = self.notes.send(Note::Checks(checks));
+        let _ = self.events.send(Event::Checks(checks));
     }
 }
 
-/// Connections that wait for an answer at once: each is a row of the books, and no work, since those that wait for one flight wait together.
+/// Limit of connections that wait for an answer. Each costs one entry and no work of its own, since those with the same credential share a flight.
 const OPEN_MAX: usize = 1 << 20;
 
-/// Answers that were given lately. Refusals make room first: anybody can make up credentials that are refused, and the others' good ones
-/// would all have to be verified again.
+/// The cache of answers. Refusals are evicted first: anybody can make up credentials that are refused, and would otherwise evict
+/// the good ones.
 #[derive(Default)]
 struct Answers {
     good: Recent<Known>,
@@ -135,7 +144,7 @@ struct Answers {
 }
 
 impl Answers {
-    /// The answer about a credential and until when it is believed, by the count; a token ends by the wall clock.
+    /// The answer about a credential and the counted second until which it is valid. A token itself expires by the wall clock.
     fn get(&self, digest: Digest) -> Option<(Result<Known, Reason>, u64)> {
         let is_over = |known: &Known| u64::from(known.until_unix_s) <= clock::unix_s();
         let good = self.good.get(digest).filter(|(known, _)| !is_over(known));
@@ -143,12 +152,18 @@ impl Answers {
         good.or_else(|| (self.refused.get(digest)).map(|(reason, end_s)| (Err(reason), end_s)))
     }
 
-    fn keep(&mut self, digest: Digest, answer: Result<Known, Reason>, end_s: u64, most: usize) {
+    fn keep(
+        &mut self,
+        digest: Digest,
+        answer: Result<Known, Reason>,
+        end_s: u64,
+        entries_max: usize,
+    ) {
         match answer {
             Ok(known) => self.good.keep(digest, known, end_s),
             Err(reason) => self.refused.keep(digest, reason, end_s),
         }
-        while self.good.order.len() + self.refused.order.len() > most {
+        while self.good.order.len() + self.refused.order.len() > entries_max {
             if !self.refused.forget_oldest() {
                 self.good.forget_oldest();
             }
@@ -156,10 +171,10 @@ impl Answers {
     }
 }
 
-/// Answers of one kind, each with the second until which it is believed.
+/// Answers of one kind, each with the counted second until which it is valid.
 struct Recent<A> {
     known: HashMap<Digest, (A, u64)>,
-    /// In the order in which they came; as many as there are in `known`.
+    /// The keys of `known`, oldest first.
     order: VecDeque<Digest>,
 }
 
@@ -186,37 +201,54 @@ impl<A: Clone> Recent<A> {
         }
     }
 
-    /// Forgets the oldest; says whether there was one.
+    /// Forgets the oldest answer; false if there is none.
     fn forget_oldest(&mut self) -> bool {
         let oldest = self.order.pop_front();
         oldest.is_some_and(|oldest| self.known.remove(&oldest).is_some())
     }
 }
 
-/// A credential that is being looked at, and by which checks: how often they were replaced. A question that comes after a
-/// replacement does not share the answer of the checks before it.
-type FlightKey = (Digest, u64);
+/// A credential that is being verified, and the generation of the checks that verify it. A question that is asked after the checks
+/// were replaced must not share the answer of the former ones.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct FlightKey {
+    digest: Digest,
+    generation: u64,
+}
 
-/// The connection that waits for an answer, and the round of its shard in which it asked.
-type Waiter = (ShardId, ConnId, u32);
+/// A connection that waits for an answer, and the round of its shard in which it asked.
+struct Waiter {
+    shard: ShardId,
+    conn: ConnId,
+    round: u32,
+}
 
 struct VerifierState {
     checks: Arc<Checks>,
     revoked: Arc<Revoked>,
     /// How often the checks were replaced.
-    round: u64,
+    generation: u64,
     shards: Vec<VerdictSender>,
-    notes: Notes<Note>,
+    events: Sender<Event>,
     open: Arc<AtomicUsize>,
     /// By queue.
     waiting: [Waiting; 3],
     workers: [Option<Workers>; 3],
     flights: HashMap<FlightKey, Vec<Waiter>>,
-    /// Jobs that wait until keys are fetched; they count as waiting in the queue of tokens.
+    /// Jobs that wait for a fetch of keys; they still count in the queue of tokens.
     missing_key: Vec<Job>,
     answers: Answers,
-    /// When each refusal was logged, and how many there were since.
-    told: Vec<(Reason, Instant, u64)>,
+    /// For each kind of refusal: when it was logged last, and how many came since.
+    logged: Vec<(Reason, Instant, u64)>,
+}
+
+impl Job {
+    fn flight(&self) -> FlightKey {
+        FlightKey {
+            digest: self.question.digest,
+            generation: self.generation,
+        }
+    }
 }
 
 impl VerifierState {
@@ -224,63 +256,64 @@ impl VerifierState {
         checks: Arc<Checks>,
         revoked: Arc<Revoked>,
         shards: Vec<VerdictSender>,
-        notes: Notes<Note>,
+        events: Sender<Event>,
         open: Arc<AtomicUsize>,
     ) -> VerifierState {
         VerifierState {
             checks,
             revoked,
-            round: 0,
+            generation: 0,
             shards,
-            notes,
+            events,
             open,
             waiting: Default::default(),
             workers: [const { None }; 3],
             flights: HashMap::new(),
             missing_key: Vec::new(),
             answers: Answers::default(),
-            told: Vec::new(),
+            logged: Vec::new(),
         }
     }
 
-    fn keep(mut self, inbox: &Receiver<Note>) {
-        while let Ok(note) = inbox.recv() {
-            self.noted(note);
+    fn run(mut self, inbox: &Receiver<Event>) {
+        while let Ok(event) = inbox.recv() {
+            self.handle(event);
         }
     }
 
-    fn noted(&mut self, note: Note) {
-        match note {
-            Note::Asked(shard, conn, question) => self.asked(shard, conn, question),
-            Note::Found(flown, (queue, asker), found, cache_s) => {
-                self.waiting[queue as usize].remove(asker);
-                let cache_s = if flown.1 == self.round { cache_s } else { 0 };
-                self.found(flown, found, cache_s);
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Asked(shard, conn, question) => self.asked(shard, conn, question),
+            Event::Done(done) => {
+                self.waiting[done.queue as usize].remove(done.asker);
+                let is_current = done.flight.generation == self.generation;
+                let cache_s = if is_current { done.cache_s } else { 0 };
+                self.land(done.flight, done.found, cache_s);
             }
-            Note::MissesKey(job) => {
+            Event::MissesKey(job) => {
                 let is_pending = job.checks.keys.is_pending();
                 self.missing_key.push(job);
-                // If the fetch has ended meanwhile, no other note comes.
+                // If the fetch has ended meanwhile, no event follows.
                 if !is_pending {
                     self.verify_again();
                 }
             }
-            Note::IsNoJwt(job) => {
+            Event::IsNoJwt(job) => {
                 self.waiting[Queue::Tokens as usize].remove(job.question.asker);
-                self.hand_on(Queue::Callback, job);
+                self.enqueue(Queue::Callback, job);
             }
-            Note::KeysFetched => self.verify_again(),
-            Note::Revoked(revoked) => {
+            Event::KeysFetched => self.verify_again(),
+            Event::Revoked(revoked) => {
                 self.revoked = revoked;
                 self.answers = Answers::default();
             }
-            Note::Checks(checks) => {
-                if let Err(error) = fetch_keys(&checks, &self.checks.keys, &self.notes) {
+            Event::Checks(checks) => {
+                if let Err(error) = fetch_keys(&checks, &self.checks.keys, &self.events) {
                     tracing::error!(%error, "the thread that fetches keys could not be started");
                 }
-                // Questions under way are answered by the checks that held when they were asked; those answers are not cached.
+                // Jobs under way end with the checks that they began with; their results are not cached.
                 self.checks = checks;
-                self.round += 1;
+                self.generation += 1;
                 self.answers = Answers::default();
                 self.workers = [const { None }; 3];
             }
@@ -288,31 +321,39 @@ impl VerifierState {
     }
 
     fn asked(&mut self, shard: ShardId, conn: ConnId, question: Question) {
-        let (digest, waits) = (question.digest, (shard, conn, question.round));
-        if let Some((found, end)) = self.answers.get(digest) {
-            return self.answer(&[waits], digest, &found, end);
+        let digest = question.digest;
+        let waiter = Waiter {
+            shard,
+            conn,
+            round: question.round,
+        };
+        if let Some((found, end_s)) = self.answers.get(digest) {
+            return self.answer(&[waiter], digest, &found, end_s);
         }
-        let flown = (digest, self.round);
-        match self.flights.entry(flown) {
-            Entry::Occupied(mut flight) => return flight.get_mut().push(waits),
+        let flight = FlightKey {
+            digest,
+            generation: self.generation,
+        };
+        match self.flights.entry(flight) {
+            Entry::Occupied(mut waiters) => return waiters.get_mut().push(waiter),
             Entry::Vacant(free) => {
-                free.insert(vec![waits]);
+                free.insert(vec![waiter]);
             }
         }
-        let queue = match self.queue(&question) {
+        let queue = match self.queue_for(&question) {
             Ok(queue) => queue,
-            Err(refusal) => return self.found(flown, Err(refusal), 0),
+            Err(refusal) => return self.land(flight, Err(refusal), 0),
         };
         let job = Job {
             checks: Arc::clone(&self.checks),
-            round: self.round,
+            generation: self.generation,
             question,
         };
-        self.hand_on(queue, job);
+        self.enqueue(queue, job);
     }
 
-    /// The queue that answers this: the keys' for what may be a JWT, the users' for a name that is theirs, else the callback's.
-    fn queue(&self, question: &Question) -> Result<Queue, Reason> {
+    /// The queue for a credential: tokens for what may be a JWT, passwords for a known user, otherwise the callback.
+    fn queue_for(&self, question: &Question) -> Result<Queue, Reason> {
         let checks = &self.checks;
         let callback = checks.callback.is_some();
         match &question.user {
@@ -325,43 +366,43 @@ impl VerifierState {
                 (true, _) => Ok(Queue::Passwords),
                 (false, true) => Ok(Queue::Callback),
                 (false, false) if checks.users.is_empty() => Err(Reason::WrongPassword),
-                // Takes its time all the same.
+                // An unknown name takes as long as a wrong password.
                 (false, false) => Ok(Queue::Passwords),
             },
         }
     }
 
-    /// Queues the work, or refuses it when the queue is full, or its share for this address.
-    fn hand_on(&mut self, queue: Queue, job: Job) {
-        let flown = (job.question.digest, job.round);
+    /// Queues a job, or refuses it if the queue or the share of its address is full.
+    fn enqueue(&mut self, queue: Queue, job: Job) {
+        let flight = job.flight();
         let (waiting, asker) = (&mut self.waiting[queue as usize], job.question.asker);
         let may_wait = waiting.may_add(asker, self.checks.questions_max);
         if may_wait {
             waiting.add(asker);
         }
-        if !may_wait || !self.hand(queue, job) {
-            self.found(flown, Err(Reason::VerifierBusy), 0);
+        if !may_wait || !self.push(queue, job) {
+            self.land(flight, Err(Reason::VerifierBusy), 0);
         }
     }
 
-    /// Gives a job, which counts as waiting, to the threads of its queue; false when there are none to be had.
-    fn hand(&mut self, queue: Queue, job: Job) -> bool {
+    /// Gives a job that is counted in `waiting` to the threads of its queue; false if they cannot be started.
+    fn push(&mut self, queue: Queue, job: Job) -> bool {
         if self.workers[queue as usize].is_none() {
             self.workers[queue as usize] = self.start_workers(queue);
         }
         match &self.workers[queue as usize] {
-            Some(workers) => workers.hand(job),
+            Some(workers) => workers.push(job),
             None => self.waiting[queue as usize].remove(job.question.asker),
         }
         self.workers[queue as usize].is_some()
     }
 
-    /// Keys were fetched: verifies the tokens that waited for them.
+    /// Verifies the tokens that waited for a fetch of keys.
     fn verify_again(&mut self) {
         for job in std::mem::take(&mut self.missing_key) {
-            let flown = (job.question.digest, job.round);
-            if !self.hand(Queue::Tokens, job) {
-                self.found(flown, Err(Reason::VerifierBusy), 0);
+            let flight = job.flight();
+            if !self.push(Queue::Tokens, job) {
+                self.land(flight, Err(Reason::VerifierBusy), 0);
             }
         }
     }
@@ -377,8 +418,8 @@ impl VerifierState {
         };
         let workers = Workers(Arc::default());
         for _ in 0..count {
-            let (line, notes) = (Arc::clone(&workers.0), self.notes.clone());
-            if let Err(error) = spawn(name, move || work(queue, &line, &notes)) {
+            let (jobs, events) = (Arc::clone(&workers.0), self.events.clone());
+            if let Err(error) = spawn(name, move || work(queue, &jobs, &events)) {
                 tracing::error!(%error, "a thread that verifies credentials could not be started");
                 return None;
             }
@@ -386,9 +427,9 @@ impl VerifierState {
         Some(workers)
     }
 
-    /// Work is done: tells all connections that waited, and remembers it.
-    fn found(&mut self, flown: FlightKey, found: Result<Known, Reason>, cache_s: u32) {
-        let digest = flown.0;
+    /// Ends a flight: answers all connections that wait for it, and caches the answer.
+    fn land(&mut self, flight: FlightKey, found: Result<Known, Reason>, cache_s: u32) {
+        let digest = flight.digest;
         let now_unix_s = u32::try_from(clock::unix_s()).unwrap_or(u32::MAX);
         let found = match found {
             Ok(known) if self.revoked.has(&known.grants, now_unix_s) => {
@@ -397,43 +438,43 @@ impl VerifierState {
             found => found,
         };
         let cache_s = match &found {
-            // There was no room to verify them.
+            // There was no room to verify it.
             Err(reason) if reason.row().closed == Closed::Full => 0,
             Err(_) => cache_s.min(REFUSED_S),
             Ok(_) => cache_s,
         };
         let end_s = clock::counted_s() + u64::from(cache_s);
         if cache_s > 0 {
-            let most = self.checks.cache_entries;
-            self.answers.keep(digest, found.clone(), end_s, most);
+            let entries_max = self.checks.cache_entries;
+            self.answers.keep(digest, found.clone(), end_s, entries_max);
         }
         if let Err(refusal) = &found {
-            self.tell(*refusal);
+            self.log(*refusal);
         }
-        if let Some(waiting) = self.flights.remove(&flown) {
-            self.answer(&waiting, digest, &found, end_s);
+        if let Some(waiters) = self.flights.remove(&flight) {
+            self.answer(&waiters, digest, &found, end_s);
         }
     }
 
     fn answer(&self, to: &[Waiter], digest: Digest, found: &Result<Known, Reason>, end_s: u64) {
-        for (shard, conn, round) in to {
+        for waiter in to {
             let verdict = Verdict {
                 digest,
                 found: found.clone(),
                 believed_until_s: u32::try_from(end_s).unwrap_or(u32::MAX),
-                round: *round,
+                round: waiter.round,
             };
-            self.shards[usize::from(*shard)](*conn, verdict);
+            self.shards[usize::from(waiter.shard)](waiter.conn, verdict);
             self.open.fetch_sub(1, Relaxed);
         }
     }
 
-    /// Logs a refusal, each kind once in a while.
-    fn tell(&mut self, refusal: Reason) {
+    /// Logs a refusal: each kind once in [`LOG_EVERY`], with its count.
+    fn log(&mut self, refusal: Reason) {
         let now = Instant::now();
-        let known = self.told.iter_mut().find(|(told, ..)| *told == refusal);
+        let known = self.logged.iter_mut().find(|it| it.0 == refusal);
         let refused = match known {
-            Some((_, last, count)) if now - *last < TELL_EVERY => {
+            Some((_, last, count)) if now - *last < LOG_EVERY => {
                 *count += 1;
                 return;
             }
@@ -442,7 +483,7 @@ impl VerifierState {
                 std::mem::take(count) + 1
             }
             None => {
-                self.told.push((refusal, now, 0));
+                self.logged.push((refusal, now, 0));
                 1
             }
         };
@@ -451,25 +492,24 @@ impl VerifierState {
     }
 }
 
-/// Starts to fetch the keys at URLs, beside those of the former checks.
-fn fetch_keys(checks: &Checks, former: &Keys, notes: &Notes<Note>) -> std::io::Result<()> {
-    let notes = notes.clone();
+/// Starts to fetch the keys at URLs. Until they are here, those of the former checks count.
+fn fetch_keys(checks: &Checks, former: &Keys, events: &Sender<Event>) -> std::io::Result<()> {
+    let events = events.clone();
     checks.keys.start(former, move || {
-        // The thread of the books ends with the process.
-        let _ = notes.send(Note::KeysFetched);
+        let _ = events.send(Event::KeysFetched);
     })
 }
 
-/// A thread that does the work of one queue.
-fn work(queue: Queue, line: &JobQueue, notes: &Notes<Note>) {
+/// A thread that does the jobs of one queue.
+fn work(queue: Queue, jobs: &JobQueue, events: &Sender<Event>) {
     let mut connection = None;
-    while let Some(job) = line.next() {
+    while let Some(job) = jobs.next() {
         let (checks, question) = (&job.checks, &job.question);
         let (found, cache_s) = match (queue, &checks.callback) {
             (Queue::Callback, Some(callback)) => callback.ask(question, &mut connection),
             (Queue::Callback, None) => (Err(Reason::VerifierUnreachable), 0),
             (Queue::Tokens, Some(_)) if header_members(&question.secret).is_none() => {
-                if notes.send(Note::IsNoJwt(job)).is_err() {
+                if events.send(Event::IsNoJwt(job)).is_err() {
                     return;
                 }
                 continue;
@@ -477,7 +517,7 @@ fn work(queue: Queue, line: &JobQueue, notes: &Notes<Note>) {
             (Queue::Tokens, _) => {
                 let found = checks.keys.verify(&question.secret, clock::unix_s());
                 if found.is_err() && checks.keys.ask_for_newer(&question.secret) {
-                    if notes.send(Note::MissesKey(job)).is_err() {
+                    if events.send(Event::MissesKey(job)).is_err() {
                         return;
                     }
                     continue;
@@ -489,9 +529,14 @@ fn work(queue: Queue, line: &JobQueue, notes: &Notes<Note>) {
                 (checks.users.verify(user, &question.secret), checks.cache_s)
             }
         };
-        let flown = (question.digest, job.round);
-        let note = Note::Found(flown, (queue, question.asker), found, cache_s);
-        if notes.send(note).is_err() {
+        let done = Done {
+            flight: job.flight(),
+            queue,
+            asker: question.asker,
+            found,
+            cache_s,
+        };
+        if events.send(Event::Done(done)).is_err() {
             return;
         }
     }

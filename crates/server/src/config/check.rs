@@ -11,7 +11,7 @@ use crore_settings::MAX_TOPIC_BYTES;
 use crore_wire::http::origin::normal;
 use crore_wire::topic::{check_filter, covers, has_wildcard};
 
-use super::forms::{overlap, path_prefix};
+use super::path_prefix::{overlap, path_prefix};
 use crate::access::Checks;
 use crate::settings::file::File;
 use crate::settings::problems::{Check, Problem, foreign_wildcards, size};

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use crore_broker::settings::Limits;
 
+use super::cgroups;
 use super::check::MEMORY_SHARES;
-use super::groups;
-use super::tree::Tree;
+use super::host_files::HostFiles;
 
 /// The share of the memory that all logs together may use by default (DESIGN: an eighth).
 const LOG_SHARE: u64 = 8;
@@ -38,11 +38,11 @@ pub fn keys_default(limits: &Limits) -> usize {
 
 /// The memory that this process may use, in bytes: the machine's, or the least limit of the control groups that it runs in.
 pub fn memory_bytes() -> u64 {
-    let tree = Tree {
+    let files = HostFiles {
         root: Path::new("/"),
     };
-    let groups = tree.text("proc/self/cgroup").unwrap_or_default();
-    let limits = groups::read(&tree, &groups, None).into_iter();
+    let groups = files.text("proc/self/cgroup").unwrap_or_default();
+    let limits = cgroups::read(&files, &groups, None).into_iter();
     limits
         .map(|group| group.limit)
         .fold(crore_net::memory::machine_bytes(), u64::min)

@@ -8,14 +8,14 @@
 //! It deliberately does not reload, and does not look at the host
 //! beyond its memory and cores, and the addresses of a name in `listen`.
 
+pub mod cgroups;
 mod check;
 mod effective;
 mod flags;
-mod forms;
-pub mod groups;
 mod host;
+pub mod host_files;
 mod locate;
-pub mod tree;
+mod path_prefix;
 mod variables;
 
 use std::collections::BTreeMap;

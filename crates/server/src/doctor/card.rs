@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use crate::config::tree::Tree;
+use crate::config::host_files::HostFiles;
 
 /// Where the kernel lists network devices, below the root.
 const NETWORK: &str = "sys/class/net";
@@ -22,12 +22,12 @@ pub struct Card {
 }
 
 /// All network cards; virtual devices (loopback, bridges) have none.
-pub fn read(tree: &Tree<'_>) -> Vec<Card> {
-    let interrupts = tree.text("proc/interrupts").unwrap_or_default();
-    let names = tree.names(NETWORK).into_iter();
-    let real = names.filter(|name| tree.path(&format!("{NETWORK}/{name}/device")).exists());
+pub fn read(files: &HostFiles<'_>) -> Vec<Card> {
+    let interrupts = files.text("proc/interrupts").unwrap_or_default();
+    let names = files.names(NETWORK).into_iter();
+    let real = names.filter(|name| files.path(&format!("{NETWORK}/{name}/device")).exists());
     real.map(|name| {
-        let device = fs::read_link(tree.path(&format!("{NETWORK}/{name}/device")));
+        let device = fs::read_link(files.path(&format!("{NETWORK}/{name}/device")));
         let device = device
             .ok()
             .and_then(|path| {
@@ -35,11 +35,11 @@ pub fn read(tree: &Tree<'_>) -> Vec<Card> {
                     .map(|name| name.to_string_lossy().into_owned())
             })
             .unwrap_or_default();
-        let queues = tree.names(&format!("{NETWORK}/{name}/queues"));
+        let queues = files.names(&format!("{NETWORK}/{name}/queues"));
         let receive = queues.iter().filter(|queue| queue.starts_with("rx-"));
         let mask = |queue: &String| {
             let mask = format!("{NETWORK}/{name}/queues/{queue}/rps_cpus");
-            tree.text(&mask).map_or(0, |mask| cores_in(&mask))
+            files.text(&mask).map_or(0, |mask| cores_in(&mask))
         };
         Card {
             queues: receive.clone().count(),

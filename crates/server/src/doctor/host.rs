@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use crore_net::clock::{self, Discipline};
 
 use super::card::{self, Card};
-use crate::config::groups::{self, Group, Tasks};
-use crate::config::tree::{Tree, field};
+use crate::config::cgroups::{self, Group, Tasks};
+use crate::config::host_files::{HostFiles, field};
 
 /// A host as it was when it was read, but for the settings of its kernel.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -61,30 +61,33 @@ impl Host {
     /// Reads the host whose file system is below `root`. The clock is no file: it is known of this
     /// machine alone.
     pub fn read(root: &Path) -> Host {
-        let tree = Tree { root };
-        let kernel = tree.text("proc/sys/kernel/osrelease");
+        let files = HostFiles { root };
+        let kernel = files.text("proc/sys/kernel/osrelease");
         let kernel = kernel.as_deref().and_then(version);
-        let groups = tree.text("proc/self/cgroup").unwrap_or_default();
-        let status = tree.text("proc/self/status").unwrap_or_default();
+        let groups = files.text("proc/self/cgroup").unwrap_or_default();
+        let status = files.text("proc/self/status").unwrap_or_default();
         let allowed = field(&status, "Cpus_allowed_list:").and_then(list_count);
         Host {
             root: root.to_path_buf(),
             kernel,
-            memory: tree.text("proc/meminfo").as_deref().and_then(Memory::parse),
-            groups: groups::read(&tree, &groups, kernel),
-            tasks: groups::tasks(&tree, &groups),
+            memory: files
+                .text("proc/meminfo")
+                .as_deref()
+                .and_then(Memory::parse),
+            groups: cgroups::read(&files, &groups, kernel),
+            tasks: cgroups::tasks(&files, &groups),
             cores: allowed,
-            quota_cores: groups::quota(&tree, &groups),
-            descriptors: tree
+            quota_cores: cgroups::quota(&files, &groups),
+            descriptors: files
                 .text("proc/self/limits")
                 .as_deref()
                 .and_then(descriptors),
-            cards: card::read(&tree),
-            backlog_drops: tree
+            cards: card::read(&files),
+            backlog_drops: files
                 .text("proc/net/softnet_stat")
                 .as_deref()
                 .and_then(softnet_drops),
-            listen_overflows: tree
+            listen_overflows: files
                 .text("proc/net/netstat")
                 .as_deref()
                 .and_then(listen_overflows),
@@ -94,7 +97,7 @@ impl Host {
 
     /// A setting of the kernel, as it is now.
     pub fn sysctl(&self, name: &str) -> Option<String> {
-        Tree { root: &self.root }.sysctl(name)
+        HostFiles { root: &self.root }.sysctl(name)
     }
 
     /// A setting that is one number.

@@ -84,7 +84,7 @@ fn broken(what: &str) -> io::Error {
 }
 
 impl Connection {
-    /// Connects; answers are waited for 30 s until [`Connection::set_patience`].
+    /// Connects; answers are waited for 30 s until [`Connection::set_read_timeout`].
     ///
     /// # Errors
     /// As [`Stream::open`].
@@ -98,7 +98,7 @@ impl Connection {
     /// As [`Stream::open`].
     pub fn open_within(server: &Server, timeout: Duration) -> io::Result<Self> {
         let mut stream = Stream::open(server, timeout)?;
-        stream.set_patience(Some(ANSWER_TIMEOUT), ANSWER_TIMEOUT)?;
+        stream.set_timeouts(Some(ANSWER_TIMEOUT), ANSWER_TIMEOUT)?;
         Ok(Connection {
             stream: BufReader::new(stream),
             body: Body::Done,
@@ -123,9 +123,9 @@ impl Connection {
     ///
     /// # Errors
     /// The socket refuses.
-    pub fn set_patience(&mut self, patience: Option<Duration>) -> io::Result<()> {
+    pub fn set_read_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let stream = self.stream.get_mut();
-        stream.set_patience(patience, ANSWER_TIMEOUT)
+        stream.set_timeouts(timeout, ANSWER_TIMEOUT)
     }
 
     /// All that is said over it from now on must be said by this moment.

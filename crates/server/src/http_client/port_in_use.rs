@@ -13,7 +13,7 @@ use super::http::Connection;
 use super::server::Server;
 
 /// How long the program that has the port may take.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 /// Longest answer of a port of ours to the path.
 const ANSWER_BYTES_MAX: usize = 1 << 10;
 /// A path that neither of our ports has.
@@ -62,8 +62,8 @@ pub fn loopback(mut address: SocketAddr) -> SocketAddr {
 /// Which port of ours answers at this address, if one does.
 fn answers(address: SocketAddr) -> Option<&'static str> {
     let server = Server::parse(&loopback(address).to_string(), |_secure| 0).ok()?;
-    let mut connection = Connection::open_within(&server, PATIENCE).ok()?;
-    connection.set_patience(Some(PATIENCE)).ok()?;
+    let mut connection = Connection::open_within(&server, TIMEOUT).ok()?;
+    connection.set_read_timeout(Some(TIMEOUT)).ok()?;
     let headers = [("Connection", "close")];
     connection
         .request(&server, "GET", NO_PATH, &headers, None)

@@ -32,7 +32,7 @@ pub struct Sealed {
 pub struct Socket {
     tcp: TcpStream,
     /// The bounds of each wait to read and to write.
-    patience: [Option<Duration>; 2],
+    timeouts: [Option<Duration>; 2],
     end: Option<Instant>,
 }
 
@@ -47,7 +47,7 @@ impl Socket {
             return Err(ErrorKind::TimedOut.into());
         }
         let [read, write] = self
-            .patience
+            .timeouts
             .map(|wait| wait.map_or(left, |wait| wait.min(left)));
         self.tcp.set_read_timeout(Some(read))?;
         self.tcp.set_write_timeout(Some(write))
@@ -87,7 +87,7 @@ impl Stream {
         let tcp = server.connect(timeout)?;
         let mut socket = Socket {
             tcp,
-            patience: [None; 2],
+            timeouts: [None; 2],
             end: None,
         };
         let Some(trust) = server.trust()? else {
@@ -119,9 +119,9 @@ impl Stream {
     ///
     /// # Errors
     /// The socket refuses.
-    pub fn set_patience(&mut self, read: Option<Duration>, write: Duration) -> io::Result<()> {
+    pub fn set_timeouts(&mut self, read: Option<Duration>, write: Duration) -> io::Result<()> {
         let socket = self.socket();
-        socket.patience = [read, Some(write)];
+        socket.timeouts = [read, Some(write)];
         socket.tcp.set_read_timeout(read)?;
         socket.tcp.set_write_timeout(Some(write))
     }

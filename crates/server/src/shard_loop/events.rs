@@ -87,8 +87,8 @@ impl<T: Transport> ShardLoop<T> {
 
     /// Says why connections were ended that had or should have had TLS, not for each of them.
     pub(super) fn tell_tls(&mut self, now: Now) {
-        if let (Some(tls), Some(told)) = (&mut self.io.tls, &mut self.told.tls) {
-            told.tell(tls, now.s);
+        if let (Some(tls), Some(failures)) = (&mut self.io.tls, &mut self.told.tls) {
+            failures.log(tls, now.s);
         }
     }
 }

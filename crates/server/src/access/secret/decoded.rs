@@ -1,6 +1,6 @@
-//! The bytes that other bytes may be an encoding of: the text without escapes, and those behind the digits of base64, base32, hex and lists of numbers.
+//! Decodes bytes in every way that they may be encoded: escapes, base64, base32, hex and lists of numbers.
 
-/// All that this text may be an encoding of, and whether a reading begins where the encoding does: the others begin within it.
+/// All possible decodings of this text. The flag says that a decoding begins where the encoded bytes begin; others may begin within them.
 pub fn readings(text: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)> {
     let begins =
         |at: &usize| digit64(text[*at]).is_some() && (*at == 0 || digit64(text[*at - 1]).is_none());
@@ -10,8 +10,8 @@ pub fn readings(text: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)> {
     plain.map(|read| (read, true)).chain(sieved(text))
 }
 
-/// The bytes of all digits of the text together, whatever stands between them: line ends as text, quotes, `<br>`, the addresses of a dump. Words beside
-/// the digits have digits too, so the first byte may begin at each of them.
+/// The bytes of all digits of the text, without whatever separates them: escaped line ends, quotes, `<br>`, the addresses of a dump. Letters of words
+/// are digits too, so each alignment of digits to bytes is tried.
 fn sieved(text: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)> {
     let of = |digit: fn(u8) -> Option<u32>| text.iter().filter_map(move |byte| digit(*byte));
     let digits64: Vec<u32> = of(digit64).collect();
@@ -22,7 +22,7 @@ fn sieved(text: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)> {
     all.extend((0..4).map(|at| (from(&digits64, at, 6), at == 0)));
     all.extend((0..8).map(|at| (from(&digits32, at, 5), at == 0)));
     all.extend((0..2).map(|at| (from(&digits16, at, 4), at == 0)));
-    // `hexdump` and `od -x` write numbers of two bytes, little end first.
+    // `hexdump` and `od -x` write little-endian numbers of two bytes.
     all.extend((0..4).map(|at| {
         let mut bytes = from(&digits16, at, 4);
         bytes
@@ -35,7 +35,7 @@ fn sieved(text: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)> {
     all.into_iter()
 }
 
-/// The bytes of a text that is hex and nothing else.
+/// The bytes of a text that is only hex.
 pub fn hex_of(text: &[u8]) -> Option<Vec<u8>> {
     let digits: Option<Vec<u32>> = without_marks(text)
         .filter(|byte| !is_between_pairs(*byte))
@@ -44,7 +44,7 @@ pub fn hex_of(text: &[u8]) -> Option<Vec<u8>> {
     Some(joined(digits?.into_iter(), 4))
 }
 
-/// Escapes of characters in JSON, in strings of programs, in URLs and in HTML.
+/// Escapes of JSON, string literals and HTML.
 const ENTITIES: &[(&str, &str)] = &[
     ("&quot;", "\""),
     ("&#34;", "\""),
@@ -58,7 +58,7 @@ const ENTITIES: &[(&str, &str)] = &[
     ("\\\\", "\\"),
 ];
 
-/// The text with its escapes undone, where it has any.
+/// The text with its escapes decoded; none if it has no escape.
 fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -70,7 +70,7 @@ fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
             out.extend_from_slice(character.as_bytes());
             rest = &rest[entity.len()..];
         } else if let Some((code, length)) = numbered(rest) {
-            // Characters past one byte are none of a key.
+            // No key has characters beyond one byte.
             out.push(u8::try_from(code).unwrap_or(b'?'));
             rest = &rest[length..];
         } else {
@@ -81,7 +81,7 @@ fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
     (out.len() < text.len()).then_some(out)
 }
 
-/// The number of the character that the text begins with as `%41`, `\x41` or `\u0041`, and the length of this escape.
+/// The character code and the length of an escape such as `%41`, `\x41` or `\u0041` at the start of the text.
 fn numbered(text: &[u8]) -> Option<(u32, usize)> {
     let (begin, count) = [(&b"%"[..], 2), (b"\\x", 2), (b"\\u", 4)]
         .into_iter()
@@ -98,14 +98,14 @@ fn numbered(text: &[u8]) -> Option<(u32, usize)> {
     ))
 }
 
-/// The numbers of the text that are bytes, such as in `[48, 42, 48]`.
+/// The decimal numbers of the text that fit a byte, such as in `[48, 42, 48]`.
 fn decimal(text: &[u8]) -> Vec<u8> {
     let numbers = text.split(|byte| !byte.is_ascii_digit());
     let numbers = numbers.filter_map(|digits| std::str::from_utf8(digits).ok());
     numbers.filter_map(|digits| digits.parse().ok()).collect()
 }
 
-/// The value of a digit of base64, of either alphabet.
+/// The value of a base64 digit of either alphabet.
 fn digit64(digit: u8) -> Option<u32> {
     Some(u32::from(match digit {
         b'A'..=b'Z' => digit - b'A',
@@ -117,7 +117,7 @@ fn digit64(digit: u8) -> Option<u32> {
     }))
 }
 
-/// The value of a digit of base32 (RFC 4648 section 6).
+/// The value of a base32 digit (RFC 4648 section 6).
 fn digit32(digit: u8) -> Option<u32> {
     Some(u32::from(match digit.to_ascii_uppercase() {
         upper @ b'A'..=b'Z' => upper - b'A',
@@ -130,13 +130,13 @@ fn digit16(digit: u8) -> Option<u32> {
     char::from(digit).to_digit(16)
 }
 
-/// The bytes that the text begins with in base64, over spaces and line ends.
+/// The base64 at the start of the text, decoded; spaces and line ends are skipped.
 fn base64(text: &[u8]) -> Vec<u8> {
     let digits = text.iter().filter(|byte| !byte.is_ascii_whitespace());
     joined(digits.map_while(|digit| digit64(*digit)), 6)
 }
 
-/// The bytes that the text begins with in hex, with any bytes between pairs: in a list or a string of C too.
+/// The hex at the start of the text, decoded; separators between pairs are skipped, also those of a list or a C string.
 fn hex(text: &[u8]) -> Vec<u8> {
     let text = text.strip_prefix(b"x").unwrap_or(text);
     let digits = without_marks(text).filter(|byte| !is_between_pairs(*byte));
@@ -147,7 +147,7 @@ fn is_between_pairs(byte: u8) -> bool {
     b"\t\r\n:,- ".contains(&byte)
 }
 
-/// The bytes without the `0x` and `\x` before numbers.
+/// The text without the prefixes `0x` and `\x` of numbers.
 fn without_marks(text: &[u8]) -> impl Iterator<Item = u8> {
     let is_x = |at: usize| text.get(at) == Some(&b'x');
     let is_mark = move |at: usize| match text[at] {
@@ -160,7 +160,7 @@ fn without_marks(text: &[u8]) -> impl Iterator<Item = u8> {
         .map(|at| text[at])
 }
 
-/// The whole bytes of these digits of so many bits.
+/// Joins digits of `bits` bits each into whole bytes.
 fn joined(digits: impl Iterator<Item = u32>, bits: u32) -> Vec<u8> {
     let (mut bytes, mut held, mut count) = (Vec::new(), 0, 0);
     for digit in digits {

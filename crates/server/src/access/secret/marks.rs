@@ -1,31 +1,31 @@
 //! Finds public keys, certificates and private keys in bytes that should be a secret, whatever their encoding.
 //!
-//! Two kinds of marks are looked for: words of files of keys, and object identifiers or heads of binary keys. Each is looked for in the bytes
-//! themselves and in all that they may be an encoding of: escapes, base64, base32, hex and decimal numbers, one within another. Digits are read with
-//! whatever stands between them left out, and from each place at which an encoding may begin, since a mark may stand behind any text.
+//! There are two kinds of marks: words in files of keys, and object identifiers or headers of binary keys. Both are searched in the bytes
+//! themselves and in all their possible decodings: escapes, base64, base32, hex and decimal numbers, also nested. The decoders skip whatever separates
+//! digits, and begin at each place where an encoding may begin, since any text may precede a mark.
 //!
-//! Invariant: a random secret has none of these marks. Each comment on a short mark says how improbable it is; some thousand places are looked at
-//! for each secret, so a mark of seven given bytes (2^-56) is found by accident once in 2^44 secrets. Deliberately not here: the 32 bytes of
-//! a bare Ed25519 key, which no test tells from random ones.
+//! Invariant: a random secret has none of these marks. The comment on a short mark says how improbable it is. The search looks at some thousand places
+//! of each secret, so a mark of seven given bytes (2^-56) appears by accident in one of 2^44 secrets. Deliberately not here: the 32 bytes of
+//! a bare Ed25519 key, which cannot be told from random ones.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ParsedPublicKey};
 use crore_net::der::{self, Form};
 
 use super::decoded::{hex_of, readings};
 
-/// Bytes that are searched. A longer file is no secret, whatever it has; here it only gets its name.
+/// Bytes that are searched. A longer file is refused anyway; the search only finds a better message.
 const SEARCHED_BYTES_MAX: usize = 4 << 10;
-/// How often one encoding may lie within another: base64 three times over, with escapes in it.
+/// Limit of nested encodings: base64 three times, with escapes.
 const DEPTH_MAX: u8 = 4;
-/// The same for more bytes than a secret has, which would take long.
+/// The same for more bytes than a secret has, which take longer.
 const DEPTH_MAX_LONG: u8 = 2;
 const LONG_BYTES: usize = 512;
-/// The smallest whole key with a mark is larger: an Ed25519 key in DER.
+/// Every whole key with a mark is larger; the smallest is an Ed25519 key in DER.
 const KEY_BYTES_MIN: usize = 40;
-/// The longest mark of a key that is cut off. Less is no reading worth a search.
+/// A shorter decoding is not searched: no mark of a truncated key is longer.
 const READ_BYTES_MIN: usize = 16;
 
-/// Words of files of keys, in lower case, and what such a file is.
+/// Words in files of keys, in lower case, and the kind of the file.
 const WORDS: &[(&str, &str)] = &[
     ("-----begin", "a PEM file"),
     ("begin certificate", "a PEM file"),
@@ -48,14 +48,14 @@ const WORDS: &[(&str, &str)] = &[
     ("x509v3", "a certificate"),
     ("modulus", "an RSA key"),
 ];
-/// Members of a JWK that no text has by accident. In random text of all 95 printable characters each is there once in 2^24 secrets.
+/// Members of a JWK. Random text of all 95 printable characters has each in one of 2^24 secrets.
 const MEMBERS: &[&str] = &["\"kty\"", "'kty'", "\"x5c\""];
 /// The values of a JWK's member `kty`, in lower case.
 const KTY: &[&str] = &["rsa", "ec", "okp", "oct", "akp"];
-/// Characters between `kty` and its value at most, such as `\": \"`.
+/// Limit of characters between `kty` and its value, such as `\": \"`.
 const KTY_GAP_MAX: usize = 16;
 
-/// Object identifiers of keys, and what has them. They stand in DER, in PGP's keys, and in what is left of a key that is cut off.
+/// Object identifiers, and the kind of key that has them. They are in DER and in keys of PGP, also in truncated ones.
 const OBJECTS: &[(&[u8], &str)] = &[
     // 1.2.840.113549.1, the arc of PKCS: rsaEncryption, RSASSA-PSS, signatures of certificates, PKCS #7.
     (
@@ -84,7 +84,7 @@ const OBJECTS: &[(&[u8], &str)] = &[
     ),
 ];
 
-/// The key that these bytes are or hold, in any form.
+/// The kind of key that these bytes are or contain, in any encoding.
 pub fn key_in(bytes: &[u8]) -> Option<&'static str> {
     let depth = match bytes.len() < LONG_BYTES {
         true => DEPTH_MAX,
@@ -94,13 +94,13 @@ pub fn key_in(bytes: &[u8]) -> Option<&'static str> {
     compressed(bytes).or_else(|| search(bytes, true, depth))
 }
 
-/// The key in bytes, which begin where an encoding does or somewhere within it.
+/// The kind of key in these bytes. `at_begin`: the bytes may begin with a key, and are not a part of one.
 fn search(bytes: &[u8], at_begin: bool, depth: u8) -> Option<&'static str> {
     let at_begin = || at_begin.then(|| begin(bytes)).flatten();
     if let Some(key) = anywhere(bytes).or_else(at_begin) {
         return Some(key);
     }
-    // UTF-16 has a zero beside each letter.
+    // UTF-16 has a zero with each letter.
     let text: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != 0).collect();
     if let Some(key) = in_words(&text) {
         return Some(key);
@@ -115,8 +115,8 @@ fn search(bytes: &[u8], at_begin: bool, depth: u8) -> Option<&'static str> {
 
 /// A compressed point of P-256 (SEC 1 section 2.3.3), as 33 bytes or 66 digits in hex, and nothing else.
 ///
-/// Of the random secrets of exactly this length, one in 256 is such a point, and is refused. No command that we name makes this length, and
-/// another try makes another secret. Base64 of 33 bytes is in use for secrets (it has no padding), so it is not looked at.
+/// One in 256 random secrets of exactly this length is such a point, and is refused. No command that we recommend makes this length, and
+/// the next try makes another secret. Base64 of 33 bytes is not searched, since it has no padding and is in use for secrets.
 fn compressed(bytes: &[u8]) -> Option<&'static str> {
     const BYTES: usize = 33;
     let point = match bytes.len() {
@@ -137,15 +137,15 @@ fn in_words(text: &[u8]) -> Option<&'static str> {
     if let Some((_, key)) = WORDS.iter().find(|(word, _)| lower.contains(word)) {
         return Some(key);
     }
-    // Short words are looked for in text alone: random bytes that are decoded have each of them too often.
+    // Short words are searched in text only: decoded random bytes have them too often.
     let is_text = std::str::from_utf8(text)
         .is_ok_and(|text| !text.contains(|c: char| c.is_control() && !c.is_whitespace()));
     let is_jwk = MEMBERS.iter().any(|member| lower.contains(member)) || has_kty(&lower);
     (is_text && is_jwk).then_some("a key in JSON (JWK)")
 }
 
-/// Whether a text has `kty` as a word of its own and a value of it, whatever quotes and signs stand around them. In random text of all
-/// printable characters this is so once in 2^23 secrets.
+/// Whether a text has the word `kty` and one of its values, with any quotes and signs around them. Random text of all
+/// printable characters has them in one of 2^23 secrets.
 fn has_kty(lower: &str) -> bool {
     let is_end = |text: &str| !text.starts_with(|c: char| c.is_ascii_alphanumeric());
     lower.match_indices("kty").any(|(at, word)| {
@@ -160,16 +160,16 @@ fn has_kty(lower: &str) -> bool {
     })
 }
 
-/// The key of which these bytes have an object identifier or a head, wherever it stands.
+/// The kind of key whose object identifier or header is anywhere in these bytes.
 fn anywhere(bytes: &[u8]) -> Option<&'static str> {
     let mut rests = (0..bytes.len()).map(|at| &bytes[at..]);
     rests.find_map(|rest| match rest {
-        // 1.3.101.110 to 113, X25519 to Ed448 (RFC 8410), in their sequence or before the string of bits of a public key.
+        // 1.3.101.110 to 113, X25519 to Ed448 (RFC 8410), in their sequence or before the bit string of a public key.
         [0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x6e..=0x71, ..]
         | [0x06, 0x03, 0x2b, 0x65, 0x6e..=0x71, 0x03, _, 0x00, ..] => {
             Some("a key of Ed25519 or its like")
         }
-        // PKCS #1 of 2,048 bits or more.
+        // PKCS #1 with at least 2,048 bits.
         [
             0x30,
             0x82,
@@ -204,11 +204,11 @@ fn anywhere(bytes: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// The key that these bytes begin with.
+/// The kind of key that these bytes begin with.
 fn begin(bytes: &[u8]) -> Option<&'static str> {
     let begins = |with: &[u8]| bytes.starts_with(with);
     match der::form(bytes) {
-        // It has an object identifier too; its form alone is no mark: random bytes have it too often.
+        // Its form alone is no mark, since random bytes have it too often. It is found by its object identifier.
         Some((Form::Pkcs7, _)) => {}
         Some((form, length)) if length >= KEY_BYTES_MIN => return Some(form.name()),
         _ => {}
@@ -227,7 +227,7 @@ fn begin(bytes: &[u8]) -> Option<&'static str> {
     match () {
         () if ssh => Some("a public key of SSH"),
         () if begins(&[0xfe, 0xed, 0xfe, 0xed]) => Some("a keystore of Java"),
-        // Of the random secrets of 42 bytes, or 56 digits in base64, one in 65,536 begins so.
+        // One in 65,536 random secrets of 42 bytes (56 digits in base64) begins like this.
         () if bytes.len() == 42 && begins(b"Ed") => Some("a key of minisign or signify"),
         () if pgp(bytes) => Some("a public key of PGP"),
         () if point => Some(POINT),
@@ -236,7 +236,7 @@ fn begin(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// How compressed files begin: xz, zstd, bzip2, ZIP.
+/// Magic bytes of compressed files: xz, zstd, bzip2, ZIP.
 const PACKED: &[&[u8]] = &[
     &[0xfd, b'7', b'z', b'X', b'Z', 0],
     &[0x28, 0xb5, 0x2f, 0xfd],
@@ -244,7 +244,7 @@ const PACKED: &[&[u8]] = &[
     &[b'P', b'K', 3, 4],
 ];
 
-/// Whether these bytes begin with a gzip file (RFC 1952 section 2.3): random ones do once in 2^37 secrets.
+/// Whether these bytes begin with a gzip header (RFC 1952 section 2.3). One of 2^37 random secrets does.
 fn gzip(bytes: &[u8]) -> bool {
     matches!(
         bytes,
@@ -264,8 +264,8 @@ fn gzip(bytes: &[u8]) -> bool {
     )
 }
 
-/// Whether these bytes begin with a public key of PGP (RFC 9580 section 5.5.2): random ones do once in 2^26 secrets, since the length must
-/// fit, and the head of the numbers.
+/// Whether these bytes begin with a public key of PGP (RFC 9580 section 5.5.2). One of 2^26 random secrets does: the length and the
+/// header of the numbers must fit.
 fn pgp(bytes: &[u8]) -> bool {
     let (length, packet) = match bytes {
         [0x99, high, low, packet @ ..] => (usize::from(*high) << 8 | usize::from(*low), packet),
@@ -281,7 +281,7 @@ fn pgp(bytes: &[u8]) -> bool {
         return false;
     };
     let fits = match (algorithm, numbers.first().copied().unwrap_or_default()) {
-        // The number of bits of a modulus or a prime.
+        // The bit length of a modulus or a prime.
         (1..=3 | 16 | 17, high) => (4..=0x40).contains(&high),
         // The length of an object identifier.
         (18 | 19 | 22, length) => (3..=10).contains(&length),

@@ -6,7 +6,7 @@ use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PKCS_RSA_SHA256, Publ
 
 use super::*;
 
-/// A random number of the test's own, the same in each run.
+/// The next pseudo-random byte (xorshift), the same in each run.
 fn random(state: &mut u64) -> u8 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -18,7 +18,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Each byte as this writes it.
+/// Writes each byte with `write`.
 fn each(bytes: &[u8], write: impl Fn(u8) -> String) -> String {
     bytes.iter().map(|byte| write(*byte)).collect()
 }
@@ -32,7 +32,7 @@ fn base32(bytes: &[u8]) -> String {
     bits.as_bytes().chunks(5).map(digit).collect()
 }
 
-/// Lines of a dump: the place, the bytes in groups, and what of them is printable.
+/// A hex dump: the address, the bytes in groups, and the printable characters.
 fn dump(bytes: &[u8], group: impl Fn(&[u8]) -> String, size: usize) -> String {
     let rows = bytes.chunks(16).enumerate();
     let row = |(row, bytes): (usize, &[u8])| {
@@ -163,7 +163,7 @@ fn printed_forms_of_a_public_key_are_refused_as_secrets() {
         let said = secret(text.as_bytes()).expect_err(&text);
         assert!(said.contains("HS256 takes a secret"), "{text}: {said}");
     }
-    // The modulus alone of an RSA key, in the shortest text and in bytes.
+    // The bare modulus of an RSA key, in bytes and in the shortest text.
     let modulus: Vec<u8> = (0..=255).collect();
     for bytes in [&modulus[..], URL_SAFE_NO_PAD.encode(&modulus).as_bytes()] {
         let said = secret(bytes).expect_err("too long");

@@ -1,4 +1,4 @@
-//! Claims about the books: what is done for a question before the share of its address is known.
+//! Tests of the state: what is done for a question before the share of its address is known.
 
 use crore_broker::access::{Credential, Grants};
 
@@ -12,33 +12,33 @@ fn question(token: &[u8], asker: u64) -> Question {
     Question::of(credential, credential.digest(&[0; 32]), 0, asker)
 }
 
-/// The books, and their inbox.
-fn books() -> (VerifierState, Receiver<Note>) {
+/// The state, and its inbox.
+fn state() -> (VerifierState, Receiver<Event>) {
     let access = toml::from_str(SETTINGS).expect("settings");
     let Ok(checks) = Checks::new(&access) else {
         panic!("settings that can be read");
     };
-    let (notes, inbox) = mpsc::channel();
+    let (events, inbox) = mpsc::channel();
     let open = Arc::new(AtomicUsize::new(0));
     (
-        VerifierState::new(Arc::new(checks), Arc::default(), Vec::new(), notes, open),
+        VerifierState::new(Arc::new(checks), Arc::default(), Vec::new(), events, open),
         inbox,
     )
 }
 
-/// To decode one takes a millisecond, and whoever asks behind thousands of them would wait for all.
+/// Decoding a token takes a millisecond: a question behind thousands of them would wait for all.
 #[test]
-fn the_books_decode_no_token() {
-    let (books, _inbox) = books();
+fn the_thread_of_the_state_decodes_no_token() {
+    let (state, _inbox) = state();
     for (token, queue) in [
         ("opaque", Queue::Callback),
         ("a.b", Queue::Callback),
         ("a.b.c.d", Queue::Callback),
-        // Its head is no JSON, which only the threads of the tokens find out.
+        // Its head is no JSON, which only the threads of the tokens see.
         ("a.b.c", Queue::Tokens),
     ] {
         assert_eq!(
-            books.queue(&question(token.as_bytes(), 1)),
+            state.queue_for(&question(token.as_bytes(), 1)),
             Ok(queue),
             "{token}"
         );
@@ -47,45 +47,45 @@ fn the_books_decode_no_token() {
 
 #[test]
 fn a_token_that_is_no_jwt_leaves_the_queue_of_tokens_and_is_counted_in_the_callbacks() {
-    let (mut books, inbox) = books();
-    let checks = Arc::clone(&books.checks);
+    let (mut state, inbox) = state();
+    let checks = Arc::clone(&state.checks);
     let job = Job {
         checks,
-        round: 0,
+        generation: 0,
         question: question(b"a.b.c", 7),
     };
-    let lines = [(); 2].map(|()| Arc::<JobQueue>::default());
-    books.workers[Queue::Tokens as usize] = Some(Workers(Arc::clone(&lines[0])));
-    books.workers[Queue::Callback as usize] = Some(Workers(Arc::clone(&lines[1])));
-    books.hand_on(Queue::Tokens, job);
-    // As the last job of that thread.
-    drop(books.workers[Queue::Tokens as usize].take());
-    work(Queue::Tokens, &lines[0], &books.notes);
-    let note = inbox.try_recv().expect("a note");
-    books.noted(note);
-    assert!(lines[1].next().is_some(), "the callback is asked");
-    let has_room = |queue| books.waiting[queue as usize].may_add(7, 1);
+    let queues = [(); 2].map(|()| Arc::<JobQueue>::default());
+    state.workers[Queue::Tokens as usize] = Some(Workers(Arc::clone(&queues[0])));
+    state.workers[Queue::Callback as usize] = Some(Workers(Arc::clone(&queues[1])));
+    state.enqueue(Queue::Tokens, job);
+    // So that its thread ends after this job.
+    drop(state.workers[Queue::Tokens as usize].take());
+    work(Queue::Tokens, &queues[0], &state.events);
+    let event = inbox.try_recv().expect("an event");
+    state.handle(event);
+    assert!(queues[1].next().is_some(), "the callback is asked");
+    let has_room = |queue| state.waiting[queue as usize].may_add(7, 1);
     assert!(has_room(Queue::Tokens) && !has_room(Queue::Callback));
 }
 
 /// One client sends the largest tokens, the other small ones: each thread does as much for one as for the other.
 #[test]
 fn a_large_token_counts_as_much_work_as_many_small_ones() {
-    let line = Arc::<JobQueue>::default();
-    let workers = Workers(Arc::clone(&line));
-    let (books, _inbox) = books();
+    let queue = Arc::<JobQueue>::default();
+    let workers = Workers(Arc::clone(&queue));
+    let (state, _inbox) = state();
     let large = vec![b'x'; 64 << 10];
     for n in 0..10_u8 {
         for (token, asker) in [(&large[n.into()..], 1), (&[n][..], 2)] {
-            workers.hand(Job {
-                checks: Arc::clone(&books.checks),
-                round: 0,
+            workers.push(Job {
+                checks: Arc::clone(&state.checks),
+                generation: 0,
                 question: question(token, asker),
             });
         }
     }
     let askers: Vec<u64> = (0..12)
-        .map(|_| line.next().expect("a job").question.asker)
+        .map(|_| queue.next().expect("a job").question.asker)
         .collect();
     assert_eq!(askers[1..11], [2; 10], "{askers:?}");
 }

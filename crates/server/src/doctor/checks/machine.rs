@@ -1,7 +1,7 @@
 //! Cores, threads, interrupts, network cards, clock.
 
 use super::check::{Check, State};
-use crate::config::groups::Tasks;
+use crate::config::cgroups::Tasks;
 use crate::doctor::card::{self, Card};
 use crate::doctor::formula;
 use crate::doctor::host::Host;

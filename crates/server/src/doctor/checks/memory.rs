@@ -61,7 +61,7 @@ fn memory(host: &Host, workload: &Workload) -> Check {
 }
 
 fn groups(host: &Host, workload: &Workload) -> Vec<Check> {
-    let one = |group: &crate::config::groups::Group| {
+    let one = |group: &crate::config::cgroups::Group| {
         let kernel = formula::charged_bytes(group.counts_sockets);
         let each = workload.process_bytes() + kernel;
         let wanted = group.held + workload.fixed_bytes() + workload.connections * each;

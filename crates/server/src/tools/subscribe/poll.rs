@@ -10,7 +10,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
     let server = &session.server().clone();
     let mut connection = session.open()?;
     loop {
-        connection.set_patience(session.patience())?;
+        connection.set_read_timeout(session.read_timeout())?;
         let head = connection.request(server, "GET", &session.target(), &[], None)?;
         let lost = head.header("crore-gap").is_some();
         match head.status {

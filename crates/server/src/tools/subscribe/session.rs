@@ -132,7 +132,7 @@ impl<'a> Session<'a> {
 
     /// How long a connection may be silent. Without a position a reconnect could lose what is
     /// published meanwhile, so the wait has no end.
-    pub fn patience(&self) -> Option<Duration> {
+    pub fn read_timeout(&self) -> Option<Duration> {
         self.position.as_ref().map(|_| DEAD_AFTER)
     }
 

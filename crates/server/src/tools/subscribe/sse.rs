@@ -35,7 +35,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
     let mut parser = Parser::new(MAX_ENVELOPE_BYTES);
     let mut buffer = [0; READ_BYTES];
     loop {
-        connection.set_patience(session.patience())?;
+        connection.set_read_timeout(session.read_timeout())?;
         let len = connection.read_body(&mut buffer)?;
         if len == 0 {
             return Err(Stop::Lost("the stream ended".to_string()));

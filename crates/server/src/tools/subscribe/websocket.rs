@@ -68,7 +68,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
                 }
             }
         }
-        stream.set_patience(session.patience(), ANSWER_TIMEOUT)?;
+        stream.set_timeouts(session.read_timeout(), ANSWER_TIMEOUT)?;
         let len = stream.read(&mut buffer)?;
         if len == 0 {
             return Err(io::Error::from(ErrorKind::UnexpectedEof).into());

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The files of a host below its root directory.
-pub struct Tree<'a> {
+pub struct HostFiles<'a> {
     pub root: &'a Path,
 }
 
-impl Tree<'_> {
+impl HostFiles<'_> {
     /// Where a file lies.
     pub fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)

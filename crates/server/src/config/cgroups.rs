@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::tree::{Tree, field};
+use super::host_files::{HostFiles, field};
 
 /// Where control groups are mounted, below the root.
 const MOUNT: &str = "sys/fs/cgroup";
@@ -42,21 +42,21 @@ pub struct Tasks {
 }
 
 /// The groups with a limit of memory, the innermost first.
-pub fn read(tree: &Tree<'_>, groups: &str, kernel: Option<(u32, u32)>) -> Vec<Group> {
+pub fn read(files: &HostFiles<'_>, groups: &str, kernel: Option<(u32, u32)>) -> Vec<Group> {
     let charges = kernel.is_some_and(|kernel| kernel >= CHARGES_ACCEPTED);
     let group = |(is_unified, path)| match is_unified {
-        true => second(tree, path, charges),
-        false => first(tree, path, charges),
+        true => second(files, path, charges),
+        false => first(files, path, charges),
     };
     places(groups, "memory").filter_map(group).collect()
 }
 
 /// The groups with a limit of tasks, the innermost first.
-pub fn tasks(tree: &Tree<'_>, groups: &str) -> Vec<Tasks> {
+pub fn tasks(files: &HostFiles<'_>, groups: &str) -> Vec<Tasks> {
     let tasks = |(_, path): (bool, String)| {
         // `max` stands for none, and is no number here.
-        let limit = tree.number(&format!("{path}/pids.max"))?;
-        let held = tree.number(&format!("{path}/pids.current")).unwrap_or(0);
+        let limit = files.number(&format!("{path}/pids.max"))?;
+        let held = files.number(&format!("{path}/pids.current")).unwrap_or(0);
         let path = format!("/{path}");
         Some(Tasks { path, limit, held })
     };
@@ -64,17 +64,17 @@ pub fn tasks(tree: &Tree<'_>, groups: &str) -> Vec<Tasks> {
 }
 
 /// The processor time that the tightest group grants, in cores.
-pub fn quota(tree: &Tree<'_>, groups: &str) -> Option<f64> {
+pub fn quota(files: &HostFiles<'_>, groups: &str) -> Option<f64> {
     let quota = |(is_unified, path): (bool, String)| match is_unified {
         true => {
-            let text = tree.text(&format!("{path}/cpu.max"))?;
+            let text = files.text(&format!("{path}/cpu.max"))?;
             let (quota, period) = text.trim().split_once(' ')?;
             cores(quota.parse().ok()?, period.parse().ok()?)
         }
         false => {
             // -1 stands for none, and is no number here.
-            let quota = tree.number(&format!("{path}/cpu.cfs_quota_us"))?;
-            cores(quota, tree.number(&format!("{path}/cpu.cfs_period_us"))?)
+            let quota = files.number(&format!("{path}/cpu.cfs_quota_us"))?;
+            cores(quota, files.number(&format!("{path}/cpu.cfs_period_us"))?)
         }
     };
     places(groups, "cpu").filter_map(quota).reduce(f64::min)
@@ -96,11 +96,11 @@ fn cores(quota_us: u64, period_us: u64) -> Option<f64> {
     (period_us > 0).then(|| quota_us as f64 / period_us as f64)
 }
 
-fn second(tree: &Tree<'_>, path: String, charges: bool) -> Option<Group> {
-    let limits = ["memory.max", "memory.high"].map(|name| tree.number(&format!("{path}/{name}")));
+fn second(files: &HostFiles<'_>, path: String, charges: bool) -> Option<Group> {
+    let limits = ["memory.max", "memory.high"].map(|name| files.number(&format!("{path}/{name}")));
     let limit = limits.into_iter().flatten().min()?;
-    let used = tree.number(&format!("{path}/memory.current")).unwrap_or(0);
-    let stat = tree
+    let used = files.number(&format!("{path}/memory.current")).unwrap_or(0);
+    let stat = files
         .text(&format!("{path}/memory.stat"))
         .unwrap_or_default();
     let bytes = |name| stat_bytes(&stat, name);
@@ -114,20 +114,20 @@ fn second(tree: &Tree<'_>, path: String, charges: bool) -> Option<Group> {
     })
 }
 
-fn first(tree: &Tree<'_>, path: String, charges: bool) -> Option<Group> {
-    let limit = tree
+fn first(files: &HostFiles<'_>, path: String, charges: bool) -> Option<Group> {
+    let limit = files
         .number(&format!("{path}/memory.limit_in_bytes"))
         .filter(|limit| *limit < NO_LIMIT)?;
-    let used = tree
+    let used = files
         .number(&format!("{path}/memory.usage_in_bytes"))
         .unwrap_or(0);
-    let stat = tree
+    let stat = files
         .text(&format!("{path}/memory.stat"))
         .unwrap_or_default();
     let bytes = |name| stat_bytes(&stat, name);
     let loose = bytes("total_cache ").saturating_sub(bytes("total_shmem "));
     // Version 1 counts sockets from the moment on that they have a limit of their own.
-    let sockets = tree.number(&format!("{path}/memory.kmem.tcp.limit_in_bytes"));
+    let sockets = files.number(&format!("{path}/memory.kmem.tcp.limit_in_bytes"));
     Some(Group {
         path: format!("/{path}"),
         limit,
