@@ -6,9 +6,9 @@
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::rig::{Moment, RunArgs, number, pause, wait_for_freed_sockets};
+use crate::rig::{RunArgs, Sample, number, pause, wait_for_freed_sockets};
 use crate::subscribe::Protocol;
-use crate::swarm::{self, Outcome, Session, SwarmArgs};
+use crate::swarm::{self, Outcome, SwarmArgs, SwarmRun};
 use crate::{report, sys};
 
 /// Seconds after the opening before memory is read, so that the last handshakes are over.
@@ -38,13 +38,13 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let swarm = swarm_of(args)?;
     let (connections, protocol) = (swarm.connections, swarm.protocol);
     wait_for_freed_sockets()?;
-    let mut session = Session::begin(&swarm)?;
-    let empty = moment(&mut session)?;
-    let opening_s = session.open()?;
+    let mut run = SwarmRun::begin(&swarm)?;
+    let empty = sample(&mut run)?;
+    let opening_s = run.open()?;
     pause(REST_S);
-    let open = moment(&mut session)?;
+    let open = sample(&mut run)?;
     let cost = swarm::cost(connections, &empty, &open);
-    let opened = connections - session.swarm.given_up();
+    let opened = connections - run.swarm.given_up();
     report::say(&format!(
         "{opened} of {connections} open after {opening_s:.1} s, {:.0} a second; each costs the server {:.0} B and its kernel {:.0} B",
         f64::from(opened) / opening_s,
@@ -56,15 +56,15 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         Some(rate) => (rate, Vec::new()),
         None => {
             let (first, try_s) = (f64::from(connections) / EVERY_S, duration_s * TRY);
-            let (rate, tried) = highest(&mut session, first, try_s.max(TRY_S))?;
+            let (rate, tried) = highest(&mut run, first, try_s.max(TRY_S))?;
             report::say(&format!("{rate:.0} messages a second are the highest rate"));
             (rate * SERVED, tried)
         }
     };
-    session.publish(rate)?;
-    let windows = windows(&mut session, connections, duration_s)?;
-    let after = moment(&mut session)?;
-    let outcome = session.finish()?;
+    run.publish(rate)?;
+    let windows = windows(&mut run, connections, duration_s)?;
+    let after = sample(&mut run)?;
+    let outcome = run.finish()?;
     let of_this_run = json!({
         "clean": outcome.faults.is_empty(),
         "clients": "swarm",
@@ -92,7 +92,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 
 /// The swarm that was asked for: a million WebSockets unless told otherwise.
 pub fn swarm_of(args: &RunArgs) -> Result<SwarmArgs> {
-    let protocol = match args.wanted() {
+    let protocol = match args.subscribe_protocol() {
         Protocol::Ws => swarm::Protocol::Ws,
         Protocol::Sse => swarm::Protocol::Sse,
         other => bail!("a swarm does not speak {}", other.name()),
@@ -119,26 +119,26 @@ fn share(connections: u32, of: u32) -> u32 {
 }
 
 /// A sample of the server.
-pub fn moment(session: &mut Session) -> Result<Moment> {
-    session.moment()?.context("the server was started here")
+pub fn sample(run: &mut SwarmRun) -> Result<Sample> {
+    run.sample()?.context("the server was started here")
 }
 
 /// Finds the highest rate that is kept with most messages in time: from `first` up until one is not, then down until one is.
-fn highest(session: &mut Session, first: f64, try_s: f64) -> Result<(f64, Vec<Value>)> {
+fn highest(run: &mut SwarmRun, first: f64, try_s: f64) -> Result<(f64, Vec<Value>)> {
     let (mut rate, mut tried, mut falls) = (first, Vec::new(), false);
     loop {
         if falls {
             // The messages that the last rate has piled up must be gone: TCP sends again after as much as a minute.
-            session.publish(first)?;
+            run.publish(first)?;
             let begin_ns = sys::now_ns();
             let is_late =
                 |counts: &swarm::Counts| counts.tally.latency.summary().p99_ms > P99_MS_MAX;
-            while is_late(&session.window(try_s)?) && sys::now_ns() - begin_ns < SETTLE_NS {}
+            while is_late(&run.window(try_s)?) && sys::now_ns() - begin_ns < SETTLE_NS {}
         }
-        session.publish(rate)?;
-        let counts = session.window(try_s)?;
+        run.publish(rate)?;
+        let counts = run.window(try_s)?;
         let p99_ms = counts.tally.latency.summary().p99_ms;
-        let late_ms = session.late_ms();
+        let late_ms = run.late_ms();
         let is_kept = p99_ms <= P99_MS_MAX && (falls || late_ms <= P99_MS_MAX);
         tried.push(json!({
             "rate_per_s": rate, "p99_ms": p99_ms, "late_ms_max": late_ms, "kept": is_kept,
@@ -152,27 +152,27 @@ fn highest(session: &mut Session, first: f64, try_s: f64) -> Result<(f64, Vec<Va
 }
 
 /// Serves for the duration, and returns the results of each window.
-fn windows(session: &mut Session, connections: u32, duration_s: f64) -> Result<Value> {
+fn windows(run: &mut SwarmRun, connections: u32, duration_s: f64) -> Result<Value> {
     let mut all = json!({});
     for (name, part) in WINDOWS {
-        let before = moment(session)?;
-        session.swarm.drop_per_s(if name == "churn" {
+        let before = sample(run)?;
+        run.swarm.drop_per_s(if name == "churn" {
             churn_of(connections).into()
         } else {
             0.0
         });
         if name == "tsunami" {
-            session.swarm.reset(share(connections, CROWD));
+            run.swarm.reset(share(connections, CROWD));
         }
-        let counts = session.window(duration_s * part)?;
-        let after = moment(session)?;
+        let counts = run.window(duration_s * part)?;
+        let after = sample(run)?;
         let mut value = counts.json();
         value["server_cores"] = json!(after.cores_since(&before));
         value["window_s"] = json!(after.seconds_since(&before));
-        value["late_ms_max"] = json!(session.late_ms());
+        value["late_ms_max"] = json!(run.late_ms());
         all[name] = value;
     }
-    session.swarm.drop_per_s(0.0);
+    run.swarm.drop_per_s(0.0);
     Ok(all)
 }
 

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::million::{churn_of, moment, swarm_of};
+use super::million::{churn_of, sample, swarm_of};
 use crate::measure::stats::line;
 use crate::rig::{RunArgs, number, pause};
-use crate::swarm::{Counts, Session, SwarmArgs};
+use crate::swarm::{Counts, SwarmArgs, SwarmRun};
 use crate::{report, sys};
 
 /// Seconds of the whole, unless told otherwise.
@@ -39,23 +39,23 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let connections = swarm.connections;
     let path = samples_path(args.json.as_deref());
     let mut file = File::create(&path).with_context(|| format!("{}", path.display()))?;
-    let mut session = Session::begin(&swarm)?;
-    let opening_s = session.open()?;
+    let mut run = SwarmRun::begin(&swarm)?;
+    let opening_s = run.open()?;
     pause(REST_S);
     let rate = args.rate.unwrap_or(f64::from(connections) / EVERY_S);
-    session.publish(rate)?;
-    session.swarm.drop_per_s(churn_of(connections).into());
+    run.publish(rate)?;
+    run.swarm.drop_per_s(churn_of(connections).into());
     let seconds = args.duration.or(args.hours.map(|hours| hours * 3600.0));
     let seconds = seconds.unwrap_or(SECONDS);
     let wanted = ((seconds / SAMPLE_S).ceil() as usize).max(1);
     let mut samples = Vec::new();
     while samples.len() < wanted && !sys::interrupted() {
-        let sample = minute(&mut session, &swarm, samples.len())?;
+        let sample = minute(&mut run, &swarm, samples.len())?;
         writeln!(file, "{sample}")?;
         file.sync_data()?;
         samples.push(sample);
     }
-    let outcome = session.finish()?;
+    let outcome = run.finish()?;
     let mut result = outcome.json.clone();
     let grows = tell_growth(&samples);
     report::say(&outcome.verdict());
@@ -89,16 +89,16 @@ fn samples_path(json: Option<&Path>) -> PathBuf {
 }
 
 /// Serves for a minute, as the sample `n` of all, and prints the counts.
-fn minute(session: &mut Session, swarm: &SwarmArgs, n: usize) -> Result<Value> {
+fn minute(run: &mut SwarmRun, swarm: &SwarmArgs, n: usize) -> Result<Value> {
     if (n + 1).is_multiple_of(RELOAD_SAMPLES) {
-        session.reload(swarm, (n + 1) / RELOAD_SAMPLES)?;
+        run.reload(swarm, (n + 1) / RELOAD_SAMPLES)?;
     }
-    let before = moment(session)?;
-    let counts: Counts = session.window(SAMPLE_S)?;
-    let after = moment(session)?;
+    let before = sample(run)?;
+    let counts: Counts = run.window(SAMPLE_S)?;
+    let after = sample(run)?;
     let latency = counts.tally.latency.summary();
     let of_minute = json!({
-        "live": session.swarm.live(),
+        "live": run.swarm.live(),
         "messages": counts.tally.messages,
         "lost": counts.tally.lost,
         "doubled": counts.tally.doubled,

@@ -1,4 +1,4 @@
-//! The counters of a swarm: messages, connections, and all that the tool could not do or had to do again.
+//! The counters of a swarm: messages, connections, retransmissions, and packets that the tool could not handle.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::measure::add::add;
 use crate::measure::stats::Latency;
 use crate::measure::tally::Tally;
 
-/// Quantiles of a latency that a plot of its distribution needs.
+/// The quantiles from which a latency distribution is plotted.
 const QUANTILES: [f64; 12] = [
     0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.9999, 0.99999, 1.0,
 ];
@@ -17,29 +17,29 @@ const QUANTILES: [f64; 12] = [
 pub struct Counts {
     /// Messages and connections.
     pub tally: Tally,
-    /// From the first SYN to the answer.
+    /// Time from the first SYN to the answer.
     pub setup: Latency,
-    /// Messages of another length than the publisher's.
+    /// Messages whose length differs from the published one.
     pub wrong_length: u64,
-    /// Violations of the protocol by the server: a wrong accept key, bytes that are no frame.
+    /// Protocol violations by the server, such as a wrong accept key or an invalid frame.
     pub violations: u64,
     /// The first violation, in words.
     pub first_violation: Option<String>,
     /// Connections that the tool closed.
     pub dropped: u64,
-    /// Connections whose server end was still open some time after the client had closed its own.
+    /// Connections that the server did not close in time after the client had closed its own end.
     pub late_closes: u64,
     /// Messages that slow readers did not get.
     pub slow_missed: u64,
-    /// Segments that were sent again.
+    /// Segments that the tool retransmitted.
     pub retransmitted: u64,
-    /// Segments that came before an earlier one, and were left to be sent again.
+    /// Segments that arrived too early and were dropped; the server retransmits them.
     pub out_of_order: u64,
-    /// Segments that had come already.
+    /// Segments whose data had arrived already.
     pub repeated: u64,
-    /// Resets sent for segments of no connection.
+    /// Resets sent in answer to segments without a connection.
     pub resets: u64,
-    /// Packets.
+    /// Packet counters.
     pub traffic: Traffic,
 }
 
@@ -59,13 +59,13 @@ impl Counts {
         }
     }
 
-    /// Notes that the server has violated its protocol.
+    /// Counts a protocol violation by the server.
     pub fn violated(&mut self, why: &str) {
         self.violations += 1;
         self.first_violation.get_or_insert_with(|| why.to_string());
     }
 
-    /// All that makes a run fail, each with its count: faults of the server, and of the tool.
+    /// The faults of server and tool that make a run fail, each with its count.
     pub fn faults(&self) -> Vec<(&'static str, u64)> {
         let (tally, life) = (&self.tally, &self.tally.life);
         let all = [
@@ -127,7 +127,7 @@ impl Counts {
     }
 }
 
-/// A latency with its distribution.
+/// A latency summary with its distribution.
 fn latency(latency: &Latency) -> Value {
     let mut value = latency.summary().json();
     value["quantiles"] = json!(QUANTILES.map(|share| (share, latency.quantile_ms(share))));

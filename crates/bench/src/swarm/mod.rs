@@ -1,60 +1,61 @@
-//! `crore-bench swarm`: clients without kernel sockets, so that the memory of a machine is the server's.
+//! `crore-bench swarm`: clients without kernel sockets, so that nearly all memory of the machine is left for the server.
 //!
-//! The clients are rows of this process with a TCP of their own (`worker`): active opens, requests, data in order,
-//! acknowledgements, retransmission, FIN and RST; no general stack. Their packets go through a TUN device in a network namespace of
-//! the run (`ground`), in which the server runs, too: nothing gets out. The server's ends are the kernel's real connections.
+//! A client is a small row in this process (`client_row`). The tool implements the part of TCP that such a client needs (`worker`):
+//! active open, data in order, acknowledgement, retransmission, FIN and RST. Packets pass through TUN devices in a network namespace
+//! of the run (`namespace`). The server runs in the same namespace, and no packet leaves it. On the server's side each connection is
+//! a real socket of the kernel.
 //!
-//! The kernel's work for a packet to the server is done while the tool writes it, and so counts as the tool's processor time.
+//! The kernel processes a packet to the server while the tool writes it. That work counts as the tool's processor time.
 
-mod alarms;
 mod args;
+mod churn;
+mod client_row;
 mod counts;
-mod crowd;
-mod ground;
+mod namespace;
 mod packet;
 mod plan;
-mod row;
-mod session;
-mod turnover;
+mod run;
+mod timers;
 mod wire;
 mod worker;
+mod workers;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::rig::{Moment, pause};
+use crate::rig::{Sample, pause};
 use crate::{report, sys};
 pub use args::{Protocol, SwarmArgs};
 pub use counts::Counts;
-pub use ground::{Ground, SERVER};
-pub use session::{Outcome, Session};
+pub use namespace::{Namespace, SERVER};
+pub use run::{Outcome, SwarmRun};
 
 /// Seconds after the opening before memory is read, so that the last handshakes are over.
 const REST_S: f64 = 2.0;
 
-/// Runs the tool; fails when anything was lost, doubled or wrong, or when the tool could not do its work.
+/// Runs the tool. The exit code is a failure if a message was lost, duplicated or wrong, or if the tool could not keep up.
 pub fn run(args: &SwarmArgs) -> Result<ExitCode> {
     sys::raise_descriptor_limit();
     sys::catch_interrupt();
-    let mut session = Session::begin(args)?;
-    let empty = session.moment()?;
-    let opening_s = session.open()?;
+    let mut run = SwarmRun::begin(args)?;
+    let empty = run.sample()?;
+    let opening_s = run.open()?;
     pause(REST_S);
-    let open = session.moment()?;
+    let open = run.sample()?;
     if args.rate() > 0.0 {
-        session.publish(args.rate())?;
+        run.publish(args.rate())?;
     }
-    session.swarm.drop_per_s(args.drop_rate);
-    session.window(args.duration / 2.0)?;
+    run.swarm.drop_per_s(args.drop_rate);
+    run.window(args.duration / 2.0)?;
     if args.tsunami > 0 {
-        session.swarm.reset(args.tsunami);
+        run.swarm.reset(args.tsunami);
     }
-    session.window(args.duration / 2.0)?;
-    let after = session.moment()?;
+    run.window(args.duration / 2.0)?;
+    let after = run.sample()?;
     let connections = args.connections;
-    let outcome = session.finish()?;
+    let outcome = run.finish()?;
     let cost = empty
         .zip(open)
         .map(|(empty, open)| cost(connections, &empty, &open));
@@ -70,7 +71,7 @@ pub fn run(args: &SwarmArgs) -> Result<ExitCode> {
         "opening_s": opening_s,
         "connects_per_s": f64::from(connections) / opening_s,
         "per_connection_open": cost,
-        "after": after.as_ref().map(Moment::json),
+        "after": after.as_ref().map(Sample::json),
     });
     if let Some(path) = &args.json {
         let result = json!({ "result": report::with(outcome.json.clone(), of_this_run) });
@@ -79,8 +80,8 @@ pub fn run(args: &SwarmArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!outcome.faults.is_empty())))
 }
 
-/// The memory and the processor time of each connection between two moments: the server's end alone, since the client's is a row here.
-pub fn cost(connections: u32, before: &Moment, after: &Moment) -> Value {
+/// Memory and processor time per connection between two samples. Only the server's end has a socket, so the kernel's figures are for one end.
+pub fn cost(connections: u32, before: &Sample, after: &Sample) -> Value {
     let n = f64::from(connections);
     let grown = |after: u64, before: u64| (after as f64 - before as f64) / n;
     let slabs = after.kernel.slabs.iter().map(|(name, bytes)| {

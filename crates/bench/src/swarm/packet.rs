@@ -1,4 +1,4 @@
-//! Segments: IPv4 and TCP headers, read and written. IPv4 has no options, and TCP none but the segment size in a SYN.
+//! Reads and writes segments: IPv4 and TCP headers with data. The only option that is written is the maximum segment size in a SYN.
 
 use crate::sys::tun::{PREFIX, PREFIX_BYTES};
 
@@ -21,7 +21,7 @@ pub mod flag {
     pub const ACK: u8 = 16;
 }
 
-/// One end of a connection, in this machine's order.
+/// One end of a connection, in host byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     /// The IPv4 address.
@@ -33,17 +33,17 @@ pub struct End {
 /// A segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment<'a> {
-    /// Where it comes from.
+    /// The sender.
     pub from: End,
-    /// Where it goes to.
+    /// The receiver.
     pub to: End,
-    /// The number of its first byte.
+    /// The sequence number of its first byte.
     pub sequence: u32,
-    /// The number of the next byte that its sender expects, if [`flag::ACK`] is set.
+    /// The next sequence number that its sender expects, if [`flag::ACK`] is set.
     pub acknowledged: u32,
     /// Its flags.
     pub flags: u8,
-    /// Bytes that its sender would take now.
+    /// The receive window of its sender, in bytes.
     pub window: u16,
     /// Its data.
     pub data: &'a [u8],
@@ -55,7 +55,7 @@ impl Segment<'_> {
         self.flags & flags == flags
     }
 
-    /// Writes the packet with the device's header into `out`, in place of its bytes.
+    /// Replaces the content of `out` with the packet, including the device's header.
     pub fn write(&self, out: &mut Vec<u8>) {
         let is_syn = self.has(flag::SYN);
         let tcp_bytes = TCP_BYTES + if is_syn { 4 } else { 0 };
@@ -76,7 +76,7 @@ impl Segment<'_> {
         out.extend_from_slice(&self.acknowledged.to_be_bytes());
         out.extend_from_slice(&[(tcp_bytes as u8 / 4) << 4, self.flags]);
         out.extend_from_slice(&self.window.to_be_bytes());
-        // The device's header says that the checksum is left out; no urgent data.
+        // No checksum, as the device's header says, and no urgent data.
         out.extend_from_slice(&[0; 4]);
         if is_syn {
             out.extend_from_slice(&[2, 4]);
@@ -86,7 +86,7 @@ impl Segment<'_> {
     }
 }
 
-/// The checksum of an IPv4 header whose own place for it holds zeros (RFC 1071).
+/// The checksum of an IPv4 header whose checksum field is zero (RFC 1071).
 fn checksum(header: &[u8]) -> u16 {
     let words = header
         .chunks_exact(2)
@@ -96,7 +96,7 @@ fn checksum(header: &[u8]) -> u16 {
     !(((folded & 0xffff) + (folded >> 16)) as u16)
 }
 
-/// The segment of a packet with the device's header; `None` when it is none of IPv4 and TCP.
+/// Parses a packet with the device's header; `None` if it is not IPv4 with TCP.
 pub fn read(packet: &[u8]) -> Option<Segment<'_>> {
     let packet = packet.get(PREFIX_BYTES..)?;
     let head = packet.first_chunk::<IP_BYTES>()?;
@@ -158,7 +158,7 @@ mod tests {
             let mut packet = Vec::new();
             segment.write(&mut packet);
             prop_assert_eq!(read(&packet), Some(segment));
-            // A receiver adds up the header with its checksum, and nothing must be left.
+            // The sum over a header with a correct checksum is zero.
             prop_assert_eq!(checksum(&packet[PREFIX_BYTES..PREFIX_BYTES + IP_BYTES]), 0);
         }
 

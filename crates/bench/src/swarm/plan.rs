@@ -1,17 +1,17 @@
-//! The plan of a swarm's clients, and the state that its workers share with the scenario.
+//! The configuration of a swarm's clients, and the state that each worker shares with the scenario.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::args::Protocol;
 use super::counts::Counts;
-use super::ground::SERVER;
+use super::namespace::SERVER;
 use super::packet::End;
-use super::wire::Weather;
+use super::wire::NetworkFaults;
 use crate::client::request;
 use crate::measure::pattern::Pattern;
 
-/// The plan of the clients.
+/// The configuration of the clients.
 pub struct Plan {
     /// How they subscribe.
     pub protocol: Protocol,
@@ -19,24 +19,24 @@ pub struct Plan {
     pub server: End,
     /// Topic `i` is that of client `i`.
     pub topics: Pattern,
-    /// The target to subscribe at, with `{topic}`; Crore's when there is none.
+    /// The request target to subscribe at, with a `{topic}` placeholder. `None`: Crore's.
     pub target: Option<String>,
     /// Bytes of a message.
     pub size: usize,
     /// The share of slow readers.
     pub slow_share: f64,
-    /// Connects a second of each worker.
+    /// Connects a second, for each worker.
     pub connect_rate: Option<f64>,
-    /// The network.
-    pub weather: Weather,
-    /// Longest time for the server to close its end.
+    /// The simulated network faults.
+    pub faults: NetworkFaults,
+    /// The server must close its end within this time after the client has closed its own.
     pub close_within_ns: u64,
-    /// The number of the last message that was published to each topic.
+    /// The sequence number of the last message published to each topic.
     pub published: Arc<[AtomicU32]>,
 }
 
 impl Plan {
-    /// Writes the request of the client of this topic.
+    /// Appends the request with which a client subscribes to `topic`.
     pub fn request(&self, topic: u32, out: &mut String) {
         let name = self.topics.name(topic);
         if self.protocol == Protocol::Tcp {
@@ -63,30 +63,30 @@ impl Plan {
     }
 }
 
-/// The orders to a worker, and its counts.
+/// Commands to a worker, and its counters.
 #[derive(Default)]
 pub struct Shared {
     counts: Mutex<Counts>,
-    /// Clients that are open.
+    /// Clients whose subscription is open.
     pub open: AtomicU32,
     /// Clients that failed too often.
     pub given_up: AtomicU32,
-    /// No client waits to connect, or for an answer.
+    /// No client is still to connect or waits for an answer.
     pub all_dialed: AtomicBool,
     /// Clients may connect.
     pub may_open: AtomicBool,
-    /// The worker ends.
+    /// The worker must end.
     pub stop: AtomicBool,
-    /// Clients a second that close and return: the bits of a floating-point number.
+    /// Clients a second that close and reconnect: the bits of an `f64`.
     pub drop_per_s: AtomicU64,
-    /// Clients that reset their connections now.
+    /// Clients that are to reset their connections now.
     pub to_reset: AtomicU32,
-    /// Side rows that there are.
-    pub sides: AtomicU64,
+    /// Buffers that the worker has allocated.
+    pub buffers: AtomicU64,
 }
 
 impl Shared {
-    /// The counters since they were last taken.
+    /// The counters since the scenario last took them.
     pub fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }

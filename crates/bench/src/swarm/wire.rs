@@ -1,6 +1,6 @@
-//! The way between the clients and the kernel: the device, and the bad network that the tool plays itself.
+//! The link between clients and kernel: a TUN device, and simulated network faults.
 //!
-//! A packet that is lost here is lost for TCP, not for the count: every one is counted, and so is each that the kernel did not take.
+//! Every packet is counted, also those that are lost on purpose and those that the kernel did not accept.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,20 +11,20 @@ use super::packet::Segment;
 use crate::measure::payload::Random;
 use crate::sys::tun::Tun;
 
-/// Bytes of a read: more than a packet has.
+/// Size of a read: larger than any packet.
 pub const READ_BYTES: usize = 2048;
 
-/// The faults of the network, in both directions.
+/// Simulated network faults, in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Weather {
+pub struct NetworkFaults {
     /// The share of packets that are lost.
     pub loss: f64,
-    /// The longest time that a packet waits. Each waits for a time of its own, so that packets overtake one another.
+    /// The longest delay of a packet. Each delay is random, so packets overtake one another.
     pub delay_ns: u64,
 }
 
-/// A packet under way: when it arrives, in which order it was sent, whether it comes from the server, and its bytes.
-type UnderWay = Reverse<(u64, u64, bool, Vec<u8>)>;
+/// A delayed packet: arrival time, sending order, whether it comes from the server, and its bytes.
+type DelayedPacket = Reverse<(u64, u64, bool, Vec<u8>)>;
 
 /// Counts of packets.
 #[derive(Clone, Copy, Debug, Default, derive_more::AddAssign)]
@@ -33,34 +33,34 @@ pub struct Traffic {
     pub received: u64,
     /// Packets written to it.
     pub sent: u64,
-    /// Packets that the weather lost.
+    /// Packets lost on purpose.
     pub lost: u64,
-    /// Packets that the device did not take.
+    /// Packets that could not be written.
     pub not_taken: u64,
 }
 
-/// A device and its weather.
+/// A device with simulated faults.
 pub struct Wire {
     device: Tun,
-    weather: Weather,
-    is_fair: bool,
+    faults: NetworkFaults,
+    is_faultless: bool,
     random: Random,
-    under_way: BinaryHeap<UnderWay>,
+    delayed: BinaryHeap<DelayedPacket>,
     sent: u64,
     packet: Vec<u8>,
-    /// Counted since the last look.
+    /// The counters since they were last taken.
     pub traffic: Traffic,
 }
 
 impl Wire {
-    /// A wire of this device.
-    pub fn new(device: Tun, weather: Weather, seed: u64) -> Wire {
+    /// A link over this device.
+    pub fn new(device: Tun, faults: NetworkFaults, seed: u64) -> Wire {
         Wire {
             device,
-            weather,
-            is_fair: weather == Weather::default(),
+            faults,
+            is_faultless: faults == NetworkFaults::default(),
             random: Random::new(seed),
-            under_way: BinaryHeap::new(),
+            delayed: BinaryHeap::new(),
             sent: 0,
             packet: Vec::with_capacity(READ_BYTES),
             traffic: Traffic::default(),
@@ -71,11 +71,11 @@ impl Wire {
     pub fn send(&mut self, segment: &Segment<'_>, now_ns: u64) {
         segment.write(&mut self.packet);
         self.traffic.sent += 1;
-        if self.is_fair {
+        if self.is_faultless {
             self.write();
         } else {
             let packet = self.packet.clone();
-            self.expose(packet, false, now_ns);
+            self.apply_faults(packet, false, now_ns);
         }
     }
 
@@ -85,24 +85,24 @@ impl Wire {
         }
     }
 
-    /// Reads the next packet; `None` when there is none now.
+    /// Reads the next packet; `None` if none is ready.
     pub fn receive(
         &mut self,
         buffer: &mut [u8; READ_BYTES],
         now_ns: u64,
     ) -> io::Result<Option<usize>> {
-        if self.is_fair {
+        if self.is_faultless {
             let count = self.device.receive(buffer)?;
             self.traffic.received += u64::from(count.is_some());
             return Ok(count);
         }
         while let Some(count) = self.device.receive(buffer)? {
             self.traffic.received += 1;
-            self.expose(buffer[..count].to_vec(), true, now_ns);
+            self.apply_faults(buffer[..count].to_vec(), true, now_ns);
         }
-        while let Some(Reverse((due_ns, ..))) = self.under_way.peek()
+        while let Some(Reverse((due_ns, ..))) = self.delayed.peek()
             && *due_ns <= now_ns
-            && let Some(Reverse((_, _, is_ours, packet))) = self.under_way.pop()
+            && let Some(Reverse((_, _, is_ours, packet))) = self.delayed.pop()
         {
             if is_ours {
                 buffer[..packet.len()].copy_from_slice(&packet);
@@ -114,24 +114,24 @@ impl Wire {
         Ok(None)
     }
 
-    /// Leaves a packet to the weather.
-    fn expose(&mut self, packet: Vec<u8>, is_ours: bool, now_ns: u64) {
-        /// Steps in which chances are drawn.
+    /// Loses or delays a packet, by chance.
+    fn apply_faults(&mut self, packet: Vec<u8>, is_ours: bool, now_ns: u64) {
+        /// Resolution of the random draws.
         const STEPS: u32 = 1 << 24;
-        if f64::from(self.random.below(STEPS)) < self.weather.loss * f64::from(STEPS) {
+        if f64::from(self.random.below(STEPS)) < self.faults.loss * f64::from(STEPS) {
             self.traffic.lost += 1;
             return;
         }
         let share = f64::from(self.random.below(STEPS)) / f64::from(STEPS);
-        let due_ns = now_ns + (self.weather.delay_ns as f64 * share) as u64;
+        let due_ns = now_ns + (self.faults.delay_ns as f64 * share) as u64;
         self.sent += 1;
-        self.under_way
+        self.delayed
             .push(Reverse((due_ns, self.sent, is_ours, packet)));
     }
 
     /// Waits for a packet, at most `longest_ns`.
     pub fn wait(&self, longest_ns: u64, now_ns: u64) {
-        let until = self.under_way.peek();
+        let until = self.delayed.peek();
         let due_ns = until.map_or(u64::MAX, |Reverse((due_ns, ..))| {
             due_ns.saturating_sub(now_ns)
         });

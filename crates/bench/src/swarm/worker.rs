@@ -1,6 +1,6 @@
-//! A worker: the clients of one device, on one thread. It reads packets, lets clients connect and drop, and looks after alarms.
+//! A worker: the clients of one device, on one thread. It handles packets and timers, and makes clients connect and drop.
 //!
-//! Invariant: a client with bytes or a SYN or FIN under way has an alarm set.
+//! Invariant: a client with unacknowledged data, SYN or FIN has a timer set.
 
 mod receive;
 mod segment;
@@ -8,26 +8,26 @@ mod segment;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::alarms::{Alarms, RETRIES, kind};
+use super::churn::{ConnectQueue, DropQueue, Pace};
+use super::client_row::{BufferPool, ClientAddresses, ClientRow, State, mark};
 use super::counts::Counts;
 use super::packet::{Segment, flag};
 use super::plan::{Plan, Shared};
-use super::row::{Places, Row, Sides, State, mark};
-use super::turnover::{Leaving, Opening, Pace};
+use super::timers::{RETRIES, Timers, kind};
 use super::wire::{READ_BYTES, Wire};
 use crate::measure::payload::mix;
 use crate::sys;
 
-/// Packets of a turn.
+/// Packets read in one turn.
 const PACKETS: usize = 256;
-/// Attempts of one client that may fail, one after another.
+/// Consecutive failed attempts after which a client gives up.
 const FAILURES_MAX: u8 = 5;
-/// How far the numbers of a client's next connection begin behind those of its last one, so that a server that still waits
-/// for the end of the old one takes the new one (RFC 9293 §3.6.1).
+/// Distance between the sequence numbers of a client's last connection and of its next one. A server whose old connection is
+/// still in TIME-WAIT accepts the new one then (RFC 9293 §3.6.1).
 const NUMBERS_APART: u32 = 1 << 17;
-/// Bytes a second that a slow reader takes.
+/// Bytes a second that a slow reader reads.
 const SLOW_BYTES: u16 = 1_024;
-/// Longest time between two looks around.
+/// Longest wait for packets before commands are read again.
 const LOOK_NS: u64 = 5_000_000;
 /// Time between two reports of the counters.
 const REPORT_NS: u64 = 50_000_000;
@@ -38,33 +38,33 @@ pub struct Worker {
     shared: Arc<Shared>,
     clients: Clients,
     wire: Wire,
-    alarms: Alarms,
+    timers: Timers,
     counts: Counts,
-    /// Clients that owe an acknowledgement.
-    owing: Vec<u32>,
-    opening: Opening,
-    leaving: Leaving,
-    /// A client's bytes with those that were held before them.
+    /// Clients with [`mark::ACK_PENDING`].
+    pending_acks: Vec<u32>,
+    connect_queue: ConnectQueue,
+    drop_queue: DropQueue,
+    /// Scratch buffer: held bytes of a client, followed by the new ones.
     joined: Vec<u8>,
     request: String,
 }
 
-/// The clients, by number: a row for each, and side rows for few of them.
+/// The clients: a row for each, and buffers for few of them.
 struct Clients {
-    /// The topic of the first one.
+    /// The topic index of the first one.
     first: u32,
-    places: Places,
-    rows: Vec<Row>,
-    sides: Sides,
+    addresses: ClientAddresses,
+    rows: Vec<ClientRow>,
+    buffers: BufferPool,
 }
 
 impl Worker {
-    /// Clients `first..first + count` on this wire, which has these places for them.
+    /// A worker for clients `first..first + addresses.count` on this link.
     pub fn new(
         plan: Arc<Plan>,
         shared: Arc<Shared>,
         first: u32,
-        places: Places,
+        addresses: ClientAddresses,
         wire: Wire,
         pace: Pace,
     ) -> Worker {
@@ -72,66 +72,66 @@ impl Worker {
         let slow = (plan.slow_share * STEPS as f64) as u64;
         let row = |index| {
             let number = mix(u64::from(first + index));
-            let mut row = Row::new(number as u32);
+            let mut row = ClientRow::new(number as u32);
             row.mark(mark::SLOW, number >> 32 < slow);
             row
         };
         Worker {
-            opening: Opening::new(pace, places.count),
+            connect_queue: ConnectQueue::new(pace, addresses.count),
             clients: Clients {
                 first,
-                rows: (0..places.count).map(row).collect(),
-                places,
-                sides: Sides::default(),
+                rows: (0..addresses.count).map(row).collect(),
+                addresses,
+                buffers: BufferPool::default(),
             },
-            alarms: Alarms::new(plan.close_within_ns),
+            timers: Timers::new(plan.close_within_ns),
             plan,
             shared,
             wire,
             counts: Counts::default(),
-            owing: Vec::new(),
-            leaving: Leaving::new(u64::from(first)),
+            pending_acks: Vec::new(),
+            drop_queue: DropQueue::new(u64::from(first)),
             joined: Vec::new(),
             request: String::new(),
         }
     }
 
-    /// Works until it is told to stop. Then all that was published must have come.
+    /// Works until it is told to stop. Messages that have not arrived by then count as missing.
     pub fn run(mut self) {
-        // One thread stands for all the clients: where it waits for its turn behind hundreds of the server's, they all seem slow.
+        // This one thread simulates all clients. If it waited behind hundreds of the server's threads, all clients would seem slow.
         sys::favour_thread();
         let mut packet = [0; READ_BYTES];
         let mut reported_ns = 0;
         loop {
             let now_ns = sys::now_ns();
             let packets = self.read(&mut packet, now_ns);
-            self.acknowledge(now_ns);
-            self.ring(now_ns);
-            let steps = self.opening.pace.steps(packets);
-            let connects = self.connects(steps, now_ns);
-            let drops = self.drops(steps, now_ns);
+            self.send_acks(now_ns);
+            self.handle_timers(now_ns);
+            let steps = self.connect_queue.pace.steps(packets);
+            let connects = self.connect_due(steps, now_ns);
+            let drops = self.drop_due(steps, now_ns);
             let is_over = self.shared.stop.load(Relaxed);
             if now_ns - reported_ns >= REPORT_NS || is_over {
                 reported_ns = now_ns;
                 self.report();
             }
             if is_over {
-                self.compare();
+                self.count_missing();
                 return self.report();
             }
             if !(packets || connects || drops) {
-                let next_ns = self.alarms.next_ns().unwrap_or(u64::MAX);
+                let next_ns = self.timers.next_ns().unwrap_or(u64::MAX);
                 let longest_ns = next_ns.saturating_sub(now_ns).min(LOOK_NS);
                 self.wire.wait(longest_ns, now_ns);
             }
         }
     }
 
-    /// Takes the packets that are there; whether there may be more.
+    /// Handles the packets that are ready, up to the limit of a turn. Returns whether there may be more.
     fn read(&mut self, packet: &mut [u8; READ_BYTES], now_ns: u64) -> bool {
         for _ in 0..PACKETS {
             match self.wire.receive(packet, now_ns) {
-                Ok(Some(count)) => self.packet(&packet[..count]),
+                Ok(Some(count)) => self.receive_packet(&packet[..count]),
                 Ok(None) => return false,
                 Err(_) => {
                     self.wire.traffic.not_taken += 1;
@@ -147,17 +147,17 @@ impl Worker {
         self.counts.traffic = traffic;
         self.shared
             .all_dialed
-            .store(self.opening.is_done(), Relaxed);
+            .store(self.connect_queue.is_done(), Relaxed);
         let counts = std::mem::take(&mut self.counts);
         self.shared.counts().merge(&counts);
         self.shared
-            .sides
-            .store(self.clients.sides.most() as u64, Relaxed);
+            .buffers
+            .store(self.clients.buffers.allocated() as u64, Relaxed);
     }
 
-    /// Counts the messages as lost that were published while their client was open, and have not come until the end.
-    fn compare(&mut self) {
-        for index in 0..self.clients.places.count {
+    /// Counts the messages that have not arrived: as lost if their client was open when they were published, otherwise as missed.
+    fn count_missing(&mut self) {
+        for index in 0..self.clients.addresses.count {
             let row = self.clients.rows[index as usize];
             let published =
                 self.plan.published[(self.clients.first + index) as usize].load(Relaxed);
@@ -176,32 +176,32 @@ impl Worker {
         }
     }
 
-    fn owes_ack(&mut self, index: u32) {
+    fn queue_ack(&mut self, index: u32) {
         let row = &mut self.clients.rows[index as usize];
-        if !row.is(mark::OWES_ACK) {
-            row.mark(mark::OWES_ACK, true);
-            self.owing.push(index);
+        if !row.is(mark::ACK_PENDING) {
+            row.mark(mark::ACK_PENDING, true);
+            self.pending_acks.push(index);
         }
     }
 
-    /// Sends the acknowledgements that no other segment has carried.
-    fn acknowledge(&mut self, now_ns: u64) {
-        let mut owing = std::mem::take(&mut self.owing);
-        for index in owing.drain(..) {
+    /// Sends the acknowledgements that no other segment has carried in this turn.
+    fn send_acks(&mut self, now_ns: u64) {
+        let mut pending_acks = std::mem::take(&mut self.pending_acks);
+        for index in pending_acks.drain(..) {
             let row = self.clients.rows[index as usize];
-            if row.is(mark::OWES_ACK) {
-                self.emit(index, flag::ACK, row.send_next, &[], now_ns);
+            if row.is(mark::ACK_PENDING) {
+                self.send_segment(index, flag::ACK, row.send_next, &[], now_ns);
             }
         }
-        self.owing = owing;
+        self.pending_acks = pending_acks;
     }
 
     /// Sends one segment of a client.
-    fn emit(&mut self, index: u32, flags: u8, sequence: u32, data: &[u8], now_ns: u64) {
+    fn send_segment(&mut self, index: u32, flags: u8, sequence: u32, data: &[u8], now_ns: u64) {
         let row = &mut self.clients.rows[index as usize];
-        row.mark(mark::OWES_ACK, false);
+        row.mark(mark::ACK_PENDING, false);
         let segment = Segment {
-            from: self.clients.places.end(index),
+            from: self.clients.addresses.end(index),
             to: self.plan.server,
             sequence,
             acknowledged: if flags & flag::ACK == 0 {
@@ -216,23 +216,23 @@ impl Worker {
         self.wire.send(&segment, now_ns);
     }
 
-    /// Sends data, which is kept until it is acknowledged.
-    fn say(&mut self, index: u32, data: &[u8], now_ns: u64) {
+    /// Sends data and keeps it until it is acknowledged.
+    fn send_data(&mut self, index: u32, data: &[u8], now_ns: u64) {
         let row = &mut self.clients.rows[index as usize];
         let (sequence, is_first) = (row.send_next, row.send_first == row.send_next);
         self.clients
-            .sides
+            .buffers
             .of(row)
             .unacknowledged
             .extend_from_slice(data);
         row.send_next = sequence.wrapping_add(data.len() as u32);
         if is_first {
-            self.alarms.set(kind::RETRY, index, sequence, now_ns);
+            self.timers.set(kind::RETRY, index, sequence, now_ns);
         }
-        self.emit(index, flag::ACK | flag::PSH, sequence, data, now_ns);
+        self.send_segment(index, flag::ACK | flag::PSH, sequence, data, now_ns);
     }
 
-    /// Begins a client's connection.
+    /// Sends a client's SYN.
     fn connect(&mut self, index: u32, now_ns: u64) {
         let row = &mut self.clients.rows[index as usize];
         let number = row.send_next.wrapping_add(NUMBERS_APART);
@@ -247,18 +247,18 @@ impl Worker {
         } else {
             u16::MAX
         };
-        self.alarms.set(kind::RETRY, index, number, now_ns);
-        self.emit(index, flag::SYN, number, &[], now_ns);
+        self.timers.set(kind::RETRY, index, number, now_ns);
+        self.send_segment(index, flag::SYN, number, &[], now_ns);
     }
 
-    /// Lets so many clients connect at most, as many as may be under way and the rate allows; whether there are more.
-    fn connects(&mut self, steps: u32, now_ns: u64) -> bool {
+    /// Starts at most `steps` connects, as the rate and the limit of connects in progress allow. Returns whether more are due.
+    fn connect_due(&mut self, steps: u32, now_ns: u64) -> bool {
         if !self.shared.may_open.load(Relaxed) {
             return false;
         }
-        let due = self.opening.due(self.plan.connect_rate, now_ns);
+        let due = self.connect_queue.due(self.plan.connect_rate, now_ns);
         for _ in 0..due.min(steps.into()) {
-            let Some(index) = self.opening.next() else {
+            let Some(index) = self.connect_queue.next() else {
                 return false;
             };
             self.connect(index, now_ns);
@@ -266,54 +266,54 @@ impl Worker {
         due >= steps.into()
     }
 
-    /// Drops so many at most of the clients that the drop rate and the tsunami ask for; whether there are more.
-    fn drops(&mut self, steps: u32, now_ns: u64) -> bool {
+    /// Makes the drops and resets that are due, at most `steps` of each. Returns whether more resets are due.
+    fn drop_due(&mut self, steps: u32, now_ns: u64) -> bool {
         let rate = f64::from_bits(self.shared.drop_per_s.load(Relaxed));
-        for _ in 0..self.leaving.drops(steps, rate, now_ns) {
-            let index = self.leaving.any(self.clients.places.count);
+        for _ in 0..self.drop_queue.due(steps, rate, now_ns) {
+            let index = self.drop_queue.random_client(self.clients.addresses.count);
             if self.clients.rows[index as usize].state == State::Open {
                 self.close(index, now_ns);
             }
         }
         let more = self.shared.to_reset.swap(0, Relaxed);
-        for index in self.leaving.resets(more, steps) {
-            if index < self.clients.places.count
+        for index in self.drop_queue.due_resets(more, steps) {
+            if index < self.clients.addresses.count
                 && self.clients.rows[index as usize].state == State::Open
             {
                 self.reset(index, now_ns);
-                self.left(index);
+                self.no_longer_open(index);
                 self.counts.dropped += 1;
-                self.forget(index, None);
+                self.schedule_reconnect(index, None);
             }
         }
-        self.leaving.has_resets()
+        self.drop_queue.has_resets()
     }
 
-    /// Closes a client's side in order.
+    /// Closes a client's connection with a FIN.
     fn close(&mut self, index: u32, now_ns: u64) {
-        self.left(index);
+        self.no_longer_open(index);
         self.counts.dropped += 1;
         let row = &mut self.clients.rows[index as usize];
         let sequence = row.send_next;
         row.state = State::Closing;
         row.send_next = sequence.wrapping_add(1);
         if row.send_first == sequence {
-            self.alarms.set(kind::RETRY, index, sequence, now_ns);
+            self.timers.set(kind::RETRY, index, sequence, now_ns);
         }
-        self.alarms.set(kind::CLOSE, index, sequence, now_ns);
-        self.emit(index, flag::FIN | flag::ACK, sequence, &[], now_ns);
+        self.timers.set(kind::CLOSE, index, sequence, now_ns);
+        self.send_segment(index, flag::FIN | flag::ACK, sequence, &[], now_ns);
     }
 
-    /// Tells the server that there is no connection.
+    /// Sends a reset.
     fn reset(&mut self, index: u32, now_ns: u64) {
         let row = self.clients.rows[index as usize];
-        self.emit(index, flag::RST | flag::ACK, row.send_next, &[], now_ns);
+        self.send_segment(index, flag::RST | flag::ACK, row.send_next, &[], now_ns);
     }
 
-    /// A client that was open is so no more.
-    fn left(&mut self, index: u32) {
+    /// Marks an open client as closed.
+    fn no_longer_open(&mut self, index: u32) {
         let row = &mut self.clients.rows[index as usize];
-        // Until it is open again its messages may go elsewhere.
+        // It has seen no message since it opened: those published before count as missed while away.
         if row.is(mark::FIRST) {
             let seen = row.last.max(row.published);
             self.counts.tally.missed_away += u64::from(seen - row.last);
@@ -323,126 +323,131 @@ impl Worker {
         self.shared.open.fetch_sub(1, Relaxed);
     }
 
-    /// A client has no connection any more; it will have one after a while, or as soon as it may.
-    fn forget(&mut self, index: u32, now_ns: Option<u64>) {
+    /// Closes the row. The client reconnects after a delay that begins at `now_ns`, or as soon as it may if that is `None`.
+    fn schedule_reconnect(&mut self, index: u32, now_ns: Option<u64>) {
         let row = &mut self.clients.rows[index as usize];
         row.state = State::Closed;
-        self.clients.sides.release(row);
+        self.clients.buffers.release(row);
         match now_ns {
-            Some(now_ns) => self.alarms.set(kind::AGAIN, index, row.send_next, now_ns),
-            None => self.opening.ready.push_back(index),
+            Some(now_ns) => self
+                .timers
+                .set(kind::RECONNECT, index, row.send_next, now_ns),
+            None => self.connect_queue.ready.push_back(index),
         }
     }
 
-    /// An attempt to connect has failed.
-    fn failed(&mut self, index: u32, why: &str, now_ns: u64) {
-        self.opening.under_way -= 1;
+    /// Counts a failed attempt to connect and schedules the next one, or gives up.
+    fn connect_failed(&mut self, index: u32, why: &str, now_ns: u64) {
+        self.connect_queue.in_progress -= 1;
         let life = &mut self.counts.tally.life;
         life.failed += 1;
         life.first_failure.get_or_insert_with(|| why.to_string());
         let row = &mut self.clients.rows[index as usize];
-        self.clients.sides.release(row);
+        self.clients.buffers.release(row);
         row.failures += 1;
         row.state = if row.failures > FAILURES_MAX {
             life.given_up += 1;
             self.shared.given_up.fetch_add(1, Relaxed);
             State::GivenUp
         } else {
-            self.alarms.set(kind::AGAIN, index, row.send_next, now_ns);
+            self.timers
+                .set(kind::RECONNECT, index, row.send_next, now_ns);
             State::Closed
         };
     }
 
-    /// Handles the alarms that are due.
-    fn ring(&mut self, now_ns: u64) {
-        while let Some((kind, alarm)) = self.alarms.ring(now_ns) {
-            let (index, row) = (alarm.row, self.clients.rows[alarm.row as usize]);
+    /// Handles the expired timers.
+    fn handle_timers(&mut self, now_ns: u64) {
+        while let Some((kind, timer)) = self.timers.expired(now_ns) {
+            let (index, row) = (timer.row, self.clients.rows[timer.row as usize]);
             match kind {
-                kind::AGAIN if row.state == State::Closed && row.send_next == alarm.stamp => {
-                    self.opening.ready.push_back(index);
+                kind::RECONNECT
+                    if row.state == State::Closed && row.send_next == timer.sequence =>
+                {
+                    self.connect_queue.ready.push_back(index);
                 }
                 kind::CLOSE
                     if row.state == State::Closing
-                        && row.send_next == alarm.stamp.wrapping_add(1) =>
+                        && row.send_next == timer.sequence.wrapping_add(1) =>
                 {
                     self.counts.late_closes += 1;
                     self.reset(index, now_ns);
-                    self.forget(index, None);
+                    self.schedule_reconnect(index, None);
                 }
-                kind::SLOW => self.read_on(index, now_ns),
-                0..RETRIES => self.retry(index, kind, alarm.stamp, now_ns),
+                kind::SLOW_READ => self.reopen_window(index, now_ns),
+                0..RETRIES => self.retry(index, kind, timer.sequence, now_ns),
                 _ => {}
             }
         }
     }
 
-    /// A slow reader takes the bytes of another second.
-    fn read_on(&mut self, index: u32, now_ns: u64) {
+    /// Gives a slow reader its window for the next second.
+    fn reopen_window(&mut self, index: u32, now_ns: u64) {
         let row = &mut self.clients.rows[index as usize];
-        row.mark(mark::HAS_ALARM, false);
+        row.mark(mark::HAS_TIMER, false);
         if row.state != State::Open {
             return;
         }
-        row.mark(mark::HAS_ALARM, true);
+        row.mark(mark::HAS_TIMER, true);
         let was = row.window;
         row.window = SLOW_BYTES;
         let sequence = row.send_next;
-        self.alarms.set(kind::SLOW, index, 0, now_ns);
+        self.timers.set(kind::SLOW_READ, index, 0, now_ns);
         if was < SLOW_BYTES {
-            self.emit(index, flag::ACK, sequence, &[], now_ns);
+            self.send_segment(index, flag::ACK, sequence, &[], now_ns);
         }
     }
 
-    /// Sends bytes again that have been under way for too long.
-    fn retry(&mut self, index: u32, level: usize, stamp: u32, now_ns: u64) {
+    /// Retransmits what was not acknowledged in time.
+    fn retry(&mut self, index: u32, level: usize, sequence: u32, now_ns: u64) {
         let row = self.clients.rows[index as usize];
         let is_under_way = !matches!(row.state, State::Closed | State::GivenUp);
         if !is_under_way || row.send_first == row.send_next {
             return;
         }
-        if row.send_first != stamp {
-            return self.alarms.set(kind::RETRY, index, row.send_first, now_ns);
+        if row.send_first != sequence {
+            return self.timers.set(kind::RETRY, index, row.send_first, now_ns);
         }
         if level + 1 == RETRIES {
-            return self.silent(index, now_ns);
+            return self.retries_exhausted(index, now_ns);
         }
-        self.alarms.set(level + 1, index, stamp, now_ns);
+        self.timers.set(level + 1, index, sequence, now_ns);
         self.counts.retransmitted += 1;
         let fin = u32::from(row.state == State::Closing);
         match row.state {
-            State::Dialing => self.emit(index, flag::SYN, stamp, &[], now_ns),
-            _ if row.send_next.wrapping_sub(stamp) == fin => {
-                self.emit(index, flag::FIN | flag::ACK, stamp, &[], now_ns);
+            State::Dialing => self.send_segment(index, flag::SYN, sequence, &[], now_ns),
+            _ if row.send_next.wrapping_sub(sequence) == fin => {
+                self.send_segment(index, flag::FIN | flag::ACK, sequence, &[], now_ns);
             }
             _ => {
-                let Some(side) = self.clients.sides.get(&row) else {
+                let Some(buffers) = self.clients.buffers.get(&row) else {
                     return;
                 };
-                let data = std::mem::take(&mut side.unacknowledged);
-                self.emit(index, flag::ACK | flag::PSH, stamp, &data, now_ns);
+                let data = std::mem::take(&mut buffers.unacknowledged);
+                self.send_segment(index, flag::ACK | flag::PSH, sequence, &data, now_ns);
                 self.clients
-                    .sides
+                    .buffers
                     .of(&mut self.clients.rows[index as usize])
                     .unacknowledged = data;
             }
         }
     }
 
-    /// The server acknowledges nothing.
-    fn silent(&mut self, index: u32, now_ns: u64) {
+    /// The last retry of a segment was not acknowledged.
+    fn retries_exhausted(&mut self, index: u32, now_ns: u64) {
         self.reset(index, now_ns);
         match self.clients.rows[index as usize].state {
             State::Open => {
                 self.counts
                     .violated("nothing was acknowledged for half a minute");
-                self.left(index);
-                self.forget(index, None);
+                self.no_longer_open(index);
+                self.schedule_reconnect(index, None);
             }
             State::Closing => {
                 self.counts.late_closes += 1;
-                self.forget(index, None);
+                self.schedule_reconnect(index, None);
             }
-            _ => self.failed(index, "no answer for half a minute", now_ns),
+            _ => self.connect_failed(index, "no answer for half a minute", now_ns),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Parser;
-use crore_bench::swarm::{Ground, Outcome, SERVER, Session, SwarmArgs};
+use crore_bench::swarm::{Namespace, Outcome, SERVER, SwarmArgs, SwarmRun};
 use crore_wire::websocket::frame::{Opcode, write_frame};
 use crore_wire::websocket::handshake::accept_key;
 use serde_json::Value;
@@ -183,26 +183,26 @@ impl Small {
     }
 }
 
-/// Clients, twenty unless told otherwise, get some 400 messages from the small server; `None` where no ground can be made.
+/// Clients, twenty unless told otherwise, get some 400 messages from the small server; `None` where no namespace can be made.
 #[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
 fn run(fault: Fault, queue_packets: u32, flags: &str) -> Option<Outcome> {
     let line = format!("x --quiet --connections 20 --size 40 --rate 400 {flags}");
     let args = Swarm::parse_from(line.split_whitespace()).args;
-    let mut ground = match Ground::with_queue(1, args.connections, queue_packets) {
-        Ok(ground) => ground,
+    let mut namespace = match Namespace::with_queue(1, args.connections, queue_packets) {
+        Ok(namespace) => namespace,
         Err(error) => {
             eprintln!("not run: {error:#}");
             return None;
         }
     };
     Small::start(fault);
-    let mut session = Session::on(&args, &mut ground, None).unwrap();
-    session.open().unwrap();
-    session.publish(args.rate()).unwrap();
-    session.swarm.drop_per_s(args.drop_rate);
-    session.swarm.reset(args.tsunami);
-    session.window(1.0).unwrap();
-    Some(session.finish().unwrap())
+    let mut run = SwarmRun::on(&args, &mut namespace, None).unwrap();
+    run.open().unwrap();
+    run.publish(args.rate()).unwrap();
+    run.swarm.drop_per_s(args.drop_rate);
+    run.swarm.reset(args.tsunami);
+    run.window(1.0).unwrap();
+    Some(run.finish().unwrap())
 }
 
 /// The names of the faults that are found, but for a storm: a busy machine makes one by itself.

@@ -1,6 +1,7 @@
-//! The bytes of a client, in order: the answer to its request, then units with a message each. Every message is checked.
+//! Parses the data that a client receives: the answer to its request, then units (frames, events or lines) with a message each.
+//! Every message is checked.
 //!
-//! Invariant: an incomplete unit lies in the client's side row and nowhere else.
+//! Invariant: an incomplete unit is kept in the client's buffers and nowhere else.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -11,17 +12,17 @@ use super::{Worker, kind};
 use crate::client::{parse, request};
 use crate::measure::payload::Header;
 use crate::swarm::args::Protocol;
-use crate::swarm::row::{State, mark};
+use crate::swarm::client_row::{State, mark};
 
-/// The error says how the server violates its protocol.
+/// The error says how the server violated its protocol.
 type Result<T = ()> = std::result::Result<T, String>;
 
-/// No server that is measured sends a longer unit.
+/// A longer unit is a fault.
 const UNIT_BYTES_MAX: usize = 16 << 20;
 
 impl Worker {
-    /// Takes the next bytes of a client.
-    pub(super) fn received(&mut self, index: u32, data: &[u8], now_ns: u64) {
+    /// Handles the next bytes of a client.
+    pub(super) fn receive_bytes(&mut self, index: u32, data: &[u8], now_ns: u64) {
         let life = &mut self.counts.tally.life;
         life.bytes += data.len() as u64;
         life.chunks += 1;
@@ -29,36 +30,36 @@ impl Worker {
         bytes.clear();
         let mut decoded = 0;
         let row = &mut self.clients.rows[index as usize];
-        if let Some(side) = self.clients.sides.get(row) {
-            bytes.append(&mut side.held);
-            decoded = std::mem::take(&mut side.decoded);
-            self.clients.sides.tidy(row);
+        if let Some(buffers) = self.clients.buffers.get(row) {
+            bytes.append(&mut buffers.held);
+            decoded = std::mem::take(&mut buffers.decoded);
+            self.clients.buffers.tidy(row);
         }
         bytes.extend_from_slice(data);
-        if let Err(why) = self.units(index, &mut bytes, decoded, now_ns) {
-            self.wrong(index, &why, now_ns);
+        if let Err(why) = self.parse(index, &mut bytes, decoded, now_ns) {
+            self.protocol_violation(index, &why, now_ns);
         }
         self.joined = bytes;
     }
 
-    /// The server has violated its protocol: there is no telling where its next unit begins.
-    fn wrong(&mut self, index: u32, why: &str, now_ns: u64) {
+    /// Resets the connection: after a violation the start of the next unit is unknown.
+    fn protocol_violation(&mut self, index: u32, why: &str, now_ns: u64) {
         self.counts.violated(why);
         self.reset(index, now_ns);
-        if self.clients.rows[index as usize].state == State::Asked {
-            return self.failed(index, why, now_ns);
+        if self.clients.rows[index as usize].state == State::Requested {
+            return self.connect_failed(index, why, now_ns);
         }
-        self.left(index);
-        self.forget(index, Some(now_ns));
+        self.no_longer_open(index);
+        self.schedule_reconnect(index, Some(now_ns));
     }
 
-    /// Takes every whole unit, and holds the rest.
-    fn units(&mut self, index: u32, bytes: &mut [u8], decoded: usize, now_ns: u64) -> Result {
+    /// Handles every complete unit and keeps the rest.
+    fn parse(&mut self, index: u32, bytes: &mut [u8], decoded: usize, now_ns: u64) -> Result {
         let mut start = 0;
-        if self.clients.rows[index as usize].state == State::Asked {
-            start = match self.answer(index, bytes, now_ns)? {
+        if self.clients.rows[index as usize].state == State::Requested {
+            start = match self.parse_answer(index, bytes, now_ns)? {
                 Some(used) => used,
-                None => return self.hold(index, bytes, 0),
+                None => return self.keep_rest(index, bytes, 0),
             };
         }
         let bytes = &mut bytes[start..];
@@ -72,8 +73,8 @@ impl Worker {
         }
     }
 
-    /// Takes the answer to the request, when it is whole, and returns the bytes that it has.
-    fn answer(&mut self, index: u32, bytes: &[u8], now_ns: u64) -> Result<Option<usize>> {
+    /// Handles the answer to the request once it is complete, and returns its length.
+    fn parse_answer(&mut self, index: u32, bytes: &[u8], now_ns: u64) -> Result<Option<usize>> {
         if self.plan.protocol == Protocol::Tcp {
             let end = memchr(b'\n', bytes);
             if end.is_some() {
@@ -87,7 +88,7 @@ impl Worker {
         let is_upgrade = self.plan.protocol == Protocol::Ws;
         if head.status != if is_upgrade { 101 } else { 200 } {
             self.reset(index, now_ns);
-            self.failed(
+            self.connect_failed(
                 index,
                 &format!("the server answered {}", head.status),
                 now_ns,
@@ -101,7 +102,7 @@ impl Worker {
         Ok(Some(head.bytes))
     }
 
-    /// From now on a client's messages must come.
+    /// Marks a client as open: from now on every message must arrive.
     fn opened(&mut self, index: u32, is_chunked: bool, now_ns: u64) {
         let published = self.plan.published[(self.clients.first + index) as usize].load(Relaxed);
         let row = &mut self.clients.rows[index as usize];
@@ -111,11 +112,11 @@ impl Worker {
         row.mark(mark::FIRST, true);
         row.mark(mark::CHUNKED, is_chunked);
         let setup_us = ((now_ns / 1_000) as u32).wrapping_sub(row.dialed_us);
-        if row.is(mark::SLOW) && !row.is(mark::HAS_ALARM) {
-            row.mark(mark::HAS_ALARM, true);
-            self.alarms.set(kind::SLOW, index, 0, now_ns);
+        if row.is(mark::SLOW) && !row.is(mark::HAS_TIMER) {
+            row.mark(mark::HAS_TIMER, true);
+            self.timers.set(kind::SLOW_READ, index, 0, now_ns);
         }
-        self.opening.under_way -= 1;
+        self.connect_queue.in_progress -= 1;
         self.counts.setup.add(u64::from(setup_us) * 1_000);
         self.counts.tally.life.opened += 1;
         self.shared.open.fetch_add(1, Relaxed);
@@ -130,18 +131,18 @@ impl Worker {
                 Opcode::Ping => {
                     let mut pong = Vec::new();
                     request::pong(frame.payload, &mut pong);
-                    self.say(index, &pong, now_ns);
+                    self.send_data(index, &pong, now_ns);
                 }
                 Opcode::Close => {
                     self.reset(index, now_ns);
-                    self.ended(index, now_ns);
+                    self.server_closed(index, now_ns);
                     return Ok(());
                 }
                 Opcode::Continuation => return Err("a message in fragments".into()),
                 Opcode::Pong => {}
             }
         }
-        self.hold(index, &bytes[used..], 0)
+        self.keep_rest(index, &bytes[used..], 0)
     }
 
     fn events(&mut self, index: u32, bytes: &mut [u8], decoded: usize, now_ns: u64) -> Result {
@@ -154,10 +155,10 @@ impl Worker {
         let kept = events?;
         self.clients.rows[index as usize].chunk_left = chunk_left;
         match kept {
-            Some((kept, decoded)) => self.hold(index, kept, decoded),
+            Some((kept, decoded)) => self.keep_rest(index, kept, decoded),
             None => {
                 self.reset(index, now_ns);
-                self.ended(index, now_ns);
+                self.server_closed(index, now_ns);
                 Ok(())
             }
         }
@@ -169,30 +170,30 @@ impl Worker {
             self.message(index, &bytes[used..used + length], now_ns);
             used += length + 1;
         }
-        self.hold(index, &bytes[used..], 0)
+        self.keep_rest(index, &bytes[used..], 0)
     }
 
-    fn hold(&mut self, index: u32, bytes: &[u8], decoded: usize) -> Result {
+    fn keep_rest(&mut self, index: u32, bytes: &[u8], decoded: usize) -> Result {
         if bytes.len() > UNIT_BYTES_MAX {
             return Err(format!("a unit of more than {UNIT_BYTES_MAX} bytes"));
         }
         if !bytes.is_empty() {
-            let side = self
+            let buffers = self
                 .clients
-                .sides
+                .buffers
                 .of(&mut self.clients.rows[index as usize]);
-            side.held.extend_from_slice(bytes);
-            side.decoded = decoded;
+            buffers.held.extend_from_slice(bytes);
+            buffers.decoded = decoded;
         }
         Ok(())
     }
 
-    /// Checks a message. The first one after a connection opened may be any of those that were published by then and after
-    /// the last that the client has; each next one is the next.
+    /// Checks a message. The first one on a connection may skip those that were published before it opened. From then on
+    /// the numbers must have no gap.
     fn message(&mut self, index: u32, payload: &[u8], now_ns: u64) {
         let is_slow = self.clients.rows[index as usize].is(mark::SLOW);
         let header = if is_slow {
-            // The time that it takes is its own wish.
+            // A slow reader delays its messages itself, so their latency does not count.
             self.counts.tally.messages += 1;
             Header::decode(payload)
         } else {

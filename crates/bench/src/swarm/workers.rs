@@ -1,7 +1,7 @@
-//! A swarm that runs: its workers.
+//! A running swarm: its workers.
 //!
-//! The publisher is a thread of the same process, so that the workers know how many messages were published to each topic when a client
-//! opened. So every message is accounted for, also those of clients that come and go: it has come, or its client was away, or it is lost.
+//! The publisher is a thread of this process. So a worker knows how many messages had been published to a topic when its client opened, and
+//! accounts for every message, also with clients that come and go: it has arrived, its client was away, or it is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,30 +9,30 @@ use std::thread::JoinHandle;
 
 use anyhow::{Result, anyhow, ensure};
 
+use super::churn::Pace;
+use super::client_row::ClientAddresses;
 use super::counts::Counts;
-use super::ground::{self, Ground};
+use super::namespace::{self, Namespace};
 use super::packet::SEGMENT_BYTES;
 use super::plan::{Plan, Shared};
-use super::row::Places;
-use super::turnover::Pace;
 use super::wire::Wire;
 use super::worker::Worker;
 
-/// Clients that a device has addresses for: a /16 less its first 256 addresses, with 60,000 ports each, is more.
+/// Clients of one device. A /16 without its first 256 addresses, with 60,000 ports each, has room for more.
 const CLIENTS_MAX: u32 = 16 << 20;
 
-/// A swarm.
+/// A running swarm.
 pub struct Swarm {
     workers: Vec<(Arc<Shared>, JoinHandle<()>)>,
     connections: u32,
 }
 
 impl Swarm {
-    /// Makes the clients on the devices of this ground; they do not connect yet.
-    pub fn start(ground: &mut Ground, mut plan: Plan) -> Result<Swarm> {
+    /// Starts a worker for each device of the namespace. The clients do not connect yet.
+    pub fn start(namespace: &mut Namespace, mut plan: Plan) -> Result<Swarm> {
         let connections = plan.topics.count();
-        let pace = Pace::of(ground.queue_packets());
-        let devices = ground.devices();
+        let pace = Pace::of(namespace.queue_packets());
+        let devices = namespace.devices();
         let each = connections.div_ceil(devices.len() as u32);
         ensure!(
             each <= CLIENTS_MAX,
@@ -50,12 +50,12 @@ impl Swarm {
         for (device, tun) in devices.into_iter().enumerate() {
             let shared = Arc::new(Shared::default());
             let first = device as u32 * each;
-            let places = Places {
-                first: ground::clients(device as u8),
+            let addresses = ClientAddresses {
+                first: namespace::clients(device as u8),
                 count: each.min(connections.saturating_sub(first)),
             };
-            let wire = Wire::new(tun, plan.weather, first.into());
-            let worker = Worker::new(plan.clone(), shared.clone(), first, places, wire, pace);
+            let wire = Wire::new(tun, plan.faults, first.into());
+            let worker = Worker::new(plan.clone(), shared.clone(), first, addresses, wire, pace);
             let thread = std::thread::Builder::new().name(format!("swarm-{device}"));
             workers.push((shared, thread.spawn(|| worker.run())?));
         }
@@ -69,7 +69,7 @@ impl Swarm {
         self.workers.iter().map(|(shared, _)| &**shared)
     }
 
-    /// How many clients there are.
+    /// The number of clients.
     pub fn connections(&self) -> u32 {
         self.connections
     }
@@ -80,12 +80,12 @@ impl Swarm {
             .for_each(|shared| shared.may_open.store(true, Relaxed));
     }
 
-    /// How many are open.
+    /// The number of open clients.
     pub fn live(&self) -> u32 {
         self.each().map(|shared| shared.open.load(Relaxed)).sum()
     }
 
-    /// How many have given up.
+    /// The number of clients that have given up.
     pub fn given_up(&self) -> u32 {
         self.each()
             .map(|shared| shared.given_up.load(Relaxed))
@@ -97,27 +97,27 @@ impl Swarm {
         self.live() + self.given_up() >= self.connections
     }
 
-    /// Side rows that there are.
-    pub fn sides(&self) -> u64 {
-        self.each().map(|shared| shared.sides.load(Relaxed)).sum()
+    /// Buffers that the workers have allocated.
+    pub fn buffers(&self) -> u64 {
+        self.each().map(|shared| shared.buffers.load(Relaxed)).sum()
     }
 
-    /// Lets so many clients a second close their connections in order and return.
+    /// Makes `rate` clients a second close their connections with a FIN and reconnect.
     pub fn drop_per_s(&self, rate: f64) {
         let bits = (rate / self.workers.len() as f64).to_bits();
         self.each()
             .for_each(|shared| shared.drop_per_s.store(bits, Relaxed));
     }
 
-    /// Lets so many clients reset their connections now, and return.
+    /// Makes this many clients reset their connections now and reconnect.
     pub fn reset(&self, clients: u32) {
         let each = clients.div_ceil(self.workers.len() as u32);
         self.each()
             .for_each(|shared| shared.to_reset.store(each, Relaxed));
     }
 
-    /// All that was counted since the last look.
-    pub fn take(&self) -> Counts {
+    /// Takes the counts since the last call.
+    pub fn take_counts(&self) -> Counts {
         let mut sum = Counts::default();
         for shared in self.each() {
             sum.merge(&std::mem::take(&mut *shared.counts()));
@@ -125,8 +125,8 @@ impl Swarm {
         sum
     }
 
-    /// Ends the workers and returns what they have counted since the last look. Whatever was published while a client was
-    /// open must have come by now.
+    /// Ends the workers and returns their last counts. A message that was published while its client was open, and has not
+    /// arrived by now, counts as lost.
     pub fn stop(&mut self) -> Result<Counts> {
         self.each()
             .for_each(|shared| shared.stop.store(true, Relaxed));

@@ -1,4 +1,4 @@
-//! A run: a server in the ground of a swarm, the clients, the publisher, and a record of every second.
+//! A run of a swarm: the server in the swarm's namespace, the clients, the publisher, and a record of every second.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,40 +7,40 @@ use std::sync::atomic::AtomicU32;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::alarms::RETRIES;
 use super::args::{Protocol, SwarmArgs};
+use super::client_row::ClientRow;
 use super::counts::Counts;
-use super::crowd::Swarm;
-use super::ground::{self, Ground, SERVER};
+use super::namespace::{self, Namespace, SERVER};
 use super::packet::End;
 use super::plan::Plan;
-use super::row::Row;
-use super::wire::Weather;
+use super::timers::RETRIES;
+use super::wire::NetworkFaults;
+use super::workers::Swarm;
 use crate::measure::pattern::Pattern;
 use crate::publish::{self, Feed, PublishArgs};
-use crate::rig::{Kind, Moment, Server, Setting, pause, topics};
+use crate::rig::{Kind, Sample, Server, Setting, pause, topics};
 use crate::{report, sys};
 
-/// Connections of a shard: a descriptor table may hold only 20,000, and a server keeps the last ninth of its places from an address that
-/// has all others.
+/// Connections per shard. A descriptor table may be limited to 20,000, and a server reserves the last ninth of its connections for other
+/// addresses if one address holds all the rest.
 const PER_SHARD: u32 = 17_300;
-/// Topics that a Crore's shard takes unless it is told otherwise.
+/// The default of Crore's `limits.topics_per_shard`.
 const TOPICS_PER_SHARD: u32 = 2_000_000;
-/// Seconds without a message after which nothing more is expected.
+/// After this many seconds without a message no more are expected.
 const QUIET_S: u32 = 2;
-/// The share of segments that the server may send again. The kernel's count has the publisher's connection, too, where a busy machine
-/// makes it send a few again; more is a storm, which the server's latency is not to blame for.
-const AGAIN: f64 = 0.005;
-/// Less than this is no second that could be recorded.
+/// The largest share of segments that the kernel may retransmit. On a busy machine it retransmits a few, also of the publisher's
+/// connection. With more than this the latencies are those of TCP's retransmissions, not of the server.
+const RETRANSMITTED_MAX: f64 = 0.005;
+/// A shorter interval is too short for a record.
 const SECOND_LEAST_S: f64 = 0.3;
-/// The same where packets are lost on purpose: one that is lost six times in a row comes after 12.6 s.
-const QUIET_FOUL_S: u32 = 16;
-/// Longest time in seconds for the last messages and the last clients: twice all retries of a segment.
+/// `QUIET_S` if the tool drops packets on purpose: one that is lost six times in a row arrives after 12.6 s.
+const QUIET_WITH_LOSS_S: u32 = 16;
+/// Longest wait for the last messages and reconnects, in seconds: twice the time of all retries of a segment.
 const REST_S: u32 = 2 << RETRIES;
 
-/// A run that is under way.
-pub struct Session {
-    /// The server, if the run has started it.
+/// A run in progress.
+pub struct SwarmRun {
+    /// The server, if this run has started it.
     pub server: Option<Server>,
     /// The clients.
     pub swarm: Swarm,
@@ -51,42 +51,46 @@ pub struct Session {
     begun_ns: u64,
     total: Counts,
     seconds: Vec<Value>,
-    last: Last,
-    is_fair: bool,
+    last: LastSample,
+    is_faultless: bool,
 }
 
-/// The counters at the end of the last second.
+/// The counters at the time of the last record.
 #[derive(Clone, Copy, Default)]
-struct Last {
+struct LastSample {
     at_ns: u64,
     server_s: f64,
     tool_ns: u64,
 }
 
-/// The end of a run.
+/// The outcome of a run.
 pub struct Outcome {
-    /// All that was counted.
+    /// The counters of the whole run.
     pub counts: Counts,
-    /// Everything that makes the run fail.
+    /// The faults that make the run fail, each with its count.
     pub faults: Vec<(&'static str, u64)>,
     /// For the result.
     pub json: Value,
 }
 
-impl Session {
-    /// Takes this process to a ground of its own and starts the server there; no client connects yet.
-    pub fn begin(args: &SwarmArgs) -> Result<Session> {
-        let mut ground = Ground::make(args.threads, args.connections)?;
+impl SwarmRun {
+    /// Moves this process into a namespace of its own and starts the server there. No client connects yet.
+    pub fn begin(args: &SwarmArgs) -> Result<SwarmRun> {
+        let mut namespace = Namespace::make(args.threads, args.connections)?;
         let address = SocketAddr::from((SERVER, args.server_port));
         let server = match &args.server_command {
             Some(command) => Server::start_by(command, address)?,
             None => crore(args, address)?,
         };
-        Session::on(args, &mut ground, Some(server))
+        SwarmRun::on(args, &mut namespace, Some(server))
     }
 
-    /// The same on a ground where a server listens already.
-    pub fn on(args: &SwarmArgs, ground: &mut Ground, server: Option<Server>) -> Result<Session> {
+    /// A run in a namespace where a server already listens.
+    pub fn on(
+        args: &SwarmArgs,
+        namespace: &mut Namespace,
+        server: Option<Server>,
+    ) -> Result<SwarmRun> {
         let pattern = args.topics.clone();
         let topics = Pattern::parse(&pattern.unwrap_or_else(|| topics(args.connections)))?;
         ensure!(
@@ -97,7 +101,7 @@ impl Session {
         );
         let published = publish::sequences(args.connections);
         let swarm = Swarm::start(
-            ground,
+            namespace,
             Plan {
                 protocol: args.protocol,
                 server: End {
@@ -109,7 +113,7 @@ impl Session {
                 size: args.size,
                 slow_share: args.slow,
                 connect_rate: args.connect_rate,
-                weather: Weather {
+                faults: NetworkFaults {
                     loss: args.loss,
                     delay_ns: (args.delay * 1e6) as u64,
                 },
@@ -117,7 +121,7 @@ impl Session {
                 published: published.clone(),
             },
         )?;
-        Ok(Session {
+        Ok(SwarmRun {
             server,
             swarm,
             feed: None,
@@ -127,21 +131,21 @@ impl Session {
             begun_ns: sys::now_ns(),
             total: Counts::default(),
             seconds: Vec::new(),
-            last: Last {
+            last: LastSample {
                 at_ns: sys::now_ns(),
                 server_s: 0.0,
                 tool_ns: sys::process_cpu_ns(),
             },
-            is_fair: args.loss == 0.0 && args.delay == 0.0,
+            is_faultless: args.loss == 0.0 && args.delay == 0.0,
         })
     }
 
-    /// A sample of the server and the kernel, where the run has started the server.
-    pub fn moment(&mut self) -> Result<Option<Moment>> {
-        self.server.as_mut().map(Moment::of).transpose()
+    /// Samples the server and the kernel; `None` if the run did not start the server.
+    pub fn sample(&mut self) -> Result<Option<Sample>> {
+        self.server.as_mut().map(Sample::of).transpose()
     }
 
-    /// Opens all connections and returns how long it took, in seconds. The time ends with an interrupt, too.
+    /// Opens all connections and returns how long that took, in seconds. An interrupt ends the wait.
     pub fn open(&mut self) -> Result<f64> {
         let begin_ns = sys::now_ns();
         self.swarm.open();
@@ -150,15 +154,15 @@ impl Session {
             pause(0.01);
             if sys::now_ns() - told_ns >= 1_000_000_000 {
                 told_ns = sys::now_ns();
-                self.second()?;
+                self.record_second()?;
             }
         }
         let seconds = (sys::now_ns() - begin_ns) as f64 / 1e9;
-        self.second()?;
+        self.record_second()?;
         Ok(seconds)
     }
 
-    /// Has the Crore that the run has started read its settings again, which are others in each odd turn.
+    /// Makes the Crore of this run reload its settings, which differ between odd and even turns.
     pub fn reload(&self, args: &SwarmArgs, turn: usize) -> Result<()> {
         let server = self.server.as_ref();
         let server = server.context("no server was started here")?;
@@ -177,30 +181,30 @@ impl Session {
         Ok(())
     }
 
-    /// The longest that a message was late at the present rate, in milliseconds.
+    /// The largest delay of a message behind its schedule at the present rate, in milliseconds.
     pub fn late_ms(&self) -> f64 {
         self.feed.as_ref().map_or(0.0, Feed::late_ms)
     }
 
-    /// Lets `seconds` go by, and returns their counts.
+    /// Waits for `seconds` and returns the counts of that time.
     pub fn window(&mut self, seconds: f64) -> Result<Counts> {
-        // The counters until now belong to no window.
-        self.second()?;
+        // Earlier counts belong to no window.
+        self.record_second()?;
         let mut sum = Counts::default();
         let mut left = seconds;
         while left > 0.0 && !sys::interrupted() {
             pause(left.min(1.0));
             left -= 1.0;
-            sum.merge(&self.second()?);
+            sum.merge(&self.record_second()?);
         }
         Ok(sum)
     }
 
     /// Records the counts since the last record.
-    fn second(&mut self) -> Result<Counts> {
-        let counts = self.swarm.take();
+    fn record_second(&mut self) -> Result<Counts> {
+        let counts = self.swarm.take_counts();
         self.total.merge(&counts);
-        let now = Last {
+        let now = LastSample {
             at_ns: sys::now_ns(),
             server_s: self.server.as_mut().map_or(Ok(0.0), Server::cpu_s)?,
             tool_ns: sys::process_cpu_ns(),
@@ -241,35 +245,40 @@ impl Session {
             ));
         }
         if self.feed.as_ref().is_some_and(Feed::has_ended) {
-            // Why it ended is its result.
+            // Its result says why it ended.
             let ended = self.feed.take().map(Feed::stop).transpose()?;
             bail!("the publisher ended: {ended:?}");
         }
         Ok(counts)
     }
 
-    /// Ends the publishing, waits until the clients are back and the last messages have come, and compares.
+    /// Ends publishing, waits for reconnects and the last messages, and collects the faults.
     pub fn finish(mut self) -> Result<Outcome> {
         self.swarm.drop_per_s(0.0);
         let published = self.feed.take().map(Feed::stop).transpose()?;
         let (mut quiet, mut waited) = (0, 0);
-        let enough = if self.is_fair { QUIET_S } else { QUIET_FOUL_S };
+        let enough = if self.is_faultless {
+            QUIET_S
+        } else {
+            QUIET_WITH_LOSS_S
+        };
         while waited < REST_S && quiet < enough {
             pause(1.0);
             waited += 1;
-            let counts = self.second()?;
+            let counts = self.record_second()?;
             let rests = counts.tally.messages == 0 && self.swarm.is_settled();
             quiet = if rests { quiet + 1 } else { 0 };
         }
         let away = self.swarm.connections() - self.swarm.live() - self.swarm.given_up();
-        let sides = self.swarm.sides();
-        // The devices go with the workers.
-        let without_room = ground::without_room()?;
+        let buffers = self.swarm.buffers();
+        // The workers close the devices when they end, so the counter is read before.
+        let without_room = namespace::dropped_packets()?;
         let rest = self.swarm.stop()?;
         let mut total = std::mem::take(&mut self.total);
         total.merge(&rest);
-        let sent_again = ground::sent_again()?;
-        let is_storm = self.is_fair && sent_again as f64 > AGAIN * total.traffic.received as f64;
+        let sent_again = namespace::retransmitted_segments()?;
+        let is_storm = self.is_faultless
+            && sent_again as f64 > RETRANSMITTED_MAX * total.traffic.received as f64;
         let mut faults = total.faults();
         let published_json = published.unwrap_or_default();
         let count = |name: &str| published_json[name].as_u64().unwrap_or(0);
@@ -297,8 +306,8 @@ impl Session {
                 "server_segments_sent_again": sent_again,
                 "server_segments_without_room": without_room,
                 "not_open_at_the_end": away,
-                "bytes_of_a_client": size_of::<Row>(),
-                "clients_with_more_at_once_max": sides,
+                "bytes_of_a_client": size_of::<ClientRow>(),
+                "clients_with_more_at_once_max": buffers,
                 "faults": named.collect::<serde_json::Map<_, _>>(),
                 "seconds": self.seconds,
             }),
@@ -309,7 +318,7 @@ impl Session {
 }
 
 impl Outcome {
-    /// The faults in words.
+    /// The faults, one a line, or that there is none.
     pub fn verdict(&self) -> String {
         if self.faults.is_empty() {
             return "no fault".into();
@@ -330,14 +339,14 @@ impl Outcome {
     }
 }
 
-/// A Crore with room for all clients.
+/// Starts a Crore with room for all clients.
 fn crore(args: &SwarmArgs, address: SocketAddr) -> Result<Server> {
     let setting = Setting::new(Kind::Crore, args.shards(), args.keep);
     let binary = args.server_binary.as_deref();
     Server::start_at(binary, setting, &settings(args, 0), address)
 }
 
-/// Its settings; in each odd turn there are more rules, and others have other numbers.
+/// Its settings. Odd turns have one more rule, which changes the numbers of the rules behind it.
 fn settings(args: &SwarmArgs, turn: usize) -> String {
     let more = if turn % 2 == 1 {
         "[[rule]]\nmatch = \"unused/#\"\nkeep = \"latest\"\n\n"
@@ -376,7 +385,7 @@ impl SwarmArgs {
         args
     }
 
-    /// The defaults.
+    /// The defaults of all flags.
     pub fn new(connections: u32, protocol: Protocol) -> SwarmArgs {
         #[derive(clap::Parser)]
         struct Line {

@@ -1,6 +1,6 @@
-//! The ground of a swarm: a network namespace of its own with the devices of its clients. It has no way out.
+//! The network namespace of a swarm, with the TUN devices of its clients. It has no route to the outside.
 //!
-//! The server listens on [`SERVER`]; device `k` has the clients of 10.(64 + k).0.0/16.
+//! The server listens on [`SERVER`]. The clients of device `k` have addresses in 10.(64 + k).0.0/16.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -12,37 +12,37 @@ use crate::sys::tun::{self, Interface, Tun};
 
 /// Where the server listens.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 1);
-/// Packets that may wait for the tool: more than the fastest server sends in a tenth of a second.
+/// Length of a device's queue of packets to the tool: more than the fastest server sends in a tenth of a second.
 const QUEUE_PACKETS: u32 = 1 << 16;
-/// Buckets of the kernel's table of connections, for every namespace made from now on.
+/// Sets how many buckets the kernel's connection table has in namespaces that are created later.
 const BUCKETS: &str = "/proc/sys/net/ipv4/tcp_child_ehash_entries";
-/// As many as that table may have.
+/// The most buckets that the kernel allows.
 const BUCKETS_MAX: u64 = 16 << 20;
-/// Clients from which on the system's own table of connections would be slow.
+/// From this many clients the system's shared connection table would be slow.
 const CROWD: u32 = 250_000;
 
 /// A namespace and its devices.
-pub struct Ground {
+pub struct Namespace {
     devices: Vec<Tun>,
     queue_packets: u32,
 }
 
-impl Ground {
-    /// Takes the calling thread to a namespace of its own, for so many clients, and makes the devices there. Everything
-    /// that the thread starts later is in that namespace, too.
-    pub fn make(devices: u8, clients: u32) -> Result<Ground> {
-        Ground::with_queue(devices, clients, QUEUE_PACKETS)
+impl Namespace {
+    /// Moves the calling thread into a new namespace and creates the devices there. Threads and processes that it starts
+    /// later are in that namespace, too.
+    pub fn make(devices: u8, clients: u32) -> Result<Namespace> {
+        Namespace::with_queue(devices, clients, QUEUE_PACKETS)
     }
 
-    /// The same with queues of so many packets.
-    pub fn with_queue(devices: u8, clients: u32, queue_packets: u32) -> Result<Ground> {
+    /// [`Namespace::make`] with device queues of `queue_packets`.
+    pub fn with_queue(devices: u8, clients: u32, queue_packets: u32) -> Result<Namespace> {
         const NEEDS: &str = "the swarm needs a network namespace of its own: run it as root";
-        tun::part_network().context(NEEDS)?;
+        tun::unshare_network().context(NEEDS)?;
         if clients >= CROWD {
-            // It may not be written where this process is not root; then the namespace has the system's table.
+            // Without root this cannot be written, and the namespace shares the system's table.
             let buckets = u64::from(clients).next_power_of_two().min(BUCKETS_MAX);
             if fs::write(BUCKETS, buckets.to_string()).is_ok() {
-                tun::part_network().context(NEEDS)?;
+                tun::unshare_network().context(NEEDS)?;
             }
         }
         tun::raise_loopback().context("the loopback interface")?;
@@ -63,26 +63,26 @@ impl Ground {
             Ok(tun)
         };
         let devices = (0..devices).map(make).collect::<Result<_>>()?;
-        Ok(Ground {
+        Ok(Namespace {
             devices,
             queue_packets,
         })
     }
 
-    /// Packets that may wait at each device.
+    /// The length of each device's queue.
     pub fn queue_packets(&self) -> u32 {
         self.queue_packets
     }
 
-    /// Gives away the devices.
+    /// Hands over the devices.
     pub fn devices(&mut self) -> Vec<Tun> {
         std::mem::take(&mut self.devices)
     }
 }
 
-/// Packets that the kernel dropped, since they found the queue of a device of this namespace full.
-pub fn without_room() -> Result<u64> {
-    /// The number of sent packets that were dropped, among the values of an interface.
+/// Packets that the kernel dropped because the queue of a device in this namespace was full.
+pub fn dropped_packets() -> Result<u64> {
+    /// The column of `/proc/net/dev` that counts dropped packets of the sending side.
     const DROPPED: usize = 11;
     let text = fs::read_to_string("/proc/thread-self/net/dev")?;
     let devices = text
@@ -97,8 +97,8 @@ pub fn without_room() -> Result<u64> {
     dropped.sum()
 }
 
-/// Segments that the kernel has sent again in this namespace.
-pub fn sent_again() -> Result<u64> {
+/// Segments that the kernel has retransmitted in this namespace.
+pub fn retransmitted_segments() -> Result<u64> {
     let text = fs::read_to_string("/proc/thread-self/net/snmp")?;
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
     let (names, values) = (lines.next(), lines.next());
@@ -117,7 +117,7 @@ fn name(device: u8) -> String {
     format!("tun{device}")
 }
 
-/// The first address of a device's net.
+/// The first address of a device's subnet.
 fn net(device: u8) -> u32 {
     u32::from(SERVER) - 1 + (u32::from(device) << 16)
 }
