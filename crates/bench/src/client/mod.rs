@@ -3,7 +3,7 @@
 pub mod link;
 pub mod mqtt;
 pub mod parse;
-pub mod place;
+pub mod position;
 pub mod request;
 pub mod subscription;
 pub mod tls;

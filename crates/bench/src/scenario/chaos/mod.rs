@@ -1,19 +1,19 @@
-//! `chaos`: clients and publishers over a network that fails, and a checker of everything that was promised.
+//! `chaos`: clients and publishers over a failing network, and a check of every promise of the server.
 //!
-//! A server of its own, clients of all transports with one or several topics, publishers that retry, and between them
-//! and the server a proxy that cuts, stalls, tears and delays. Then the network is mended, a last message goes to every
-//! topic, and each client must have every message of its topics once and in order, or have been told that some are lost.
-//! A failure is a message lost in silence, doubled or out of order, a gap told that was none, a message that differs from the one
-//! that was published, or an answer that no client may get.
+//! Clients of all transports with one or several topics, and publishers that retry, connect through a proxy that cuts connections,
+//! stalls and delays them, and passes bytes in small pieces. Then the faults end, and a last message is published to every topic. Each
+//! client must have received every message of its topics once and in order, or a gap for the missing ones.
+//! The run fails if a message is lost without a gap, duplicated, out of order or altered, if a gap is false, or if an answer violates the
+//! protocol.
 
 mod client;
-mod crowd;
-mod feed;
+mod client_thread;
 mod outcome;
-mod play;
 mod proxy;
-mod track;
-mod world;
+mod publishers;
+mod sequence_check;
+mod shared_state;
+mod threads;
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,23 +22,25 @@ use std::sync::mpsc;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::rig::{Kind, Moment, RunArgs, Server, Setting, watch};
+use crate::rig::{Kind, RunArgs, Sample, Server, Setting, watch};
 use crate::{report, sys};
-pub use client::{Client, Met};
-pub use feed::{Answer, Feed};
+pub use client::{Client, ClientTotals};
 pub use outcome::Outcome;
-use play::{Guard, joined, whole};
-pub use play::{finish, opened, play, until};
-use proxy::{Done, Proxy};
-pub use world::{Kind as Kept, Part, Transport, World, read_payload, settings, write_payload};
+use proxy::{Proxy, ProxyCounts};
+pub use publishers::{Answer, Publishers};
+pub use shared_state::{
+    ClientPlan, Retention, SharedState, Transport, read_payload, settings, write_payload,
+};
+use threads::{StopOnDrop, join, stop_all_on_error};
+pub use threads::{deliver_last_messages, run_clients, wait_until, wait_until_open};
 
-/// Clients, unless told otherwise.
+/// Default number of clients.
 const CONNECTIONS: u32 = 5_000;
-/// Seconds of faults, unless told otherwise.
+/// Default duration of the faults, in seconds.
 const SECONDS: f64 = 300.0;
-/// Publishes a second, unless told otherwise.
+/// Default number of requests to publish a second.
 const RATE: f64 = 100.0;
-/// Clients of one proxy thread, which has two descriptors for each, some of them those of ghosts.
+/// Clients of one proxy thread. Each needs two descriptors, and more while half-cut connections remain.
 const PER_PROXY: u32 = 8_000;
 
 /// Runs the scenario.
@@ -48,34 +50,41 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let rate = args.rate.unwrap_or(RATE);
     let setting = Setting::new(Kind::Crore, args.shards_for(connections, 1, 2), 0);
     let mut server = Server::start_with(args, setting, &settings(args.accepts()), None)?;
-    let world = World::new(args.seed, connections);
+    let shared = SharedState::new(args.seed, connections);
     let address = server.addresses[0];
-    let before = Moment::of(&mut server)?;
+    let before = Sample::of(&mut server)?;
     let (outcome, samples) = std::thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
         let count = connections.div_ceil(PER_PROXY);
-        let guard = Guard(&world);
+        let guard = StopOnDrop(&shared);
         let proxies: Vec<_> = (0..count)
             .map(|index| {
-                let (tell, guard) = (tell.clone(), &world);
-                scope.spawn(move || whole(guard, || relay(guard, address, index, &tell)))
+                let (tell, guard) = (tell.clone(), &shared);
+                scope
+                    .spawn(move || stop_all_on_error(guard, || relay(guard, address, index, &tell)))
             })
             .collect();
         drop(tell);
         let ports: Vec<SocketAddr> = told.iter().take(count as usize).collect();
         ensure!(ports.len() == count as usize, "a proxy did not start");
-        let played = play(&world, &ports, connections, rate, || {
-            phases(&world, &mut server, connections, seconds)
+        let played = run_clients(&shared, &ports, connections, rate, || {
+            phases(&shared, &mut server, connections, seconds)
         });
         drop(guard);
-        let mut done = Done::default();
+        let mut done = ProxyCounts::default();
         for proxy in proxies {
-            done += joined(proxy)?;
+            done += join(proxy)?;
         }
         let (outcome, samples) = played?;
-        Ok::<_, anyhow::Error>((Outcome { done, ..outcome }, samples))
+        Ok::<_, anyhow::Error>((
+            Outcome {
+                proxies: done,
+                ..outcome
+            },
+            samples,
+        ))
     })?;
-    let after = Moment::of(&mut server)?;
+    let after = Sample::of(&mut server)?;
     say(&outcome);
     let of_this_run = json!({
         "connections": connections,
@@ -83,67 +92,67 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "seed": args.seed,
         "faults_s": seconds,
         "whole_s": after.seconds_since(&before),
-        "topics": topics(&world),
-        "network": outcome.done.json(),
+        "topics": topics(&shared),
+        "network": outcome.proxies.json(),
         "server_cores_busy": after.cores_since(&before),
         "tool_cpu_s": sys::process_cpu_ns() as f64 / 1e9,
         "before": before.json(),
         "after": after.json(),
         "samples": samples,
     });
-    Ok(report::with(outcome.json(&world), of_this_run))
+    Ok(report::with(outcome.json(&shared), of_this_run))
 }
 
 fn relay(
-    world: &World,
+    shared: &SharedState,
     server: SocketAddr,
     index: u32,
     tell: &mpsc::Sender<SocketAddr>,
-) -> Result<Done> {
-    let (proxy, address) = Proxy::new(world, server, index.into())?;
+) -> Result<ProxyCounts> {
+    let (proxy, address) = Proxy::new(shared, server, index.into())?;
     tell.send(address).context("the run is over")?;
     proxy.run()
 }
 
-/// Opens, lets the network fail, mends it, and waits until all clients have the last message.
+/// Opens the clients, enables and disables the faults, and waits until all clients have the last messages.
 fn phases(
-    world: &World,
+    shared: &SharedState,
     server: &mut Server,
     connections: u32,
     seconds: f64,
 ) -> Result<Vec<Value>> {
-    opened(world, connections)?;
+    wait_until_open(shared, connections)?;
     report::note(&format!(
         "{connections} clients are connected; faults for {seconds} s"
     ));
-    world.faults.store(true, Relaxed);
-    world.feeding.store(true, Relaxed);
+    shared.faults.store(true, Relaxed);
+    shared.publishing.store(true, Relaxed);
     let samples = watch(server, seconds)?;
-    world.feeding.store(false, Relaxed);
-    world.faults.store(false, Relaxed);
-    let settled = until(world, || {
-        world.live.load(Relaxed) == connections && Feed::all_idle(world)
+    shared.publishing.store(false, Relaxed);
+    shared.faults.store(false, Relaxed);
+    let settled = wait_until(shared, || {
+        shared.live.load(Relaxed) == connections && Publishers::all_idle(shared)
     })?;
     ensure!(
         settled,
         "long after the last fault {} of {connections} clients are connected, publishers idle: {}",
-        world.live.load(Relaxed),
-        Feed::all_idle(world)
+        shared.live.load(Relaxed),
+        Publishers::all_idle(shared)
     );
-    finish(world, connections)?;
+    deliver_last_messages(shared, connections)?;
     Ok(samples)
 }
 
-/// The number of topics of each kind, with the length of their logs.
-fn topics(world: &World) -> Value {
+/// For the result: the topics of each kind, and the length of their logs.
+fn topics(shared: &SharedState) -> Value {
     let count = |kind| {
-        world
+        shared
             .topics
             .iter()
             .filter(|topic| topic.kind == kind)
             .count()
     };
-    let all = world::Kind::ALL.iter().map(|&kind| {
+    let all = Retention::ALL.iter().map(|&kind| {
         let value = json!({ "topics": count(kind), "log_messages": kind.log_messages() });
         (kind.name().to_string(), value)
     });
@@ -151,23 +160,23 @@ fn topics(world: &World) -> Value {
 }
 
 fn say(outcome: &Outcome) {
-    let (met, counts) = (&outcome.seen.met, &outcome.seen.met.counts);
+    let (totals, counts) = (&outcome.clients.totals, &outcome.clients.totals.counts);
     report::say(&format!(
         "{} messages to clients that came back {} times after {} cuts: \
          {} lost in silence, {} doubled, {} out of order, {} corrupt, {} misdelivered\n\
          {} gaps told for {} messages, {} of them none; {} publishes acknowledged",
         counts.messages,
-        met.resumed,
-        outcome.done.cuts(),
+        totals.resumed,
+        outcome.proxies.cuts(),
         counts.silent_losses,
         counts.doubles,
         counts.disorders,
-        met.corrupt,
-        met.misdelivered,
+        totals.corrupt,
+        totals.misdelivered,
         counts.told_gaps,
         counts.told_losses,
         counts.false_gaps,
-        outcome.fed.acknowledged,
+        outcome.publishers.acknowledged,
     ));
     outcome.say_why();
 }

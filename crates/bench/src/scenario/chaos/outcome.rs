@@ -1,70 +1,73 @@
-//! The results of a run's threads, and the report that is made of them.
+//! The results of a run's threads, and the report.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::{Value, json};
 
-use super::crowd::CrowdResult;
-use super::feed::FeedResult;
-use super::proxy::Done;
-use super::world::World;
+use super::client_thread::ClientThreadResult;
+use super::proxy::ProxyCounts;
+use super::publishers::PublishersResult;
+use super::shared_state::SharedState;
 use crate::report;
 
 /// The results of a run's threads.
 #[derive(Default)]
 pub struct Outcome {
     /// The clients.
-    pub seen: CrowdResult,
+    pub clients: ClientThreadResult,
     /// The proxies.
-    pub done: Done,
+    pub proxies: ProxyCounts,
     /// The publishers.
-    pub fed: FeedResult,
+    pub publishers: PublishersResult,
 }
 
 impl Outcome {
-    /// Messages of which a publish was begun.
-    pub fn published(&self, world: &World) -> u64 {
-        let begun = world.begun.iter();
+    /// The number of messages whose publish has begun.
+    pub fn published(&self, shared: &SharedState) -> u64 {
+        let begun = shared.begun.iter();
         begun.map(|begun| u64::from(begun.load(Relaxed))).sum()
     }
 
-    /// Whether everything that was promised was held.
-    pub fn is_clean(&self, world: &World) -> bool {
-        let met = &self.seen.met;
-        met.counts.is_clean()
-            && met.corrupt + met.misdelivered + met.moved == 0
+    /// Whether every promise was kept.
+    pub fn is_clean(&self, shared: &SharedState) -> bool {
+        let totals = &self.clients.totals;
+        totals.counts.is_clean()
+            && totals.corrupt + totals.misdelivered + totals.moved == 0
             && self.violations().next().is_none()
-            && self.fed.acknowledged == self.published(world)
+            && self.publishers.acknowledged == self.published(shared)
     }
 
     fn violations(&self) -> impl Iterator<Item = &String> {
-        self.seen.violations.iter().chain(&self.fed.violations)
+        self.clients
+            .violations
+            .iter()
+            .chain(&self.publishers.violations)
     }
 
     /// Prints why a run is not clean.
     pub fn say_why(&self) {
-        for reason in self.violations().chain(&self.seen.met.broken) {
+        for reason in self.violations().chain(&self.clients.totals.broken) {
             report::say(reason);
         }
     }
 
     /// All counts, for the result.
-    pub fn json(&self, world: &World) -> Value {
-        let (seen, met) = (&self.seen, &self.seen.met);
-        let counts = &met.counts;
+    pub fn json(&self, shared: &SharedState) -> Value {
+        let (clients, totals) = (&self.clients, &self.clients.totals);
+        let counts = &totals.counts;
         json!({
-            "clean": self.is_clean(world),
-            "published": self.published(world),
-            "publishers": self.fed,
+            "clean": self.is_clean(shared),
+            "published": self.published(shared),
+            "publishers": self.publishers,
             "clients": {
-                "opened": met.opened,
-                "resumed": met.resumed,
-                "lost_connections": seen.lost_connections,
-                "ended_by_the_server": met.ended,
-                "closed_4412": met.closed_for_gap,
-                "turned_away": met.turned_away,
-                "empty_polls": met.empty_polls,
-                "complete_at_the_end": world.complete.load(Relaxed),
+                "opened": totals.opened,
+                "resumed": totals.resumed,
+                "lost_connections": clients.lost_connections,
+                "ended_by_the_server": totals.ended,
+                "closed_4412": totals.closed_for_gap,
+                "turned_away": totals.turned_away,
+                "empty_polls": totals.empty_polls,
+                "complete_at_the_end": shared.complete.load(Relaxed),
             },
             "messages": counts.messages,
             "silent_losses": counts.silent_losses,
@@ -73,10 +76,10 @@ impl Outcome {
             "told_gaps": counts.told_gaps,
             "told_losses": counts.told_losses,
             "false_gaps": counts.false_gaps,
-            "corrupt": met.corrupt,
-            "misdelivered": met.misdelivered,
-            "moved": met.moved,
-            "broken": met.broken,
+            "corrupt": totals.corrupt,
+            "misdelivered": totals.misdelivered,
+            "moved": totals.moved,
+            "broken": totals.broken,
             "violations": self.violations().collect::<Vec<_>>(),
         })
     }

@@ -1,12 +1,11 @@
-//! The network that fails: one thread between clients and server that cuts, stalls, tears and delays, drawn from a
-//! seed.
+//! A proxy between clients and server that simulates a failing network. One thread relays connections and causes faults from a seed.
 //!
-//! Each connection lives for an exponentially distributed time and is then reset on both sides, ended in order on
-//! both sides, or reset towards the client only while the server goes on writing to a client that has gone; most of the time in the
-//! middle of the bytes that pass just then. Meanwhile either direction stops for a while, or passes in small pieces.
-//! Bytes that pass are never changed. When the faults end, stalled bytes flow on and no new fault is drawn.
+//! Each connection is cut after an exponentially distributed time, usually in the middle of bytes that it relays. A cut is a reset of
+//! both sides, a proper close of both sides, or a reset of the client's side only, while the server keeps writing to a client that is
+//! gone. Before the cut a direction may stall, or pass bytes in small pieces. Bytes are never changed. When the faults end, stalled
+//! bytes pass and no new fault is drawn.
 
-mod done;
+mod counts;
 mod faults;
 
 use std::cmp::Reverse;
@@ -18,22 +17,22 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::world::World;
+use super::shared_state::SharedState;
 use crate::measure::payload::Random;
 use crate::sys::{self, Dial, Epoll, Interest};
-pub use done::Done;
+pub use counts::ProxyCounts;
 
-/// Pause between two pieces, at most.
+/// Longest pause between two pieces.
 const PIECE_PAUSE_NS: u64 = 4_000_000;
-/// How long a cut waits for bytes in the middle of which it can come.
+/// How long a cut waits for bytes that it can split.
 const CUT_PATIENCE_NS: u64 = 1_000_000_000;
-/// Bytes of one direction that are held; then its source is not read.
+/// Buffered bytes of one direction at which its source is no longer read.
 const HELD_BYTES: usize = 64 << 10;
-/// Receive buffers towards the server, so that a stall reaches it soon.
+/// Size of the receive buffers towards the server. It is small, so that the server notices a stall soon.
 const RECEIVE_BUFFER_BYTES: u32 = 64 << 10;
 /// Events of one wait.
 const EVENTS: usize = 512;
-/// Longest sleep, so that the end of the faults is seen.
+/// Longest wait for events.
 const TURN: Duration = Duration::from_millis(20);
 
 /// The purpose of a timer.
@@ -46,17 +45,17 @@ enum Timer {
     Ghost,
 }
 
-/// One direction; its number is the side that its bytes come from.
+/// One direction of a connection. Its index is the side from which its bytes come.
 #[derive(Default)]
 struct Flow {
     bytes: Vec<u8>,
     sent: usize,
-    /// No byte passes before this time.
+    /// No bytes pass before this time.
     until_ns: u64,
     stalled_until_ns: u64,
-    /// A timer is set that will pass the bytes on.
+    /// A timer for passing the bytes is set.
     timed: bool,
-    /// The sink has no room.
+    /// The receiving socket is full.
     full: bool,
     ended: bool,
 }
@@ -67,7 +66,7 @@ impl Flow {
     }
 }
 
-/// A client's connection (side 0) and its other half towards the server (side 1).
+/// A client's connection (side 0) and the proxy's connection to the server for it (side 1).
 struct Pair {
     fds: [RawFd; 2],
     watched: [Interest; 2],
@@ -75,16 +74,16 @@ struct Pair {
     generation: u32,
     delay_ns: u64,
     torn_until_ns: u64,
-    /// A cut will come in the middle of the next bytes of this direction.
+    /// The next bytes of this direction will be cut in the middle.
     armed: Option<usize>,
     open: bool,
-    /// The client's side is closed already; the server does not know.
+    /// The client's side is closed, and the server does not know yet.
     ghost: bool,
 }
 
 /// The thread's state.
 pub struct Proxy<'a> {
-    world: &'a World,
+    shared: &'a SharedState,
     server: SocketAddr,
     listener: RawFd,
     epoll: Epoll,
@@ -93,43 +92,43 @@ pub struct Proxy<'a> {
     timers: BinaryHeap<Reverse<(u64, u32, u32, Timer)>>,
     random: Random,
     buffer: Vec<u8>,
-    done: Done,
+    counts: ProxyCounts,
     calm: bool,
 }
 
-/// The listener's key.
+/// The listener's epoll key.
 const LISTENER: u64 = u64::MAX;
 
 impl<'a> Proxy<'a> {
-    /// Listens on a port of its own. To be made on its own thread.
+    /// Listens on a free port. Must be called on the thread that runs it.
     pub fn new(
-        world: &'a World,
+        shared: &'a SharedState,
         server: SocketAddr,
         index: u64,
     ) -> Result<(Proxy<'a>, SocketAddr)> {
-        sys::part_descriptor_table()?;
+        sys::unshare_descriptor_table()?;
         let epoll = Epoll::new(EVENTS)?;
         let (listener, address) = sys::listen(([127, 0, 0, 1], 0).into())?;
         epoll.add(listener, Interest::IN, LISTENER)?;
         let proxy = Proxy {
-            world,
+            shared,
             server,
             listener,
             epoll,
             pairs: Vec::new(),
             free: Vec::new(),
             timers: BinaryHeap::new(),
-            random: Random::new(world.seed ^ (index + 1) << 48),
+            random: Random::new(shared.seed ^ (index + 1) << 48),
             buffer: vec![0; HELD_BYTES],
-            done: Done::default(),
+            counts: ProxyCounts::default(),
             calm: true,
         };
         Ok((proxy, address))
     }
 
     /// Relays until the run is over.
-    pub fn run(mut self) -> Result<Done> {
-        while !self.world.stop.load(Relaxed) {
+    pub fn run(mut self) -> Result<ProxyCounts> {
+        while !self.shared.stop.load(Relaxed) {
             let now = sys::now_ns();
             let next = self
                 .timers
@@ -163,7 +162,7 @@ impl<'a> Proxy<'a> {
             self.drop_pair(pair, sys::reset);
         }
         sys::close(self.listener);
-        Ok(self.done)
+        Ok(self.counts)
     }
 
     fn accept(&mut self) -> Result<()> {
@@ -207,7 +206,7 @@ impl<'a> Proxy<'a> {
                 let fd = self.pairs[index].fds[side];
                 self.epoll.add(fd, Interest::IN, self.key(index, side))?;
             }
-            self.done.connections += 1;
+            self.counts.connections += 1;
             if !self.calm {
                 self.draw_faults(index);
             }
@@ -275,7 +274,7 @@ impl<'a> Proxy<'a> {
         let (key, row) = (self.key(pair, side), &mut self.pairs[pair]);
         if row.watched[side] != interest && !(row.ghost && side == 0) {
             row.watched[side] = interest;
-            // The descriptor is open and in the set; only a lack of memory could refuse.
+            // The descriptor is open and in the set, so this fails only without memory.
             let _ = self.epoll.modify(row.fds[side], interest, key);
         }
     }
@@ -283,7 +282,7 @@ impl<'a> Proxy<'a> {
     fn read(&mut self, pair: usize, side: usize) {
         let row = &mut self.pairs[pair];
         if !row.watched[side].contains(Interest::IN) {
-            // Reading was not asked for: only a broken connection is reported all the same.
+            // Not watched for reading: epoll reports only a broken connection then.
             return self.drop_pair(pair, sys::reset);
         }
         let count = match sys::receive(row.fds[side], &mut self.buffer) {
@@ -291,7 +290,7 @@ impl<'a> Proxy<'a> {
             Ok(None) => return,
             Err(_) => return self.drop_pair(pair, sys::reset),
         };
-        self.done.bytes += count as u64;
+        self.counts.bytes += count as u64;
         let flow = &mut row.flows[side];
         if count == 0 {
             flow.ended = true;
@@ -301,18 +300,18 @@ impl<'a> Proxy<'a> {
             }
             flow.bytes.extend_from_slice(&self.buffer[..count]);
             if row.armed == Some(side) {
-                // Some of the bytes that wait pass, and none after them.
+                // A part of the buffered bytes passes before the cut.
                 let bytes = &flow.bytes[flow.sent..];
                 let part = self.random.below(bytes.len() as u32) as usize;
                 let _ = sys::send(row.fds[1 - side], &bytes[..part]);
-                self.done.in_mid_bytes += 1;
+                self.counts.in_mid_bytes += 1;
                 return self.cut(pair);
             }
         }
         self.pass(pair, side);
     }
 
-    /// Passes the bytes that may pass now.
+    /// Passes the bytes that are due.
     fn pass(&mut self, pair: usize, direction: usize) {
         let now = sys::now_ns();
         if self.pairs[pair].ghost {

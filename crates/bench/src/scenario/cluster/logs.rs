@@ -1,4 +1,4 @@
-//! Reads the logs of each node from their beginnings, as a subscriber that has never been there.
+//! Reads the logs of each node from the beginning, as a new subscriber.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,43 +6,48 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 
 use crate::client::link::Link;
-use crate::scenario::chaos::{Client, Kept, Met, Part, Transport, World};
+use crate::scenario::chaos::{Client, ClientPlan, ClientTotals, Retention, SharedState, Transport};
 
-/// How long the next bytes may take.
+/// Timeout for the next bytes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Reads every topic that keeps everything, at each node. All messages must be there, where other subscribers saw them.
-pub fn read(world: &World, addresses: &[SocketAddr]) -> Result<Met> {
-    let mut met = Met::default();
-    for (topic, of) in (0..).zip(&world.topics) {
-        if of.kind == Kept::Deep {
+/// Reads every topic that keeps everything, at each node. All messages must be present, with the positions that other subscribers received.
+pub fn read(shared: &SharedState, addresses: &[SocketAddr]) -> Result<ClientTotals> {
+    let mut totals = ClientTotals::default();
+    for (topic, of) in (0..).zip(&shared.topics) {
+        if of.kind == Retention::Deep {
             for (node, address) in addresses.iter().enumerate() {
-                topic_at(world, topic, *address, &mut met)
+                topic_at(shared, topic, *address, &mut totals)
                     .with_context(|| format!("the log of {} at node {node}", of.name))?;
             }
         }
     }
-    Ok(met)
+    Ok(totals)
 }
 
-fn topic_at(world: &World, topic: u32, address: SocketAddr, met: &mut Met) -> Result<()> {
-    let part = Part {
+fn topic_at(
+    shared: &SharedState,
+    topic: u32,
+    address: SocketAddr,
+    totals: &mut ClientTotals,
+) -> Result<()> {
+    let plan = ClientPlan {
         number: topic,
         transport: Transport::Sse,
         live: false,
         topics: vec![topic],
     };
-    let mut client = Client::new(part, world);
+    let mut client = Client::new(plan, shared);
     client.connected();
     let mut link = Link::open(address, PATIENCE)?;
     link.send(&client.subscription.out)?;
-    while !client.is_complete(world) {
+    while !client.is_complete(shared) {
         link.read()?;
         let bytes = std::mem::take(&mut link.held);
         client
-            .received(&bytes, world, met)
+            .received(&bytes, shared, totals)
             .map_err(|why| anyhow!(why))?;
     }
-    client.close(world, met);
+    client.close(shared, totals);
     Ok(())
 }

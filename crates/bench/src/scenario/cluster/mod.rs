@@ -1,11 +1,12 @@
-//! `cluster`: two nodes of a cluster and three servers of NATS, as processes of this run. Clients of all transports and publishers that retry with
-//! their keys, as in chaos but without a proxy, connect to any node that takes them. A node is killed, a server of NATS is
-//! killed, a node is cut off from NATS (with `--long-cuts` for up to a minute too), and all are killed, in random order.
+//! `cluster`: faults of a cluster of two nodes and three NATS servers, all processes of this run. Clients of all transports, and
+//! publishers that retry with their keys, connect to the nodes in turn, as in `chaos` but without a proxy. In random order a node is
+//! killed, a NATS server is killed, a node is cut off from NATS (with `--long-cuts` also for up to a minute), and all are killed.
 //!
-//! In the end every subscriber must have every answered message of its topics once, in order, and at the place that the publisher and all other
-//! subscribers were told; a gap may be told only where the topic's log is too short. Then each node's logs are read from their beginnings.
+//! In the end every subscriber must have received every answered message of its topics once, in order, and with the same position as the
+//! publisher and all other subscribers. A gap is allowed only if the topic's log is too short. Then each node's logs are read from the
+//! beginning.
 
-mod course;
+mod fault_schedule;
 mod logs;
 mod pauses;
 mod testbed;
@@ -13,22 +14,22 @@ mod testbed;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::chaos::{self, Outcome, World, play};
+use super::chaos::{self, Outcome, SharedState, run_clients};
 use crate::report;
 use crate::rig::{Kind, RunArgs, Setting};
-use course::FaultRecord;
+use fault_schedule::FaultRecord;
 use testbed::{Fault, NODES};
 pub use testbed::{SERVERS, Testbed};
 
-/// Subscribers, unless told otherwise.
+/// Default number of subscribers.
 const CONNECTIONS: u32 = 20_000;
-/// Requests to publish a second, unless told otherwise: a message of 60 kB in one of seven of them goes to 130 of 20,000 subscribers.
+/// Default number of requests to publish a second. One in seven has a message of 60 kB, which 130 of 20,000 subscribers receive.
 const RATE: f64 = 40.0;
 
 /// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
-    // Any node must have room for all of them.
+    // Each node must have room for all clients.
     let setting = Setting::new(Kind::Crore, args.shards_for(connections, 1, 2), 0);
     let mut testbed = Testbed::make(args, setting, &chaos::settings(args.accepts()))?;
     let version = testbed.nats.version();
@@ -41,18 +42,20 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         Fault::LongCutOff => args.long_cuts,
         _ => args.rounds,
     };
-    let planned = course::plan(times, args.seed);
-    let world = World::new(args.seed, connections);
+    let planned = fault_schedule::plan(times, args.seed);
+    let shared = SharedState::new(args.seed, connections);
     let addresses = testbed.addresses();
     let course = || {
-        let happened = course::run(&world, &mut testbed, &planned, args.seed, connections)?;
-        let read = logs::read(&world, &addresses)?;
+        let happened =
+            fault_schedule::run(&shared, &mut testbed, &planned, args.seed, connections)?;
+        let read = logs::read(&shared, &addresses)?;
         Ok((happened, read))
     };
     let rate = args.rate.unwrap_or(RATE);
-    let (mut outcome, (happened, read)) = play(&world, &addresses, connections, rate, course)?;
-    outcome.seen.met.merge(&read);
-    say(&outcome, &happened, &world);
+    let (mut outcome, (happened, read)) =
+        run_clients(&shared, &addresses, connections, rate, course)?;
+    outcome.clients.totals.merge(&read);
+    say(&outcome, &happened, &shared);
     let of_this_run = json!({
         "nodes": NODES,
         "nats_servers": SERVERS,
@@ -64,32 +67,32 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "seed": args.seed,
         "no_cuts_because": skipped,
         "read_again_from_the_beginning": read.counts.messages,
-        "faults": pauses::by_fault(&happened, &outcome.fed.answers),
+        "faults": pauses::by_fault(&happened, &outcome.publishers.answers),
     });
-    Ok(report::with(outcome.json(&world), of_this_run))
+    Ok(report::with(outcome.json(&shared), of_this_run))
 }
 
-fn say(outcome: &Outcome, happened: &[FaultRecord], world: &World) {
-    let (met, counts) = (&outcome.seen.met, &outcome.seen.met.counts);
+fn say(outcome: &Outcome, happened: &[FaultRecord], shared: &SharedState) {
+    let (totals, counts) = (&outcome.clients.totals, &outcome.clients.totals.counts);
     report::say(&format!(
         "{} faults: {} of {} publishes answered; {} messages to subscribers that came back {} times: {} lost in silence, {} doubled, \
          {} out of order, {} at another place, {} corrupt, {} misdelivered; {} gaps told for {} messages, {} of them none",
         happened.len(),
-        outcome.fed.acknowledged,
-        outcome.published(world),
+        outcome.publishers.acknowledged,
+        outcome.published(shared),
         counts.messages,
-        met.resumed,
+        totals.resumed,
         counts.silent_losses,
         counts.doubles,
         counts.disorders,
-        met.moved,
-        met.corrupt,
-        met.misdelivered,
+        totals.moved,
+        totals.corrupt,
+        totals.misdelivered,
         counts.told_gaps,
         counts.told_losses,
         counts.false_gaps,
     ));
-    for (name, fault) in pauses::by_fault(happened, &outcome.fed.answers)
+    for (name, fault) in pauses::by_fault(happened, &outcome.publishers.answers)
         .as_object()
         .into_iter()
         .flatten()

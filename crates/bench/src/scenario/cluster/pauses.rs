@@ -1,27 +1,27 @@
-//! How long publishes waited while a fault lasted, and after it until all was well.
+//! How long publishes waited during a fault and the recovery after it.
 
 use serde_json::{Value, json};
 
-use super::course::FaultRecord;
+use super::fault_schedule::FaultRecord;
 use super::testbed::Fault;
 use crate::scenario::chaos::Answer;
 
-/// Seconds of one fault.
+/// The waits of one fault, in seconds.
 struct Pause {
-    /// The longest time in which nobody was answered.
+    /// The longest time without any answer.
     silence_s: f64,
-    /// The longest publish, from the first time that it was sent to its answer.
+    /// The longest publish, from its first attempt to its answer.
     slowest_s: f64,
-    /// The longest of those that were sent once: their publishers noticed nothing but that.
+    /// The longest publish that needed one attempt.
     slowest_at_once_s: f64,
 }
 
 impl Pause {
-    /// Of the answers between these times.
+    /// The waits among the answers between these times.
     fn of(answers: &[Answer], from_ns: u64, to_ns: u64) -> Pause {
         let first = answers.partition_point(|answer| answer.answered_ns < from_ns);
         let last = answers.partition_point(|answer| answer.answered_ns < to_ns);
-        // With the answers around them.
+        // Including one answer before and one after.
         let around = &answers[first.saturating_sub(1)..(last + 1).min(answers.len())];
         let silences = around
             .windows(2)
@@ -41,7 +41,7 @@ fn seconds(ns: Option<u64>) -> f64 {
     ns.unwrap_or(0) as f64 / 1e9
 }
 
-/// The pauses of each kind of fault.
+/// The waits of each kind of fault, for the result.
 pub fn by_fault(happened: &[FaultRecord], answers: &[Answer]) -> Value {
     let mut all = serde_json::Map::new();
     for &kind in Fault::ALL {

@@ -1,7 +1,7 @@
-//! The testbed of a run: the servers of NATS, the nodes, and the faults that are done to them.
+//! The testbed of a run: NATS servers, nodes, and their faults.
 //!
-//! Where this process may, all of it lies in a network namespace of its own. There each node reaches NATS by addresses that no other has, so
-//! that a rule of nftables cuts one node off and no other.
+//! If this process has the rights, the testbed has its own network namespace. There each node connects to NATS through addresses that no
+//! other node uses, so that a rule of nftables can cut off one node alone.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use crore_net::kernel::listener::HeldPort;
 
-use crate::rig::{Nats, RunArgs, Server, Setting, hold_ports, program};
+use crate::rig::{Nats, RunArgs, Server, Setting, program, reserve_ports};
 use crate::sys::tun;
 use strum::{IntoStaticStr, VariantArray};
 
 /// Nodes.
 pub const NODES: usize = 2;
-/// Servers of NATS.
+/// NATS servers.
 pub const SERVERS: u16 = 3;
 
 /// A fault of the testbed.
@@ -25,15 +25,15 @@ pub const SERVERS: u16 = 3;
 pub enum Fault {
     /// `kill -9` of a node.
     NodeKilled,
-    /// `kill -9` of a server of NATS.
+    /// `kill -9` of a NATS server.
     NatsKilled,
-    /// No packet goes from a node to NATS, nor back.
+    /// No packet passes between a node and NATS.
     #[strum(serialize = "node_cut_off")]
     CutOff,
-    /// The same for so long that the other node has gone far ahead in the same topics: what the first one sends then comes too late.
+    /// The same for so long that the other node gets far ahead in the same topics, and what the first node appends afterwards is too late.
     #[strum(serialize = "node_cut_off_long")]
     LongCutOff,
-    /// `kill -9` of all nodes and all servers of NATS.
+    /// `kill -9` of all nodes and all NATS servers.
     AllKilled,
 }
 
@@ -46,12 +46,12 @@ impl Fault {
         self.into()
     }
 
-    /// Whether it needs a rule of the firewall.
+    /// Whether it needs a firewall rule.
     pub fn is_cut(self) -> bool {
         matches!(self, Fault::CutOff | Fault::LongCutOff)
     }
 
-    /// Of how many it takes one.
+    /// The number of processes of which it affects one.
     pub fn choice(self) -> usize {
         match self {
             Fault::NodeKilled | Fault::CutOff | Fault::LongCutOff => NODES,
@@ -61,21 +61,21 @@ impl Fault {
     }
 }
 
-/// Servers of NATS and nodes that run.
+/// The running NATS servers and nodes.
 pub struct Testbed {
-    /// They end before NATS does.
+    /// Declared first so that they end before NATS.
     pub nodes: Vec<Server>,
     pub nats: Nats,
-    /// Where the nodes' admin ports are, where they have some.
+    /// The nodes' reserved admin ports.
     admin: Vec<HeldPort>,
-    /// The program that cuts, or why there is none.
+    /// The program `nft`, or why it cannot be used.
     cutter: Result<PathBuf, String>,
 }
 
 impl Testbed {
-    /// Starts all. `settings` are those of a node, without where NATS is.
+    /// Starts everything. `settings` are those of a node, without the `[cluster]` table.
     pub fn make(args: &RunArgs, setting: Setting, settings: &str) -> Result<Testbed> {
-        let apart = tun::part_network().and_then(|()| tun::raise_loopback());
+        let apart = tun::unshare_network().and_then(|()| tun::raise_loopback());
         let cutter = match &apart {
             Ok(()) => program("nft")
                 .map_err(|_| "nft is not there; the package nftables has it".to_string()),
@@ -88,7 +88,7 @@ impl Testbed {
             Err(_) => (Ipv4Addr::LOCALHOST, false),
         };
         let nats = Nats::start(SERVERS, listen, args.nats_server.as_deref())?;
-        let admin = hold_ports(NODES as u16)?;
+        let admin = reserve_ports(NODES as u16)?;
         let node = |node: usize| {
             let mut cluster = cluster(&nats, apart.then_some(node));
             if let Some(mib) = args.history_mib {
@@ -114,17 +114,17 @@ impl Testbed {
         self.cutter.as_ref().err().map(String::as_str)
     }
 
-    /// Where the nodes are.
+    /// The nodes' addresses.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.nodes.iter().map(|node| node.addresses[0]).collect()
     }
 
-    /// Where the admin port of a node is.
+    /// The address of a node's admin port.
     pub fn admin(&self, node: usize) -> SocketAddr {
         self.admin[node].addr()
     }
 
-    /// Where NATS is for this process.
+    /// The URLs of NATS for this process.
     pub fn urls(&self) -> Vec<String> {
         let ports = self.nats.ports().iter();
         ports
@@ -132,7 +132,7 @@ impl Testbed {
             .collect()
     }
 
-    /// Does it to this one.
+    /// Causes a fault at process `of`.
     pub fn inject(&mut self, fault: Fault, of: usize) -> Result<()> {
         match fault {
             Fault::NodeKilled => self.nodes[of].kill(),
@@ -151,10 +151,10 @@ impl Testbed {
         Ok(())
     }
 
-    /// Mends it, and waits until all processes accept.
+    /// Repairs a fault, and waits until all processes accept connections.
     pub fn mend(&mut self, fault: Fault, of: usize) -> Result<()> {
         match fault {
-            Fault::NodeKilled => self.nodes[of].start_again()?,
+            Fault::NodeKilled => self.nodes[of].restart()?,
             Fault::NatsKilled => self.nats.spawn(of)?,
             Fault::CutOff | Fault::LongCutOff => self.nft("delete table inet crore")?,
             Fault::AllKilled => {
@@ -163,7 +163,7 @@ impl Testbed {
                 }
                 self.nats.wait()?;
                 for node in &mut self.nodes {
-                    node.spawn_again()?;
+                    node.respawn()?;
                 }
                 for node in &mut self.nodes {
                     node.wait()?;
@@ -173,7 +173,7 @@ impl Testbed {
         self.nats.wait()
     }
 
-    /// An error when a node has ended by itself.
+    /// Fails if a node has ended by itself.
     pub fn check(&mut self) -> Result<()> {
         for (number, node) in self.nodes.iter_mut().enumerate() {
             ensure!(!node.has_ended()?, "node {number} has ended by itself");
@@ -193,12 +193,12 @@ impl Testbed {
     }
 }
 
-/// The addresses by which a node reaches NATS in the namespace of the run.
+/// The addresses through which a node connects to NATS in the namespace.
 fn addresses(node: usize) -> String {
     format!("127.{}.0.0/16", node + 1)
 }
 
-/// Where NATS is for a node; without a namespace at the same addresses for all.
+/// The `[cluster]` settings of a node. Without a namespace all nodes use the same addresses of NATS.
 fn cluster(nats: &Nats, node: Option<usize>) -> String {
     let url = |(at, port): (usize, &u16)| match node {
         Some(node) => format!("nats://127.{}.0.{}:{port}", node + 1, at + 1),

@@ -1,24 +1,24 @@
-//! A client that does more than add messages: it deletes and purges topics, replaces latest values and retained messages, and lets
-//! short logs drop old messages. It does one thing at a time, so that after a crash each topic is as the last answer left it,
-//! or as the request without an answer would leave it.
+//! A client that changes topics: it deletes and purges them, replaces latest values and retained messages, and lets short logs drop
+//! old messages. It makes one change at a time. So after a crash each topic has the state after the last answered change, or
+//! after the one change without an answer.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::judge::{Fault, Faults};
-use super::message::{self, CHANGED, Changed, Message, PUBLISHERS, TOPICS};
-use super::snapshot;
-use super::subscriber::{Seen, Subscriber};
+use super::checker::{Fault, Faults};
+use super::log_reader;
+use super::message::{self, CHANGED_TOPICS, LogKind, Message, PUBLISHERS, TOPICS};
+use super::subscriber::{Observation, Subscriber};
 use crate::client::link::{End, Link, until_gone};
 use crate::measure::payload::Random;
 
-/// How long an answer may take.
+/// Timeout for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Longest rest after an answer, in milliseconds.
+/// Longest pause after an answer, in milliseconds.
 const REST_MS: u32 = 5;
-/// Of so many changes one deletes the topic and one purges it.
+/// One in this many changes deletes the topic, and one purges it.
 const ENDS_EVERY: u32 = 12;
 /// Different keys of latest values.
 const KEYS: u32 = 4;
@@ -46,7 +46,7 @@ struct Topic {
 }
 
 impl Topic {
-    fn apply(&mut self, kind: Changed, change: &Change) {
+    fn apply(&mut self, kind: LogKind, change: &Change) {
         let Change::Publish {
             message,
             key,
@@ -56,8 +56,8 @@ impl Topic {
             return *self = Topic::default();
         };
         match kind {
-            Changed::Latest => self.entries.retain(|(other, _)| other != key),
-            Changed::Short if self.entries.len() == SHORT => drop(self.entries.remove(0)),
+            LogKind::Latest => self.entries.retain(|(other, _)| other != key),
+            LogKind::Short if self.entries.len() == SHORT => drop(self.entries.remove(0)),
             _ => {}
         }
         self.entries.push((*key, message.number));
@@ -75,34 +75,34 @@ impl Topic {
 pub struct Changer {
     topics: Vec<Topic>,
     random: Random,
-    begun: u32,
-    /// A change that is not answered, and the topic that it concerns.
+    sent: u32,
+    /// The change without an answer, and its topic.
     pending: Option<(u32, Change)>,
-    /// Changes that were answered.
+    /// Answered changes.
     pub answered: u64,
-    /// Answers that no server may give.
-    pub wrong: Vec<String>,
+    /// Answers that violate the protocol.
+    pub violations: Vec<String>,
 }
 
 impl Changer {
-    /// One that has changed nothing.
+    /// A client that has made no change yet.
     pub fn new(seed: u64) -> Changer {
         Changer {
-            topics: vec![Topic::default(); CHANGED as usize],
+            topics: vec![Topic::default(); CHANGED_TOPICS as usize],
             random: Random::new(seed ^ 0xc4a6),
-            begun: 0,
+            sent: 0,
             pending: None,
             answered: 0,
-            wrong: Vec::new(),
+            violations: Vec::new(),
         }
     }
 
-    /// Changes topics until the server is gone, a change has no answer, or it is told to stop.
-    pub fn play(&mut self, address: SocketAddr, stop: &AtomicBool) {
+    /// Changes topics until the server is gone, a change gets no answer, or `stop` is set.
+    pub fn run(&mut self, address: SocketAddr, stop: &AtomicBool) {
         let wrong = until_gone(|| {
             let mut link = Link::open(address, PATIENCE)?;
             while !stop.load(Relaxed) {
-                // After a cut nobody knows whether the change was made, until the logs are read.
+                // After a lost connection the change may have been made or not; only the logs tell.
                 if self.pending.is_some() {
                     return Ok(());
                 }
@@ -112,22 +112,22 @@ impl Changer {
             }
             Ok(())
         });
-        self.wrong
+        self.violations
             .extend(wrong.map(|why| format!("the changer: {why}")));
     }
 
     fn change(&mut self, link: &mut Link) -> Result<(), End> {
-        let index = self.random.below(CHANGED);
+        let index = self.random.below(CHANGED_TOPICS);
         let change = match self.random.below(ENDS_EVERY) {
             0 => Change::Delete,
             1 => Change::Purge,
             _ => {
-                self.begun += 1;
-                let number = message::number(PUBLISHERS, self.begun);
+                self.sent += 1;
+                let number = message::number(PUBLISHERS, self.sent);
                 let message = Message::small(TOPICS + index, number);
-                // Of latest values each is a retained message, and all come.
+                // With latest values each key's value counts as retained, so this check does not apply.
                 let retain =
-                    message::changed(index) != Changed::Latest && self.random.below(2) == 0;
+                    message::log_kind(index) != LogKind::Latest && self.random.below(2) == 0;
                 let key = self.random.below(KEYS);
                 Change::Publish {
                     message,
@@ -140,7 +140,7 @@ impl Changer {
         let (status, _) = link.ask(request(index, &change).as_bytes())?;
         match (change, status) {
             (Change::Publish { .. }, 201 | 202) | (Change::Delete | Change::Purge, 200 | 404) => {
-                self.topics[index as usize].apply(message::changed(index), &change);
+                self.topics[index as usize].apply(message::log_kind(index), &change);
                 self.answered += 1;
             }
             (_, 429 | 503) => {}
@@ -150,11 +150,11 @@ impl Changer {
         Ok(())
     }
 
-    /// Deletes all topics, since nobody knows what a log without its end has left of them.
+    /// Deletes all topics, because their state is unknown after the log has lost its newest segment.
     pub fn start_over(&mut self, address: SocketAddr, faults: &mut Faults) {
         self.pending = None;
         self.topics.fill(Topic::default());
-        for index in 0..CHANGED {
+        for index in 0..CHANGED_TOPICS {
             let request = request(index, &Change::Delete);
             let deleted =
                 Link::open(address, PATIENCE).and_then(|mut link| link.ask(request.as_bytes()));
@@ -167,27 +167,27 @@ impl Changer {
         }
     }
 
-    /// Compares all topics with their expected state, and goes on from the state that they have.
+    /// Compares all topics with their expected states, and continues from the states found.
     pub fn compare(&mut self, address: SocketAddr, faults: &mut Faults) {
-        for why in self.wrong.drain(..) {
+        for why in self.violations.drain(..) {
             faults.add(Fault::Protocol, || why);
         }
         let pending = self.pending.take();
         let changed = |index: u32, topic: &Topic| {
             let mut topic = topic.clone();
             if let Some((_, change)) = pending.as_ref().filter(|(of, _)| *of == index) {
-                topic.apply(message::changed(index), change);
+                topic.apply(message::log_kind(index), change);
             }
             topic
         };
         let least = (0..).zip(&self.topics).filter(|(index, topic)| {
             topic.retained.is_some() && changed(*index, topic).retained.is_some()
         });
-        let ids: Vec<u32> = (0..CHANGED)
-            .filter(|index| message::changed(*index) != Changed::Latest)
+        let ids: Vec<u32> = (0..CHANGED_TOPICS)
+            .filter(|index| message::log_kind(*index) != LogKind::Latest)
             .map(|index| TOPICS + index)
             .collect();
-        let retained = match snapshot::retained(address, &ids, least.count()) {
+        let retained = match log_reader::retained(address, &ids, least.count()) {
             Ok(retained) => retained,
             Err(why) => return faults.add(Fault::Retained, || why.to_string()),
         };
@@ -210,21 +210,21 @@ impl Changer {
     }
 }
 
-/// The numbers of all messages of a topic.
+/// Reads the numbers of all messages of a topic.
 fn read(address: SocketAddr, topic: u32, faults: &mut Faults) -> Vec<u32> {
     let mut reader = Subscriber::reader(topic);
-    match snapshot::count(address, topic) {
+    match log_reader::count(address, topic) {
         Ok(0) => {}
-        Ok(count) => reader.play(address, count),
-        Err(why) => reader.wrong.push(why.to_string()),
+        Ok(count) => reader.run(address, count),
+        Err(why) => reader.violations.push(why.to_string()),
     }
-    for why in reader.wrong {
+    for why in reader.violations {
         faults.add(Fault::Protocol, || {
             format!("{}: {why}", message::name(topic))
         });
     }
-    let numbers = reader.seen.iter().filter_map(|seen| match seen {
-        Seen::Message { number, .. } => Some(*number),
+    let numbers = reader.observations.iter().filter_map(|seen| match seen {
+        Observation::Message { number, .. } => Some(*number),
         _ => None,
     });
     numbers.collect()
@@ -241,8 +241,8 @@ fn request(index: u32, change: &Change) -> String {
             retain,
         } => {
             let data = message.data();
-            let key = match message::changed(index) {
-                Changed::Latest => format!("Crore-Key: k{key}\r\n"),
+            let key = match message::log_kind(index) {
+                LogKind::Latest => format!("Crore-Key: k{key}\r\n"),
                 _ => String::new(),
             };
             format!(
@@ -257,7 +257,7 @@ fn request(index: u32, change: &Change) -> String {
 mod tests {
     use super::*;
 
-    fn after(kind: Changed, changes: &[(u32, u32)]) -> Topic {
+    fn after(kind: LogKind, changes: &[(u32, u32)]) -> Topic {
         let mut topic = Topic::default();
         for (number, key) in changes {
             let message = Message::small(TOPICS, *number);
@@ -276,12 +276,12 @@ mod tests {
     #[test]
     fn each_kind_of_topic_keeps_what_its_rule_says() {
         let changes = [(1, 0), (2, 1), (3, 0), (4, 2), (5, 3)];
-        assert_eq!(after(Changed::Long, &changes).numbers(), [1, 2, 3, 4, 5]);
-        assert_eq!(after(Changed::Short, &changes).numbers(), [3, 4, 5]);
-        assert_eq!(after(Changed::Latest, &changes).numbers(), [2, 3, 4, 5]);
-        let mut topic = after(Changed::Short, &changes);
+        assert_eq!(after(LogKind::Long, &changes).numbers(), [1, 2, 3, 4, 5]);
+        assert_eq!(after(LogKind::Short, &changes).numbers(), [3, 4, 5]);
+        assert_eq!(after(LogKind::Latest, &changes).numbers(), [2, 3, 4, 5]);
+        let mut topic = after(LogKind::Short, &changes);
         assert_eq!(topic.retained, Some(2));
-        topic.apply(Changed::Short, &Change::Purge);
+        topic.apply(LogKind::Short, &Change::Purge);
         assert_eq!(topic, Topic::default());
     }
 }

@@ -1,57 +1,62 @@
-//! Topics and messages of a run. All of a message but its bytes is in its topic and its number, so that a reader
-//! knows its publisher, and whether it was to be retained.
+//! Topics and messages of a run. A message's number contains its publisher, and topic and number determine whether it is
+//! retained. So a reader can check a message without further records.
 
 use std::fmt::Write;
 
 use crate::measure::payload::Random;
 use crate::scenario::chaos::{read_payload, write_payload};
 
-/// Topics: some more than there are partitions, so that most partitions have several.
+/// Topics. There are more than partitions, so most partitions have several.
 pub const TOPICS: u32 = 48;
-/// Topics that are changed in other ways too: their numbers follow.
-pub const CHANGED: u32 = 9;
-/// Groups of topics: a subscription by filter takes one group.
+/// Topics that [`Changer`](super::changer::Changer) uses. Their numbers follow those of the others.
+pub const CHANGED_TOPICS: u32 = 9;
+/// Groups of topics; a filter subscription receives one group.
 pub const GROUPS: u32 = 4;
 /// Publishers.
 pub const PUBLISHERS: u32 = 32;
-/// Bits of a number that count the messages of one publisher.
+/// Low bits of a message's number that count the messages of its publisher.
 const COUNT_BITS: u32 = 24;
-/// One of so many topics has a retained message.
+/// One in this many topics has a retained message.
 const RETAINED_TOPICS: u32 = 3;
-/// One of so many messages of such a topic is to be retained.
+/// One in this many messages of such a topic is retained.
 const RETAINED_MESSAGES: u32 = 5;
-/// One of so many messages is much larger than the others.
+/// One in this many messages may be much larger than the others.
 const LARGE_EVERY: u32 = 40;
-/// How much larger it may be.
+/// The size limit of such a message, in multiples of the usual limit.
 const LARGE_TIMES: u32 = 30;
 
-/// The way in which a publisher publishes.
+/// How a publisher publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum PublishMethod {
     /// An HTTP request for each message.
     Post,
-    /// HTTP requests of many messages.
+    /// HTTP requests with several messages each.
     Batch,
     /// MQTT with QoS 1.
     Mqtt,
 }
 
-/// The way of a publisher.
-pub fn way(publisher: u32) -> Way {
-    [Way::Post, Way::Batch, Way::Post, Way::Mqtt][publisher as usize % 4]
+/// The method of a publisher.
+pub fn method(publisher: u32) -> PublishMethod {
+    [
+        PublishMethod::Post,
+        PublishMethod::Batch,
+        PublishMethod::Post,
+        PublishMethod::Mqtt,
+    ][publisher as usize % 4]
 }
 
-/// Whether the publisher gives each message an idempotency key, and therefore repeats messages without an answer.
+/// Whether the publisher gives each message an idempotency key. If so, it repeats messages without an answer.
 pub fn is_keyed(publisher: u32) -> bool {
-    way(publisher) != Way::Mqtt && (publisher / 4).is_multiple_of(2)
+    method(publisher) != PublishMethod::Mqtt && (publisher / 4).is_multiple_of(2)
 }
 
-/// The number of a publisher's message: counts from 1.
+/// The number of a publisher's message `count`, from 1.
 pub fn number(publisher: u32, count: u32) -> u32 {
     publisher << COUNT_BITS | count
 }
 
-/// The publisher of this number, and how many messages it had published with this one.
+/// The publisher of this number, and its `count`.
 pub fn origin(number: u32) -> (u32, u32) {
     (number >> COUNT_BITS, number & ((1 << COUNT_BITS) - 1))
 }
@@ -61,9 +66,9 @@ pub fn retains(topic: u32) -> bool {
     topic.is_multiple_of(RETAINED_TOPICS)
 }
 
-/// The log of a topic of those that are changed.
+/// The retention of a topic that the changer uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Changed {
+pub enum LogKind {
     /// Everything.
     Long,
     /// The newest messages.
@@ -72,15 +77,15 @@ pub enum Changed {
     Latest,
 }
 
-/// The log of topic `index` of those that are changed.
-pub fn changed(index: u32) -> Changed {
-    [Changed::Long, Changed::Short, Changed::Latest][index as usize % 3]
+/// The retention of the changer's topic `index`.
+pub fn log_kind(index: u32) -> LogKind {
+    [LogKind::Long, LogKind::Short, LogKind::Latest][index as usize % 3]
 }
 
 /// The name of a topic.
 pub fn name(topic: u32) -> String {
     if let Some(index) = topic.checked_sub(TOPICS) {
-        let kind = format!("{:?}", changed(index)).to_lowercase();
+        let kind = format!("{:?}", log_kind(index)).to_lowercase();
         return format!("changed/{kind}/{index}");
     }
     format!("crash/{}/{topic}", topic % GROUPS)
@@ -98,7 +103,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message of a random topic, of about `size` bytes.
+    /// A message for a random topic, with a random size of usually less than `size` bytes.
     pub fn draw(number: u32, size: u32, random: &mut Random) -> Message {
         let large = random.below(LARGE_EVERY) == 0;
         let most = if large { size * LARGE_TIMES } else { size };
@@ -126,12 +131,12 @@ impl Message {
         text
     }
 
-    /// Its idempotency key. `run` tells it from the keys of another run.
+    /// Its idempotency key, which differs from the keys of other runs by `run`.
     pub fn key(&self, run: u64) -> String {
         format!("{run:x}-{:x}", self.number)
     }
 
-    /// Whether it is to be retained.
+    /// Whether it is published as the retained message.
     pub fn is_retained(&self) -> bool {
         is_retained(self.topic, self.number)
     }
@@ -147,15 +152,17 @@ impl Message {
     }
 }
 
-/// Whether this message of this topic was to be retained. A line of a batch has no place for it.
+/// Whether this message is published as the retained message. Lines of a batch cannot be.
 pub fn is_retained(topic: u32, number: u32) -> bool {
     let (publisher, count) = origin(number);
-    retains(topic) && way(publisher) != Way::Batch && count.is_multiple_of(RETAINED_MESSAGES)
+    retains(topic)
+        && method(publisher) != PublishMethod::Batch
+        && count.is_multiple_of(RETAINED_MESSAGES)
 }
 
-/// Topic and number of data that came whole and unchanged.
+/// Topic and number of received data, if it is complete and unchanged.
 pub fn read(data: &[u8]) -> Option<(u32, u32)> {
-    read_payload(data).filter(|(topic, _)| *topic < TOPICS + CHANGED)
+    read_payload(data).filter(|(topic, _)| *topic < TOPICS + CHANGED_TOPICS)
 }
 
 #[cfg(test)]
@@ -176,14 +183,14 @@ mod tests {
     #[test]
     fn every_way_has_publishers_and_both_ways_of_http_have_some_with_and_without_keys() {
         for (of, keyed) in [
-            (Way::Post, true),
-            (Way::Post, false),
-            (Way::Batch, true),
-            (Way::Batch, false),
-            (Way::Mqtt, false),
+            (PublishMethod::Post, true),
+            (PublishMethod::Post, false),
+            (PublishMethod::Batch, true),
+            (PublishMethod::Batch, false),
+            (PublishMethod::Mqtt, false),
         ] {
             let mut all = 0..PUBLISHERS;
-            assert!(all.any(|one| way(one) == of && is_keyed(one) == keyed));
+            assert!(all.any(|one| method(one) == of && is_keyed(one) == keyed));
         }
     }
 }

@@ -1,33 +1,34 @@
-//! `crash`: the server ends without warning under load, again and again, and everything that it had promised is checked.
+//! `crash`: kills the server under load, again and again, and checks that it keeps every promise.
 //!
-//! Publishers over HTTP (single and batch, with and without keys) and MQTT, and subscribers of all transports, work
-//! until the server is killed at a random moment; then it starts again. While nobody publishes, all logs and retained messages
-//! are read and compared with the answers and with the messages that subscribers got. With `--power-cuts` the server's files lie on a disk of
-//! their own, which is replaced by a copy of its bytes at that moment. With `--lost-ends` the newest segment of the log is deleted after a kill: answered
-//! messages are lost then, and every subscriber that resumes must be told a gap.
+//! Publishers over HTTP (single and batch, with and without keys) and MQTT, and subscribers of all transports, run
+//! until the server is killed at a random time. Then it starts again. While nobody publishes, all logs and retained messages
+//! are read and compared with the answers and with what the subscribers received. With `--power-cuts` the server's state is on a
+//! loop device, which is replaced by a copy of its bytes from the time of the cut. With `--lost-ends` the newest segment of the log is
+//! deleted after a kill: then answered messages are lost, and every subscriber that resumes must receive a gap.
 //!
-//! Each client is a thread that lives from one start to the next crash, so that all notes are judged by one thread.
+//! Each client is a thread that ends with the server. The main thread then checks the records of all clients.
 
 mod changer;
-mod ground;
-mod judge;
+mod checker;
+mod log_reader;
 mod message;
 mod publisher;
 mod rounds;
-mod snapshot;
 mod subscriber;
+mod volume;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::report;
 use crate::rig::{Directory, RunArgs};
-use ground::Disk;
-use rounds::{Ground, Outcome, Rounds};
-pub use snapshot::info;
+pub use log_reader::info;
+use rounds::{Outcome, Rounds};
+use volume::{Disk, Volume};
 
-/// Kills, unless told otherwise.
+/// Default of `--kills`.
 const KILLS: u32 = 100;
+
 /// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
     let kills = args.kills.unwrap_or(KILLS);
@@ -36,15 +37,15 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let mut clean = true;
     if kills > 0 {
         let state = directory.path().join("state");
-        let ground = Ground::Directory(state);
-        let outcome = Rounds::new(args, ground, kills)?.run()?;
+        let volume = Volume::Directory(state);
+        let outcome = Rounds::new(args, volume, kills)?.run()?;
         say("kills", &outcome);
         clean &= outcome.is_clean();
         parts.insert("kills".into(), json!(outcome));
     }
     if args.lost_ends > 0 {
-        let ground = Ground::LosesEnds(directory.path().join("lost-ends"));
-        let outcome = Rounds::new(args, ground, args.lost_ends)?.run()?;
+        let volume = Volume::LosesNewestSegment(directory.path().join("lost-ends"));
+        let outcome = Rounds::new(args, volume, args.lost_ends)?.run()?;
         say("kills with a lost end", &outcome);
         report::say(&format!(
             "{} messages were lost with the ends, and {} gaps told of them",
@@ -56,7 +57,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     if args.power_cuts > 0 {
         match Disk::make(&directory) {
             Ok(disk) => {
-                let outcome = Rounds::new(args, Ground::Disk(disk), args.power_cuts)?.run()?;
+                let outcome = Rounds::new(args, Volume::Disk(disk), args.power_cuts)?.run()?;
                 say("power cuts", &outcome);
                 clean &= outcome.is_clean();
                 parts.insert("power_cuts".into(), json!(outcome));

@@ -1,7 +1,7 @@
-//! A publisher: sends some messages, waits for their answers, and notes each. Its state outlives its connections.
+//! A publisher: sends some messages, waits for their answers, and records them. Its state outlives its connections.
 //!
-//! One with keys sends messages without an answer again, with the same keys and before anything else. One without keys
-//! never sends a message twice. So each message of the server's log was sent once, or has a key.
+//! A publisher with keys repeats messages without an answer, with the same keys, before it sends others. One without keys
+//! never sends a message twice. So each message was sent once or has a key, and must not be in the log twice.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,30 +12,30 @@ use std::time::Duration;
 use crore_wire::mqtt::PacketId;
 use serde_json::Value;
 
-use super::message::{self, Message, Way};
+use super::message::{self, Message, PublishMethod};
 use crate::client::link::{End, Link, until_gone};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, Version, client_id};
 use crate::client::parse;
-use crate::client::place::Place;
+use crate::client::position::Position;
 use crate::measure::payload::Random;
 
-/// How long an answer may take.
+/// Timeout for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Messages of a batch, and MQTT messages without an acknowledgement.
-const FLIGHT: (u32, u32) = (32, 16);
-/// Requests that a publisher without keys sends before it reads the answers.
+/// Most messages in a batch, and most MQTT messages in flight.
+const IN_FLIGHT: (u32, u32) = (32, 16);
+/// Most requests that a publisher without keys sends before it reads the answers.
 const PIPELINE: u32 = 4;
-/// Longest rest after the answers, in milliseconds: so slow that the tool leaves the server half of the machine.
+/// Longest pause after the answers, in milliseconds. It leaves the server about half of the processor time.
 const REST_MS: u32 = 30;
 
 /// The counts of publishers.
 #[derive(Clone, Copy, Debug, Default, derive_more::AddAssign, serde::Serialize)]
 pub struct Counts {
-    /// Messages of which the server said that they are published.
+    /// Messages whose publish was confirmed.
     pub answered: u64,
-    /// Messages whose answer never came, sent by publishers without keys.
+    /// Messages of publishers without keys that were never answered.
     pub unanswered: u64,
-    /// Messages that were sent again with their key.
+    /// Messages that were repeated with their key.
     pub retried: u64,
     /// Retries that the server recognised.
     pub replayed: u64,
@@ -43,13 +43,13 @@ pub struct Counts {
     pub refused: u64,
 }
 
-/// A publish that was answered.
+/// A confirmed publish.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
     /// The message.
     pub message: Message,
-    /// Its position, where the answer has one.
-    pub place: Option<Place>,
+    /// Its position, if the answer has one.
+    pub position: Option<Position>,
 }
 
 /// A publisher.
@@ -58,58 +58,58 @@ pub struct Publisher {
     run: u64,
     size: u32,
     random: Random,
-    /// How many messages it has begun to publish.
-    pub begun: u32,
-    /// Messages that were sent and have no answer yet.
-    flight: VecDeque<Message>,
-    /// Answers that nobody has judged yet.
+    /// The number of messages that it has sent.
+    pub sent: u32,
+    /// Messages without an answer yet.
+    in_flight: VecDeque<Message>,
+    /// Answers that are not checked yet.
     pub answers: Vec<Answer>,
     /// Its counts.
     pub counts: Counts,
-    /// Faults of the protocol.
-    pub wrong: Vec<String>,
+    /// Answers that violate the protocol.
+    pub violations: Vec<String>,
 }
 
 impl Publisher {
-    /// Publisher `index` of the run with this seed, with messages of about `size` bytes.
+    /// Publisher `index` of the run with this seed. Most messages have less than `size` bytes.
     pub fn new(index: u32, run: u64, size: u32) -> Publisher {
         Publisher {
             index,
             run,
             size,
             random: Random::new(run ^ u64::from(index + 1) << 32),
-            begun: 0,
-            flight: VecDeque::new(),
+            sent: 0,
+            in_flight: VecDeque::new(),
             answers: Vec::new(),
             counts: Counts::default(),
-            wrong: Vec::new(),
+            violations: Vec::new(),
         }
     }
 
-    /// Publishes until the server is gone, or until it is told to stop and has all answers.
-    pub fn play(&mut self, address: SocketAddr, stop: &AtomicBool) {
+    /// Publishes until the server is gone, or until `stop` is set and everything is answered.
+    pub fn run(&mut self, address: SocketAddr, stop: &AtomicBool) {
         let wrong = until_gone(|| {
-            let ended = match message::way(self.index) {
-                Way::Mqtt => self.over_mqtt(address, stop),
+            let ended = match message::method(self.index) {
+                PublishMethod::Mqtt => self.over_mqtt(address, stop),
                 _ => self.over_http(address, stop),
             };
             if !message::is_keyed(self.index) {
-                self.counts.unanswered += self.flight.len() as u64;
-                self.flight.clear();
+                self.counts.unanswered += self.in_flight.len() as u64;
+                self.in_flight.clear();
             }
             ended
         });
         let named = wrong.map(|why| format!("publisher {}: {why}", self.index));
-        self.wrong.extend(named);
+        self.violations.extend(named);
     }
 
-    /// Fills the flight with as many new messages at most.
+    /// Adds at most `most` new messages to those in flight.
     fn draw(&mut self, most: u32) {
         for _ in 0..=self.random.below(most) {
-            self.begun += 1;
-            let number = message::number(self.index, self.begun);
+            self.sent += 1;
+            let number = message::number(self.index, self.sent);
             let message = Message::draw(number, self.size, &mut self.random);
-            self.flight.push_back(message);
+            self.in_flight.push_back(message);
         }
     }
 
@@ -118,33 +118,33 @@ impl Publisher {
         std::thread::sleep(Duration::from_micros(pause));
     }
 
-    fn answered(&mut self, place: Option<Place>) {
-        if let Some(message) = self.flight.pop_front() {
+    fn answered(&mut self, position: Option<Position>) {
+        if let Some(message) = self.in_flight.pop_front() {
             self.counts.answered += 1;
-            self.answers.push(Answer { message, place });
+            self.answers.push(Answer { message, position });
         }
     }
 
     fn refused(&mut self) {
-        self.counts.refused += u64::from(self.flight.pop_front().is_some());
+        self.counts.refused += u64::from(self.in_flight.pop_front().is_some());
     }
 
     fn over_http(&mut self, address: SocketAddr, stop: &AtomicBool) -> Result<(), End> {
         let mut link = Link::open(address, PATIENCE)?;
         let (batch, keyed) = (
-            message::way(self.index) == Way::Batch,
+            message::method(self.index) == PublishMethod::Batch,
             message::is_keyed(self.index),
         );
-        self.counts.retried += self.flight.len() as u64;
-        while !self.flight.is_empty() || !stop.load(Relaxed) {
-            if self.flight.is_empty() {
-                // A request behind one that is refused would overtake it.
+        self.counts.retried += self.in_flight.len() as u64;
+        while !self.in_flight.is_empty() || !stop.load(Relaxed) {
+            if self.in_flight.is_empty() {
+                // With keys a refused request is repeated, so a later request would overtake it.
                 let several = if keyed { 1 } else { PIPELINE };
-                self.draw(if batch { FLIGHT.0 } else { several });
+                self.draw(if batch { IN_FLIGHT.0 } else { several });
             }
             let text = if batch { self.batch() } else { self.posts() };
             link.send(text.as_bytes())?;
-            while !self.flight.is_empty() {
+            while !self.in_flight.is_empty() {
                 match parse::response(&link.held).map_err(End::wrong)? {
                     Some(response) => {
                         let bytes = response.bytes;
@@ -160,7 +160,7 @@ impl Publisher {
     }
 
     fn posts(&self) -> String {
-        let each = self.flight.iter().map(|message| {
+        let each = self.in_flight.iter().map(|message| {
             let (name, data) = (message::name(message.topic), message.data());
             let key = if message::is_keyed(self.index) {
                 format!("Idempotency-Key: \"{}\"\r\n", message.key(self.run))
@@ -178,7 +178,7 @@ impl Publisher {
 
     fn batch(&self) -> String {
         let mut lines = String::new();
-        for message in &self.flight {
+        for message in &self.in_flight {
             let key = message::is_keyed(self.index).then(|| message.key(self.run));
             message.line(key, &mut lines);
         }
@@ -204,7 +204,7 @@ impl Publisher {
                     })
                     .unwrap_or_default();
                 self.counts.replayed += json["replayed"].as_u64().unwrap_or(0);
-                for line in 1..=self.flight.len() as u64 {
+                for line in 1..=self.in_flight.len() as u64 {
                     if failed.contains(&line) {
                         self.refused();
                     } else {
@@ -213,13 +213,14 @@ impl Publisher {
                 }
             }
             201 | 202 if !batch => {
-                let place = json["last_message_id"].as_str().and_then(Place::read);
-                let place = place.ok_or_else(|| End::wrong(format!("no position in {body}")))?;
+                let position = json["last_message_id"].as_str().and_then(Position::read);
+                let position =
+                    position.ok_or_else(|| End::wrong(format!("no position in {body}")))?;
                 self.counts.replayed += u64::from(response.head.replayed);
-                self.answered(Some(place));
+                self.answered(Some(position));
             }
             408 | 429 | 503 => {
-                let all = if batch { self.flight.len() } else { 1 };
+                let all = if batch { self.in_flight.len() } else { 1 };
                 (0..all).for_each(|_| self.refused());
             }
             _ => return Err(End::wrong(format!("answered {status} {body}"))),
@@ -244,18 +245,18 @@ impl Publisher {
         dialect.greet(&client_id(0, 'p', self.index), &[], &mut out);
         link.send(&out)?;
         while !stop.load(Relaxed) {
-            self.draw(FLIGHT.1);
+            self.draw(IN_FLIGHT.1);
             out.clear();
-            for (message, id) in self.flight.iter().zip(1..) {
+            for (message, id) in self.in_flight.iter().zip(1..) {
                 let (name, data) = (message::name(message.topic), message.data());
                 let (id, retain) = (PacketId::new(id), message.is_retained());
                 dialect.publish_head(&name, id, retain, data.len(), &mut out);
                 out.extend_from_slice(data.as_bytes());
             }
             link.send(&out)?;
-            // Acknowledgements of QoS 1 come in the order of the messages (MQTT 5 §4.6).
+            // QoS 1 messages are acknowledged in order (MQTT 5 §4.6).
             let mut expected = 1;
-            while !self.flight.is_empty() {
+            while !self.in_flight.is_empty() {
                 let acknowledged = link.packet(dialect, |packet| match packet {
                     Packet::Ack(_, id, failed) => Some((id, failed)),
                     _ => None,

@@ -1,63 +1,64 @@
-//! The rounds of a run: start, read, compare, work, crash.
+//! The rounds of a run. Each has load, a crash, a restart, and the check of the logs.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use super::changer::{Changer, SHORT};
-use super::ground::Disk;
-use super::judge::{Fault, Faults, Judge, Track};
+use super::checker::{Checker, Fault, Faults, Progress};
+use super::log_reader::{self, LogReader};
 use super::message::PUBLISHERS;
 use super::publisher::{Counts, Publisher};
-use super::snapshot::{self, Snapshot};
-use super::subscriber::{Seen, Subscriber};
+use super::subscriber::{Observation, Subscriber};
+use super::volume::Volume;
 use crate::measure::payload::Random;
 use crate::report;
 use crate::rig::{Kind, RunArgs, Server, Setting};
 
-/// Subscribers, unless told otherwise.
+/// Default number of subscribers.
 const SUBSCRIBERS: u32 = 200;
-/// Bytes of most messages at most, unless told otherwise.
+/// Default size limit of most messages, in bytes.
 const SIZE: usize = 600;
-/// Shards, unless told otherwise: each start draws their number, at least and at most.
+/// Without `--shards` each start has a random number of shards: minimum and maximum.
 const SHARDS: (u32, u32) = (1, 3);
-/// Milliseconds of work before a crash, at least and at most.
+/// Milliseconds of load before a crash: minimum and maximum.
 const WORK_MS: (u32, u32) = (20, 1_500);
-/// Before one of so many starts the server is killed while it starts.
+/// In one of this many rounds the server is also killed during its start.
 const KILL_AT_START_EVERY: u32 = 5;
-/// Milliseconds after which it is killed then, at most.
+/// It is killed at most this many milliseconds after that start.
 const START_MS: u32 = 100;
-/// One of so many servers is stopped in order as soon as it has started, and another one follows.
+/// In one of this many rounds the server is shut down as soon as it is ready, and started again.
 const STOP_EVERY: u32 = 7;
-/// All logs are read from their beginnings after so many crashes, and after the last.
+/// After each of this many crashes, and after the last, all logs are read from the beginning.
 const READ_AGAIN_EVERY: u32 = 10;
-/// MiB of the state directory at most, and MiB more for each crash. A round leaves some 3 MiB.
+/// Limit of the state directory in MiB: a base, and an addition for each crash. A round adds some 3 MiB.
 const DISK_MIB: (u32, u32) = (32, 8);
-/// How often a server that starts or stops is looked at.
+/// Interval at which a starting or stopping server is polled.
 const LOOK: Duration = Duration::from_millis(2);
-/// Longest start, and longest stop.
+/// Longest start and longest shutdown.
 const READY: Duration = Duration::from_secs(60);
-/// MiB of a state directory whose log loses its ends, and so many crashes need one more: small segments, so that most of a round is left.
+/// The same limit if the log loses its newest segments: a base in MiB, and the number of crashes for one more MiB. The segments are small then, so
+/// most of a round survives.
 const LOSING_MIB: (u32, u32) = (8, 8);
-/// In the end subscribers get the last messages until no message came for this long.
+/// In the last round subscribers run until no message has arrived for this long.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// The server's settings: everything is kept, and no limit of a client's is in the way.
-fn settings(args: &RunArgs, ground: &Ground, crashes: u32) -> String {
-    // The smaller it is, the smaller are the segments of the log, and the more often one base takes the place of another.
-    let mib = match ground {
-        Ground::LosesEnds(_) => LOSING_MIB.0 + crashes / LOSING_MIB.1,
-        Ground::Directory(_) | Ground::Disk(_) => {
+/// The server's settings: logs keep everything, and no limit slows a client.
+fn settings(args: &RunArgs, volume: &Volume, crashes: u32) -> String {
+    // With a smaller limit log segments are smaller, and checkpoints (bases) are written more often.
+    let mib = match volume {
+        Volume::LosesNewestSegment(_) => LOSING_MIB.0 + crashes / LOSING_MIB.1,
+        Volume::Directory(_) | Volume::Disk(_) => {
             DISK_MIB.0 + DISK_MIB.1 * crashes * size(args).div_ceil(SIZE as u32)
         }
     };
-    let state = ground.path();
+    let state = volume.path();
     format!(
         "[limits]\naccepts_per_s = {}\nlog_bytes = \"4 GiB\"\n\n[publish]\nidempotency_keys = 10000000\nidempotency_window_s = 86400\n\n[state]\ndirectory = \"{}\"\nbytes_max = \"{mib} MiB\"\n\n[[rule]]\nmatch = \"changed/short/#\"\nlog_messages = {SHORT}\n\n[[rule]]\nmatch = \"changed/latest/#\"\nkeep = \"latest\"\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 100000000\nlog_bytes = \"4000 MiB\"\nlog_age_s = 86400\npoll_timeout_s = 2\n",
         args.accepts(),
@@ -65,45 +66,12 @@ fn settings(args: &RunArgs, ground: &Ground, crashes: u32) -> String {
     )
 }
 
-/// Bytes of most messages at most.
+/// Size limit of most messages, in bytes.
 fn size(args: &RunArgs) -> u32 {
     args.size.unwrap_or(SIZE) as u32
 }
 
-/// Where the state lies.
-pub enum Ground {
-    /// In a directory: a crash is a kill.
-    Directory(PathBuf),
-    /// In a directory whose newest segment of the log is deleted after a kill.
-    LosesEnds(PathBuf),
-    /// On a disk of its own: a crash is a power cut.
-    Disk(Disk),
-}
-
-impl Ground {
-    fn path(&self) -> &Path {
-        match self {
-            Ground::Directory(path) | Ground::LosesEnds(path) => path,
-            Ground::Disk(disk) => disk.path(),
-        }
-    }
-
-    /// Deletes the newest segment of the log, where that is the crash; says whether it did.
-    fn loses_end(&self) -> Result<bool> {
-        let Ground::LosesEnds(state) = self else {
-            return Ok(false);
-        };
-        let names = std::fs::read_dir(state.join("log"))?;
-        let paths = names.map(|entry| Ok(entry?.path()));
-        let paths = paths.collect::<Result<Vec<PathBuf>>>()?;
-        let is_segment = |path: &&PathBuf| path.extension().is_some_and(|it| it == "log");
-        let newest = paths.iter().filter(is_segment).max();
-        std::fs::remove_file(newest.context("the log has no segment")?)?;
-        Ok(true)
-    }
-}
-
-/// How many bases were written into a state directory: their names count them.
+/// How many checkpoints (bases) were written into a state directory, by the number in their names.
 fn bases(state: &Path) -> u64 {
     let names = std::fs::read_dir(state).into_iter().flatten().flatten();
     let numbers = names.filter_map(|entry| {
@@ -123,7 +91,7 @@ pub struct Outcome {
     /// Planned restarts.
     #[serde(rename = "planned_restarts")]
     stops: u32,
-    /// Bases that the server has written, for planned restarts or beside its work.
+    /// Checkpoints (bases) that the server has written.
     pub bases: u64,
     /// The counts of the publishers.
     #[serde(flatten)]
@@ -132,28 +100,28 @@ pub struct Outcome {
     changes: u64,
     /// Messages in the logs.
     pub messages: u64,
-    /// Notes of subscribers.
+    /// Messages that subscribers received.
     pub seen: u64,
-    /// Connections that named a position.
+    /// Connections that resumed at a position.
     pub resumed: u64,
-    /// Messages that were lost with the ends of the log, as far as they had been read or answered.
+    /// Messages in deleted segments that had been read or answered before.
     pub lost: u64,
-    /// Gaps that subscribers were told after that.
+    /// Gaps that subscribers received after that.
     pub gaps: u64,
     /// Seconds from each start to the first answer.
     ready_s: Vec<f64>,
-    /// The faults that were found.
+    /// The faults.
     #[serde(flatten)]
     pub faults: Faults,
 }
 
 impl Outcome {
-    /// Whether every promise was kept, and there was something to keep.
+    /// Whether there was no fault and at least one answered publish.
     pub fn is_clean(&self) -> bool {
         self.faults.counts.is_empty() && self.counts.answered > 0
     }
 
-    /// Milliseconds from a start to the first answer: this quantile of all starts.
+    /// This quantile of the times from a start to the first answer, in milliseconds.
     pub fn ready_ms(&self, quantile: f64) -> u64 {
         let mut all = self.ready_s.clone();
         all.sort_by(f64::total_cmp);
@@ -162,20 +130,20 @@ impl Outcome {
     }
 }
 
-/// A server, its clients, and the judge.
+/// A server, its clients, and the checker.
 pub struct Rounds {
-    /// Dropped before the disk, which it uses.
+    /// Declared first so that it is dropped before the volume, which it uses.
     server: Server,
-    ground: Ground,
+    volume: Volume,
     address: SocketAddr,
     publishers: Vec<Publisher>,
     changer: Changer,
-    subscribers: Vec<(Subscriber, Track)>,
+    subscribers: Vec<(Subscriber, Progress)>,
     crashes: u32,
     /// Messages that came to all subscribers.
-    heard: Arc<AtomicU64>,
-    snapshot: Snapshot,
-    judge: Judge,
+    received: Arc<AtomicU64>,
+    log_reader: LogReader,
+    checker: Checker,
     random: Random,
     shards: Option<u32>,
     outcome: Outcome,
@@ -183,18 +151,18 @@ pub struct Rounds {
 
 impl Rounds {
     /// Starts the server for the first time, to crash it so many times.
-    pub fn new(args: &RunArgs, ground: Ground, crashes: u32) -> Result<Rounds> {
+    pub fn new(args: &RunArgs, volume: Volume, crashes: u32) -> Result<Rounds> {
         let setting = Setting::new(Kind::Crore, args.shards.unwrap_or(SHARDS.1), 0);
-        let server = Server::start_with(args, setting, &settings(args, &ground, crashes), None)?;
+        let server = Server::start_with(args, setting, &settings(args, &volume, crashes), None)?;
         let size = size(args);
-        let heard = Arc::default();
+        let received = Arc::default();
         let subscriber = |index| {
-            let subscriber = Subscriber::new(index, &heard);
-            let track = Track::new(subscriber.gets_all());
-            (subscriber, track)
+            let subscriber = Subscriber::new(index, &received);
+            let progress = Progress::new(subscriber.gets_all());
+            (subscriber, progress)
         };
         Ok(Rounds {
-            ground,
+            volume,
             address: server.addresses[0],
             server,
             publishers: (0..PUBLISHERS)
@@ -204,37 +172,40 @@ impl Rounds {
                 .map(subscriber)
                 .collect(),
             crashes,
-            heard,
+            received,
             changer: Changer::new(args.seed),
-            snapshot: Snapshot::new(),
-            judge: Judge::new(),
+            log_reader: LogReader::new(),
+            checker: Checker::new(),
             random: Random::new(args.seed),
             shards: args.shards,
             outcome: Outcome::default(),
         })
     }
 
-    /// Crashes the server as often as was said, or until a fault is found.
+    /// Runs all rounds, or until a fault is found.
     pub fn run(mut self) -> Result<Outcome> {
         let crashes = self.crashes;
         for crash in 1..=crashes {
             self.work(false)?;
             self.outcome.crashes = crash;
-            let lost = self.ground.loses_end()?;
+            let lost = self.volume.delete_newest_segment()?;
             self.start(crash)?;
             if lost {
                 self.compare_without_end();
             }
             self.compare(crash.is_multiple_of(READ_AGAIN_EVERY) || crash == crashes);
-            if !self.judge.faults.counts.is_empty() {
+            if !self.checker.faults.counts.is_empty() {
                 report::say(&format!("faults after crash {crash}"));
                 break;
             }
             if crash.is_multiple_of(READ_AGAIN_EVERY) {
-                report::note(&format!("{crash} crashes, {} messages", self.judge.total()));
+                report::note(&format!(
+                    "{crash} crashes, {} messages",
+                    self.checker.total()
+                ));
             }
         }
-        if self.judge.faults.counts.is_empty() {
+        if self.checker.faults.counts.is_empty() {
             self.work(true)?;
             self.start(0)?;
             self.compare(true);
@@ -246,56 +217,56 @@ impl Rounds {
         let resumed = self.subscribers.iter().map(|(one, _)| one.resumed);
         self.outcome.resumed = resumed.sum();
         self.outcome.changes = self.changer.answered;
-        self.outcome.messages = self.judge.total() as u64;
-        self.outcome.bases = bases(self.ground.path());
-        self.outcome.faults = self.judge.faults;
+        self.outcome.messages = self.checker.total() as u64;
+        self.outcome.bases = bases(self.volume.path());
+        self.outcome.faults = self.checker.faults;
         Ok(self.outcome)
     }
 
-    /// Has all clients work until the crash. In the last round publishers stop before, and subscribers get the last messages.
+    /// Runs all clients until the crash. In the last round publishers stop earlier, and subscribers receive the last messages first.
     fn work(&mut self, is_last: bool) -> Result<()> {
         let (stop, address) = (AtomicBool::new(false), self.address);
         let (least, most) = WORK_MS;
         let work = least + self.random.below(most - least);
-        let (server, ground, heard) = (&mut self.server, &mut self.ground, &self.heard);
+        let (server, volume, received) = (&mut self.server, &mut self.volume, &self.received);
         let changer = &mut self.changer;
         let copy = std::thread::scope(|scope| {
             for (subscriber, _) in &mut self.subscribers {
-                scope.spawn(|| subscriber.play(address, usize::MAX));
+                scope.spawn(|| subscriber.run(address, usize::MAX));
             }
             for publisher in &mut self.publishers {
-                scope.spawn(|| publisher.play(address, &stop));
+                scope.spawn(|| publisher.run(address, &stop));
             }
-            scope.spawn(|| changer.play(address, &stop));
+            scope.spawn(|| changer.run(address, &stop));
             std::thread::sleep(Duration::from_millis(work.into()));
             if is_last {
                 stop.store(true, Relaxed);
                 let mut before = u64::MAX;
-                while before != heard.load(Relaxed) {
-                    before = heard.load(Relaxed);
+                while before != received.load(Relaxed) {
+                    before = received.load(Relaxed);
                     std::thread::sleep(SILENCE);
                 }
             }
             let ended = server.has_ended();
-            let copy = match ground {
-                Ground::Directory(_) | Ground::LosesEnds(_) => Ok(None),
-                Ground::Disk(disk) => {
+            let copy = match volume {
+                Volume::Directory(_) | Volume::LosesNewestSegment(_) => Ok(None),
+                Volume::Disk(disk) => {
                     server.pause();
                     disk.copy().map(Some)
                 }
             };
-            // The clients wait for this, also after a failure.
+            // The clients' threads wait for this, so it happens after a failure, too.
             server.kill();
             ensure!(!ended?, "the server ended by itself");
             copy
         })?;
-        if let (Ground::Disk(disk), Some(copy)) = (&mut self.ground, copy) {
+        if let (Volume::Disk(disk), Some(copy)) = (&mut self.volume, copy) {
             disk.replace(copy)?;
         }
         Ok(())
     }
 
-    /// Starts the server again. Sometimes it is killed while it starts, or stopped in order when it has started, first.
+    /// Starts the server again. In some rounds it is first killed during its start, or shut down once it is ready.
     fn start(&mut self, crash: u32) -> Result<()> {
         if crash % KILL_AT_START_EVERY == 1 {
             self.spawn()?;
@@ -320,14 +291,15 @@ impl Rounds {
     fn spawn(&mut self) -> Result<()> {
         let (least, most) = SHARDS;
         let drawn = least + self.random.below(most + 1 - least);
-        self.server.spawn_again_with(self.shards.unwrap_or(drawn))
+        self.server
+            .respawn_with_shards(self.shards.unwrap_or(drawn))
     }
 
     /// Starts the server and waits until it answers.
     fn ready(&mut self) -> Result<()> {
         let begin = Instant::now();
         self.spawn()?;
-        while snapshot::info(self.address, "none").is_err() {
+        while log_reader::info(self.address, "none").is_err() {
             ensure!(!self.server.has_ended()?, "the server does not start again");
             ensure!(
                 begin.elapsed() < READY,
@@ -339,68 +311,68 @@ impl Rounds {
         Ok(())
     }
 
-    /// Reads the logs, and judges the notes of publishers and subscribers from before the crash.
+    /// Reads the logs, and checks the records of publishers and subscribers from before the crash.
     fn compare(&mut self, from_the_beginning: bool) {
-        let begun: Vec<u32> = self.publishers.iter().map(|one| one.begun).collect();
-        let judge = &mut self.judge;
-        self.snapshot.read(self.address, &begun, judge);
+        let sent: Vec<u32> = self.publishers.iter().map(|one| one.sent).collect();
+        let checker = &mut self.checker;
+        self.log_reader.read(self.address, &sent, checker);
         if from_the_beginning {
-            snapshot::read_again(self.address, judge);
+            log_reader::read_again(self.address, checker);
         }
-        self.changer.compare(self.address, &mut judge.faults);
+        self.changer.compare(self.address, &mut checker.faults);
         for publisher in &mut self.publishers {
             publisher
                 .answers
                 .drain(..)
-                .for_each(|answer| judge.answered(&answer));
-            for why in publisher.wrong.drain(..) {
-                judge.faults.add(Fault::Protocol, || why);
+                .for_each(|answer| checker.check_answer(&answer));
+            for why in publisher.violations.drain(..) {
+                checker.faults.add(Fault::Protocol, || why);
             }
         }
-        for (subscriber, track) in &mut self.subscribers {
+        for (subscriber, progress) in &mut self.subscribers {
             let name = subscriber.name();
-            for seen in subscriber.seen.drain(..) {
-                self.outcome.seen += u64::from(matches!(seen, Seen::Message { .. }));
-                judge.saw(&name, track, seen);
+            for seen in subscriber.observations.drain(..) {
+                self.outcome.seen += u64::from(matches!(seen, Observation::Message { .. }));
+                checker.check_observation(&name, progress, seen);
             }
-            for why in subscriber.wrong.drain(..) {
-                judge.faults.add(Fault::Protocol, || why);
+            for why in subscriber.violations.drain(..) {
+                checker.faults.add(Fault::Protocol, || why);
             }
         }
     }
 
-    /// The end of the log is lost: what is left is the beginning of what was there, and every subscriber with a position is to be told a gap.
+    /// The check after the log has lost its newest segment: what is left must be a prefix of the old log, and every subscriber with a position must receive a gap.
     fn compare_without_end(&mut self) {
-        let before = self.judge.begin_anew();
-        self.snapshot = Snapshot::new();
-        let begun: Vec<u32> = self.publishers.iter().map(|one| one.begun).collect();
-        self.snapshot.read(self.address, &begun, &mut self.judge);
-        self.outcome.lost += self.judge.lost_since(&before);
+        let before = self.checker.take_logs();
+        self.log_reader = LogReader::new();
+        let sent: Vec<u32> = self.publishers.iter().map(|one| one.sent).collect();
+        self.log_reader.read(self.address, &sent, &mut self.checker);
+        self.outcome.lost += self.checker.lost_since(&before);
         for publisher in &mut self.publishers {
             let answers = publisher.answers.drain(..);
-            let lost = answers.filter(|answer| !self.judge.has(answer));
+            let lost = answers.filter(|answer| !self.checker.has(answer));
             self.outcome.lost += lost.count() as u64;
         }
-        for (subscriber, track) in &mut self.subscribers {
+        for (subscriber, progress) in &mut self.subscribers {
             let name = subscriber.name();
-            for seen in subscriber.seen.drain(..) {
-                self.outcome.gaps += u64::from(seen == Seen::Gap);
-                self.judge.saw_before_loss(&name, track, seen);
+            for seen in subscriber.observations.drain(..) {
+                self.outcome.gaps += u64::from(seen == Observation::Gap);
+                self.checker.check_before_loss(&name, progress, seen);
             }
-            track.lost_end(subscriber.positions());
+            progress.lost_end(subscriber.position_count());
         }
         self.changer
-            .start_over(self.address, &mut self.judge.faults);
+            .start_over(self.address, &mut self.checker.faults);
     }
 
-    /// Every subscriber that resumes must have come to the end of its topics.
+    /// Checks that every subscriber that resumes has received its topics to the end.
     fn nothing_is_left(&mut self) {
-        for (subscriber, track) in &self.subscribers {
+        for (subscriber, progress) in &self.subscribers {
             for topic in subscriber.topics() {
-                let left = self.judge.left(topic, track);
+                let left = self.checker.left(topic, progress);
                 if left > 0 && subscriber.gets_all() {
                     let name = subscriber.name();
-                    self.judge.faults.add(Fault::Skipped, || {
+                    self.checker.faults.add(Fault::Skipped, || {
                         format!("{name}: {left} messages at the end of topic {topic} never came")
                     });
                 }

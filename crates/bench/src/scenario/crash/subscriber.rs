@@ -1,5 +1,5 @@
-//! A subscriber: notes every message that came whole, with its position, and every gap that was told. Its state outlives its
-//! connections: one that resumes names the newest position that it has read whole, as a browser does.
+//! A subscriber: records every complete message with its position, and every gap. Its state outlives its connections. To resume it
+//! sends the position of the last complete message, as a browser does.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use std::time::Duration;
 use super::message::{self, GROUPS, TOPICS};
 use crate::client::link::{End, Link, until_gone};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, client_id};
-use crate::client::place::Place;
+use crate::client::position::Position;
 use crate::client::subscription::{Heard, Next, Subscription, Transport};
 
-/// How long a subscriber waits for a byte. The topics are busy, and long-polls end in between.
+/// Timeout for the next byte. The topics are busy, and long-polls end earlier.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// One of so many event streams and WebSockets does not resume.
+/// One in this many event streams and WebSockets does not resume.
 const ANEW_EVERY: u32 = 4;
-/// Topics of a subscriber with several.
+/// The number of topics of a subscriber with several.
 const SEVERAL: u32 = 3;
 
 /// The topics of a subscription.
@@ -40,52 +40,52 @@ impl Interest {
     }
 }
 
-/// A note of a subscriber.
+/// A record of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
-    /// It began with the present: the next messages need not follow the earlier ones.
-    Anew,
+pub enum Observation {
+    /// It connected without a position: the next messages need not follow the earlier ones.
+    Restart,
     /// A message.
     Message {
         /// Its topic.
         topic: u32,
         /// Its number.
         number: u32,
-        /// Where it stands, where the transport says it.
-        place: Option<Place>,
+        /// Its position, if the transport sends one.
+        position: Option<Position>,
     },
-    /// Messages are lost, the server said.
+    /// The server announced that messages are lost.
     Gap,
 }
 
 /// A subscriber.
 pub struct Subscriber {
     index: u32,
-    /// Over HTTP; else it speaks MQTT with QoS 1.
+    /// The subscription over HTTP; `None`: MQTT with QoS 1.
     http: Option<(Transport, Subscription)>,
     interest: Interest,
     resumes: bool,
-    /// Notes that nobody has judged yet.
-    pub seen: Vec<Seen>,
-    /// So many notes are enough: then it leaves.
+    /// Records that are not checked yet.
+    pub observations: Vec<Observation>,
+    /// It disconnects after this many observations.
     enough: usize,
-    /// Messages of all subscribers.
-    heard: Arc<AtomicU64>,
-    /// Connections that named a position.
+    /// The number of messages that all subscribers received.
+    received: Arc<AtomicU64>,
+    /// Connections that resumed at a position.
     pub resumed: u64,
-    /// Faults of the protocol.
-    pub wrong: Vec<String>,
+    /// Violations of the protocol.
+    pub violations: Vec<String>,
 }
 
 impl Subscriber {
-    /// Subscriber `index` of a run, which counts its messages in `heard`.
-    pub fn new(index: u32, heard: &Arc<AtomicU64>) -> Subscriber {
+    /// Subscriber `index` of a run. It counts its messages in `received`, too.
+    pub fn new(index: u32, received: &Arc<AtomicU64>) -> Subscriber {
         let all = [Transport::Sse, Transport::Ws, Transport::Poll].map(Some);
         let transport = *all.get(index as usize % 4).unwrap_or(&None);
         let turn = index / 4;
         let streams = matches!(transport, Some(Transport::Sse | Transport::Ws));
         let interest = match transport {
-            // A retained message, which comes first over MQTT, is not the next one.
+            // Over MQTT a retained message arrives first and out of order, so the topic must have none.
             None => Interest::Topic(
                 (0..TOPICS)
                     .filter(|topic| !message::retains(*topic))
@@ -93,16 +93,16 @@ impl Subscriber {
                     .unwrap_or(1),
             ),
             _ if turn % 8 == 6 => Interest::Topics(turn % (TOPICS - SEVERAL)),
-            // A long-poll of that many topics would not keep up: each message is a request.
+            // A long-poll needs a request for each message, and would not keep up with this many topics.
             _ if streams && turn % 16 == 7 => Interest::Group(turn % GROUPS),
             _ => Interest::Topic((turn * 3 + index % 4) % TOPICS),
         };
         let polls = transport == Some(Transport::Poll);
         let resumes = polls || streams && turn % ANEW_EVERY != 1;
-        Subscriber::of(index, transport, interest, resumes, heard.clone())
+        Subscriber::of(index, transport, interest, resumes, received.clone())
     }
 
-    /// A reader of the whole log of a topic, which goes on where it left off.
+    /// A reader of a topic's whole log. Each run continues where the last one ended.
     pub fn reader(topic: u32) -> Subscriber {
         let interest = Interest::Topic(topic);
         Subscriber::of(topic, Some(Transport::Sse), interest, true, Arc::default())
@@ -113,7 +113,7 @@ impl Subscriber {
         transport: Option<Transport>,
         interest: Interest,
         resumes: bool,
-        heard: Arc<AtomicU64>,
+        received: Arc<AtomicU64>,
     ) -> Subscriber {
         let names: Vec<(&str, String)> = match interest {
             Interest::Group(group) => vec![("filter", format!("crash/{group}/#"))],
@@ -132,11 +132,11 @@ impl Subscriber {
             http,
             interest,
             resumes,
-            seen: Vec::new(),
+            observations: Vec::new(),
             enough: usize::MAX,
-            heard,
+            received,
             resumed: 0,
-            wrong: Vec::new(),
+            violations: Vec::new(),
         }
     }
 
@@ -154,18 +154,18 @@ impl Subscriber {
         )
     }
 
-    /// The topics that it gets.
+    /// The topics that it receives.
     pub fn topics(&self) -> Vec<u32> {
         self.interest.topics()
     }
 
-    /// Whether it gets every message, from the first on.
+    /// Whether it must receive every message from the first on.
     pub fn gets_all(&self) -> bool {
         self.resumes
     }
 
-    /// In how many topics it has a position when it comes back.
-    pub fn positions(&self) -> usize {
+    /// In how many topics it resumes at a position.
+    pub fn position_count(&self) -> usize {
         let named = |(_, http): &(_, Subscription)| self.resumes && http.position.is_some();
         match self.http.as_ref().is_some_and(named) {
             true => self.topics().len(),
@@ -173,15 +173,15 @@ impl Subscriber {
         }
     }
 
-    /// Subscribes until it has so many notes or the server is gone.
-    pub fn play(&mut self, address: SocketAddr, enough: usize) {
+    /// Subscribes until it has `enough` observations or the server is gone.
+    pub fn run(&mut self, address: SocketAddr, enough: usize) {
         self.enough = enough;
         let wrong = until_gone(|| match self.http {
             Some(_) => self.over_http(address),
             None => self.over_mqtt(address),
         });
         let named = wrong.map(|why| format!("{}: {why}", self.name()));
-        self.wrong.extend(named);
+        self.violations.extend(named);
     }
 
     fn over_http(&mut self, address: SocketAddr) -> Result<(), End> {
@@ -191,24 +191,24 @@ impl Subscriber {
             return Ok(());
         };
         if !self.resumes {
-            self.seen.push(Seen::Anew);
+            self.observations.push(Observation::Restart);
             http.position = None;
         }
         self.resumed += u64::from(http.position.is_some());
         http.connected();
-        while self.seen.len() < self.enough {
+        while self.observations.len() < self.enough {
             link.send(&http.out)?;
             http.out.clear();
             link.read()?;
             let bytes = std::mem::take(&mut link.held);
-            let (seen, all) = (&mut self.seen, &self.heard);
-            let next = http.received(&bytes, &mut |heard| {
-                match heard {
+            let (seen, all) = (&mut self.observations, &self.received);
+            let next = http.received(&bytes, &mut |received| {
+                match received {
                     Heard::Message { position, data, .. } => {
                         seen.push(message(&topics, Some(position), data)?);
                         all.fetch_add(1, Relaxed);
                     }
-                    Heard::Gap(_) => seen.push(Seen::Gap),
+                    Heard::Gap(_) => seen.push(Observation::Gap),
                     Heard::End(Some(code)) => return Err(format!("closed {code}")),
                     _ => {}
                 }
@@ -232,8 +232,8 @@ impl Subscriber {
         let mut link = Link::open(address, PATIENCE)?;
         let mut out = Vec::new();
         dialect.greet(&client_id(0, 's', self.index), &filters, &mut out);
-        self.seen.push(Seen::Anew);
-        while self.seen.len() < self.enough {
+        self.observations.push(Observation::Restart);
+        while self.observations.len() < self.enough {
             link.send(&out)?;
             out.clear();
             let mut used = 0;
@@ -242,8 +242,8 @@ impl Subscriber {
             {
                 if let Packet::Publish(answer, data) = packet {
                     let seen = message(&topics, None, data).map_err(End::wrong)?;
-                    self.seen.push(seen);
-                    self.heard.fetch_add(1, Relaxed);
+                    self.observations.push(seen);
+                    self.received.fetch_add(1, Relaxed);
                     answer
                         .into_iter()
                         .for_each(|(kind, id)| dialect.acknowledge(kind, id, &mut out));
@@ -259,8 +259,8 @@ impl Subscriber {
     }
 }
 
-/// The note of a message, if it was published to one of these topics.
-fn message(topics: &[u32], position: Option<&str>, data: &[u8]) -> Result<Seen, String> {
+/// The observation of a message; an error if it belongs to none of these topics.
+fn message(topics: &[u32], position: Option<&str>, data: &[u8]) -> Result<Observation, String> {
     let read = message::read(data).filter(|(topic, _)| topics.contains(topic));
     let Some((topic, number)) = read else {
         let start = String::from_utf8_lossy(&data[..data.len().min(60)]).into_owned();
@@ -269,9 +269,9 @@ fn message(topics: &[u32], position: Option<&str>, data: &[u8]) -> Result<Seen, 
             data.len()
         ));
     };
-    Ok(Seen::Message {
+    Ok(Observation::Message {
         topic,
         number,
-        place: position.and_then(Place::read),
+        position: position.and_then(Position::read),
     })
 }

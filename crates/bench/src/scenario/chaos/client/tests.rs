@@ -6,20 +6,23 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::client::subscription::Transport;
-use crate::scenario::chaos::world::write_payload;
+use crate::scenario::chaos::shared_state::write_payload;
 
 /// A client of the first two topics of a world in which three messages of each had begun.
-fn client(transport: Transport) -> (World, Client) {
-    let world = World::new(1, 200);
-    world.begun.iter().for_each(|begun| begun.store(3, Relaxed));
-    let part = Part {
+fn client(transport: Transport) -> (SharedState, Client) {
+    let shared = SharedState::new(1, 200);
+    shared
+        .begun
+        .iter()
+        .for_each(|begun| begun.store(3, Relaxed));
+    let plan = ClientPlan {
         number: 0,
         transport,
         live: false,
         topics: vec![0, 1],
     };
-    let client = Client::new(part, &world);
-    (world, client)
+    let client = Client::new(plan, &shared);
+    (shared, client)
 }
 
 fn payload(topic: u32, number: u32) -> String {
@@ -70,8 +73,8 @@ proptest! {
     #[test]
     fn torn_bytes_are_whole_messages(cuts in prop::collection::vec(0usize..1200, 0..12)) {
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
-            let (world, mut client) = client(transport);
-            let mut met = Met::default();
+            let (shared, mut client) = client(transport);
+            let mut totals = ClientTotals::default();
             client.connected();
             let bytes = said(transport);
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
@@ -80,14 +83,14 @@ proptest! {
             let mut start = 0;
             for end in cuts {
                 let piece = &bytes[std::mem::replace(&mut start, end)..end];
-                prop_assert_eq!(client.received(piece, &world, &mut met), Ok(Next::Stay));
+                prop_assert_eq!(client.received(piece, &shared, &mut totals), Ok(Next::Stay));
             }
             prop_assert_eq!(client.subscription.position.as_deref().map(|id| id.trim_matches('"')), Some("p03"));
-            client.close(&world, &mut met);
+            client.close(&shared, &mut totals);
             let counts = Counts { messages: 5, silent_losses: 1, ..Counts::default() };
-            prop_assert_eq!(&met.counts, &counts);
-            prop_assert_eq!(met.broken.len(), 1);
-            prop_assert_eq!(met.corrupt + met.misdelivered, 0);
+            prop_assert_eq!(&totals.counts, &counts);
+            prop_assert_eq!(totals.broken.len(), 1);
+            prop_assert_eq!(totals.corrupt + totals.misdelivered, 0);
         }
     }
 
@@ -95,15 +98,15 @@ proptest! {
     #[test]
     fn a_cut_leaves_whole_messages_only(cut in 0usize..1200) {
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
-            let (world, mut client) = client(transport);
-            let mut met = Met::default();
+            let (shared, mut client) = client(transport);
+            let mut totals = ClientTotals::default();
             client.connected();
             let bytes = said(transport);
             let part = &bytes[..cut % (bytes.len() + 1)];
-            prop_assert_eq!(client.received(part, &world, &mut met), Ok(Next::Stay));
+            prop_assert_eq!(client.received(part, &shared, &mut totals), Ok(Next::Stay));
             client.connected();
             let ids = ["p01", "p11", "p02", "p12", "p03"];
-            let whole = met.counts.messages as usize;
+            let whole = totals.counts.messages as usize;
             let newest = whole.checked_sub(1).map(|index| ids[index]);
             prop_assert_eq!(client.subscription.position.as_deref().map(|id| id.trim_matches('"')), newest);
         }

@@ -1,27 +1,27 @@
-//! The faults of a connection, and when they happen: cuts, stalls, torn bytes and delays, drawn from the seed.
+//! The faults of a connection and their random times: cuts, stalls, small pieces ("tears") and delays.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Proxy, Timer};
 use crate::sys::{self, Interest};
 
-/// Mean life of a connection, in nanoseconds.
+/// Mean time to the cut of a connection, in nanoseconds.
 const CUT_EVERY_NS: u64 = 20_000_000_000;
 /// Mean time to the next stall or tear of a connection.
 const TROUBLE_EVERY_NS: u64 = 15_000_000_000;
-/// A stall lasts between these: some outlast the server's patience for a request's head (10 s).
+/// Shortest and longest stall. Some are longer than the server's timeout for a request's head (10 s).
 const STALL_NS: (u64, u64) = (100_000_000, 12_000_000_000);
-/// How long bytes pass in pieces.
+/// How long bytes pass in small pieces.
 const TORN_NS: u64 = 2_000_000_000;
 /// Largest delay of a direction.
 const DELAY_NS: u64 = 30_000_000;
-/// How long the server writes to a client that has gone, at most.
+/// Longest time for which the server writes to a client that is gone.
 const GHOST_NS: u64 = 8_000_000_000;
 
 impl Proxy<'_> {
-    /// Begins with the faults, or ends them, when the scenario says so.
+    /// Enables or disables the faults as the scenario says.
     pub(super) fn begin_or_end(&mut self) {
-        let calm = !self.world.faults.load(Relaxed);
+        let calm = !self.shared.faults.load(Relaxed);
         if calm == self.calm {
             return;
         }
@@ -46,7 +46,7 @@ impl Proxy<'_> {
         }
     }
 
-    /// Draws the delay of a connection, and when its first cut and its first trouble come.
+    /// Draws the delay of a connection and the times of its cut and its first stall or tear.
     pub(super) fn draw_faults(&mut self, pair: usize) {
         let (cut, trouble) = (
             self.exponential(CUT_EVERY_NS),
@@ -69,11 +69,11 @@ impl Proxy<'_> {
     pub(super) fn trouble(&mut self, pair: usize) {
         let now = sys::now_ns();
         if self.random.below(3) == 0 {
-            self.done.tears += 1;
+            self.counts.tears += 1;
             self.pairs[pair].torn_until_ns = now + TORN_NS;
         } else {
-            self.done.stalls += 1;
-            // Squared, so that short ones are common.
+            self.counts.stalls += 1;
+            // Squared, so that most stalls are short.
             let share = f64::from(self.random.below(1 << 20)) / f64::from(1u32 << 20);
             let length = STALL_NS.0 + (share * share * (STALL_NS.1 - STALL_NS.0) as f64) as u64;
             let direction = self.random.below(3).min(1) as usize;
@@ -86,15 +86,15 @@ impl Proxy<'_> {
     pub(super) fn cut(&mut self, pair: usize) {
         match self.random.below(20) {
             0..9 => {
-                self.done.resets += 1;
+                self.counts.resets += 1;
                 self.drop_pair(pair, sys::reset);
             }
             9..16 => {
-                self.done.ends += 1;
+                self.counts.ends += 1;
                 self.drop_pair(pair, sys::close);
             }
             _ => {
-                self.done.ghosts += 1;
+                self.counts.ghosts += 1;
                 let row = &mut self.pairs[pair];
                 sys::reset(row.fds[0]);
                 row.ghost = true;

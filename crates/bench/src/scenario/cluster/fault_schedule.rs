@@ -1,4 +1,4 @@
-//! The course of a run: faults of each kind in random order, and the waits in between.
+//! The schedule of a run: faults of each kind in random order, with waits between them.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,23 +10,23 @@ use super::testbed::{Fault, Testbed};
 use crate::client::link::Link;
 use crate::measure::payload::Random;
 use crate::rig::pause;
-use crate::scenario::chaos::{Feed, World, finish, opened};
+use crate::scenario::chaos::{Publishers, SharedState, deliver_last_messages, wait_until_open};
 use crate::{report, sys};
 
-/// Milliseconds without a fault before the next one, at least and at most.
+/// Milliseconds between two faults: minimum and maximum.
 const CALM_MS: (u32, u32) = (1_000, 3_000);
-/// Seconds after which a client goes to another node meanwhile, on average: so each node has clients again, and positions of the other.
+/// Mean time after which a client moves to the other node between faults, in seconds. So each node gets clients again, with positions of the other node.
 const STAYS_S: u32 = 10;
-/// How long all may take until they are well again.
+/// Timeout for the recovery after a fault.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How long a node may take to answer a publish that only asks whether it does.
+/// Timeout for the answer to a probing publish.
 const ANSWER: Duration = Duration::from_secs(2);
-/// All is well when no more than one of so many clients is away: some are always disconnected, since they read large messages too slowly.
+/// Recovered means that at most one in this many clients is away. Some are always disconnected because they read large messages too slowly.
 const AWAY: u32 = 100;
-/// How often it is looked whether all is well.
+/// Polling interval during recovery.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A fault that is to come: its kind, at which one, and how many milliseconds it lasts.
+/// A planned fault: its kind, the index of the affected process, and its duration.
 #[derive(Clone, Copy, Debug)]
 pub struct Planned {
     fault: Fault,
@@ -34,21 +34,21 @@ pub struct Planned {
     lasts_ms: u32,
 }
 
-/// A fault that came. All by the monotonic clock.
+/// A fault that happened. All times are of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultRecord {
     /// Its kind.
     pub fault: Fault,
-    /// When it came.
+    /// When it began.
     pub begun_ns: u64,
-    /// When it was mended: the process runs again, or the cut is gone.
+    /// When it was repaired: the process runs again, or the cut is removed.
     pub mended_ns: u64,
-    /// When all nodes answered publishes, and nearly all clients were connected.
+    /// When all nodes answered publishes and nearly all clients were connected.
     pub back_ns: u64,
 }
 
-/// Milliseconds that a fault lasts, at least and at most: shorter and longer than what nodes wait for. A node without a sign of life for 5 s is
-/// dead to the others, and publishes that wait for 10 s end.
+/// Duration of a fault in milliseconds: minimum and maximum. They are below and above the nodes' timeouts: a node that is silent for 5 s
+/// counts as dead, and a publish waits at most 10 s.
 fn lasts_ms(fault: Fault) -> (u32, u32) {
     match fault {
         Fault::NodeKilled => (100, 8_000),
@@ -59,7 +59,7 @@ fn lasts_ms(fault: Fault) -> (u32, u32) {
     }
 }
 
-/// Each fault as often as `times` says, in random order.
+/// Plans each fault `times(fault)` times, in random order.
 pub fn plan(times: impl Fn(Fault) -> usize, seed: u64) -> Vec<Planned> {
     let mut random = Random::new(seed ^ 0xc105);
     let mut all: Vec<Planned> = Vec::new();
@@ -71,7 +71,7 @@ pub fn plan(times: impl Fn(Fault) -> usize, seed: u64) -> Vec<Planned> {
                 of: random.below(fault.choice() as u32) as usize,
                 lasts_ms: least + random.below(most - least),
             };
-            // Every order is as likely as any other (Fisher and Yates).
+            // All orders are equally likely (Fisher-Yates).
             let at = random.below(all.len() as u32 + 1) as usize;
             all.push(planned);
             let last = all.len() - 1;
@@ -81,29 +81,29 @@ pub fn plan(times: impl Fn(Fault) -> usize, seed: u64) -> Vec<Planned> {
     all
 }
 
-/// Has all faults come while clients publish and subscribe; in the end all clients must have all messages.
+/// Causes all faults while clients publish and subscribe, then waits until all clients have all messages.
 pub fn run(
-    world: &World,
+    shared: &SharedState,
     testbed: &mut Testbed,
     planned: &[Planned],
     seed: u64,
     connections: u32,
 ) -> Result<Vec<FaultRecord>> {
-    opened(world, connections)?;
+    wait_until_open(shared, connections)?;
     report::note(&format!("{connections} subscribers are connected"));
-    world.feeding.store(true, Relaxed);
+    shared.publishing.store(true, Relaxed);
     let mut random = Random::new(seed ^ 0xca11);
     let mut calm = || {
         let (least, most) = CALM_MS;
-        world.stays_s.store(STAYS_S, Relaxed);
+        shared.stays_s.store(STAYS_S, Relaxed);
         pause(f64::from(least + random.below(most - least)) / 1e3);
-        world.stays_s.store(0, Relaxed);
+        shared.stays_s.store(0, Relaxed);
     };
     let mut happened = Vec::new();
     for (number, planned) in planned.iter().enumerate() {
         calm();
         testbed.check()?;
-        let came = one(world, testbed, planned, connections);
+        let came = one(shared, testbed, planned, connections);
         let came = came.with_context(|| format!("fault {number}, {planned:?}"))?;
         let s = |from: u64, to: u64| (to - from) as f64 / 1e9;
         report::note(&format!(
@@ -116,17 +116,17 @@ pub fn run(
         happened.push(came);
     }
     calm();
-    world.feeding.store(false, Relaxed);
-    await_all(world, "the last answers and clients", || {
-        Ok(Feed::all_idle(world) && world.live.load(Relaxed) == connections)
+    shared.publishing.store(false, Relaxed);
+    await_all(shared, "the last answers and clients", || {
+        Ok(Publishers::all_idle(shared) && shared.live.load(Relaxed) == connections)
     })?;
-    finish(world, connections)?;
+    deliver_last_messages(shared, connections)?;
     testbed.check()?;
     Ok(happened)
 }
 
 fn one(
-    world: &World,
+    shared: &SharedState,
     testbed: &mut Testbed,
     planned: &Planned,
     connections: u32,
@@ -142,10 +142,10 @@ fn one(
     testbed.mend(fault, of)?;
     let mended_ns = sys::now_ns();
     let addresses = testbed.addresses();
-    await_all(world, "answers of all nodes, and the clients", || {
+    await_all(shared, "answers of all nodes, and the clients", || {
         testbed.check()?;
         Ok(addresses.iter().all(|at| answers(*at).is_some())
-            && world.live.load(Relaxed) >= connections - connections / AWAY)
+            && shared.live.load(Relaxed) >= connections - connections / AWAY)
     })?;
     Ok(FaultRecord {
         fault,
@@ -155,14 +155,18 @@ fn one(
     })
 }
 
-fn await_all(world: &World, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+fn await_all(
+    shared: &SharedState,
+    what: &str,
+    mut is_so: impl FnMut() -> Result<bool>,
+) -> Result<()> {
     let begin = Instant::now();
     while !is_so()? {
-        ensure!(!world.stop.load(Relaxed), "a thread ended");
+        ensure!(!shared.stop.load(Relaxed), "a thread ended");
         ensure!(
             begin.elapsed() < PATIENCE,
             "{what} did not come in {PATIENCE:?}; {} clients are connected",
-            world.live.load(Relaxed)
+            shared.live.load(Relaxed)
         );
         std::thread::sleep(LOOK);
     }

@@ -1,5 +1,5 @@
-//! The state that the threads of a run share: the topics with the retention of their logs, the subscriptions of each client, the
-//! content of a message, and the progress of the publishers.
+//! The state that the threads of a run share: topics and their retention, the subscriptions of each client, the content of messages,
+//! and the progress of publishers and clients.
 //!
 //! Everything but the progress follows from the seed and the number of connections.
 
@@ -8,41 +8,41 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
-use crate::client::place::Place;
+use crate::client::position::Position;
 pub use crate::client::subscription::Transport;
 use crate::measure::payload::Random;
 use strum::{IntoStaticStr, VariantArray};
 
-/// Clients for each ordinary topic, before some clients take several.
+/// Clients per ordinary topic, if each had one topic.
 const CLIENTS_PER_TOPIC: u32 = 10;
-/// One of so many clients has a topic of large messages, and nothing else.
+/// One in this many clients subscribes only to a topic with large messages.
 const LARGE_EVERY: u32 = 50;
-/// Bytes of a large message: a few of them fill sockets and outbox of a client that is stalled.
+/// Size of a large message. A few of them fill the sockets and the outbox of a stalled client.
 const LARGE_BYTES: usize = 60_000;
 /// Bytes of a message's header: topic, number and length in hexadecimal.
 const HEADER_BYTES: usize = 24;
-/// Topics of one client at most.
+/// Most topics of one client.
 const TOPICS_MAX: u32 = 5;
 
 /// The retention of a topic's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
-pub enum Kind {
+pub enum Retention {
     /// Everything that a run publishes.
     Deep,
-    /// Too little for a client that is away for long.
+    /// Too few messages for a client that is away for long.
     Short,
     /// Nothing.
     Unkept,
-    /// Large messages, all that a minute brings.
+    /// Large messages of about a minute.
     LargeDeep,
-    /// Large messages, a second's; a client that falls behind is told and goes on.
+    /// Large messages of about a second. A slow client receives a gap and continues.
     LargeSkip,
-    /// The same, but such a client is disconnected.
+    /// Large messages of about a second. A slow client is disconnected.
     LargeShort,
 }
 
-impl Kind {
+impl Retention {
     /// All of them.
     pub const ALL: &[Self] = Self::VARIANTS;
 
@@ -54,24 +54,27 @@ impl Kind {
     /// `rule.log_messages`.
     pub fn log_messages(self) -> u32 {
         match self {
-            Kind::Deep => 1_000_000,
-            Kind::Short => 4,
-            Kind::Unkept => 0,
-            Kind::LargeDeep => 400,
-            Kind::LargeSkip | Kind::LargeShort => 6,
+            Retention::Deep => 1_000_000,
+            Retention::Short => 4,
+            Retention::Unkept => 0,
+            Retention::LargeDeep => 400,
+            Retention::LargeSkip | Retention::LargeShort => 6,
         }
     }
 
-    /// Messages that the log surely holds.
+    /// The number of messages that the log is certain to keep.
     pub fn kept(self) -> u32 {
         match self {
-            Kind::Deep => u32::MAX,
+            Retention::Deep => u32::MAX,
             other => other.log_messages(),
         }
     }
 
     fn is_large(self) -> bool {
-        matches!(self, Kind::LargeDeep | Kind::LargeSkip | Kind::LargeShort)
+        matches!(
+            self,
+            Retention::LargeDeep | Retention::LargeSkip | Retention::LargeShort
+        )
     }
 }
 
@@ -81,8 +84,8 @@ pub fn settings(accepts_per_s: u32) -> String {
     let mut text = format!(
         "[limits]\naccepts_per_s = {accepts_per_s}\noutbox_bytes = 131072\n\n[heartbeat]\ninterval_s = 7\n\n[publish]\nidempotency_keys = 1000000\n"
     );
-    for &kind in Kind::ALL {
-        let slow = if kind == Kind::LargeSkip {
+    for &kind in Retention::ALL {
+        let slow = if kind == Retention::LargeSkip {
             "skip"
         } else {
             "disconnect"
@@ -101,96 +104,101 @@ pub struct Topic {
     /// Its name.
     pub name: String,
     /// The retention of its log.
-    pub kind: Kind,
+    pub kind: Retention,
 }
 
-/// The part that one client plays.
-pub struct Part {
-    /// Which client it is.
+/// The transport and the topics of one client.
+pub struct ClientPlan {
+    /// The number of the client.
     pub number: u32,
     /// How it subscribes.
     pub transport: Transport,
-    /// It begins with new messages, not with those that are kept.
+    /// It begins with new messages instead of the kept ones.
     pub live: bool,
-    /// To which topics.
+    /// Its topics.
     pub topics: Vec<u32>,
 }
 
 /// The state that the threads of a run share.
 #[derive(Default)]
-pub struct World {
-    /// The seed of everything that is drawn at random.
+pub struct SharedState {
+    /// The seed of all random numbers.
     pub seed: u64,
     /// All topics.
     pub topics: Vec<Topic>,
-    /// How many messages of each topic have begun to be published.
+    /// For each topic, the number of messages whose publish has begun.
     pub begun: Vec<AtomicU32>,
-    /// Where messages stand, by topic and number, as it was said first.
-    places: Vec<Mutex<HashMap<u32, Place>>>,
-    /// The network fails.
+    /// The first reported position of each message, by topic and number.
+    positions: Vec<Mutex<HashMap<u32, Position>>>,
+    /// Network faults are enabled.
     pub faults: AtomicBool,
     /// New messages may be published.
-    pub feeding: AtomicBool,
+    pub publishing: AtomicBool,
     /// One last message is to be published to every topic.
     pub closing: AtomicBool,
-    /// Publishers that have nothing under way.
+    /// Publishers without a request in flight or queued.
     pub idle_publishers: AtomicU32,
-    /// Clients that are connected and answered.
+    /// Clients whose connection was answered.
     pub live: AtomicU32,
-    /// Clients that have the last message of all their topics.
+    /// Clients that have the last message of each of their topics.
     pub complete: AtomicU32,
-    /// Seconds that a client stays away at most; 0: as long as the network's faults say.
+    /// Longest time before a client reconnects, in seconds; 0: the default.
     pub away_s: AtomicU32,
-    /// Seconds after which a client goes to the next address by itself, on average; 0: it stays.
+    /// Mean time after which a client moves to the next address, in seconds; 0: never.
     pub stays_s: AtomicU32,
-    /// The threads end.
+    /// The threads must end.
     pub stop: AtomicBool,
 }
 
-impl World {
-    /// A world for so many clients.
-    pub fn new(seed: u64, connections: u32) -> World {
+impl SharedState {
+    /// The state for `connections` clients.
+    pub fn new(seed: u64, connections: u32) -> SharedState {
         let ordinary = (connections / CLIENTS_PER_TOPIC).max(20);
         let topics: Vec<Topic> = (0..ordinary)
             .map(|index| match index % 20 {
-                0..14 => Kind::Deep,
-                14..18 => Kind::Short,
-                _ => Kind::Unkept,
+                0..14 => Retention::Deep,
+                14..18 => Retention::Short,
+                _ => Retention::Unkept,
             })
-            .chain(Kind::ALL.iter().copied().filter(|kind| kind.is_large()))
+            .chain(
+                Retention::ALL
+                    .iter()
+                    .copied()
+                    .filter(|kind| kind.is_large()),
+            )
             .enumerate()
             .map(|(index, kind)| Topic {
                 name: format!("{}/{index}", kind.name()),
                 kind,
             })
             .collect();
-        World {
+        SharedState {
             seed,
             begun: topics.iter().map(|_| AtomicU32::new(0)).collect(),
-            places: topics.iter().map(|_| Mutex::default()).collect(),
+            positions: topics.iter().map(|_| Mutex::default()).collect(),
             topics,
-            ..World::default()
+            ..SharedState::default()
         }
     }
 
-    /// Topics of ordinary messages; those of large ones lie behind them.
+    /// The number of ordinary topics. Those with large messages follow them.
     pub fn ordinary(&self) -> u32 {
-        let large = Kind::ALL.iter().filter(|kind| kind.is_large()).count();
+        let large = Retention::ALL.iter().filter(|kind| kind.is_large()).count();
         (self.topics.len() - large) as u32
     }
 
-    /// The part that client `number` plays.
-    pub fn part(&self, number: u32) -> Part {
+    /// The plan of client `number`.
+    pub fn plan(&self, number: u32) -> ClientPlan {
         let transport = [Transport::Ws, Transport::Sse, Transport::Poll][number as usize % 3];
         let mut random = Random::new(self.seed ^ u64::from(number) << 20);
         let ordinary = self.ordinary();
         let large = self.topics.len() as u32 - ordinary;
         if number % LARGE_EVERY == LARGE_EVERY - 1 {
-            // Every transport meets every one of these topics.
+            // Every transport gets each of these topics.
             let turn = number / LARGE_EVERY;
             let topics = vec![ordinary + (turn + turn / 3) % large];
             let live = false;
-            return Part {
+            return ClientPlan {
                 number,
                 transport,
                 live,
@@ -209,9 +217,9 @@ impl World {
                 topics.push(topic);
             }
         }
-        // Between two long-polls without a position nothing is promised.
+        // Without a position nothing is promised between two long-polls.
         let live = transport != Transport::Poll && random.below(10) < 3;
-        Part {
+        ClientPlan {
             number,
             transport,
             live,
@@ -219,23 +227,32 @@ impl World {
         }
     }
 
-    /// How many messages of `topic` have begun to be published.
+    /// The number of messages of `topic` whose publish has begun.
     pub fn begun(&self, topic: u32) -> u32 {
         self.begun[topic as usize].load(Relaxed)
     }
 
-    /// Takes the place at which a message stands, by an answer or at a subscriber.
+    /// Checks the position of a message, from an answer or at a subscriber, against the first reported one.
     ///
     /// # Errors
-    /// When it was said to stand elsewhere: with that place.
-    pub fn stands(&self, topic: u32, number: u32, place: Place) -> Result<(), Place> {
-        let places = &self.places[topic as usize];
-        let mut places = places.lock().expect("no holder panics");
-        let known = *places.entry(number).or_insert(place);
-        if known == place { Ok(()) } else { Err(known) }
+    /// If it differs: the first reported position.
+    pub fn check_position(
+        &self,
+        topic: u32,
+        number: u32,
+        position: Position,
+    ) -> Result<(), Position> {
+        let positions = &self.positions[topic as usize];
+        let mut positions = positions.lock().expect("no holder panics");
+        let known = *positions.entry(number).or_insert(position);
+        if known == position {
+            Ok(())
+        } else {
+            Err(known)
+        }
     }
 
-    /// Bytes of a message of `topic`.
+    /// A random size for a message of `topic`.
     pub fn size(&self, topic: u32, random: &mut Random) -> usize {
         if self.topics[topic as usize].kind.is_large() {
             return LARGE_BYTES;
@@ -255,7 +272,7 @@ pub fn write_payload(topic: u32, number: u32, size: usize, out: &mut String) {
     ));
 }
 
-/// The topic and the number of a message, when it is whole and nothing in it is changed.
+/// The topic and the number of a message, if it is complete and unchanged.
 pub fn read_payload(data: &[u8]) -> Option<(u32, u32)> {
     let field = |at: usize| {
         let digits = std::str::from_utf8(data.get(at..at + 8)?).ok()?;
@@ -290,24 +307,25 @@ mod tests {
 
     #[test]
     fn every_kind_of_topic_and_client_is_there() {
-        let world = World::new(1, 200);
-        for &kind in Kind::ALL {
-            assert!(world.topics.iter().any(|topic| topic.kind == kind));
+        let shared = SharedState::new(1, 200);
+        for &kind in Retention::ALL {
+            assert!(shared.topics.iter().any(|topic| topic.kind == kind));
         }
-        let parts: Vec<Part> = (0..500).map(|number| world.part(number)).collect();
+        let plans: Vec<ClientPlan> = (0..500).map(|number| shared.plan(number)).collect();
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
-            for topic in world.ordinary()..world.topics.len() as u32 {
-                let met = |part: &&Part| part.transport == transport && part.topics == [topic];
+            for topic in shared.ordinary()..shared.topics.len() as u32 {
+                let matches =
+                    |plan: &&ClientPlan| plan.transport == transport && plan.topics == [topic];
                 assert!(
-                    parts.iter().any(|part| met(&part)),
+                    plans.iter().any(|plan| matches(&plan)),
                     "{transport:?}, {topic}"
                 );
             }
-            let of = || parts.iter().filter(|part| part.transport == transport);
-            assert!(of().any(|part| part.topics.len() == 1));
-            assert!(of().any(|part| part.topics.len() > 2));
-            assert!(of().any(|part| part.topics[0] >= world.ordinary()));
-            assert_eq!(of().any(|part| part.live), transport != Transport::Poll);
+            let of = || plans.iter().filter(|plan| plan.transport == transport);
+            assert!(of().any(|plan| plan.topics.len() == 1));
+            assert!(of().any(|plan| plan.topics.len() > 2));
+            assert!(of().any(|plan| plan.topics[0] >= shared.ordinary()));
+            assert_eq!(of().any(|plan| plan.live), transport != Transport::Poll);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The publishers: one thread, HTTP connections to any of several addresses, one request at a time on each.
+//! The publishers: HTTP connections of one thread to several addresses, each with one request at a time.
 //!
-//! A topic belongs to one publisher, which goes on to the topic's next message when the last one is acknowledged.
-//! A request whose connection is cut, or whose answer does not come, is sent again with the same `Idempotency-Key`
-//! until it is answered; a batch has a key for each line. So every published message is known.
+//! Each topic belongs to one publisher, which publishes a message only after the one before is acknowledged.
+//! If the connection is cut or no answer arrives, the request is repeated with the same `Idempotency-Key`
+//! until it is answered; a batch has a key for each line. So it is known which messages were published.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -13,37 +13,37 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::Value;
 
-use super::world::{World, write_payload};
+use super::shared_state::{SharedState, write_payload};
 use crate::client::parse::{self, Response};
-use crate::client::place::Place;
+use crate::client::position::Position;
 use crate::measure::payload::Random;
 use crate::sys::{self, Dial, Epoll, Interest};
 
 /// Publishers.
 const PUBLISHERS: usize = 50;
-/// How long an answer is waited for.
+/// Timeout for an answer.
 const PATIENCE_NS: u64 = 8_000_000_000;
-/// Pause before a new connection.
+/// Longest pause before a new connection.
 const AWAY_NS: u64 = 300_000_000;
 /// Longest sleep.
 const TURN: Duration = Duration::from_millis(5);
-/// At most so many orders wait for one publisher; others are left out.
+/// Most orders that wait at one publisher; further ones are dropped.
 const QUEUE_MAX: usize = 50;
 /// Messages of a batch.
 const BATCH: u32 = 8;
-/// A publisher connects anew after so many answers, so that every address has publishers.
+/// A publisher reconnects after this many answers, so that every address gets publishers.
 const ANSWERS_MAX: u32 = 20;
-/// Of a hundred orders so many are batches, and so many go to topics of large messages.
+/// Percentages of orders: batches (among those for ordinary topics), and topics with large messages.
 const SHARES: (u32, u32) = (5, 15);
-/// Reasons that are kept in words.
+/// Violations that are described in words.
 const REASONS_MAX: usize = 10;
 
-/// A request that was answered.
+/// An answered request.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// When it was sent for the first time.
+    /// When it was first sent.
     pub begun_ns: u64,
-    /// When its answer came.
+    /// When its answer arrived.
     pub answered_ns: u64,
     /// Whether it was sent more than once.
     pub retried: bool,
@@ -51,21 +51,21 @@ pub struct Answer {
 
 /// The results of the publishers.
 #[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct FeedResult {
+pub struct PublishersResult {
     /// Messages that were acknowledged.
     pub acknowledged: u64,
     requests: u64,
     retries: u64,
     replayed: u64,
-    /// All answers, in the order in which they came.
+    /// All answers, in the order of arrival.
     #[serde(skip)]
     pub answers: Vec<Answer>,
-    /// Answers that the server must not give, in words; the first few.
+    /// Descriptions of the first answers that violate the protocol.
     #[serde(skip)]
     pub violations: Vec<String>,
 }
 
-/// Messages of a topic that are to be published as one request.
+/// An order to publish messages of one topic in one request.
 #[derive(Clone, Copy)]
 struct Order {
     topic: u32,
@@ -75,12 +75,12 @@ struct Order {
 #[derive(Default)]
 struct Publisher {
     fd: Option<RawFd>,
-    /// How often it has connected: each time to the next address.
+    /// Its connects so far. Each uses the next address.
     dials: usize,
     /// Answers over this connection.
     answers: u32,
     orders: VecDeque<Order>,
-    /// The request under way, with its topic, its first message and how many it has.
+    /// The present request; empty if there is none.
     request: Vec<u8>,
     topic: u32,
     first: u32,
@@ -89,51 +89,51 @@ struct Publisher {
     retried: bool,
     sent: usize,
     answer: Vec<u8>,
-    /// When it gives up waiting, or connects again.
+    /// The deadline for the answer, or the time of the next connect.
     clock_ns: u64,
 }
 
 /// The thread's state.
-pub struct Feed<'a> {
-    world: &'a World,
+pub struct Publishers<'a> {
+    shared: &'a SharedState,
     addresses: &'a [SocketAddr],
     publishers: Vec<Publisher>,
     epoll: Epoll,
     random: Random,
-    fed: FeedResult,
+    result: PublishersResult,
     closed: bool,
 }
 
-impl<'a> Feed<'a> {
-    /// To be made on its own thread.
-    pub fn new(world: &'a World, addresses: &'a [SocketAddr]) -> Result<Feed<'a>> {
-        sys::part_descriptor_table()?;
-        Ok(Feed {
-            world,
+impl<'a> Publishers<'a> {
+    /// Must be called on the thread that runs it.
+    pub fn new(shared: &'a SharedState, addresses: &'a [SocketAddr]) -> Result<Publishers<'a>> {
+        sys::unshare_descriptor_table()?;
+        Ok(Publishers {
+            shared,
             addresses,
             publishers: (0..PUBLISHERS).map(|_| Publisher::default()).collect(),
             epoll: Epoll::new(PUBLISHERS)?,
-            random: Random::new(world.seed ^ 0xfeed),
-            fed: FeedResult::default(),
+            random: Random::new(shared.seed ^ 0xfeed),
+            result: PublishersResult::default(),
             closed: false,
         })
     }
 
-    /// Publishes `rate` requests a second while it may, and the last messages at the end.
-    pub fn run(mut self, rate: f64) -> Result<FeedResult> {
+    /// Makes `rate` requests a second while publishing is enabled, and publishes the last messages at the end.
+    pub fn run(mut self, rate: f64) -> Result<PublishersResult> {
         let (mut began_ns, mut ordered) = (sys::now_ns(), 0);
-        while !self.world.stop.load(Relaxed) {
+        while !self.shared.stop.load(Relaxed) {
             let now = sys::now_ns();
-            if self.world.feeding.load(Relaxed) {
+            if self.shared.publishing.load(Relaxed) {
                 let due = ((now - began_ns) as f64 / 1e9 * rate) as u64;
                 (ordered..due).for_each(|_| self.order());
                 ordered = due;
             } else {
                 (began_ns, ordered) = (now, 0);
             }
-            if self.world.closing.load(Relaxed) && !self.closed {
+            if self.shared.closing.load(Relaxed) && !self.closed {
                 self.closed = true;
-                for topic in 0..self.world.topics.len() as u32 {
+                for topic in 0..self.shared.topics.len() as u32 {
                     self.owner(topic)
                         .orders
                         .push_back(Order { topic, count: 1 });
@@ -152,22 +152,22 @@ impl<'a> Feed<'a> {
                 }
             }
             let idle = self.publishers.iter().filter(|one| one.is_idle()).count();
-            let idle = if self.world.closing.load(Relaxed) && !self.closed {
+            let idle = if self.shared.closing.load(Relaxed) && !self.closed {
                 0
             } else {
                 idle
             };
-            self.world.idle_publishers.store(idle as u32, Relaxed);
+            self.shared.idle_publishers.store(idle as u32, Relaxed);
         }
         for index in 0..PUBLISHERS {
             self.hang_up(index);
         }
-        Ok(self.fed)
+        Ok(self.result)
     }
 
-    /// Whether nothing is under way.
-    pub fn all_idle(world: &World) -> bool {
-        world.idle_publishers.load(Relaxed) as usize == PUBLISHERS
+    /// Whether no publisher has a request in flight or queued.
+    pub fn all_idle(shared: &SharedState) -> bool {
+        shared.idle_publishers.load(Relaxed) as usize == PUBLISHERS
     }
 
     fn owner(&mut self, topic: u32) -> &mut Publisher {
@@ -175,8 +175,8 @@ impl<'a> Feed<'a> {
     }
 
     fn order(&mut self) {
-        let ordinary = self.world.ordinary();
-        let large = self.world.topics.len() as u32 - ordinary;
+        let ordinary = self.shared.ordinary();
+        let large = self.shared.topics.len() as u32 - ordinary;
         let drawn = self.random.below(100);
         let order = if drawn < SHARES.1 {
             Order {
@@ -184,7 +184,7 @@ impl<'a> Feed<'a> {
                 count: 1,
             }
         } else {
-            // Every other message goes to few topics, so that some of them are busy.
+            // Every other order is for one of a few topics, so that some topics are busy.
             let among = if drawn.is_multiple_of(2) {
                 ordinary
             } else {
@@ -206,7 +206,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Composes the next request, connects, or gives up waiting for an answer, when it is time.
+    /// Composes the next request, connects, or gives up waiting for an answer, if that is due.
     fn advance(&mut self, index: usize, now: u64) {
         let publisher = &mut self.publishers[index];
         if publisher.request.is_empty() {
@@ -225,12 +225,12 @@ impl<'a> Feed<'a> {
 
     fn compose(&mut self, index: usize, order: Order) {
         let Order { topic, count } = order;
-        let name = &self.world.topics[topic as usize].name;
-        let first = self.world.begun[topic as usize].fetch_add(count, Relaxed) + 1;
-        let key = |number: u32| format!("{:x}-{topic}-{number}", self.world.seed);
+        let name = &self.shared.topics[topic as usize].name;
+        let first = self.shared.begun[topic as usize].fetch_add(count, Relaxed) + 1;
+        let key = |number: u32| format!("{:x}-{topic}-{number}", self.shared.seed);
         let mut body = String::new();
         let fields = if count == 1 {
-            let size = self.world.size(topic, &mut self.random);
+            let size = self.shared.size(topic, &mut self.random);
             write_payload(topic, first, size, &mut body);
             format!(
                 "/{name} HTTP/1.1\r\nContent-Type: text/plain\r\nAccept: application/json\r\nIdempotency-Key: \"{}\"",
@@ -238,7 +238,7 @@ impl<'a> Feed<'a> {
             )
         } else {
             for number in first..first + count {
-                let size = self.world.size(topic, &mut self.random);
+                let size = self.shared.size(topic, &mut self.random);
                 let key = key(number);
                 body +=
                     &format!("{{\"topic\":\"{name}\",\"idempotency_key\":\"{key}\",\"data\":\"");
@@ -258,13 +258,13 @@ impl<'a> Feed<'a> {
         self.begin(index);
     }
 
-    /// Sends the request from its first byte, when there is a connection.
+    /// Sends the request from its first byte, if there is a connection.
     fn begin(&mut self, index: usize) {
         let publisher = &mut self.publishers[index];
         publisher.sent = 0;
         publisher.answer.clear();
         if publisher.fd.is_some() {
-            self.fed.requests += 1;
+            self.result.requests += 1;
             publisher.clock_ns = sys::now_ns() + PATIENCE_NS;
             self.flush(index);
         }
@@ -300,7 +300,7 @@ impl<'a> Feed<'a> {
             match sys::send(fd, &publisher.request[publisher.sent..]) {
                 Ok(0) => break,
                 Ok(count) => publisher.sent += count,
-                // It is still connecting: the set tells when it is there.
+                // Still connecting: epoll reports when it is established.
                 Err(error) if error.kind() == std::io::ErrorKind::NotConnected => break,
                 Err(_) => return self.retry(index),
             }
@@ -317,13 +317,13 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Hangs up. The request will be sent again over another connection, whether the server has read it or not.
+    /// Closes the connection. The request is repeated over another one, whether or not the server has read it.
     fn retry(&mut self, index: usize) {
         self.hang_up(index);
         let publisher = &mut self.publishers[index];
         let again = !publisher.request.is_empty();
         publisher.retried |= again;
-        self.fed.retries += u64::from(again);
+        self.result.retries += u64::from(again);
         publisher.answer.clear();
         publisher.clock_ns = sys::now_ns() + self.random.draw() % AWAY_NS;
     }
@@ -349,18 +349,19 @@ impl<'a> Feed<'a> {
             .is_some_and(|failed| !failed.is_empty());
         match status {
             200..=202 if !refused => {
-                self.fed.replayed += u64::from(replays) + lines["replayed"].as_u64().unwrap_or(0);
-                self.fed.acknowledged += u64::from(publisher.messages);
-                self.fed.answers.push(Answer {
+                self.result.replayed +=
+                    u64::from(replays) + lines["replayed"].as_u64().unwrap_or(0);
+                self.result.acknowledged += u64::from(publisher.messages);
+                self.result.answers.push(Answer {
                     begun_ns: publisher.begun_ns,
                     answered_ns: sys::now_ns(),
                     retried: publisher.retried,
                 });
-                let place = lines["last_message_id"].as_str().and_then(Place::read);
+                let position = lines["last_message_id"].as_str().and_then(Position::read);
                 publisher.request.clear();
                 publisher.answer.clear();
-                if let Some(place) = place {
-                    self.stands(index, place);
+                if let Some(position) = position {
+                    self.check_position(index, position);
                 }
                 let publisher = &mut self.publishers[index];
                 publisher.answers += 1;
@@ -377,20 +378,20 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// The place of a message, by the answer to its publish.
-    fn stands(&mut self, index: usize, place: Place) {
+    /// Checks the position of a message in the answer to its publish.
+    fn check_position(&mut self, index: usize, position: Position) {
         let Publisher { topic, first, .. } = self.publishers[index];
-        if let Err(other) = self.world.stands(topic, first, place) {
-            let name = &self.world.topics[topic as usize].name;
-            let what = format!("{name}, {first}: answered {place:?}, stood at {other:?}");
+        if let Err(other) = self.shared.check_position(topic, first, position) {
+            let name = &self.shared.topics[topic as usize].name;
+            let what = format!("{name}, {first}: answered {position:?}, stood at {other:?}");
             self.violation(index, what);
         }
     }
 
-    /// The server gave an answer that it must not give. The messages count as published: they are missed if they do not come.
+    /// Records an answer that violates the protocol. The messages count as published, so they are missing if they do not arrive.
     fn violation(&mut self, index: usize, reason: String) {
-        if self.fed.violations.len() < REASONS_MAX {
-            self.fed.violations.push(reason);
+        if self.result.violations.len() < REASONS_MAX {
+            self.result.violations.push(reason);
         }
         self.publishers[index].request.clear();
         self.retry(index);

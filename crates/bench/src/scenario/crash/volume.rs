@@ -1,10 +1,9 @@
-//! Where the server keeps its state: a directory, or a file system of its own on a loop device, from which the power can be
-//! cut.
+//! The volume for the server's state: a directory, or a file system on a loop device whose power can be cut.
 //!
-//! The loop device writes into its file only the blocks that the file system has sent to the device. So a copy of that file, made while
-//! the server stands still, has the bytes that a disk would have if the power failed now: nothing is synced or unmounted for
-//! it. The file system is mounted in a mount namespace of this process' own and the device detaches itself, so that
-//! nothing stays behind however the run ends.
+//! A loop device writes to its file only the blocks that the file system has sent to the device. So a copy of that file, made while
+//! the server is stopped, contains what a disk would contain if the power failed at that time: nothing is synced or unmounted
+//! first. The file system is mounted in a mount namespace of this process, and the device detaches itself, so nothing is left behind
+//! however the run ends.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,10 +14,44 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::rig::Directory;
 use crate::sys;
 
-/// Bytes of the file system, most of which its file does not take.
+/// Size of the file system. Its file is sparse.
 const BYTES: &str = "3G";
-/// How often a copy is made again because the kernel wrote something meanwhile.
+/// Attempts to copy the image while the kernel does not write to it.
 const COPIES_MAX: usize = 10;
+
+/// The volume, and with it the kind of crash.
+pub enum Volume {
+    /// A directory: a crash is a kill.
+    Directory(PathBuf),
+    /// A directory whose newest log segment is deleted after each kill.
+    LosesNewestSegment(PathBuf),
+    /// A file system on a loop device: a crash is a power cut.
+    Disk(Disk),
+}
+
+impl Volume {
+    /// The state directory.
+    pub fn path(&self) -> &Path {
+        match self {
+            Volume::Directory(path) | Volume::LosesNewestSegment(path) => path,
+            Volume::Disk(disk) => disk.path(),
+        }
+    }
+
+    /// Deletes the newest log segment, if the crash includes that. Returns whether it did.
+    pub fn delete_newest_segment(&self) -> Result<bool> {
+        let Volume::LosesNewestSegment(state) = self else {
+            return Ok(false);
+        };
+        let names = std::fs::read_dir(state.join("log"))?;
+        let paths = names.map(|entry| Ok(entry?.path()));
+        let paths = paths.collect::<Result<Vec<PathBuf>>>()?;
+        let is_segment = |path: &&PathBuf| path.extension().is_some_and(|it| it == "log");
+        let newest = paths.iter().filter(is_segment).max();
+        std::fs::remove_file(newest.context("the log has no segment")?)?;
+        Ok(true)
+    }
+}
 
 /// A file system on a loop device.
 pub struct Disk {
@@ -30,13 +63,13 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Makes an ext4 file system and mounts it.
+    /// Creates and mounts an ext4 file system.
     ///
     /// # Errors
-    /// Where this process may not do so, or the tools are missing.
+    /// If this process lacks the rights, or the tools are missing.
     pub fn make(directory: &Directory) -> Result<Disk> {
         ensure!(sys::is_root(), "loop devices need root's rights");
-        sys::part_mounts().context("no mount namespace of its own")?;
+        sys::unshare_mounts().context("no mount namespace of its own")?;
         run("mount", &["--make-rprivate", "/"])?;
         let (image, mount) = (
             directory.path().join("disk-0"),
@@ -55,7 +88,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Where the file system is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.mount
     }
@@ -83,14 +116,14 @@ impl Disk {
         Ok(())
     }
 
-    /// Copies the disk as it is at this moment. The server must stand still.
+    /// Copies the present bytes of the disk. The server must be stopped.
     pub fn copy(&mut self) -> Result<PathBuf> {
         self.cuts += 1;
         let copy = self.image.with_file_name(format!("disk-{}", self.cuts));
         for _ in 0..COPIES_MAX {
             let before = changed(&self.image)?;
             run("cp", &["--sparse=always", text(&self.image), text(&copy)])?;
-            // The file system's own threads may write while the copy is made; then it is of no one moment.
+            // If the file system's threads wrote meanwhile, the copy mixes two states.
             if before == changed(&self.image)? {
                 return Ok(copy);
             }
@@ -98,7 +131,7 @@ impl Disk {
         bail!("the kernel does not stop writing to the disk");
     }
 
-    /// Puts a copy in the place of the disk. Nobody may use the disk any more.
+    /// Replaces the disk by a copy. No process may use the disk any more.
     pub fn replace(&mut self, copy: PathBuf) -> Result<()> {
         self.detach()?;
         let old = std::mem::replace(&mut self.image, copy);
@@ -113,7 +146,7 @@ impl Drop for Disk {
     }
 }
 
-/// When the file was written to.
+/// The time of the last change of a file.
 fn changed(path: &Path) -> Result<(i64, i64)> {
     let data = std::fs::metadata(path)?;
     Ok((data.ctime(), data.ctime_nsec()))

@@ -1,29 +1,29 @@
-//! Compares the messages that one client must get of one topic with those that it got: order, doubles, losses, and whether
-//! the gaps that the server told are true. It only takes numbers and counts.
+//! Checks the messages that one client received of one topic: order, duplicates, losses, and whether announced gaps are
+//! true. It sees only message numbers.
 //!
-//! Messages of a topic are numbered from 1 in the order in which they were published. A message that did not
-//! come is lost in silence unless a gap was told when the message had begun to be published already. A told gap
-//! is false when nothing was missed, or when the topic's log still held the newest of the missed messages. Doubts about what
-//! the server could have known are always settled in its favour: by what had *begun* to be published when the client heard.
+//! Messages of a topic are numbered from 1 in the order in which they were published. A missing message is a silent loss, unless a gap
+//! was announced after its publish had begun. A gap is false if no message is missing, or if the topic's log still had the
+//! newest missing message. If it is uncertain what the server could have known, the check decides in its favour: it counts
+//! publishes that had *begun* when the client received the gap.
 
 use std::ops::RangeInclusive;
 
 /// The counts of all clients together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, derive_more::AddAssign)]
 pub struct Counts {
-    /// Messages that came for the first time.
+    /// Messages that arrived for the first time.
     pub messages: u64,
-    /// Messages that came again.
+    /// Messages that arrived again.
     pub doubles: u64,
-    /// Messages that came behind a later one.
+    /// Messages that arrived after a later one.
     pub disorders: u64,
-    /// Messages that never came, without a gap being told.
+    /// Missing messages without a gap.
     pub silent_losses: u64,
-    /// Gaps that were told.
+    /// Announced gaps.
     pub told_gaps: u64,
-    /// Messages that never came, but the server told of their loss.
+    /// Missing messages in announced gaps.
     pub told_losses: u64,
-    /// Gaps that were told although no message was missing, or although the log still had the missing ones.
+    /// Gaps although no message was missing, or although the log still had the missing ones.
     pub false_gaps: u64,
 }
 
@@ -34,50 +34,50 @@ impl Counts {
     }
 }
 
-/// A gap that was told and that no message has followed yet.
+/// An announced gap after which no message has arrived yet.
 #[derive(Clone, Copy, Debug)]
-struct Told {
-    /// The newest message that had begun to be published.
+struct ToldGap {
+    /// The newest message whose publish had begun.
     upto: u32,
-    /// It concerns this topic for certain: a connection with several topics may be told without a name.
+    /// The gap certainly concerns this topic. On a connection with several topics a gap may come without a name.
     certain: bool,
 }
 
-/// One topic of one client.
+/// The check of one topic of one client.
 #[derive(Clone, Debug, Default)]
-pub struct Track {
-    /// The newest message that came; 0 before the first.
+pub struct SequenceCheck {
+    /// The newest received message; 0 before the first.
     last: u32,
-    /// The first message that is promised, once one is.
+    /// The first message that must arrive, once that is known.
     promised: Option<u32>,
-    told: Option<Told>,
+    told: Option<ToldGap>,
     missing: Vec<RangeInclusive<u32>>,
 }
 
-impl Track {
-    /// From this message on all are promised; an earlier promise stands.
+impl SequenceCheck {
+    /// From this message on all must arrive. An earlier promise is kept.
     pub fn promise(&mut self, from: u32) {
         self.promised.get_or_insert(from);
     }
 
-    /// The newest message that came.
+    /// The newest received message.
     pub fn last(&self) -> u32 {
         self.last
     }
 
-    /// The newest message that came or whose loss may be told already.
+    /// The newest message that was received or may be in an announced gap.
     pub fn known(&self) -> u32 {
         self.last.max(self.told.map_or(0, |told| told.upto))
     }
 
-    /// Notes that a gap was told when `begun` messages of the topic had begun to be published.
+    /// Records a gap that arrived when the publish of `begun` messages had begun.
     pub fn gap(&mut self, begun: u32, certain: bool) {
         let certain = certain || self.told.is_some_and(|told| told.certain);
         let upto = begun;
-        self.told = Some(Told { upto, certain });
+        self.told = Some(ToldGap { upto, certain });
     }
 
-    /// The next message that must come.
+    /// The next message that must arrive.
     fn expected(&self) -> Option<u32> {
         match self.last {
             0 => self.promised,
@@ -85,7 +85,7 @@ impl Track {
         }
     }
 
-    /// Takes a message that came. The topic's log holds `kept` messages.
+    /// Checks a received message. The topic's log keeps `kept` messages.
     pub fn arrived(&mut self, number: u32, kept: u32, begun: u32, counts: &mut Counts) {
         if number <= self.last {
             if self.missing.iter().any(|range| range.contains(&number)) {
@@ -109,8 +109,14 @@ impl Track {
         }
     }
 
-    /// Counts messages that did not come; returns the newest of them whose loss was told.
-    fn miss(&mut self, from: u32, to: u32, told: Option<Told>, counts: &mut Counts) -> Option<u32> {
+    /// Counts missing messages. Returns the newest of them that is in an announced gap.
+    fn miss(
+        &mut self,
+        from: u32,
+        to: u32,
+        told: Option<ToldGap>,
+        counts: &mut Counts,
+    ) -> Option<u32> {
         let upto = told.map_or(0, |told| told.upto.min(to));
         if upto < to {
             self.missing.push(from.max(upto + 1)..=to);
@@ -122,9 +128,9 @@ impl Track {
         Some(upto)
     }
 
-    /// Counts the messages that are missing at the end, when `newest` messages were published; returns those that were lost in silence.
+    /// Counts the messages that are missing at the end, after `newest` messages. Returns the silent losses.
     pub fn close(&mut self, newest: u32, counts: &mut Counts) -> &[RangeInclusive<u32>] {
-        // A client that nothing was promised to was connected when the last message was published, and must have that one.
+        // Without a promise the client must still have the last message, because it was connected then.
         let from = self.expected().unwrap_or(newest);
         if from <= newest && newest > 0 {
             let told = self.told.take();
@@ -143,18 +149,18 @@ mod tests {
 
     /// Messages and gaps (0) as they come to a client that is promised everything.
     fn judge(kept: u32, newest: u32, what: &[(u32, u32)]) -> Counts {
-        let (mut track, mut counts) = (Track::default(), Counts::default());
-        track.promise(1);
+        let (mut check, mut counts) = (SequenceCheck::default(), Counts::default());
+        check.promise(1);
         for (number, begun) in what {
             match number {
                 0 => {
                     counts.told_gaps += 1;
-                    track.gap(*begun, true);
+                    check.gap(*begun, true);
                 }
-                number => track.arrived(*number, kept, *begun, &mut counts),
+                number => check.arrived(*number, kept, *begun, &mut counts),
             }
         }
-        track.close(newest, &mut counts);
+        check.close(newest, &mut counts);
         counts
     }
 

@@ -1,125 +1,125 @@
-//! Reads the logs and the retained messages of a server that nobody publishes to, and has them judged.
+//! Reads the logs and the retained messages while nobody publishes, and passes them to the checker.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::judge::{Fault, Judge};
+use super::checker::{Checker, Fault};
 use super::message::{self, TOPICS};
-use super::subscriber::{Seen, Subscriber};
+use super::subscriber::{Observation, Subscriber};
 use crate::client::link::{End, Link};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, client_id};
 
-/// How long an answer or a retained message may take.
+/// Timeout for an answer or a retained message.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// When all retained messages that must come are there, others would have come within this time.
+/// After all expected retained messages, the wait for unexpected ones.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Reads every log on from where the last reading ended.
-pub struct Snapshot {
+/// Reads every log from where the last reading ended.
+pub struct LogReader {
     readers: Vec<Subscriber>,
 }
 
-impl Snapshot {
-    /// Nothing is read.
-    pub fn new() -> Snapshot {
-        Snapshot {
+impl LogReader {
+    /// A reader at the beginning of all logs.
+    pub fn new() -> LogReader {
+        LogReader {
             readers: (0..TOPICS).map(Subscriber::reader).collect(),
         }
     }
 
-    /// Reads the new messages of all logs, and the retained messages. `begun` are the messages that each publisher has sent.
-    pub fn read(&mut self, address: SocketAddr, begun: &[u32], judge: &mut Judge) {
+    /// Reads the new messages of all logs, and the retained messages. `sent` is the number of messages that each publisher has sent.
+    pub fn read(&mut self, address: SocketAddr, sent: &[u32], checker: &mut Checker) {
         for (topic, reader) in (0..).zip(&mut self.readers) {
             let now = count(address, topic).unwrap_or_else(|why| {
                 let name = message::name(topic);
-                judge
+                checker
                     .faults
                     .add(Fault::Protocol, || format!("info of {name}: {why}"));
                 0
             });
-            let known = judge.count(topic);
-            judge.counted(topic, now);
+            let known = checker.count(topic);
+            checker.check_count(topic, now);
             if now > known {
-                reader.play(address, now - known);
+                reader.run(address, now - known);
             }
-            take(reader, judge, |judge, topic, _, seen| {
-                if let Seen::Message {
+            take(reader, checker, |checker, topic, _, seen| {
+                if let Observation::Message {
                     number,
-                    place: Some(place),
+                    position: Some(position),
                     ..
                 } = seen
                 {
-                    judge.read(topic, number, place, begun);
+                    checker.check_logged(topic, number, position, sent);
                 }
             });
         }
         let topics: Vec<u32> = (0..TOPICS)
             .filter(|topic| message::retains(*topic))
             .collect();
-        match retained(address, &topics, judge.retaining()) {
+        match retained(address, &topics, checker.retaining()) {
             Ok(found) => topics.iter().for_each(|topic| {
                 let mut of = found.iter().filter(|(of, _)| of == topic);
-                judge.retained(*topic, of.next().map(|(_, number)| *number));
+                checker.check_retained(*topic, of.next().map(|(_, number)| *number));
             }),
-            Err(why) => judge.faults.add(Fault::Retained, || why.to_string()),
+            Err(why) => checker.faults.add(Fault::Retained, || why.to_string()),
         }
     }
 }
 
 /// Reads all logs from the beginning.
-pub fn read_again(address: SocketAddr, judge: &mut Judge) {
+pub fn read_again(address: SocketAddr, checker: &mut Checker) {
     for topic in 0..TOPICS {
-        let known = judge.count(topic);
+        let known = checker.count(topic);
         let mut reader = Subscriber::reader(topic);
         if known > 0 {
-            reader.play(address, known);
+            reader.run(address, known);
         }
-        take(&mut reader, judge, |judge, topic, index, seen| {
-            if let Seen::Message {
+        take(&mut reader, checker, |checker, topic, index, seen| {
+            if let Observation::Message {
                 number,
-                place: Some(place),
+                position: Some(position),
                 ..
             } = seen
             {
-                judge.read_again(topic, index, number, place);
+                checker.check_unchanged(topic, index, number, position);
             }
         });
     }
 }
 
-/// Has the notes of a reader judged.
+/// Passes the observations of a reader to `message`, except gaps and violations, which are faults.
 fn take(
     reader: &mut Subscriber,
-    judge: &mut Judge,
-    message: impl Fn(&mut Judge, u32, usize, Seen),
+    checker: &mut Checker,
+    message: impl Fn(&mut Checker, u32, usize, Observation),
 ) {
     let name = reader.name();
     let topic = reader.topics()[0];
-    for (index, seen) in reader.seen.drain(..).enumerate() {
+    for (index, seen) in reader.observations.drain(..).enumerate() {
         match seen {
-            Seen::Gap => judge
+            Observation::Gap => checker
                 .faults
                 .add(Fault::Gap, || format!("the reader, {name}")),
-            seen => message(judge, topic, index, seen),
+            seen => message(checker, topic, index, seen),
         }
     }
-    for why in reader.wrong.drain(..) {
-        judge
+    for why in reader.violations.drain(..) {
+        checker
             .faults
             .add(Fault::Protocol, || format!("the reader, {why}"));
     }
 }
 
-/// How many messages the server says that a topic has.
+/// The number of messages that the server reports for a topic.
 pub fn count(address: SocketAddr, topic: u32) -> Result<usize, End> {
     let info = info(address, &message::name(topic))?;
     Ok(info["messages"].as_u64().unwrap_or(0) as usize)
 }
 
-/// The info of a topic: null when there is none.
+/// The info of a topic as JSON; null if the topic does not exist.
 pub fn info(address: SocketAddr, name: &str) -> Result<Value, End> {
     let request =
         format!("GET /pub/{name} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\r\n");
@@ -129,8 +129,8 @@ pub fn info(address: SocketAddr, name: &str) -> Result<Value, End> {
     }
 }
 
-/// Topic and number of the retained messages of these topics: reads over MQTT until there are at least so many, and no more
-/// come.
+/// Topic and number of the retained messages of these topics. Reads over MQTT until there are at least `least` and no more
+/// arrive.
 pub fn retained(address: SocketAddr, topics: &[u32], least: usize) -> Result<Vec<(u32, u32)>, End> {
     let names: Vec<String> = topics.iter().copied().map(message::name).collect();
     let args = MqttArgs {
@@ -155,7 +155,7 @@ pub fn retained(address: SocketAddr, topics: &[u32], least: usize) -> Result<Vec
             None => {
                 let is_whole = found.len() >= least;
                 match link.read_for(if is_whole { QUIET } else { PATIENCE }) {
-                    // The caller compares, and finds that there are too few.
+                    // Too few: the caller's comparison reports it.
                     Err(End::Wrong(_)) => return Ok(found),
                     read => read?,
                 }

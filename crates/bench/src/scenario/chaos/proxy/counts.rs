@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-/// Counts of the faults that connections suffered.
+/// The counts of a proxy.
 #[derive(Clone, Debug, Default, derive_more::AddAssign)]
-pub struct Done {
+pub struct ProxyCounts {
     pub(super) connections: u64,
     pub(super) resets: u64,
     pub(super) ends: u64,
@@ -15,7 +15,7 @@ pub struct Done {
     pub(super) bytes: u64,
 }
 
-impl Done {
+impl ProxyCounts {
     /// Connections that were cut.
     pub fn cuts(&self) -> u64 {
         self.resets + self.ends + self.ghosts

@@ -1,0 +1,115 @@
+//! Runs clients and publishers on threads while the main thread of a scenario causes its events.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, ensure};
+
+use super::client_thread::ClientThread;
+use super::outcome::Outcome;
+use super::publishers::Publishers;
+use super::shared_state::SharedState;
+use crate::rig::pause;
+
+/// Clients of one thread.
+const PER_THREAD: u32 = 15_000;
+/// Timeout for opening, for the last acknowledgements and for the last messages.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Seconds between the last reconnect and the last messages. A subscribe request may still be in flight to the topic's home.
+const REST_S: f64 = 2.0;
+/// Polling interval of the main thread.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Stops the threads when it is dropped, however the run ends.
+pub struct StopOnDrop<'a>(pub &'a SharedState);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Relaxed);
+    }
+}
+
+/// Runs a thread's body. An error stops the other threads, too.
+pub fn stop_all_on_error<T>(shared: &SharedState, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let result = body();
+    if result.is_err() {
+        shared.stop.store(true, Relaxed);
+    }
+    result
+}
+
+/// The result of a thread.
+pub fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    thread.join().map_err(|_| anyhow!("a thread panicked"))?
+}
+
+/// Runs all clients, and publishers with `rate` requests a second, against these addresses until `course` returns.
+/// Returns their results and that of `course`.
+pub fn run_clients<T>(
+    shared: &SharedState,
+    addresses: &[SocketAddr],
+    connections: u32,
+    rate: f64,
+    course: impl FnOnce() -> Result<T>,
+) -> Result<(Outcome, T)> {
+    std::thread::scope(|scope| {
+        let guard = StopOnDrop(shared);
+        let client_threads: Vec<_> = (0..connections)
+            .step_by(PER_THREAD as usize)
+            .map(|first| {
+                let count = PER_THREAD.min(connections - first);
+                let client_thread =
+                    move || ClientThread::new(shared, addresses, first, count)?.run();
+                scope.spawn(move || stop_all_on_error(shared, client_thread))
+            })
+            .collect();
+        let publishers = scope.spawn(move || {
+            stop_all_on_error(shared, || Publishers::new(shared, addresses)?.run(rate))
+        });
+        let came = course();
+        drop(guard);
+        let mut outcome = Outcome::default();
+        for client_thread in client_threads {
+            outcome.clients.merge(join(client_thread)?);
+        }
+        outcome.publishers = join(publishers)?;
+        Ok((outcome, came?))
+    })
+}
+
+/// Waits until all clients are connected.
+pub fn wait_until_open(shared: &SharedState, connections: u32) -> Result<()> {
+    ensure!(
+        wait_until(shared, || shared.live.load(Relaxed) == connections)?,
+        "only {} clients opened",
+        shared.live.load(Relaxed)
+    );
+    Ok(())
+}
+
+/// Publishes the last messages, and waits until all clients have them.
+pub fn deliver_last_messages(shared: &SharedState, connections: u32) -> Result<()> {
+    pause(REST_S);
+    shared.closing.store(true, Relaxed);
+    pause(REST_S);
+    wait_until(shared, || Publishers::all_idle(shared))?;
+    // A client that is not complete in time has lost a message; its sequence check reports which.
+    wait_until(shared, || shared.complete.load(Relaxed) == connections)?;
+    pause(REST_S);
+    Ok(())
+}
+
+/// Waits until `there` is true, and returns whether that happened in time.
+pub fn wait_until(shared: &SharedState, there: impl Fn() -> bool) -> Result<bool> {
+    let begin = Instant::now();
+    while !there() {
+        ensure!(!shared.stop.load(Relaxed), "a thread ended");
+        if begin.elapsed() > PATIENCE {
+            return Ok(false);
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(true)
+}
