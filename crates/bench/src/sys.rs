@@ -1,9 +1,9 @@
-//! The system calls that the standard library does not offer: epoll, non-blocking sockets, signals and limits. `rustix`
-//! makes them, or `net` where the server needs the same call.
+//! System calls that the standard library does not offer: epoll, non-blocking sockets, signals and limits. They go through
+//! `rustix`, or through `crore_net` if the server needs the same call.
 //!
 //! This and `sys/tun.rs` are the only files of the crate with `unsafe`. Sockets are plain descriptor numbers here, because a
 //! load tool keeps a million of them in rows of 24 bytes. The code that opened a socket closes it, on the
-//! same thread, because each thread may have a descriptor table of its own ([`part_descriptor_table`]).
+//! same thread, because each thread may have a descriptor table of its own ([`unshare_descriptor_table`]).
 
 #![allow(unsafe_code)]
 
@@ -28,17 +28,17 @@ use rustix::net::{
 };
 use rustix::process::{self, Pid};
 
-/// Binds the calling thread, and the threads that it will start, to one core.
+/// Binds the calling thread, and the threads that it starts later, to one core.
 pub use crore_net::affinity::pin_to as pin;
 /// Nanoseconds of the machine's monotonic clock: the same in all processes of one machine.
 pub use crore_net::clock::monotonic_ns as now_ns;
-/// The events that a descriptor is watched for: `IN` for bytes to read, `OUT` for room to write, and always errors.
+/// The events that a descriptor is watched for: `IN` (readable) and `OUT` (writable). Errors are always reported.
 pub use rustix::event::epoll::EventFlags as Interest;
 pub use rustix::process::Signal;
 
-/// Connections that wait to be accepted; the usual `net.core.somaxconn`.
+/// Listen backlog: the usual `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
-/// How every socket is made.
+/// The flags of every socket.
 const SOCKET: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// Nanoseconds of processor time that this process has used, all threads together.
@@ -139,7 +139,7 @@ impl Epoll {
         }
     }
 
-    /// Number `index` of those that the last wait found ready.
+    /// The ready descriptor `index` of the last wait.
     pub fn ready(&self, index: usize) -> Ready {
         let epoll::Event { flags, data, .. } = self.events[index];
         let broken = Interest::HUP | Interest::ERR;
@@ -151,20 +151,20 @@ impl Epoll {
     }
 }
 
-/// Where a connection goes to and comes from.
+/// The addresses and options of a new connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Dial {
     /// The server.
     pub remote: SocketAddr,
-    /// The local address. With port 0 the kernel chooses the port at connect (`IP_BIND_ADDRESS_NO_PORT`). It knows the
-    /// server's address then, so that it can use a local port once for each port of the server.
+    /// The local address. With port 0 the kernel chooses the port at connect (`IP_BIND_ADDRESS_NO_PORT`), when it knows the
+    /// server's address. So it can use the same local port once for each port of the server.
     pub local: Option<SocketAddr>,
     /// `SO_RCVBUF` in bytes, if it is not the system's default.
     pub receive_buffer: Option<u32>,
 }
 
 /// Opens a non-blocking connection. The flag says whether it is established already, as nearly
-/// always over loopback. If not, it becomes writable as soon as it is.
+/// always over loopback. Otherwise the descriptor becomes writable once it is.
 pub fn dial(dial: &Dial) -> io::Result<(RawFd, bool)> {
     let family = if dial.remote.is_ipv4() {
         AddressFamily::INET
@@ -188,7 +188,7 @@ pub fn dial(dial: &Dial) -> io::Result<(RawFd, bool)> {
     Ok((socket.into_raw_fd(), connected))
 }
 
-/// The result of a connect that was under way.
+/// The result of a connect that was in progress.
 pub fn connect_result(fd: RawFd) -> io::Result<()> {
     Ok(sockopt::socket_error(borrow(fd))??)
 }
@@ -198,7 +198,7 @@ pub fn no_delay(fd: RawFd) -> io::Result<()> {
     Ok(sockopt::set_tcp_nodelay(borrow(fd), true)?)
 }
 
-/// A non-blocking listener and the address that it got.
+/// Opens a non-blocking listener and returns its address.
 pub fn listen(address: SocketAddr) -> io::Result<(RawFd, SocketAddr)> {
     let listener = std::net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
@@ -208,7 +208,7 @@ pub fn listen(address: SocketAddr) -> io::Result<(RawFd, SocketAddr)> {
     Ok((listener.into_raw_fd(), bound))
 }
 
-/// Accepts one connection, as a non-blocking socket; `None` when none waits.
+/// Accepts one connection as a non-blocking socket; `None` if none waits.
 pub fn accept(listener: RawFd) -> io::Result<Option<RawFd>> {
     match accept_with(borrow(listener), SOCKET) {
         Err(Errno::AGAIN) => Ok(None),
@@ -216,7 +216,7 @@ pub fn accept(listener: RawFd) -> io::Result<Option<RawFd>> {
     }
 }
 
-/// Reads; `None` when nothing is there, `Some(0)` at the end.
+/// Reads; `None` if no data is available, `Some(0)` at the end of the stream.
 #[inline]
 pub fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     match net::recv(borrow(fd), buffer, RecvFlags::empty()) {
@@ -225,7 +225,7 @@ pub fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     }
 }
 
-/// Writes as much as the socket takes, which may be nothing; never raises SIGPIPE.
+/// Writes as much as the socket accepts, possibly 0 bytes. Never raises SIGPIPE.
 #[inline]
 pub fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     match net::send(borrow(fd), bytes, SendFlags::NOSIGNAL) {
@@ -250,25 +250,24 @@ pub fn reset(fd: RawFd) {
     socket::reset(Fd(fd as u32));
 }
 
-/// Gives the calling thread a descriptor table of its own, so that `RLIMIT_NOFILE` bounds the
-/// thread and not the process. Only the standard three descriptors are in it: a socket that lay in two tables
-/// would stay open when its owner closes it.
-pub fn part_descriptor_table() -> io::Result<()> {
+/// Gives the calling thread its own descriptor table, so that `RLIMIT_NOFILE` limits the thread and not the process. The new
+/// table has only the three standard descriptors, because a socket in two tables would stay open when its owner closes it.
+pub fn unshare_descriptor_table() -> io::Result<()> {
     crore_net::kernel::fd_table::part(&[])
 }
 
-/// Gives the calling thread, and the processes that it starts, a mount namespace of their own.
-pub fn part_mounts() -> io::Result<()> {
+/// Moves the calling thread, and the processes that it starts, into a new mount namespace.
+pub fn unshare_mounts() -> io::Result<()> {
     tun::unshare(libc::CLONE_NEWNS)
 }
 
-/// Raises the soft limit of descriptors to the hard limit, and returns how many one table may hold.
+/// Raises the soft limit of descriptors to the hard limit, and returns the size of one descriptor table.
 pub fn raise_descriptor_limit() -> usize {
     crore_net::kernel::fd_table::limit() as usize
 }
 
-/// Makes a child run on one core, if one is given, and end when the calling thread ends. The kernel kills it then, or
-/// sends it SIGINT when it has children that it must end itself.
+/// Makes a child run on one core, if given, and end when the calling thread ends: the kernel sends it SIGKILL then, or SIGINT if
+/// it has children that it must end itself.
 pub fn bind_child(command: &mut Command, core: Option<usize>, has_children: bool) {
     let signal = if has_children {
         Signal::INT
@@ -283,16 +282,16 @@ pub fn bind_child(command: &mut Command, core: Option<usize>, has_children: bool
     unsafe { command.pre_exec(prepare) };
 }
 
-/// Sends a signal to a process, if it is still there.
+/// Sends a signal to a process, if it still exists.
 pub fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
         let _ = process::kill_process(pid, signal);
     }
 }
 
-/// Gives the calling thread more of the processors than others get, where this process may do so.
+/// Raises the scheduling priority of the calling thread, if this process may do so.
 pub fn favour_thread() {
-    /// As much as makes it one of the first in a crowd of threads that are ready.
+    /// Enough to run before hundreds of ready threads of normal priority.
     const NICER: i32 = -10;
     let _ = process::nice(NICER);
 }
@@ -308,7 +307,7 @@ extern "C" fn note_interrupt(_signal: i32) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// From now on the first Ctrl-C is only noted, so that the tools can print their last report.
+/// Makes the first Ctrl-C only set a flag ([`interrupted`]), so that the tools can print their last report.
 pub fn catch_interrupt() {
     let handler = note_interrupt as extern "C" fn(i32);
     // SAFETY: all zeroes is a valid `sigaction`; the handler only stores an atomic.
@@ -320,7 +319,7 @@ pub fn catch_interrupt() {
     }
 }
 
-/// Whether Ctrl-C was noted.
+/// Whether Ctrl-C was pressed since [`catch_interrupt`].
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

@@ -1,5 +1,5 @@
-//! Measurement: messages with their times and numbers, the names of topics,
-//! statistics, and the kernel's figures of processes.
+//! Measurement: message payloads with send time and sequence number, topic names,
+//! statistics, and the kernel's figures for processes.
 
 pub mod add;
 pub mod pattern;

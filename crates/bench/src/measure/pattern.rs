@@ -1,8 +1,7 @@
 //! Names with ranges, as the 2013 tools wrote them: `/p/s{1..1200000}/-`, `127.0.{1...30}.1`.
 //!
-//! The names are never listed: name `i` is computed when it is asked for, so that twelve
-//! million topics cost nothing. The last range varies fastest. A range counts upwards and has both
-//! its ends; the numbers carry no leading zeros.
+//! The names are not stored. Name `i` is computed on demand, so twelve million topics cost no memory. The last range varies
+//! fastest. A range counts upwards and includes both ends; the numbers have no leading zeros.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +9,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Most names that a pattern may stand for: topic indices travel in 32 bits.
+/// Upper limit of the names of a pattern: topic indices have 32 bits.
 const NAMES_MAX: u64 = u32::MAX as u64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +30,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Reads a pattern; a brace that does not hold `low..high` or `low...high` is an error.
+    /// Parses a pattern. A brace must contain `low..high` or `low...high`.
     pub fn parse(text: &str) -> Result<Pattern> {
         let mut ranges = Vec::new();
         let mut rest = text;
@@ -76,7 +75,7 @@ impl Pattern {
         })
     }
 
-    /// How many names there are; at least one.
+    /// The number of names; at least one.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -99,7 +98,7 @@ impl Pattern {
         out
     }
 
-    /// The number in the last range of name `index`: by which the floor knows its subscribers.
+    /// The number of the last range in name `index`. The floor identifies its subscribers by it.
     pub fn number(&self, index: u32) -> u32 {
         self.ranges
             .last()
@@ -133,7 +132,7 @@ pub fn addresses(texts: &[String]) -> Result<Vec<IpAddr>> {
     Ok(out)
 }
 
-/// Appends the value of each name of a pattern.
+/// Parses each name of a pattern and appends the values.
 fn expand<T: FromStr>(text: &str, what: &str, out: &mut Vec<T>) -> Result<()> {
     let pattern = Pattern::parse(text)?;
     for name in (0..pattern.count()).map(|index| pattern.name(index)) {

@@ -1,26 +1,25 @@
 //! The layout of a benchmark message: a header of fixed width, then random alphanumeric bytes.
 //!
-//! The header is text (lower-case hex), so that it passes through JSON and WebSocket text frames
-//! unchanged: which run of a publisher sent it, when (nanoseconds of the monotonic clock, one clock
-//! for all processes of a machine), the index of its topic, and its number within the topic, from 1.
-//! Two publishers at a time need different topics. Messages shorter
-//! than the header carry none and are only counted.
+//! The header is lower-case hex text, so that it passes unchanged through JSON and WebSocket text frames. It holds the publisher's
+//! run, the send time (monotonic clock, which all processes of a machine share), the index of the topic, and the sequence number
+//! within the topic, from 1. Two publishers at the same time need different topics. Messages that are too short for the header are
+//! only counted.
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 32;
 
-/// Topics that a header can name.
+/// Upper limit of topics in a header.
 pub const TOPICS_MAX: u32 = 1 << 24;
 
-/// Bytes of random text that the publisher cuts its payloads from.
+/// Bytes of random text from which payloads are cut.
 const POOL_BYTES: usize = 64 << 10;
 
 /// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// A random number of the publisher's run: sequences of two runs have nothing to do with each other.
+    /// A random number of the publisher's run. Sequence numbers are comparable only within a run.
     pub run: u16,
-    /// When it was sent, in nanoseconds of the monotonic clock; 56 bits, more than two years.
+    /// Send time in nanoseconds of the monotonic clock, in 56 bits: more than two years.
     pub sent_ns: u64,
     /// Index of the topic in the pattern, below [`TOPICS_MAX`].
     pub topic: u32,
@@ -59,7 +58,7 @@ impl Header {
         out
     }
 
-    /// Reads the header at the start of `payload`; `None` when there is none.
+    /// Parses the header at the start of `payload`; `None` if there is none.
     pub fn decode(payload: &[u8]) -> Option<Header> {
         let header = payload.first_chunk::<HEADER_BYTES>()?;
         Some(Header {
@@ -71,7 +70,7 @@ impl Header {
     }
 }
 
-/// A small generator of random numbers (SplitMix64): fast, seeded, good enough for load.
+/// A seeded random number generator (SplitMix64): fast, and good enough for load.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -100,7 +99,7 @@ pub fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Makes payloads of one size.
+/// Generates payloads of one size.
 pub struct Payloads {
     pool: Vec<u8>,
     size: usize,
@@ -124,7 +123,7 @@ impl Payloads {
         self.size
     }
 
-    /// Appends one payload to `out`: the header when it fits, then random bytes.
+    /// Appends one payload to `out`: the header, if it fits, then random bytes.
     pub fn write(&mut self, header: Header, out: &mut Vec<u8>) {
         let mut left = self.size;
         if left >= HEADER_BYTES {

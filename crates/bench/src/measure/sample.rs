@@ -1,8 +1,8 @@
-//! The kernel's figures of processes and of the machine, read from `/proc`.
+//! The kernel's figures for processes and for the machine, read from `/proc`.
 //!
-//! Memory and processor time are those of one process alone; slab and socket memory are the
-//! machine's, so on one machine they hold both ends of every connection. A file that cannot be read (of
-//! a foreign process, `/proc/slabinfo` without root) gives an error or an empty map, never a guess.
+//! Memory and processor time are those of one process. Slab and socket memory are those of the whole machine, so they
+//! include both ends of a local connection. An unreadable file (of another user's process, or `/proc/slabinfo` without
+//! root) gives an error or an empty map, never a guess.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,9 +14,9 @@ use crate::sys;
 
 /// Bytes of a page, the unit of `/proc/net/sockstat` and `/proc/slabinfo`.
 const PAGE_BYTES: u64 = 4096;
-/// Ticks a second in `/proc/PID/stat`: fixed for user space on Linux.
+/// Ticks a second in `/proc/PID/stat`; fixed on Linux.
 const TICKS_PER_S: f64 = 100.0;
-/// Slab caches that connections live in.
+/// Slab caches that connections use.
 const SLABS: [&str; 6] = [
     "TCP",
     "sock_inode_cache",
@@ -30,20 +30,20 @@ fn read(path: &str) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {path}"))
 }
 
-/// One process at one moment.
+/// Memory and processor time of a process.
 #[derive(Clone, Copy, Debug, PartialEq, derive_more::AddAssign, serde::Serialize)]
 pub struct Process {
     /// Resident bytes.
     pub rss_bytes: u64,
-    /// Resident bytes, each shared page by its share.
+    /// Resident bytes, with each shared page divided by its users.
     pub pss_bytes: u64,
     /// Processor time since its start, in seconds, to the nanosecond.
     pub cpu_s: f64,
-    /// Its part in user space, to the tick of 10 ms.
+    /// Processor time in user space, in ticks of 10 ms.
     pub user_s: f64,
-    /// Its part in the kernel, to the tick of 10 ms.
+    /// Processor time in the kernel, in ticks of 10 ms.
     pub system_s: f64,
-    /// Time that its threads were ready to run and others had the core, in seconds.
+    /// Time that its threads were ready but not running, in seconds.
     pub waited_s: f64,
 }
 
@@ -62,7 +62,7 @@ impl Process {
         })
     }
 
-    /// Process `pid` and everything below it, added up.
+    /// The sum of process `pid` and all its descendants.
     pub fn read_tree(pid: u32) -> Result<Process> {
         let mut sum = Process::read(pid)?;
         for child in Process::tree(pid).into_iter().skip(1) {
@@ -71,13 +71,13 @@ impl Process {
         Ok(sum)
     }
 
-    /// Process `pid`, then everything below it.
+    /// Process `pid`, then all its descendants.
     pub fn tree(pid: u32) -> Vec<u32> {
         let mut found = vec![pid];
         let mut next = 0;
         while let Some(pid) = found.get(next) {
             next += 1;
-            // The children of every thread: whichever of them forked.
+            // The kernel lists children by the thread that forked them.
             let threads = fs::read_dir(format!("/proc/{pid}/task"));
             for thread in threads.into_iter().flatten().flatten() {
                 let children = fs::read_to_string(thread.path().join("children"));
@@ -100,14 +100,14 @@ fn kib(text: &str, name: &str) -> Option<u64> {
         .map(|kib| kib * 1024)
 }
 
-/// User and system seconds of a `/proc/PID/stat`; the name in parentheses may hold anything.
+/// User and system seconds of a `/proc/PID/stat`. The name in parentheses may contain any character.
 fn times(stat: &str) -> Option<(f64, f64)> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |index: usize| fields.get(index)?.parse::<f64>().ok();
     Some((ticks(11)? / TICKS_PER_S, ticks(12)? / TICKS_PER_S))
 }
 
-/// Seconds that the threads of `pid` waited for a core; 0 where the kernel does not count that.
+/// Seconds that the threads of `pid` waited for a core; 0 if the kernel does not count that.
 fn waited_s(pid: u32) -> f64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task"));
     let of = |text: String| text.split_whitespace().nth(1)?.parse::<f64>().ok();
@@ -121,18 +121,18 @@ fn waited_s(pid: u32) -> f64 {
         / 1e9
 }
 
-/// The kernel at one moment.
+/// Memory and network counters of the kernel.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Kernel {
-    /// Bytes of the slab caches that connections live in.
+    /// Bytes of the slab caches that connections use.
     pub slabs: BTreeMap<String, u64>,
     /// Bytes of all slabs.
     pub slab_bytes: u64,
     /// Bytes of socket buffers.
     pub buffer_bytes: u64,
-    /// Bytes that were received and sent over all interfaces.
+    /// Bytes received and sent over all interfaces.
     pub network: (u64, u64),
-    /// Bytes that programs could still get.
+    /// Bytes still available to programs.
     pub available_bytes: u64,
 }
 

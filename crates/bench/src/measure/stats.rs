@@ -1,12 +1,12 @@
-//! Statistics of a stream of latencies that is read once: mean and deviation by Welford's
-//! recurrence, quantiles from a histogram that counts every value.
+//! Statistics of a stream of latencies in one pass: mean and deviation by Welford's recurrence,
+//! quantiles from a histogram.
 //!
-//! Nothing is sampled and nothing is kept but counters. Values are nanoseconds.
+//! Every value is counted and none is stored. Values are nanoseconds.
 
 use serde_json::{Value, json};
 
-/// Buckets of the histogram that share one power of two, as a power of two: 128 buckets, so that
-/// a quantile is told at most 0.8 % too high.
+/// Buckets of the histogram for each power of two, as an exponent: with 128 buckets a quantile is
+/// at most 0.8 % too high.
 const STEP_BITS: u32 = 7;
 const STEPS: usize = 1 << STEP_BITS;
 /// Values from 2^40 ns (18 minutes) on share the last bucket.
@@ -42,7 +42,7 @@ impl Default for Moments {
 }
 
 impl Moments {
-    /// Takes one value.
+    /// Adds one value.
     pub fn add(&mut self, value: u64) {
         self.count += 1;
         let distance = value as f64 - self.mean;
@@ -52,7 +52,7 @@ impl Moments {
         self.max = self.max.max(value);
     }
 
-    /// Takes all that another pass has seen (Chan's pairwise form of the same recurrence).
+    /// Adds the values of another pass (Chan's pairwise form of the same recurrence).
     pub fn merge(&mut self, other: &Moments) {
         if other.count == 0 {
             return;
@@ -86,7 +86,7 @@ impl Moments {
     }
 }
 
-/// Counts in log-linear buckets.
+/// A histogram with log-linear buckets.
 #[derive(Clone)]
 pub struct Histogram {
     counts: Box<[u64]>,
@@ -102,7 +102,7 @@ impl Default for Histogram {
     }
 }
 
-/// Which bucket holds `value`.
+/// The bucket of `value`.
 fn bucket(value: u64) -> usize {
     let value = value.min((1 << VALUE_BITS) - 1);
     if value < STEPS as u64 {
@@ -112,7 +112,7 @@ fn bucket(value: u64) -> usize {
     ((shift as usize) << STEP_BITS) + (value >> shift) as usize
 }
 
-/// The largest value that `bucket` holds.
+/// The largest value of `bucket`.
 fn bucket_max(bucket: usize) -> u64 {
     if bucket < STEPS {
         return bucket as u64;
@@ -129,7 +129,7 @@ impl Histogram {
         self.total += 1;
     }
 
-    /// Counts all that another histogram has counted.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Histogram) {
         if other.total == 0 {
             return;
@@ -140,7 +140,7 @@ impl Histogram {
         self.total += other.total;
     }
 
-    /// The value that the share `q` of all values does not exceed, told at most 1/128 too high.
+    /// The `q` quantile of the values, at most 1/128 too high.
     pub fn quantile(&self, q: f64) -> u64 {
         let rank = ((self.total as f64 * q).ceil() as u64).clamp(1, self.total.max(1));
         let mut seen = 0;
@@ -154,7 +154,7 @@ impl Histogram {
     }
 }
 
-/// Everything that is known of a stream of latencies.
+/// The statistics of a stream of latencies.
 #[derive(Clone, Default)]
 pub struct Latency {
     moments: Moments,
@@ -181,19 +181,19 @@ pub struct Summary {
 }
 
 impl Latency {
-    /// Takes one latency, in nanoseconds.
+    /// Adds one latency, in nanoseconds.
     pub fn add(&mut self, value_ns: u64) {
         self.moments.add(value_ns);
         self.histogram.add(value_ns);
         self.last_ns = value_ns;
     }
 
-    /// The latency that was taken last, in milliseconds.
+    /// The latency that was added last, in milliseconds.
     pub fn last_ms(&self) -> f64 {
         self.last_ns as f64 / 1e6
     }
 
-    /// Takes all of another stream.
+    /// Adds another stream.
     pub fn merge(&mut self, other: &Latency) {
         self.moments.merge(&other.moments);
         self.histogram.merge(&other.histogram);
@@ -202,13 +202,13 @@ impl Latency {
         }
     }
 
-    /// The value that the share `q` of all latencies does not exceed, in milliseconds.
+    /// The `q` quantile of the latencies, in milliseconds.
     pub fn quantile_ms(&self, q: f64) -> f64 {
-        // A bucket's end may lie past the largest value: never tell more than was seen.
+        // The end of a bucket may be above the largest value.
         self.histogram.quantile(q).min(self.moments.max) as f64 / 1e6
     }
 
-    /// The figures of the report; all zero while nothing was seen.
+    /// The figures for the report; all zero if there was no value.
     pub fn summary(&self) -> Summary {
         let moments = &self.moments;
         if moments.count == 0 {
@@ -255,7 +255,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The straight line through these points by least squares: its slope, and its value at 0. Without a spread they are not numbers.
+/// Fits a straight line to the points by least squares: its slope, and its value at 0. Both are NaN if all `x` are equal.
 pub fn line(points: &[(f64, f64)]) -> (f64, f64) {
     let n = points.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;

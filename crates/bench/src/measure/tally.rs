@@ -1,5 +1,5 @@
-//! A subscriber's counters: messages and how each is checked against the last one of its topic, connections, and the messages that
-//! its clients sent themselves.
+//! A subscriber's counters: messages, each checked against the last one of its topic; connections; and the messages that the clients
+//! published themselves.
 
 use serde_json::{Value, json};
 
@@ -7,41 +7,41 @@ use super::add::add;
 use super::payload::Header;
 use super::stats::Latency;
 
-/// The known reason why messages are missing before one that came.
+/// The known reason for a gap before a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap {
-    /// Nothing.
+    /// No reason.
     Unexplained,
-    /// The connection was away meanwhile.
+    /// The connection was away when they were published.
     Away,
-    /// The server has said that there is a gap.
+    /// The server has announced a gap.
     Told,
 }
 
-/// The counters of one worker. The first part is counted anew for each window.
+/// The counters of one worker. All but `life` start at zero in each window.
 #[derive(Clone, Default)]
 pub struct Tally {
     /// Latency of every message with a header.
     pub latency: Latency,
     /// Messages, with and without a header.
     pub messages: u64,
-    /// Messages without a header, or whose time lies in the future.
+    /// Messages without a header, or with a send time in the future.
     pub unmeasured: u64,
-    /// Messages that did not come before a later one of their topic, without the server saying so.
+    /// Messages that are missing before a later one of their topic without an announced gap.
     pub lost: u64,
-    /// Messages that came again, or after a later one.
+    /// Messages that arrived again, or after a later one.
     pub doubled: u64,
-    /// Messages of a topic that the connection did not ask for.
+    /// Messages of a topic to which the connection is not subscribed.
     pub misdelivered: u64,
     /// Messages that were published while their connection was away.
     pub missed_away: u64,
-    /// Messages of which the server said that they are lost: its log did not reach back to them.
+    /// Messages in gaps that the server announced because its log no longer has them.
     pub told_lost: u64,
-    /// When the first message of the window came; 0 before.
+    /// Arrival of the window's first message; 0 before.
     pub first_ns: u64,
-    /// When the last message of the window came.
+    /// Arrival of the window's last message.
     pub last_ns: u64,
-    /// The messages that the connections sent themselves.
+    /// The messages that the clients published themselves.
     pub said: RequestCounts,
     /// Counters of connections.
     pub life: Life,
@@ -52,24 +52,24 @@ pub struct Tally {
 pub struct Life {
     /// Bytes received.
     pub bytes: u64,
-    /// Reads that brought bytes.
+    /// Reads that returned data.
     pub chunks: u64,
-    /// Connections that were opened (long-poll: asked; the others: answered).
+    /// Opened connections (long-poll: the request was sent; others: the answer arrived).
     pub opened: u64,
     /// Open connections that the server closed.
     pub closed: u64,
-    /// Long-polls that were answered.
+    /// Answered long-polls.
     pub completed: u64,
-    /// Attempts that failed.
+    /// Failed attempts.
     pub failed: u64,
-    /// Connections that failed too often to be tried again.
+    /// Connections given up after too many failures.
     pub given_up: u64,
     /// The first failure, in words.
     pub first_failure: Option<String>,
 }
 
 impl Tally {
-    /// Begins a new window.
+    /// Starts a new window.
     pub fn restart(&mut self) {
         *self = Tally {
             life: std::mem::take(&mut self.life),
@@ -96,7 +96,7 @@ impl Tally {
         }
     }
 
-    /// Counts a message that arrived and returns its header.
+    /// Counts a message and returns its header.
     pub fn arrived(&mut self, payload: &[u8], now_ns: u64) -> Option<Header> {
         self.messages += 1;
         if self.first_ns == 0 {
@@ -111,8 +111,8 @@ impl Tally {
         header
     }
 
-    /// Compares a message's number with the last one of its topic on its connection; `why` is the
-    /// known reason of a gap between them.
+    /// Compares a message's number with the last one of its topic on its connection. `why` is the
+    /// known reason for a gap between them.
     pub fn in_sequence(&mut self, last: &mut u32, sequence: u32, why: Gap) {
         if sequence <= *last {
             self.doubled += 1;
@@ -133,22 +133,22 @@ impl Tally {
     }
 }
 
-/// The messages that the clients of a grid have sent. A request carries a message to each neighbour.
+/// The publishes of a grid's clients. A request carries one message for each neighbour.
 #[derive(Clone, Default)]
 pub struct RequestCounts {
-    /// Requests that clients have begun.
+    /// Requests that were started.
     pub requests: u64,
-    /// Messages of those that were answered, which the server took.
+    /// Messages that the server accepted.
     pub accepted: u64,
     /// Messages that it refused.
     pub refused: u64,
-    /// Messages of requests without an answer.
+    /// Messages in requests without an answer.
     pub unanswered: u64,
-    /// Requests that found a full shard (503), and were made again.
+    /// Requests that a full shard refused (503), and that were repeated.
     pub turned_away: u64,
-    /// The longest time from a client's turn to the beginning of its request.
+    /// The longest delay of a request behind its schedule.
     pub late_ns_max: u64,
-    /// From the beginning of the connect to the answer.
+    /// Time from the start of the connect to the answer.
     pub answered: Latency,
     /// The first refusal or failure, in words.
     pub first_refusal: Option<String>,
@@ -165,7 +165,7 @@ impl RequestCounts {
         }
     }
 
-    /// Notes why something was not taken.
+    /// Records the reason of a refusal or failure, if it is the first.
     pub fn complain(&mut self, why: impl Into<String>) {
         self.first_refusal.get_or_insert_with(|| why.into());
     }

@@ -3,18 +3,18 @@
 /// Seconds of each unit.
 const UNITS: [(&str, f64); 4] = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3_600.0)];
 
-/// Reads a time as seconds; a number alone is of them.
+/// Parses a time as seconds. Without a unit the number is in seconds.
 ///
 /// # Errors
-/// It is none, with the forms.
+/// If it is not a time; the text names the forms.
 pub fn seconds(text: &str) -> Result<f64, String> {
     time(text, 1.0)
 }
 
-/// Reads a time as whole seconds.
+/// Parses a time as whole seconds.
 ///
 /// # Errors
-/// It is none, with the forms.
+/// If it is not a time, has a fraction, or does not fit.
 pub fn whole_seconds<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let seconds = seconds(text)?;
     let whole = (seconds.fract() == 0.0).then_some(seconds as u64);
@@ -22,15 +22,15 @@ pub fn whole_seconds<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     found.ok_or_else(|| format!("`{text}` is no whole number of seconds that fits"))
 }
 
-/// Reads a time as milliseconds; a number alone is of them.
+/// Parses a time as milliseconds. Without a unit the number is in milliseconds.
 ///
 /// # Errors
-/// It is none, with the forms.
+/// If it is not a time; the text names the forms.
 pub fn milliseconds(text: &str) -> Result<f64, String> {
     Ok(time(text, 0.001)? * 1_000.0)
 }
 
-/// The seconds of a time; a number alone is of units of so many.
+/// The seconds of a time. Without a unit the number is in units of `unit_s` seconds.
 fn time(text: &str, unit_s: f64) -> Result<f64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {

@@ -231,14 +231,14 @@ impl RunArgs {
     }
 
     /// How a server is subscribed to where nothing else is said.
-    pub fn wanted(&self) -> Protocol {
+    pub fn subscribe_protocol(&self) -> Protocol {
         self.protocol.unwrap_or(Protocol::Ws)
     }
 
     /// The publishers' protocol: the subscribers' own in `pair`; elsewhere HTTP, over which the server takes most messages.
-    pub fn fed(&self) -> Protocol {
+    pub fn publish_protocol(&self) -> Protocol {
         if self.scenario == Scenario::Pair {
-            self.wanted()
+            self.subscribe_protocol()
         } else {
             Protocol::Ws
         }

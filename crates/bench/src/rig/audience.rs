@@ -1,10 +1,10 @@
-//! A server with its subscribers, all open, and what both cost until then.
+//! A server with its open subscribers, and samples from before and after they connected.
 
 use anyhow::Result;
 use serde_json::Value;
 
 use super::args::RunArgs;
-use super::moment::{Moment, pause, per_connection};
+use super::sample::{Sample, pause, per_connection};
 use super::server::Server;
 use super::tools::Subscriber;
 
@@ -14,19 +14,19 @@ pub struct Audience {
     pub server: Server,
     /// The tool that holds the connections.
     pub subscriber: Subscriber,
-    /// How many there are.
+    /// The number of connections.
     pub connections: u32,
-    /// A sample from before the first one connected.
-    pub empty: Moment,
-    /// A sample from when all were open, after a rest.
-    pub open: Moment,
+    /// The sample before the first connection.
+    pub empty: Sample,
+    /// The sample with all connections open, after a rest.
+    pub open: Sample,
     /// Seconds that the opening took.
     pub opening_s: f64,
 }
 
 impl Audience {
-    /// Connects `connections` to a fresh server, with these flags of the tool. Samples the server before, and again a rest
-    /// after all are open.
+    /// Opens `connections` to a fresh server, with these flags of `crore-bench subscribe`. Samples the server before, and again
+    /// `rest_s` after all are open.
     pub fn open(
         args: &RunArgs,
         mut server: Server,
@@ -36,10 +36,10 @@ impl Audience {
         rest_s: f64,
     ) -> Result<Audience> {
         let mut subscriber = Subscriber::start(args, &server, connections, topics, flags)?;
-        let empty = Moment::of(&mut server)?;
+        let empty = Sample::of(&mut server)?;
         let opening_s = subscriber.open()?;
         pause(rest_s);
-        let open = Moment::of(&mut server)?;
+        let open = Sample::of(&mut server)?;
         Ok(Audience {
             server,
             subscriber,
@@ -50,7 +50,7 @@ impl Audience {
         })
     }
 
-    /// The memory and processor time of each connection until all of them were open.
+    /// Memory and processor time per connection from before the first until all were open.
     pub fn cost_open(&self) -> Value {
         per_connection(self.connections, &self.empty, &self.open)
     }

@@ -1,4 +1,4 @@
-//! The bare client of NATS: `async-nats` publishes bytes to streams and counts the answers.
+//! A bare NATS client, for comparison: `async-nats` publishes bytes to streams and counts the answers.
 
 use std::time::{Duration, Instant};
 
@@ -7,21 +7,21 @@ use async_nats::jetstream::{self, stream};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 
-/// When NATS answers none of what is in flight for so long, all of it counts as lost: a stream that changes its leader answers nothing to what was
-/// on its way. Nodes append theirs again after as long.
+/// If no answer arrives for this long, everything in flight counts as lost: a stream that changes its leader does not answer what was
+/// in flight. Crore's nodes append again after the same time.
 const LOST: Duration = Duration::from_secs(2);
 
-/// The results of the client.
+/// The results of a run.
 pub struct Bare {
-    /// Batches a second that were answered.
+    /// Answered batches a second.
     pub per_s: f64,
-    /// For so long.
+    /// The duration of the run.
     pub seconds: f64,
-    /// How often all that was in flight counted as lost.
+    /// How often everything in flight counted as lost.
     pub stalls: u64,
 }
 
-/// Publishes batches of so many bytes, so many in flight, spread over so many streams of so many replicas.
+/// Publishes batches of `bytes` bytes, `in_flight` at a time, spread over streams. `streams` is their number and their replicas.
 pub fn publish(
     urls: &[String],
     streams: (u64, usize),
@@ -61,7 +61,7 @@ async fn run(
     let mut answers = client.subscribe(format!("{inbox}.*")).await?;
     let payload = Bytes::from(vec![b'x'; bytes]);
     let (began, mut sent, mut waits, mut answered, mut stalls) = (Instant::now(), 0, 0, 0, 0);
-    // Answers to batches before this one came too late.
+    // Answers to batches before this number are too late.
     let mut since = 0;
     while began.elapsed().as_secs_f64() < seconds {
         while waits < in_flight {
@@ -85,7 +85,7 @@ async fn run(
         waits -= 1;
         let said = String::from_utf8_lossy(&answer.payload);
         ensure!(!said.contains("\"error\""), "NATS: {said}");
-        // A stream without a leader answers with a status, and takes nothing.
+        // A stream without a leader stores nothing and answers with a status.
         answered += u64::from(answer.status.is_none());
     }
     ensure!(

@@ -1,4 +1,4 @@
-//! A certificate for the servers of a scenario, made by the `openssl` of the host: all of them show the same.
+//! A certificate that all servers of a scenario present, made by the host's `openssl`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,20 +7,20 @@ use anyhow::{Context, Result, ensure};
 
 use crate::client::tls::NAME;
 
-/// A certificate for `localhost` with an ECDSA key (P-256), and where it lies.
+/// The files of a certificate for `localhost` with an ECDSA key (P-256).
 #[derive(Clone, Debug)]
 pub struct Certificate {
-    /// PEM.
+    /// The certificate chain (PEM).
     pub chain: PathBuf,
-    /// PEM.
+    /// The private key (PEM).
     pub key: PathBuf,
 }
 
 impl Certificate {
-    /// Makes one in this directory.
+    /// Creates the files in this directory.
     ///
     /// # Errors
-    /// When there is no `openssl`.
+    /// If `openssl` is missing or fails.
     pub fn make(directory: &Path) -> Result<Certificate> {
         let (chain, key) = (directory.join("cert.pem"), directory.join("key.pem"));
         let status = Command::new("openssl")
@@ -28,7 +28,7 @@ impl Certificate {
             .args(["-pkeyopt", "ec_paramgen_curve:P-256"])
             .args(["-subj", &format!("/CN={NAME}")])
             .args(["-addext", &format!("subjectAltName=DNS:{NAME}")])
-            // Otherwise it would be the certificate of an authority, which no server may use.
+            // Without this it would be a CA certificate, which a server must not use.
             .args(["-addext", "basicConstraints=critical,CA:FALSE"])
             .arg("-keyout")
             .arg(&key)
@@ -42,7 +42,7 @@ impl Certificate {
         Ok(Certificate { chain, key })
     }
 
-    /// The product's settings.
+    /// The `[tls]` table of Crore's settings.
     pub fn settings(&self) -> String {
         let (chain, key) = (self.chain.display(), self.key.display());
         format!("[tls]\ncertificate = \"{chain}\"\nkey = \"{key}\"\n")

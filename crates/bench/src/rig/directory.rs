@@ -1,14 +1,14 @@
-//! A directory of a scenario's own under the system's directory for temporary files.
+//! A temporary directory of a scenario.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// A directory that is deleted when this is dropped.
+/// A directory that is deleted with this value.
 pub struct Directory(PathBuf);
 
 impl Directory {
-    /// Makes `crore-bench-{name}`, unless it is there.
+    /// Creates `crore-bench-{name}` in the system's temporary directory, unless it exists.
     pub fn make(name: impl std::fmt::Display) -> Result<Directory> {
         let path = std::env::temp_dir().join(format!("crore-bench-{name}"));
         std::fs::create_dir_all(&path)
@@ -16,7 +16,7 @@ impl Directory {
         Ok(Directory(path))
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }

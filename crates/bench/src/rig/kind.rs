@@ -1,4 +1,4 @@
-//! The kinds of servers that are measured: the product, the floor or a peer, and the protocols of each.
+//! The kinds of servers that are measured: Crore, the floor and the peers, and which protocols each speaks.
 
 use crate::subscribe::Protocol;
 use strum::IntoStaticStr;
@@ -16,10 +16,10 @@ pub enum Kind {
     Nchan,
     /// Debian's Mosquitto, over MQTT
     Mosquitto,
-    /// NATS with JetStream, which speaks a protocol of its own: only `durable` measures it.
+    /// NATS with JetStream. It has its own protocol, so only `durable` measures it.
     #[value(skip)]
     Nats,
-    /// Any server, by its command.
+    /// Any other server, started by a shell command.
     #[value(skip)]
     Other,
 }
@@ -30,13 +30,12 @@ impl Kind {
         self.into()
     }
 
-    /// Whether its process may have children, which end when it tells them to.
+    /// Whether its process may have children, which it must end itself.
     pub fn has_children(self) -> bool {
         matches!(self, Kind::Nchan | Kind::Other)
     }
 
-    /// The protocol of its subscribers when `wanted` is asked for: that one if it speaks it, else the
-    /// one that it does speak.
+    /// The protocol of its subscribers: `wanted` if it speaks that, otherwise the one that it does speak.
     pub fn protocol(self, wanted: Protocol) -> Protocol {
         match (self, wanted) {
             (Kind::Crore, _) | (Kind::Nchan, Protocol::Sse | Protocol::Poll) => wanted,
@@ -45,13 +44,13 @@ impl Kind {
         }
     }
 
-    /// The publisher's flags, and in words how messages reach the server. Each server is fed in the way that gave it the
-    /// highest rate in trials, with one connection for the messages of a topic; ours is fed over MQTT, as Mosquitto is,
-    /// where that is `wanted`.
+    /// The flags of `crore-bench publish`, and a description of them for the result. Each server gets its messages in the way that
+    /// gave the highest rate in trials, with one connection for all messages of a topic. If `wanted` is MQTT, Crore gets its messages
+    /// over MQTT like Mosquitto.
     pub fn feed(self, wanted: Protocol) -> (&'static [&'static str], &'static str) {
         match (self, wanted) {
             (Kind::Floor, _) => (&["--floor"], "ready frames over one connection, no answers"),
-            // Mosquitto takes one packet of a connection in each turn of its loop.
+            // Mosquitto reads one packet of a connection in each turn of its loop.
             (Kind::Mosquitto | Kind::Nats, _) | (Kind::Crore, Protocol::Mqtt) => (
                 &["--protocol", "mqtt", "--connections", "8"],
                 "PUBLISH over 8 connections (1 for 1 topic)",
@@ -64,7 +63,7 @@ impl Kind {
                 &[],
                 "POST /pub, NDJSON of at most 60 kB, over one connection, 16 in flight, all answered",
             ),
-            // It has no batches; more connections or more in flight do not make it faster.
+            // Nchan has no batches, and more connections or more in flight do not make it faster.
             (Kind::Nchan | Kind::Other, _) => (
                 &["--single"],
                 "POST /pub/TOPIC for each message over one connection, 16 in flight, all answered",

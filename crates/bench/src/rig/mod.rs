@@ -1,4 +1,4 @@
-//! The parts of every scenario: its flags, a server of its own, the tools, and samples of the server and the kernel.
+//! The parts that scenarios share: command line flags, servers, load tools, and samples of the server and the kernel.
 
 pub mod args;
 mod audience;
@@ -6,10 +6,10 @@ pub mod bare;
 mod certificate;
 mod directory;
 mod kind;
-mod moment;
 mod nats;
 mod peers;
 mod ports;
+mod sample;
 mod server;
 mod tools;
 
@@ -18,9 +18,9 @@ pub use audience::Audience;
 pub use certificate::Certificate;
 pub use directory::Directory;
 pub use kind::Kind;
-pub use moment::{Moment, bottleneck, pause, per_connection, wait_for_freed_sockets, watch};
 pub use nats::Nats;
 pub use peers::{program, versions};
-pub use ports::hold_ports;
-pub use server::{Server, Setting, server_program, within};
-pub use tools::{Publisher, Subscriber, count, is_clean, locals, number, topics};
+pub use ports::reserve_ports;
+pub use sample::{Sample, bottleneck, pause, per_connection, wait_for_freed_sockets, watch};
+pub use server::{Server, Setting, in_control_group, server_program};
+pub use tools::{Publisher, Subscriber, count, is_clean, local_addresses, number, topics};

@@ -1,7 +1,7 @@
-//! Servers of NATS with JetStream that form one cluster. They sync every message before they acknowledge it.
+//! A cluster of NATS servers with JetStream. They sync every message before they acknowledge it.
 //!
-//! Every server listens on all addresses where there is a network namespace of the run, so that each node may reach it by addresses of its
-//! own. It does not tell clients of other addresses.
+//! If the run has a network namespace, each server listens on all addresses, and each node connects through addresses that no other node
+//! uses. Servers do not advertise further addresses to clients.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -12,21 +12,21 @@ use anyhow::{Context, Result, ensure};
 use crore_net::kernel::listener::HeldPort;
 
 use super::directory::Directory;
-use super::ports::hold_ports;
+use super::ports::reserve_ports;
 use crate::sys;
 
-/// The program, and how it is had.
+/// The program's name, and the error if it is missing.
 const PROGRAM: &str = "nats-server";
 const REMEDY: &str = "nats-server is not there: `go install github.com/nats-io/nats-server/v2@v2.15.2` makes it in ~/go/bin; \
      or name it with --nats-server or CRORE_NATS_SERVER";
-/// The bytes that streams may set aside, of which they fill a small part; a full disk does not matter.
+/// The size that streams may reserve. They use a small part of it, so it may be larger than the disk.
 const ROOM: &str = "64GB";
-/// Warnings that are shown of a server.
+/// Warnings that are shown for each server.
 const WARNINGS: usize = 8;
 /// Longest start of a server.
 const START: Duration = Duration::from_secs(60);
 
-/// The program: the one that is named, or the first in the places where tests look, too.
+/// The program: the named one, or the first one in the places where the tests look, too.
 pub fn program(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = named {
         let path = path.to_path_buf();
@@ -43,28 +43,28 @@ pub fn program(named: Option<&Path>) -> Result<PathBuf> {
     found.find(|path| path.is_file()).context(REMEDY)
 }
 
-/// The configuration of a server that listens here, with these lines beside.
+/// The configuration of a server that listens here, with these lines added.
 pub fn config(listen: &str, store: &Path, more: &str) -> String {
     format!(
         "listen: {listen}\njetstream {{ store_dir: {store:?}, sync_interval: always, max_file_store: {ROOM} }}\n{more}"
     )
 }
 
-/// The servers.
+/// The running servers.
 pub struct Nats {
     program: PathBuf,
     directory: Directory,
-    /// The port of each for clients.
+    /// Each server's port for clients.
     ports: Vec<u16>,
-    /// All their ports, so that they can be started again.
+    /// All ports, reserved for restarts.
     _held: Vec<HeldPort>,
     children: Vec<Option<Child>>,
 }
 
 impl Nats {
-    /// Starts so many. They listen for clients at this address.
+    /// Starts `count` servers, which listen for clients on this address.
     pub fn start(count: u16, listen: Ipv4Addr, named: Option<&Path>) -> Result<Nats> {
-        let held = hold_ports(2 * count)?;
+        let held = reserve_ports(2 * count)?;
         let addresses: Vec<SocketAddr> = held.iter().map(HeldPort::addr).collect();
         let (clients, routes) = addresses.split_at(usize::from(count));
         let mut nats = Nats {
@@ -95,7 +95,7 @@ impl Nats {
         Ok(nats)
     }
 
-    /// How many there are.
+    /// The number of servers.
     pub fn count(&self) -> usize {
         self.ports.len()
     }
@@ -126,7 +126,7 @@ impl Nats {
         Ok(())
     }
 
-    /// Waits until all accept.
+    /// Waits until all accept connections.
     pub fn wait(&mut self) -> Result<()> {
         let begin = Instant::now();
         for at in 0..self.count() {
@@ -146,7 +146,7 @@ impl Nats {
         Ok(())
     }
 
-    /// Ends a server at once.
+    /// Kills a server.
     pub fn kill(&mut self, at: usize) {
         if let Some(mut child) = self.children[at].take() {
             let _ = child.kill();
@@ -174,12 +174,12 @@ impl Nats {
         text
     }
 
-    /// The processes that run.
+    /// The process ids of the running servers.
     pub fn processes(&self) -> impl Iterator<Item = u32> {
         self.children.iter().flatten().map(Child::id)
     }
 
-    /// The version, as the program tells it.
+    /// The program's version.
     pub fn version(&self) -> Option<String> {
         let output = Command::new(&self.program).arg("--version").output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout);

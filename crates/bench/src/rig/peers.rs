@@ -1,8 +1,7 @@
-//! The peers: Nchan and Mosquitto as Debian packages them, and NATS where it is installed, one serving process
-//! each, on a port of their own, with settings that neither drop messages that could be delivered nor do work
-//! that is not asked for (access logs, persistence, statistics).
+//! The peers: Nchan and Mosquitto from Debian's packages, and NATS if it is installed, each with one serving process.
 //!
-//! Nothing of the system's configuration is read, and nothing outside the directory is written.
+//! Their settings do not drop messages that could be delivered, and switch off extra work (access logs, persistence, statistics).
+//! The system's configuration is not read, and nothing outside the peer's directory is written.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,20 +13,19 @@ use super::directory::Directory;
 use super::nats;
 use crate::sys;
 
-/// The log of errors, in the server's directory.
+/// The error log, in the server's directory.
 pub const LOG: &str = "error.log";
 
-/// Connections of the nginx worker, which makes rows for all of them at its start: enough for the
-/// 15,000 of the idle row, and below the 20,000 descriptors that a process may have where that
-/// limit cannot be raised.
+/// Connections of the nginx worker, which allocates all of them at its start. Enough for the 15,000 of the idle row, and below
+/// the 20,000 descriptors of a process whose limit cannot be raised.
 const WORKER_CONNECTIONS: usize = 16_384;
-/// Memory that Nchan's channels and messages may take, in MiB: mapped at the start, used as needed.
-/// Its default of 128 is full with a few messages in each of 10,000 channels.
+/// Limit of the memory of Nchan's channels and messages, in MiB. A few messages in each of 10,000 channels fill its
+/// default of 128.
 const NCHAN_MEMORY_MIB: usize = 512;
 /// Where Debian puts the module.
 const NCHAN_MODULE: &str = "/usr/lib/nginx/modules/ngx_nchan_module.so";
 
-/// nginx with Nchan, keeping `keep` messages in each channel.
+/// The command for nginx with Nchan, which keeps `keep` messages in each channel.
 pub fn nchan(
     directory: &Directory,
     port: u16,
@@ -39,7 +37,7 @@ pub fn nchan(
     let config = nchan_config(directory.path(), port, keep, tls);
     let path = directory.write("nginx.conf", &config)?;
     let mut command = Command::new(program);
-    // nginx opens this log before it has read its configuration.
+    // nginx opens this log before it reads its configuration.
     let directory = directory.path();
     command.arg("-e").arg(directory.join(LOG));
     command.arg("-p").arg(directory).arg("-c").arg(path);
@@ -47,7 +45,7 @@ pub fn nchan(
 }
 
 fn nchan_config(directory: &Path, port: u16, keep: u32, tls: Option<&Certificate>) -> String {
-    // nginx that is started as root changes to another user, unless it is told not to. Otherwise this line is a warning.
+    // If it is started as root, nginx would change to another user without this line; otherwise the line causes a warning.
     let user = if sys::is_root() { "user root;" } else { "" };
     let directory = directory.display();
     let ssl = if tls.is_some() { " ssl" } else { "" };
@@ -55,7 +53,7 @@ fn nchan_config(directory: &Path, port: u16, keep: u32, tls: Option<&Certificate
         let (chain, key) = (tls.chain.display(), tls.key.display());
         format!("ssl_certificate {chain};\nssl_certificate_key {key};\n")
     });
-    // Names with a leading `/` travel as `?topic=`, as they do to our own server.
+    // Names with a leading `/` are sent as `?topic=`, as with Crore.
     let location = |path: &str, role: &str| {
         format!(
             "location = /{path} {{ {role} nchan_channel_id $arg_topic; }}\n\
@@ -65,7 +63,7 @@ fn nchan_config(directory: &Path, port: u16, keep: u32, tls: Option<&Certificate
     let publisher = location("pub", "nchan_publisher;");
     let subscriber = location(
         "sub",
-        // A long-poll begins with the kept messages, as ours does. For the other protocols nothing is kept.
+        // A long-poll begins with the kept messages, as with Crore. For the other protocols no messages are kept.
         "nchan_subscriber; nchan_subscriber_first_message oldest; nchan_subscriber_timeout 0;",
     );
     format!(
@@ -97,7 +95,7 @@ listen 127.0.0.1:{port} backlog=4096{ssl};
     )
 }
 
-/// Mosquitto.
+/// The command for Mosquitto.
 pub fn mosquitto(
     directory: &Directory,
     port: u16,
@@ -111,8 +109,8 @@ pub fn mosquitto(
     Ok(command)
 }
 
-/// The limits of 0 are none: by default Mosquitto drops messages of quality of service 0 once a
-/// subscriber's queue is full. It writes what it keeps on a tick, at most once a second.
+/// Limits of 0 mean none: by default Mosquitto drops messages of QoS 0 once a subscriber's queue is full.
+/// With persistence it writes its state at most once a second.
 fn mosquitto_config(
     directory: &Path,
     port: u16,
@@ -149,7 +147,7 @@ log_type notice
     )
 }
 
-/// NATS with JetStream, which syncs every message before it acknowledges it. No package of Debian has it.
+/// The command for NATS with JetStream, which syncs every message before it acknowledges it. Debian has no package of it.
 pub fn nats(directory: &Directory, port: u16, program: Option<&Path>) -> Result<Command> {
     let store = directory.path().join("jetstream");
     let config = nats::config(&format!("127.0.0.1:{port}"), &store, "");
@@ -160,7 +158,7 @@ pub fn nats(directory: &Directory, port: u16, program: Option<&Path>) -> Result<
     Ok(command)
 }
 
-/// Finds a program in `PATH` or in `/usr/sbin`, which only root has in its `PATH`.
+/// Finds a program in `PATH` or in `/usr/sbin`, which only root's `PATH` contains.
 pub fn program(name: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -174,7 +172,7 @@ fn missing(what: &str) -> String {
     format!("{what} is not there; `cargo xtask compare` installs it")
 }
 
-/// The versions of the peers' packages, for the result; none where the system is not Debian.
+/// The versions of the peers' packages, for the result; `None` on other systems than Debian.
 pub fn versions() -> Option<String> {
     let output = Command::new("dpkg-query")
         .args(["-W", "-f", "${Package} ${Version}\n"])

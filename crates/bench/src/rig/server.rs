@@ -1,8 +1,7 @@
-//! A server that a scenario starts: the product, the floor or a peer. It has a directory of its own,
-//! which is deleted when the server ends.
+//! A server that a scenario starts: Crore, the floor or a peer. Each has a directory, which is deleted with it.
 //!
-//! Memory and processor time are those of the whole process tree: nginx serves from a child of the
-//! process that was started, the others have no children.
+//! Memory and processor time are those of the whole process tree, because nginx serves from a child
+//! process. The others have no children.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -16,42 +15,42 @@ use super::args::RunArgs;
 use super::directory::Directory;
 use super::kind::Kind;
 use super::peers;
-use super::ports::hold_ports;
+use super::ports::reserve_ports;
 use crate::measure::sample::Process;
 use crate::sys::{self, Signal};
 
 /// The name of the server's program.
 const PROGRAM: &str = "crore";
-/// The flag of the number of shards.
+/// The flag for the number of shards.
 const SHARDS: &str = "--shards";
-/// Longest start of a server. A node of a cluster reads its log first.
+/// Longest start of a server. A cluster node reads its log before it accepts.
 const START: Duration = Duration::from_secs(180);
-/// Longest end of a server that has children to end; then all of them are killed.
+/// Longest shutdown of a server with child processes. After that the whole tree is killed.
 const END: Duration = Duration::from_secs(5);
-/// The product's settings, in its directory.
+/// Crore's settings file, in the server's directory.
 const SETTINGS: &str = "crore.toml";
-/// The file in a peer's directory that takes its standard error.
+/// The file for a peer's standard error, in its directory.
 const STDERR: &str = "stderr";
 
-/// The settings that a server is started with.
+/// The options of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// The kind of server.
     pub kind: Kind,
-    /// Shard threads; peers have one anyway.
+    /// Shard threads; peers always have one.
     pub shards: u32,
     /// Ports to listen on; one for peers.
     pub ports: u16,
     /// Messages that a topic's log keeps.
     pub keep: u32,
-    /// A peer keeps acknowledged messages on disk, as well as it can.
+    /// Whether a peer keeps acknowledged messages on disk.
     pub durable: bool,
-    /// The product has the admin port that its settings name.
+    /// Whether Crore opens the admin port of its settings.
     pub admin: bool,
 }
 
 impl Setting {
-    /// With one port.
+    /// Options with one port, not durable and without admin port.
     pub fn new(kind: Kind, shards: u32, keep: u32) -> Setting {
         Setting {
             kind,
@@ -64,16 +63,16 @@ impl Setting {
     }
 }
 
-/// A server that runs.
+/// A running server.
 pub struct Server {
     child: Child,
     /// The kind of server.
     pub kind: Kind,
     /// Where it listens.
     pub addresses: Vec<SocketAddr>,
-    /// The ports of the addresses that were chosen for it, so that it can be started again.
+    /// The reserved ports of its addresses, for restarts.
     ports: Vec<HeldPort>,
-    /// How it was started.
+    /// The command that started it.
     command: Command,
     directory: Directory,
 }
@@ -93,14 +92,14 @@ impl Server {
         Server::start_with(args, setting, &text, None)
     }
 
-    /// The same, with this text as the product's settings file, and in the control group with this list of members.
+    /// Like [`Server::start`], with this text as Crore's settings file, and in the control group whose member list is `members`.
     pub fn start_with(
         args: &RunArgs,
         setting: Setting,
         settings: &str,
         members: Option<&Path>,
     ) -> Result<Server> {
-        let ports = hold_ports(setting.ports)?;
+        let ports = reserve_ports(setting.ports)?;
         let addresses: Vec<SocketAddr> = ports.iter().map(HeldPort::addr).collect();
         let port = addresses[0].port();
         let directory = Directory::make(port)?;
@@ -116,7 +115,7 @@ impl Server {
             Kind::Other => bail!("a server of another kind is started by its command"),
         };
         if let Some(members) = members {
-            command = within(&command, members);
+            command = in_control_group(&command, members);
         }
         let core = args.core_of_server();
         let mut server = Server::launch(command, setting.kind, addresses, directory, core)?;
@@ -155,7 +154,7 @@ impl Server {
         sys::bind_child(&mut command, core, kind.has_children());
         command.stdin(Stdio::null()).stdout(Stdio::null());
         if matches!(kind, Kind::Nchan | Kind::Mosquitto | Kind::Nats) {
-            // Peers write a warning when they are started as root, which is not part of a result.
+            // Peers warn when they are started as root; that does not belong into a result.
             let stderr = directory.path().join(STDERR);
             command.stderr(std::fs::File::create(stderr).context("a file for its errors")?);
         }
@@ -174,20 +173,20 @@ impl Server {
         Ok(server)
     }
 
-    /// Waits until it accepts.
+    /// Waits until it accepts connections.
     pub fn wait(&mut self) -> Result<()> {
         let begin = Instant::now();
         while TcpStream::connect(self.addresses[self.addresses.len() - 1]).is_err() {
-            self.is_there()?;
+            self.ensure_running()?;
             ensure!(begin.elapsed() < START, "the server does not accept");
             std::thread::sleep(Duration::from_millis(20));
         }
-        // The connection above made the server allocate its tables of the first use: they are part of an empty server.
+        // The connection above made the server allocate memory for its first use. That memory counts as the empty server's.
         std::thread::sleep(Duration::from_secs(1));
         Ok(())
     }
 
-    fn is_there(&mut self) -> Result<()> {
+    fn ensure_running(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             let said = [STDERR, peers::LOG].map(|name| self.read(name).unwrap_or_default());
             bail!("{} ended: {status}. {}", self.kind.name(), said.concat());
@@ -195,43 +194,43 @@ impl Server {
         Ok(())
     }
 
-    /// Asks it to end in order.
+    /// Asks it to shut down (SIGTERM).
     pub fn terminate(&self) {
         sys::signal(self.child.id(), Signal::TERM);
     }
 
-    /// Starts another one in its place.
-    pub fn start_again(&mut self) -> Result<()> {
-        self.spawn_again()?;
+    /// Starts it again and waits until it accepts.
+    pub fn restart(&mut self) -> Result<()> {
+        self.respawn()?;
         self.wait()
     }
 
-    /// The same, and does not wait until it accepts.
-    pub fn spawn_again(&mut self) -> Result<()> {
+    /// Starts it again without waiting.
+    pub fn respawn(&mut self) -> Result<()> {
         self.child = self.command.spawn()?;
         Ok(())
     }
 
-    /// The same with so many shards, on all cores.
-    pub fn start_again_with(&mut self, shards: u32) -> Result<()> {
-        self.spawn_again_with(shards)?;
+    /// Starts it again with `shards` shards on all cores, and waits until it accepts.
+    pub fn restart_with_shards(&mut self, shards: u32) -> Result<()> {
+        self.respawn_with_shards(shards)?;
         self.wait()
     }
 
-    /// The same, at the most for so long; the seconds from the start until it accepted.
-    pub fn time_start_with(&mut self, shards: u32, most: Duration) -> Result<f64> {
+    /// Starts it again with `shards` shards on all cores, and returns the seconds until it accepted; an error after `most`.
+    pub fn timed_restart(&mut self, shards: u32, most: Duration) -> Result<f64> {
         let begin = Instant::now();
-        self.spawn_again_with(shards)?;
+        self.respawn_with_shards(shards)?;
         while TcpStream::connect(self.addresses[0]).is_err() {
-            self.is_there()?;
+            self.ensure_running()?;
             ensure!(begin.elapsed() < most, "the start takes too long");
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(begin.elapsed().as_secs_f64())
     }
 
-    /// The same with so many shards, on all cores, and does not wait.
-    pub fn spawn_again_with(&mut self, shards: u32) -> Result<()> {
+    /// Starts it again with `shards` shards on all cores, without waiting.
+    pub fn respawn_with_shards(&mut self, shards: u32) -> Result<()> {
         let mut command = Command::new(self.command.get_program());
         let mut args = self.command.get_args();
         while let Some(arg) = args.next() {
@@ -244,52 +243,52 @@ impl Server {
         sys::bind_child(&mut command, None, false);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         self.command = command;
-        self.spawn_again()
+        self.respawn()
     }
 
-    /// Ends it at once, without its doing anything.
+    /// Kills it (SIGKILL).
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Makes it stand still.
+    /// Stops its execution (SIGSTOP).
     pub fn pause(&self) {
         sys::signal(self.child.id(), Signal::STOP);
     }
 
-    /// Gives it other settings, and asks it to read them.
+    /// Replaces its settings file and makes it reload (SIGHUP).
     pub fn reload(&self, settings: &str) -> Result<()> {
         self.directory.write(SETTINGS, settings)?;
         sys::signal(self.child.id(), Signal::HUP);
         Ok(())
     }
 
-    /// Whether the server is gone.
+    /// Whether the process has ended.
     pub fn has_ended(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// The server's memory and processor time.
+    /// Samples the server's memory and processor time.
     pub fn sample(&mut self) -> Result<Process> {
-        self.is_there()?;
+        self.ensure_running()?;
         Process::read_tree(self.child.id())
     }
 
     /// The server's processor time, in seconds.
     pub fn cpu_s(&mut self) -> Result<f64> {
-        self.is_there()?;
+        self.ensure_running()?;
         let each = Process::tree(self.child.id()).into_iter();
         Ok(each.filter_map(|pid| sys::cpu_ns_of(pid).ok()).sum::<u64>() as f64 / 1e9)
     }
 
-    /// The text that a peer has written into its log of errors.
-    pub fn complaints(&self) -> Option<String> {
+    /// The beginning of a peer's error log, if it is not empty.
+    pub fn error_log(&self) -> Option<String> {
         self.read(peers::LOG)
     }
 
     fn read(&self, name: &str) -> Option<String> {
-        /// Enough to know what it is; the same line may be there a million times.
+        /// Enough to see the reason. The same line may be repeated a million times.
         const BYTES_MAX: usize = 1000;
         let mut bytes = std::fs::read(self.directory.path().join(name)).ok()?;
         bytes.truncate(BYTES_MAX);
@@ -300,7 +299,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if self.kind.has_children() {
-            // Its workers end when it tells them to. If it were killed they would go on.
+            // Its workers end when it tells them to; if it were killed they would keep running.
             let tree = Process::tree(self.child.id());
             sys::signal(self.child.id(), Signal::INT);
             let begin = Instant::now();
@@ -316,8 +315,8 @@ impl Drop for Server {
     }
 }
 
-/// The same command, run by a shell that first joins the control group with this list of members.
-pub fn within(command: &Command, members: &Path) -> Command {
+/// The command, run by a shell that first joins the control group whose member list is `members`.
+pub fn in_control_group(command: &Command, members: &Path) -> Command {
     let mut shell = Command::new("sh");
     shell
         .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
@@ -327,7 +326,7 @@ pub fn within(command: &Command, members: &Path) -> Command {
     shell
 }
 
-/// The command of a server of this project.
+/// The command for a server of this project.
 fn ours(
     binary: Option<&Path>,
     setting: Setting,
@@ -348,7 +347,7 @@ fn ours(
     }
     command.args([SHARDS, &setting.shards.to_string()]);
     if addresses.iter().any(|address| !address.ip().is_loopback()) {
-        // The ground of a swarm has no way out.
+        // A swarm's namespace has no route to the outside, so plain text on a non-loopback address is safe.
         command.arg("--insecure");
     }
     for address in addresses {
@@ -359,7 +358,7 @@ fn ours(
     Ok(command)
 }
 
-/// The program of Crore: the one that is named, or the one beside this program, or in `PATH`.
+/// Crore's executable: the named one, or the one beside this program, or the first in `PATH`.
 pub fn server_program(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = named {
         return Ok(path.to_path_buf());
@@ -373,8 +372,8 @@ pub fn server_program(named: Option<&Path>) -> Result<PathBuf> {
     })
 }
 
-/// A copy of the server's executable. Tools that ran from the same file would share its pages with
-/// the server, and the server's PSS would fall as they start.
+/// Copies the server's executable. Tools that ran from the same file would share its pages, and the server's PSS would fall
+/// whenever a tool starts.
 fn copy(origin: &Path, directory: &Directory) -> Result<PathBuf> {
     let path = directory.path().join("server");
     std::fs::copy(origin, &path).with_context(|| format!("cannot copy {}", origin.display()))?;

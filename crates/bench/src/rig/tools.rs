@@ -1,6 +1,6 @@
-//! The tools of a scenario: the subscriber and the publisher, each a child of this process, and their arguments.
+//! The load tools of a scenario, subscriber and publisher, and their arguments. Each is a child process.
 //!
-//! A child ends when it is dropped, and when this process ends. With `--pin` the server runs on
+//! A child is killed when it is dropped and when this process ends. With `--pin` the server runs on
 //! core 0 and the tools on core 1.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,16 +24,16 @@ pub fn topics(connections: u32) -> String {
     }
 }
 
-/// Local addresses that give enough tuples. The kernel offers only every second port of its usual
-/// 28,000 until those are used up, and then searches all of them each time: 10,000 for each address.
-pub fn locals(connections: u32) -> String {
+/// Local addresses with enough ports for `connections`, at 10,000 ports each. Of its usual range of 28,000 ports the kernel first
+/// uses every second one; when those are used up, each connect searches the whole range.
+pub fn local_addresses(connections: u32) -> String {
     format!(
         "127.0.{{1..{}}}.1",
         connections.div_ceil(10_000).clamp(1, 250)
     )
 }
 
-/// A tool that is ended when dropped.
+/// A child process that is killed when dropped.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -56,7 +56,7 @@ fn tool(args: &RunArgs, name: &str, server: &Server) -> Result<Command> {
     Ok(command)
 }
 
-/// A subscriber that runs and obeys.
+/// A running `crore-bench subscribe --control`.
 pub struct Subscriber {
     guard: Guard,
     words: ChildStdin,
@@ -64,8 +64,8 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// Starts `crore-bench subscribe`, which connects when [`Subscriber::open`] is called. So the tool is there already,
-    /// and shares pages with the server, when the empty server is sampled.
+    /// Starts `crore-bench subscribe`; it connects when [`Subscriber::open`] is called. So the tool already runs, and shares
+    /// pages with the server, when the empty server is sampled.
     pub fn start(
         args: &RunArgs,
         server: &Server,
@@ -110,7 +110,7 @@ impl Subscriber {
         Ok((count(&end, "/now_ns") - count(&begin, "/now_ns")) as f64 / 1e9)
     }
 
-    /// Says a word of `subscribe --control` and returns the answer.
+    /// Sends a command of `subscribe --control` and returns the answer.
     pub fn ask(&mut self, word: &str) -> Result<Value> {
         writeln!(self.words, "{word}").context("the subscriber ended")?;
         let mut line = String::new();
@@ -118,7 +118,7 @@ impl Subscriber {
         serde_json::from_str(&line).with_context(|| format!("the subscriber ended at `{word}`"))
     }
 
-    /// Waits until all connections are open; an error when some could not be.
+    /// Waits until all connections are open. It is an error if some could not be opened.
     pub fn settle(&mut self) -> Result<Value> {
         let report = self.ask("settle")?;
         let connections = &report["connections"];
@@ -131,7 +131,7 @@ impl Subscriber {
         Ok(report)
     }
 
-    /// The number of the tool's process, which is a part of its clients' names.
+    /// The process id of the tool. It is part of its clients' MQTT ids.
     pub fn process(&self) -> u32 {
         self.guard.0.id()
     }
@@ -142,11 +142,11 @@ impl Subscriber {
     }
 }
 
-/// A publisher that runs.
+/// A running `crore-bench publish`.
 pub struct Publisher(Guard);
 
 impl Publisher {
-    /// Starts `crore-bench publish`, which feeds the server in the way that suits it.
+    /// Starts `crore-bench publish` with the flags that are fastest for this kind of server.
     pub fn start(
         args: &RunArgs,
         server: &Server,
@@ -154,7 +154,7 @@ impl Publisher {
         size: usize,
         rest: &[&str],
     ) -> Result<Publisher> {
-        let feed = server.kind.feed(args.fed()).0;
+        let feed = server.kind.feed(args.publish_protocol()).0;
         Publisher::start_with(args, server, topics, size, &[feed, rest].concat())
     }
 
@@ -201,20 +201,20 @@ impl Publisher {
     }
 }
 
-/// Whether nothing was lost, doubled or given to the wrong client.
+/// Whether no message was lost, duplicated or delivered to the wrong client.
 pub fn is_clean(report: &Value) -> bool {
     ["lost", "doubled", "misdelivered"]
         .iter()
         .all(|name| report[name] == 0)
 }
 
-/// A count in a report; 0 where there is none.
+/// A count in a report, by JSON pointer; 0 if it is missing.
 pub fn count(report: &Value, pointer: &str) -> u64 {
     let value = report.pointer(pointer).and_then(Value::as_u64);
     value.unwrap_or(0)
 }
 
-/// A number in a report; NaN where there is none.
+/// A number in a report, by JSON pointer; NaN if it is missing.
 pub fn number(report: &Value, pointer: &str) -> f64 {
     let value = report.pointer(pointer).and_then(Value::as_f64);
     value.unwrap_or(f64::NAN)
@@ -239,7 +239,9 @@ mod tests {
     #[test]
     fn addresses_hold_what_is_asked() {
         for connections in [1, 10_000, 15_000, 1_000_000] {
-            let addresses = Pattern::parse(&locals(connections)).unwrap().count();
+            let addresses = Pattern::parse(&local_addresses(connections))
+                .unwrap()
+                .count();
             assert!(addresses * 14_000 >= connections);
         }
     }

@@ -17,7 +17,7 @@ use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{
     Directory, Kind, Nats, Publisher, RunArgs, Server, Setting, Subscriber, count, is_clean,
-    locals, pause, program, server_program,
+    local_addresses, pause, program, server_program,
 };
 
 /// Bytes of a message, unless told otherwise.
@@ -140,7 +140,7 @@ fn instructions(args: &RunArgs, settings: &str, subscribers: u32, messages: u32)
         "--threads",
         "1",
         "--local",
-        &locals(subscribers),
+        &local_addresses(subscribers),
     ];
     let mut subscriber = Subscriber::start(&args, &server, subscribers, TOPIC, &flags)?;
     subscriber.open()?;

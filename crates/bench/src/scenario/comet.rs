@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{
-    Audience, Kind, Moment, Publisher, RunArgs, Server, Setting, count, number, pause,
+    Audience, Kind, Publisher, RunArgs, Sample, Server, Setting, count, number, pause,
     per_connection,
 };
 use crate::subscribe::Protocol;
@@ -54,7 +54,7 @@ fn measure(args: &RunArgs, connections: u32) -> Result<Value> {
     for _ in 0..BROADCASTS {
         times.push(broadcast(args, &mut audience, TOPIC, size)?);
     }
-    let after = Moment::of(&mut audience.server)?;
+    let after = Sample::of(&mut audience.server)?;
     let report = audience.subscriber.ask("report")?;
     let clean = report["connections"]["closed"] == 0 && times.iter().all(|ms| ms.is_finite());
     let cost = audience.cost_open();

@@ -77,7 +77,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         };
         let (rate, (memory, disk)) =
             live(&mut server, &mut writers, (size, LIFE_S, pause_s), measure)?;
-        let start_s = server.time_start_with(shards, PATIENCE)?;
+        let start_s = server.timed_restart(shards, PATIENCE)?;
         missing += count_missing(server.addresses[0], &writers)?;
         report::note(&format!(
             "life {life} of {lives}: {rate:.0} messages/s, {:.0} MB on disk, {:.0} MB of memory, the next start took {start_s:.2} s",

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::report;
 use crate::rig::{
-    Directory, Kind, RunArgs, Server, Setting, Subscriber, locals, pause, server_program, topics,
-    within,
+    Directory, Kind, RunArgs, Server, Setting, Subscriber, in_control_group, local_addresses,
+    pause, server_program, topics,
 };
 use crate::subscribe::Protocol;
 use group::Group;
@@ -113,7 +113,7 @@ fn fill(
         connect_rate: args.connect_rate.or(Some(RATE_PER_S)),
         ..args.clone()
     };
-    let addresses = locals(clients);
+    let addresses = local_addresses(clients);
     let flags = ["--protocol", protocol.name(), "--local", &addresses];
     let mut subscriber = Subscriber::start(args, server, clients, &topics(clients), &flags)?;
     subscriber.ask("open")?;
@@ -154,7 +154,7 @@ fn ask_doctor(
         .args(["--protocol", doctors_name(protocol)])
         .arg("--config")
         .arg(&file);
-    let output = within(&command, &group.members())
+    let output = in_control_group(&command, &group.members())
         .stderr(Stdio::inherit())
         .output();
     serde_json::from_slice(&output?.stdout).context("the doctor's findings")

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use crate::measure::payload::Random;
 use crate::measure::stats::median;
 use crate::report;
-use crate::rig::{Kind, Moment, RunArgs, Server, Setting, pause};
+use crate::rig::{Kind, RunArgs, Sample, Server, Setting, pause};
 use crowd::{Crowd, Message};
 use set::{PER_CLIENT, Set};
 
@@ -140,10 +140,10 @@ impl Side {
         let mut server = Server::start_with(args, setting, &settings, None)?;
         let deal = set.deal();
         // The same clients connect without filters first, so that their connections are not counted as the filters' cost.
-        let bare = Moment::of(&mut server)?;
+        let bare = Sample::of(&mut server)?;
         let idle = Crowd::open(server.addresses[0], set.clients(), |_| Vec::new())?;
         pause(REST_S);
-        let before = Moment::of(&mut server)?;
+        let before = Sample::of(&mut server)?;
         drop(idle);
         pause(REST_S);
         let begin = (Instant::now(), server.sample()?.cpu_s);
@@ -151,7 +151,7 @@ impl Side {
         let took_s = begin.0.elapsed().as_secs_f64();
         let cpu_s = server.sample()?.cpu_s - begin.1;
         pause(REST_S);
-        let after = Moment::of(&mut server)?;
+        let after = Sample::of(&mut server)?;
         let grown = after.process.pss_bytes as f64 - before.process.pss_bytes as f64;
         let each = grown / f64::from(crowd.grants.granted.max(1));
         report::note(&format!(

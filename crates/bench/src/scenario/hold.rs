@@ -16,8 +16,8 @@ use crate::measure::sample::Process;
 use crate::report;
 use crate::rig::args::Scenario;
 use crate::rig::{
-    Audience, Kind, Moment, Publisher, RunArgs, Server, Setting, bottleneck, count, is_clean,
-    locals, number, pause, per_connection, topics, watch,
+    Audience, Kind, Publisher, RunArgs, Sample, Server, Setting, bottleneck, count, is_clean,
+    local_addresses, number, pause, per_connection, topics, watch,
 };
 use crate::subscribe::Protocol;
 use crate::subscribe::grid::Grid;
@@ -97,7 +97,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     };
     let topics = topics(shape.connections);
     let server = Server::start(args, setting)?;
-    let addresses = locals(shape.connections);
+    let addresses = local_addresses(shape.connections);
     let mut flags = vec!["--protocol", shape.protocol.name()];
     if shape.ports == 1 {
         flags.extend(["--local", &addresses]);
@@ -130,7 +130,7 @@ struct Served {
     tool: Process,
     /// Processor time of the subscriber, in seconds.
     tool_cpu_s: f64,
-    after: Moment,
+    after: Sample,
 }
 
 /// Publishes for as long as was asked for, or has the clients talk to each other.
@@ -162,7 +162,7 @@ fn serve(args: &RunArgs, shape: &Shape, topics: &str, audience: &mut Audience) -
         received,
         tool,
         tool_cpu_s: tool.cpu_s - tool_before_s,
-        after: Moment::of(server)?,
+        after: Sample::of(server)?,
     })
 }
 

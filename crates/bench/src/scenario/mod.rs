@@ -39,7 +39,7 @@ use crate::{report, sys};
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     sys::raise_descriptor_limit();
     let result = match args.scenario {
-        Scenario::Million if matches!(args.wanted(), Protocol::Ws | Protocol::Sse) => {
+        Scenario::Million if matches!(args.subscribe_protocol(), Protocol::Ws | Protocol::Sse) => {
             million::run(args)?
         }
         Scenario::Million | Scenario::OneHost | Scenario::CometMillion | Scenario::Tcp => {

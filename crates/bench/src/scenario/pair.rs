@@ -98,7 +98,7 @@ const IDLE: [&str; 2] = ["handshake_cpu_us", "pss_bytes"];
 const CPU: &str = "server_cpu_us_per_delivery";
 
 fn is_mqtt(args: &RunArgs) -> bool {
-    matches!(args.wanted(), Protocol::Mqtt | Protocol::MqttWs)
+    matches!(args.subscribe_protocol(), Protocol::Mqtt | Protocol::MqttWs)
 }
 
 /// The servers that are measured: over MQTT only those that speak it.
@@ -133,15 +133,15 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let sides: Map<String, Value> = kinds
         .iter()
         .map(|kind| {
-            let protocol = kind.protocol(args.wanted()).name();
-            let side = json!({ "subscribers": protocol, "publisher": kind.feed(args.fed()).1 });
+            let protocol = kind.protocol(args.subscribe_protocol()).name();
+            let side = json!({ "subscribers": protocol, "publisher": kind.feed(args.publish_protocol()).1 });
             (kind.name().into(), side)
         })
         .collect();
     Ok(json!({
         "clean": clean,
         "rounds": args.rounds,
-        "protocol": args.wanted().name(),
+        "protocol": args.subscribe_protocol().name(),
         "mqtt": is_mqtt(args).then(|| args.mqtt.flags().join(" ")),
         "sides": sides,
         "packages": versions(),
@@ -178,11 +178,11 @@ impl Side {
     /// Whether the server was full, in a row that is meant to fill it; none in other rows.
     fn is_saturated(&self) -> Option<bool> {
         let is_wanted = self.runs.iter().any(|run| run["is_saturating"] == true);
-        is_wanted.then(|| self.wanted() >= SATURATED)
+        is_wanted.then(|| self.subscribe_protocol() >= SATURATED)
     }
 
     /// Share of its core in which the server was busy, or ready while others had it.
-    fn wanted(&self) -> f64 {
+    fn subscribe_protocol(&self) -> f64 {
         let (busy, waited) = ("server_cores_busy", "server_cores_waited_for");
         self.median_by(|run| Some(run[busy].as_f64()? + run[waited].as_f64()?))
     }
@@ -277,7 +277,7 @@ fn pair(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
     };
     Ok(json!({
         "clean": clean,
-        "protocol": args.wanted().name(),
+        "protocol": args.subscribe_protocol().name(),
         "values": values,
         "saturated": saturated,
         "troubles": of(|side| json!(side.troubles)),
@@ -305,7 +305,7 @@ fn compare(args: &RunArgs, row: &str, name: &str, sides: &[Side]) -> Value {
     }
     report::say(&format!(
         "{row:<10} {name} over {}: {}",
-        args.wanted().name(),
+        args.subscribe_protocol().name(),
         words.join(", "),
     ));
     let name = format!("ratios_to_{}", base.name());
@@ -326,7 +326,7 @@ fn tell_bottleneck(row: &str, sides: &[Side]) {
             report::say(&format!(
                 "{row:<10} {}: it wanted {:.2} of its core only, and could do more",
                 side.kind.name(),
-                side.wanted()
+                side.subscribe_protocol()
             ));
         }
     }

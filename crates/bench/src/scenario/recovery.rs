@@ -96,7 +96,7 @@ fn row(
     read_all(&state)?;
     let read_s = began.elapsed().as_secs_f64();
     drop_caches();
-    let start_s = server.time_start_with(shards, START)?;
+    let start_s = server.timed_restart(shards, START)?;
     let memory = server.sample()?;
     let mb = bytes as f64 / 1e6;
     report::say(&format!(

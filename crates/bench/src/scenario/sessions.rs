@@ -18,8 +18,8 @@ use crate::client::mqtt::{Dialect, Error, MqttArgs, Packet, Session, client_id};
 use crate::measure::stats::line;
 use crate::report;
 use crate::rig::{
-    Kind, Moment, RunArgs, Server, Setting, Subscriber, locals, number, pause, per_connection,
-    versions,
+    Kind, RunArgs, Sample, Server, Setting, Subscriber, local_addresses, number, pause,
+    per_connection, versions,
 };
 use crate::subscribe::Protocol;
 
@@ -76,18 +76,18 @@ fn measure(args: &RunArgs, kind: Kind) -> Result<Value> {
     let size = (sessions / BATCHES).clamp(BATCH.0, BATCH.1);
     let setting = Setting::new(kind, args.shards.unwrap_or(2), args.keep(Protocol::Mqtt));
     let mut server = Server::start(args, setting)?;
-    let empty = Moment::of(&mut server)?;
+    let empty = Sample::of(&mut server)?;
     let (mut begun, mut batches) = (0, Vec::new());
     let mut growth = Vec::new();
     while begun < sessions {
         let count = (sessions - begun).min(size);
         batches.push(batch(args, &server, begun, count)?);
         begun += count;
-        let now = Moment::of(&mut server)?;
+        let now = Sample::of(&mut server)?;
         growth.push((begun, grown(&empty, &now)));
     }
     pause(CALM_S);
-    let after = Moment::of(&mut server)?;
+    let after = Sample::of(&mut server)?;
     let (mut checked, mut present) = (0, 0);
     for batch in &batches {
         for n in 0..batch.count.min(CHECKS) {
@@ -118,7 +118,7 @@ fn measure(args: &RunArgs, kind: Kind) -> Result<Value> {
         "sessions": sessions,
         "batch": size,
         "shards": setting.shards,
-        "complaints": server.complaints(),
+        "complaints": server.error_log(),
         "checked": checked,
         "present": present,
         "per_session": cost,
@@ -130,7 +130,7 @@ fn measure(args: &RunArgs, kind: Kind) -> Result<Value> {
     }))
 }
 
-fn grown(before: &Moment, after: &Moment) -> f64 {
+fn grown(before: &Sample, after: &Sample) -> f64 {
     after.process.pss_bytes as f64 - before.process.pss_bytes as f64
 }
 
@@ -138,7 +138,7 @@ fn grown(before: &Moment, after: &Moment) -> f64 {
 fn batch(args: &RunArgs, server: &Server, from: u32, count: u32) -> Result<Batch> {
     let first = 1_000_001 + from;
     let topics = format!("/p/s{{{first}..{}}}/-", first + count - 1);
-    let addresses = locals(count);
+    let addresses = local_addresses(count);
     let flags = ["--protocol", "mqtt", "--local", &addresses];
     let mut subscriber = Subscriber::start(args, server, count, &topics, &flags)?;
     subscriber.open()?;

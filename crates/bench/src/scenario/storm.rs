@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::report;
 use crate::rig::{
-    Kind, Moment, Publisher, RunArgs, Server, Setting, Subscriber, count, is_clean, locals, number,
-    pause, topics, watch,
+    Kind, Publisher, RunArgs, Sample, Server, Setting, Subscriber, count, is_clean,
+    local_addresses, number, pause, topics, watch,
 };
 
 /// Connections, unless told otherwise.
@@ -33,7 +33,7 @@ impl Storm {
     /// Starts all of them and opens the connections. The server gets the settings of every scenario, unless others are given.
     pub fn start(args: &RunArgs, settings: Option<&str>) -> Result<Storm> {
         let connections = args.connections.unwrap_or(CONNECTIONS);
-        let protocol = args.wanted();
+        let protocol = args.subscribe_protocol();
         let setting = Setting::new(
             Kind::Crore,
             args.shards_for(connections, 1, 2),
@@ -43,7 +43,7 @@ impl Storm {
             None => Server::start(args, setting)?,
             Some(settings) => Server::start_with(args, setting, settings, None)?,
         };
-        let (topics, addresses) = (topics(connections), locals(connections));
+        let (topics, addresses) = (topics(connections), local_addresses(connections));
         let flags = ["--protocol", protocol.name(), "--local", &addresses];
         let mut subscriber = Subscriber::start(args, &server, connections, &topics, &flags)?;
         let opening_s = subscriber.open()?;
@@ -70,7 +70,7 @@ impl Storm {
     /// Serves for a window and returns the results, with the server's load.
     pub fn window(&mut self, name: &str) -> Result<Value> {
         self.subscriber.ask("restart")?;
-        let before = Moment::of(&mut self.server)?;
+        let before = Sample::of(&mut self.server)?;
         let samples = watch(&mut self.server, self.window_s)?;
         self.close_window(name, &before, samples)
     }
@@ -83,7 +83,7 @@ impl Storm {
         settings: fn(&RunArgs, usize) -> String,
     ) -> Result<Value> {
         self.subscriber.ask("restart")?;
-        let before = Moment::of(&mut self.server)?;
+        let before = Sample::of(&mut self.server)?;
         let mut samples = Vec::new();
         for turn in 1..=self.window_s as usize {
             self.server.reload(&settings(args, turn))?;
@@ -93,8 +93,8 @@ impl Storm {
         self.close_window(&format!("readings {round}"), &before, samples)
     }
 
-    fn close_window(&mut self, name: &str, before: &Moment, samples: Vec<Value>) -> Result<Value> {
-        let after = Moment::of(&mut self.server)?;
+    fn close_window(&mut self, name: &str, before: &Sample, samples: Vec<Value>) -> Result<Value> {
+        let after = Sample::of(&mut self.server)?;
         let mut report = self.subscriber.ask("report")?;
         let seconds = after.seconds_since(before);
         report["server_cores_busy"] = json!(after.cores_since(before));
@@ -149,7 +149,7 @@ pub fn tsunami(args: &RunArgs) -> Result<Value> {
     let mut storm = Storm::start(args, None)?;
     let calm = storm.window("calm")?;
     storm.subscriber.ask("restart")?;
-    let before = Moment::of(&mut storm.server)?;
+    let before = Sample::of(&mut storm.server)?;
     storm.subscriber.ask("drop")?;
     let back = storm.subscriber.settle()?;
     let wave = storm.close_window("wave", &before, Vec::new())?;

@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 use self::knock::{Knocked, Storm, knock};
 use crate::report;
 use crate::rig::{
-    Audience, Certificate, Directory, Kind, Moment, Publisher, RunArgs, Server, Setting,
-    Subscriber, is_clean, locals, number, pause, topics, versions,
+    Audience, Certificate, Directory, Kind, Publisher, RunArgs, Sample, Server, Setting,
+    Subscriber, is_clean, local_addresses, number, pause, topics, versions,
 };
 use crate::subscribe::Protocol;
 
@@ -101,7 +101,7 @@ fn idle(args: &RunArgs) -> Result<Value> {
 fn waiting(args: &RunArgs, kind: Kind, protocol: Protocol) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let server = Server::start(args, Setting::new(kind, 1, 0))?;
-    let (topics, addresses) = (topics(connections), locals(connections));
+    let (topics, addresses) = (topics(connections), local_addresses(connections));
     let flags = ["--protocol", protocol.name(), "--local", &addresses];
     let audience = Audience::open(args, server, connections, &topics, &flags, REST_S)?;
     let mut cost = audience.cost_open();
@@ -177,9 +177,9 @@ fn storm(args: &RunArgs) -> Result<Value> {
         let storm = storm.transpose()?;
         std::thread::sleep(Duration::from_millis(500));
         subscriber.ask("restart")?;
-        let (from, begun) = (Moment::of(&mut server)?, storm.as_ref().map(Storm::count));
+        let (from, begun) = (Sample::of(&mut server)?, storm.as_ref().map(Storm::count));
         pause(window_s);
-        let to = Moment::of(&mut server)?;
+        let to = Sample::of(&mut server)?;
         let done = storm.as_ref().map(Storm::count);
         let mut report = subscriber.ask("report")?;
         drop(storm);

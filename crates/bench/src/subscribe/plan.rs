@@ -41,7 +41,7 @@ pub struct Plan {
     pub floor: bool,
     topics: Pattern,
     servers: Vec<SocketAddr>,
-    locals: Vec<IpAddr>,
+    local_addresses: Vec<IpAddr>,
     receive_buffer: Option<u32>,
     /// The TLS that they speak, if they do.
     pub tls: Option<Arc<ClientConfig>>,
@@ -52,7 +52,7 @@ impl Plan {
     pub fn new(args: &SubscribeArgs) -> Result<Plan> {
         let topics = Pattern::parse(&args.topics)?;
         let servers = pattern::servers(&args.server)?;
-        let locals = pattern::addresses(&args.local)?;
+        let local_addresses = pattern::addresses(&args.local)?;
         let per_thread = sys::raise_descriptor_limit()
             .saturating_sub(OTHER_DESCRIPTORS)
             .max(1);
@@ -92,7 +92,7 @@ impl Plan {
             floor: args.floor,
             topics,
             servers,
-            locals,
+            local_addresses,
             receive_buffer: args.receive_buffer,
             tls: args
                 .tls
@@ -106,7 +106,8 @@ impl Plan {
     pub fn dial(&self, number: u32) -> Dial {
         let number = number as usize;
         let rest = number / self.servers.len();
-        let local = (!self.locals.is_empty()).then(|| self.locals[rest % self.locals.len()]);
+        let local = (!self.local_addresses.is_empty())
+            .then(|| self.local_addresses[rest % self.local_addresses.len()]);
         Dial {
             remote: self.servers[number % self.servers.len()],
             local: local.map(|address| SocketAddr::new(address, 0)),

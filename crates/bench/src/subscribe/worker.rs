@@ -93,7 +93,7 @@ impl Worker {
         first: u32,
         count: u32,
     ) -> anyhow::Result<Worker> {
-        sys::part_descriptor_table()?;
+        sys::unshare_descriptor_table()?;
         let several = plan.assignment.per_connection > 1;
         let sequences = if several {
             vec![0; (count * plan.assignment.per_connection) as usize]

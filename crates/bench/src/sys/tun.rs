@@ -1,7 +1,7 @@
-//! Network namespaces and TUN devices: packets of a kernel's network go to a program, and a program's packets into the kernel.
+//! Network namespaces and TUN devices. Through a TUN device a program receives IP packets from the kernel's network and sends its own.
 //!
-//! Every packet has a header of [`PREFIX_BYTES`] before it (`IFF_VNET_HDR`). It says that nobody needs to compute the
-//! checksum of TCP: the bytes never leave this machine's memory.
+//! Every packet begins with a header of [`PREFIX_BYTES`] (`IFF_VNET_HDR`). It says that TCP checksums are not computed, because
+//! the bytes never leave this machine's memory.
 
 #![allow(unsafe_code)]
 
@@ -20,19 +20,19 @@ use rustix::process::{getgid, getuid};
 
 /// `struct virtio_net_hdr` before each packet.
 pub const PREFIX_BYTES: usize = 10;
-/// The header of a packet whose TCP checksum is left out: `VIRTIO_NET_HDR_F_NEEDS_CSUM`, where the TCP header begins, and
-/// where in it the checksum would be. All fields are in this machine's order.
+/// The header of a packet without TCP checksum: `VIRTIO_NET_HDR_F_NEEDS_CSUM`, the offset of the TCP header, and the offset of the
+/// checksum in it. All fields are in host byte order.
 pub const PREFIX: [u8; PREFIX_BYTES] = {
     let (start, offset) = (20u16.to_ne_bytes(), 16u16.to_ne_bytes());
     [1, 0, 0, 0, 0, 0, start[0], start[1], offset[0], offset[1]]
 };
 
-/// The device that programs get TUN devices from.
+/// The file through which TUN devices are created.
 const DEVICE: &str = "/dev/net/tun";
 
-/// Gives the calling thread, and the threads and processes that it starts, a network namespace of their own. Without root's
-/// rights it comes with a user namespace, in which the caller is root; that needs a process with one thread.
-pub fn part_network() -> io::Result<()> {
+/// Moves the calling thread, and the threads and processes that it starts, into a new network namespace. Without root it also creates
+/// a user namespace in which the caller is root, which only a single-threaded process may do.
+pub fn unshare_network() -> io::Result<()> {
     match unshare(libc::CLONE_NEWNET) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
             let (user, group) = (getuid().as_raw(), getgid().as_raw());
@@ -50,11 +50,11 @@ pub(super) fn unshare(flags: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::unshare(flags) })
 }
 
-/// A TUN device; it goes with its descriptor.
+/// A TUN device. It is deleted when its descriptor is closed.
 pub struct Tun(OwnedFd);
 
 impl Tun {
-    /// Makes a device of this name in the thread's network namespace.
+    /// Creates a device with this name in the thread's network namespace.
     pub fn make(name: &str) -> io::Result<Tun> {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
@@ -70,7 +70,7 @@ impl Tun {
         check(result).map(|()| device)
     }
 
-    /// Reads one packet with its header; `None` when there is none.
+    /// Reads one packet with its header; `None` if none waits.
     #[inline]
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match rustix::io::read(&self.0, buffer) {
@@ -79,14 +79,14 @@ impl Tun {
         }
     }
 
-    /// Hands one packet with its header to the kernel.
+    /// Sends one packet with its header to the kernel.
     #[inline]
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         rustix::io::write(&self.0, packet)?;
         Ok(())
     }
 
-    /// Waits until there is a packet, at most `longest`.
+    /// Waits for a packet, at most `longest`.
     pub fn wait(&self, longest: Duration) {
         let longest = Timespec {
             tv_sec: longest.as_secs() as i64,
@@ -96,18 +96,18 @@ impl Tun {
     }
 }
 
-/// How an interface is set up.
+/// The settings of an interface.
 #[derive(Clone, Copy, Debug)]
 pub struct Interface {
-    /// Its address and the netmask: all other addresses of that net are behind it.
+    /// Its address and netmask. All other addresses of that subnet are behind the interface.
     pub address: (Ipv4Addr, Ipv4Addr),
-    /// Bytes of the largest packet.
+    /// The MTU in bytes.
     pub packet_bytes: u16,
-    /// Packets that may wait for the program that reads them.
+    /// Length of the queue of packets to the program.
     pub queue_packets: u32,
 }
 
-/// Gives an interface of the thread's namespace its address and brings it up.
+/// Configures an interface in the thread's namespace and brings it up.
 pub fn set_up(name: &str, interface: &Interface) -> io::Result<()> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, super::SOCKET, None)?;
     let mut asked = request(name);
@@ -122,7 +122,7 @@ pub fn set_up(name: &str, interface: &Interface) -> io::Result<()> {
     raise(&socket, name)
 }
 
-/// Brings up the loopback of the thread's namespace.
+/// Brings up the loopback interface of the thread's namespace.
 pub fn raise_loopback() -> io::Result<()> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, super::SOCKET, None)?;
     raise(&socket, "lo")
@@ -134,7 +134,7 @@ fn raise(socket: impl AsFd, name: &str) -> io::Result<()> {
     control(socket, libc::SIOCSIFFLAGS, &mut asked)
 }
 
-/// An empty request about the interface of this name.
+/// An empty request for the interface with this name.
 fn request(name: &str) -> libc::ifreq {
     // SAFETY: all zeroes is a valid `ifreq`: numbers, addresses and a pointer.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

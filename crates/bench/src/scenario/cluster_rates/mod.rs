@@ -14,8 +14,8 @@ use crate::measure::sample::Process;
 use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{
-    Kind, Moment, Publisher, RunArgs, Server, Setting, Subscriber, bare, is_clean, locals, number,
-    pause, topics,
+    Kind, Publisher, RunArgs, Sample, Server, Setting, Subscriber, bare, is_clean, local_addresses,
+    number, pause, topics,
 };
 
 /// Bytes of a message, unless told otherwise.
@@ -234,7 +234,7 @@ fn get(address: SocketAddr, path: &str) -> Result<Value> {
 /// From the publish at node 0 to the delivery at node 1.
 fn latency(args: &RunArgs, testbed: &Testbed) -> Result<Vec<Value>> {
     let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
-    let (names, addresses) = (topics(SUBSCRIBERS), locals(SUBSCRIBERS));
+    let (names, addresses) = (topics(SUBSCRIBERS), local_addresses(SUBSCRIBERS));
     let flags = ["--protocol", "ws", "--threads", "1", "--local", &addresses];
     let mut rows = Vec::new();
     for rate in RATES {
@@ -290,14 +290,14 @@ fn memory(args: &RunArgs, testbed: &mut Testbed) -> Result<Value> {
             ensure!(result["accepted"] == count, "refused publishes: {result}");
         }
         pause(REST_S);
-        let grown = Moment::of(server)?.process.pss_bytes.saturating_sub(before);
+        let grown = Sample::of(server)?.process.pss_bytes.saturating_sub(before);
         Ok(grown as f64 / f64::from(count))
     };
     let [one, other] = testbed.nodes.as_mut_slice() else {
         anyhow::bail!("there are two nodes");
     };
     let before = [&mut *one, &mut *other, &mut single]
-        .map(|server| Moment::of(server).map(|moment| moment.process.pss_bytes));
+        .map(|server| Sample::of(server).map(|moment| moment.process.pss_bytes));
     let [at_one, at_other, at_single] = before;
     let one = each(one, true, at_one?)?;
     let other = each(other, false, at_other?)?;

@@ -17,7 +17,7 @@ use crate::client::request;
 use crate::measure::payload::{HEADER_BYTES, Header};
 use crate::measure::stats::Latency;
 use crate::publish::{PublishArgs, Publisher};
-use crate::rig::{Kind, Moment, RunArgs, Server, Setting, bottleneck};
+use crate::rig::{Kind, RunArgs, Sample, Server, Setting, bottleneck};
 use crate::subscribe::Protocol;
 use crate::sys::{self, Dial, Epoll, Interest};
 
@@ -43,7 +43,7 @@ const SIZES: std::ops::RangeInclusive<usize> = 126..=65_535;
 /// As many messages as the server takes when so many are under way, each to all of 1,000 subscribers.
 pub fn under_way(args: &RunArgs, kind: Kind, most: u64) -> Result<Value> {
     ensure!(
-        kind.protocol(args.wanted()) == Protocol::Ws,
+        kind.protocol(args.subscribe_protocol()) == Protocol::Ws,
         "only subscribers over WebSocket are measured with few messages under way"
     );
     let setting = Setting::new(kind, args.shards.unwrap_or(1), args.keep(Protocol::Ws));
@@ -64,9 +64,9 @@ fn measure(args: &RunArgs, server: &mut Server, most: u64) -> Result<Value> {
     let mut publisher = publisher(server, size, most)?;
     audience.serve(&mut publisher, most, WARM_S)?;
     audience.restart();
-    let (before, tools_before) = (Moment::of(server)?, sys::process_cpu_ns());
+    let (before, tools_before) = (Sample::of(server)?, sys::process_cpu_ns());
     audience.serve(&mut publisher, most, args.duration.unwrap_or(WINDOW_S))?;
-    let (after, tools_after) = (Moment::of(server)?, sys::process_cpu_ns());
+    let (after, tools_after) = (Sample::of(server)?, sys::process_cpu_ns());
     let elapsed_s = after.seconds_since(&before);
     let deliveries_per_s = audience.window.messages as f64 / elapsed_s;
     let busy = after.cores_since(&before);
@@ -85,7 +85,7 @@ fn measure(args: &RunArgs, server: &mut Server, most: u64) -> Result<Value> {
         "server_cores_waited_for": waited,
         "tools_cores_busy": tools,
         "bottleneck": bottleneck(busy + waited, 1.0, tools, 1.0),
-        "complaints": server.complaints(),
+        "complaints": server.error_log(),
     }))
 }
 

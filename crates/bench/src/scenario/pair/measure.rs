@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use crate::measure::stats::median;
 use crate::rig::{
-    Audience, Kind, Moment, Publisher, RunArgs, Server, Setting, bottleneck, count, is_clean,
-    locals, pause, topics,
+    Audience, Kind, Publisher, RunArgs, Sample, Server, Setting, bottleneck, count, is_clean,
+    local_addresses, pause, topics,
 };
 use crate::scenario::comet::broadcast;
 
@@ -46,7 +46,7 @@ struct Pair {
 
 impl Pair {
     fn start(args: &RunArgs, kind: Kind, connections: u32, fan: bool) -> Result<Pair> {
-        let protocol = kind.protocol(args.wanted());
+        let protocol = kind.protocol(args.subscribe_protocol());
         let setting = Setting::new(kind, args.shards.unwrap_or(1), args.keep(protocol));
         let server = Server::start(args, setting)?;
         let topics = if fan {
@@ -54,7 +54,7 @@ impl Pair {
         } else {
             topics(connections)
         };
-        let (name, addresses) = (protocol.name(), locals(connections));
+        let (name, addresses) = (protocol.name(), local_addresses(connections));
         let flags = ["--protocol", name, "--threads", "1", "--local", &addresses];
         let audience = Audience::open(args, server, connections, &topics, &flags, 1.0)?;
         Ok(Pair {
@@ -75,11 +75,11 @@ impl Pair {
             server, subscriber, ..
         } = &mut self.audience;
         let tools_before = subscriber.sample()?.cpu_s + publisher.sample()?.cpu_s;
-        let before = Moment::of(server)?;
+        let before = Sample::of(server)?;
         let first = subscriber.ask("restart")?;
         pause(seconds);
         let last = subscriber.ask("report")?;
-        let after = Moment::of(server)?;
+        let after = Sample::of(server)?;
         let tools_after = subscriber.sample()?.cpu_s + publisher.sample()?.cpu_s;
         let published = publisher.stop()?;
 
@@ -97,7 +97,7 @@ impl Pair {
             "doubled": last["doubled"],
             "misdelivered": last["misdelivered"],
             "closed": last["connections"]["closed"],
-            "complaints": server.complaints(),
+            "complaints": server.error_log(),
             "deliveries_per_s": deliveries_per_s,
             "p99_ms": last["latency_ms"]["p99"],
             "latency_ms": last["latency_ms"],
@@ -212,7 +212,7 @@ pub fn once(args: &RunArgs, kind: Kind) -> Result<Value> {
     Ok(json!({
         "clean": incomplete == 0,
         "incomplete": incomplete,
-        "complaints": pair.audience.server.complaints(),
+        "complaints": pair.audience.server.error_log(),
         // Null when every broadcast was incomplete: the median of nothing is not a number.
         "last_has_it_ms": median(&whole),
         "all_ms": times,
@@ -225,7 +225,7 @@ pub fn idle(args: &RunArgs, kind: Kind) -> Result<Value> {
     let cost = pair.audience.cost_open();
     Ok(json!({
         "clean": true,
-        "complaints": pair.audience.server.complaints(),
+        "complaints": pair.audience.server.error_log(),
         "handshake_cpu_us": cost["server_cpu_us"],
         "pss_bytes": cost["server_pss_bytes"],
         "per_connection": cost,

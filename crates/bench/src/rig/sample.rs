@@ -1,4 +1,4 @@
-//! Samples of the server and the kernel, before, during and after the work of a scenario.
+//! Samples of the server and the kernel before, during and after the load of a scenario.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use super::server::Server;
 use crate::measure::sample::{Kernel, Process};
 use crate::{report, sys};
 
-/// Seconds between two samples, as the 2013 bandwidth was read.
+/// Seconds between two samples: the interval at which the 2013 benchmark read its bandwidth.
 const SAMPLE_S: f64 = 10.0;
 
-/// How often the kernel is asked whether it still frees sockets, after so many seconds each, and how many bytes of them tell so.
+/// The wait for the kernel to free sockets: checks, seconds before each, and the decrease that shows that it still frees some.
 const FREED_TRIES: u32 = 12;
 const FREED_S: f64 = 5.0;
 const FREED_BYTES: u64 = 1 << 20;
 
-/// The cost of each connection between two moments.
-pub fn per_connection(connections: u32, before: &Moment, after: &Moment) -> Value {
+/// Memory and processor time per connection between two samples.
+pub fn per_connection(connections: u32, before: &Sample, after: &Sample) -> Value {
     let n = f64::from(connections);
     let grown = |after: u64, before: u64| (after as f64 - before as f64) / n;
     let slabs: serde_json::Map<String, Value> = after
@@ -40,33 +40,33 @@ pub fn per_connection(connections: u32, before: &Moment, after: &Moment) -> Valu
     })
 }
 
-/// The server and the kernel at one moment.
-pub struct Moment {
+/// The server and the kernel at one time.
+pub struct Sample {
     /// The server.
     pub process: Process,
     /// The kernel.
     pub kernel: Kernel,
-    /// When, by the monotonic clock.
+    /// When, on the monotonic clock.
     pub at_ns: u64,
 }
 
-impl Moment {
+impl Sample {
     /// Samples both.
-    pub fn of(server: &mut Server) -> Result<Moment> {
-        Ok(Moment {
+    pub fn of(server: &mut Server) -> Result<Sample> {
+        Ok(Sample {
             process: server.sample()?,
             kernel: Kernel::read()?,
             at_ns: sys::now_ns(),
         })
     }
 
-    /// Seconds since an earlier moment.
-    pub fn seconds_since(&self, before: &Moment) -> f64 {
+    /// Seconds since an earlier sample.
+    pub fn seconds_since(&self, before: &Sample) -> f64 {
         (self.at_ns - before.at_ns) as f64 / 1e9
     }
 
-    /// How many cores the server kept busy since an earlier moment.
-    pub fn cores_since(&self, before: &Moment) -> f64 {
+    /// How many cores the server kept busy since an earlier sample.
+    pub fn cores_since(&self, before: &Sample) -> f64 {
         (self.process.cpu_s - before.process.cpu_s) / self.seconds_since(before)
     }
 
@@ -80,7 +80,7 @@ impl Moment {
     }
 }
 
-/// Samples the server for `seconds`, every ten, and once at the end.
+/// Samples the server for `seconds`: every ten seconds, and at the end.
 pub fn watch(server: &mut Server, seconds: f64) -> Result<Vec<Value>> {
     let mut samples = Vec::new();
     let mut left = seconds;
@@ -88,7 +88,7 @@ pub fn watch(server: &mut Server, seconds: f64) -> Result<Vec<Value>> {
         let step = left.min(SAMPLE_S);
         pause(step);
         left -= step;
-        samples.push(Moment::of(server)?.json());
+        samples.push(Sample::of(server)?.json());
     }
     Ok(samples)
 }
@@ -98,7 +98,7 @@ pub fn pause(seconds: f64) {
     std::thread::sleep(Duration::from_secs_f64(seconds));
 }
 
-/// Waits until the kernel has freed the sockets of runs before, a minute at most: sockets that it frees later would count for this run.
+/// Waits, at most a minute, until the kernel has freed the sockets of earlier runs. If it freed them later, this run's memory would seem smaller.
 pub fn wait_for_freed_sockets() -> Result<()> {
     let sockets = || -> Result<u64> {
         let kernel = Kernel::read()?;
@@ -117,14 +117,14 @@ pub fn wait_for_freed_sockets() -> Result<()> {
     Ok(())
 }
 
-/// Which side of a window was busy all the time.
+/// Which side, server or tools, was busy all the time.
 pub fn bottleneck(
     server_busy: f64,
     server_cores: f64,
     tools_busy: f64,
     tools_cores: f64,
 ) -> &'static str {
-    /// From here on a core counts as busy all the time: sampling is no more precise than that.
+    /// From this load on a core counts as fully busy; the samples are no more precise.
     const FULL: f64 = 0.93;
     match (
         server_busy >= FULL * server_cores,
