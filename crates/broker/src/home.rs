@@ -10,51 +10,51 @@
 
 pub(crate) mod sessions;
 
+mod accounting;
 mod admit;
-mod ahead;
 mod answers;
 mod apply;
 mod attach;
 mod budget;
 mod carriers;
-mod change;
+mod compression;
 mod context;
-mod elsewhere;
+mod expiry;
 mod filter_pages;
 mod filters;
 mod followers;
-mod forgetting;
-mod forgotten;
+mod forgotten_topics;
+mod future_pages;
 mod gaps;
 mod groups;
 mod idempotence;
 mod idle_topics;
 mod info;
 mod interest;
-mod keepers;
-mod kept;
 mod logs;
 mod operator;
-mod packer;
-mod pages;
+mod page_queue;
 mod partition;
 mod planned_rules;
 mod publish;
-mod readings;
-mod registered;
+mod qos_retention;
+mod qos_subscriptions;
+mod read_pages;
+mod reload;
+mod remote_interest;
+mod replicated;
 mod reports;
 mod reservations;
 mod retained;
-mod row;
 mod shadow;
-mod shared;
-mod sharing;
+mod shard_filters;
+mod share_groups;
 mod snapshot;
 mod subscribers;
 mod subscriptions;
 mod topic_pages;
+mod topic_row;
 mod topics;
-mod usage;
 
 use crate::base::ids::ShardId;
 use crate::base::pace::{Pace, WARMED};
@@ -66,18 +66,18 @@ use crate::budget::admission::Admission;
 use crate::budget::stats::Stats;
 use crate::budget::world::World;
 use crate::filters::matching::Matching;
+use crate::home::compression::MessageCompressor;
 pub(crate) use crate::home::context::HomeContext;
-pub use crate::home::elsewhere::STREAMS;
 pub(crate) use crate::home::groups::bytes_alone as group_bytes_alone;
 use crate::home::idempotence::Retries;
 use crate::home::interest::TopicInterest;
-pub(crate) use crate::home::keepers::bytes_alone as filter_bytes_alone;
 use crate::home::logs::Logs;
-use crate::home::packer::Packer;
-use crate::home::readings::Readings;
-pub use crate::home::registered::SEPARATOR;
+use crate::home::page_queue::PageQueue;
+pub(crate) use crate::home::qos_subscriptions::bytes_alone as filter_bytes_alone;
+pub use crate::home::remote_interest::STREAMS;
 use crate::home::reports::Reports;
 pub(crate) use crate::home::reservations::Reserved;
+pub use crate::home::shard_filters::SEPARATOR;
 use crate::home::subscriptions::Subscriptions;
 use crate::home::topics::TopicTable;
 use crate::log;
@@ -97,9 +97,9 @@ pub struct Home {
     /// The first answers to idempotency keys.
     pub(crate) retries: Retries,
     /// Pages that subscribers wait for.
-    pub(crate) readings: Readings,
+    pub(crate) page_queue: PageQueue,
     pub(crate) reports: Reports,
-    packer: Packer,
+    compressor: MessageCompressor,
     /// How long a page is.
     pub pace: Pace,
     /// Steps of work done, those of all parts included.
@@ -119,7 +119,7 @@ impl Home {
             world.seed,
         );
         if world.is_shared() {
-            home.share();
+            home.replicate();
         }
         home
     }
@@ -151,9 +151,9 @@ impl Home {
             subscriptions: Subscriptions::new(seed, placement.count_at(me), &steps),
             interest: TopicInterest::new(settings.interest.debounce_s, &steps),
             retries: Retries::new(seed, admission.clone()),
-            readings: Readings::new(&steps),
+            page_queue: PageQueue::new(&steps),
             reports: Reports::default(),
-            packer: Packer::new(admission.clone(), &steps),
+            compressor: MessageCompressor::new(admission.clone(), &steps),
             pace: Pace::default(),
             steps,
             admission,
@@ -172,7 +172,7 @@ impl Home {
         Stats {
             attaches: self.topics.carriers.attaches,
             detaches: self.topics.carriers.detaches,
-            pages_waited: self.readings.waited,
+            pages_waited: self.page_queue.waited,
             superseded: self.logs.iter().map(|log| log.unneeded.superseded).sum(),
             expired: self.logs.iter().map(|log| log.unneeded.expired).sum(),
             ..self.reports.stats
@@ -184,7 +184,7 @@ impl Home {
     pub fn is_large(&self, here: &Matching) -> bool {
         let rows = self.topics.rows.len()
             + self.subscriptions.filters.len()
-            + self.subscriptions.keepers.filters();
+            + self.subscriptions.qos.filters();
         rows as usize + here.len() >= self.pace.cold_rows
     }
 
@@ -221,6 +221,6 @@ impl Home {
         here.warm(names.clone());
         self.subscriptions.filters.warm(names.clone());
         self.subscriptions.groups.warm(names.clone());
-        self.subscriptions.keepers.warm(names);
+        self.subscriptions.qos.warm(names);
     }
 }

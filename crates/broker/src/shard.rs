@@ -6,28 +6,28 @@
 
 pub(crate) mod asks;
 mod cluster;
+mod cluster_view;
 mod commits;
 pub mod control;
 pub(crate) mod deliver;
+pub(crate) mod deliver_matched;
+mod delivery_order;
 pub(crate) mod drain;
-mod draining;
-pub(crate) mod ending;
+mod drain_progress;
 mod enqueue;
 mod flows;
-pub(crate) mod matched;
-mod members;
-mod order;
+mod pending_request;
 pub(crate) mod restore;
 pub(crate) mod save;
-mod saving;
 mod sessions;
 pub(crate) mod shadow;
+mod snapshot_writer;
 mod sweep;
-pub(crate) mod sys;
-mod sys_topics;
+pub(crate) mod sys_publish;
+mod sys_values;
 pub mod tables;
 mod tick;
-mod waiting;
+pub(crate) mod topic_end;
 pub(crate) mod work;
 
 use crate::base::reason::Closed;
@@ -60,12 +60,12 @@ use crate::mail::Mail;
 use crate::mail::lanes::UnhandledAsks;
 use crate::protocol::http::interest::ask_pages;
 use crate::protocol::mqtt::kept::needs_bytes;
-use crate::shard::draining::Draining;
-use crate::shard::members::Cluster;
-use crate::shard::saving::Saving;
+use crate::shard::cluster_view::ClusterView;
+use crate::shard::drain_progress::DrainProgress;
+use crate::shard::pending_request::PendingRequest;
+use crate::shard::snapshot_writer::SnapshotWriter;
 use crate::shard::sweep::Sweep;
-use crate::shard::sys_topics::SysTopics;
-use crate::shard::waiting::Waiting;
+use crate::shard::sys_values::SysTopics;
 
 /// Mail that a shard posted, and that came to it.
 #[derive(Default)]
@@ -82,14 +82,14 @@ pub struct Shard {
     /// MQTT sessions whose client ids have their home here.
     sessions: SessionsAtHome,
     /// Facts and answers that wait for the engine.
-    commits: Commits<Waiting>,
+    commits: Commits<PendingRequest>,
     /// The other nodes of the cluster, as far as this home knows them.
-    cluster: Option<Box<Cluster>>,
+    cluster: Option<Box<ClusterView>>,
     sys: SysTopics,
     /// Present while clients are moved off.
-    draining: Option<Draining>,
+    draining: Option<DrainProgress>,
     /// The progress of its snapshot.
-    saving: Option<Box<Saving>>,
+    saving: Option<Box<SnapshotWriter>>,
     /// The clock stands still: the shard is about to end.
     stopped: bool,
     mail_count: MailCount,
@@ -112,7 +112,7 @@ impl Shard {
                 (world.writer.unwrap_or(0), world.is_shared()),
             ),
             cluster: (world.is_shared() && me < world.homes)
-                .then(|| Cluster::new(world.placement().count_at(me))),
+                .then(|| ClusterView::new(world.placement().count_at(me))),
             front: Front::new(me, world, steps.unwrap_or_default(), now),
             sys: SysTopics::new(),
             draining: None,
@@ -388,7 +388,7 @@ impl Shard {
     /// within a millisecond or two.
     pub fn is_waiting(&self) -> bool {
         // They stand still while carriers have enough to deliver.
-        let owes = (self.home.as_ref()).is_some_and(|home| home.readings.has_apart());
+        let owes = (self.home.as_ref()).is_some_and(|home| home.page_queue.has_throttled());
         owes || self.front.queues.has_stalled() || self.front.subs.lanes.is_behind()
     }
 

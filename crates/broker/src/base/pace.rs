@@ -17,7 +17,7 @@ pub struct Pace {
     /// far back does not hold the lane.
     pub page_messages: usize,
     /// And at most this many bytes (one message always fits). Pages with a longer message wait in a queue of their own
-    /// (`home/readings.rs`).
+    /// (`home/page_queue.rs`).
     pub page_bytes: usize,
     /// Entries that one page of the past looks at, for those who read by filter or look for their place in a long log:
     /// up to a third of a turn's steps, since an entry by filter takes several.

@@ -148,7 +148,7 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     });
     conns.weigh_touched();
     let of_home = |bytes: fn(&Home) -> usize| home.as_deref().map_or(0, bytes);
-    let owed = of_home(Home::readings_bytes);
+    let owed = of_home(Home::pages_bytes);
     let queued = owed + queues.bytes() + records_bytes;
     conns.charge(Part::Turns, subs.lanes.own_bytes() + queued);
     let filters = of_home(Home::subscriptions_bytes) + subs.matching.bytes();

@@ -10,8 +10,8 @@ use super::context::{Found, HomeContext};
 use super::interest::TopicInterest;
 use super::logs::Logs;
 use super::reservations::Reserved;
-use super::row::{HomeTopic, KEEPS, RETAINS};
 use super::subscriptions::Subscriptions;
+use super::topic_row::{KEEPS, RETAINS, TopicRow};
 use super::topics::TopicTable;
 use crate::base::notices::Notice;
 use crate::base::reason::Reason;
@@ -207,7 +207,7 @@ impl Subscriptions {
         }
         let needed = found.is_some_and(|row| row.has(KEEPS))
             || !self.groups.is_empty() && self.groups.find(name)
-            || self.keepers.has_match(name);
+            || self.qos.has_match(name);
         message.headers.retain
             || needed && settings.mqtt.session_messages > 0
             || rules.get(number).messages_max() > 0
@@ -225,7 +225,7 @@ impl TopicTable {
         rules: &Rules,
         now: Now,
     ) -> u32 {
-        let mut row = HomeTopic::vacant(NONE);
+        let mut row = TopicRow::vacant(NONE);
         row.set_slot(topic::slot(name));
         row.hash = hash;
         self.steps.add(self.names.gather(&mut self.rows));

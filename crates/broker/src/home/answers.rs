@@ -18,7 +18,7 @@ use crate::store::index::{Index, chained};
 use crate::store::slab::{NONE, Slab, Vacant};
 
 /// By what a retry is recognised.
-pub(crate) struct Key {
+pub(crate) struct IdempotencyKey {
     /// The group of the publisher.
     pub group: usize,
     /// The hash of user, topic and key.
@@ -46,15 +46,15 @@ pub(super) struct Answer {
     pub time_s: u32,
 }
 
-struct Kept {
+struct AnswerRow {
     answer: Answer,
     next: u32,
     newer: u32,
 }
 
-const _: () = assert!(size_of::<Kept>() == 48);
+const _: () = assert!(size_of::<AnswerRow>() == 48);
 
-impl Vacant for Kept {
+impl Vacant for AnswerRow {
     fn vacant(next: u32) -> Self {
         let answer = Answer {
             key: 0,
@@ -65,7 +65,7 @@ impl Vacant for Kept {
             subscribers: 0,
             time_s: 0,
         };
-        Kept {
+        AnswerRow {
             answer,
             next,
             newer: NONE,
@@ -76,7 +76,7 @@ impl Vacant for Kept {
     }
 }
 
-chained!(Kept, |row| row.answer.key as u32);
+chained!(AnswerRow, |row| row.answer.key as u32);
 
 /// The answers to some publishers, in the order in which they were given.
 #[derive(Clone, Copy)]
@@ -99,7 +99,7 @@ impl Group {
 
 /// All first answers of a home.
 pub(super) struct Answers {
-    rows: Slab<Kept>,
+    rows: Slab<AnswerRow>,
     index: Index,
     groups: Box<[Group; GROUPS]>,
     /// Answers to come of all groups.
@@ -152,13 +152,13 @@ impl Answers {
 
     pub fn find(&self, key: u64, now: Now) -> Option<&Answer> {
         // An expired answer may still be there beside its successor.
-        let is = |row: &Kept| row.answer.key == key && !self.has_expired(row, now.unix_s);
+        let is = |row: &AnswerRow| row.answer.key == key && !self.has_expired(row, now.unix_s);
         let id = self.index.find(&self.rows, key as u32, is)?;
         Some(&self.rows.get(id).answer)
     }
 
     /// The second in which an answer was given does not count, so that the window is never too short.
-    fn has_expired(&self, row: &Kept, unix_s: u32) -> bool {
+    fn has_expired(&self, row: &AnswerRow, unix_s: u32) -> bool {
         unix_s.saturating_sub(row.answer.time_s) > self.window_s
     }
 
@@ -167,9 +167,9 @@ impl Answers {
             let largest = (0..GROUPS).max_by_key(|group| self.groups[*group].answers);
             self.drop_oldest(largest.expect("there are groups"));
         }
-        let id = self.rows.insert(Kept {
+        let id = self.rows.insert(AnswerRow {
             answer,
-            ..Kept::vacant(NONE)
+            ..AnswerRow::vacant(NONE)
         });
         self.index.insert(&mut self.rows, id);
         self.admission.keys.add(group);

@@ -9,11 +9,11 @@ use crore_wire::topic;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Home;
-use super::answers::Key;
+use super::answers::IdempotencyKey;
 use super::context::{Found, HomeContext};
 use super::logs::Logs;
 use super::partition::Partition;
-use super::row::{CREATED, DELETED};
+use super::topic_row::{CREATED, DELETED};
 use super::topics::TopicTable;
 use crate::base::ids::PartitionId;
 use crate::base::lives::Lives;
@@ -116,14 +116,14 @@ impl Home {
         let (hash, name, _) = fact.topic();
         let row = self.topics.find(hash, name);
         let at = self.logs.place_of_topic(&self.topics, row, fact);
-        let is_shared = self.logs.shared.is_some();
+        let is_replicated = self.logs.is_replicated();
         let partition = &mut self.logs.partitions[at];
         let offset = logged.unwrap_or(partition.sequence + 1);
         if logged.is_none() && offset > partition.passes_to {
             // The next batch has the offsets behind it.
             return Outcome::Unknown;
         }
-        if is_shared {
+        if is_replicated {
             // No clock of this process counts in the log.
             context.now.unix_s = match logged {
                 Some(_) => partition.moment(context.now).unix_s,
@@ -164,7 +164,7 @@ impl Home {
         match key {
             Ok(key) => {
                 // Room was reserved for it by the process that admitted it.
-                let key = key.map(|key| Key {
+                let key = key.map(|key| IdempotencyKey {
                     max: u32::MAX,
                     ..key
                 });
@@ -255,7 +255,7 @@ impl Logs {
         let partition = &mut self.partitions[at];
         partition.heard(offset);
         partition.mark = partition.mark.max(mark.min(Slotted::OFFSET_MAX));
-        if self.shared.is_some() {
+        if self.is_replicated() {
             partition.time_s = partition.time_s.max(unix_s);
         }
     }

@@ -10,8 +10,8 @@ use super::carriers::Carrier;
 use super::context::HomeContext;
 use super::interest::TopicInterest;
 use super::logs::Logs;
-use super::readings::{Place, Reading};
-use super::row::{CREATED, DELETED, REQUESTED, RETAINS, WANTS_DEFLATE};
+use super::page_queue::{PendingPage, SearchProgress};
+use super::topic_row::{CREATED, DELETED, REQUESTED, RETAINS, WANTS_DEFLATE};
 use super::topics::TopicTable;
 use crate::base::ids::ShardId;
 use crate::base::position::Since;
@@ -29,34 +29,34 @@ impl Home {
         from: ShardId,
         ask: &Attach,
         name: &[u8],
-        found: Option<Place>,
+        found: Option<SearchProgress>,
         context: &mut HomeContext<'_>,
     ) {
         self.steps.add(1);
         let (rules, now) = (context.rules, context.now);
         let (topics, logs, interest) = (&mut self.topics, &mut self.logs, &mut self.interest);
-        let readings = &mut self.readings;
+        let page_queue = &mut self.page_queue;
         let at = usize::from(logs.places[usize::from(topic::slot(name))]);
         let ask = &Attach {
             since: logs.of_this_life(ask.since, at),
             ..*ask
         };
         if let Some(offset) = logs.ahead(ask.since, at) {
-            let reading = Reading::Topic {
+            let reading = PendingPage::Topic {
                 from,
                 ask: *ask,
                 name: name.into(),
-                place: Place::Unknown,
+                place: SearchProgress::Unknown,
                 counted: false,
             };
-            return readings.read_when_there(logs, reading, at, offset);
+            return page_queue.wait_for_log(logs, reading, at, offset);
         }
-        let must_queue = found.is_none() && readings.must_queue(&self.pace);
+        let must_queue = found.is_none() && page_queue.must_queue(&self.pace);
         // A poll is counted once it is known that it waits; an ask that goes on was counted before and needs only its
         // page.
         let counts = !ask.again && !ask.poll;
         if must_queue && !counts {
-            return readings.queue_topic(from, ask, name, Place::Unknown.into(), false);
+            return page_queue.queue_topic(from, ask, name, SearchProgress::Unknown.into(), false);
         }
         if ask.once && topics.find(ask.hash, name).is_none() {
             let page = logs.nothing_kept(ask, name, rules);
@@ -72,9 +72,9 @@ impl Home {
             topics.count_carrier(interest, id, from, ask);
             // A subscription that begins live begins when its page is read, not now: messages before that may reach its client
             // by another subscription.
-            return readings.queue_topic(from, ask, name, Place::Unknown.into(), true);
+            return page_queue.queue_topic(from, ask, name, SearchProgress::Unknown.into(), true);
         }
-        let found = found.unwrap_or(Place::Unknown);
+        let found = found.unwrap_or(SearchProgress::Unknown);
         match self.page(id, ask, found, context) {
             Ok(mut page) => {
                 // A long-poll that finds its message here is no subscriber: it does not wait.
@@ -89,7 +89,7 @@ impl Home {
                 if counts {
                     self.topics.count_carrier(&mut self.interest, id, from, ask);
                 }
-                self.readings.queue_topic(from, ask, name, later, counts);
+                self.page_queue.queue_topic(from, ask, name, later, counts);
             }
         }
         self.topics.queue_if_idle(&self.logs, id, now);
@@ -102,7 +102,7 @@ impl Home {
         from: ShardId,
         ask: &Attach,
         name: &[u8],
-        place: Place,
+        place: SearchProgress,
         context: &mut HomeContext<'_>,
     ) {
         match self.page(id, ask, place, context) {
@@ -110,7 +110,7 @@ impl Home {
                 page.counted = true;
                 tell_page(from, ask, page, context.lanes);
             }
-            Err(later) => self.readings.queue_topic(from, ask, name, later, true),
+            Err(later) => self.page_queue.queue_topic(from, ask, name, later, true),
         }
     }
 

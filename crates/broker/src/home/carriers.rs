@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use super::row::{HomeTopic, SET, WANTS_DEFLATE};
+use super::topic_row::{SET, TopicRow, WANTS_DEFLATE};
 use crate::base::ids::ShardId;
 use crate::store::slab::{NONE, Side};
 
@@ -44,7 +44,7 @@ impl Carriers {
     }
 
     /// One subscriber more at this carrier; says whether it is the topic's first.
-    pub fn count_in(&mut self, row: &mut HomeTopic, new: Carrier) -> bool {
+    pub fn count_in(&mut self, row: &mut TopicRow, new: Carrier) -> bool {
         if row.has(SET) {
             let set = self.sets.get_mut(row.carrier);
             match set
@@ -85,7 +85,7 @@ impl Carriers {
     }
 
     /// Whether this carrier has subscribers of the topic.
-    pub fn has(&self, row: &HomeTopic, shard: ShardId, topic: u32, serial: u16) -> bool {
+    pub fn has(&self, row: &TopicRow, shard: ShardId, topic: u32, serial: u16) -> bool {
         row.carrier != NONE
             && if row.has(SET) {
                 let mut set = self.sets.get(row.carrier).iter();
@@ -96,7 +96,7 @@ impl Carriers {
     }
 
     /// One subscriber less at this carrier, which [has](Self::has) some.
-    pub fn leave(&mut self, row: &mut HomeTopic, shard: ShardId, topic: u32, serial: u16) {
+    pub fn leave(&mut self, row: &mut TopicRow, shard: ShardId, topic: u32, serial: u16) {
         if row.has(SET) {
             let set = self.sets.get_mut(row.carrier);
             let at = set
@@ -121,7 +121,7 @@ impl Carriers {
         }
     }
 
-    pub fn each(&self, row: &HomeTopic, mut f: impl FnMut(&Carrier)) {
+    pub fn each(&self, row: &TopicRow, mut f: impl FnMut(&Carrier)) {
         if row.has(SET) {
             self.sets.get(row.carrier).iter().for_each(f);
         } else if row.carrier != NONE {
@@ -136,7 +136,7 @@ impl Carriers {
     }
 
     /// Subscribers of a topic, on all carriers.
-    pub fn subscribers(&self, row: &HomeTopic) -> u32 {
+    pub fn subscribers(&self, row: &TopicRow) -> u32 {
         let mut sum = 0;
         self.each(row, |carrier| sum += carrier.subscribers);
         sum

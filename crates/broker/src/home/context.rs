@@ -1,6 +1,6 @@
 //! The context of a fact or an ask at its home, and the findings of its admission.
 
-use super::answers::Key;
+use super::answers::IdempotencyKey;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::base::time::Now;
@@ -23,5 +23,5 @@ pub(crate) struct Found {
     /// The row of the topic.
     pub row: Option<u32>,
     /// The key of a message that brings one.
-    pub key: Option<Key>,
+    pub key: Option<IdempotencyKey>,
 }

@@ -11,7 +11,7 @@ use crore_wire::topic;
 use super::Home;
 use super::context::HomeContext;
 use super::logs::Logs;
-use super::readings::{Reader, Readings};
+use super::page_queue::{PageQueue, Reader};
 use super::reports::Reports;
 use super::topics::TopicTable;
 use crate::base::pace::Pace;
@@ -45,7 +45,7 @@ impl Home {
         let partition = &logs.partitions[place];
         let log = &partition.log;
         let (mut at, lost) = begin_filters(log, &concerned, reader, rules);
-        let large_waits = self.readings.must_wait(usize::MAX, context.lanes);
+        let large_waits = self.page_queue.must_wait(usize::MAX, context.lanes);
         let frames = context.lanes.frames();
         let (first, names) = (frames.pages.len() as u32, frames.names.len() as u32);
         let forgotten = partition
@@ -56,7 +56,7 @@ impl Home {
         let (mut head, mut visits) = (reader.start, 0);
         let begun = self.steps.count();
         let at_head = loop {
-            if (self.readings).is_page_spent(pace, visits, begun, reader) {
+            if (self.page_queue).is_page_spent(pace, visits, begun, reader) {
                 // The next page goes on behind what was looked at last.
                 head += u64::from(planted::is(Fault::LostSeam));
                 break false;
@@ -193,7 +193,7 @@ impl Logs {
     }
 }
 
-impl Readings {
+impl PageQueue {
     /// Whether a page has looked at as many entries as it may, since so many steps were done. To find out which messages are among the newest
     /// costs as much as to read them.
     fn is_page_spent(&self, pace: &Pace, visits: usize, begun: u64, reader: Reader) -> bool {
@@ -281,7 +281,7 @@ impl<'a> Draft<'a> {
             .any(|filter| topic::matches(filter, name))
     }
 
-    /// Forgotten topics that lost messages up to this offset make a gap. A gap is told before the messages of its page, so a
+    /// ForgottenTopics topics that lost messages up to this offset make a gap. A gap is told before the messages of its page, so a
     /// loss behind one of them begins another page: false then.
     fn passes_forgotten(&mut self, offset: u64) -> bool {
         let is_due = |lost: &u64| *lost <= offset;

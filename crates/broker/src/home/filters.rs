@@ -13,9 +13,9 @@
 use super::Home;
 use super::context::HomeContext;
 use super::logs::Logs;
+use super::page_queue::{FilterNames, PendingPage, Reader};
 use super::partition::Partition;
-use super::readings::{Names, Reader, Reading};
-use super::registered::split;
+use super::shard_filters::split;
 use super::subscriptions::Subscriptions;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::position::{Position, Since};
@@ -54,7 +54,7 @@ impl Home {
                     .is_err();
             }
         }
-        let mut names = Names::new(
+        let mut names = FilterNames::new(
             names,
             ask.partition.map_or(self.logs.partitions.len(), |_| 1),
         );
@@ -83,7 +83,7 @@ impl Home {
         partition: PartitionId,
         from: ShardId,
         ask: &AttachFilters,
-        names: &mut Names<'_>,
+        names: &mut FilterNames<'_>,
         filters: &[&[u8]],
         context: &mut HomeContext<'_>,
     ) {
@@ -92,7 +92,7 @@ impl Home {
         self.logs.partitions[at].log.losses.watch();
         let reader = self.logs.reader(ask, partition);
         if let Some(offset) = self.logs.ahead(ask.since, at) {
-            let reading = Reading::Filters {
+            let reading = PendingPage::Filters {
                 from,
                 ask: *ask,
                 names: names.share(),
@@ -106,18 +106,22 @@ impl Home {
                 },
             };
             return self
-                .readings
-                .read_when_there(&mut self.logs, reading, at, offset);
+                .page_queue
+                .wait_for_log(&mut self.logs, reading, at, offset);
         }
         // A subscriber that begins live reads nothing, and need not wait for those that do.
-        if reader.start < self.logs.partitions[at].sequence && self.readings.must_queue(&self.pace)
+        if reader.start < self.logs.partitions[at].sequence
+            && self.page_queue.must_queue(&self.pace)
         {
             let names = names.share();
-            return self.readings.queue_filters(from, ask, names, reader, false);
+            return self
+                .page_queue
+                .queue_filters(from, ask, names, reader, false);
         }
         if !self.tell_match_page(from, ask, filters, reader, context) {
             let names = names.share();
-            self.readings.queue_filters(from, ask, names, reader, true);
+            self.page_queue
+                .queue_filters(from, ask, names, reader, true);
         }
     }
 

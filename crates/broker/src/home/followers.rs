@@ -236,10 +236,10 @@ impl Followers {
     }
 
     /// A topic's interest here begins or ends: followers whose snapshot is past its row are told, but those that know it to have
-    /// interest at another node, as `elsewhere` says.
-    pub fn tell(&mut self, topic: u32, name: &[u8], begins: bool, elsewhere: bool) {
+    /// interest at another node, as `remote` says.
+    pub fn tell(&mut self, topic: u32, name: &[u8], begins: bool, remote: bool) {
         for follower in &mut self.list {
-            if follower.is_past_row(topic) && !(elsewhere && follower.is_past_name(name)) {
+            if follower.is_past_row(topic) && !(remote && follower.is_past_name(name)) {
                 follower.push(begins, name);
                 self.has_news = true;
             }
@@ -247,7 +247,7 @@ impl Followers {
     }
 
     /// The interest of other nodes in a topic without interest here begins or ends.
-    pub fn tell_elsewhere(&mut self, name: &[u8], begins: bool) {
+    pub fn tell_remote(&mut self, name: &[u8], begins: bool) {
         for follower in &mut self.list {
             if follower.is_past_name(name) {
                 follower.push(begins, name);

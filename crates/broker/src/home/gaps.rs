@@ -6,7 +6,7 @@ use alloc::string::String;
 
 use super::logs::Logs;
 use super::reports::Reports;
-use super::row::KEEPS;
+use super::topic_row::KEEPS;
 use super::topics::TopicTable;
 use crate::base::notices::Notice;
 use crate::base::rules::Rules;
@@ -45,7 +45,7 @@ impl Logs {
         let partition = &self.partitions[self.place_of(row)];
         let log = &partition.log;
         let begins = log.reaches_back_to(row.log).unwrap_or(row.last());
-        if self.shared.is_none() && begins <= partition.known_to {
+        if !self.is_replicated() && begins <= partition.known_to {
             return String::from("damage of the log on disk (`crore log check` shows it), topic ");
         }
         let (count, bytes) = (log.count(row.log), log.chain_bytes(row.log) as usize);

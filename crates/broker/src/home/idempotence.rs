@@ -16,7 +16,7 @@
 use crore_wire::topic;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::answers::{Answer, Answers, Key};
+use super::answers::{Answer, Answers, IdempotencyKey};
 use super::logs::Logs;
 use super::topics::TopicTable;
 use crate::base::placement::Slotted;
@@ -67,7 +67,7 @@ impl Retries {
         settings: &Settings,
         now: Now,
         behind_s: u32,
-    ) -> Result<Option<Key>, Outcome> {
+    ) -> Result<Option<IdempotencyKey>, Outcome> {
         match message.retry {
             None => Ok(None),
             Some(retry) => self
@@ -84,14 +84,14 @@ impl Retries {
         retry: &Retry<&[u8]>,
         settings: &Settings,
         (now, behind_s): (Now, u32),
-    ) -> Result<Key, Outcome> {
+    ) -> Result<IdempotencyKey, Outcome> {
         let key = self.hash_of_key(message.name, retry);
         let (group, hash) = (group_of(retry.publisher), self.hash_of_message(message));
         let window_s = settings.publish.idempotency_window_s;
         let admission = &self.admission;
         let answers =
             (self.answers).get_or_insert_with(|| Answers::new(window_s, admission.clone()));
-        let oldest_s = match topics.reservations.is_empty() && logs.shared.is_none() {
+        let oldest_s = match topics.reservations.is_empty() && !logs.is_replicated() {
             true => now.unix_s - behind_s.min(now.unix_s),
             false => self.oldest_s,
         };
@@ -106,7 +106,7 @@ impl Retries {
                 epoch: logs.lives.epoch_of(kept.place.offset()),
             })),
             Some(_) => Err(Outcome::OtherMessage),
-            None => Ok(Key {
+            None => Ok(IdempotencyKey {
                 group,
                 key,
                 message: hash,
@@ -119,7 +119,13 @@ impl Retries {
 
     /// Keeps the answer to a message that was published, if it has a key.
     #[inline]
-    pub(super) fn keep_answer(&mut self, logs: &Logs, key: Option<Key>, name: &[u8], info: &Info) {
+    pub(super) fn keep_answer(
+        &mut self,
+        logs: &Logs,
+        key: Option<IdempotencyKey>,
+        name: &[u8],
+        info: &Info,
+    ) {
         let Some(of) = key else { return };
         let slot = topic::slot(name);
         let at = logs.placement.place_at_home(logs.placement.of_slot(slot));
@@ -217,7 +223,7 @@ impl Retries {
             subscribers: from.number32()?,
             time_s: match origin.local {
                 // It is of the log's clock.
-                _ if logs.shared.is_some() => time_s,
+                _ if logs.is_replicated() => time_s,
                 true => now.unix_s,
                 false => time_s.min(now.unix_s),
             },

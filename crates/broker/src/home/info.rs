@@ -1,7 +1,7 @@
 //! The state of a topic, as it is told to clients.
 
 use super::logs::Logs;
-use super::row::{DELETED, KEEPS, REQUESTED};
+use super::topic_row::{DELETED, KEEPS, REQUESTED};
 use super::topics::TopicTable;
 use crate::base::pace::Pace;
 use crate::base::rules::Rules;

@@ -10,9 +10,9 @@
 //! it is by then. Rows never move, and interest ends before its row is freed: so whatever topic is made or
 //! emptied while a cursor walks is told once, on whichever side it lies.
 //!
-//! **In a cluster** other nodes tell which of their topics have interest ([`super::elsewhere`]), and a connection is told of a topic while it
+//! **In a cluster** other nodes tell which of their topics have interest ([`super::remote`]), and a connection is told of a topic while it
 //! has interest here or there. Its cursor goes on over the names of these topics, and the same invariant holds: it has been told of the topics that
-//! have interest here before the cursor's row, or elsewhere before the cursor's name. The other nodes are followers as
+//! have interest here before the cursor's row, or remote before the cursor's name. The other nodes are followers as
 //! well, of what is here only; they ask for their news.
 //!
 //! Nothing here touches the turn's frames: a subscriber may leave amid a delivery, while they are shared. News waits
@@ -22,9 +22,9 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::elsewhere::Elsewhere;
 use super::followers::{Cursor, Follower, FollowerKey, Followers};
-use super::readings::Readings;
+use super::page_queue::PageQueue;
+use super::remote_interest::RemoteInterest;
 use super::topics::TopicTable;
 use crate::base::ids::ShardId;
 use crate::base::pace::Pace;
@@ -44,7 +44,7 @@ const NAMES_PER_ORDER: usize = 1_024;
 /// The followers, and topics with interest at other nodes.
 pub(crate) struct TopicInterest {
     pub(super) followers: Followers,
-    pub(super) elsewhere: Elsewhere,
+    pub(super) remote: RemoteInterest,
     steps: Steps,
 }
 
@@ -53,7 +53,7 @@ impl TopicInterest {
     pub(super) fn new(debounce_s: u32, steps: &Steps) -> TopicInterest {
         TopicInterest {
             followers: Followers::new(debounce_s),
-            elsewhere: Elsewhere::default(),
+            remote: RemoteInterest::default(),
             steps: steps.clone(),
         }
     }
@@ -62,7 +62,7 @@ impl TopicInterest {
     pub(crate) fn follow(
         &mut self,
         topics: &TopicTable,
-        readings: &mut Readings,
+        page_queue: &mut PageQueue,
         pace: &Pace,
         shard: ShardId,
         (to, party): (ReplyTo, Party),
@@ -70,20 +70,20 @@ impl TopicInterest {
     ) {
         let key = FollowerKey::Connection(shard, to);
         self.followers.add(key, [filter.into()].into());
-        self.follow_on(topics, readings, pace, shard, (to, party));
+        self.follow_on(topics, page_queue, pace, shard, (to, party));
     }
 
     /// The next page of a snapshot that is not whole.
     pub(crate) fn follow_on(
         &mut self,
         topics: &TopicTable,
-        readings: &mut Readings,
+        page_queue: &mut PageQueue,
         pace: &Pace,
         shard: ShardId,
         (to, party): (ReplyTo, Party),
     ) {
-        match readings.must_queue(pace) {
-            true => readings.queue_interest(shard, to, party),
+        match page_queue.must_queue(pace) {
+            true => page_queue.queue_interest(shard, to, party),
             false => self.next_page(topics, pace, shard, to),
         }
     }
@@ -136,7 +136,7 @@ impl TopicInterest {
 
     /// Looks at the next topic of another node.
     fn next_name(&self, topics: &TopicTable, follower: &mut Follower, last: &[u8]) -> Cursor {
-        let Some(name) = self.elsewhere.behind(last) else {
+        let Some(name) = self.remote.behind(last) else {
             return Cursor::Whole;
         };
         if !self.has_interest_here(topics, name) {
@@ -157,10 +157,10 @@ impl TopicInterest {
 
     fn tell_interest(&mut self, topics: &TopicTable, id: u32, begins: bool) {
         let name = topics.names.get(topics.rows.get(id).name);
-        let elsewhere = self.elsewhere.has(name);
+        let remote = self.remote.has(name);
         let followers = self.followers.len() as usize;
         self.steps.add(followers.div_ceil(FILTERS_PER_STEP));
-        self.followers.tell(id, name, begins, elsewhere);
+        self.followers.tell(id, name, begins, remote);
     }
 
     /// A topic has its first subscriber.
@@ -220,24 +220,24 @@ impl TopicInterest {
     pub(crate) fn interest_order(
         &mut self,
         topics: &TopicTable,
-        readings: &Readings,
+        page_queue: &PageQueue,
         pace: &Pace,
         order: Interest,
     ) -> Interested {
         match order {
             Interest::Filters => Interested::Filters(self.followers.filters()),
             Interest::Next(stream, filters) => {
-                Interested::News(self.next_news(topics, readings, pace, stream, filters))
+                Interested::News(self.next_news(topics, page_queue, pace, stream, filters))
             }
             Interest::End(stream) => {
                 self.followers.remove(FollowerKey::Node(stream));
                 Interested::Done
             }
             Interest::Elsewhere(stream, news) => {
-                Interested::Refused(self.take_elsewhere(topics, stream, &news))
+                Interested::Refused(self.take_remote(topics, stream, &news))
             }
             Interest::Forget(stream, from) => {
-                Interested::Forgot(self.forget_elsewhere(topics, stream, from))
+                Interested::Forgot(self.forget_remote(topics, stream, from))
             }
         }
     }
@@ -246,7 +246,7 @@ impl TopicInterest {
     fn next_news(
         &mut self,
         topics: &TopicTable,
-        readings: &Readings,
+        page_queue: &PageQueue,
         pace: &Pace,
         stream: u64,
         filters: Option<Vec<Box<[u8]>>>,
@@ -256,7 +256,7 @@ impl TopicInterest {
             self.followers.add(key, filters);
         }
         let mut follower = self.followers.take(key)?;
-        if !readings.must_queue(pace) {
+        if !page_queue.must_queue(pace) {
             self.walk(topics, pace, &mut follower);
         }
         let news = follower.take_news();
@@ -268,16 +268,16 @@ impl TopicInterest {
     }
 
     /// Takes what another node tells; returns for how many topics there was no room.
-    fn take_elsewhere(&mut self, topics: &TopicTable, stream: u8, news: &News) -> u32 {
+    fn take_remote(&mut self, topics: &TopicTable, stream: u8, news: &News) -> u32 {
         let mut refused = 0;
         for (begins, name) in news.iter() {
             self.steps.add(1);
             let changes = match begins {
-                true => self.elsewhere.begin(stream, name, topics.topics_max),
-                false => Some(self.elsewhere.end(stream, name)),
+                true => self.remote.begin(stream, name, topics.topics_max),
+                false => Some(self.remote.end(stream, name)),
             };
             match changes {
-                Some(true) => self.tell_elsewhere(topics, name, begins),
+                Some(true) => self.tell_remote(topics, name, begins),
                 Some(false) => {}
                 None => refused += 1,
             }
@@ -285,14 +285,14 @@ impl TopicInterest {
         refused
     }
 
-    fn tell_elsewhere(&mut self, topics: &TopicTable, name: &[u8], begins: bool) {
+    fn tell_remote(&mut self, topics: &TopicTable, name: &[u8], begins: bool) {
         if !self.has_interest_here(topics, name) {
-            self.followers.tell_elsewhere(name, begins);
+            self.followers.tell_remote(name, begins);
         }
     }
 
     /// Forgets what a stream has told of topics behind this one, of some; returns the last one of them, none at the end.
-    fn forget_elsewhere(
+    fn forget_remote(
         &mut self,
         topics: &TopicTable,
         stream: u8,
@@ -300,9 +300,9 @@ impl TopicInterest {
     ) -> Option<Box<[u8]>> {
         for _ in 0..NAMES_PER_ORDER {
             self.steps.add(1);
-            from = self.elsewhere.behind(&from)?.into();
-            if self.elsewhere.end(stream, &from) {
-                self.tell_elsewhere(topics, &from, false);
+            from = self.remote.behind(&from)?.into();
+            if self.remote.end(stream, &from) {
+                self.tell_remote(topics, &from, false);
             }
         }
         Some(from)

@@ -3,13 +3,14 @@
 //! Invariant: a topic is of one partition for ever, by the slot of its name. Deliberately not here: the rows of topics
 //! ([`TopicTable`]), which a method that needs them is given.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::ahead::Shared;
+use super::future_pages::FuturePages;
 use super::partition::Partition;
-use super::row::HomeTopic;
+use super::topic_row::TopicRow;
 use super::topics::TopicTable;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::lives::Lives;
@@ -72,7 +73,8 @@ pub(crate) struct Logs {
     pub(super) epoch: u32,
     /// It, and those before it.
     pub(crate) lives: Arc<Lives>,
-    pub(super) shared: Shared,
+    /// Pages that wait until the log has reached their position. Present where the log is replicated.
+    pub(super) future_pages: Option<Box<FuturePages>>,
     pub(super) steps: Steps,
     /// It keys the digests of the logs.
     pub(super) seed: u64,
@@ -106,7 +108,7 @@ impl Logs {
             retained: BTreeMap::new(),
             epoch,
             lives: Arc::new(Lives::first(epoch)),
-            shared: None,
+            future_pages: None,
             steps: steps.clone(),
             seed,
         }
@@ -156,7 +158,7 @@ impl Logs {
 
     /// The place of a topic's partition.
     #[inline]
-    pub(super) fn place_of(&self, row: &HomeTopic) -> usize {
+    pub(super) fn place_of(&self, row: &TopicRow) -> usize {
         self.places[usize::from(row.slot())].into()
     }
 
@@ -166,12 +168,17 @@ impl Logs {
         self.place_of(topics.rows.get(id))
     }
 
+    /// Whether other processes write to the log, too.
+    pub(super) fn is_replicated(&self) -> bool {
+        self.future_pages.is_some()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Log> {
         self.partitions.iter().map(|partition| &partition.log)
     }
 
     /// Messages in a topic's log.
-    pub(super) fn messages_of(&self, row: &HomeTopic) -> u32 {
+    pub(super) fn messages_of(&self, row: &TopicRow) -> u32 {
         self.partitions[self.place_of(row)].log.count(row.log)
     }
 }

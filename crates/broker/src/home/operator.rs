@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crore_wire::topic;
 
 use super::logs::Logs;
-use super::row::DELETED;
+use super::topic_row::DELETED;
 use super::topics::TopicTable;
 use crate::base::time::Now;
 use crate::log::seek::Back;

@@ -1,6 +1,6 @@
 //! A partition at its home: the log of its topics, the count of its offsets, and what it remembers of topics that are forgotten.
 
-use super::forgotten::Forgotten;
+use super::forgotten_topics::ForgottenTopics;
 use crate::base::ids::OFFSETS_PER_BATCH;
 use crate::base::roster::Roster;
 use crate::base::rules::Rules;
@@ -9,7 +9,7 @@ use crate::base::work::Steps;
 use crate::budget::admission::Admission;
 use crate::log::{Held, Log, OfHome};
 
-/// Forgotten topics that a home remembers by name; its partitions share this number.
+/// ForgottenTopics topics that a home remembers by name; its partitions share this number.
 const NAMED_MAX: usize = 1024;
 
 /// A partition.
@@ -29,7 +29,7 @@ pub(super) struct Partition {
     pub roster: Roster,
     /// The second of its newest record: no message is older than one before it.
     pub time_s: u32,
-    pub forgotten: Forgotten,
+    pub forgotten: ForgottenTopics,
     /// Bytes of the log when they were counted last (`budget.rs`).
     pub counted: Held,
 }
@@ -52,7 +52,7 @@ impl Partition {
             known_to: 0,
             roster: Roster::default(),
             time_s: 0,
-            forgotten: Forgotten::new(rules.count(), NAMED_MAX / beside),
+            forgotten: ForgottenTopics::new(rules.count(), NAMED_MAX / beside),
             counted: Held::default(),
         }
     }
@@ -68,7 +68,7 @@ impl Partition {
     }
 
     /// Its log gives offsets.
-    pub fn share(&mut self) {
+    pub fn replicate(&mut self) {
         self.passes_to = self.sequence | (OFFSETS_PER_BATCH - 1);
     }
 

@@ -6,11 +6,11 @@ use crore_wire::websocket::frame;
 
 use super::Home;
 use super::budget::room_steps;
+use super::compression::opcode_of;
 use super::context::HomeContext;
 use super::logs::Untrimmed;
-use super::packer::opcode_of;
-use super::row::{CREATED, DELETED};
 use super::subscribers::Recipients;
+use super::topic_row::{CREATED, DELETED};
 use crate::base::settings::Keep;
 use crate::base::work::STEP_BYTES;
 use crate::budget::admission::Party;
@@ -147,12 +147,12 @@ impl Home {
         if recipients.is_anybody() {
             frames.read_at(read_at);
             let record = self
-                .packer
+                .compressor
                 .record(&self.topics, id, frames, span, new, settings);
             self.subscriptions.tell(
                 &self.topics,
                 &self.logs,
-                &mut self.readings,
+                &mut self.page_queue,
                 id,
                 message.name,
                 record,

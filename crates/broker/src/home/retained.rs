@@ -6,7 +6,7 @@
 //! topic is not forgotten. The byte budget takes retained messages last.
 
 use super::logs::Logs;
-use super::row::RETAINS;
+use super::topic_row::RETAINS;
 use super::topics::TopicTable;
 use crate::base::rules::Rules;
 use crate::base::time::Now;

@@ -10,8 +10,8 @@ use crore_wire::topic;
 use super::Home;
 use super::logs::Logs;
 use super::partition::Partition;
-use super::row::{CREATED, DELETED, HomeTopic, KEEPS, REQUESTED, RETAINS};
 use super::subscriptions::Subscriptions;
+use super::topic_row::{CREATED, DELETED, KEEPS, REQUESTED, RETAINS, TopicRow};
 use super::topics::TopicTable;
 use crate::base::ids::PartitionId;
 use crate::base::placement::Slotted;
@@ -114,7 +114,7 @@ impl TopicTable {
             out.number(row.last());
             out.number(lost);
             out.number(u64::from(row.touched_s));
-            out.number(u64::from(subscriptions.keepers.of_topic(id)));
+            out.number(u64::from(subscriptions.qos.of_topic(id)));
             out.field(self.names.get(row.name));
         }
         None
@@ -136,8 +136,8 @@ impl TopicTable {
         let last = from.number()?;
         let lost = from.number()?;
         let touched_s = from.number32()?;
-        let keepers = match from.number32()? {
-            keepers if origin.local => keepers,
+        let qos_count = match from.number32()? {
+            count if origin.local => count,
             _ => 0,
         };
         let name = from.field()?;
@@ -147,7 +147,7 @@ impl TopicTable {
         if !origin.is_for(name, logs.placement, logs.me)? || !is_kept {
             return Ok((former, NONE, false));
         }
-        let mut row = HomeTopic::vacant(NONE);
+        let mut row = TopicRow::vacant(NONE);
         row.set_slot(topic::slot(name));
         let at = logs.place_of(&row);
         if last > logs.partitions[at].sequence || form & LOST != 0 && lost > last {
@@ -157,13 +157,13 @@ impl TopicTable {
         row.name = self.names.insert(name);
         row.rule = rule;
         row.touched_s = touched_s;
-        row.flags = flags | if keepers > 0 { KEEPS } else { 0 };
+        row.flags = flags | if qos_count > 0 { KEEPS } else { 0 };
         row.set_last(last);
         let number = row.rule;
         let id = self.rows.insert(row);
         self.index.insert(&mut self.rows, id);
-        if keepers > 0 {
-            subscriptions.keepers.add_topic(id, keepers);
+        if qos_count > 0 {
+            subscriptions.qos.add_topic(id, qos_count);
         }
         if form & LOST != 0 {
             let latest = rules.get(number).keep == Keep::Latest;
@@ -304,7 +304,7 @@ impl Logs {
         if !origin.is_for(name, self.placement, self.me)? {
             return Ok(());
         }
-        let mut row = HomeTopic::vacant(NONE);
+        let mut row = TopicRow::vacant(NONE);
         row.set_slot(topic::slot(name));
         let at = self.place_of(&row);
         let forgotten = &mut self.partitions[at].forgotten;
@@ -329,7 +329,7 @@ impl Logs {
 
 impl Subscriptions {
     pub(crate) fn save_filters(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
-        self.keepers.save_filters(from, block)
+        self.qos.save_filters(from, block)
     }
 
     pub(crate) fn restore_filter(
@@ -342,7 +342,7 @@ impl Subscriptions {
         // A name without wildcards stands for a topic that could not be made.
         let is_here = topic::has_wildcard(filter) || logs.placement.home_of_name(filter) == logs.me;
         if is_here && origin.local {
-            self.keepers.restore_filter(filter, count);
+            self.qos.restore_filter(filter, count);
         }
         Ok(())
     }

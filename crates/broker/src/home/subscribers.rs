@@ -6,9 +6,9 @@ mod tests;
 use super::carriers::Carrier;
 use super::interest::TopicInterest;
 use super::logs::Logs;
-use super::readings::Readings;
-use super::row::KEEPS;
+use super::page_queue::PageQueue;
 use super::subscriptions::Subscriptions;
+use super::topic_row::KEEPS;
 use super::topics::TopicTable;
 use crate::base::ids::ShardId;
 use crate::base::time::Now;
@@ -114,7 +114,7 @@ impl Subscriptions {
             carriers: row.carrier != NONE,
             shards,
             groups,
-            needs_log: row.has(KEEPS) || groups || self.keepers.has_match(name),
+            needs_log: row.has(KEEPS) || groups || self.qos.has_match(name),
         }
     }
 
@@ -123,7 +123,7 @@ impl Subscriptions {
         &mut self,
         topics: &TopicTable,
         logs: &Logs,
-        readings: &mut Readings,
+        page_queue: &mut PageQueue,
         id: u32,
         name: &[u8],
         record: Record,
@@ -131,7 +131,7 @@ impl Subscriptions {
         lanes: &mut Lanes,
     ) {
         if recipients.groups {
-            self.tell_groups(readings, logs.at(topics, id), name, record, lanes);
+            self.tell_groups(page_queue, logs.at(topics, id), name, record, lanes);
         }
         if recipients.shards > 0 {
             return self.tell_matched(topics, logs, id, name, record, lanes);

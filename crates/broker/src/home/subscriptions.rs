@@ -1,27 +1,27 @@
 //! The subscriptions of a home that stand in no topic's row: those of shards by filter, those of groups, and those that need messages kept.
 
 use super::groups::Groups;
-use super::keepers::Keepers;
-use super::registered::Registered;
+use super::qos_subscriptions::QosSubscriptions;
+use super::shard_filters::ShardFilters;
 use crate::base::work::Steps;
 
 /// All of them.
 pub(crate) struct Subscriptions {
     /// Filters that other shards have subscribers of.
-    pub(super) filters: Registered,
+    pub(super) filters: ShardFilters,
     /// Shared subscriptions.
     pub(super) groups: Groups,
     /// Subscriptions that need messages kept.
-    pub(super) keepers: Keepers,
+    pub(super) qos: QosSubscriptions,
 }
 
 impl Subscriptions {
     /// None yet, at a home with so many partitions.
     pub(super) fn new(seed: u64, partitions: usize, steps: &Steps) -> Subscriptions {
         Subscriptions {
-            filters: Registered::new(seed, steps),
+            filters: ShardFilters::new(seed, steps),
             groups: Groups::new(seed, partitions, steps),
-            keepers: Keepers::new(seed, steps),
+            qos: QosSubscriptions::new(seed, steps),
         }
     }
 }

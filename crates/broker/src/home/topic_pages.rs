@@ -7,7 +7,7 @@ use super::Home;
 use super::attach::by_rule;
 use super::context::HomeContext;
 use super::logs::Logs;
-use super::readings::{Later, Place};
+use super::page_queue::{Deferred, SearchProgress};
 use super::topics::TopicTable;
 use crate::base::pace::Pace;
 use crate::base::position::{Position, Since};
@@ -23,9 +23,9 @@ impl Home {
         &mut self,
         id: u32,
         ask: &Attach,
-        place: Place,
+        place: SearchProgress,
         context: &mut HomeContext<'_>,
-    ) -> Result<Page, Later> {
+    ) -> Result<Page, Deferred> {
         let (rules, now) = (context.rules, context.now);
         let limit = self.pace.page_visits;
         let at = self.logs.at(&self.topics, id);
@@ -54,7 +54,7 @@ impl Home {
         let first_entry = match log.seek(chain, start, limit) {
             SeekResult::Found(entry) => entry,
             SeekResult::Further(offset) => {
-                let behind = Place::Behind {
+                let behind = SearchProgress::Behind {
                     offset,
                     gap,
                     promised,
@@ -63,8 +63,8 @@ impl Home {
             }
         };
         let bytes = first_bytes(&self.logs, (id, at), ask, first_entry);
-        if self.readings.must_wait(bytes, context.lanes) {
-            return Err(Later {
+        if self.page_queue.must_wait(bytes, context.lanes) {
+            return Err(Deferred {
                 place,
                 is_large: true,
             });
@@ -184,9 +184,9 @@ impl Logs {
         topics: &TopicTable,
         id: u32,
         since: Since,
-        place: Place,
+        place: SearchProgress,
         limit: usize,
-    ) -> Result<(u64, bool, bool), Place> {
+    ) -> Result<(u64, bool, bool), SearchProgress> {
         let row = topics.rows.get(id);
         let (chain, last) = (row.log, row.last());
         let partition = &self.partitions[self.place_of(row)];
@@ -194,19 +194,21 @@ impl Logs {
         let oldest = log.reaches_back_to(chain).unwrap_or(last);
         let back = match (place, since) {
             (
-                Place::Behind {
+                SearchProgress::Behind {
                     offset,
                     gap,
                     promised,
                 },
                 _,
             ) => return Ok((offset, gap, promised)),
-            (Place::Back(offset, left), _) => Some(log.back(chain, offset, left, limit)),
-            (Place::Unknown, Since::Newest(count)) => log.before_newest(chain, count, limit),
-            (Place::Unknown, _) => None,
+            (SearchProgress::Back(offset, left), _) => Some(log.back(chain, offset, left, limit)),
+            (SearchProgress::Unknown, Since::Newest(count)) => {
+                log.before_newest(chain, count, limit)
+            }
+            (SearchProgress::Unknown, _) => None,
         };
         match back {
-            Some(Back::Further(offset, left)) => return Err(Place::Back(offset, left)),
+            Some(Back::Further(offset, left)) => return Err(SearchProgress::Back(offset, left)),
             Some(Back::Found(offset)) => return Ok((offset, false, false)),
             None => {}
         }

@@ -10,7 +10,7 @@ use super::carriers::Carriers;
 use super::idle_topics::IdleTopics;
 use super::planned_rules::PlannedRules;
 use super::reservations::Reservations;
-use super::row::HomeTopic;
+use super::topic_row::TopicRow;
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
 use crate::budget::admission::shares::Holders;
@@ -20,7 +20,7 @@ use crate::store::slab::Slab;
 
 /// The topics.
 pub(crate) struct TopicTable {
-    pub(super) rows: Slab<HomeTopic>,
+    pub(super) rows: Slab<TopicRow>,
     pub(super) index: Index,
     pub(super) names: Names,
     pub(super) carriers: Carriers,
@@ -51,7 +51,7 @@ impl TopicTable {
         TopicTable {
             rows: Slab::default(),
             index: Index::default(),
-            names: Names::default(),
+            names: FilterNames::default(),
             carriers: Carriers::default(),
             idle_topics: IdleTopics::new(rules),
             planned_rules: None,

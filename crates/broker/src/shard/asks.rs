@@ -184,7 +184,7 @@ fn home_asked(
     bytes: &[u8],
 ) {
     let (rules, now) = (&clients.ctx.world.rules, clients.ctx.now);
-    let (topics, logs, readings) = (&mut home.topics, &mut home.logs, &mut home.readings);
+    let (topics, logs, page_queue) = (&mut home.topics, &mut home.logs, &mut home.page_queue);
     let (subscriptions, interest) = (&mut home.subscriptions, &mut home.interest);
     let (pace, lanes) = (&home.pace, &mut subs.lanes);
     match ask {
@@ -225,13 +225,13 @@ fn home_asked(
             let group = (&filter[..], &name[..]);
             let member = (from, *to);
             subscriptions.group_join(
-                logs, readings, member, group, *credit, *counts, *party, lanes,
+                logs, page_queue, member, group, *credit, *counts, *party, lanes,
             );
         }
         Ask::GroupCredit { group, to, count } => {
-            subscriptions.group_credit(readings, from, *group, *to, *count);
+            subscriptions.group_credit(page_queue, from, *group, *to, *count);
         }
-        Ask::LeaveGroup(leave) => subscriptions.group_leave(readings, from, leave),
+        Ask::LeaveGroup(leave) => subscriptions.group_leave(page_queue, from, leave),
         Ask::ReleaseGroup { name, filter } => subscriptions.group_release(filter, name),
         Ask::Publish { .. } | Ask::SessionOpen { .. } | Ask::SessionClose(_) | Ask::Bury(_) => {
             unreachable!("it was carried out before")
@@ -239,10 +239,10 @@ fn home_asked(
         Ask::Fence(to) => lanes.tell(from, Tell::Fenced(*to)),
         Ask::Follow { to, party, filter } => {
             let filter = filter.in_bytes(bytes);
-            interest.follow(topics, readings, pace, from, (*to, *party), filter);
+            interest.follow(topics, page_queue, pace, from, (*to, *party), filter);
         }
         Ask::FollowOn(to, party) => {
-            interest.follow_on(topics, readings, pace, from, (*to, *party));
+            interest.follow_on(topics, page_queue, pace, from, (*to, *party));
         }
         Ask::Unfollow(to) => interest.unfollow(from, *to),
     }

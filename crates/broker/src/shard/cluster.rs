@@ -19,8 +19,8 @@ use crate::mail::Ask;
 use crate::mail::orders::{ClusterState, NodeState, PartitionState};
 use crate::protocol::front::{Context, Lanes};
 use crate::shard::Shard;
-use crate::shard::members::{Cluster, bit};
-use crate::shard::waiting::Waiting;
+use crate::shard::cluster_view::{ClusterView, bit};
+use crate::shard::pending_request::PendingRequest;
 
 /// The partition of the signs of life.
 const OF_BEATS: u16 = 0;
@@ -37,8 +37,8 @@ const NODES_MAX: usize = 256;
 
 /// A home of a node among others: what it knows of them, its logs, and the records that it writes.
 pub(super) struct Node<'a> {
-    cluster: &'a mut Cluster,
-    commits: &'a mut Commits<Waiting>,
+    cluster: &'a mut ClusterView,
+    commits: &'a mut Commits<PendingRequest>,
     home: &'a mut Home,
     ctx: &'a Context,
     lanes: &'a mut Lanes,

@@ -21,7 +21,7 @@ use crate::mail::{Answer, Ask, Fact, Outcome, Tell};
 use crate::protocol::front::Front;
 use crate::shard::Shard;
 use crate::shard::asks::reply;
-use crate::shard::waiting::{Request, Waiting};
+use crate::shard::pending_request::{PendingRequest, Request};
 
 impl Shard {
     /// A batch stands in the log of its partition.
@@ -64,7 +64,7 @@ impl Shard {
         while self.commits.may_have_late() && (!clients.meter.work.is_spent() || !any) {
             any = true;
             clients.meter.work.steps.add(1);
-            let Some(Waiting { from, request, .. }) = self.commits.next_late() else {
+            let Some(PendingRequest { from, request, .. }) = self.commits.next_late() else {
                 continue;
             };
             let answer = match request {
@@ -90,8 +90,8 @@ impl Shard {
         any
     }
 
-    fn take_effect(&mut self, waiting: Waiting, record: Option<Record>) {
-        let Waiting {
+    fn take_effect(&mut self, waiting: PendingRequest, record: Option<Record>) {
+        let PendingRequest {
             from,
             weight,
             request,

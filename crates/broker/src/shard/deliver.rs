@@ -18,8 +18,8 @@ use crate::client::walk::{TOGETHER_BYTES, TOGETHER_MAX};
 use crate::io::Io;
 use crate::mail::{Frames, Tell};
 use crate::protocol::front::{Clients, Connections, Deliveries, Front, Topics, Work};
+use crate::shard::delivery_order::{flow_before, keep_order};
 use crate::shard::flows::{charge_made, count_written, end_walk, park_topic};
-use crate::shard::order::{flow_before, keep_order};
 use crate::store::slab::NONE;
 
 /// Tells whose topics are looked for among the flows in the time of a visit.

@@ -16,7 +16,7 @@ use crate::mail::orders::Settled;
 use crate::protocol::contract::move_off;
 use crate::protocol::front::Front;
 use crate::shard::Shard;
-use crate::shard::draining::{Draining, TICKS_PER_S};
+use crate::shard::drain_progress::{DrainProgress, TICKS_PER_S};
 
 impl Shard {
     /// Begins to move clients off, as `settings.drain` says; its rate is that of all shards together. A second call
@@ -27,7 +27,7 @@ impl Shard {
         let until_s = now.s.saturating_add(drain.deadline_s);
         let me = self.front.clients.ctx.me;
         self.draining
-            .get_or_insert(Draining::new(drain.rate_per_s, me, until_s));
+            .get_or_insert(DrainProgress::new(drain.rate_per_s, me, until_s));
     }
 
     /// Whether clients are moved off.
@@ -60,7 +60,7 @@ impl Shard {
 }
 
 /// Moves off the clients that are due with this tick.
-pub(super) fn move_due<I: Io>(draining: &mut Option<Draining>, front: &mut Front, io: &mut I) {
+pub(super) fn move_due<I: Io>(draining: &mut Option<DrainProgress>, front: &mut Front, io: &mut I) {
     let Some(draining) = draining else {
         return;
     };

@@ -16,7 +16,7 @@ use crate::mail::{Answer, Ask, Fact, Span};
 use crate::protocol::front::{Context, Front};
 use crate::shard::Shard;
 use crate::shard::asks::reply;
-use crate::shard::waiting::{Request, Waiting};
+use crate::shard::pending_request::{PendingRequest, Request};
 
 impl Shard {
     /// Carries out an ask that changes nothing that is logged, when all before it is done.
@@ -33,7 +33,7 @@ impl Shard {
             *text = Span::of(&mut own, text.in_bytes(bytes));
         }
         let held = size_of::<(Ask, Vec<u8>)>() + own.capacity();
-        let waiting = Waiting {
+        let waiting = PendingRequest {
             from,
             weight: 0,
             request: Request::Ask(Box::new((ask, own))),
@@ -88,7 +88,7 @@ impl Shard {
             record.into_boxed_slice()
         });
         let unlogged_bytes = unlogged.as_ref().map(|it| it.len());
-        let waiting = Waiting {
+        let waiting = PendingRequest {
             from,
             weight,
             request: Request::Fact {

@@ -1,4 +1,4 @@
-//! Reading snapshots into a home and its sessions, before its shard begins: those of all homes that had one of its partitions.
+//! SnapshotReader snapshots into a home and its sessions, before its shard begins: those of all homes that had one of its partitions.
 
 use crate::base::snapshot::{Damaged, Head, In, NO_TOPIC, Origin, kind};
 use alloc::boxed::Box;
@@ -25,13 +25,13 @@ pub struct Restored {
     home: Box<Home>,
     sessions: SessionsAtHome,
     /// The snapshot that is read.
-    reading: Option<Reading>,
+    reading: Option<SnapshotReader>,
     /// Topics whose newest messages had gone without being lost.
     pub(crate) ended: Vec<u32>,
 }
 
 /// How far a snapshot is read.
-pub(crate) struct Reading {
+pub(crate) struct SnapshotReader {
     origin: Origin,
     /// Seconds since it was taken.
     passed_s: u32,
@@ -97,7 +97,7 @@ impl Restored {
         if (head.seed, head.partitions) != (world.seed, world.partitions) {
             return Err(Damaged("it is of another server"));
         }
-        self.reading = Some(Reading {
+        self.reading = Some(SnapshotReader {
             origin: Origin {
                 local: self.local,
                 epoch: match self.goes_on {
@@ -139,11 +139,11 @@ impl Restored {
         &mut self,
         kind: u8,
         from: &mut In<'_>,
-        reading: &mut Reading,
+        reading: &mut SnapshotReader,
     ) -> Result<(), Damaged> {
         let (world, now) = (&self.world, self.now);
         let home = &mut self.home;
-        let Reading { origin, topics, .. } = reading;
+        let SnapshotReader { origin, topics, .. } = reading;
         // All others are judged by it.
         if (kind == kind::HOME) != (reading.records == 0) {
             return Err(Damaged(

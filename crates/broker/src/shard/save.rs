@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::base::snapshot::Head;
 use crate::shard::Shard;
-use crate::shard::saving::Saving;
+use crate::shard::snapshot_writer::SnapshotWriter;
 
 impl Shard {
     /// The next block of this shard's snapshot, which begins with the first call; empty behind the last one. With
@@ -23,7 +23,7 @@ impl Shard {
         let saving = self.saving.get_or_insert_with(|| {
             let beside = self.sessions.saved_bytes();
             home.shrink(bytes_max.saturating_sub(beside), rules, now);
-            Box::new(Saving::new(head))
+            Box::new(SnapshotWriter::new(head))
         });
         let block = saving.next(home, &self.sessions, rules, now);
         if block.is_empty() {

@@ -22,7 +22,7 @@ impl Shard {
     pub(crate) fn has_more(&mut self) -> bool {
         let lanes = &mut self.front.subs.lanes;
         let home = self.home.as_ref();
-        home.is_some_and(|home| home.readings.may_go_on(lanes))
+        home.is_some_and(|home| home.page_queue.may_go_on(lanes))
             || self.front.queues.has_resumed()
             || self.front.subs.lanes.has_asks()
             || self.commits.is_stirred()

@@ -100,7 +100,7 @@ impl Client {
         };
         let told = home.interest.interest_order(
             &home.topics,
-            &home.readings,
+            &home.page_queue,
             &home.pace,
             Interest::Next(stream, filters),
         );
@@ -120,7 +120,7 @@ struct World {
     now: Now,
     clients: Vec<Client>,
     subscribers: Vec<(usize, ShardId)>,
-    elsewhere: BTreeSet<(usize, u8)>,
+    remote: BTreeSet<(usize, u8)>,
     followed: u32,
     /// When topics lost their last subscriber.
     left_s: BTreeMap<String, u32>,
@@ -165,7 +165,7 @@ impl World {
             now: Now { s: 1, unix_s: 1000 },
             clients: Vec::new(),
             subscribers: Vec::new(),
-            elsewhere: BTreeSet::new(),
+            remote: BTreeSet::new(),
             followed: 0,
             left_s: BTreeMap::new(),
             has_room: topics_max >= TOPICS,
@@ -222,7 +222,7 @@ impl World {
                         FollowerKey::Node(stream) => {
                             self.home.interest.interest_order(
                                 &self.home.topics,
-                                &self.home.readings,
+                                &self.home.page_queue,
                                 &self.home.pace,
                                 Interest::End(stream),
                             );
@@ -231,7 +231,7 @@ impl World {
                 }
             }
             Step::NodeFollows(filter) => self.node_follows(FILTERS[filter]),
-            Step::Elsewhere(topic, stream, begins) => self.elsewhere(topic, stream, begins),
+            Step::Elsewhere(topic, stream, begins) => self.remote(topic, stream, begins),
             Step::Forget(stream) => self.forget(stream),
             Step::Turn => self.turn(),
             Step::Seconds(s) => {
@@ -287,7 +287,7 @@ impl World {
         self.clients.push(client);
     }
 
-    fn elsewhere(&mut self, topic: usize, stream: u8, begins: bool) {
+    fn remote(&mut self, topic: usize, stream: u8, begins: bool) {
         // Its end there waits for no debounce here.
         self.left_s.remove(&name(topic));
         let mut news = News::default();
@@ -295,7 +295,7 @@ impl World {
         let order = Interest::Elsewhere(stream, news);
         let taken = self.home.interest.interest_order(
             &self.home.topics,
-            &self.home.readings,
+            &self.home.page_queue,
             &self.home.pace,
             order,
         );
@@ -304,8 +304,8 @@ impl World {
         };
         let pair = (topic, stream);
         match begins {
-            true if refused == 0 => self.elsewhere.insert(pair),
-            _ => self.elsewhere.remove(&pair),
+            true if refused == 0 => self.remote.insert(pair),
+            _ => self.remote.remove(&pair),
         };
     }
 
@@ -313,12 +313,12 @@ impl World {
         let order = Interest::Forget(stream, [].into());
         let forgot = self.home.interest.interest_order(
             &self.home.topics,
-            &self.home.readings,
+            &self.home.page_queue,
             &self.home.pace,
             order,
         );
         assert!(matches!(forgot, Interested::Forgot(None)), "{forgot:?}");
-        for (topic, _) in self.elsewhere.extract_if(.., |(_, of)| *of == stream) {
+        for (topic, _) in self.remote.extract_if(.., |(_, of)| *of == stream) {
             // Its end there waits for no debounce here.
             self.left_s.remove(&name(topic));
         }
@@ -334,7 +334,7 @@ impl World {
         };
         self.home.interest.follow(
             &self.home.topics,
-            &mut self.home.readings,
+            &mut self.home.page_queue,
             &self.home.pace,
             1,
             (to, Party::of_address(NOBODY)),
@@ -372,7 +372,7 @@ impl World {
                     client.asked = true;
                     self.home.interest.follow_on(
                         &self.home.topics,
-                        &mut self.home.readings,
+                        &mut self.home.page_queue,
                         &self.home.pace,
                         shard,
                         (to, Party::of_address(NOBODY)),
@@ -393,7 +393,7 @@ impl World {
         self.turn();
         let expected = |key: FollowerKey, filter: &str| {
             let here = self.subscribers.iter().map(|(topic, _)| name(*topic));
-            let others = self.elsewhere.iter().map(|(topic, _)| name(*topic));
+            let others = self.remote.iter().map(|(topic, _)| name(*topic));
             let is_node = matches!(key, FollowerKey::Node(_));
             let all = here.chain(others.filter(|_| !is_node));
             all.filter(|name| topic::matches(filter.as_bytes(), name.as_bytes()))

@@ -197,7 +197,7 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
     let (home, lanes) = (&mut world.home, &mut world.lanes);
     home.subscriptions.group_join(
         &home.logs,
-        &mut home.readings,
+        &mut home.page_queue,
         (0, to),
         (b"t/+", b"workers"),
         0,
@@ -219,7 +219,7 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
         world
             .home
             .subscriptions
-            .group_credit(&mut world.home.readings, 0, 1, to, credit);
+            .group_credit(&mut world.home.page_queue, 0, 1, to, credit);
         while world.with(Home::read_next) {}
     }
     let (tells, frames) = world.lanes.take_own().expect("messages");

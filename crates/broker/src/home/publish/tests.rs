@@ -184,7 +184,7 @@ fn messages_that_a_session_or_group_needs_are_kept() {
     let group = (&b"plain/+"[..], &b"g"[..]);
     world.home.subscriptions.group_join(
         &world.home.logs,
-        &mut world.home.readings,
+        &mut world.home.page_queue,
         (0, to),
         group,
         1,

@@ -10,9 +10,9 @@ use crate::base::snapshot::{Block, Damaged, In, Origin, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::home::Home;
+use crate::home::compression::opcode_of;
 use crate::home::logs::Logs;
-use crate::home::packer::opcode_of;
-use crate::home::row::KEEPS;
+use crate::home::topic_row::KEEPS;
 use crate::log::Log;
 use crate::log::arrival::{Arrival, Arrivals};
 use crate::mail::fields::check_read_message;
@@ -138,7 +138,7 @@ impl Home {
         }
         let name = self.topics.names.get(row.name);
         let needed = row.has(KEEPS)
-            || self.subscriptions.keepers.has_match(name)
+            || self.subscriptions.qos.has_match(name)
             || !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find(name);
         let most = match needed {
             true => rule.messages_max().max(settings.mqtt.session_messages),

@@ -11,7 +11,7 @@ use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::budget::admission::{Admission, Client};
-use crate::home::row::WANTS_DEFLATE;
+use crate::home::topic_row::WANTS_DEFLATE;
 use crate::home::{Home, HomeContext};
 use crate::mail::Fact;
 use crate::mail::message::{Headers, Publish};

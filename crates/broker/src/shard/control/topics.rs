@@ -39,8 +39,9 @@ pub(super) fn interested(home: Option<&mut Home>, order: Interest) -> Interested
     let Some(home) = home else {
         return Interested::Done;
     };
-    let (topics, readings, pace) = (&home.topics, &home.readings, &home.pace);
-    home.interest.interest_order(topics, readings, pace, order)
+    let (topics, page_queue, pace) = (&home.topics, &home.page_queue, &home.pace);
+    home.interest
+        .interest_order(topics, page_queue, pace, order)
 }
 
 /// Hands an order that changes a topic on to its home, which answers.

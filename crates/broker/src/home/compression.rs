@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crore_wire::deflate::Compressor;
 use crore_wire::websocket::frame::{self, Opcode};
 
-use super::row::WANTS_DEFLATE;
+use super::topic_row::WANTS_DEFLATE;
 use super::topics::TopicTable;
 use crate::base::settings::Settings;
 use crate::base::work::Steps;
@@ -14,7 +14,7 @@ use crate::mail::message::New;
 use crate::mail::{Frames, Record};
 
 /// The compressor of a home, with its scratch space.
-pub(super) struct Packer {
+pub(super) struct MessageCompressor {
     compressor: Compressor,
     compressed: Vec<u8>,
     admission: Admission,
@@ -40,9 +40,9 @@ const fn packs(level: u8) -> (usize, usize) {
     }
 }
 
-impl Packer {
-    pub(super) fn new(admission: Admission, steps: &Steps) -> Packer {
-        Packer {
+impl MessageCompressor {
+    pub(super) fn new(admission: Admission, steps: &Steps) -> MessageCompressor {
+        MessageCompressor {
             compressor: Compressor::default(),
             compressed: Vec::new(),
             admission,
@@ -51,7 +51,7 @@ impl Packer {
     }
 }
 
-impl Packer {
+impl MessageCompressor {
     /// The message as the carriers get it.
     pub(super) fn record(
         &mut self,

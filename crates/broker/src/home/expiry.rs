@@ -6,7 +6,7 @@ use super::Home;
 use super::interest::TopicInterest;
 use super::logs::Logs;
 use super::partition::Partition;
-use super::row::{KEEPS, QUEUED, RETAINS};
+use super::topic_row::{KEEPS, QUEUED, RETAINS};
 use super::topics::TopicTable;
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;

@@ -16,16 +16,16 @@ const SET: u32 = 1 << 31;
 pub const SEPARATOR: u8 = b'\n';
 
 /// The filters of all other shards.
-pub(super) struct Registered {
+pub(super) struct ShardFilters {
     filters: Filters,
     sets: Side<Vec<ShardId>>,
     /// The shards that get the message at hand.
     due: Vec<ShardId>,
 }
 
-impl Registered {
+impl ShardFilters {
     pub fn new(seed: u64, steps: &Steps) -> Self {
-        Registered {
+        ShardFilters {
             filters: Filters::new(seed, steps),
             sets: Side::default(),
             due: Vec::new(),
@@ -71,7 +71,7 @@ impl Registered {
         due.len() as u32
     }
 
-    /// The shards that [`Registered::find_with`] found last; they must be [put back](Registered::put_due).
+    /// The shards that [`ShardFilters::find_with`] found last; they must be [put back](ShardFilters::put_due).
     pub fn take_due(&mut self) -> Vec<ShardId> {
         core::mem::take(&mut self.due)
     }
@@ -80,7 +80,7 @@ impl Registered {
         self.due = due;
     }
 
-    /// The same as [`Registered::find`], with the home's own shard.
+    /// The same as [`ShardFilters::find`], with the home's own shard.
     pub fn find_with(&mut self, name: &[u8], here: &Matching, me: ShardId) -> u32 {
         let others = self.find(name);
         if !here.has_match(name) {

@@ -24,7 +24,7 @@ pub(super) const RETAINS: u8 = 64;
 pub(super) const KEEPS: u8 = 128;
 
 /// A topic at its home.
-pub(super) struct HomeTopic {
+pub(super) struct TopicRow {
     pub hash: u32,
     next: u32,
     pub name: Blob,
@@ -40,11 +40,11 @@ pub(super) struct HomeTopic {
     pub flags: u8,
 }
 
-const _: () = assert!(size_of::<HomeTopic>() == 40);
+const _: () = assert!(size_of::<TopicRow>() == 40);
 
-impl Vacant for HomeTopic {
+impl Vacant for TopicRow {
     fn vacant(next: u32) -> Self {
-        HomeTopic {
+        TopicRow {
             hash: 0,
             next,
             name: Blob::NONE,
@@ -64,15 +64,15 @@ impl Vacant for HomeTopic {
     }
 }
 
-impl Placed for HomeTopic {
+impl Placed for TopicRow {
     fn place(&mut self) -> Option<&mut Blob> {
         Some(&mut self.name)
     }
 }
 
-chained!(HomeTopic);
+chained!(TopicRow);
 
-impl HomeTopic {
+impl TopicRow {
     /// The offset of the topic's last message or deletion; before its first message the floor of its slot.
     pub fn last(&self) -> u64 {
         self.last.offset()

@@ -1,14 +1,14 @@
 //! Topics whose messages are kept although their rule keeps fewer, or none: those with a subscription of QoS 1 or 2,
 //! whether its client is connected or away.
 //!
-//! Invariant: a topic stands in `keepers` exactly while it has such a subscription; such a topic is not forgotten. A subscription
+//! Invariant: a topic stands in `qos` exactly while it has such a subscription; such a topic is not forgotten. A subscription
 //! to a topic that could not be created stands there by its name, like a filter, until it is given up.
 
 use crore_wire::topic;
 
 use super::logs::Logs;
-use super::row::KEEPS;
 use super::subscriptions::Subscriptions;
+use super::topic_row::KEEPS;
 use super::topics::TopicTable;
 use crate::base::time::Now;
 
@@ -28,17 +28,17 @@ impl Subscriptions {
         let found = (!is_filter).then(|| topics.find(hash, name)).flatten();
         match (found, on) {
             (Some(id), true) => {
-                self.keepers.add_topic(id, 1);
+                self.qos.add_topic(id, 1);
                 topics.rows.get_mut(id).flags |= KEEPS;
             }
-            (None, true) => self.keepers.add_filter(name),
+            (None, true) => self.qos.add_filter(name),
             // Those by name go first: the topic, if it exists by now, was created for a subscription that counts on it.
             (found, false) => {
-                if self.keepers.remove_filter(name) {
+                if self.qos.remove_filter(name) {
                     return;
                 }
                 let Some(id) = found else { return };
-                if self.keepers.remove_topic(id) {
+                if self.qos.remove_topic(id) {
                     topics.rows.get_mut(id).flags &= !KEEPS;
                     topics.queue_if_idle(logs, id, now);
                 }

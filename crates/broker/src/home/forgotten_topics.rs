@@ -1,4 +1,4 @@
-//! Forgotten topics of a partition that had lost messages, so that subscribers by filter are still told of these losses.
+//! ForgottenTopics topics of a partition that had lost messages, so that subscribers by filter are still told of these losses.
 //!
 //! The most recent ones are remembered by name, and only filters that match the name are told. Of earlier ones the rule is remembered:
 //! every filter that may have topics of that rule is told a gap, if its position is older than the loss.
@@ -12,7 +12,7 @@ use crore_wire::topic;
 use crate::base::rules::Rules;
 
 /// The forgotten topics of a partition that had lost messages.
-pub(super) struct Forgotten {
+pub(super) struct ForgottenTopics {
     /// The last message that each had lost, the number of that loss, the rule and the name; in no order.
     named: VecDeque<(u64, u64, u8, Box<[u8]>)>,
     /// The last loss of those that are remembered by rule, and the highest number of one.
@@ -20,10 +20,10 @@ pub(super) struct Forgotten {
     named_max: usize,
 }
 
-impl Forgotten {
+impl ForgottenTopics {
     /// Nothing is forgotten yet. There are so many rules, and room for `named_max` names.
     pub fn new(rules: usize, named_max: usize) -> Self {
-        Forgotten {
+        ForgottenTopics {
             named: VecDeque::new(),
             by_rule: alloc::vec![(0, 0); rules],
             named_max,
@@ -51,7 +51,7 @@ impl Forgotten {
         self.by_rule[usize::from(rule)].0
     }
 
-    /// Forgotten topics that had lost messages: the last one, the number of that loss, the name.
+    /// ForgottenTopics topics that had lost messages: the last one, the number of that loss, the name.
     pub fn topics(&self) -> impl Iterator<Item = (u64, u64, &[u8])> {
         let named = self.named.iter();
         named.map(|(lost, number, _, name)| (*lost, *number, &name[..]))
@@ -80,7 +80,7 @@ impl Forgotten {
 
     /// The rules get other numbers. Losses that were noted for a rule that is gone are noted for all rules.
     pub fn change_rules(&mut self, former: &Rules, rules: &Rules) {
-        let Forgotten { named, by_rule, .. } = self;
+        let ForgottenTopics { named, by_rule, .. } = self;
         for (_, _, rule, name) in named {
             *rule = rules.number_for(name);
         }

@@ -3,7 +3,7 @@
 //! Each reading is a unit of its own: it looks at [`Pace::page_visits`](crate::base::pace::Pace::page_visits) entries
 //! at most and ends with a page, or goes behind the others again with what it has found so far. So a subscriber that
 //! reads far back holds up others for no longer than a unit at a time, and a thousand of one address no longer than one of them.
-//! Publishes do not wait for readings.
+//! Publishes do not wait for page_queue.
 //!
 //! Invariants: a subscriber that waits for the first page of a topic is counted already, and a filter is registered
 //! already, so that the asks behind it in the lane find both; the page that is marked `at_head` is told as it is read,
@@ -11,9 +11,9 @@
 
 use super::Home;
 use super::context::HomeContext;
-use super::readings::{Later, Reader, Reading, Readings, SharedNames};
-use super::registered::split;
-use super::row::DELETED;
+use super::page_queue::{Deferred, PageQueue, PendingPage, Reader, SharedFilterNames};
+use super::shard_filters::split;
+use super::topic_row::DELETED;
 use crate::base::ids::ShardId;
 use crate::base::pace::Pace;
 use crate::base::work::{STEP_BYTES, Steps};
@@ -27,18 +27,18 @@ impl Home {
     }
 
     /// Bytes that their queue occupies.
-    pub fn readings_bytes(&self) -> usize {
-        self.readings.bytes() + self.logs.shared.as_ref().map_or(0, |it| it.bytes())
+    pub fn pages_bytes(&self) -> usize {
+        self.page_queue.bytes() + self.logs.future_pages.as_ref().map_or(0, |it| it.bytes())
     }
 
     /// The turn is over: the next one may read as much again.
     pub fn end_turn(&mut self) {
-        self.readings.end_turn(self.steps.count());
+        self.page_queue.end_turn(self.steps.count());
     }
 
     /// Reads the page whose turn it is; says whether there was one.
     pub(crate) fn read_next(&mut self, context: &mut HomeContext<'_>) -> bool {
-        let Some(reading) = self.readings.pop(context.lanes) else {
+        let Some(reading) = self.page_queue.pop(context.lanes) else {
             return false;
         };
         let before = self.steps.count();
@@ -48,20 +48,20 @@ impl Home {
         let did = self.steps.count() - before;
         // A large message is not copied here, but its party has a carrier's work done for it.
         let large = context.lanes.frames().large_pages - large;
-        self.readings.did(did + (large / STEP_BYTES) as u64);
+        self.page_queue.did(did + (large / STEP_BYTES) as u64);
         true
     }
 
-    fn read(&mut self, reading: Reading, context: &mut HomeContext<'_>) {
+    fn read(&mut self, reading: PendingPage, context: &mut HomeContext<'_>) {
         match reading {
-            Reading::Topic {
+            PendingPage::Topic {
                 from,
                 ask,
                 name,
                 place,
                 counted: false,
             } => self.attach(from, &ask, &name, Some(place), context),
-            Reading::Topic {
+            PendingPage::Topic {
                 from,
                 ask,
                 name,
@@ -77,7 +77,7 @@ impl Home {
                     None => self.end_waiting(from, &ask, &name, context),
                 }
             }
-            Reading::Filters {
+            PendingPage::Filters {
                 from,
                 ask,
                 names,
@@ -85,19 +85,20 @@ impl Home {
             } => {
                 let filters = split(&names.text);
                 if !self.tell_match_page(from, &ask, &filters, reader, context) {
-                    self.readings.queue_filters(from, &ask, names, reader, true);
+                    self.page_queue
+                        .queue_filters(from, &ask, names, reader, true);
                 }
             }
-            Reading::Group(id, _) => self.pump(id, context),
-            Reading::LateGroups => self.subscriptions.wake_late(&mut self.readings),
-            Reading::Interest(shard, to, _) => {
+            PendingPage::Group(id, _) => self.pump(id, context),
+            PendingPage::LateGroups => self.subscriptions.wake_late(&mut self.page_queue),
+            PendingPage::Interest(shard, to, _) => {
                 self.interest.next_page(&self.topics, &self.pace, shard, to)
             }
         }
     }
 }
 
-impl Readings {
+impl PageQueue {
     /// Whether a page has to wait: for others, or for the next turn, since half of this one's budget is spent here.
     pub(super) fn must_queue(&self, pace: &Pace) -> bool {
         let spent = self.spent(self.steps.count());
@@ -109,11 +110,11 @@ impl Readings {
         from: ShardId,
         ask: &Attach,
         name: &[u8],
-        later: Later,
+        later: Deferred,
         counted: bool,
     ) {
         self.waited += 1;
-        let reading = Reading::Topic {
+        let reading = PendingPage::Topic {
             from,
             ask: *ask,
             name: name.into(),
@@ -127,12 +128,12 @@ impl Readings {
         &mut self,
         from: ShardId,
         ask: &AttachFilters,
-        names: SharedNames,
+        names: SharedFilterNames,
         reader: Reader,
         is_large: bool,
     ) {
         self.waited += 1;
-        let reading = Reading::Filters {
+        let reading = PendingPage::Filters {
             from,
             ask: *ask,
             names,
@@ -142,7 +143,7 @@ impl Readings {
     }
 
     /// Queues a page, which may begin with a large message.
-    fn queue(&mut self, reading: Reading, is_large: bool) {
+    fn queue(&mut self, reading: PendingPage, is_large: bool) {
         match is_large {
             true => self.push_large(reading),
             false => self.push(reading),
@@ -150,14 +151,14 @@ impl Readings {
     }
 
     pub(super) fn queue_group(&mut self, id: u64, party: Party) {
-        self.push(Reading::Group(id, party));
+        self.push(PendingPage::Group(id, party));
     }
 
     pub(super) fn queue_late_groups(&mut self) {
-        self.push(Reading::LateGroups);
+        self.push(PendingPage::LateGroups);
     }
 
     pub(super) fn queue_interest(&mut self, shard: ShardId, to: ReplyTo, party: Party) {
-        self.push(Reading::Interest(shard, to, party));
+        self.push(PendingPage::Interest(shard, to, party));
     }
 }

@@ -22,7 +22,7 @@ const OTHER_BYTES: usize = 2 * size_of::<(Box<[u8]>, u32)>();
 const OTHERS: u64 = 1 << 32;
 
 /// The subscriptions of a home's topics.
-pub(super) struct Keepers {
+pub(super) struct QosSubscriptions {
     /// By topic.
     topics: BTreeMap<u32, u32>,
     /// A filter's value is one less than its count; that of a new one is `NONE`.
@@ -60,9 +60,9 @@ fn widened(filter: &[u8]) -> Vec<u8> {
     levels.join(&b'/')
 }
 
-impl Keepers {
-    pub fn new(seed: u64, steps: &Steps) -> Keepers {
-        Keepers {
+impl QosSubscriptions {
+    pub fn new(seed: u64, steps: &Steps) -> QosSubscriptions {
+        QosSubscriptions {
             topics: BTreeMap::new(),
             filters: Filters::new(seed, steps),
             others: BTreeMap::new(),
@@ -231,18 +231,18 @@ mod tests {
 
     #[test]
     fn kept_messages_go_with_the_last_subscription() {
-        let mut keepers = Keepers::new(7, &Steps::default());
-        keepers.add_topic(3, 2);
-        keepers.add_filter(b"a/+");
-        keepers.add_filter(b"a/+");
-        assert_eq!((keepers.len(), keepers.of_topic(3)), (4, 2));
-        assert!(!keepers.remove_topic(3) && keepers.remove_topic(3));
-        assert!(!keepers.remove_topic(3));
-        assert!(keepers.remove_filter(b"a/+"));
-        assert!(keepers.has_match(b"a/b"));
-        assert!(keepers.remove_filter(b"a/+") && !keepers.remove_filter(b"a/+"));
-        assert!(!keepers.has_match(b"a/b"));
-        assert_eq!(keepers.len(), 0);
+        let mut qos = QosSubscriptions::new(7, &Steps::default());
+        qos.add_topic(3, 2);
+        qos.add_filter(b"a/+");
+        qos.add_filter(b"a/+");
+        assert_eq!((qos.len(), qos.of_topic(3)), (4, 2));
+        assert!(!qos.remove_topic(3) && qos.remove_topic(3));
+        assert!(!qos.remove_topic(3));
+        assert!(qos.remove_filter(b"a/+"));
+        assert!(qos.has_match(b"a/b"));
+        assert!(qos.remove_filter(b"a/+") && !qos.remove_filter(b"a/+"));
+        assert!(!qos.has_match(b"a/b"));
+        assert_eq!(qos.len(), 0);
     }
     /// Filters of so many shapes with `+` at three levels and more.
     fn shapes(count: usize) -> Vec<String> {
@@ -257,32 +257,32 @@ mod tests {
 
     #[test]
     fn every_filter_keeps_its_messages_however_many_shapes_there_are() {
-        let mut keepers = Keepers::new(7, &Steps::default());
+        let mut qos = QosSubscriptions::new(7, &Steps::default());
         let all = shapes(600);
         let topic = |filter: &str| filter.replace('+', "y").into_bytes();
         for filter in all.iter().chain(all.iter().rev()) {
-            keepers.add_filter(filter.as_bytes());
+            qos.add_filter(filter.as_bytes());
         }
-        assert_eq!(keepers.len(), 1200);
+        assert_eq!(qos.len(), 1200);
         for filter in &all {
-            assert!(keepers.remove_filter(filter.as_bytes()));
-            assert!(keepers.has_match(&topic(filter)), "{filter}");
+            assert!(qos.remove_filter(filter.as_bytes()));
+            assert!(qos.has_match(&topic(filter)), "{filter}");
         }
         for filter in &all {
-            assert!(keepers.has_match(&topic(filter)), "{filter}");
-            assert!(keepers.remove_filter(filter.as_bytes()));
-            assert!(!keepers.remove_filter(filter.as_bytes()));
+            assert!(qos.has_match(&topic(filter)), "{filter}");
+            assert!(qos.remove_filter(filter.as_bytes()));
+            assert!(!qos.remove_filter(filter.as_bytes()));
         }
-        assert_eq!((keepers.len(), keepers.bytes()), (0, 0));
+        assert_eq!((qos.len(), qos.bytes()), (0, 0));
     }
 
     #[test]
     fn a_deep_name_is_counted_like_any_other() {
-        let mut keepers = Keepers::new(7, &Steps::default());
+        let mut qos = QosSubscriptions::new(7, &Steps::default());
         let deep = "x/".repeat(30) + "y";
-        keepers.add_filter(deep.as_bytes());
-        assert!(keepers.has_match(deep.as_bytes()));
-        assert!(keepers.remove_filter(deep.as_bytes()));
-        assert!(!keepers.has_match(deep.as_bytes()));
+        qos.add_filter(deep.as_bytes());
+        assert!(qos.has_match(deep.as_bytes()));
+        assert!(qos.remove_filter(deep.as_bytes()));
+        assert!(!qos.has_match(deep.as_bytes()));
     }
 }

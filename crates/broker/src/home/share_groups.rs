@@ -16,8 +16,8 @@ use super::context::HomeContext;
 use super::filter_pages::ROWS;
 use super::groups::{Cursor, Group, Groups};
 use super::logs::Logs;
+use super::page_queue::PageQueue;
 use super::partition::Partition;
-use super::readings::Readings;
 use super::subscriptions::Subscriptions;
 use super::topics::TopicTable;
 use crate::base::ids::ShardId;
@@ -39,7 +39,7 @@ impl Subscriptions {
     pub(crate) fn group_join(
         &mut self,
         logs: &Logs,
-        readings: &mut Readings,
+        page_queue: &mut PageQueue,
         (from, to): (ShardId, ReplyTo),
         group: (&[u8], &[u8]),
         credit: u32,
@@ -60,33 +60,33 @@ impl Subscriptions {
             },
         );
         if let Some(id) = id {
-            self.pump_later(readings, id);
+            self.pump_later(page_queue, id);
         }
     }
 
     /// A member has room for so many messages more.
     pub(crate) fn group_credit(
         &mut self,
-        readings: &mut Readings,
+        page_queue: &mut PageQueue,
         from: ShardId,
         id: u64,
         to: ReplyTo,
         count: u32,
     ) {
         if self.groups.credit(id, (from, to), count) {
-            self.pump_later(readings, id);
+            self.pump_later(page_queue, id);
         }
     }
 
     /// A member goes and gives back what it has not acknowledged; `ends` when its session subscribes no more.
     pub(crate) fn group_leave(
         &mut self,
-        readings: &mut Readings,
+        page_queue: &mut PageQueue,
         from: ShardId,
         leave: &LeaveGroup,
     ) {
         if self.groups.leave(from, leave) {
-            self.pump_later(readings, leave.group);
+            self.pump_later(page_queue, leave.group);
         }
     }
 
@@ -98,7 +98,7 @@ impl Subscriptions {
     /// The message at hand goes to each group that [`Groups::find`](super::groups::Groups::find) has found, now or when its turn comes.
     pub(super) fn tell_groups(
         &mut self,
-        readings: &mut Readings,
+        page_queue: &mut PageQueue,
         at: usize,
         name: &[u8],
         record: Record,
@@ -109,27 +109,27 @@ impl Subscriptions {
         let is_late = self.groups.give_due((at, record.offset), may_give, give);
         let due = if may_give { 0 } else { self.groups.due.len() };
         for n in 0..due {
-            self.pump_later(readings, self.groups.due[n]);
+            self.pump_later(page_queue, self.groups.due[n]);
         }
         if is_late {
-            readings.queue_late_groups();
+            page_queue.queue_late_groups();
         }
     }
 
     /// Some of the groups that are late get their turn; if there are others, they queue behind all that is owed.
-    pub(super) fn wake_late(&mut self, readings: &mut Readings) {
+    pub(super) fn wake_late(&mut self, page_queue: &mut PageQueue) {
         for id in self.groups.tell_late() {
-            self.pump_later(readings, id);
+            self.pump_later(page_queue, id);
         }
         if self.groups.must_tell_late() {
-            readings.queue_late_groups();
+            page_queue.queue_late_groups();
         }
     }
 
     /// A group may have something to give: it gets its turn.
-    fn pump_later(&mut self, readings: &mut Readings, id: u64) {
+    fn pump_later(&mut self, page_queue: &mut PageQueue, id: u64) {
         if let Some(party) = self.groups.begins_to_wait(id) {
-            readings.queue_group(id, party);
+            page_queue.queue_group(id, party);
         }
     }
 
@@ -199,7 +199,7 @@ impl Home {
             }
         }
         self.subscriptions.groups.put(id, group);
-        self.subscriptions.pump_later(&mut self.readings, id);
+        self.subscriptions.pump_later(&mut self.page_queue, id);
     }
 
     /// Reads on in a partition's log, for at most so many messages and entries.

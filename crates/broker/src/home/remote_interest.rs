@@ -14,12 +14,12 @@ const TOPIC_BYTES: usize = 56;
 
 /// All of them.
 #[derive(Default)]
-pub(super) struct Elsewhere {
+pub(super) struct RemoteInterest {
     topics: BTreeMap<Box<[u8]>, u64>,
     name_bytes: usize,
 }
 
-impl Elsewhere {
+impl RemoteInterest {
     /// Whether the topic has interest at another node.
     pub fn has(&self, name: &[u8]) -> bool {
         !self.topics.is_empty() && self.topics.contains_key(name)

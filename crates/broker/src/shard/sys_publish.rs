@@ -14,7 +14,7 @@ use crate::mail::{Answer, Change};
 use crate::protocol::front::{Clients, Front, Lanes, Subscriptions};
 use crate::shard::Shard;
 use crate::shard::control::topics::change_topic;
-use crate::shard::sys_topics::{Says, SysTopics, TOPICS};
+use crate::shard::sys_values::{Says, SysTopics, TOPICS};
 
 impl Shard {
     /// Once a second: adds to the sums of all shards, and publishes them to subscribers. `moved` counts the bytes of

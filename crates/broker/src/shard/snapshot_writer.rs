@@ -28,15 +28,15 @@ enum Stage {
 }
 
 /// The progress of a snapshot.
-pub(crate) struct Saving {
+pub(crate) struct SnapshotWriter {
     head: Head,
     stage: Stage,
     records: u64,
 }
 
-impl Saving {
-    pub fn new(head: &Head) -> Saving {
-        Saving {
+impl SnapshotWriter {
+    pub fn new(head: &Head) -> SnapshotWriter {
+        SnapshotWriter {
             head: *head,
             stage: Stage::Head,
             records: 0,

@@ -10,7 +10,7 @@ pub(super) const TICKS_PER_S: u32 = 50;
 const ROWS_PER_TICK: u32 = 16_384;
 
 /// The progress of moving clients off.
-pub(crate) struct Draining {
+pub(crate) struct DrainProgress {
     /// Connections of all shards in a second.
     rate_per_s: u64,
     /// The share that the last ticks have left over, counted so that a connection is [`TICKS_PER_S`] for each shard:
@@ -22,10 +22,10 @@ pub(crate) struct Draining {
     until_s: u32,
 }
 
-impl Draining {
+impl DrainProgress {
     /// Of a shard with this number, as fast as all shards together shall be, until this second.
-    pub fn new(rate_per_s: u32, me: ShardId, until_s: u32) -> Draining {
-        Draining {
+    pub fn new(rate_per_s: u32, me: ShardId, until_s: u32) -> DrainProgress {
+        DrainProgress {
             rate_per_s: u64::from(rate_per_s),
             // They begin apart, so that they do not all take the same turn.
             tokens: u64::from(me) * u64::from(TICKS_PER_S),
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn shards_that_outnumber_the_rate_take_turns() {
-        let all = (0..4).map(|me| Draining::new(TICKS_PER_S, me, 9));
+        let all = (0..4).map(|me| DrainProgress::new(TICKS_PER_S, me, 9));
         let mut all: alloc::vec::Vec<_> = all.collect();
         for _ in 0..12 {
             let due: u64 = all.iter_mut().map(|draining| draining.tick(4)).sum();
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn it_walks_the_table_again_and_again() {
-        let mut draining = Draining::new(1, 0, 9);
+        let mut draining = DrainProgress::new(1, 0, 9);
         assert_eq!(draining.rows(ROWS_PER_TICK + 2), 0..ROWS_PER_TICK);
         draining.go_on(ROWS_PER_TICK, ROWS_PER_TICK + 2);
         assert_eq!(

@@ -14,7 +14,7 @@ use crate::mail::{Attach, AttachFilters, ReplyTo};
 
 /// How far the search for the beginning of a subscription has come.
 #[derive(Clone, Copy)]
-pub(crate) enum Place {
+pub(crate) enum SearchProgress {
     /// Nothing yet.
     Unknown,
     /// Counting back from the newest message: at this offset, with so many still to count, this one included.
@@ -29,16 +29,16 @@ pub(crate) enum Place {
 }
 
 /// A page that cannot be read yet.
-pub(crate) struct Later {
+pub(crate) struct Deferred {
     /// How far the search for its beginning has come.
-    pub place: Place,
+    pub place: SearchProgress,
     /// It begins with a large message.
     pub is_large: bool,
 }
 
-impl From<Place> for Later {
-    fn from(place: Place) -> Later {
-        Later {
+impl From<SearchProgress> for Deferred {
+    fn from(place: SearchProgress) -> Deferred {
+        Deferred {
             place,
             is_large: false,
         }
@@ -64,24 +64,24 @@ pub(crate) struct Reader {
 }
 
 /// The filters of an attach, which the pages of several partitions may wait with.
-pub(super) struct Names<'a> {
+pub(super) struct FilterNames<'a> {
     text: &'a [u8],
     shares: usize,
-    shared: Option<SharedNames>,
+    shared: Option<SharedFilterNames>,
 }
 
 /// A copy of them.
 #[derive(Clone)]
-pub(crate) struct SharedNames {
+pub(crate) struct SharedFilterNames {
     pub text: Arc<[u8]>,
     /// How many pages may have it: each counts its share.
     shares: usize,
 }
 
-impl<'a> Names<'a> {
+impl<'a> FilterNames<'a> {
     /// Those of an attach to so many partitions.
-    pub fn new(text: &'a [u8], shares: usize) -> Names<'a> {
-        Names {
+    pub fn new(text: &'a [u8], shares: usize) -> FilterNames<'a> {
+        FilterNames {
             text,
             shares,
             shared: None,
@@ -89,9 +89,9 @@ impl<'a> Names<'a> {
     }
 
     /// A copy to wait with, made once.
-    pub fn share(&mut self) -> SharedNames {
-        let Names { text, shares, .. } = *self;
-        let make = || SharedNames {
+    pub fn share(&mut self) -> SharedFilterNames {
+        let FilterNames { text, shares, .. } = *self;
+        let make = || SharedFilterNames {
             text: text.into(),
             shares,
         };
@@ -100,14 +100,14 @@ impl<'a> Names<'a> {
 }
 
 /// A page that waits to be read.
-pub(crate) enum Reading {
+pub(crate) enum PendingPage {
     /// Of a topic.
     Topic {
         from: ShardId,
         ask: Attach,
         name: Box<[u8]>,
         /// How far the search for its beginning has come.
-        place: Place,
+        place: SearchProgress,
         /// Whether the subscriber is counted already.
         counted: bool,
     },
@@ -115,7 +115,7 @@ pub(crate) enum Reading {
     Filters {
         from: ShardId,
         ask: AttachFilters,
-        names: SharedNames,
+        names: SharedFilterNames,
         reader: Reader,
     },
     /// Messages for a group's members, the next of which is of this party.
@@ -126,23 +126,23 @@ pub(crate) enum Reading {
     Interest(ShardId, ReplyTo, Party),
 }
 
-impl Reading {
+impl PendingPage {
     /// Bytes of its names.
     pub(super) fn names_bytes(&self) -> usize {
         match self {
-            Reading::Topic { name, .. } => name.len(),
-            Reading::Filters { names, .. } => names.text.len().div_ceil(names.shares),
-            Reading::Group(..) | Reading::LateGroups | Reading::Interest(..) => 0,
+            PendingPage::Topic { name, .. } => name.len(),
+            PendingPage::Filters { names, .. } => names.text.len().div_ceil(names.shares),
+            PendingPage::Group(..) | PendingPage::LateGroups | PendingPage::Interest(..) => 0,
         }
     }
 
     /// The number of the party that it is for.
     fn party(&self) -> u64 {
         match self {
-            Reading::Topic { ask, .. } => ask.party.number(),
-            Reading::Filters { ask, .. } => ask.party.number(),
-            Reading::Group(_, party) | Reading::Interest(.., party) => party.number(),
-            Reading::LateGroups => LATE_GROUPS,
+            PendingPage::Topic { ask, .. } => ask.party.number(),
+            PendingPage::Filters { ask, .. } => ask.party.number(),
+            PendingPage::Group(_, party) | PendingPage::Interest(.., party) => party.number(),
+            PendingPage::LateGroups => LATE_GROUPS,
         }
     }
 }
@@ -163,17 +163,17 @@ const KINDS: [Kind; 2] = [Kind::Group, Kind::Large];
 
 /// The pages of a kind.
 #[derive(Default)]
-struct Apart {
-    queue: Turns<Reading>,
+struct ThrottledQueue {
+    queue: Turns<PendingPage>,
     /// Steps for them since others wait, for which as many are not done yet.
     ahead: u64,
 }
 
 /// All pages that wait to be read.
-pub(crate) struct Readings {
-    queue: Turns<Reading>,
+pub(crate) struct PageQueue {
+    queue: Turns<PendingPage>,
     /// By kind.
-    apart: [Apart; KINDS.len()],
+    throttled: [ThrottledQueue; KINDS.len()],
     /// The kind of the page that is read.
     served: Option<Kind>,
     /// Bytes of their names.
@@ -185,12 +185,12 @@ pub(crate) struct Readings {
     pub(super) steps: Steps,
 }
 
-impl Readings {
+impl PageQueue {
     /// None yet.
-    pub fn new(steps: &Steps) -> Readings {
-        Readings {
+    pub fn new(steps: &Steps) -> PageQueue {
+        PageQueue {
             queue: Turns::default(),
-            apart: Default::default(),
+            throttled: Default::default(),
             served: None,
             names_bytes: 0,
             began: 0,
@@ -199,37 +199,37 @@ impl Readings {
         }
     }
 
-    pub fn push(&mut self, reading: Reading) {
+    pub fn push(&mut self, reading: PendingPage) {
         self.names_bytes += reading.names_bytes();
         let queue = match reading {
-            Reading::Group(..) => &mut self.apart[Kind::Group as usize].queue,
+            PendingPage::Group(..) => &mut self.throttled[Kind::Group as usize].queue,
             _ => &mut self.queue,
         };
         queue.push(reading.party(), reading);
     }
 
     /// Queues a page that begins with a large message.
-    pub fn push_large(&mut self, reading: Reading) {
+    pub fn push_large(&mut self, reading: PendingPage) {
         self.names_bytes += reading.names_bytes();
-        let queue = &mut self.apart[Kind::Large as usize].queue;
+        let queue = &mut self.throttled[Kind::Large as usize].queue;
         queue.push(reading.party(), reading);
     }
 
     /// The next page. Pages of a kind that carriers have enough of stay.
-    pub fn pop(&mut self, lanes: &mut Lanes) -> Option<Reading> {
+    pub fn pop(&mut self, lanes: &mut Lanes) -> Option<PendingPage> {
         let may_go = self.may_go(lanes);
         let may_go = |kind: &Kind| may_go[*kind as usize];
         if self.is_empty() {
-            let ahead = |kind| self.apart[kind as usize].ahead;
+            let ahead = |kind| self.throttled[kind as usize].ahead;
             let least = KINDS.into_iter().filter(may_go).map(ahead).min();
-            for apart in &mut self.apart {
-                apart.ahead = apart.ahead.saturating_sub(least.unwrap_or(u64::MAX));
+            for throttled in &mut self.throttled {
+                throttled.ahead = throttled.ahead.saturating_sub(least.unwrap_or(u64::MAX));
             }
         }
-        let is_due = |kind: &Kind| may_go(kind) && self.apart[*kind as usize].ahead == 0;
+        let is_due = |kind: &Kind| may_go(kind) && self.throttled[*kind as usize].ahead == 0;
         self.served = KINDS.into_iter().find(is_due);
         let queue = match self.served {
-            Some(kind) => &mut self.apart[kind as usize].queue,
+            Some(kind) => &mut self.throttled[kind as usize].queue,
             None => &mut self.queue,
         };
         let reading = queue.pop()?;
@@ -239,7 +239,7 @@ impl Readings {
 
     /// Whether a page can be read now.
     pub fn may_go_on(&self, lanes: &mut Lanes) -> bool {
-        !self.is_empty() || self.has_apart() && self.may_go(lanes).contains(&true)
+        !self.is_empty() || self.has_throttled() && self.may_go(lanes).contains(&true)
     }
 
     /// Whether some of each kind wait and may be told.
@@ -264,14 +264,14 @@ impl Readings {
     pub fn did(&mut self, steps: u64) {
         match self.served.take() {
             Some(kind) => {
-                let apart = &mut self.apart[kind as usize];
-                apart.queue.did(steps);
-                apart.ahead += steps;
+                let throttled = &mut self.throttled[kind as usize];
+                throttled.queue.did(steps);
+                throttled.ahead += steps;
             }
             None => {
                 self.queue.did(steps);
-                for apart in &mut self.apart {
-                    apart.ahead = apart.ahead.saturating_sub(steps);
+                for throttled in &mut self.throttled {
+                    throttled.ahead = throttled.ahead.saturating_sub(steps);
                 }
             }
         }
@@ -279,17 +279,17 @@ impl Readings {
 
     /// Whether pages of this kind wait.
     fn has(&self, kind: Kind) -> bool {
-        !self.apart[kind as usize].queue.is_empty()
+        !self.throttled[kind as usize].queue.is_empty()
     }
 
     /// Whether some wait that may stand still while carriers have enough to deliver.
-    pub fn has_apart(&self) -> bool {
+    pub fn has_throttled(&self) -> bool {
         KINDS.into_iter().any(|kind| self.has(kind))
     }
 
     pub fn len(&self) -> usize {
-        let apart = self.apart.iter().map(|apart| apart.queue.len());
-        self.queue.len() + apart.sum::<usize>()
+        let throttled = self.throttled.iter().map(|throttled| throttled.queue.len());
+        self.queue.len() + throttled.sum::<usize>()
     }
 
     /// Whether no page waits but those that may have to stand still.
@@ -309,8 +309,11 @@ impl Readings {
 
     /// Bytes of heap that the queue occupies.
     pub fn bytes(&self) -> usize {
-        let apart = self.apart.iter().map(|apart| apart.queue.bytes());
-        self.queue.bytes() + apart.sum::<usize>() + self.names_bytes
+        let throttled = self
+            .throttled
+            .iter()
+            .map(|throttled| throttled.queue.bytes());
+        self.queue.bytes() + throttled.sum::<usize>() + self.names_bytes
     }
 }
 
@@ -320,13 +323,13 @@ mod tests {
 
     #[test]
     fn waiting_pages_are_counted_until_they_are_read() {
-        let mut readings = Readings::new(&Steps::default());
+        let mut page_queue = PageQueue::new(&Steps::default());
         for id in 0..1_000 {
-            readings.push(Reading::Group(id, Party::user("a", 0)));
+            page_queue.push(PendingPage::Group(id, Party::user("a", 0)));
         }
-        assert!(readings.bytes() >= 1_000 * size_of::<Reading>());
+        assert!(page_queue.bytes() >= 1_000 * size_of::<PendingPage>());
         let mut lanes = Lanes::new(0, 1);
-        while readings.pop(&mut lanes).is_some() {}
-        assert_eq!(readings.bytes(), 0);
+        while page_queue.pop(&mut lanes).is_some() {}
+        assert_eq!(page_queue.bytes(), 0);
     }
 }

@@ -12,7 +12,7 @@ const DEAD_NODES_MAX: usize = 64;
 
 /// A home's view of the cluster.
 #[derive(Default)]
-pub(super) struct Cluster {
+pub(super) struct ClusterView {
     /// Nodes that have given a sign of life, and are not dead; at the home of partition 0.
     pub nodes: Vec<NodeState>,
     /// Nodes that have died lately, for operators; those that died last come last.
@@ -49,12 +49,12 @@ pub(super) fn bit(note: &Note<'_>) -> u8 {
     }
 }
 
-impl Cluster {
+impl ClusterView {
     /// Of a home with so many partitions.
-    pub fn new(partitions: usize) -> Box<Cluster> {
-        Box::new(Cluster {
+    pub fn new(partitions: usize) -> Box<ClusterView> {
+        Box::new(ClusterView {
             partitions: alloc::vec![Partition::default(); partitions],
-            ..Cluster::default()
+            ..ClusterView::default()
         })
     }
 

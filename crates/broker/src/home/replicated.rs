@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use super::Home;
 use super::interest::TopicInterest;
 use super::logs::Logs;
-use super::readings::{Reading, Readings};
+use super::page_queue::{PageQueue, PendingPage};
 use super::topics::TopicTable;
 use crate::base::ids::OFFSETS_PER_BATCH;
 use crate::base::placement::Slotted;
@@ -24,10 +24,10 @@ const GIVEN_UP_MAX: usize = 4096;
 
 impl Home {
     /// Its log has other writers, too.
-    pub(crate) fn share(&mut self) {
-        self.logs.shared = Some(Box::default());
+    pub(crate) fn replicate(&mut self) {
+        self.logs.future_pages = Some(Box::default());
         for partition in &mut self.logs.partitions {
-            partition.share();
+            partition.replicate();
             // Readers by filter may have been at other nodes since before.
             partition.log.losses.watch_shared();
         }
@@ -35,7 +35,7 @@ impl Home {
 
     /// A record of the partition at this place is applied that another process wrote. `ends`: it is the last one of its batch.
     pub(crate) fn has_applied(&mut self, at: usize, offset: u64, ends: bool) {
-        let Some(shared) = &mut self.logs.shared else {
+        let Some(future_pages) = &mut self.logs.future_pages else {
             return;
         };
         if !ends {
@@ -43,40 +43,40 @@ impl Home {
         }
         let known_to = offset | (OFFSETS_PER_BATCH - 1);
         self.logs.partitions[at].known_to = known_to;
-        while let Some(due) = shared.first_until(at, known_to) {
-            if let Some(reading) = shared.take(&due) {
-                self.readings.push(reading);
+        while let Some(due) = future_pages.first_until(at, known_to) {
+            if let Some(reading) = future_pages.take(&due) {
+                self.page_queue.push(reading);
             }
         }
     }
 
     /// The number of the last page that waits for the log of the partition at this place, if one does.
     pub(crate) fn waits_for_log(&self, at: usize) -> Option<u64> {
-        self.logs.shared.as_ref()?.last_of(at)
+        self.logs.future_pages.as_ref()?.last_of(at)
     }
 
     /// The log of the partition at this place is read up to what this process has written to it behind the page with this number. A position
     /// that it has not come to is none of this log: its subscriber is told a gap.
     pub(crate) fn give_up_positions(&mut self, at: usize, number: u64) {
-        let Some(shared) = &self.logs.shared else {
+        let Some(future_pages) = &self.logs.future_pages else {
             return;
         };
-        let due = shared.up_to(at, number, GIVEN_UP_MAX);
+        let due = future_pages.up_to(at, number, GIVEN_UP_MAX);
         self.steps.add(due.len());
         for due in due {
-            let shared = self.logs.shared.as_mut();
-            let Some(mut reading) = shared.and_then(|it| it.take(&due)) else {
+            let future_pages = self.logs.future_pages.as_mut();
+            let Some(mut reading) = future_pages.and_then(|it| it.take(&due)) else {
                 return;
             };
             match &mut reading {
-                Reading::Topic { ask, .. } => ask.since = Since::Unknown,
-                Reading::Filters { ask, reader, .. } => {
+                PendingPage::Topic { ask, .. } => ask.since = Since::Unknown,
+                PendingPage::Filters { ask, reader, .. } => {
                     ask.since = Since::Unknown;
                     *reader = self.logs.reader(ask, reader.partition);
                 }
-                Reading::Group(..) | Reading::LateGroups | Reading::Interest(..) => {}
+                PendingPage::Group(..) | PendingPage::LateGroups | PendingPage::Interest(..) => {}
             }
-            self.readings.push(reading);
+            self.page_queue.push(reading);
         }
     }
 }
@@ -94,7 +94,7 @@ impl Logs {
 
     /// The position of a subscription that the log of the partition at this place has not come to, if it has not.
     pub(super) fn ahead(&self, since: Since, at: usize) -> Option<u64> {
-        self.shared.as_ref()?;
+        self.future_pages.as_ref()?;
         let partition = &self.partitions[at];
         match since {
             Since::At(Position { epoch, offset }) if epoch == self.epoch => {
@@ -106,13 +106,13 @@ impl Logs {
 
     /// Records to come are of this second or a later one, by the log's clock; none where the log has no clock.
     pub(super) fn oldest_of_log_s(&self) -> Option<u32> {
-        self.shared.as_ref()?;
+        self.future_pages.as_ref()?;
         self.partitions.iter().map(|it| it.time_s).min()
     }
 
     /// Writes who writes to the partitions.
     pub(crate) fn save_rosters(&self, block: &mut Block<'_>) {
-        if self.shared.is_none() {
+        if !self.is_replicated() {
             return;
         }
         let all = self.placement.of_home(self.me);
@@ -139,7 +139,7 @@ impl Logs {
         }
         if partition < self.placement.partitions()
             && let Some(at) = self.place_here(partition)
-            && self.shared.is_some()
+            && self.is_replicated()
             && !planted::is(Fault::ForgottenWriters)
         {
             let partition = &mut self.partitions[at];
@@ -152,7 +152,7 @@ impl Logs {
 
     /// The digest of what the log says of the writers of its partitions.
     pub(super) fn digest_of_rosters(&self) -> u64 {
-        if self.shared.is_none() {
+        if !self.is_replicated() {
             return 0;
         }
         let all = self.placement.of_home(self.me);
@@ -172,18 +172,18 @@ impl TopicTable {
     }
 }
 
-impl Readings {
+impl PageQueue {
     /// Has a page read once the log of the partition at this place has come to this offset.
-    pub(super) fn read_when_there(
+    pub(super) fn wait_for_log(
         &mut self,
         logs: &mut Logs,
-        reading: Reading,
+        reading: PendingPage,
         at: usize,
         offset: u64,
     ) {
         self.waited += 1;
-        if let Some(shared) = &mut logs.shared {
-            shared.push(reading, at, offset);
+        if let Some(future_pages) = &mut logs.future_pages {
+            future_pages.push(reading, at, offset);
         }
     }
 }

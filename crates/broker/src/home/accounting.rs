@@ -18,9 +18,9 @@ impl Home {
         accounts.home_losses = self.logs.of_home.losses.get() as u32;
         accounts.followers = self.interest.followers.len();
         accounts.groups = self.subscriptions.groups.len();
-        accounts.keepers = self.subscriptions.keepers.len();
+        accounts.keepers = self.subscriptions.qos.len();
         accounts.retained = self.logs.retained.len() as u32;
-        accounts.pages = self.readings.len();
+        accounts.pages = self.page_queue.len();
         accounts.answers = self.retries.answers.as_ref().map_or(0, Answers::len);
         accounts.log_messages = self.logs.iter().map(Log::len).sum();
         accounts.log_bytes = self.logs.log_bytes();
@@ -31,8 +31,8 @@ impl Home {
 
     /// Bytes of what it remembers of subscriptions, beside the rows of topics and the losses.
     pub fn subscriptions_bytes(&self) -> usize {
-        let filters = self.subscriptions.keepers.bytes() + self.subscriptions.filters.bytes();
-        self.subscriptions.groups.bytes() + filters + self.interest.elsewhere.bytes()
+        let filters = self.subscriptions.qos.bytes() + self.subscriptions.filters.bytes();
+        self.subscriptions.groups.bytes() + filters + self.interest.remote.bytes()
     }
 
     /// Bytes of the losses that it remembers for readers by filter.

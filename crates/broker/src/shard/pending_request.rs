@@ -9,7 +9,7 @@ use crate::home::Reserved;
 use crate::mail::{Answer, Ask};
 
 /// A request of a shard.
-pub(crate) struct Waiting {
+pub(crate) struct PendingRequest {
     pub from: ShardId,
     /// The part of the sender's credit that is given back when it takes effect.
     pub weight: usize,

@@ -1,36 +1,32 @@
 //! Pages that begin ahead of what a home has applied: subscribers that come from other nodes, which had read further in the same log.
 
-use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::readings::Reading;
+use super::page_queue::PendingPage;
 
 /// The partition, by its place, the position, and a number of its own.
 pub(super) type Key = (usize, u64, u64);
 
-/// Present where the log has other writers, too.
-pub(crate) type Shared = Option<Box<Ahead>>;
-
 /// The pages that wait for the log.
 #[derive(Default)]
-pub(crate) struct Ahead {
+pub(crate) struct FuturePages {
     /// Pages that wait for the log, by where they begin.
-    waiting: BTreeMap<Key, Reading>,
+    waiting: BTreeMap<Key, PendingPage>,
     /// The number of the last of them.
     count: u64,
     names_bytes: usize,
 }
 
-impl Ahead {
+impl FuturePages {
     /// Bytes of what waits.
     pub fn bytes(&self) -> usize {
-        let each = size_of::<(Key, Reading)>();
+        let each = size_of::<(Key, PendingPage)>();
         self.waiting.len() * each + self.names_bytes
     }
 
     /// Has a page wait until the log of the partition at this place has come to this offset.
-    pub fn push(&mut self, reading: Reading, at: usize, offset: u64) {
+    pub fn push(&mut self, reading: PendingPage, at: usize, offset: u64) {
         self.count += 1;
         self.names_bytes += reading.names_bytes();
         self.waiting.insert((at, offset, self.count), reading);
@@ -57,7 +53,7 @@ impl Ahead {
         due.next().map(|(due, _)| *due)
     }
 
-    pub fn take(&mut self, due: &Key) -> Option<Reading> {
+    pub fn take(&mut self, due: &Key) -> Option<PendingPage> {
         let reading = self.waiting.remove(due)?;
         self.names_bytes -= reading.names_bytes();
         Some(reading)
