@@ -1,12 +1,13 @@
-//! The home of topics: their names, positions, logs, and which carriers have subscribers.
+//! The home of topics: their names, offsets and logs, and the carriers with their subscribers.
 //!
-//! Invariants: a row lives while it has carriers, messages, or a position that is younger than its
-//! rule allows, unless room is needed for a new topic; a row that is freed raises the floor of its slot, so
-//! that a position of a forgotten topic is never believed wrongly. Live messages and pages to one
-//! carrier go through one lane, in order.
+//! Invariants:
+//! * A topic's row lives while the topic has carriers, messages, or an offset younger than `position_age_s` of its rule. It may be evicted
+//!   earlier to make room for a new topic.
+//! * Freeing a row raises the floor of its slot. So a subscriber with a position of a forgotten topic is told a gap.
+//! * Live messages and pages for one carrier share one lane, so they arrive in order.
 //!
-//! It knows no connections: it addresses a carrier by the carrier's row and that row's serial. Its parts own their data and do not know
-//! the home; the files with an `impl Home` join them.
+//! The home knows no connections: it addresses a carrier by the carrier's row for the topic and that row's serial. The parts of `Home` own
+//! their data and do not know `Home`; the files with an `impl Home` join them.
 
 pub(crate) mod sessions;
 
@@ -84,7 +85,7 @@ use crate::log;
 use crate::store::index::Chained as _;
 use crate::store::slab::NONE;
 
-/// Why a shard that is asked has a home.
+/// The message of `expect`: only shards with a home receive asks.
 pub(crate) const HERE: &str = "only homes are asked";
 
 /// All topics of the partitions that this shard keeps.
@@ -92,23 +93,23 @@ pub struct Home {
     pub(crate) topics: TopicTable,
     pub(crate) logs: Logs,
     pub(crate) subscriptions: Subscriptions,
-    /// Followers of interest, and the interest at other nodes.
+    /// Followers of interest, and topics with interest at other nodes.
     pub(crate) interest: TopicInterest,
-    /// The first answers to idempotency keys.
+    /// The first answers by idempotency key.
     pub(crate) retries: Retries,
-    /// Pages that subscribers wait for.
+    /// Pages that subscribers, groups and followers wait for.
     pub(crate) page_queue: PageQueue,
     pub(crate) reports: Reports,
     compressor: MessageCompressor,
-    /// How long a page is.
+    /// The limits of a page and of a turn.
     pub pace: Pace,
-    /// Steps of work done, those of all parts included.
+    /// Steps of work done since the start, by all parts.
     steps: Steps,
     admission: Admission,
 }
 
 impl Home {
-    /// The home `me` of a world, without topics.
+    /// An empty home for shard `me`.
     pub(crate) fn of(world: &World, me: ShardId) -> Self {
         let mut home = Home::new(
             &world.settings,
@@ -124,8 +125,8 @@ impl Home {
         home
     }
 
-    /// The home `me` without topics. `admission` counts the topics of each client; `epoch` names the life of its logs; the homes of
-    /// `placement` share the budget of the logs; `seed` keys the hashes of messages and of their keys.
+    /// An empty home for shard `me`. `admission` counts each client's topics. The homes of `placement` share the byte budget of the logs.
+    /// `epoch` is that of the present life, and `seed` keys all hashes.
     pub fn new(
         settings: &Settings,
         rules: &Rules,
@@ -160,14 +161,13 @@ impl Home {
         }
     }
 
-    /// Whether it remembers no topic and has no subscriptions by filter or in groups.
+    /// Whether it has no topics, no filters and no groups.
     pub fn is_idle(&self) -> bool {
         self.topics.rows.len() == 0
             && self.subscriptions.filters.is_empty()
             && self.subscriptions.groups.is_empty()
     }
 
-    /// Its counters.
     pub fn stats(&self) -> Stats {
         Stats {
             attaches: self.topics.carriers.attaches,
@@ -179,8 +179,7 @@ impl Home {
         }
     }
 
-    /// Whether this home and the filters `here` are so large that the rows of the next topics are probably not cached
-    /// by the CPU.
+    /// Whether this home and the shard's filters `here` are too large for the CPU's cache, so that [`warm`](Home::warm) pays.
     pub fn is_large(&self, here: &Matching) -> bool {
         let rows = self.topics.rows.len()
             + self.subscriptions.filters.len()
@@ -188,15 +187,14 @@ impl Home {
         rows as usize + here.len() >= self.pace.cold_rows
     }
 
-    /// Touches the rows that these topics probably have, the ends of their logs, and what the search for their subscribers by filter reads,
-    /// `here` included: at most [`WARMED`] of each, all at once, so that the cache misses overlap (a row is one, its
-    /// name another).
+    /// Reads ahead what publishes to these topics will touch: rows, names, the ends of logs, and the filter tries. All reads are independent,
+    /// so their cache misses overlap. At most [`WARMED`] topics.
     pub fn warm(&self, topics: &[(u32, &[u8])], here: &Matching) {
         let mut ids = [NONE; WARMED];
         for (id, (hash, _)) in ids.iter_mut().zip(topics) {
             *id = self.topics.index.first(*hash).unwrap_or(NONE);
         }
-        // A chain has one row or two, seldom more.
+        // Hash chains rarely have more than two rows.
         for _ in 0..2 {
             for (id, (hash, _)) in ids.iter_mut().zip(topics) {
                 if *id != NONE && self.topics.rows.get(*id).hash != *hash {
@@ -205,7 +203,7 @@ impl Home {
             }
         }
         let found = ids.iter().filter(|id| **id != NONE);
-        // A row lies in two lines of the cache as often as in one.
+        // A row of 40 bytes often spans two cache lines: both ends are read.
         let touch = |sum, id: &u32| {
             let row = self.topics.rows.get(*id);
             sum ^ self.topics.names.get(row.name).len() ^ row.flags as usize

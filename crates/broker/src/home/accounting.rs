@@ -1,4 +1,4 @@
-//! How much a home holds of everything.
+//! Counts and bytes of all that a home holds.
 
 use super::Home;
 use super::answers::Answers;
@@ -10,7 +10,7 @@ use crate::budget::stats::Accounts;
 use crate::log::{LOSS_BYTES, Log};
 
 impl Home {
-    /// Adds its counts and bytes.
+    /// Adds the counts and bytes of this home.
     pub fn account(&self, accounts: &mut Accounts) {
         accounts.home_topics = self.topics.rows.len();
         accounts.home_sets = self.topics.carriers.sets();
@@ -29,27 +29,27 @@ impl Home {
         accounts.name_bytes += self.topics.names.bytes();
     }
 
-    /// Bytes of what it remembers of subscriptions, beside the rows of topics and the losses.
+    /// Bytes of subscriptions that are not in topics' rows.
     pub fn subscriptions_bytes(&self) -> usize {
         let filters = self.subscriptions.qos.bytes() + self.subscriptions.filters.bytes();
         self.subscriptions.groups.bytes() + filters + self.interest.remote.bytes()
     }
 
-    /// Bytes of the losses that it remembers for readers by filter.
+    /// Bytes of the losses remembered for readers by filter.
     pub fn losses_bytes(&self) -> usize {
         self.logs.of_home.losses.get() * LOSS_BYTES
     }
 }
 
 impl Logs {
-    /// Bytes that its logs have for messages, used or not.
+    /// Bytes allocated for messages, used or not.
     pub(crate) fn log_reserved_bytes(&self) -> usize {
         let held = self.iter().map(Log::held);
         held.map(|held| held.chunks + held.chains).sum()
     }
 
-    /// Remembers the losses of `most` topics at most. Of those that lost messages longest ago the rules are noted instead: of so many
-    /// `at_once` at most. Says whether those of too many are left.
+    /// Limits the remembered losses to `most` topics. For the topics whose losses are oldest, only the rule's loss is remembered; at most
+    /// `at_once` topics in a call. Returns whether there are still too many.
     pub(crate) fn trim_losses(
         &mut self,
         topics: &TopicTable,
@@ -57,7 +57,7 @@ impl Logs {
         mut at_once: usize,
     ) -> bool {
         let most = most / self.partitions.len().max(1);
-        // Each turn asks. If all partitions together have no more than each may have, none has too many.
+        // Called in each turn: returns early if even all partitions together are below the limit of each.
         if self.of_home.losses.get() <= most {
             return false;
         }
@@ -79,14 +79,14 @@ impl Logs {
 }
 
 impl Retries {
-    /// Bytes of the first answers that are kept for retries.
+    /// Bytes of the answers kept for retries.
     pub(crate) fn answers_bytes(&self) -> usize {
         self.answers.as_ref().map_or(0, Answers::bytes)
     }
 }
 
 impl TopicTable {
-    /// Bytes of the rows and their index.
+    /// Bytes of the rows and the index.
     pub(crate) fn table_bytes(&self) -> usize {
         self.rows.bytes() + self.index.bytes() + self.carriers.bytes()
     }

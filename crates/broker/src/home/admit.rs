@@ -1,7 +1,6 @@
-//! Admission of facts: all that depends on this process, its limits and what they leave. An admitted fact is not refused when it is
-//! applied (`apply.rs`).
+//! Admission of facts: whatever depends on this process's limits. Applying an admitted fact does not refuse it (`apply.rs`).
 //!
-//! Invariant: what is reserved for a fact that is under way to the engine is released once, when it is applied.
+//! Invariant: what is reserved for a fact in flight to the engine is released once, when the fact is applied.
 
 use crore_wire::topic;
 
@@ -25,16 +24,15 @@ use crate::mail::{Fact, Outcome};
 use crate::store::index::Chained as _;
 use crate::store::slab::{NONE, Vacant as _};
 
-/// Seconds that a topic is idle before it goes for one of another client that has its share of all topics: longer than a client takes from
-/// making a topic to using it.
+/// A client at its share of all topics evicts another client's topic only if that is idle for this many seconds: longer than a client takes
+/// from making a topic to using it.
 const IDLE_S: u32 = 60;
 
 impl Home {
-    /// Admits a fact: there is room for its topic, its client may have its message kept, and no message with its key was published
-    /// before.
+    /// Admits a fact if there is room for its topic, its client may keep its message, and its idempotency key is new.
     ///
     /// # Errors
-    /// How it ends at once.
+    /// The outcome, if the fact is not admitted.
     #[inline(always)] // a call costs as much as it does
     pub(crate) fn admit(
         &mut self,
@@ -68,7 +66,7 @@ impl Home {
     /// Admits a fact that goes to the engine, and reserves what it will need.
     ///
     /// # Errors
-    /// How it ends at once.
+    /// The outcome, if the fact is not admitted.
     pub(crate) fn reserve(
         &mut self,
         fact: &Fact<'_>,
@@ -116,7 +114,7 @@ impl Home {
         })
     }
 
-    /// The fact is applied.
+    /// Releases the reservation of a fact that is applied now.
     pub(crate) fn release(&mut self, reserved: Reserved, now: Now) {
         let (owner, bytes) = reserved.kept;
         self.admission.drop_kept(owner, bytes);
@@ -136,7 +134,7 @@ impl Home {
 }
 
 impl TopicTable {
-    /// Takes room for a topic that a client makes, unless it exists; returns its row if it does.
+    /// Makes room for a topic, unless it exists; returns its row if it does.
     ///
     /// # Errors
     /// The limit that was reached.
@@ -157,7 +155,7 @@ impl TopicTable {
         Ok(found)
     }
 
-    /// Takes room for another topic, which is made for this client.
+    /// Makes room for a new topic of this client.
     ///
     /// # Errors
     /// The limit that was reached.
@@ -168,11 +166,11 @@ impl TopicTable {
         client: Client,
         now: Now,
     ) -> Result<(), Reason> {
-        // First: a client that makes too many topics must not cause others to be forgotten.
+        // Before any eviction: a client over its rate must not evict other topics.
         self.admission.make_topic(client, now.unix_s)?;
         let topics = self.rows.len() as usize + self.reservations.to_make();
         let has_share = self.makers.may_take(client, topics, self.topics_max);
-        // One that has its share gives up its own idle topics, and takes no place of topics that others have only just left.
+        // A client at its share evicts its own idle topics, but none that others have only just left.
         let idle_since_s = match topics < self.topics_max {
             true => now.unix_s.saturating_sub(IDLE_S),
             false => u32::MAX,
@@ -185,7 +183,7 @@ impl TopicTable {
 }
 
 impl Subscriptions {
-    /// Whether a message is to be kept, in its topic's log or as the retained one.
+    /// Whether a message would be kept, in its topic's log or as the retained message.
     fn would_keep(
         &mut self,
         topics: &TopicTable,
@@ -199,7 +197,7 @@ impl Subscriptions {
             .map(|id| topics.rows.get(id));
         let number = found.map_or_else(|| rules.number_for(name), |row| row.rule);
         if message.headers.retain && message.data.is_empty() {
-            // An empty message removes the retained one and is not kept itself.
+            // An empty message removes the retained message and is not kept.
             let takes = found.is_some_and(|row| row.has(RETAINS));
             if takes || rules.get(number).keep == Keep::Latest {
                 return false;
@@ -215,7 +213,7 @@ impl Subscriptions {
 }
 
 impl TopicTable {
-    /// Makes a topic for a client, for which there is room.
+    /// Makes a topic, for which there is room.
     pub(super) fn create(
         &mut self,
         logs: &Logs,

@@ -1,11 +1,11 @@
-//! The table of the first answers to publishes with an idempotency key (`idempotence.rs`), by the hash of user, topic and key.
+//! The table of first answers to publishes with an idempotency key (`idempotence.rs`), by the hash of user, topic and key.
 //!
-//! Publishers fall into groups. When a home has no room in memory, the group with the most answers loses its oldest, so that the many keys
-//! of one publisher do not push out the few of another group. With an engine none goes before its time: room is reserved for the answer to
-//! a record under way, of the room of all homes ([`keys`](crate::budget::admission::keys)), or the publish is refused.
+//! Publishers are hashed into groups. Without an engine, a full home drops the oldest answer of the largest group, so that one publisher's
+//! many keys do not push out another's few. With an engine no answer is dropped before its time: room among the
+//! [`keys`](crate::budget::admission::keys) of all homes is reserved for the answer to a record in flight, or the publish is refused.
 //!
-//! Invariants: the rows of a group are chained from the oldest to the newest, and only the oldest is dropped; each row and each
-//! reservation is counted among the keys of all homes.
+//! Invariants: the rows of a group are chained from oldest to newest, and only the oldest is dropped; each row and each reservation is
+//! counted among the keys of all homes.
 
 use alloc::boxed::Box;
 
@@ -17,7 +17,7 @@ use crate::budget::admission::keys::GROUPS;
 use crate::store::index::{Index, chained};
 use crate::store::slab::{NONE, Slab, Vacant};
 
-/// By what a retry is recognised.
+/// The hashes by which a retry is recognised.
 pub(crate) struct IdempotencyKey {
     /// The group of the publisher.
     pub group: usize,
@@ -25,24 +25,24 @@ pub(crate) struct IdempotencyKey {
     pub key: u64,
     /// The hash of the message.
     pub message: u64,
-    /// Answers that the home may keep.
+    /// The most answers of the home.
     pub max: u32,
 }
 
-/// A first answer.
+/// The answer to a first publish.
 #[derive(Clone, Copy)]
 pub(super) struct Answer {
     /// The keyed hash of user, topic and key.
     pub key: u64,
     /// The keyed hash of the message.
     pub message: u64,
-    /// The offset of the message, and the slot of its topic.
+    /// The offset of the message and the slot of its topic.
     pub place: Slotted,
     pub messages: u32,
-    /// [`NONE`]: no subscriber ever asked.
+    /// [`NONE`]: no subscriber has asked for the topic.
     pub requested_s: u32,
     pub subscribers: u32,
-    /// The second of the message, by the clock of the world.
+    /// The second of the message, as `Now::unix_s`.
     pub time_s: u32,
 }
 
@@ -78,13 +78,13 @@ impl Vacant for AnswerRow {
 
 chained!(AnswerRow, |row| row.answer.key as u32);
 
-/// The answers to some publishers, in the order in which they were given.
+/// The answers to a group of publishers, from oldest to newest.
 #[derive(Clone, Copy)]
 struct Group {
     oldest: u32,
     newest: u32,
     answers: u32,
-    /// Those to come.
+    /// Reservations.
     reserved: u32,
 }
 
@@ -97,15 +97,15 @@ impl Group {
     };
 }
 
-/// All first answers of a home.
+/// All answers of a home.
 pub(super) struct Answers {
     rows: Slab<AnswerRow>,
     index: Index,
     groups: Box<[Group; GROUPS]>,
-    /// Answers to come of all groups.
+    /// Reservations of all groups.
     reserved: u32,
     admission: Admission,
-    /// Seconds that each is kept.
+    /// Seconds for which an answer is kept.
     pub window_s: u32,
 }
 
@@ -125,12 +125,12 @@ impl Answers {
         self.rows.len()
     }
 
-    /// Whether none is there or to come.
+    /// Whether there is neither an answer nor a reservation.
     pub fn is_empty(&self) -> bool {
         self.rows.len() + self.reserved == 0
     }
 
-    /// Reserves room for the answer to a publish of this group, where all homes may keep `most`; says whether there is any.
+    /// Reserves room for an answer in this group; false if all homes together have `most` already.
     pub fn reserve(&mut self, group: usize, most: usize) -> bool {
         let may = self.admission.keys.reserve(group, most);
         self.groups[group].reserved += u32::from(may);
@@ -138,26 +138,25 @@ impl Answers {
         may
     }
 
-    /// The answer has come, or does not come.
+    /// Releases a reservation: the answer was added or is not needed.
     pub fn release(&mut self, group: usize) {
         self.groups[group].reserved -= 1;
         self.reserved -= 1;
         self.admission.keys.remove(group, 1);
     }
 
-    /// Bytes of the rows and their index.
     pub fn bytes(&self) -> usize {
         self.rows.bytes() + self.index.bytes() + size_of_val(&*self.groups)
     }
 
     pub fn find(&self, key: u64, now: Now) -> Option<&Answer> {
-        // An expired answer may still be there beside its successor.
+        // An expired answer may still be in the table, beside its successor.
         let is = |row: &AnswerRow| row.answer.key == key && !self.has_expired(row, now.unix_s);
         let id = self.index.find(&self.rows, key as u32, is)?;
         Some(&self.rows.get(id).answer)
     }
 
-    /// The second in which an answer was given does not count, so that the window is never too short.
+    /// The second of the answer itself does not count, so the window is never too short.
     fn has_expired(&self, row: &AnswerRow, unix_s: u32) -> bool {
         unix_s.saturating_sub(row.answer.time_s) > self.window_s
     }
@@ -194,7 +193,7 @@ impl Answers {
         group.answers -= 1;
     }
 
-    /// Writes the answers from this group and this row of it on (its oldest, if there is none); returns where to go on.
+    /// Writes answers from this group and row on (`None`: the group's oldest); returns the next cursor.
     pub fn save(
         &self,
         (from, row): (usize, Option<u32>),
@@ -208,7 +207,7 @@ impl Answers {
         })
     }
 
-    /// Writes answers of a group from this row on; returns the one to go on with.
+    /// Writes a group's answers from this row on; returns the next row.
     fn save_group(&self, group: usize, mut id: u32, block: &mut Block<'_>) -> Option<u32> {
         while id != NONE {
             if block.is_full() {
@@ -231,7 +230,7 @@ impl Answers {
         None
     }
 
-    /// Drops answers of a group that had run out in this second; returns how many more it might have dropped.
+    /// Drops a group's answers that have expired by this second, `most` at most; returns what is left of `most`.
     pub fn expire(&mut self, group: usize, unix_s: u32, most: usize) -> usize {
         for left in (1..=most).rev() {
             let oldest = self.groups[group].oldest;

@@ -1,7 +1,7 @@
-//! The only place that changes what a log says of a home's topics: messages, and topics that are made, deleted and emptied.
+//! Applies facts: the only place that changes the logged state of a home's topics (messages; topics made, deleted and emptied).
 //!
-//! A fact is applied in the call that admits it, or once the engine has committed it, or when a log is read. Applying refuses nothing;
-//! a message whose key was used by then changes nothing.
+//! A fact is applied in the call that admits it, or when the engine has committed it, or when a log is read. Applying refuses nothing; but
+//! a message whose key was used meanwhile changes nothing.
 
 use alloc::sync::Arc;
 
@@ -26,13 +26,13 @@ use crate::mail::{Change, Fact, Outcome, Tell};
 use crate::store::blobs::Blob;
 use crate::store::slab::NONE;
 
-/// In a log a batch may stand behind batches of other partitions that are younger by so many seconds.
+/// A batch may come this many seconds after younger batches of other partitions in the log.
 const BEHIND_S: u32 = 600;
-/// A new epoch of a partition begins so far behind the last offset that is known: damage has taken fewer.
+/// How far after the last known offset a new epoch of a partition begins: more offsets than damage can have lost.
 const EPOCH_OFFSETS: u64 = 1 << 40;
 
 impl Home {
-    /// Admits a fact and applies it: there is no engine.
+    /// Admits and applies a fact at once, without an engine.
     #[inline]
     pub(crate) fn apply_now(&mut self, fact: &Fact<'_>, context: &mut HomeContext<'_>) -> Outcome {
         match self.admit(fact, context) {
@@ -45,18 +45,19 @@ impl Home {
         }
     }
 
-    /// These are the lives of the logs: they go on where the last one begins.
+    /// Sets the lives of the logs, which continue at the base of the last one.
     pub(crate) fn follow_lives(&mut self, lives: Arc<Lives>) {
         self.logs.follow_lives(lives);
         self.end_first_turn();
     }
 
-    /// The first turn begins here: none of what was read came in that turn.
+    /// The first turn begins now: messages read from the log do not count as published in it.
     fn end_first_turn(&mut self) {
         self.topics.idle_topics.came = 0;
     }
 
-    /// Facts that stood in no log are lost: the partitions go on behind their marks, and topics that keep nothing in the log begin there.
+    /// After a crash, facts that were not logged are lost: the partitions continue after their marks, and topics that are not logged begin
+    /// there.
     pub(crate) fn lose_unlogged(&mut self, rules: &Rules) {
         for partition in &mut self.logs.partitions {
             partition.sequence = partition.sequence.max(partition.mark);
@@ -67,10 +68,11 @@ impl Home {
         self.end_first_turn();
     }
 
-    /// The log of the partition at this place may have lost anything before its end: a new epoch begins, behind all offsets that were given. Messages
-    /// of the former epoch that are left get offsets of the new one, so that a subscriber that has seen some of them is told a gap and gets them again. They are
-    /// those of the life that has ended now, behind its `base`: earlier lives ended in this partition before these offsets, so that a position in one of them would
-    /// be told a gap again and again.
+    /// The log of partition `at` is damaged and may have lost records before its end: begins a new epoch, after all offsets given. Messages
+    /// that are left get offsets of the new epoch. So a subscriber that has seen some of them is told a gap and gets them again.
+    ///
+    /// Only messages after `base`, of the life that has ended, are renumbered: earlier lives ended before these offsets, so a position in
+    /// one of them would be told a gap again and again.
     pub(crate) fn begin_epoch(&mut self, at: usize, base: u64, rules: &Rules) {
         let Partition { sequence, mark, .. } = self.logs.partitions[at];
         let until = sequence.max(mark).max(base) + EPOCH_OFFSETS;
@@ -89,7 +91,7 @@ impl Home {
         }
     }
 
-    /// The log of the partition at this place no longer has what had offsets up to this one: topics that it has nothing of begin there.
+    /// The log of partition `at` has lost its records up to this offset: topics without messages begin there.
     pub(crate) fn lose(&mut self, at: usize, until: u64, rules: &Rules) {
         let partition = &mut self.logs.partitions[at];
         partition.heard(until);
@@ -105,8 +107,8 @@ impl Home {
         }
     }
 
-    /// Applies a fact that was admitted before: it stands in the log with the offset `logged`, in the second of `context`; with none it stands in
-    /// no log, and its turn has come.
+    /// Applies a fact that was admitted before. `logged` is its offset in the log, and `context` has the time of its record; `None` for a
+    /// fact that is not logged.
     pub(crate) fn apply(
         &mut self,
         fact: &Fact<'_>,
@@ -120,11 +122,11 @@ impl Home {
         let partition = &mut self.logs.partitions[at];
         let offset = logged.unwrap_or(partition.sequence + 1);
         if logged.is_none() && offset > partition.passes_to {
-            // The next batch has the offsets behind it.
+            // The offsets after this one belong to the next batch.
             return Outcome::Unknown;
         }
         if is_replicated {
-            // No clock of this process counts in the log.
+            // Time is that of the log, never of this process's clock.
             context.now.unix_s = match logged {
                 Some(_) => partition.moment(context.now).unix_s,
                 None => partition.time_s,
@@ -132,7 +134,7 @@ impl Home {
         }
         let outcome = self.apply_once(fact, at, row, offset, context);
         let partition = &mut self.logs.partitions[at];
-        // The offset is used up, whether the fact has changed something or not.
+        // The offset is used up even if the fact has changed nothing.
         match logged {
             Some(offset) => partition.heard(offset),
             None => partition.sequence = offset,
@@ -140,7 +142,7 @@ impl Home {
         outcome
     }
 
-    /// Applies a fact of the partition at this place, unless its key was used before.
+    /// Applies a fact of partition `at`, unless its idempotency key was used before.
     #[inline]
     fn apply_once(
         &mut self,
@@ -163,7 +165,7 @@ impl Home {
         };
         match key {
             Ok(key) => {
-                // Room was reserved for it by the process that admitted it.
+                // The process that admitted it reserved the room.
                 let key = key.map(|key| IdempotencyKey {
                     max: u32::MAX,
                     ..key
@@ -177,7 +179,7 @@ impl Home {
         }
     }
 
-    /// Changes the partition at this place. Each row that gets a position there gets this offset.
+    /// Changes partition `at`; all rows that change get this offset.
     #[inline(always)] // most facts are messages
     fn apply_at(
         &mut self,
@@ -237,7 +239,7 @@ impl Home {
         Outcome::Done(self.topics.info(&self.logs, id, now))
     }
 
-    /// The digest of what the log says of the topics: which of them publishers have made, with their last offsets.
+    /// A digest of the logged state of topics: those made by publishers, with their last offsets.
     pub(crate) fn digest(&self, rules: &Rules) -> u64 {
         let rows = (0..self.topics.rows.end()).filter_map(|id| self.topics.rows.try_get(id));
         let rows = rows.filter(|row| row.has(CREATED) && rules.get(row.rule).durable);
@@ -249,29 +251,30 @@ impl Home {
 }
 
 impl Logs {
-    /// A record about the partition at this place has this offset and second. Offsets up to the mark may have been given to facts that stand in no
-    /// log.
+    /// Notes the offset and time of a record of partition `at` that changes no topic. Offsets up to `mark` may have been given to facts
+    /// that are not logged.
     pub(crate) fn noted(&mut self, at: usize, offset: u64, (unix_s, mark): (u32, u64)) {
+        let is_replicated = self.is_replicated();
         let partition = &mut self.partitions[at];
         partition.heard(offset);
         partition.mark = partition.mark.max(mark.min(Slotted::OFFSET_MAX));
-        if self.is_replicated() {
+        if is_replicated {
             partition.time_s = partition.time_s.max(unix_s);
         }
     }
 
-    /// A batch that was read from the log of the partition at this place has this writer and number.
+    /// Notes writer and number of a batch read from the log of partition `at`.
     pub(crate) fn has_read(&mut self, at: usize, batch: (u64, u64)) {
         self.partitions[at].batch = batch;
     }
 
-    /// Partitions, with writer and number of the last batch that was read of each.
+    /// The partitions, each with writer and number of the last batch read.
     pub(crate) fn last_batches(&self) -> impl Iterator<Item = (PartitionId, (u64, u64))> {
         let all = self.placement.of_home(self.me);
         all.zip(self.partitions.iter().map(|it| it.batch))
     }
 
-    /// The place of the partition of a fact's topic, which has this row.
+    /// The index of the partition of a fact's topic, which has this row.
     #[inline]
     fn place_of_topic(&self, topics: &TopicTable, row: Option<u32>, fact: &Fact<'_>) -> usize {
         match row {
@@ -280,14 +283,14 @@ impl Logs {
         }
     }
 
-    /// The last offset of the partition at this place.
+    /// The last offset of partition `at`.
     pub(crate) fn sequence(&self, at: usize) -> u64 {
         self.partitions[at].sequence
     }
 }
 
 impl TopicTable {
-    /// Makes a topic, unless a publisher has made it before.
+    /// Makes a topic; `Existed` if a publisher has made it before.
     fn make(
         &mut self,
         logs: &Logs,
@@ -310,7 +313,7 @@ impl TopicTable {
         }
     }
 
-    /// Ends a topic for its subscribers and leaves a tombstone for its old positions.
+    /// Deletes a topic: ends its subscriptions, and keeps the row so that old positions are told a gap.
     fn delete(
         &mut self,
         logs: &mut Logs,
@@ -344,9 +347,8 @@ impl TopicTable {
         Outcome::Done(info)
     }
 
-    /// Removes the messages of a topic up to this offset, oldest first and `most` at most, as a limit would:
-    /// subscribers that have not seen them are told of a gap, and stay. The retained one goes with them. Returns how many of the
-    /// log went.
+    /// Removes messages of a topic up to this offset, oldest first and `most` at most, and the retained message. Subscribers stay; those
+    /// that have not seen the messages are told a gap. Returns the number removed from the log.
     fn empty(&mut self, logs: &mut Logs, id: u32, until: u64, most: u32, now: Now) -> u32 {
         let at = logs.at(self, id);
         let (row, log) = (self.rows.get_mut(id), &mut logs.partitions[at].log);

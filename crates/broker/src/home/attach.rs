@@ -1,7 +1,7 @@
-//! Attaching: a subscriber gets what it missed, and a place among those that get what comes.
+//! Attaching: a subscriber gets the messages that it has missed, and is registered for live messages.
 //!
-//! Invariant: the page and the place are given in one step, and the page travels in the lane of the live messages; so
-//! whatever is published later comes behind it, and no message falls between.
+//! Invariant: page and registration are one step, and the page uses the lane of the live messages. So messages published later arrive after
+//! the page, and none is missed.
 
 use crore_wire::topic;
 
@@ -22,8 +22,8 @@ use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, Attached, Page, Tell};
 
 impl Home {
-    /// Answers an attach with the past, in bounded pages, and gives the carrier its place among those that get what
-    /// comes. `found` is what was found before the ask had to wait for its turn.
+    /// Answers an attach with pages of past messages, and registers the carrier for live ones. `found` is the progress made before the ask
+    /// was queued.
     pub(crate) fn attach(
         &mut self,
         from: ShardId,
@@ -46,14 +46,13 @@ impl Home {
                 from,
                 ask: *ask,
                 name: name.into(),
-                place: SearchProgress::Unknown,
+                progress: SearchProgress::Unknown,
                 counted: false,
             };
             return page_queue.wait_for_log(logs, reading, at, offset);
         }
         let must_queue = found.is_none() && page_queue.must_queue(&self.pace);
-        // A poll is counted once it is known that it waits; an ask that goes on was counted before and needs only its
-        // page.
+        // A poll is counted once it is known to wait. An ask that continues (`again`) was counted before.
         let counts = !ask.again && !ask.poll;
         if must_queue && !counts {
             return page_queue.queue_topic(from, ask, name, SearchProgress::Unknown.into(), false);
@@ -62,7 +61,7 @@ impl Home {
             let page = logs.nothing_kept(ask, name, rules);
             return tell_page(from, ask, page, context.lanes);
         }
-        let id = match topics.place(logs, interest, ask, name, context) {
+        let id = match topics.row_for_subscriber(logs, interest, ask, name, context) {
             Ok(id) => id,
             Err(attached) => {
                 return logs.tell_not_attached(topics, from, ask, name, attached, context.lanes);
@@ -70,14 +69,14 @@ impl Home {
         };
         if must_queue && !logs.is_at_head(topics, id, ask, rules) {
             topics.count_carrier(interest, id, from, ask);
-            // A subscription that begins live begins when its page is read, not now: messages before that may reach its client
-            // by another subscription.
+            // A subscription that begins live begins when its page is read, not now: its client may get earlier messages by another
+            // subscription.
             return page_queue.queue_topic(from, ask, name, SearchProgress::Unknown.into(), true);
         }
         let found = found.unwrap_or(SearchProgress::Unknown);
         match self.page(id, ask, found, context) {
             Ok(mut page) => {
-                // A long-poll that finds its message here is no subscriber: it does not wait.
+                // A long-poll that gets its message at once does not wait, so it is no subscriber.
                 let answered = ask.poll && page.count > 0;
                 page.counted = !ask.again && !answered;
                 if page.counted {
@@ -95,17 +94,17 @@ impl Home {
         self.topics.queue_if_idle(&self.logs, id, now);
     }
 
-    /// Answers a subscriber that is counted already, or goes on looking later.
+    /// Reads a page for a subscriber that is counted already, or queues it again.
     pub(super) fn read_topic(
         &mut self,
         id: u32,
         from: ShardId,
         ask: &Attach,
         name: &[u8],
-        place: SearchProgress,
+        progress: SearchProgress,
         context: &mut HomeContext<'_>,
     ) {
-        match self.page(id, ask, place, context) {
+        match self.page(id, ask, progress, context) {
             Ok(mut page) => {
                 page.counted = true;
                 tell_page(from, ask, page, context.lanes);
@@ -114,7 +113,7 @@ impl Home {
         }
     }
 
-    /// The topic was deleted while the page was owed to a subscriber that is counted.
+    /// The topic was deleted while a counted subscriber waited for its page.
     pub(super) fn end_waiting(
         &mut self,
         from: ShardId,
@@ -159,7 +158,7 @@ impl Logs {
         tell_page(from, ask, page, lanes);
     }
 
-    /// Whether there is nothing to read, so that the page costs nothing.
+    /// Whether there is nothing to read.
     fn is_at_head(&self, topics: &TopicTable, id: u32, ask: &Attach, rules: &Rules) -> bool {
         let row = topics.rows.get(id);
         let nothing = self.messages_of(row) == 0 && !row.has(RETAINS);
@@ -184,8 +183,8 @@ impl TopicTable {
         self.count_in(interest, id, carrier);
     }
 
-    /// The topic's row, or why there is no subscription to it.
-    fn place(
+    /// The topic's row, made if necessary, or the reason why the subscription is refused.
+    fn row_for_subscriber(
         &mut self,
         logs: &mut Logs,
         interest: &mut TopicInterest,
@@ -219,14 +218,14 @@ impl TopicTable {
         row.flags |= REQUESTED;
         if row.has(DELETED) {
             match ask.since {
-                // The subscriber was told of the deletion and goes on behind it.
+                // The subscriber was told of the deletion and continues after it.
                 Since::At(seen) if seen.epoch == logs.epoch && seen.offset == row.last() => {
                     row.flags &= !DELETED;
                 }
                 Since::At(_) | Since::Unknown | Since::Unreadable | Since::After(_) => {
                     return Err(Attached::Gone);
                 }
-                // A poll whose wait ends does not bring the topic back to life.
+                // A poll that waits does not bring the topic back to life.
                 _ if ask.poll && ask.again => return Err(Attached::Gone),
                 _ => row.flags &= !DELETED,
             }
@@ -262,7 +261,7 @@ fn tell_page(from: ShardId, ask: &Attach, page: Page, lanes: &mut Lanes) {
     lanes.tell(from, Tell::Page { topic, to, page });
 }
 
-/// Where the subscription begins: as it asks, or as the rule says.
+/// Where the subscription begins: as asked, or by the rule's default.
 pub(super) fn by_rule(ask: &Attach, rule: &Rule) -> Since {
     let by_rule = match (rule.first, ask.poll) {
         (First::ByTransport, true) | (First::Oldest, _) => Since::Oldest,

@@ -1,21 +1,21 @@
-//! The budget of bytes that the logs of a home's partitions share.
+//! The byte budget that the logs of a home's partitions share.
 //!
-//! A large message may need the room of very many small ones, in all logs or in its topic's. A publish removes messages in a bounded number
-//! of steps, and the end of each turn goes on. No other publish is carried out before there is room: so the logs are past their budget, and
-//! one topic past its limits, by what the last one has added at most.
+//! A large message may need the room of very many small ones. A publish removes messages in a bounded number of steps, and the end of each
+//! turn continues. The next publish waits until there is room. So the logs exceed their budget, and one topic its limits, by one message at
+//! most.
 //!
-//! Where they are past it, the partition with the most bytes gives some: so a topic that fills its partition makes room first, and
-//! partitions that are alike are trimmed alike.
+//! The partition with the most bytes gives some first. So a topic that fills its partition makes room first, and equal partitions are
+//! trimmed equally.
 //!
-//! Messages of a client that holds little are spared while another client holds far more ([`Holdings`](crate::budget::admission::holdings::Holdings)): then the oldest of that one go, whatever
-//! their topics, and its retained ones last. So nobody pushes out what all others keep, with many small topics, retained messages or anything
-//! else; and one client alone, such as a backend, has all of the budget.
+//! While one client holds far more than the others ([`Holdings`](crate::budget::admission::holdings::Holdings)), only its messages are
+//! removed: the oldest first, of whatever topic, and retained ones last. So nobody can push out the messages of all others with many small
+//! topics, retained messages or anything else; and a client that is alone, such as a backend, may use the whole budget.
 //!
-//! Messages that have gone leave free places, and a chunk of places goes when the last of its messages does. So the chunks have a bound of
-//! their own: half as much again as the budget of the messages, and what an empty log keeps. Past that bound the oldest messages go, since
-//! the topics furthest over their share may have none in the chunks with few messages.
+//! Removed messages leave free slots in chunks, and a chunk is freed when its last message goes. So chunks have a bound of their own: one
+//! and a half times the budget, plus what an empty log keeps. Beyond it the oldest messages are removed, since the largest topics may have
+//! none in the chunks that are nearly empty.
 //!
-//! Invariant: `held_most` is at least the sum of all logs' bytes. A log that grew is counted at once, one that shrank when all are.
+//! Invariant: `held_most` is at least the sum of all logs' bytes. Growth is counted at once; shrinking when all logs are counted.
 
 use alloc::vec::Vec;
 
@@ -30,7 +30,7 @@ use crate::log::removal::Search;
 use crate::log::{Log, removal};
 
 impl Home {
-    /// Removes some messages, if the logs are past their budget or a topic is past its limits; says whether more must go before there is room.
+    /// Removes some messages if the logs or a topic exceed their limits. Returns whether more must be removed before the next publish.
     #[inline]
     pub(crate) fn lacks_room(&mut self, rules: &Rules, now: Now) -> bool {
         self.logs.is_past_budget() && {
@@ -39,7 +39,7 @@ impl Home {
         }
     }
 
-    /// Removes as many messages as it takes.
+    /// Removes messages until there is room.
     pub(crate) fn make_room(&mut self, rules: &Rules, now: Now) {
         if self.logs.is_past_budget() {
             (self.logs).enforce_budget(&mut self.topics, rules, now, usize::MAX);
@@ -47,41 +47,40 @@ impl Home {
     }
 }
 
-/// The steps in which messages make room at once: a quarter of a turn's.
+/// The most steps to make room in one call: a quarter of a turn's.
 pub(super) fn room_steps(pace: &Pace) -> usize {
     4 * pace.forgets_per_turn
 }
 
-/// Among so many bytes nobody's holding is large.
+/// As the total of bytes: no client's holding is large compared to it, so no message is spared.
 const NOBODY_SPARED: usize = usize::MAX;
 
-/// Topic, rule and remaining chain of those that have lost all messages.
+/// Topic, rule and empty chain of topics that have lost all messages.
 type Emptied = Vec<(u32, u8, u32)>;
 
 impl Logs {
-    /// Whether the logs may be past their budget, or a topic is past its limits.
+    /// Whether the logs may exceed their budget, or a topic exceeds its limits.
     #[inline]
     pub(crate) fn is_past_budget(&self) -> bool {
         self.budget.held_most.messages > self.budget.bytes_max || self.budget.untrimmed.is_some()
     }
 
-    /// Bytes that the messages of all partitions occupy, their rows included.
+    /// Bytes of all messages, with their rows.
     pub(super) fn log_bytes(&self) -> usize {
         self.iter().map(Log::bytes).sum()
     }
 
-    /// Bytes of the chunks of all partitions.
     pub(super) fn chunk_bytes(&self) -> usize {
         self.iter().map(|log| log.held().chunks).sum()
     }
 
-    /// The most bytes of chunks, used or not.
+    /// The bound of the chunks' bytes, used or not.
     pub(super) fn chunk_bytes_max(&self) -> usize {
         let free = self.budget.bytes_max / 2 + self.partitions.len() * Log::SPARE_BYTES;
         self.budget.bytes_max.saturating_add(free)
     }
 
-    /// The log at this place has grown: the budget is enforced in about so many steps, if the logs may be past it.
+    /// The log of partition `at` has grown: enforces the budget, in about `steps_max` steps.
     pub(super) fn log_grew(
         &mut self,
         topics: &mut TopicTable,
@@ -99,7 +98,7 @@ impl Logs {
         }
     }
 
-    /// Counts the present bytes of a log.
+    /// Updates the counted bytes of a log.
     fn count_log(&mut self, at: usize) {
         let Partition { log, counted, .. } = &mut self.partitions[at];
         let before = core::mem::replace(counted, log.held());
@@ -108,7 +107,7 @@ impl Logs {
         most.chunks = most.chunks - before.chunks + counted.chunks;
     }
 
-    /// Drops messages until the logs are within their budget of bytes, or about so many steps are done; says whether more must go.
+    /// Removes messages until the logs are within their budget, or about `steps_max` steps are done. Returns whether more must be removed.
     pub(super) fn enforce_budget(
         &mut self,
         topics: &mut TopicTable,
@@ -119,12 +118,13 @@ impl Logs {
         self.enforce(topics, rules, now, (steps_max, steps_max))
     }
 
-    /// The same, however long it takes and however many chunks they have: a snapshot has no free places.
+    /// Removes as many messages as it takes, whatever the chunks occupy: a snapshot has no free slots.
     pub(super) fn drop_for_snapshot(&mut self, topics: &mut TopicTable, rules: &Rules, now: Now) {
         self.enforce(topics, rules, now, (usize::MAX, 0));
     }
 
-    /// The same; for the sake of chunks `drops` messages at most. The next publish goes on with chunks.
+    /// Removes messages for the budget in about `steps_max` steps, and at most `drops` messages to free chunks. The next publish continues
+    /// with the chunks.
     fn enforce(
         &mut self,
         topics: &mut TopicTable,
@@ -134,7 +134,7 @@ impl Logs {
     ) -> bool {
         let until = self.steps.count().saturating_add(steps_max as u64);
         let mut emptied = Vec::new();
-        // While a topic makes room for a message of its own, no message of another goes for it.
+        // While a topic makes room for its own message, no other topic's message is removed for it.
         let mut must_go_on = trim(self, topics, rules, until);
         if !must_go_on {
             must_go_on = self.drop_messages(rules.retained(), until, now, &mut emptied);
@@ -149,7 +149,7 @@ impl Logs {
         must_go_on
     }
 
-    /// Drops messages until those that are left are within their budget, or the step `until` is done; says whether more must go.
+    /// Removes messages until the rest is within the budget or step `until` is reached. Returns whether more must be removed.
     fn drop_messages(&mut self, retained: u8, until: u64, now: Now, emptied: &mut Emptied) -> bool {
         let mut all_bytes = self.budget.bytes_max;
         loop {
@@ -186,7 +186,7 @@ impl Logs {
         }
     }
 
-    /// Drops messages until the chunks are within their bound, `drops` at most.
+    /// Removes messages until the chunks are within their bound, `drops` at most.
     fn empty_chunks(&mut self, retained: u8, now: Now, mut drops: usize, emptied: &mut Emptied) {
         let mut all_bytes = self.budget.bytes_max;
         loop {
@@ -221,8 +221,8 @@ impl Logs {
         }
     }
 
-    /// The partition that makes room next: first those with messages that no reader gets any more, last those that have only retained
-    /// ones; among these the one with the most of `bytes`. None where no log has messages.
+    /// The partition to take messages from: first those with messages that no reader gets any more, last those with only retained messages;
+    /// among equals the one with the highest `bytes`. `None` if no log has messages.
     fn giver(&self, retained: u8, bytes: impl Fn(&Log) -> usize) -> Option<usize> {
         let log = |at: usize| &self.partitions[at].log;
         let rank = |at: &usize| {
@@ -235,8 +235,8 @@ impl Logs {
     }
 }
 
-/// Removes a message of a client that is not spared: one of a rule before a retained one. Goes through all messages once, and again only for
-/// those that were spared before, no further than the step `until`.
+/// Removes a message of a client that is not spared, retained ones last. Goes through all messages once, and a second time only for those
+/// spared before; stops at step `until`.
 fn remove_of_large(
     logs: &mut Logs,
     retained: u8,
@@ -267,19 +267,19 @@ fn remove_of_large(
     }
 }
 
-/// Trims the topic that is past its limits, if there is one, until the step `until` is done; says whether it must go on.
+/// Trims the topic that exceeds its limits, if there is one, up to step `until`. Returns whether it must continue.
 fn trim(logs: &mut Logs, topics: &TopicTable, rules: &Rules, until: u64) -> bool {
     let Some(untrimmed) = logs.budget.untrimmed.take() else {
         return false;
     };
     let (topic, limits, time_s) = (untrimmed.topic, untrimmed.limits, untrimmed.time_s);
-    // It may have gone meanwhile.
+    // The topic may be gone.
     let Some(row) = topics.rows.try_get(topic) else {
         return false;
     };
     let (at, number, chain) = (logs.place_of(row), row.rule, row.log);
     let log = &mut logs.partitions[at].log;
-    // At least its newest message stays.
+    // Its newest message stays.
     let must_go_on = removal::trim(log, chain, rules.get(number), limits, time_s, until);
     if must_go_on {
         logs.budget.untrimmed = Some(untrimmed);

@@ -1,7 +1,7 @@
-//! Which carriers have subscribers of a topic, and how many.
+//! The carriers with subscribers of a topic, and the number of subscribers of each.
 //!
-//! Invariant: one carrier stands in the topic's row; a second one, or more subscribers than the row's `u16` counts, makes a set,
-//! which then stays until its last carrier leaves.
+//! Invariant: a single carrier is stored in the topic's row. A second carrier, or more subscribers than the row's `u16` can count, makes a
+//! set, which stays until its last carrier leaves.
 
 use alloc::vec::Vec;
 
@@ -9,7 +9,7 @@ use super::topic_row::{SET, TopicRow, WANTS_DEFLATE};
 use crate::base::ids::ShardId;
 use crate::store::slab::{NONE, Side};
 
-/// A carrier of a topic, with how many subscribers it has.
+/// A carrier of a topic, with its number of subscribers.
 pub(super) struct Carrier {
     pub shard: ShardId,
     pub serial: u16,
@@ -23,27 +23,25 @@ impl Carrier {
     }
 }
 
-/// The carriers of topics that have more than fit their row.
+/// The sets of carriers of all topics that need one.
 #[derive(Default)]
 pub(super) struct Carriers {
     sets: Side<Vec<Carrier>>,
-    /// Subscribers that were counted in, and that left.
+    /// Subscribers that have come and left, since the start.
     pub attaches: u64,
     pub detaches: u64,
 }
 
 impl Carriers {
-    /// Topics with a set.
     pub fn sets(&self) -> u32 {
         self.sets.len()
     }
 
-    /// Bytes of the table of sets.
     pub fn bytes(&self) -> usize {
         self.sets.bytes()
     }
 
-    /// One subscriber more at this carrier; says whether it is the topic's first.
+    /// Adds a subscriber at a carrier; returns whether it is the topic's first.
     pub fn count_in(&mut self, row: &mut TopicRow, new: Carrier) -> bool {
         if row.has(SET) {
             let set = self.sets.get_mut(row.carrier);
@@ -95,7 +93,7 @@ impl Carriers {
             }
     }
 
-    /// One subscriber less at this carrier, which [has](Self::has) some.
+    /// Removes a subscriber at this carrier, which [has](Self::has) one.
     pub fn leave(&mut self, row: &mut TopicRow, shard: ShardId, topic: u32, serial: u16) {
         if row.has(SET) {
             let set = self.sets.get_mut(row.carrier);
@@ -135,7 +133,7 @@ impl Carriers {
         }
     }
 
-    /// Subscribers of a topic, on all carriers.
+    /// The number of subscribers at all carriers.
     pub fn subscribers(&self, row: &TopicRow) -> u32 {
         let mut sum = 0;
         self.each(row, |carrier| sum += carrier.subscribers);

@@ -1,4 +1,4 @@
-//! Compresses messages for subscribers that take compressed ones: each message once, at its home.
+//! Compresses a message once, at its home, for all subscribers that take compressed messages.
 
 use alloc::vec::Vec;
 
@@ -13,7 +13,7 @@ use crate::budget::admission::Admission;
 use crate::mail::message::New;
 use crate::mail::{Frames, Record};
 
-/// The compressor of a home, with its scratch space.
+/// The home's compressor and its buffer.
 pub(super) struct MessageCompressor {
     compressor: Compressor,
     compressed: Vec<u8>,
@@ -21,7 +21,6 @@ pub(super) struct MessageCompressor {
     steps: Steps,
 }
 
-/// The opcode of a message's frame.
 pub(super) fn opcode_of(binary: bool) -> Opcode {
     match binary {
         true => Opcode::Binary,
@@ -29,9 +28,8 @@ pub(super) fn opcode_of(binary: bool) -> Opcode {
     }
 }
 
-/// The most bytes of a message that is compressed at this level, and the bytes that are compressed in the time of a step: one message
-/// takes 25 ms at most, whatever its bytes are. At a higher level more places are compared for each byte: some 100 ns for the worst
-/// bytes at level 6, 400 at level 9.
+/// The size limit of messages that are compressed at this level, and the bytes compressed in the time of a step. Any message takes at most
+/// 25 ms. Higher levels compare more places for each byte: the worst input takes some 100 ns a byte at level 6, and 400 ns at level 9.
 const fn packs(level: u8) -> (usize, usize) {
     match level {
         ..=1 => (1 << 20, 32),
@@ -52,7 +50,7 @@ impl MessageCompressor {
 }
 
 impl MessageCompressor {
-    /// The message as the carriers get it.
+    /// The message as carriers get it.
     pub(super) fn record(
         &mut self,
         topics: &TopicTable,

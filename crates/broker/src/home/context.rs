@@ -1,4 +1,4 @@
-//! The context of a fact or an ask at its home, and the findings of its admission.
+//! The context in which a home handles a fact or an ask, and the result of a fact's admission.
 
 use super::answers::IdempotencyKey;
 use crate::base::rules::Rules;
@@ -7,21 +7,21 @@ use crate::base::time::Now;
 use crate::filters::matching::Matching;
 use crate::mail::lanes::Lanes;
 
-/// The state of its shard that a home reads or changes with a fact or an ask.
+/// The parts of the shard that a home reads or changes.
 pub(crate) struct HomeContext<'a> {
     pub settings: &'a Settings,
     pub rules: &'a Rules,
-    /// The filters of its shard.
+    /// The filters of the shard's own connections.
     pub here: &'a Matching,
     pub now: Now,
     pub lanes: &'a mut Lanes,
 }
 
-/// The findings of admission. They hold until anything else happens at the home.
+/// The result of admission; valid until the home changes.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// The row of the topic.
+    /// The topic's row, if it exists.
     pub row: Option<u32>,
-    /// The key of a message that brings one.
+    /// The message's idempotency key, if it has one.
     pub key: Option<IdempotencyKey>,
 }

@@ -1,4 +1,4 @@
-//! The state of topics, and forgetting those that are idle.
+//! Removes expired messages and idle topics.
 
 use alloc::vec::Vec;
 
@@ -14,11 +14,11 @@ use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::store::slab::NONE;
 
-/// Topics in use that are passed over in search of an idle one that may go: some hundred microseconds.
+/// The most topics in use that are skipped in search of an idle one: some hundred microseconds.
 const ROOM_TRIES: usize = 1024;
 
 impl TopicTable {
-    /// Whether the topic has no subscribers, keeps nothing and no record about it is under way.
+    /// Whether the topic has no subscribers, no messages and no record in flight.
     fn is_unused(&self, logs: &Logs, id: u32) -> bool {
         let row = self.rows.get(id);
         row.carrier == NONE
@@ -37,14 +37,13 @@ impl TopicTable {
         }
     }
 
-    /// The last message of a topic's log is gone: the time for which the topic's position is remembered begins now.
+    /// The last message of a topic was removed: from now on the age of its position counts.
     pub(super) fn emptied(&mut self, logs: &Logs, id: u32, now: Now) {
         self.rows.get_mut(id).touched_s = now.unix_s;
         self.queue_if_idle(logs, id, now);
     }
 
-    /// Forgets topics of a rule that have been idle for long enough; looks at `most` of them at most and returns at how
-    /// many.
+    /// Forgets topics of a rule that have been idle for long enough. Looks at `most` topics at most; returns the number looked at.
     fn forget_idle(
         &mut self,
         logs: &mut Logs,
@@ -75,7 +74,7 @@ impl TopicTable {
                     continue;
                 }
                 false => row.touched_s,
-                // Not again before the next second.
+                // Not before the next second.
                 true => (now.unix_s + 1).saturating_sub(age_s),
             };
             row.flags |= QUEUED;
@@ -85,8 +84,8 @@ impl TopicTable {
         most
     }
 
-    /// Makes room for a new topic: the topic that is idle longest goes early, of the first rule that has one; of those that count for
-    /// this client, or else of those that are idle since that second or longer. Says whether one went.
+    /// Evicts an idle topic to make room for a new one: first the longest idle topic of this client, then the longest idle one of anybody
+    /// that is idle since `until_s` or earlier, by the order of rules. Returns whether a topic was evicted.
     pub(super) fn forget_one(
         &mut self,
         logs: &mut Logs,
@@ -94,7 +93,7 @@ impl TopicTable {
         client: Client,
         until_s: u32,
     ) -> bool {
-        // The next call looks further.
+        // The next call continues the search.
         for _ in 0..ROOM_TRIES {
             let own = match client {
                 Client::NOBODY => None,
@@ -136,7 +135,7 @@ impl TopicTable {
 }
 
 impl Logs {
-    /// A rule's chain of a topic has no message any more; `left` is the empty chain, if one stays.
+    /// A topic's chain of this rule has become empty; `left` is the empty chain, if it is kept.
     pub(super) fn chain_emptied(
         &mut self,
         topics: &mut TopicTable,
@@ -155,7 +154,7 @@ impl Logs {
         topics.emptied(self, id, now);
     }
 
-    /// Drops messages of a partition and a rule that are too old, or have expired, `limit` at most; returns how many.
+    /// Drops a partition's expired messages of a rule, `limit` at most; returns the number dropped.
     pub(super) fn expire_rule(
         &mut self,
         topics: &mut TopicTable,
@@ -171,7 +170,7 @@ impl Logs {
         let expired = log.expire(number, age_s, now.unix_s, limit, |topic, left| {
             emptied.push((topic, left));
         });
-        // Before any topic is forgotten: for a topic that is queued as idle already, the time begins anew.
+        // Before topics are forgotten: for a topic that is already queued as idle, the time starts again.
         for (topic, left) in emptied {
             self.chain_emptied(topics, topic, number, left, rules, now);
         }
@@ -180,16 +179,16 @@ impl Logs {
 }
 
 impl Home {
-    /// The clock has ticked, once a second or more often: from this turn on [`forget`](Home::forget) has work again.
-    /// Records under way are of the second `oldest_s` or a later one.
+    /// The clock has ticked (at least once a second): [`forget`](Home::forget) has work again. Records in flight are not older than
+    /// `oldest_s`.
     pub fn tick(&mut self, oldest_s: u32) {
         self.retries.oldest_s = self.logs.oldest_of_log_s().unwrap_or(oldest_s);
         self.retries.expire_answers(self.retries.oldest_s);
         self.topics.idle_topics.due = true;
     }
 
-    /// Once a turn: drops what has expired, and idle topics whose positions need no longer be known: as many as
-    /// messages came in the turn and some more, so that dropping keeps up; says whether more are left.
+    /// Once a turn: drops expired messages, and idle topics whose position has expired. The limit is a fixed number plus the messages
+    /// published in the turn, so that dropping keeps up with publishes. Returns whether more are left.
     pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
         let came = core::mem::take(&mut self.topics.idle_topics.came);
         let mut most = self.pace.forgets_per_turn + came;

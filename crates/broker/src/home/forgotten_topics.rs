@@ -1,7 +1,7 @@
-//! ForgottenTopics topics of a partition that had lost messages, so that subscribers by filter are still told of these losses.
+//! The losses of forgotten topics of a partition: subscribers by filter are still told of them.
 //!
-//! The most recent ones are remembered by name, and only filters that match the name are told. Of earlier ones the rule is remembered:
-//! every filter that may have topics of that rule is told a gap, if its position is older than the loss.
+//! The newest are remembered by name, and only filters that match the name are told. Of older ones only the rule is remembered: every
+//! filter that may have topics of that rule is told a gap, if its position is older than the loss.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -11,17 +11,17 @@ use crore_wire::topic;
 
 use crate::base::rules::Rules;
 
-/// The forgotten topics of a partition that had lost messages.
+/// The losses of a partition's forgotten topics.
 pub(super) struct ForgottenTopics {
-    /// The last message that each had lost, the number of that loss, the rule and the name; in no order.
+    /// Offset and number of the topic's last loss, rule and name; in no order.
     named: VecDeque<(u64, u64, u8, Box<[u8]>)>,
-    /// The last loss of those that are remembered by rule, and the highest number of one.
+    /// By rule: the highest offset and number of a loss that is remembered without a name.
     by_rule: Vec<(u64, u64)>,
     named_max: usize,
 }
 
 impl ForgottenTopics {
-    /// Nothing is forgotten yet. There are so many rules, and room for `named_max` names.
+    /// Of this number of rules.
     pub fn new(rules: usize, named_max: usize) -> Self {
         ForgottenTopics {
             named: VecDeque::new(),
@@ -30,7 +30,7 @@ impl ForgottenTopics {
         }
     }
 
-    /// A topic that lost messages is forgotten.
+    /// Adds a forgotten topic that had lost messages.
     pub fn add(&mut self, rule: u8, lost: u64, number: u64, name: &[u8]) {
         if self.named.len() >= self.named_max
             && let Some((lost, number, rule, _)) = self.named.pop_front()
@@ -40,31 +40,30 @@ impl ForgottenTopics {
         self.named.push_back((lost, number, rule, name.into()));
     }
 
-    /// Notes for a rule that some topic lost a message at `lost`, the loss with this number.
+    /// Notes a loss for a rule, by offset and number.
     pub fn note(&mut self, rule: u8, lost: u64, number: u64) {
         let of = &mut self.by_rule[rule as usize];
         *of = (lost.max(of.0), number.max(of.1));
     }
 
-    /// The last loss that is noted for a rule.
+    /// The highest offset lost, as noted for a rule.
     pub fn lost_by(&self, rule: u8) -> u64 {
         self.by_rule[usize::from(rule)].0
     }
 
-    /// ForgottenTopics topics that had lost messages: the last one, the number of that loss, the name.
+    /// Offset and number of the last loss of each topic remembered by name, and the name.
     pub fn topics(&self) -> impl Iterator<Item = (u64, u64, &[u8])> {
         let named = self.named.iter();
         named.map(|(lost, number, _, name)| (*lost, *number, &name[..]))
     }
 
-    /// The last losses of those that are remembered by rule.
+    /// The rules with losses, each with the highest offset.
     pub fn blamed_rules(&self) -> impl Iterator<Item = (u8, u64)> {
         let all = (0..).zip(self.by_rule.iter().map(|of| of.0));
         all.filter(|(_, lost)| *lost > 0)
     }
 
-    /// Notes for the rule with this filter that its forgotten topics lost a message at `lost`; if there is no such
-    /// rule, for all rules.
+    /// Notes a loss for the rule with this filter; for all rules if no rule has that filter.
     pub fn blame(&mut self, filter: &[u8], lost: u64, rules: &Rules) {
         self.blame_with(filter, (lost, 0), rules);
     }
@@ -78,7 +77,7 @@ impl ForgottenTopics {
         }
     }
 
-    /// The rules get other numbers. Losses that were noted for a rule that is gone are noted for all rules.
+    /// Renumbers the rules. A loss noted for a rule that is gone is noted for all rules.
     pub fn change_rules(&mut self, former: &Rules, rules: &Rules) {
         let ForgottenTopics { named, by_rule, .. } = self;
         for (_, _, rule, name) in named {
@@ -90,8 +89,7 @@ impl ForgottenTopics {
         }
     }
 
-    /// The last losses of forgotten topics that these filters may match, if behind `offset` and after loss `base`, in
-    /// order.
+    /// The lost offsets that these filters may concern, in ascending order: those after `offset`, with a number higher than `base`.
     pub fn lost_behind(
         &self,
         offset: u64,

@@ -1,44 +1,44 @@
-//! Pages that begin ahead of what a home has applied: subscribers that come from other nodes, which had read further in the same log.
+//! Pages that begin after the last record applied here. Their subscribers come from other nodes, which have read further in the same log.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::page_queue::PendingPage;
 
-/// The partition, by its place, the position, and a number of its own.
+/// Partition, offset, and number of the page.
 pub(super) type Key = (usize, u64, u64);
 
 /// The pages that wait for the log.
 #[derive(Default)]
 pub(crate) struct FuturePages {
-    /// Pages that wait for the log, by where they begin.
+    /// By where they begin.
     waiting: BTreeMap<Key, PendingPage>,
-    /// The number of the last of them.
+    /// The number of the newest page.
     count: u64,
     names_bytes: usize,
 }
 
 impl FuturePages {
-    /// Bytes of what waits.
+    /// Heap bytes of all pages.
     pub fn bytes(&self) -> usize {
         let each = size_of::<(Key, PendingPage)>();
         self.waiting.len() * each + self.names_bytes
     }
 
-    /// Has a page wait until the log of the partition at this place has come to this offset.
+    /// Adds a page that waits until the log of partition `at` has reached this offset.
     pub fn push(&mut self, reading: PendingPage, at: usize, offset: u64) {
         self.count += 1;
         self.names_bytes += reading.names_bytes();
         self.waiting.insert((at, offset, self.count), reading);
     }
 
-    /// The number of the last page that waits, if one does for the partition at this place.
+    /// The number of the newest page, if any page waits for partition `at`.
     pub fn last_of(&self, at: usize) -> Option<u64> {
         let mut of_partition = self.waiting.range((at, 0, 0)..(at + 1, 0, 0));
         of_partition.next().map(|_| self.count)
     }
 
-    /// At most so many pages that wait for the partition at this place, up to the one with this number.
+    /// At most `most` pages that wait for partition `at`, none newer than page `number`.
     pub fn up_to(&self, at: usize, number: u64, most: usize) -> Vec<Key> {
         let of_partition = self.waiting.range((at, 0, 0)..(at + 1, 0, 0));
         let due = of_partition.map(|(due, _)| *due);
@@ -47,7 +47,7 @@ impl FuturePages {
             .collect()
     }
 
-    /// The first page that waits for the log of the partition at this place, and begins at this offset or before it.
+    /// The first page for partition `at` that begins at this offset or before it.
     pub fn first_until(&self, at: usize, offset: u64) -> Option<Key> {
         let mut due = self.waiting.range((at, 0, 0)..=(at, offset, u64::MAX));
         due.next().map(|(due, _)| *due)

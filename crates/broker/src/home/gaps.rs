@@ -1,5 +1,5 @@
-//! Logs that no longer had what a subscriber was to get: they are counted, and the operator is told of one, with the setting that
-//! made it so short.
+//! Counts subscribers whose topic no longer had all messages for them, and tells the operator one example, with the setting that made the
+//! log so short.
 
 use alloc::format;
 use alloc::string::String;
@@ -13,7 +13,7 @@ use crate::base::rules::Rules;
 use crate::base::settings::Keep;
 
 impl Reports {
-    /// A subscriber of this topic is told that messages are lost, since the topic's log no longer has them.
+    /// A subscriber is told a gap, since the topic's log no longer has all of its messages.
     pub(super) fn log_was_short(
         &mut self,
         topics: &TopicTable,
@@ -30,15 +30,15 @@ impl Reports {
         self.notices.met_since(Notice::ShortLog, &setting, name);
     }
 
-    /// Takes the name of a topic of which the operator is told, if there was one since the last time.
+    /// Takes the notice of this kind, if there is one since the last call.
     pub(crate) fn take_notice(&mut self, kind: Notice) -> Option<String> {
         self.notices.take(kind)
     }
 }
 
 impl Logs {
-    /// The setting that the log of a topic has reached, and its value; or damage, behind which it begins. A log that has reached none was
-    /// shortened by age; or it was emptied, which nobody notes.
+    /// The setting whose limit the topic's log has reached, with its value; or damage of the log. If no limit is reached, the log was
+    /// shortened by age, or emptied, which is not recorded.
     fn shortened_by(&self, topics: &TopicTable, id: u32, rules: &Rules) -> String {
         let row = topics.rows.get(id);
         let rule = rules.get(row.rule);
@@ -49,7 +49,7 @@ impl Logs {
             return String::from("damage of the log on disk (`crore log check` shows it), topic ");
         }
         let (count, bytes) = (log.count(row.log), log.chain_bytes(row.log) as usize);
-        // The next message would have been one too many.
+        // One more message would have exceeded it.
         let next = bytes / count.max(1) as usize;
         let of_rule = format!("(match = \"{}\"), topic ", rule.filter);
         let budget = self.budget.bytes_max;

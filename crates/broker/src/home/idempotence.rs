@@ -1,17 +1,16 @@
-//! The first answers to publishes that bring an idempotency key, so that a retry publishes nothing and is
-//! answered alike (draft-ietf-httpapi-idempotency-key-header).
+//! Idempotency keys: the first answer to a publish with a key is kept, so that a retry publishes nothing and gets the same answer
+//! (draft-ietf-httpapi-idempotency-key-header).
 //!
-//! They are kept at the topic's home, where applying a publish is one step. A retry that comes while the first is under way to the engine
-//! is recognised when it is applied itself.
-//! User, topic and key are kept as one keyed hash of 64 bits, and the message as another. Two keys with one hash look like
-//! one key: the later publish is refused as if the key had been used for another message (422, never in silence), which
-//! with a million keys kept happens to one in 10^13. Only a publish with both hashes equal, 128 bits, would be taken
-//! for a retry.
+//! Answers are kept at the topic's home, where applying a publish is one step. A retry that arrives while the first publish is in flight to
+//! the engine is recognised when it is applied.
 //!
-//! Each user has keys of its own: the same key of another user is another key. Publishers without a name share theirs,
-//! since a retry may come from another address.
+//! User, topic and key are stored as one keyed 64-bit hash, the message as another. If two keys collide, the later publish is refused as if
+//! the key had been used for another message (422). With a million keys kept, that happens to one publish in 10^13. A publish is mistaken
+//! for a retry only if both hashes are equal, 128 bits.
 //!
-//! Invariant: there is no table of answers before the first key comes and after the last has gone.
+//! Each user has a key space of its own. Publishers without a name share one, since a retry may come from another address.
+//!
+//! Invariant: the table of answers exists only while it has answers or reservations.
 
 use crore_wire::topic;
 use xxhash_rust::xxh3::Xxh3;
@@ -29,22 +28,21 @@ use crate::mail::message::{Publish, Retry};
 use crate::mail::{Info, Outcome};
 use crate::store::slab::NONE;
 
-/// Expired answers that one publish drops: more than it adds, so that they never pile up.
+/// Expired answers that one publish drops: more than it adds, so the table does not grow without bound.
 const EXPIRED_PER_PUBLISH: usize = 4;
-/// The same at each tick of the clock: some hundred microseconds.
+/// The same for a tick of the clock: some hundred microseconds.
 const EXPIRED_PER_TICK: usize = 4096;
 
-/// The first answers, and the keys of their hashes.
+/// The answers of a home, and the key of their hashes.
 pub(crate) struct Retries {
     pub(super) answers: Option<Answers>,
-    /// Records under way are of this second or a later one.
+    /// Records in flight are not older than this second.
     pub(super) oldest_s: u32,
     admission: Admission,
     seed: u64,
 }
 
 impl Retries {
-    /// No answers yet.
     pub(super) fn new(seed: u64, admission: Admission) -> Retries {
         Retries {
             answers: None,
@@ -54,10 +52,10 @@ impl Retries {
         }
     }
 
-    /// The key of a message that brings one and was not published before. Other messages may come that are older by `behind_s`.
+    /// Checks whether a message with an idempotency key is a retry. Messages that come later may be older by `behind_s`.
     ///
     /// # Errors
-    /// How a publish with this key ends now: with its first answer, or, for another message, with a refusal.
+    /// The outcome of a publish whose key was used: its first answer, or a refusal if the key was used for another message.
     #[inline(always)] // most messages have no key
     pub(super) fn recognise(
         &mut self,
@@ -117,7 +115,7 @@ impl Retries {
         }
     }
 
-    /// Keeps the answer to a message that was published, if it has a key.
+    /// Keeps the answer to a message with a key.
     #[inline]
     pub(super) fn keep_answer(
         &mut self,
@@ -143,7 +141,7 @@ impl Retries {
         }
     }
 
-    /// Drops answers that had run out in this second; a bounded amount of work.
+    /// Drops answers that have expired by this second; a bounded amount of work.
     pub(super) fn expire_answers(&mut self, oldest_s: u32) {
         if let Some(answers) = &mut self.answers {
             let mut most = EXPIRED_PER_TICK;
@@ -160,7 +158,7 @@ impl Retries {
         let mut hasher = Xxh3::with_seed(self.seed);
         let user = Some(retry.publisher).filter(|publisher| publisher.is_user());
         let user = user.map_or(0, Party::number).to_le_bytes();
-        // No topic holds a NUL, so that topic and key cannot be shifted against each other.
+        // A topic has no NUL byte, so no other split of topic and key gives the same bytes.
         for part in [&user[..], topic, &[0], retry.key] {
             hasher.update(part);
         }
@@ -189,7 +187,7 @@ impl Retries {
         hasher.digest()
     }
 
-    /// Writes the answers from this group and this row of it on (its oldest, if there is none); returns where to go on.
+    /// Writes answers from this group and row on (`None`: the group's oldest); returns the next cursor.
     pub(crate) fn save_answers(
         &self,
         from: (usize, Option<u32>),
@@ -198,7 +196,7 @@ impl Retries {
         self.answers.as_ref()?.save(from, block)
     }
 
-    /// Reads an answer. After a planned restart its window begins anew: how long the process was away is not its publisher's fault.
+    /// Reads an answer. After a planned restart its window starts again: the publisher did not cause the downtime.
     pub(crate) fn restore_answer(
         &mut self,
         logs: &Logs,
@@ -222,7 +220,7 @@ impl Retries {
             requested_s: from.number32()?,
             subscribers: from.number32()?,
             time_s: match origin.local {
-                // It is of the log's clock.
+                // A time by the log's clock.
                 _ if logs.is_replicated() => time_s,
                 true => now.unix_s,
                 false => time_s.min(now.unix_s),

@@ -1,29 +1,29 @@
-//! Idle topics in the order in which they may be forgotten, and how far forgetting has come.
+//! Idle topics in the order in which they may be forgotten, and the progress of forgetting.
 //!
-//! Deliberately not here: when a topic is idle, and when it is forgotten (`forgetting`).
+//! Deliberately elsewhere: when a topic is idle, and when it is forgotten (`expiry`).
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use crate::budget::admission::Client;
 
-/// A home's idle topics, in a queue for each rule and each client that they count for.
+/// A home's idle topics: a queue for each rule and each client.
 pub(super) struct IdleTopics {
-    /// By client and rule: topics, and since when they are idle. No queue is empty.
+    /// By client and rule: topics, and the second since which each is idle. No queue is empty.
     idle: BTreeMap<(u32, u8), VecDeque<(u32, u32)>>,
-    /// Each queue's rule, since when its first topic is idle, and its client.
+    /// For each queue: rule, idle second of its first topic, client.
     firsts: BTreeSet<(u8, u32, u32)>,
     rules: usize,
-    /// The clock has ticked, and not all that has expired since is dropped yet.
+    /// The clock has ticked, and expired state is left to drop.
     pub due: bool,
-    /// The rule with which it goes on.
+    /// The rule to continue with.
     rule: u8,
-    /// Messages that were published in this turn.
+    /// Messages published in this turn.
     pub came: usize,
 }
 
 impl IdleTopics {
-    /// No topics of so many rules.
+    /// Without topics, for this number of rules.
     pub fn new(rules: usize) -> IdleTopics {
         IdleTopics {
             idle: BTreeMap::new(),
@@ -35,7 +35,7 @@ impl IdleTopics {
         }
     }
 
-    /// A topic, which counts for this client, is idle since this second.
+    /// Queues a topic of this client that is idle since `since_s`.
     pub fn queue(&mut self, rule: u8, client: Client, topic: u32, since_s: u32) {
         let client = client.number();
         let queue = self.idle.entry((client, rule)).or_default();
@@ -45,7 +45,7 @@ impl IdleTopics {
         queue.push_back((topic, since_s));
     }
 
-    /// Takes a topic that counts for this client: the one that is idle longest, of the first rule that has one.
+    /// Takes the longest idle topic of this client, of the first rule that has one.
     pub fn take_of(&mut self, client: Client) -> Option<u32> {
         let client = client.number();
         let mut queues = self.idle.range((client, 0)..=(client, u8::MAX));
@@ -53,14 +53,14 @@ impl IdleTopics {
         self.take(client, rule)
     }
 
-    /// Takes the topic of this rule that may be forgotten first, if it is idle since `until_s` or longer.
+    /// Takes the longest idle topic of this rule, if it is idle since `until_s` or earlier.
     pub fn take_until(&mut self, rule: u8, until_s: u32) -> Option<u32> {
         let mut firsts = self.firsts.range((rule, 0, 0)..=(rule, until_s, u32::MAX));
         let (_, _, client) = *firsts.next()?;
         self.take(client, rule)
     }
 
-    /// Takes a topic that is idle since `until_s` or longer: the one that may be forgotten first, of the first rule that has one.
+    /// The same for all rules in their order.
     pub fn take_any(&mut self, until_s: u32) -> Option<u32> {
         (0..self.rules as u8).find_map(|rule| self.take_until(rule, until_s))
     }
@@ -76,18 +76,17 @@ impl IdleTopics {
         Some(topic)
     }
 
-    /// The rule with which it goes on.
+    /// The rule to continue with.
     pub fn rule(&self) -> u8 {
         self.rule
     }
 
-    /// Goes on with the next rule.
     pub fn next_rule(&mut self) {
         let next = usize::from(self.rule) + 1;
         self.rule = (next % self.rules) as u8;
     }
 
-    /// The rules change: there are so many from now on, and topics have the number that `rule_of` gives.
+    /// Changes the number of rules; `rule_of` gives each topic's new rule.
     pub fn change_rules(&mut self, rules: usize, rule_of: impl Fn(u32) -> u8) {
         let mut idle: Vec<_> = core::mem::replace(
             self,

@@ -1,4 +1,4 @@
-//! The state of a topic, as it is told to clients.
+//! The state of a topic, as clients see it.
 
 use super::logs::Logs;
 use super::topic_row::{DELETED, KEEPS, REQUESTED};
@@ -9,7 +9,6 @@ use crate::base::time::Now;
 use crate::mail::{Info, Outcome};
 
 impl TopicTable {
-    /// The state of a topic, as it is told to clients.
     pub(super) fn info(&self, logs: &Logs, id: u32, now: Now) -> Info {
         let row = self.rows.get(id);
         Info {
@@ -24,7 +23,7 @@ impl TopicTable {
         }
     }
 
-    /// Tells the state of a topic.
+    /// Describes a topic; `Missing` if there is none.
     pub(crate) fn describe(
         &mut self,
         logs: &mut Logs,
@@ -43,7 +42,7 @@ impl TopicTable {
         let at = logs.at(self, id);
         let (row, log) = (self.rows.get_mut(id), &mut logs.partitions[at].log);
         if log.count(row.log) > 0 {
-            // Further messages that are too old are dropped as the seconds pass.
+            // The rest of the expired messages is dropped in later turns.
             (row.log, _) = log.freshen_some(
                 row.log,
                 rules.get(row.rule).log_age_s,

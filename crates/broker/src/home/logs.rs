@@ -1,7 +1,8 @@
-//! The partitions that a home keeps: their logs, retained messages, and the offsets that topics without a row may have had.
+//! The partitions of a home: their logs and retained messages, and the highest offsets of forgotten topics.
 //!
-//! Invariant: a topic is of one partition for ever, by the slot of its name. Deliberately not here: the rows of topics
-//! ([`TopicTable`]), which a method that needs them is given.
+//! A parameter `at` is the index of a partition in `Logs::partitions`, here and in all files of the home.
+//!
+//! Invariant: a topic's partition never changes: the slot of its name decides. Deliberately elsewhere: the rows of topics ([`TopicTable`]).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -24,24 +25,24 @@ use crate::log::{Held, Log, OfHome};
 
 use crore_wire::topic;
 
-/// The bytes that the logs have, and may have (`budget.rs`).
+/// The byte budget of the logs (`budget.rs`).
 pub(super) struct Budget {
-    /// Bytes that the messages of all partitions may occupy.
+    /// Limit of the bytes of all partitions' messages.
     pub bytes_max: usize,
-    /// Bytes that they have at most.
+    /// An upper bound of the bytes held.
     pub held_most: Held,
-    /// The topic of the last publish, if it is past its own limits.
+    /// The topic of the last publish, if it is still past its own limits.
     pub untrimmed: Option<Untrimmed>,
-    /// The search for messages that are not spared has begun anew, and has found none since.
+    /// The search for messages that may be removed was restarted, and has found none since.
     pub searches_again: bool,
 }
 
 /// A topic past its limits.
 pub(super) struct Untrimmed {
     pub topic: u32,
-    /// Messages that it may keep, and the bytes of the newest one's frame.
+    /// The most messages that it may keep, and the frame bytes of the newest one.
     pub limits: (u32, usize),
-    /// The second of that message: whether others have expired does not depend on how many turns the work takes.
+    /// The second of that message: the clock for expiry here, so that the result does not depend on how many turns the work takes.
     pub time_s: u32,
 }
 
@@ -56,32 +57,31 @@ impl Budget {
     }
 }
 
-/// The partitions.
 pub(crate) struct Logs {
     pub(super) partitions: Vec<Partition>,
     pub(super) of_home: OfHome,
-    /// The place in `partitions` of each slot of this home.
+    /// By slot: the index in `partitions`.
     pub(super) places: [u8; SLOTS],
-    /// By slot: the last offset of its forgotten topics.
+    /// By slot: the highest last offset of its forgotten topics.
     pub(super) floors: Vec<u64>,
     pub(super) placement: Placement,
     pub(super) me: ShardId,
     pub(super) budget: Budget,
     /// The chain of each topic's retained message.
     pub(super) retained: BTreeMap<u32, u32>,
-    /// The life of all logs that runs.
+    /// The epoch of the present life.
     pub(super) epoch: u32,
-    /// It, and those before it.
+    /// The present life and those before it.
     pub(crate) lives: Arc<Lives>,
     /// Pages that wait until the log has reached their position. Present where the log is replicated.
     pub(super) future_pages: Option<Box<FuturePages>>,
     pub(super) steps: Steps,
-    /// It keys the digests of the logs.
+    /// The key of the digests.
     pub(super) seed: u64,
 }
 
 impl Logs {
-    /// Empty logs of the partitions that `placement` gives to the home `me`, with at most so many bytes in all.
+    /// Empty logs of the partitions that `placement` gives to the home `me`, with a budget of `log_bytes_max`.
     pub(super) fn new(
         rules: &Rules,
         (placement, me): (Placement, ShardId),
@@ -116,19 +116,18 @@ impl Logs {
 }
 
 impl Logs {
-    /// The last offset that a topic of this name and rule may have had, which has no row.
+    /// The highest offset that a topic without a row, with this name and rule, may have had.
     pub(super) fn floor_of(&self, name: &[u8], rule: u8, rules: &Rules) -> u64 {
         let slot = usize::from(topic::slot(name));
         let place = usize::from(self.places[slot]);
         match rules.get(rule).durable {
             true => self.floors[slot],
-            // Its messages of before a crash are lost.
+            // A crash loses its messages.
             false => self.floors[slot].max(self.partitions[place].forgotten.lost_by(rule)),
         }
     }
 
-    /// Where a subscription begins at the partition at this place, by the count of the present life: a position of an earlier life of this log
-    /// is one of this life too.
+    /// Translates the start of a subscription to partition `at` into the present life: the positions of the log's earlier lives stay valid.
     pub(super) fn of_this_life(&self, since: Since, at: usize) -> Since {
         let partition = || self.placement.of_home(self.me).nth(at);
         let knows = |seen| {
@@ -142,7 +141,7 @@ impl Logs {
         }
     }
 
-    /// These are the lives of the logs: the partitions go on where the last one begins.
+    /// Sets the lives of the logs. The partitions continue at the base of the last one.
     pub(crate) fn follow_lives(&mut self, lives: Arc<Lives>) {
         for partition in &mut self.partitions {
             partition.sequence = partition.sequence.max(lives.base().saturating_sub(1));
@@ -150,19 +149,19 @@ impl Logs {
         self.lives = lives;
     }
 
-    /// Partitions, with the last offset that each has given.
+    /// The partitions, each with its last offset.
     pub(crate) fn ends(&self) -> impl Iterator<Item = (PartitionId, u64)> {
         let all = self.partitions.iter().map(|it| it.sequence);
         self.placement.of_home(self.me).zip(all)
     }
 
-    /// The place of a topic's partition.
+    /// The index of a topic's partition.
     #[inline]
     pub(super) fn place_of(&self, row: &TopicRow) -> usize {
         self.places[usize::from(row.slot())].into()
     }
 
-    /// The place of the partition of the topic in this row.
+    /// The same, by the number of the topic's row.
     #[inline]
     pub(super) fn at(&self, topics: &TopicTable, id: u32) -> usize {
         self.place_of(topics.rows.get(id))
@@ -177,7 +176,7 @@ impl Logs {
         self.partitions.iter().map(|partition| &partition.log)
     }
 
-    /// Messages in a topic's log.
+    /// The number of messages in a topic's log.
     pub(super) fn messages_of(&self, row: &TopicRow) -> u32 {
         self.partitions[self.place_of(row)].log.count(row.log)
     }

@@ -1,4 +1,4 @@
-//! The operator's orders about a home's topics.
+//! Answers the operator's questions about topics and their logs.
 
 use alloc::vec::Vec;
 
@@ -13,13 +13,12 @@ use crate::mail::Frames;
 use crate::mail::orders::{LogPage, Message, Messages, Page, Topic, TopicsPage};
 use crate::store::blobs::Blob;
 
-/// Rows that one order looks at: some hundred microseconds where few match.
+/// The most rows that one order looks at: some hundred microseconds if few match.
 const ROWS_PER_TURN: u32 = 4_096;
-/// Bytes of messages that one order reads, but for one message, which always fits.
+/// The most bytes of messages that one order reads; a single message may be larger.
 const LOG_BYTES_PER_TURN: usize = 256 << 10;
 
 impl TopicTable {
-    /// A page of topics.
     pub(crate) fn list(&self, logs: &Logs, page: &TopicsPage, now: Now) -> Page<Topic> {
         let end = self.rows.end();
         let until = end.min(page.from.saturating_add(ROWS_PER_TURN));
@@ -39,7 +38,7 @@ impl TopicTable {
         }
     }
 
-    /// The state of one topic.
+    /// A topic by name.
     pub(crate) fn look_up(&self, logs: &Logs, name: &[u8], now: Now) -> Option<Topic> {
         let id = self.find(self.hash_of(name), name)?;
         (!self.rows.get(id).has(DELETED)).then(|| self.tell_of(logs, id, now))
@@ -57,7 +56,7 @@ impl TopicTable {
 }
 
 impl Logs {
-    /// A page of a topic's log; `None` without a topic.
+    /// A page of a topic's log; `None` if there is no such topic.
     pub(crate) fn read_log(&mut self, topics: &TopicTable, page: &LogPage) -> Option<Messages> {
         let id = topics.find(topics.hash_of(&page.name), &page.name)?;
         let row = topics.rows.get(id);

@@ -1,6 +1,8 @@
-//! The pages that wait to be read, and how far each has come. The addresses and users that they are for share the work. Pages for members
-//! of groups, and pages with a message that is larger than a page, are queues of their own: each stands still while carriers have enough of
-//! its kind to deliver, so that other pages pass it. Those that go on have equal shares.
+//! The queue of pages to read, with fair shares for the parties (addresses and users) that they are for.
+//!
+//! Two kinds of pages have queues of their own: pages for members of groups, and pages that begin with a message larger than a page. Such
+//! a queue is throttled: it waits while carriers have enough of its kind to deliver, and other pages overtake it. Queues that may run get
+//! equal shares of the steps.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -12,15 +14,15 @@ use crate::budget::admission::Party;
 use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, AttachFilters, ReplyTo};
 
-/// How far the search for the beginning of a subscription has come.
+/// The progress of the search for the first message of a page.
 #[derive(Clone, Copy)]
 pub(crate) enum SearchProgress {
-    /// Nothing yet.
+    /// Not begun.
     Unknown,
-    /// Counting back from the newest message: at this offset, with so many still to count, this one included.
+    /// Counting back from the newest message: the offset reached, and how many messages are left to count, this one included.
     Back(u64, u32),
-    /// Behind this offset. `gap`: messages before it are lost. `promised`: the subscriber came with a position, so a
-    /// loss behind that is told.
+    /// The page begins after `offset`. `gap`: messages before that are lost. `promised`: the subscriber gave a position, so
+    /// it is told of losses after that.
     Behind {
         offset: u64,
         gap: bool,
@@ -30,56 +32,58 @@ pub(crate) enum SearchProgress {
 
 /// A page that cannot be read yet.
 pub(crate) struct Deferred {
-    /// How far the search for its beginning has come.
-    pub place: SearchProgress,
-    /// It begins with a large message.
+    pub progress: SearchProgress,
+    /// It begins with a message larger than a page.
     pub is_large: bool,
 }
 
 impl From<SearchProgress> for Deferred {
-    fn from(place: SearchProgress) -> Deferred {
+    fn from(progress: SearchProgress) -> Deferred {
         Deferred {
-            place,
+            progress,
             is_large: false,
         }
     }
 }
 
-/// Where a subscriber by filter stands in a partition's log.
+/// The read position of a subscriber by filter in one partition, and its terms.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader {
     pub partition: PartitionId,
+    /// The page begins after this offset.
     pub start: u64,
+    /// The end of the initial snapshot: messages up to this offset belong to it. 0: no snapshot.
     pub from: u64,
-    /// Of each topic only so many of the newest messages are wanted, up to `from`; 0: only its latest values and retained ones.
+    /// How many of each topic's newest messages the snapshot has; 0: only latest values and retained messages.
     pub newest: u32,
-    /// Losses up to this number happened before it began without a position and are not told to it; 0 if it gave one.
-    pub base: u64,
-    pub gap: bool,
-    /// Whether it gets retained messages: those up to `from`, and those that their topic's log no longer has.
-    pub retained: bool,
-    /// The home's last offset when it asked: what is lost behind it is told, even to a reader that began without a
+    /// Losses are numbered. Those up to this number happened before the subscription began, and are not told; 0 if the subscriber gave a
     /// position.
+    pub base: u64,
+    /// The page begins with a gap.
+    pub gap: bool,
+    /// Whether it gets retained messages: those up to `from`, and those that are no longer in their topic's log.
+    pub retained: bool,
+    /// The partition's last offset when the subscriber asked. Losses after it are told even without a position.
     pub begun: u64,
 }
 
-/// The filters of an attach, which the pages of several partitions may wait with.
+/// The filters of an attach. Pages of several partitions that wait share one copy.
 pub(super) struct FilterNames<'a> {
     text: &'a [u8],
     shares: usize,
     shared: Option<SharedFilterNames>,
 }
 
-/// A copy of them.
+/// The copy that queued pages share.
 #[derive(Clone)]
 pub(crate) struct SharedFilterNames {
     pub text: Arc<[u8]>,
-    /// How many pages may have it: each counts its share.
+    /// The number of pages that may share it: each is charged its part of the bytes.
     shares: usize,
 }
 
 impl<'a> FilterNames<'a> {
-    /// Those of an attach to so many partitions.
+    /// The filters of an attach to `shares` partitions.
     pub fn new(text: &'a [u8], shares: usize) -> FilterNames<'a> {
         FilterNames {
             text,
@@ -88,7 +92,7 @@ impl<'a> FilterNames<'a> {
         }
     }
 
-    /// A copy to wait with, made once.
+    /// The shared copy, made by the first call.
     pub fn share(&mut self) -> SharedFilterNames {
         let FilterNames { text, shares, .. } = *self;
         let make = || SharedFilterNames {
@@ -99,35 +103,35 @@ impl<'a> FilterNames<'a> {
     }
 }
 
-/// A page that waits to be read.
+/// A page to read.
 pub(crate) enum PendingPage {
-    /// Of a topic.
+    /// For a subscriber of a topic.
     Topic {
         from: ShardId,
         ask: Attach,
         name: Box<[u8]>,
-        /// How far the search for its beginning has come.
-        place: SearchProgress,
-        /// Whether the subscriber is counted already.
+        /// The search for its first message.
+        progress: SearchProgress,
+        /// Whether the topic's row counts the subscriber already.
         counted: bool,
     },
-    /// To a subscriber by filter.
+    /// For a subscriber by filter.
     Filters {
         from: ShardId,
         ask: AttachFilters,
         names: SharedFilterNames,
         reader: Reader,
     },
-    /// Messages for a group's members, the next of which is of this party.
+    /// For a group; the party is that of its next member.
     Group(u64, Party),
-    /// For groups that are late: some of them are queued.
+    /// Queues some of the late groups (see `groups/lists.rs`).
     LateGroups,
-    /// Of a follower's snapshot of the topics that have subscribers.
+    /// For a follower: a page of its snapshot of topics with interest.
     Interest(ShardId, ReplyTo, Party),
 }
 
 impl PendingPage {
-    /// Bytes of its names.
+    /// Heap bytes of names and filters.
     pub(super) fn names_bytes(&self) -> usize {
         match self {
             PendingPage::Topic { name, .. } => name.len(),
@@ -136,7 +140,7 @@ impl PendingPage {
         }
     }
 
-    /// The number of the party that it is for.
+    /// The number of the party that is charged.
     fn party(&self) -> u64 {
         match self {
             PendingPage::Topic { ask, .. } => ask.party.number(),
@@ -147,46 +151,45 @@ impl PendingPage {
     }
 }
 
-/// Late groups have a number beside those of addresses and users.
+/// A party number that no address or user has.
 const LATE_GROUPS: u64 = 1 << 59;
 
-/// Pages that carriers may have enough of.
+/// The kinds of throttled pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// For members of groups.
     Group,
-    /// With a message that is larger than a page.
+    /// Beginning with a message larger than a page.
     Large,
 }
 
 const KINDS: [Kind; 2] = [Kind::Group, Kind::Large];
 
-/// The pages of a kind.
+/// The queue of a kind.
 #[derive(Default)]
 struct ThrottledQueue {
     queue: Turns<PendingPage>,
-    /// Steps for them since others wait, for which as many are not done yet.
+    /// Steps by which this queue is ahead of its share. It runs again when the others have caught up.
     ahead: u64,
 }
 
-/// All pages that wait to be read.
+/// All queued pages.
 pub(crate) struct PageQueue {
     queue: Turns<PendingPage>,
-    /// By kind.
+    /// By [`Kind`].
     throttled: [ThrottledQueue; KINDS.len()],
-    /// The kind of the page that is read.
+    /// The kind of the page being read; `None` for a page that is not throttled.
     served: Option<Kind>,
-    /// Bytes of their names.
+    /// Heap bytes of the pages' names and filters.
     names_bytes: usize,
-    /// Steps at the end of the last turn.
+    /// The count of steps at the end of the last turn.
     began: u64,
-    /// Pages that had to wait, since the home began.
+    /// Pages that were queued since the start.
     pub waited: u64,
     pub(super) steps: Steps,
 }
 
 impl PageQueue {
-    /// None yet.
     pub fn new(steps: &Steps) -> PageQueue {
         PageQueue {
             queue: Turns::default(),
@@ -215,7 +218,7 @@ impl PageQueue {
         queue.push(reading.party(), reading);
     }
 
-    /// The next page. Pages of a kind that carriers have enough of stay.
+    /// Takes the next page. Throttled kinds of which carriers have enough are skipped.
     pub fn pop(&mut self, lanes: &mut Lanes) -> Option<PendingPage> {
         let may_go = self.may_go(lanes);
         let may_go = |kind: &Kind| may_go[*kind as usize];
@@ -242,7 +245,7 @@ impl PageQueue {
         !self.is_empty() || self.has_throttled() && self.may_go(lanes).contains(&true)
     }
 
-    /// Whether some of each kind wait and may be told.
+    /// For each kind, whether a page waits and carriers can take it.
     fn may_go(&self, lanes: &mut Lanes) -> [bool; KINDS.len()] {
         KINDS.map(|kind| {
             self.has(kind)
@@ -253,14 +256,14 @@ impl PageQueue {
         })
     }
 
-    /// Whether a page with a message of so many bytes has to wait for its turn among the large ones.
+    /// Whether a page that begins with a message of this size has to wait in the queue of large ones.
     pub fn must_wait(&self, bytes: usize, lanes: &mut Lanes) -> bool {
         let is_next =
             self.served == Some(Kind::Large) || !self.has(Kind::Large) && lanes.may_tell_large();
         bytes > lanes.pace.page_bytes && !is_next
     }
 
-    /// So many steps were done for the page taken last, here and at its carrier.
+    /// Charges the page taken last with these steps, done here and at its carrier.
     pub fn did(&mut self, steps: u64) {
         match self.served.take() {
             Some(kind) => {
@@ -282,7 +285,7 @@ impl PageQueue {
         !self.throttled[kind as usize].queue.is_empty()
     }
 
-    /// Whether some wait that may stand still while carriers have enough to deliver.
+    /// Whether throttled pages wait, of any kind.
     pub fn has_throttled(&self) -> bool {
         KINDS.into_iter().any(|kind| self.has(kind))
     }
@@ -292,22 +295,22 @@ impl PageQueue {
         self.queue.len() + throttled.sum::<usize>()
     }
 
-    /// Whether no page waits but those that may have to stand still.
+    /// Whether no page waits, throttled ones aside.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// The turn ends, so many steps after the beginning of the home.
+    /// Ends the turn at this count of steps.
     pub fn end_turn(&mut self, steps: u64) {
         self.began = steps;
     }
 
-    /// The steps of this turn.
+    /// The steps of this turn, given the present count.
     pub fn spent(&self, steps: u64) -> u64 {
         steps - self.began
     }
 
-    /// Bytes of heap that the queue occupies.
+    /// Heap bytes of all queues.
     pub fn bytes(&self) -> usize {
         let throttled = self
             .throttled

@@ -1,4 +1,4 @@
-//! A partition at its home: the log of its topics, the count of its offsets, and what it remembers of topics that are forgotten.
+//! A partition at its home: the log of its topics, its last offset, and the losses of its forgotten topics.
 
 use super::forgotten_topics::ForgottenTopics;
 use crate::base::ids::OFFSETS_PER_BATCH;
@@ -9,33 +9,32 @@ use crate::base::work::Steps;
 use crate::budget::admission::Admission;
 use crate::log::{Held, Log, OfHome};
 
-/// ForgottenTopics topics that a home remembers by name; its partitions share this number.
+/// Forgotten topics with losses that a home remembers by name; its partitions share this limit.
 const NAMED_MAX: usize = 1024;
 
-/// A partition.
 pub(super) struct Partition {
     pub log: Log,
-    /// The last offset that was given. One count for all topics of the partition: an offset is the order of arrival.
+    /// The last offset given. All topics of the partition share one count, so offsets are the order of arrival.
     pub sequence: u64,
-    /// Offsets up to this one may have been given to facts that stand in no log.
+    /// Offsets up to this one may have been given to facts that are not logged.
     pub mark: u64,
-    /// The highest offset that a fact which stands in no log may get: where the log gives offsets, those up to the next batch are free.
+    /// The highest offset for a fact that is not logged. A replicated log gives the offsets of batches; those before the next batch are free.
     pub passes_to: u64,
-    /// Writer and number of the last batch that was read from its log, where it has one writer at a time.
+    /// Writer and number of the last batch read from the log, if the log has one writer at a time.
     pub batch: (u64, u64),
-    /// There is nothing up to this offset that is not applied, where the log gives offsets.
+    /// All records up to this offset are applied, if the log is replicated.
     pub known_to: u64,
-    /// Those who write to its log, where it has several writers.
+    /// The writers of the log, if it is replicated.
     pub roster: Roster,
-    /// The second of its newest record: no message is older than one before it.
+    /// The time of the newest record. Times never decrease.
     pub time_s: u32,
     pub forgotten: ForgottenTopics,
-    /// Bytes of the log when they were counted last (`budget.rs`).
+    /// Bytes of the log when last counted (`budget.rs`).
     pub counted: Held,
 }
 
 impl Partition {
-    /// An empty partition, one of `beside` at its home. `seed` keys the hash of messages' keys; its work counts in `steps`.
+    /// An empty partition, one of `beside` at its home. `seed` keys the hashes of messages' keys.
     pub fn new(
         rules: &Rules,
         beside: usize,
@@ -57,7 +56,7 @@ impl Partition {
         }
     }
 
-    /// A record of its log has this offset, whether it has changed something or not.
+    /// Notes the offset of a record read from the log, whether or not the record changed anything.
     #[inline]
     pub fn heard(&mut self, offset: u64) {
         self.sequence = offset;
@@ -67,12 +66,12 @@ impl Partition {
         }
     }
 
-    /// Its log gives offsets.
+    /// From now on the log is replicated and gives the offsets.
     pub fn replicate(&mut self) {
         self.passes_to = self.sequence | (OFFSETS_PER_BATCH - 1);
     }
 
-    /// The moment at which what was admitted at `now` takes effect.
+    /// The time at which a fact admitted at `now` takes effect: never before that of an earlier record.
     #[inline]
     pub fn moment(&mut self, now: Now) -> Now {
         self.time_s = self.time_s.max(now.unix_s);

@@ -1,17 +1,17 @@
-//! The rules to come, and the number that each topic's row will have.
+//! The planned rules of a reload, with the number of each topic's rule under them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::budget::world::World;
 
-/// Rows that are looked at in one turn: some tenths of a millisecond.
+/// Rows matched in one turn: some tenths of a millisecond.
 const ROWS_PER_TURN: u32 = if cfg!(test) { 3 } else { 1024 };
 
-/// The numbers of the rules to come, as far as rows were looked at.
+/// The planned rules, and the rows matched so far.
 pub(super) struct PlannedRules {
     world: Arc<World>,
-    /// By row. Past `seen` only the numbers of topics that were made meanwhile are known.
+    /// By row. From `seen` on, only topics made meanwhile have their number.
     numbers: Vec<u8>,
     seen: u32,
 }
@@ -29,7 +29,7 @@ impl PlannedRules {
         Arc::ptr_eq(&self.world, world)
     }
 
-    /// Looks at some further rows, up to `end`; `name_of` gives the name of a row that is in use. Whether there are more.
+    /// Matches some more rows, up to `end`; `name_of` gives the name of a row in use. Returns whether more are left.
     pub fn look<'a>(&mut self, end: u32, name_of: impl Fn(u32) -> Option<&'a [u8]>) -> bool {
         self.numbers.resize(end as usize, 0);
         let until = end.min(self.seen.saturating_add(ROWS_PER_TURN));
@@ -41,7 +41,7 @@ impl PlannedRules {
         until < end
     }
 
-    /// A topic was made meanwhile.
+    /// Matches a topic that was made meanwhile.
     pub fn created(&mut self, id: u32, name: &[u8]) {
         if self.numbers.len() <= id as usize {
             self.numbers.resize(id as usize + 1, 0);
@@ -49,7 +49,7 @@ impl PlannedRules {
         self.numbers[id as usize] = self.world.rules.number_for(name);
     }
 
-    /// The rule of each row, once all are looked at; of rows that are not in use it is any.
+    /// The rule of each row, when all are matched; any number for rows not in use.
     pub fn into_numbers(self) -> Vec<u8> {
         self.numbers
     }

@@ -1,6 +1,6 @@
-//! A publish at its topic's home: the message gets its offset, is kept as its rule says, and is told to its subscribers.
+//! A publish at its topic's home: the message gets its offset, is kept as its rule says, and is sent to carriers.
 //!
-//! Invariant: all of that is one step, so that no attach and no other publish comes between.
+//! Invariant: this is one step; no attach and no other publish comes between.
 
 use crore_wire::websocket::frame;
 
@@ -21,7 +21,7 @@ use crate::store::shared::SHARED_MIN;
 use crate::store::slab::NONE;
 
 impl Home {
-    /// Appends a message and sends it to all its subscribers. Its topic has this row, if there is one, and its partition this place.
+    /// Appends a message and sends it to its subscribers. `found` is the topic's row if it exists, `at` its partition.
     #[inline]
     pub(super) fn publish(
         &mut self,
@@ -30,7 +30,7 @@ impl Home {
         offset: u64,
         context: &mut HomeContext<'_>,
     ) -> Info {
-        // One step for the message, and one for an older message that it displaces.
+        // One step for the message, and one for an older message that it replaces.
         self.steps.add(2 + message.data.len() / STEP_BYTES);
         let (rules, now) = (context.rules, context.now);
         let (topics, logs) = (&mut self.topics, &mut self.logs);
@@ -64,7 +64,8 @@ impl Home {
         };
         let keep = most > 0;
         if !keep {
-            // A log left from a subscriber that needed it is dropped: without this message it would have a hole.
+            // No message is kept any more: drops the log that is left from a subscription that needed it, since the log would have a hole
+            // now.
             let log = core::mem::replace(&mut topics.rows.get_mut(id).log, NONE);
             let kept = &mut logs.partitions[at].log;
             let before = match log {
@@ -89,7 +90,7 @@ impl Home {
         info
     }
 
-    /// Builds a message's frame once: for the topic's log, which may have `most` messages, for the retained message, and for its recipients.
+    /// Builds the message's frame once: for the topic's log (of `most` messages at most), for the retained message, and for the recipients.
     fn keep_and_tell(
         &mut self,
         message: &Publish<'_>,

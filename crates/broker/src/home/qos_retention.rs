@@ -1,8 +1,8 @@
-//! Topics whose messages are kept although their rule keeps fewer, or none: those with a subscription of QoS 1 or 2,
-//! whether its client is connected or away.
+//! Keeps the messages of topics that have a QoS 1 or 2 subscription, whether its client is connected or away, even if the topic's rule
+//! keeps fewer or none.
 //!
-//! Invariant: a topic stands in `qos` exactly while it has such a subscription; such a topic is not forgotten. A subscription
-//! to a topic that could not be created stands there by its name, like a filter, until it is given up.
+//! Invariant: a topic is in `Subscriptions::qos` exactly while it has such a subscription, and is not forgotten meanwhile. A subscription
+//! to a topic that could not be created is listed by name, like a filter, until it ends.
 
 use crore_wire::topic;
 
@@ -13,8 +13,8 @@ use super::topics::TopicTable;
 use crate::base::time::Now;
 
 impl Subscriptions {
-    /// One subscription more (`on`) or less needs the messages of a topic or of a filter's topics. Each that was told with `on`
-    /// is told once without, whether its home accepted the subscription or not.
+    /// Counts a subscription that needs the messages of a topic or of a filter's topics: adds it (`on`) or removes it. Each carrier removes
+    /// exactly the subscriptions that it added, even if the home refused the subscription itself.
     pub(crate) fn keep_log(
         &mut self,
         topics: &mut TopicTable,
@@ -32,7 +32,8 @@ impl Subscriptions {
                 topics.rows.get_mut(id).flags |= KEEPS;
             }
             (None, true) => self.qos.add_filter(name),
-            // Those by name go first: the topic, if it exists by now, was created for a subscription that counts on it.
+            // Entries by name are removed first: if the topic exists by now, it was created for another subscription that is counted in its
+            // row.
             (found, false) => {
                 if self.qos.remove_filter(name) {
                     return;

@@ -1,10 +1,9 @@
-//! Subscriptions that need messages kept, whatever the rules say: how many there are of each topic and of each filter.
+//! The count of QoS 1 and 2 subscriptions of each topic and each filter. Messages for them are kept, whatever the topic's rule says.
 //!
-//! Nothing is refused here, since nobody would be told: a filter whose shape finds no place keeps the messages of all topics that a
-//! wider filter matches.
+//! Nothing is refused here, since nobody would be told of a refusal. If the trie has no room for a filter's shape, the messages for a wider
+//! filter are kept instead.
 //!
-//! Invariant: a topic or a filter stands in here exactly while there is such a subscription to it; a filter stands in `filters` or in
-//! `others`.
+//! Invariant: a topic or filter is listed exactly while it has such a subscription; a filter is either in `filters` or in `others`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -14,30 +13,30 @@ use crate::base::snapshot::{Block, kind};
 use crate::base::work::Steps;
 use crate::filters::{FREE_WILDCARDS, Filters, LEVELS_MAX, NO_PARTY};
 
-/// An entry of the tree of topics.
+/// A tree entry of a topic.
 const TOPIC_BYTES: usize = 16;
-/// An entry of the tree of other filters, whose nodes may be half full.
+/// A tree entry of `others`; nodes may be half full.
 const OTHER_BYTES: usize = 2 * size_of::<(Box<[u8]>, u32)>();
-/// A snapshot's other filters come behind the rows of all filters.
+/// In a snapshot, `others` are numbered after the rows of `filters`.
 const OTHERS: u64 = 1 << 32;
 
-/// The subscriptions of a home's topics.
+/// The counts of one home.
 pub(super) struct QosSubscriptions {
     /// By topic.
     topics: BTreeMap<u32, u32>,
-    /// A filter's value is one less than its count; that of a new one is `NONE`.
+    /// A filter's value is its count minus 1; a new filter's value is `NONE`.
     filters: Filters,
-    /// Those that `filters` refuses, with their counts.
+    /// Filters that `filters` has no room for, with their counts.
     others: BTreeMap<Box<[u8]>, u32>,
-    /// Bytes of their texts.
+    /// Bytes of the texts of `others`.
     other_bytes: usize,
-    /// The wider filters in their place; the value is one less than the number of others.
+    /// The wider filters that stand for `others`. The value is the number of `others` that it stands for, minus 1.
     wider: Filters,
-    /// All subscriptions.
+    /// The sum of all counts.
     subscriptions: u32,
 }
 
-/// Bytes that a filter needs, if no other subscription has it, in either place.
+/// Bytes of a filter that no other subscription has, in whichever map.
 pub(crate) fn bytes_alone(filter: &[u8]) -> usize {
     let levels = filter.split(|b| *b == b'/');
     let other = match levels.filter(|level| *level == b"+").count() {
@@ -47,7 +46,7 @@ pub(crate) fn bytes_alone(filter: &[u8]) -> usize {
     Filters::bytes_alone(filter) + other
 }
 
-/// A filter that every trie takes, with few levels and few `+`, and that matches all that this one matches.
+/// A filter that matches all that this one matches, with so few levels and `+` that every trie takes it.
 fn widened(filter: &[u8]) -> Vec<u8> {
     let mut wild = 0;
     let levels = filter.split(|b| *b == b'/').take(LEVELS_MAX - 1);
@@ -72,12 +71,10 @@ impl QosSubscriptions {
         }
     }
 
-    /// All subscriptions.
     pub fn len(&self) -> u32 {
         self.subscriptions
     }
 
-    /// Bytes of both.
     pub fn bytes(&self) -> usize {
         let others = self.others.len() * OTHER_BYTES + self.other_bytes;
         self.topics.len() * TOPIC_BYTES + self.filters.bytes() + others + self.wider.bytes()
@@ -87,7 +84,7 @@ impl QosSubscriptions {
         self.filters.len() + self.others.len() as u32
     }
 
-    /// Whether a filter of a subscription matches the topic, or one that stands for it.
+    /// Whether the messages of this topic are kept for a filter.
     pub fn has_match(&self, name: &[u8]) -> bool {
         self.filters.has_match(name) || self.wider.has_match(name)
     }
@@ -103,13 +100,13 @@ impl QosSubscriptions {
         self.topics.get(&topic).copied().unwrap_or(0)
     }
 
-    /// So many subscriptions more to a topic.
+    /// Adds `count` subscriptions to a topic.
     pub fn add_topic(&mut self, topic: u32, count: u32) {
         *self.topics.entry(topic).or_default() += count;
         self.subscriptions += count;
     }
 
-    /// One subscription less to a topic; says whether it was the last.
+    /// Removes a subscription to a topic; returns whether it was the last.
     pub fn remove_topic(&mut self, topic: u32) -> bool {
         let Some(count) = self.topics.get_mut(&topic) else {
             return false;
@@ -123,7 +120,7 @@ impl QosSubscriptions {
         true
     }
 
-    /// The subscriptions to a filter.
+    /// The count of a filter.
     fn of_filter(&self, filter: &[u8]) -> u32 {
         let row = self.filters.find(filter);
         let count = row.map(|row| self.filters.value(row).wrapping_add(1));
@@ -131,7 +128,7 @@ impl QosSubscriptions {
         count.or_else(other).unwrap_or(0)
     }
 
-    /// A filter has so many subscriptions, one at least; it had `before`.
+    /// Sets the count of a filter, which is at least 1 and was `before`.
     fn set_filter(&mut self, filter: &[u8], before: u32, count: u32) {
         self.subscriptions = self.subscriptions + count - before;
         if let Some(before) = self.others.get_mut(filter) {
@@ -148,7 +145,7 @@ impl QosSubscriptions {
         }
     }
 
-    /// A filter has no subscription any more.
+    /// Removes a filter without subscriptions.
     fn end_filter(&mut self, filter: &[u8]) {
         let (filters, filter) = match self.others.remove(filter) {
             None => (&mut self.filters, filter.into()),
@@ -166,19 +163,19 @@ impl QosSubscriptions {
         }
     }
 
-    /// One subscription more to a filter.
+    /// Adds a subscription to a filter.
     pub fn add_filter(&mut self, filter: &[u8]) {
         let before = self.of_filter(filter);
         self.set_filter(filter, before, before + 1);
     }
 
-    /// Restores a filter with its subscriptions, which each home counted alike.
+    /// Restores a filter's count. Each home of the snapshot has the same count, so counts are not added up.
     pub fn restore_filter(&mut self, filter: &[u8], count: u32) {
         let before = self.of_filter(filter);
         self.set_filter(filter, before, before.max(count).max(1));
     }
 
-    /// One subscription less to a filter; says whether there was one.
+    /// Removes a subscription to a filter; returns whether there was one.
     pub fn remove_filter(&mut self, filter: &[u8]) -> bool {
         match self.of_filter(filter) {
             0 => return false,
@@ -191,7 +188,7 @@ impl QosSubscriptions {
         true
     }
 
-    /// Writes the filters from this place on; returns where to go on.
+    /// Writes the filters from the cursor `from` on; returns the next cursor.
     pub fn save_filters(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
         if from < OTHERS
             && let Some(row) = self.save_rows(from as u32, block)
@@ -244,7 +241,7 @@ mod tests {
         assert!(!qos.has_match(b"a/b"));
         assert_eq!(qos.len(), 0);
     }
-    /// Filters of so many shapes with `+` at three levels and more.
+    /// Filters with `+` at three or more levels, each of another shape.
     fn shapes(count: usize) -> Vec<String> {
         let shapes = (0_u32..1 << 12).filter(|shape| shape.count_ones() > 2);
         let level = |shape: u32, n: u32| if shape >> n & 1 == 1 { "+" } else { "x" };

@@ -1,13 +1,13 @@
-//! Pages that wait to be read, since a turn had no time for them. The addresses and users that asked share the work.
+//! Reads the queued pages, as far as the turn's budget goes.
 //!
-//! Each reading is a unit of its own: it looks at [`Pace::page_visits`](crate::base::pace::Pace::page_visits) entries
-//! at most and ends with a page, or goes behind the others again with what it has found so far. So a subscriber that
-//! reads far back holds up others for no longer than a unit at a time, and a thousand of one address no longer than one of them.
-//! Publishes do not wait for page_queue.
+//! Reading one page looks at [`Pace::page_visits`](crate::base::pace::Pace::page_visits) log entries at most. If the page is not complete
+//! by then, it is queued again with its progress. So a subscriber that reads far back delays others by one unit at a time, and a thousand
+//! subscribers of one address delay others no more than one does. Publishes do not wait for pages.
 //!
-//! Invariants: a subscriber that waits for the first page of a topic is counted already, and a filter is registered
-//! already, so that the asks behind it in the lane find both; the page that is marked `at_head` is told as it is read,
-//! so that no message falls between.
+//! Invariants:
+//! * While the first page of a subscription waits, its subscriber is counted and its filter registered: later asks in the lane rely on
+//!   both.
+//! * A page marked `at_head` is sent in the step that reads it, so no message is missed between it and the live messages.
 
 use super::Home;
 use super::context::HomeContext;
@@ -21,22 +21,22 @@ use crate::budget::admission::Party;
 use crate::mail::{Attach, AttachFilters, ReplyTo};
 
 impl Home {
-    /// The work that it has done since it began.
+    /// The work done since the start.
     pub fn steps(&self) -> &Steps {
         &self.steps
     }
 
-    /// Bytes that their queue occupies.
+    /// Heap bytes of all pages that wait.
     pub fn pages_bytes(&self) -> usize {
         self.page_queue.bytes() + self.logs.future_pages.as_ref().map_or(0, |it| it.bytes())
     }
 
-    /// The turn is over: the next one may read as much again.
+    /// Ends the turn, and with it its budget for pages.
     pub fn end_turn(&mut self) {
         self.page_queue.end_turn(self.steps.count());
     }
 
-    /// Reads the page whose turn it is; says whether there was one.
+    /// Reads the next page; returns false if none may be read now.
     pub(crate) fn read_next(&mut self, context: &mut HomeContext<'_>) -> bool {
         let Some(reading) = self.page_queue.pop(context.lanes) else {
             return false;
@@ -46,7 +46,7 @@ impl Home {
         self.steps.add(1);
         self.read(reading, context);
         let did = self.steps.count() - before;
-        // A large message is not copied here, but its party has a carrier's work done for it.
+        // A large message is not copied here, but costs its carrier work. Its party is charged for that.
         let large = context.lanes.frames().large_pages - large;
         self.page_queue.did(did + (large / STEP_BYTES) as u64);
         true
@@ -58,22 +58,22 @@ impl Home {
                 from,
                 ask,
                 name,
-                place,
+                progress,
                 counted: false,
-            } => self.attach(from, &ask, &name, Some(place), context),
+            } => self.attach(from, &ask, &name, Some(progress), context),
             PendingPage::Topic {
                 from,
                 ask,
                 name,
-                place,
+                progress,
                 counted: true,
             } => {
                 let found = self.topics.find(ask.hash, &name);
                 match found.filter(|id| !self.topics.rows.get(*id).has(DELETED)) {
                     Some(id) => {
-                        self.read_topic(id, from, &ask, &name, place, context);
+                        self.read_topic(id, from, &ask, &name, progress, context);
                     }
-                    // Deleted since: the subscriber goes as if it had got its page before the deletion.
+                    // Deleted meanwhile: the subscription ends as if the page had been sent before the deletion.
                     None => self.end_waiting(from, &ask, &name, context),
                 }
             }
@@ -99,7 +99,7 @@ impl Home {
 }
 
 impl PageQueue {
-    /// Whether a page has to wait: for others, or for the next turn, since half of this one's budget is spent here.
+    /// Whether a new page must be queued: others wait, or pages have used half of the turn's budget.
     pub(super) fn must_queue(&self, pace: &Pace) -> bool {
         let spent = self.spent(self.steps.count());
         !self.is_empty() || spent >= u64::from(pace.steps_per_turn) / 2
@@ -118,7 +118,7 @@ impl PageQueue {
             from,
             ask: *ask,
             name: name.into(),
-            place: later.place,
+            progress: later.progress,
             counted,
         };
         self.queue(reading, later.is_large);
@@ -142,7 +142,6 @@ impl PageQueue {
         self.queue(reading, is_large);
     }
 
-    /// Queues a page, which may begin with a large message.
     fn queue(&mut self, reading: PendingPage, is_large: bool) {
         match is_large {
             true => self.push_large(reading),

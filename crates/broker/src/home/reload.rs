@@ -1,12 +1,11 @@
-//! Other settings while the home is at work.
+//! Changes settings and rules while the home runs.
 //!
-//! Changed values of the same rules cost nothing. Where other rules govern, each topic's name must be matched, which a
-//! home with a million topics does not do in one turn: before the change it is told the rules to come and looks ahead,
-//! some rows at a time. The change itself then writes one byte into each row; lists of the log whose rule only gets
-//! another number stay as they are.
+//! Changed values of the same rules cost nothing. If topics may come under other rules, every topic's name must be matched, which takes too
+//! long for one turn if there are a million. So before the change the home gets the planned rules and matches some rows in each turn. The
+//! change then writes one byte into each row. Lists of the log stay if their rule only gets another number.
 //!
-//! Invariants: after the change every topic has the number of the rule that governs it, whichever topics came and went
-//! meanwhile; looking ahead changes nothing else.
+//! Invariants: after the change every topic has the number of its rule, even if topics were made and forgotten meanwhile; preparing changes
+//! nothing else.
 
 use alloc::sync::Arc;
 
@@ -23,7 +22,7 @@ use crate::budget::world::World;
 use crate::store::blobs::Blob;
 
 impl TopicTable {
-    /// Looks ahead to the rules of this world, some rows further than the last time; whether there are more.
+    /// Matches some more rows with the planned rules of this world; returns whether more are left.
     pub(crate) fn foresee(&mut self, world: &Arc<World>) -> bool {
         let known = self.planned_rules.take().filter(|known| known.is_of(world));
         let mut planned_rules = known.unwrap_or_else(|| PlannedRules::new(world));
@@ -54,7 +53,7 @@ impl TopicTable {
 }
 
 impl Home {
-    /// Replaces the rules `former`, and the settings, by those of `world`.
+    /// Replaces settings and rules by those of `world`; `former` are the present rules.
     pub fn change(&mut self, world: &Arc<World>, former: &Rules, now: Now) {
         let (settings, rules): (&Settings, &Rules) = (&world.settings, &world.rules);
         let homes = usize::from(self.logs.placement.homes());
@@ -69,12 +68,12 @@ impl Home {
                 partition.log.change_times(rules);
             }
         } else {
-            // Rows that were not looked at yet are looked at now.
+            // Matches the rows that are left.
             while self.topics.foresee(world) {}
             self.topics.change_rules(&mut self.logs, former, rules);
         }
         self.topics.planned_rules = None;
-        // With a smaller budget the rest goes in the next turns, before any other message comes.
+        // If the budget is smaller now, later turns remove the rest, before the next publish.
         let steps_max = room_steps(&self.pace);
         self.logs
             .enforce_budget(&mut self.topics, rules, now, steps_max);
@@ -134,7 +133,7 @@ mod tests {
             let mut here = worlds[0].clone();
             let mut home = Home::new(&here.settings, &here.rules, here.admission.clone(), 7, (Placement::new(1, 1), 0), 42);
             home.pace.forgets_per_turn = 1;
-            // As an operator's reloads do: one change is foreseen at a time, if its turns come at all.
+            // As with an operator's reloads: one change is prepared at a time, and may be made before all rows are matched.
             for (step, next) in steps {
                 match step {
                     Step::Create(first, second) => {

@@ -1,18 +1,18 @@
-//! Topics that have interest at other nodes of a cluster, as these nodes tell it.
+//! Topics with interest at other nodes of the cluster, as those nodes report it.
 //!
-//! Each node tells it in a *stream*: what it has first, then every change. A topic is here while at least one stream has it. A node that
-//! begins anew does so in another stream; the former one is forgotten when the new one is whole, so that nothing seems to end between.
+//! Each node reports in a *stream*: a snapshot first, then every change. A topic is listed while at least one stream has it. A node that
+//! starts over uses a new stream; its old stream is forgotten when the new snapshot is complete, so followers see no interruption.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use core::ops::Bound::{Excluded, Unbounded};
 
-/// Streams at a time, a bit of each topic for each.
+/// The most streams at a time: each topic has a bit for each stream.
 pub const STREAMS: u8 = 64;
-/// Bytes of a topic beside its name: its part of a node of the tree, and what an allocation rounds up.
+/// Bytes of a topic besides its name: its part of a tree node, and the allocator's rounding.
 const TOPIC_BYTES: usize = 56;
 
-/// All of them.
+/// The topics with interest at other nodes.
 #[derive(Default)]
 pub(super) struct RemoteInterest {
     topics: BTreeMap<Box<[u8]>, u64>,
@@ -20,7 +20,6 @@ pub(super) struct RemoteInterest {
 }
 
 impl RemoteInterest {
-    /// Whether the topic has interest at another node.
     pub fn has(&self, name: &[u8]) -> bool {
         !self.topics.is_empty() && self.topics.contains_key(name)
     }
@@ -32,7 +31,7 @@ impl RemoteInterest {
         next.map(|(name, _)| &name[..])
     }
 
-    /// A stream has this topic. Says whether none had it before; `None`: there are `most` topics already.
+    /// Adds a topic to a stream. Returns whether no stream had the topic before; `None` if there are `most` topics already.
     pub fn begin(&mut self, stream: u8, name: &[u8], most: usize) -> Option<bool> {
         if let Some(streams) = self.topics.get_mut(name) {
             *streams |= 1 << stream;
@@ -46,7 +45,7 @@ impl RemoteInterest {
         Some(true)
     }
 
-    /// A stream has this topic no more. Says whether that was the last one.
+    /// Removes a topic from a stream. Returns whether it was the last stream with that topic.
     pub fn end(&mut self, stream: u8, name: &[u8]) -> bool {
         let Some(streams) = self.topics.get_mut(name) else {
             return false;
@@ -60,7 +59,6 @@ impl RemoteInterest {
         is_last
     }
 
-    /// Bytes of all of them.
     pub fn bytes(&self) -> usize {
         self.name_bytes + self.topics.len() * TOPIC_BYTES
     }

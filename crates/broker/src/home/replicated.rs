@@ -1,8 +1,10 @@
-//! A home of a node of a cluster: its log has other writers, and its subscribers may come from other nodes.
+//! The home of a cluster node: its log has other writers, and its subscribers may come from other nodes.
 //!
-//! Invariants: whatever changes what the log says is the same at all nodes that have applied the same records; what this process has no
-//! room for is forgotten here alone. A position that another node has given is never believed too early: its subscription begins when this
-//! node has come as far.
+//! Invariants:
+//! * State that is derived from the log is the same at all nodes that have applied the same records. What this process has no room for is
+//!   forgotten only here.
+//! * A position that another node has given is not taken for a gap too early: its subscription begins when this node has applied the log up
+//!   to it.
 
 use alloc::boxed::Box;
 
@@ -19,21 +21,21 @@ use crate::base::roster::Roster;
 use crate::base::snapshot::{Block, Damaged, In, kind};
 use crate::budget::admission::Client;
 
-/// Subscriptions that are given up at once, at most.
+/// The most subscriptions that are given up in one call.
 const GIVEN_UP_MAX: usize = 4096;
 
 impl Home {
-    /// Its log has other writers, too.
+    /// From now on other processes write to the log, too.
     pub(crate) fn replicate(&mut self) {
         self.logs.future_pages = Some(Box::default());
         for partition in &mut self.logs.partitions {
             partition.replicate();
-            // Readers by filter may have been at other nodes since before.
+            // Readers by filter may have come to other nodes earlier.
             partition.log.losses.watch_shared();
         }
     }
 
-    /// A record of the partition at this place is applied that another process wrote. `ends`: it is the last one of its batch.
+    /// Notes that a record of partition `at` was applied. `ends`: it is the last one of its batch.
     pub(crate) fn has_applied(&mut self, at: usize, offset: u64, ends: bool) {
         let Some(future_pages) = &mut self.logs.future_pages else {
             return;
@@ -50,13 +52,13 @@ impl Home {
         }
     }
 
-    /// The number of the last page that waits for the log of the partition at this place, if one does.
+    /// The number of the newest page that waits for the log of partition `at`, if any waits.
     pub(crate) fn waits_for_log(&self, at: usize) -> Option<u64> {
         self.logs.future_pages.as_ref()?.last_of(at)
     }
 
-    /// The log of the partition at this place is read up to what this process has written to it behind the page with this number. A position
-    /// that it has not come to is none of this log: its subscriber is told a gap.
+    /// Gives up the positions of pages up to page `number` that still wait for the log of partition `at`. The node has read a record of its
+    /// own that it wrote after those pages came, so these positions are not of this log, and their subscribers are told a gap.
     pub(crate) fn give_up_positions(&mut self, at: usize, number: u64) {
         let Some(future_pages) = &self.logs.future_pages else {
             return;
@@ -82,17 +84,18 @@ impl Home {
 }
 
 impl Logs {
-    /// Whether a batch counts that comes next in the log of the partition at this place.
+    /// Whether the next batch in the log of partition `at` is valid: its writer is alive, and its number follows that of the writer's last
+    /// batch. If so, its number is noted.
     pub(crate) fn counts(&mut self, at: usize, writer: u64, number: u64) -> bool {
         self.partitions[at].roster.counts(writer, number)
     }
 
-    /// The writers of the partition at this place.
+    /// The writers of partition `at`.
     pub(crate) fn roster(&mut self, at: usize) -> &mut Roster {
         &mut self.partitions[at].roster
     }
 
-    /// The position of a subscription that the log of the partition at this place has not come to, if it has not.
+    /// The offset at which a subscription begins, if partition `at` has not applied the log that far.
     pub(super) fn ahead(&self, since: Since, at: usize) -> Option<u64> {
         self.future_pages.as_ref()?;
         let partition = &self.partitions[at];
@@ -104,13 +107,13 @@ impl Logs {
         }
     }
 
-    /// Records to come are of this second or a later one, by the log's clock; none where the log has no clock.
+    /// The time, by the log's clock, that no later record is older than; `None` if the log is not replicated.
     pub(super) fn oldest_of_log_s(&self) -> Option<u32> {
         self.future_pages.as_ref()?;
         self.partitions.iter().map(|it| it.time_s).min()
     }
 
-    /// Writes who writes to the partitions.
+    /// Writes the rosters of all partitions.
     pub(crate) fn save_rosters(&self, block: &mut Block<'_>) {
         if !self.is_replicated() {
             return;
@@ -126,7 +129,7 @@ impl Logs {
         }
     }
 
-    /// Reads who writes to a partition.
+    /// Reads the roster of a partition.
     pub(crate) fn restore_roster(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
         let (partition, time_s) = (from.number16()?, from.number32()?);
         let (known_to, has_lost) = (from.number()?, from.byte()? != 0);
@@ -150,7 +153,7 @@ impl Logs {
         Ok(())
     }
 
-    /// The digest of what the log says of the writers of its partitions.
+    /// The digest of the rosters.
     pub(super) fn digest_of_rosters(&self) -> u64 {
         if !self.is_replicated() {
             return 0;
@@ -164,7 +167,7 @@ impl Logs {
 }
 
 impl TopicTable {
-    /// Another process has made a topic for which this one may have no room: another one is forgotten, if one is idle.
+    /// Forgets an idle topic if there are too many: another process has made one without asking for room here.
     pub(crate) fn make_room_for_others(&mut self, logs: &mut Logs, interest: &mut TopicInterest) {
         if self.rows.len() as usize > self.topics_max {
             self.forget_one(logs, interest, Client::NOBODY, u32::MAX);
@@ -173,7 +176,7 @@ impl TopicTable {
 }
 
 impl PageQueue {
-    /// Has a page read once the log of the partition at this place has come to this offset.
+    /// Queues a page once the log of partition `at` has reached this offset.
     pub(super) fn wait_for_log(
         &mut self,
         logs: &mut Logs,

@@ -1,9 +1,9 @@
-//! Reports of a home to the operator: its counters, and one name of each kind of trouble.
+//! A home's reports to the operator: counters, and one example topic for each kind of notice.
 
 use crate::base::notices::Notices;
 use crate::budget::stats::Stats;
 
-/// The reports.
+/// The reports of one home.
 #[derive(Default)]
 pub(crate) struct Reports {
     pub(super) stats: Stats,

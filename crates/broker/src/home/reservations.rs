@@ -1,30 +1,30 @@
-//! The topics that records under way are about, by the hash of their names. They are not forgotten meanwhile, and there is room for those
-//! that are still to be made.
+//! The topics of records in flight, by the hash of their names. They are not forgotten meanwhile, and room is reserved for those that the
+//! records will make.
 
 use alloc::collections::BTreeMap;
 
 use crate::budget::admission::Client;
 
-/// The topic, bytes and key that are reserved for a record.
+/// What is reserved for a record in flight: its topic, bytes and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reserved {
-    /// The topic with this hash stays, or has room.
+    /// The hash of the topic, which is not forgotten.
     pub topic: u32,
-    /// Bytes of kept messages of this client.
+    /// The client, and the bytes that it keeps with this message.
     pub kept: (Client, usize),
     /// The group of its idempotency key.
     pub key: Option<u8>,
 }
 
-/// The records under way about one topic.
+/// The records in flight for one topic.
 #[derive(Default)]
 struct Records {
     count: u32,
-    /// Whether room for the topic is reserved.
+    /// Room for the topic is reserved, because it does not exist yet.
     makes: bool,
 }
 
-/// The topics that records under way are about.
+/// The topics of records in flight.
 #[derive(Default)]
 pub(super) struct Reservations {
     topics: BTreeMap<u32, Records>,
@@ -32,19 +32,18 @@ pub(super) struct Reservations {
 }
 
 impl Reservations {
-    /// How many topics have room reserved.
+    /// The number of topics for which room is reserved.
     #[inline]
     pub fn to_make(&self) -> usize {
         self.to_make
     }
 
-    /// Whether no record is under way.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.topics.is_empty()
     }
 
-    /// Whether a record about the topic is under way.
+    /// Whether a record of the topic is in flight.
     #[inline]
     pub fn has(&self, hash: u32) -> bool {
         !self.topics.is_empty() && self.topics.contains_key(&hash)
@@ -55,7 +54,7 @@ impl Reservations {
         self.to_make > 0 && self.topics.get(&hash).is_some_and(|records| records.makes)
     }
 
-    /// One record more; `makes` if it will make the topic.
+    /// Adds a record; `makes` if it will make the topic.
     pub fn add(&mut self, hash: u32, makes: bool) {
         let records = self.topics.entry(hash).or_default();
         records.count += 1;
@@ -63,7 +62,7 @@ impl Reservations {
         records.makes |= makes;
     }
 
-    /// The topic was made: it needs no room any more.
+    /// The topic was made: releases its room.
     pub fn made(&mut self, hash: u32) {
         if self.to_make > 0
             && let Some(records) = self.topics.get_mut(&hash)
@@ -72,7 +71,7 @@ impl Reservations {
         }
     }
 
-    /// One record less; says whether it was the last about its topic.
+    /// Removes a record; returns whether it was the last of its topic.
     pub fn remove(&mut self, hash: u32) -> bool {
         let Some(records) = self.topics.get_mut(&hash) else {
             return false;

@@ -1,9 +1,9 @@
-//! The retained message of a topic (MQTT 5.0 section 3.3.1.3): its latest value, kept as a log of one message
-//! beside the topic's log, so that neither the count nor the age of the rule takes it away. Where the rule keeps the
-//! latest anyway there is no second copy: its log is the retained state.
+//! The retained message of a topic (MQTT 5.0 section 3.3.1.3). It is stored as a log of one message beside the topic's log, so that neither
+//! the count nor the age limit of the rule removes it. Under a rule that keeps the latest, the topic's log itself is the retained state,
+//! and there is no second copy.
 //!
-//! Invariants: a topic stands in `retained` exactly when it has a chain under the rule of retained messages; such a
-//! topic is not forgotten. The byte budget takes retained messages last.
+//! Invariants: a topic is in `retained` exactly while it has a chain under the rule of retained messages, and is not forgotten meanwhile.
+//! The byte budget removes retained messages last.
 
 use super::logs::Logs;
 use super::topic_row::RETAINS;
@@ -27,7 +27,7 @@ impl Logs {
     ) {
         let at = self.at(topics, id);
         if new.latest {
-            // Its log is the retained state already.
+            // The log is the retained state.
             if is_empty {
                 self.partitions[at]
                     .log
@@ -48,7 +48,7 @@ impl Logs {
         topics.rows.get_mut(id).flags |= RETAINS;
     }
 
-    /// Removes the message without a key from a topic that keeps the latest, as if it had never been.
+    /// Removes the message without a key from a topic that keeps the latest; no loss is noted.
     pub(super) fn forget_latest(&mut self, topics: &mut TopicTable, id: u32, now: Now) {
         let row = topics.rows.get(id);
         let at = self.place_of(row);
@@ -65,7 +65,7 @@ impl Logs {
         }
     }
 
-    /// The retained message, for a subscriber that begins behind `start`: its record gets this offset.
+    /// The retained message for a subscriber that begins after `start`. Its record gets the offset `start`.
     pub(super) fn retained(
         &mut self,
         topics: &mut TopicTable,
@@ -77,7 +77,7 @@ impl Logs {
         let chain = *self.retained.get(&id)?;
         let at = self.at(topics, id);
         let log = &mut self.partitions[at].log;
-        // It has one message.
+        // The chain has one message.
         let (chain, _) = log.freshen_some(chain, u32::MAX, now.unix_s, usize::MAX);
         if log.count(chain) == 0 {
             self.unretain(topics, id);
@@ -87,7 +87,7 @@ impl Logs {
         let frames = lanes.frames();
         log.read(chain, 0, 1, usize::MAX, frames);
         let mut record = frames.pages.pop().expect("there is one");
-        // A newer one is in the log, or was not asked for.
+        // A newer message is in the log, or was not asked for.
         let is_due = record.offset <= start;
         (record.offset, record.previous, record.latest) = (start, start, false);
         is_due.then_some(record)

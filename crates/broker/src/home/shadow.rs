@@ -1,7 +1,7 @@
-//! The home's side of a [`Shadow`](crate::Shadow): the home tells which messages it still has, and the shadow drops the rest.
+//! The home's side of a [`Shadow`](crate::Shadow): the serving home tells which messages it still has, and the shadow drops the others.
 //!
-//! Invariant: only the home decides what is dropped for want of room or because nobody asks for it any more. The shadow
-//! knows by itself of messages that went for another reason (a newer message of their key, a time to live, a deletion).
+//! Invariant: only the serving home removes messages for lack of room or because no subscription needs them. Other removals (a newer
+//! message of the same key, expiry, a deletion) the shadow finds by itself.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,12 +16,12 @@ use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::store::blobs::Blob;
 
-/// Messages that are dropped in one go, before it is seen whether there are more.
+/// Messages dropped in one call.
 const EXPIRED_AT_ONCE: usize = 4096;
 
 impl TopicTable {
-    /// The floors of these topics of a partition: for each the last offset that its log has lost, `None` if there is no such topic.
-    /// None at all if not all is applied that the log has up to `offset`.
+    /// The floor of each of these topics: the last offset that its log has lost; `None` if there is no such topic. No answer at all before
+    /// the home has applied the partition's log up to `offset`.
     pub(crate) fn floors(
         &self,
         logs: &Logs,
@@ -41,7 +41,7 @@ impl TopicTable {
         })
     }
 
-    /// Topics from this row on, so many at most, with their rows; and where to go on.
+    /// At most `most` topics from row `from` on, with their rows, and the next row.
     pub(crate) fn names(&self, from: u32, most: usize) -> (Vec<(u32, &[u8])>, u32) {
         let mut found = Vec::new();
         let mut id = from;
@@ -55,7 +55,7 @@ impl TopicTable {
         (found, id)
     }
 
-    /// Keeps of a topic what [`floors`](Self::floors) has told.
+    /// Removes a topic's messages up to its [floor](Self::floors), or the topic if there is none.
     pub(crate) fn keep_above(
         &mut self,
         logs: &mut Logs,
@@ -78,7 +78,7 @@ impl TopicTable {
 }
 
 impl Home {
-    /// Drops all that has run out by itself: messages by now, and answers by this second.
+    /// Drops whatever has expired: messages by `now`, answers by `answers_s`.
     pub(crate) fn expire_all(&mut self, rules: &Rules, now: Now, answers_s: u32) {
         for at in 0..self.logs.partitions.len() {
             for number in 0..rules.count() as u8 {
@@ -94,7 +94,7 @@ impl Home {
             }
             while self.logs.partitions[at].log.clear_some(EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {}
         }
-        // Those that have expired behind older ones that have not: a home drops them when they are read.
+        // Also messages that expired behind older ones that have not: a serving home drops those when it reads them.
         for id in 0..self.topics.rows.end() {
             self.expire_topic(id, rules, now);
         }
@@ -113,7 +113,7 @@ impl Home {
         }
     }
 
-    /// Drops all messages of a topic that have run out, and its retained message if that has.
+    /// Drops a topic's expired messages, and its retained message if that has expired.
     fn expire_topic(&mut self, id: u32, rules: &Rules, now: Now) {
         let row = self.topics.rows.get(id);
         if row.name == Blob::NONE {

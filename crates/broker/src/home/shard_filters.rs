@@ -1,6 +1,6 @@
-//! The filters that other shards have subscribers of.
+//! The filters for which other shards have subscribers.
 //!
-//! Invariant: a shard's filter is registered from its first attach to its leave.
+//! Invariant: a shard's filter is registered from its first attach until it leaves.
 
 use alloc::vec::Vec;
 
@@ -10,16 +10,16 @@ use crate::filters::matching::Matching;
 use crate::filters::{Filters, Refused};
 use crate::store::slab::{NONE, Side};
 
-/// A filter's value is a shard; with this bit it is a set of shards.
+/// A filter's value is a shard, or with this bit the number of a set of shards.
 const SET: u32 = 1 << 31;
-/// Between the filters of one attach; a control character, which no filter has.
+/// Separates the filters of an attach: a control character, so no filter has it.
 pub const SEPARATOR: u8 = b'\n';
 
 /// The filters of all other shards.
 pub(super) struct ShardFilters {
     filters: Filters,
     sets: Side<Vec<ShardId>>,
-    /// The shards that get the message at hand.
+    /// The shards that get the present message.
     due: Vec<ShardId>,
 }
 
@@ -50,7 +50,7 @@ impl ShardFilters {
         self.filters.warm(topics);
     }
 
-    /// Finds the shards that get a message; returns how many there are.
+    /// Finds the shards that get a message; returns their number.
     pub fn find(&mut self, name: &[u8]) -> u32 {
         self.due.clear();
         if self.filters.is_empty() {
@@ -80,7 +80,7 @@ impl ShardFilters {
         self.due = due;
     }
 
-    /// The same as [`ShardFilters::find`], with the home's own shard.
+    /// Like [`ShardFilters::find`], including the home's own shard.
     pub fn find_with(&mut self, name: &[u8], here: &Matching, me: ShardId) -> u32 {
         let others = self.find(name);
         if !here.has_match(name) {
@@ -90,7 +90,7 @@ impl ShardFilters {
         others + 1
     }
 
-    /// A shard has a subscriber of this filter, and this party brings it.
+    /// Registers a filter for a shard, on behalf of this party.
     pub fn add(&mut self, filter: &[u8], shard: ShardId, party: u64) -> Result<(), Refused> {
         let id = self.filters.open(filter, party)?;
         let value = self.filters.value(id);
@@ -108,7 +108,7 @@ impl ShardFilters {
         Ok(())
     }
 
-    /// A shard has no subscriber of this filter any more.
+    /// Removes a filter of a shard.
     pub fn remove(&mut self, filter: &[u8], shard: ShardId) {
         let Some(id) = self.filters.find(filter) else {
             return;

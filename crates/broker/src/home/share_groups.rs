@@ -1,13 +1,12 @@
-//! Shared subscriptions (MQTT 5.0 section 4.8.2): a group gets each message once, through one of its members.
+//! Shared subscriptions (MQTT 5.0 section 4.8.2): each message goes to one member of the group.
 //!
-//! A group has one cursor in each partition: the messages before it were given to a member. A member has credit: the number
-//! of unacknowledged messages that it may still be given. The next message goes to the next member with credit, in
-//! turn. While none has any, the cursor stands still and the messages wait in the log, as they do while all members are
-//! away. Messages that a member gives back unacknowledged go to another before anything newer; those that it does not
-//! give back (QoS 2, or of a session that is kept) stay its own [MQTT-4.8.2-4, -5].
+//! A group has a cursor in each partition; messages before it were given to a member. A member's credit is the number of unacknowledged
+//! messages that it may still be given. Members with credit take turns. While none has credit, or all are away, the cursor stays and
+//! messages wait in the log. Messages that a member gives back unacknowledged go to another member before anything newer. Those that it
+//! does not give back (QoS 2, or of a session that is kept) stay its own [MQTT-4.8.2-4, -5].
 //!
-//! Invariants: a group lives while a session has subscribed to it, connected or away; each message that a living group's
-//! filter matches is kept for it, within the limits of the log.
+//! Invariants: a group lives while a session subscribes to it, connected or away; each message that a living group's filter matches is kept
+//! for it, within the limits of the log.
 
 use crore_wire::topic;
 
@@ -34,7 +33,7 @@ impl Subscriptions {
         self.groups.share_of(group)
     }
 
-    /// A member joins; `counts` when its session has not subscribed before.
+    /// A member joins. `counts`: its session has not subscribed to the group before.
     #[allow(clippy::too_many_arguments)] // what a request says
     pub(crate) fn group_join(
         &mut self,
@@ -64,7 +63,7 @@ impl Subscriptions {
         }
     }
 
-    /// A member has room for so many messages more.
+    /// A member has room for `count` more messages.
     pub(crate) fn group_credit(
         &mut self,
         page_queue: &mut PageQueue,
@@ -78,7 +77,7 @@ impl Subscriptions {
         }
     }
 
-    /// A member goes and gives back what it has not acknowledged; `ends` when its session subscribes no more.
+    /// A member leaves and gives back its unacknowledged messages.
     pub(crate) fn group_leave(
         &mut self,
         page_queue: &mut PageQueue,
@@ -90,12 +89,12 @@ impl Subscriptions {
         }
     }
 
-    /// A session that was away subscribes no more.
+    /// A session that was away has unsubscribed or ended.
     pub(crate) fn group_release(&mut self, filter: &[u8], name: &[u8]) {
         self.groups.release(filter, name);
     }
 
-    /// The message at hand goes to each group that [`Groups::find`](super::groups::Groups::find) has found, now or when its turn comes.
+    /// Gives a message to each group that [`Groups::find`](super::groups::Groups::find) has found, now or in the group's turn.
     pub(super) fn tell_groups(
         &mut self,
         page_queue: &mut PageQueue,
@@ -116,7 +115,7 @@ impl Subscriptions {
         }
     }
 
-    /// Some of the groups that are late get their turn; if there are others, they queue behind all that is owed.
+    /// Queues some of the late groups. If others are left, they are queued behind all pages that wait.
     pub(super) fn wake_late(&mut self, page_queue: &mut PageQueue) {
         for id in self.groups.tell_late() {
             self.pump_later(page_queue, id);
@@ -126,19 +125,19 @@ impl Subscriptions {
         }
     }
 
-    /// A group may have something to give: it gets its turn.
+    /// Queues a group if it may have something to give.
     fn pump_later(&mut self, page_queue: &mut PageQueue, id: u64) {
         if let Some(party) = self.groups.begins_to_wait(id) {
             page_queue.queue_group(id, party);
         }
     }
 
-    /// Writes groups from the one with the number `from` on; returns where to go on.
+    /// Writes groups from number `from` on; returns the next number.
     pub(crate) fn save_groups(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
         self.groups.save(from, block)
     }
 
-    /// Reads a home's part of a group: its cursors in the partitions that are here now, and messages of theirs.
+    /// Reads a former home's part of a group. Keeps the cursors of partitions that are here now, and their returned messages.
     pub(crate) fn restore_group(
         &mut self,
         logs: &Logs,
@@ -166,14 +165,13 @@ impl Subscriptions {
 }
 
 impl Home {
-    /// Gives a group its waiting messages, as far as credit and the length of a page allow; then it queues behind the
-    /// others again.
+    /// Gives a group's waiting messages to members, as far as credit and the limits of a page go; then queues it again.
     pub(super) fn pump(&mut self, id: u64, context: &mut HomeContext<'_>) {
         let Some(mut group) = self.subscriptions.groups.take(id) else {
             return;
         };
         let mut most = self.pace.page_messages;
-        // A message that was given back is looked for anew, so that some looks may find few messages.
+        // Looking up a returned message takes steps even if it is no longer in the log.
         let until = self.steps.count() + self.pace.page_visits as u64;
         while group.has_credit()
             && context.lanes.may_give()
@@ -202,7 +200,7 @@ impl Home {
         self.subscriptions.pump_later(&mut self.page_queue, id);
     }
 
-    /// Reads on in a partition's log, for at most so many messages and entries.
+    /// Reads on in the log of partition `at`, within these limits of messages and entries.
     fn read_on(
         &mut self,
         id: u64,
@@ -246,7 +244,7 @@ impl Home {
                     let name = self.topics.names.get(self.topics.rows.get(topic).name);
                     let matches = topic::matches(&group.filter, name);
                     if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
-                        // It counts as lost, though it is not dropped yet.
+                        // Too old: it counts as lost, though it is not dropped yet.
                         self.reports.stats.gaps += u64::from(matches);
                     } else if matches && !log.is_expired(entry, now.unix_s) {
                         let record = log.copy(entry, context.lanes.frames());
@@ -263,7 +261,7 @@ impl Home {
 }
 
 impl Logs {
-    /// One message of a topic, if the log still has it.
+    /// A topic's message with this offset, if it is still in the log.
     fn message_at(
         &self,
         topics: &TopicTable,

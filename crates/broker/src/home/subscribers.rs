@@ -1,4 +1,4 @@
-//! Subscribers of a topic: those that come and go, those that a message is for, and telling them.
+//! The subscribers of a topic: counting them, finding those of a message, and sending it to their carriers.
 
 #[cfg(test)]
 mod tests;
@@ -19,13 +19,13 @@ use crate::store::slab::NONE;
 
 /// The recipients of a message.
 pub(super) struct Recipients {
-    /// Carriers with subscribers of its topic.
+    /// Whether carriers have subscribers of its topic.
     carriers: bool,
-    /// Shards with a filter that matches.
+    /// The number of shards with a matching filter.
     pub shards: u32,
-    /// Groups that share a subscription to it.
+    /// Whether groups with a matching filter exist.
     pub groups: bool,
-    /// A session or a group needs it kept, whatever the rule says.
+    /// Whether a session or group needs it kept, whatever the rule says.
     pub needs_log: bool,
 }
 
@@ -36,7 +36,7 @@ impl Recipients {
 }
 
 impl TopicTable {
-    /// A carrier has one subscriber more of a topic.
+    /// Counts a subscriber at a carrier.
     pub(super) fn count_in(&mut self, interest: &mut TopicInterest, id: u32, new: Carrier) {
         self.carriers.attaches += 1;
         let is_first = self.carriers.count_in(self.rows.get_mut(id), new);
@@ -45,7 +45,7 @@ impl TopicTable {
         }
     }
 
-    /// One subscriber less at this carrier.
+    /// Removes a subscriber at a carrier.
     #[allow(clippy::too_many_arguments)] // the parts that it needs
     pub(crate) fn leave(
         &mut self,
@@ -84,7 +84,7 @@ impl TopicTable {
 }
 
 impl Subscriptions {
-    /// Whether anybody subscribes to a topic, by its name, by a filter or in a group.
+    /// Whether a topic has a subscriber: by name, by filter or in a group.
     pub(crate) fn is_watched(
         &mut self,
         topics: &TopicTable,
@@ -98,7 +98,6 @@ impl Subscriptions {
         exact || here.has_match(name) || self.filters.find(name) > 0 || self.groups.find(name)
     }
 
-    /// The recipients of a message to this topic.
     pub(super) fn find_subscribers(
         &mut self,
         topics: &TopicTable,
@@ -146,7 +145,7 @@ impl Subscriptions {
         });
     }
 
-    /// Tells the message to every shard that has a subscriber of it, by filter or not.
+    /// Sends the message to each shard with subscribers, of the topic or of a matching filter.
     fn tell_matched(
         &mut self,
         topics: &TopicTable,
@@ -161,7 +160,7 @@ impl Subscriptions {
         let name = lanes.frames().push_name(name);
         topics.each_carrier(id, |carrier: &Carrier| {
             let (topic, serial) = (carrier.topic, carrier.serial);
-            // The shard matches for all its subscribers together.
+            // One tell for both: the shard finds all its subscribers itself.
             let tell = match due.iter().position(|shard| *shard == carrier.shard) {
                 Some(at) => {
                     due.swap_remove(at);

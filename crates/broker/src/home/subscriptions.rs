@@ -1,22 +1,22 @@
-//! The subscriptions of a home that stand in no topic's row: those of shards by filter, those of groups, and those that need messages kept.
+//! The subscriptions that are not in topics' rows: filters of shards, groups, and the counts of QoS 1 and 2.
 
 use super::groups::Groups;
 use super::qos_subscriptions::QosSubscriptions;
 use super::shard_filters::ShardFilters;
 use crate::base::work::Steps;
 
-/// All of them.
+/// The subscriptions of one home.
 pub(crate) struct Subscriptions {
-    /// Filters that other shards have subscribers of.
+    /// Filters with subscribers on other shards.
     pub(super) filters: ShardFilters,
     /// Shared subscriptions.
     pub(super) groups: Groups,
-    /// Subscriptions that need messages kept.
+    /// Counts of subscriptions whose messages are kept.
     pub(super) qos: QosSubscriptions,
 }
 
 impl Subscriptions {
-    /// None yet, at a home with so many partitions.
+    /// Of a home with this number of partitions.
     pub(super) fn new(seed: u64, partitions: usize, steps: &Steps) -> Subscriptions {
         Subscriptions {
             filters: ShardFilters::new(seed, steps),

@@ -23,7 +23,7 @@ impl Home {
         &mut self,
         id: u32,
         ask: &Attach,
-        place: SearchProgress,
+        progress: SearchProgress,
         context: &mut HomeContext<'_>,
     ) -> Result<Page, Deferred> {
         let (rules, now) = (context.rules, context.now);
@@ -35,11 +35,11 @@ impl Home {
         let (chain, fresh) = log.freshen_some(row.log, rule.log_age_s, now.unix_s, limit);
         row.log = chain;
         if !fresh {
-            return Err(place.into());
+            return Err(progress.into());
         }
         let since = by_rule(ask, rule);
         let (start, mut gap, mut promised) =
-            self.logs.begin(&self.topics, id, since, place, limit)?;
+            self.logs.begin(&self.topics, id, since, progress, limit)?;
         let latest = rule.keep == Keep::Latest;
         if latest && ask.reads_values() {
             // Values that went meanwhile are no loss: the subscription itself misses nothing.
@@ -65,7 +65,7 @@ impl Home {
         let bytes = first_bytes(&self.logs, (id, at), ask, first_entry);
         if self.page_queue.must_wait(bytes, context.lanes) {
             return Err(Deferred {
-                place,
+                progress,
                 is_large: true,
             });
         }
@@ -184,7 +184,7 @@ impl Logs {
         topics: &TopicTable,
         id: u32,
         since: Since,
-        place: SearchProgress,
+        progress: SearchProgress,
         limit: usize,
     ) -> Result<(u64, bool, bool), SearchProgress> {
         let row = topics.rows.get(id);
@@ -192,7 +192,7 @@ impl Logs {
         let partition = &self.partitions[self.place_of(row)];
         let log = &partition.log;
         let oldest = log.reaches_back_to(chain).unwrap_or(last);
-        let back = match (place, since) {
+        let back = match (progress, since) {
             (
                 SearchProgress::Behind {
                     offset,

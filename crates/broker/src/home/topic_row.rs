@@ -6,21 +6,21 @@ use crate::store::blobs::{Blob, Placed};
 use crate::store::index::chained;
 use crate::store::slab::{NONE, Vacant};
 
-/// A publisher made it, or has published to it.
+/// A publisher made it or has published to it.
 pub(super) const CREATED: u8 = 1;
-/// It was deleted, and only its position is left.
+/// It was deleted; the row stays for its last offset.
 pub(super) const DELETED: u8 = 2;
-/// Its carriers are in a set.
+/// `carrier` is the number of a set of carriers.
 pub(super) const SET: u8 = 4;
-/// A subscriber that takes compressed messages may be there.
+/// It may have a subscriber that takes compressed messages.
 pub(super) const WANTS_DEFLATE: u8 = 8;
-/// It stands in the queue of idle topics.
+/// It is in the queue of idle topics.
 pub(super) const QUEUED: u8 = 16;
 /// A subscriber has asked for it.
 pub(super) const REQUESTED: u8 = 32;
 /// It has a retained message.
 pub(super) const RETAINS: u8 = 64;
-/// Its messages are kept for a subscription that needs them.
+/// It has a subscription of QoS 1 or 2, for which its messages are kept.
 pub(super) const KEEPS: u8 = 128;
 
 /// A topic at its home.
@@ -30,7 +30,7 @@ pub(super) struct TopicRow {
     pub name: Blob,
     last: Slotted,
     pub log: u32,
-    /// The carrier's row, or the set of carriers.
+    /// The carrier's row for the topic, or the number of a set of carriers ([`SET`]).
     pub carrier: u32,
     pub touched_s: u32,
     pub shard: ShardId,
@@ -73,14 +73,13 @@ impl Placed for TopicRow {
 chained!(TopicRow);
 
 impl TopicRow {
-    /// The offset of the topic's last message or deletion; before its first message the floor of its slot.
+    /// The offset of the topic's last message or deletion; before the first message, the floor of its slot.
     pub fn last(&self) -> u64 {
         self.last.offset()
     }
     pub fn set_last(&mut self, offset: u64) {
         self.last = Slotted::new(self.slot(), offset);
     }
-    /// The slot of the topic's name.
     pub fn slot(&self) -> u8 {
         self.last.slot()
     }

@@ -1,8 +1,7 @@
-//! The table of a home's topics: a row for each, its name, and the carriers with subscribers of it; the topics that nobody uses, in the order in
-//! which they may be forgotten.
+//! The table of a home's topics: rows, names, carriers with subscribers, and the queue of idle topics.
 //!
-//! Invariants: a row that is in use stands in the index, and has a name; rows never move. Deliberately not here: the logs of topics
-//! ([`Logs`](super::logs::Logs)), which a method that needs them is given.
+//! Invariants: a row in use has a name and is in the index; rows never move. Deliberately elsewhere: the logs of topics
+//! ([`Logs`](super::logs::Logs)).
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -18,7 +17,6 @@ use crate::store::index::Index;
 use crate::store::names::Names;
 use crate::store::slab::Slab;
 
-/// The topics.
 pub(crate) struct TopicTable {
     pub(super) rows: Slab<TopicRow>,
     pub(super) index: Index,
@@ -27,20 +25,20 @@ pub(crate) struct TopicTable {
     pub(super) idle_topics: IdleTopics,
     /// Present while a change of the rules is prepared.
     pub(super) planned_rules: Option<PlannedRules>,
-    /// How many there may be.
+    /// The most topics.
     pub(super) topics_max: usize,
-    /// The clients that made the topics of the table's second half.
+    /// The clients that made topics after the table was half full.
     pub(super) makers: Holders,
-    /// Topics that records under way are about.
+    /// The topics of records in flight.
     pub(super) reservations: Reservations,
     pub(super) admission: Admission,
     pub(super) steps: Steps,
-    /// It keys the hashes of names.
+    /// The key of the names' hashes.
     pub(super) seed: u64,
 }
 
 impl TopicTable {
-    /// None yet, and at most `topics_max`; `rules` is the number of rules.
+    /// An empty table. `rules` is the number of rules.
     pub(super) fn new(
         topics_max: usize,
         rules: usize,
@@ -51,7 +49,7 @@ impl TopicTable {
         TopicTable {
             rows: Slab::default(),
             index: Index::default(),
-            names: FilterNames::default(),
+            names: Names::default(),
             carriers: Carriers::default(),
             idle_topics: IdleTopics::new(rules),
             planned_rules: None,

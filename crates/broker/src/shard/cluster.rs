@@ -56,7 +56,7 @@ impl Shard {
         })
     }
 
-    /// Applies a note of the partition at this place, of this batch; it has this offset.
+    /// Applies a note of partition `at`, of this batch; it has this offset.
     pub(super) fn take_note(&mut self, at: usize, told: &Told, note: &Note<'_>, offset: u64) {
         let home = self.home.as_mut().expect(HERE);
         let until = match note {
@@ -268,7 +268,7 @@ impl Node<'_> {
         }
     }
 
-    /// A writer is dead in the partition at this place.
+    /// A writer is dead in partition `at`.
     fn take_death(&mut self, at: usize, writer: u64) {
         let cluster = &mut self.cluster;
         let of_beats = self.ctx.world.placement();

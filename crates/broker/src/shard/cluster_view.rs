@@ -58,7 +58,7 @@ impl ClusterView {
         })
     }
 
-    /// A record of the partition at this place was applied.
+    /// A record of partition `at` was applied.
     pub fn was_heard(&mut self, at: usize, now_s: u32) {
         self.partitions[at].heard_s = now_s;
     }
