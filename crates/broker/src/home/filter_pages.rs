@@ -1,7 +1,7 @@
 //! The page for a subscriber by filter: messages of many topics in the order of arrival, read from the log of one partition.
 //!
-//! Invariant: a page looks at a bounded number of entries; a gap is told before the messages of its page. A page that begins with a message
-//! larger than a page waits for its turn among such pages, before anything is told or reported.
+//! Invariants: a page looks at a bounded number of entries; a gap is told before the messages of its page. If a page begins with a message
+//! larger than a page, it waits in the queue of large ones before anything is sent or counted.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -25,11 +25,11 @@ use crate::log::Log;
 use crate::log::arrival::{Arrival, Arrivals};
 use crate::mail::{AttachFilters, Attached, Frames, MatchPage};
 
-/// Rows that are read for each message of a page: its entry, the chain and the topic that it belongs to, and the topic's name.
+/// Rows read for each message of a page: entry, chain, topic, and the topic's name.
 pub(super) const ROWS: usize = 4;
 
 impl Home {
-    /// The page; none if it has to wait among the large ones.
+    /// Reads the page; `None` if it has to wait in the queue of large ones.
     pub(super) fn match_page(
         &mut self,
         ask: &AttachFilters,
@@ -57,11 +57,11 @@ impl Home {
         let begun = self.steps.count();
         let at_head = loop {
             if (self.page_queue).is_page_spent(pace, visits, begun, reader) {
-                // The next page goes on behind what was looked at last.
+                // The next page continues after the last entry looked at.
                 head += u64::from(planted::is(Fault::LostSeam));
                 break false;
             }
-            // Each filter may have to be compared.
+            // Each filter may be compared with the name.
             visits += filters.len();
             self.steps.add(filters.len());
             let next = log.next_arrival(&mut at);
@@ -105,7 +105,7 @@ impl Home {
 }
 
 impl TopicTable {
-    /// Adds the next item of a log in the order of arrival to a page, if it is for its subscriber.
+    /// Adds the next item of the log to a page, if the subscriber should get it.
     #[allow(clippy::too_many_arguments)] // the parts that it needs
     fn read_arrival(
         &self,
@@ -153,8 +153,8 @@ impl TopicTable {
                     return Fate::Passed;
                 }
                 if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
-                    // It counts as lost, though it is not dropped yet. A reader that begins without a position
-                    // is promised only what comes after `begun`.
+                    // Too old: it counts as lost, though it is not dropped yet. A reader without a position is told only of losses after
+                    // `begun`.
                     let told = reader.base == 0 || draft.ask.again || offset > reader.begun;
                     let told = told && !in_snapshot;
                     return draft.lost_if(told, topic);
@@ -177,7 +177,7 @@ impl TopicTable {
 }
 
 impl Logs {
-    /// Drops a partition's messages that are too old before a page is read, as far as the limit goes.
+    /// Drops expired messages of a partition before a page is read, within the limit of a page.
     fn expire_some(
         &mut self,
         topics: &mut TopicTable,
@@ -194,8 +194,8 @@ impl Logs {
 }
 
 impl PageQueue {
-    /// Whether a page has looked at as many entries as it may, since so many steps were done. To find out which messages are among the newest
-    /// costs as much as to read them.
+    /// Whether a page has looked at its limit of entries; `begun` is the count of steps at its beginning. Finding the newest messages of a
+    /// topic takes as many steps as reading them.
     fn is_page_spent(&self, pace: &Pace, visits: usize, begun: u64, reader: Reader) -> bool {
         let steps = match reader.newest {
             0 => 0,
@@ -206,7 +206,7 @@ impl PageQueue {
 }
 
 impl Reports {
-    /// Counts a gap or a return: each partition answers a subscriber that comes back, but it comes back once.
+    /// Counts a gap or a resumption: once for a subscriber, although each partition answers it.
     fn count_page(&mut self, ask: &AttachFilters, reader: Reader, gap: bool) {
         let leads = reader.partition == 0;
         if gap {
@@ -217,32 +217,32 @@ impl Reports {
     }
 }
 
-/// A page for a subscriber by filter, as far as it is read.
+/// A page that is being read.
 struct Draft<'a> {
     ask: &'a AttachFilters,
     filters: &'a [&'a [u8]],
     reader: Reader,
-    /// The losses of forgotten topics that are to be told, in order.
+    /// Offsets of losses of forgotten topics that are still to be told, in ascending order.
     forgotten: VecDeque<u64>,
     gap: bool,
-    /// A topic whose log has lost a message of the page.
+    /// A topic whose log has lost a message of this page.
     lost: Option<u32>,
-    /// Messages, and their bytes.
+    /// The number of messages, and their bytes.
     count: usize,
     bytes: usize,
-    /// It has to wait if it begins with a large message.
+    /// If the page begins with a large message, it has to wait.
     large_waits: bool,
 }
 
-/// The fate of an item that was to be read into a page.
+/// The result of reading an item.
 enum Fate {
-    /// The page has it, or its subscriber does not want it.
+    /// It is in the page, or not for this subscriber.
     Passed,
     /// It is lost to the subscriber.
     Lost,
-    /// The page has no room for it.
+    /// The page is full.
     Full,
-    /// The page begins with it and has to wait.
+    /// The page begins with it, and has to wait in the queue of large ones.
     Large,
 }
 
@@ -281,8 +281,8 @@ impl<'a> Draft<'a> {
             .any(|filter| topic::matches(filter, name))
     }
 
-    /// ForgottenTopics topics that lost messages up to this offset make a gap. A gap is told before the messages of its page, so a
-    /// loss behind one of them begins another page: false then.
+    /// Turns losses of forgotten topics up to this offset into a gap. A gap is told before the messages of its page: returns false if the
+    /// page has messages already, so that the gap begins the next page.
     fn passes_forgotten(&mut self, offset: u64) -> bool {
         let is_due = |lost: &u64| *lost <= offset;
         if !self.forgotten.front().is_some_and(is_due) {
@@ -298,12 +298,12 @@ impl<'a> Draft<'a> {
         true
     }
 
-    /// Whether the page waits, since it begins with this message.
+    /// Whether the page has to wait, since it begins with this large message.
     fn must_wait(&self, bytes: usize, pace: &Pace) -> bool {
         self.large_waits && self.count == 0 && bytes > pace.page_bytes
     }
 
-    /// Counts a message of so many bytes, if there is room for it; one always fits.
+    /// Counts a message of this size if the page has room; an empty page always has.
     fn takes(&mut self, bytes: usize, pace: &Pace) -> bool {
         let most = if self.ask.poll { 1 } else { pace.page_messages };
         let fits = self.count < most && (self.count == 0 || self.bytes + bytes <= pace.page_bytes);
@@ -314,8 +314,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Begins to read the lists of these rules, and of retained messages, for a reader; says also behind which offset it is told
-/// losses.
+/// The cursor over the lists of these rules and of retained messages, and the offset after which the reader is told of losses.
 fn begin_filters(log: &Log, concerned: &[u8], reader: Reader, rules: &Rules) -> (Arrivals, u64) {
     let start = |latest| match latest || reader.newest > 0 {
         true => reader.start,
@@ -325,14 +324,13 @@ fn begin_filters(log: &Log, concerned: &[u8], reader: Reader, rules: &Rules) -> 
     let lists = concerned
         .iter()
         .map(|number| (*number, start(latest(number))));
-    // Last, so that a message that the log has too is read from the log and skipped here; a page may end between
-    // the two.
+    // The last list: a message that is also in a topic's log is read there, and skipped here. A page may end between the two.
     let retained = reader.retained.then_some((rules.retained(), reader.start));
     let lost = start(concerned.iter().any(latest));
     (log.arrivals(lists.chain(retained), lost), lost)
 }
 
-/// The rules that may govern topics which the filters match. A lone `#` governs `$` topics too.
+/// The rules that may govern topics which the filters match. A lone `#` governs `$` topics, too.
 fn concerned(filters: &[&[u8]], rules: &Rules) -> Vec<u8> {
     let may_match = |number: &u8| {
         let rule = rules.get(*number).filter.as_bytes();

@@ -1,14 +1,15 @@
-//! Subscribers by filter: which shards have some, which messages they get, and which they missed.
+//! Subscribers by filter: registers the filters of shards, and sends pages of missed messages.
 //!
-//! A home knows shards, not connections: it tells a message once to each shard that has a matching filter, and the
-//! shard matches again. Filters of its own shard are not registered: there it looks at those of the connections. Missed
-//! messages are read from the log in the order of arrival, in bounded pages. A lost message stands in that order too,
-//! so a gap is told before the position passes it, and only where a message is lost.
+//! A home knows shards, not connections. It sends a message once to each shard with a matching filter, and the shard finds its connections.
+//! The home's own shard does not register: the home looks at the filters of its connections directly. Missed messages are read from the log
+//! in the order of arrival, in bounded pages. Lost messages are part of that order. So a gap is told before the position passes the loss,
+//! and only if a message was lost.
 //!
-//! Invariants: a shard's filter is registered from its first attach to its leave, and mail between the two is in order;
-//! the page that is marked `at_head` travels in the lane of the live messages. A subscriber that gives no position
-//! first gets a snapshot of what the rules keep by `latest`, and of retained messages: it holds offsets up to
-//! [`MatchPage::from`].
+//! Invariants:
+//! * A shard's filter is registered from its first attach until it leaves, and mail between the two stays in order.
+//! * A page marked `at_head` uses the lane of the live messages.
+//! * A subscriber without a position first gets a snapshot: latest values under rules that keep the latest, and retained messages. The
+//!   snapshot ends at offset [`MatchPage::from`].
 
 use super::Home;
 use super::context::HomeContext;
@@ -25,16 +26,15 @@ use crate::mail::lanes::Lanes;
 use crate::mail::{AttachFilters, Attached, MatchPage, Tell};
 
 impl Subscriptions {
-    /// A shard has no subscriber of this filter any more.
+    /// Removes a filter of a shard without subscribers.
     pub(crate) fn leave_filter(&mut self, from: ShardId, filter: &[u8]) {
         self.filters.remove(filter, from);
     }
 }
 
 impl Home {
-    /// Answers an attach by filter with the past, in bounded pages, and gives the shard its place among those that are
-    /// told what comes. `names` are the filters, with [`SEPARATOR`](super::SEPARATOR) between; `each` says where to begin in each
-    /// partition of the home, if that differs from what `ask` says.
+    /// Answers an attach by filter with pages of past messages, and registers the shard for live ones. `names` are the filters, separated
+    /// by [`SEPARATOR`](super::SEPARATOR). `each` says where to begin in each partition of the home, if `ask` does not hold for all.
     pub(crate) fn attach_filters(
         &mut self,
         from: ShardId,
@@ -109,7 +109,7 @@ impl Home {
                 .page_queue
                 .wait_for_log(&mut self.logs, reading, at, offset);
         }
-        // A subscriber that begins live reads nothing, and need not wait for those that do.
+        // A subscriber that begins live reads nothing, so it need not wait for pages of others.
         if reader.start < self.logs.partitions[at].sequence
             && self.page_queue.must_queue(&self.pace)
         {
@@ -125,7 +125,7 @@ impl Home {
         }
     }
 
-    /// Reads a page and tells it; false if it has to wait among the large ones.
+    /// Reads and sends a page; false if the page has to wait in the queue of large ones.
     pub(super) fn tell_match_page(
         &mut self,
         from: ShardId,
@@ -199,7 +199,7 @@ impl Logs {
             Since::After(time_s) => reader(log.arrived_by(time_s), 0, losses, false, false),
             Since::At(Position { epoch, offset }) if epoch == self.epoch && offset <= known_to => {
                 if ask.again {
-                    // A subscriber that is past the snapshot it began with gets no retained messages again.
+                    // A subscriber past its initial snapshot does not get the retained messages again.
                     let begins = ask.base > 0 && (ask.from == 0 || offset < ask.from);
                     let retained = begins && ask.newest == 0;
                     reader(offset, ask.from, ask.base, false, retained)

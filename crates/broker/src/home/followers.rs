@@ -1,4 +1,4 @@
-//! The followers of a home, the news that waits for them, and topics whose interest outlives their subscribers.
+//! The followers of a home, their unsent news, and the topics whose interest outlives their last subscriber.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -11,15 +11,15 @@ use crate::base::time::Now;
 use crate::mail::lanes::Lanes;
 use crate::mail::{News, Part, ReplyTo, Tell};
 
-/// Bytes of news that wait for another node at most: some ten thousand changes, and it asks twice a second.
+/// The most bytes of unsent news for another node: some ten thousand changes. A node asks twice a second.
 const NODE_NEWS_BYTES_MAX: usize = 256 << 10;
 
-/// A follower.
+/// Who follows.
 #[derive(Clone, Copy)]
 pub(super) enum FollowerKey {
     /// A connection of this shard.
     Connection(ShardId, ReplyTo),
-    /// Another node, by the number of its stream. It is told of subscribers here only, and asks for its news.
+    /// Another node, by the number of its stream. It gets only subscribers of this node, and asks for its news.
     Node(u64),
 }
 
@@ -35,13 +35,13 @@ impl FollowerKey {
     }
 }
 
-/// How far a snapshot is.
+/// The progress of a follower's snapshot.
 pub(super) enum Cursor {
-    /// The first row that it has not looked at.
+    /// The next row to look at.
     Row(u32),
-    /// It has looked at all rows, and at the topics of other nodes up to this name.
+    /// All rows are done, and the topics of other nodes up to this name.
     Name(Box<[u8]>),
-    /// It is whole.
+    /// The snapshot is complete.
     Whole,
 }
 
@@ -50,19 +50,19 @@ pub(super) struct Follower {
     filters: Vec<Box<[u8]>>,
     pub cursor: Cursor,
     pub news: News,
-    /// The part of the snapshot in `news`, if one was asked for.
+    /// Whether `news` has a page of the snapshot.
     part: Part,
-    /// News had no room.
+    /// News was dropped for lack of room.
     lost: bool,
 }
 
 impl Follower {
-    /// Whether this is another node.
+    /// Whether the follower is another node.
     pub fn is_node(&self) -> bool {
         matches!(self.key, FollowerKey::Node(_))
     }
 
-    /// Whether the snapshot has looked at this row.
+    /// Whether the snapshot has passed this row.
     fn is_past_row(&self, topic: u32) -> bool {
         match self.cursor {
             Cursor::Row(next) => topic < next,
@@ -70,7 +70,7 @@ impl Follower {
         }
     }
 
-    /// Whether the snapshot has looked for this name among the topics of other nodes.
+    /// Whether the snapshot has passed this name among the topics of other nodes.
     fn is_past_name(&self, name: &[u8]) -> bool {
         match &self.cursor {
             Cursor::Row(_) => false,
@@ -79,7 +79,7 @@ impl Follower {
         }
     }
 
-    /// Adds a topic whose interest begins or ends, if it is one of those that are followed.
+    /// Adds a topic whose interest begins or ends, if one of the filters matches.
     pub fn push(&mut self, begins: bool, name: &[u8]) {
         if !(self.filters.iter()).any(|filter| topic::matches(filter, name)) {
             return;
@@ -90,7 +90,7 @@ impl Follower {
         }
     }
 
-    /// The news, and whether there is more at once; none if something was lost.
+    /// Takes the news; says whether more of the snapshot is left. `None` if news was lost.
     pub fn take_news(&mut self) -> Option<(News, bool)> {
         let more = !matches!(self.cursor, Cursor::Whole);
         (!self.lost).then(|| (core::mem::take(&mut self.news), more))
@@ -100,9 +100,9 @@ impl Follower {
 /// All followers, and the news that waits for them.
 pub(super) struct Followers {
     list: Vec<Follower>,
-    /// Topics without subscribers that still have interest, and the second in which it ends.
+    /// Topics without subscribers whose interest has not ended, with the second of its end.
     lingering: BTreeMap<u32, u32>,
-    /// The same in the order of the seconds.
+    /// The same, ordered by the second.
     ends: BTreeSet<(u32, u32)>,
     /// Seconds that interest outlives the last subscriber.
     pub debounce_s: u32,
@@ -133,7 +133,7 @@ impl Followers {
         !self.lingering.is_empty() && self.lingering.contains_key(&topic)
     }
 
-    /// Begins to follow.
+    /// Adds a follower.
     pub fn add(&mut self, key: FollowerKey, filters: Vec<Box<[u8]>>) {
         self.list.push(Follower {
             key,
@@ -145,7 +145,7 @@ impl Followers {
         });
     }
 
-    /// A follower is gone; says whether it was there.
+    /// Removes a follower; returns whether there was one.
     pub fn remove(&mut self, key: FollowerKey) -> bool {
         let was_there = self.take(key).is_some();
         if self.list.is_empty() {
@@ -154,18 +154,17 @@ impl Followers {
         was_there
     }
 
-    /// Takes a follower out, to be put back.
+    /// Takes a follower out; it must be put back.
     pub fn take(&mut self, key: FollowerKey) -> Option<Follower> {
         let place = self.list.iter().position(|it| it.key.is(key))?;
         Some(self.list.swap_remove(place))
     }
 
-    /// Puts a follower back.
     pub fn put(&mut self, follower: Follower) {
         self.list.push(follower);
     }
 
-    /// Puts a follower back whose news have a page of its snapshot.
+    /// Puts back a follower whose news now has a page of its snapshot.
     pub fn put_page(&mut self, mut follower: Follower) {
         follower.part = match follower.cursor {
             Cursor::Whole => Part::Last,
@@ -175,24 +174,24 @@ impl Followers {
         self.put(follower);
     }
 
-    /// The filters that connections follow, each once.
+    /// The filters that connections follow, without duplicates.
     pub fn filters(&self) -> BTreeSet<Box<[u8]>> {
         let connections = self.list.iter().filter(|it| !it.is_node());
         connections.flat_map(|it| it.filters.clone()).collect()
     }
 
-    /// A topic's interest lingers no more, because it has a subscriber again or is forgotten; says whether it did.
+    /// Interest stops lingering, because the topic has a subscriber again or is forgotten. Returns whether it lingered.
     pub fn stop_lingering(&mut self, topic: u32) -> bool {
         let end_s = self.lingering.remove(&topic);
         end_s.is_some_and(|end_s| self.ends.remove(&(end_s, topic)))
     }
 
-    /// A topic has no subscriber any more, and interest for some time yet; false when it has none from now on.
+    /// The last subscriber left: interest lingers; false if it ends at once.
     pub fn linger(&mut self, topic: u32, now: Now) -> bool {
         if self.debounce_s == 0 {
             return false;
         }
-        // The current second has begun already: one more makes it the whole time at least.
+        // One second more, since the present one has begun already.
         let end_s = now.s + self.debounce_s + 1;
         if let Some(former) = self.lingering.insert(topic, end_s) {
             self.ends.remove(&(former, topic));
@@ -201,7 +200,7 @@ impl Followers {
         true
     }
 
-    /// The next topic whose interest ends and is due.
+    /// The next topic whose lingering interest ends now.
     pub fn next_end(&mut self, now: Now) -> Option<u32> {
         let (end_s, topic) = self.ends.first().copied()?;
         (end_s <= now.s).then_some(topic)
@@ -211,7 +210,7 @@ impl Followers {
         self.has_news
     }
 
-    /// Tells each connection its news.
+    /// Sends each connection its news.
     pub fn tell_news(&mut self, lanes: &mut Lanes) {
         if !core::mem::take(&mut self.has_news) {
             return;
@@ -229,14 +228,14 @@ impl Followers {
         }
     }
 
-    /// Whether no interest lingers, and no end of it is due.
+    /// Whether no interest lingers.
     #[cfg(test)]
     pub fn nothing_lingers(&self) -> bool {
         self.lingering.is_empty() && self.ends.is_empty()
     }
 
-    /// A topic's interest here begins or ends: followers whose snapshot is past its row are told, but those that know it to have
-    /// interest at another node, as `remote` says.
+    /// Tells a change of interest at this node to followers whose snapshot has passed the row. Not to those that know the topic from
+    /// another node (`remote`): for them nothing changes.
     pub fn tell(&mut self, topic: u32, name: &[u8], begins: bool, remote: bool) {
         for follower in &mut self.list {
             if follower.is_past_row(topic) && !(remote && follower.is_past_name(name)) {
@@ -246,7 +245,7 @@ impl Followers {
         }
     }
 
-    /// The interest of other nodes in a topic without interest here begins or ends.
+    /// Tells a change of interest at other nodes; the topic has none here.
     pub fn tell_remote(&mut self, name: &[u8], begins: bool) {
         for follower in &mut self.list {
             if follower.is_past_name(name) {

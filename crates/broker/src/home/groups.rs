@@ -1,6 +1,6 @@
-//! The groups of shared subscriptions that a home has: their members, cursors, and the messages that members gave back.
+//! The groups of shared subscriptions at a home: their members, cursors, and returned messages.
 //!
-//! Invariants: a group lives while a session has subscribed to it, connected or away; a number is never used again.
+//! Invariants: a group lives while a session subscribes to it, connected or away; group numbers are never reused.
 
 mod lists;
 mod members;
@@ -20,12 +20,12 @@ use lists::Lists;
 pub(super) use members::Member;
 use members::Members;
 
-/// How far a group is in a partition.
+/// A group's read position in a partition.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor {
-    /// The last message that a member was given or that was passed over, or that came before the group.
+    /// Messages up to this offset were given to a member or skipped, or are older than the group.
     pub offset: u64,
-    /// The log may have messages for it behind that.
+    /// The log may have later messages for the group.
     pub behind: bool,
 }
 
@@ -33,28 +33,28 @@ pub(super) struct Cursor {
 pub(super) struct Group {
     pub filter: Box<[u8]>,
     name: Arc<[u8]>,
-    /// The filter's row.
+    /// The filter's row in [`Groups::filters`].
     row: u32,
-    /// Sessions that have subscribed, those that are away too.
+    /// Sessions that subscribe, connected or away.
     sessions: u32,
     members: Members,
-    /// How far it is in each partition of the home.
+    /// By partition of the home.
     pub cursors: Box<[Cursor]>,
-    /// The partition that is read first the next time.
+    /// The partition to read first next time.
     first: usize,
-    /// Whether it waits among the pages that are to be read.
+    /// Whether it is in the queue of pages.
     is_queued: bool,
     /// Messages that members gave back.
     again: VecDeque<Unacked>,
 }
 
 impl Group {
-    /// The next member that may have a message; it has one credit less.
+    /// Takes a credit from the next member in turn that has one.
     pub fn next(&mut self) -> Option<Member> {
         self.members.next()
     }
 
-    /// The partitions in which it is behind, each time beginning with another.
+    /// The partitions in which the group is behind, beginning with another one each time.
     pub fn behind(&mut self) -> Vec<usize> {
         let count = self.cursors.len();
         let first = self.first;
@@ -67,12 +67,12 @@ impl Group {
         self.members.has_credit()
     }
 
-    /// Whether messages that members gave back wait for another.
+    /// Whether returned messages wait for a member.
     pub fn has_returned(&self) -> bool {
         !self.again.is_empty()
     }
 
-    /// Bytes of heap that it occupies, with its number in its filter's list, without the topics of messages given back.
+    /// Heap bytes, including its entry in the filter's list, without the topics of returned messages.
     fn own_bytes(&self) -> usize {
         ROW_BYTES
             + self.filter.len()
@@ -82,7 +82,7 @@ impl Group {
             + self.again.capacity() * size_of::<Unacked>()
     }
 
-    /// Whether it may have a message for a member with credit.
+    /// Whether it has work and a member with credit.
     fn waits(&self) -> bool {
         (self.is_behind() || self.has_returned()) && self.has_credit()
     }
@@ -93,10 +93,10 @@ impl Group {
     }
 }
 
-/// A group's row in the tree of all groups (its leaves are half full, since numbers only rise), and its place in the list of its filter.
+/// A group's entry in the tree of groups (leaves are half full, since numbers only rise) and in its filter's list.
 const ROW_BYTES: usize = 2 * (size_of::<Group>() + size_of::<u64>()) + lists::NAME_BYTES;
 
-/// Bytes that a group needs at one home, if no other has its filter.
+/// Bytes of a group at one home, if no other group has its filter.
 pub(crate) fn bytes_alone(name: &[u8], filter: &[u8]) -> usize {
     let member = size_of::<Member>() + size_of::<Cursor>();
     ROW_BYTES
@@ -107,19 +107,19 @@ pub(crate) fn bytes_alone(name: &[u8], filter: &[u8]) -> usize {
         + Filters::bytes_alone(filter)
 }
 
-/// Bytes of the topics of messages given back.
+/// Bytes of the topics of returned messages.
 fn topics_bytes<'a>(all: impl IntoIterator<Item = &'a Unacked>) -> usize {
     all.into_iter().map(|unacked| unacked.topic.len()).sum()
 }
 
-/// A group in a snapshot.
+/// A group as read from a snapshot.
 pub(super) struct Saved<'a> {
     pub filter: &'a [u8],
     name: &'a [u8],
     sessions: u32,
-    /// How far it was in each partition of its home.
+    /// The cursors at its former home, by partition.
     pub offsets: Vec<u64>,
-    /// Messages that members gave back.
+    /// Returned messages.
     pub again: Vec<Unacked>,
 }
 
@@ -128,23 +128,23 @@ pub(super) struct Groups {
     filters: Filters,
     lists: Lists,
     all: BTreeMap<u64, Group>,
-    /// Partitions of the home.
+    /// The number of the home's partitions.
     partitions: usize,
-    /// Groups so far: a number is never used again.
+    /// The number of the newest group.
     ids: u64,
-    /// Bytes of all groups.
+    /// Bytes of all groups, without the filters.
     bytes: usize,
-    /// The groups that get the message at hand.
+    /// The groups that get the present message.
     pub due: Vec<u64>,
-    /// The lists of those that are late with it.
+    /// The lists of groups that are late with it.
     late: Vec<u32>,
-    /// Whether the late ones wait for their turn.
+    /// Whether a turn for the late groups is queued.
     late_owed: bool,
     steps: Steps,
 }
 
 impl Groups {
-    /// None yet, at a home with so many partitions.
+    /// No groups, at a home with this number of partitions.
     pub fn new(seed: u64, partitions: usize, steps: &Steps) -> Self {
         Groups {
             filters: Filters::new(seed, steps),
@@ -169,13 +169,13 @@ impl Groups {
         self.all.len() as u32
     }
 
-    /// Bytes of the groups, with their filters, members and the messages given back.
+    /// Bytes of groups, filters, members and returned messages.
     pub fn bytes(&self) -> usize {
         let lists = self.filters.len() as usize * lists::LIST_BYTES;
         self.bytes + lists + self.filters.bytes()
     }
 
-    /// Adds to a group, and counts the bytes that it grows by.
+    /// Changes a group, and counts its growth plus the bytes that `add` returns.
     fn grow(&mut self, id: u64, add: impl FnOnce(&mut Group) -> usize) {
         if let Some(group) = self.all.get_mut(&id) {
             let before = group.own_bytes();
@@ -189,7 +189,7 @@ impl Groups {
         self.filters.warm(topics);
     }
 
-    /// Finds the groups that get a message; says whether there are any.
+    /// Finds the groups that get a message; returns whether there are any.
     pub fn find(&mut self, name: &[u8]) -> bool {
         let (lists, due, late) = (&self.lists, &mut self.due, &mut self.late);
         due.clear();
@@ -199,7 +199,7 @@ impl Groups {
         !(due.is_empty() && late.is_empty())
     }
 
-    /// The filter and the name of a group.
+    /// Filter and name of a group.
     pub fn share_of(&self, id: u64) -> Option<(&[u8], &[u8])> {
         let group = self.all.get(&id)?;
         Some((&group.filter, &group.name))
@@ -243,8 +243,8 @@ impl Groups {
         Some(id)
     }
 
-    /// A member joins, and the group is made if there is none: its first messages come behind `offsets`, one for each partition. `counts` says that the member's
-    /// session is new to it. Returns the group, and whether the session counted as new.
+    /// Adds a member, and makes the group if necessary; its first messages are those after `offsets`, one for each partition. `counts`: the
+    /// member's session is new to the group. Returns the group, and whether the session was counted.
     pub fn join(
         &mut self,
         (filter, name): (&[u8], &[u8]),
@@ -254,7 +254,7 @@ impl Groups {
         offsets: impl Iterator<Item = u64>,
     ) -> (Option<u64>, bool) {
         let found = self.id_of(filter, name);
-        // Where the group has gone, the session counts as new even if it had subscribed before.
+        // If the group has ended meanwhile, even a session that had subscribed is new.
         let counts = counts || found.is_none();
         let id = found.or_else(|| self.make(filter, name, party.number(), offsets));
         if let Some(id) = id {
@@ -267,13 +267,13 @@ impl Groups {
         (id, counts)
     }
 
-    /// A member has room for so many messages more; says whether it is one.
+    /// Gives a member more credit; false if it has left.
     pub fn credit(&mut self, id: u64, member: Member, count: u32) -> bool {
         let group = self.all.get_mut(&id);
         group.is_some_and(|group| group.members.give(member, count))
     }
 
-    /// A member goes and gives back what it has not acknowledged; says whether the group lives on.
+    /// Removes a member and takes its unacknowledged messages back. Returns whether the group lives on.
     pub fn leave(&mut self, from: ShardId, leave: &LeaveGroup) -> bool {
         let LeaveGroup {
             group: id,
@@ -299,7 +299,7 @@ impl Groups {
         true
     }
 
-    /// A session that was away subscribes no more.
+    /// A session that was away has unsubscribed or ended.
     pub fn release(&mut self, filter: &[u8], name: &[u8]) {
         let Some(id) = self.id_of(filter, name) else {
             return;
@@ -311,15 +311,15 @@ impl Groups {
         }
     }
 
-    /// Gives the message at this offset of a partition to the next member of each group that [`Groups::find`] has found; groups whose turn comes later
-    /// find it in the log, as all do unless it `may_give`. Says whether late groups are to be [told](Groups::tell_late) of it and do not wait for their turn yet.
+    /// Gives the message to the next member of each group that [`Groups::find`] has found. Groups that are behind, and all groups unless
+    /// `may_give`, read it from the log later. Returns whether a turn for [late groups](Groups::tell_late) must be queued.
     pub fn give_due(
         &mut self,
         (at, offset): (usize, u64),
         may_give: bool,
         mut give: impl FnMut(u64, Member),
     ) -> bool {
-        // The shards of the members have a visit for each: a home does not tell them more than they can send.
+        // A message for a member costs its shard a visit, which is charged here: so a home does not give more than shards can send.
         let steps = if may_give { STEPS_PER_VISIT } else { 1 };
         self.steps.add(self.due.len() * steps + self.late.len());
         for id in &self.due {
@@ -337,8 +337,8 @@ impl Groups {
         !self.late.is_empty() && !core::mem::replace(&mut self.late_owed, true)
     }
 
-    /// Tells some of the groups that are late, which are returned, that the log has messages for them. The rest waits for another turn if
-    /// [`Groups::must_tell_late`] says so.
+    /// Notes for some of the late groups that the log has messages for them; returns these groups. More may be
+    /// [left](Groups::must_tell_late).
     pub fn tell_late(&mut self) -> Vec<u64> {
         let (ids, partitions) = self.lists.next_late();
         self.steps.add(ids.len());
@@ -353,14 +353,14 @@ impl Groups {
         ids
     }
 
-    /// Whether groups are late still; if so, they wait for their turn from now on.
+    /// Whether late groups are left. If so, the caller queues another turn for them.
     pub fn must_tell_late(&mut self) -> bool {
         self.late_owed = self.lists.has_late();
         self.late_owed
     }
 
-    /// The party that a group waits for, if it may have something to give and does not wait for its turn yet: from now on it does. That is
-    /// the party of the next member, so that a client with many groups has one share of the work.
+    /// If a group has work and is not queued, marks it as queued and returns the party to charge: that of its next member, so that a client
+    /// with many groups has one share of the work.
     pub fn begins_to_wait(&mut self, id: u64) -> Option<Party> {
         let group = self.all.get_mut(&id)?;
         if group.is_queued || !group.waits() {
@@ -371,7 +371,7 @@ impl Groups {
         Some(party)
     }
 
-    /// Takes a group out whose turn has come; it must be [put back](Groups::put).
+    /// Takes a group out; it must be [put back](Groups::put).
     pub fn take(&mut self, id: u64) -> Option<Group> {
         let mut group = self.all.remove(&id)?;
         group.is_queued = false;
@@ -382,7 +382,7 @@ impl Groups {
         self.all.insert(id, group);
     }
 
-    /// The next message that a member of a group that was taken out gave back.
+    /// The next returned message of a group that was taken out.
     pub fn next_again(&mut self, group: &mut Group) -> Option<Unacked> {
         let unacked = group.again.pop_front()?;
         self.bytes -= unacked.topic.len();
@@ -400,7 +400,7 @@ impl Groups {
         }
     }
 
-    /// Writes groups from the one with the number `from` on; returns where to go on.
+    /// Writes groups from number `from` on; returns the next number.
     pub fn save(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
         for (id, group) in self.all.range(from..) {
             if block.is_full() {
@@ -422,7 +422,7 @@ impl Groups {
         None
     }
 
-    /// Reads a group of a home that had so many cursors.
+    /// Reads a group of a home with this number of partitions.
     pub fn read<'a>(from: &mut In<'a>, cursors: usize) -> Result<Saved<'a>, Damaged> {
         let (filter, name) = (from.field()?, from.field()?);
         let sessions = from.number32()?;
@@ -444,8 +444,8 @@ impl Groups {
         })
     }
 
-    /// Restores a group, of which another home may have had a part: it has these cursors, by place, beside those restored before.
-    /// It has no members, and may be behind.
+    /// Restores a group, or adds another home's part to it: cursors by partition, and returned messages. The group has no members and may
+    /// be behind.
     pub fn restore(&mut self, saved: Saved<'_>, cursors: impl Iterator<Item = (usize, u64)>) {
         let Saved { filter, name, .. } = saved;
         let found = self.id_of(filter, name);

@@ -1,23 +1,19 @@
 //! Followers: connections that are told which topics have subscribers.
 //!
-//! A topic *has interest* from its first subscriber on until it has had none for `interest.debounce_s`.
-//! Followers are told the changes of that and of nothing else, so that the snapshot and what comes after it
-//! speak of the same thing.
+//! A topic *has interest* from its first subscriber until it has had none for `interest.debounce_s`. Followers get a snapshot of the topics
+//! with interest, and then every change.
 //!
-//! The snapshot is a cursor over the table of topics, and each page looks at a bounded number of rows.
-//! Invariant: a follower has been told of exactly those topics with interest whose rows lie before its cursor.
-//! A row before the cursor that changes is told at once; one behind it is not, since the cursor will find it as
-//! it is by then. Rows never move, and interest ends before its row is freed: so whatever topic is made or
-//! emptied while a cursor walks is told once, on whichever side it lies.
+//! The snapshot is a cursor over the table of topics; each page looks at a bounded number of rows. Invariant: a follower knows exactly the
+//! topics with interest in rows before its cursor. A change in a row before the cursor is told at once; a change in a later row is not,
+//! since the cursor will find it. Rows never move, and interest ends before a row is freed. So each topic that is made or forgotten during
+//! a snapshot is told once.
 //!
-//! **In a cluster** other nodes tell which of their topics have interest ([`super::remote`]), and a connection is told of a topic while it
-//! has interest here or there. Its cursor goes on over the names of these topics, and the same invariant holds: it has been told of the topics that
-//! have interest here before the cursor's row, or remote before the cursor's name. The other nodes are followers as
-//! well, of what is here only; they ask for their news.
+//! **In a cluster** other nodes report their topics with interest ([`super::remote_interest`]), and a connection is told of a topic while
+//! it has interest at any node. After the rows, the cursor walks the names of these topics, under the same invariant. The other nodes are
+//! followers, too, of interest at this node only; they ask for their news.
 //!
-//! Nothing here touches the turn's frames: a subscriber may leave amid a delivery, while they are shared. News waits
-//! with the follower until the shard asks for it, at most one turn. Without followers all this is one look at an empty
-//! list.
+//! Nothing here writes into the turn's frames: a subscriber may leave during a delivery, while they are shared. News waits with the
+//! follower until the end of the turn. Without followers all this costs one look at an empty list.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -36,12 +32,12 @@ use crate::mail::orders::{Interest, Interested};
 use crate::mail::{News, ReplyTo};
 use crate::store::slab::NONE;
 
-/// Ends of interest told at once, each to all followers: when a crowd leaves, they hear of it over some turns.
+/// The most ends of interest told at once, each to all followers; the rest is told in later turns.
 const ENDS_AT_ONCE: usize = 64;
 /// Topics of other nodes that one order looks at: some hundred microseconds.
 const NAMES_PER_ORDER: usize = 1_024;
 
-/// The followers, and topics with interest at other nodes.
+/// Followers, and topics with interest at other nodes.
 pub(crate) struct TopicInterest {
     pub(super) followers: Followers,
     pub(super) remote: RemoteInterest,
@@ -49,7 +45,6 @@ pub(crate) struct TopicInterest {
 }
 
 impl TopicInterest {
-    /// Nobody follows; interest outlives the last subscriber by so many seconds.
     pub(super) fn new(debounce_s: u32, steps: &Steps) -> TopicInterest {
         TopicInterest {
             followers: Followers::new(debounce_s),
@@ -58,7 +53,7 @@ impl TopicInterest {
         }
     }
 
-    /// A connection wants to follow; the first page of the snapshot is the answer.
+    /// Adds a follower, and answers with the first page of its snapshot.
     pub(crate) fn follow(
         &mut self,
         topics: &TopicTable,
@@ -73,7 +68,7 @@ impl TopicInterest {
         self.follow_on(topics, page_queue, pace, shard, (to, party));
     }
 
-    /// The next page of a snapshot that is not whole.
+    /// The next page of a snapshot.
     pub(crate) fn follow_on(
         &mut self,
         topics: &TopicTable,
@@ -88,13 +83,13 @@ impl TopicInterest {
         }
     }
 
-    /// A follower is gone.
+    /// Removes a follower.
     pub(crate) fn unfollow(&mut self, shard: ShardId, to: ReplyTo) {
         let was_there = self.followers.remove(FollowerKey::Connection(shard, to));
         assert!(was_there, "a carrier speaks only of followers that it made");
     }
 
-    /// The next page, unless the follower has gone meanwhile.
+    /// Reads the next page, unless the follower has left meanwhile.
     pub(super) fn next_page(
         &mut self,
         topics: &TopicTable,
@@ -108,7 +103,7 @@ impl TopicInterest {
         }
     }
 
-    /// A snapshot goes on by a page.
+    /// Continues a snapshot by one page.
     fn walk(&self, topics: &TopicTable, pace: &Pace, follower: &mut Follower) {
         for _ in 0..pace.interest_rows {
             if follower.news.len() >= pace.page_bytes {
@@ -145,7 +140,7 @@ impl TopicInterest {
         Cursor::Name(name.into())
     }
 
-    /// Whether the topic in a row has interest here.
+    /// Whether the topic in this row has interest at this node.
     fn has_interest(&self, topics: &TopicTable, id: u32) -> bool {
         topics.rows.get(id).carrier != NONE || self.followers.lingers(id)
     }
@@ -170,27 +165,25 @@ impl TopicInterest {
         }
     }
 
-    /// A topic has no subscriber any more.
+    /// A topic has lost its last subscriber.
     pub(super) fn interest_pauses(&mut self, topics: &TopicTable, id: u32, now: Now) {
         if !self.followers.linger(id, now) {
             self.tell_interest(topics, id, false);
         }
     }
 
-    /// Ends a topic's interest that outlived its subscribers: its time is over, or the topic is about to be forgotten and its row
-    /// may be given to another.
+    /// Ends interest that has outlived its subscribers: its time is over, or the topic is about to be forgotten.
     pub(super) fn interest_is_forgotten(&mut self, topics: &TopicTable, id: u32) {
         if self.followers.stop_lingering(id) {
             self.tell_interest(topics, id, false);
         }
     }
 
-    /// Whether there is anything to tell followers.
     pub(crate) fn has_news(&self) -> bool {
         self.followers.has_news()
     }
 
-    /// Tells followers what is new; says whether more is due already.
+    /// Sends followers their news; returns whether more is due already.
     pub(crate) fn tell_followers(
         &mut self,
         topics: &TopicTable,
@@ -216,7 +209,7 @@ impl TopicInterest {
         true
     }
 
-    /// Carries out an order about interest at the nodes of a cluster.
+    /// Carries out a cluster node's order about interest.
     pub(crate) fn interest_order(
         &mut self,
         topics: &TopicTable,
@@ -242,7 +235,7 @@ impl TopicInterest {
         }
     }
 
-    /// The news for another node, and whether there is more at once. None where it must begin anew.
+    /// The news for another node, and whether more is left. `None`: the node must start over.
     fn next_news(
         &mut self,
         topics: &TopicTable,
@@ -267,7 +260,7 @@ impl TopicInterest {
         news
     }
 
-    /// Takes what another node tells; returns for how many topics there was no room.
+    /// Takes in another node's news; returns the number of topics without room.
     fn take_remote(&mut self, topics: &TopicTable, stream: u8, news: &News) -> u32 {
         let mut refused = 0;
         for (begins, name) in news.iter() {
@@ -291,7 +284,7 @@ impl TopicInterest {
         }
     }
 
-    /// Forgets what a stream has told of topics behind this one, of some; returns the last one of them, none at the end.
+    /// Removes a stream from some topics after `from`; returns the last topic looked at, `None` at the end.
     fn forget_remote(
         &mut self,
         topics: &TopicTable,

@@ -9,6 +9,8 @@
 //! holds gets it only after the holder gave it back. A serial names one holder: mail from a former one is ignored. The
 //! home of sessions knows neither connections nor topics; the shard does what follows from an end (sends a will,
 //! releases logs).
+//!
+//! It imports nothing from the rest of `home`: a client id has its home by its slot as a topic has, but sessions and topics share no state.
 
 mod absent;
 mod at_home;

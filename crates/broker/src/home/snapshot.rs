@@ -1,7 +1,7 @@
-//! A home's part of a snapshot: topics, filters that need messages kept, losses, messages (`messages.rs`). Answers to idempotency keys
-//! (`idempotence.rs`) and groups (`sharing.rs`) are written and read there.
+//! A home's part of a snapshot: topics, the filters whose messages are kept, losses, and messages (`messages.rs`). Idempotency keys
+//! (`idempotence.rs`) and groups (`share_groups.rs`) are written and read there.
 //!
-//! Rows get other numbers when they are read, and so do rules: those in force at that time.
+//! When a snapshot is read, rows and rules get new numbers; the rules are those in force then.
 
 mod messages;
 
@@ -24,17 +24,18 @@ use crate::mail::fields::check_read_name;
 use crate::store::blobs::Blob;
 use crate::store::slab::{NONE, Vacant as _};
 
-/// The flags of a topic that outlive the process.
+/// The flags that are written.
 const LASTING: u8 = CREATED | DELETED | REQUESTED;
-/// In a topic's record: it has no messages and had lost some; it has some; its newest are gone without being lost.
+/// Flags of a topic's record. `LOST`: no messages, and some were lost. `HAS_SOME`: has messages. `ENDED`: its newest messages were removed
+/// without a loss.
 const LOST: u8 = 1;
 const HAS_SOME: u8 = 2;
 const ENDED: u8 = 4;
-/// Bytes that a topic takes at most, besides its name.
+/// The most bytes of a topic's record, besides its name.
 const TOPIC_BYTES: usize = 48;
 
 impl Home {
-    /// Drops messages, as a log does that is past its budget, until the snapshot has about `bytes_max` at most.
+    /// Removes the oldest messages until the snapshot has about `bytes_max` at most.
     pub(crate) fn shrink(&mut self, bytes_max: usize, rules: &Rules, now: Now) {
         let beside = self.topics.names.bytes() + self.topics.rows.len() as usize * TOPIC_BYTES;
         let budget = &mut self.logs.budget.bytes_max;
@@ -42,7 +43,7 @@ impl Home {
         self.logs.drop_for_snapshot(&mut self.topics, rules, now);
     }
 
-    /// Ends the restoring after the last record.
+    /// Ends the restoring, after the last record. `ended` are the topics whose newest messages were removed without a loss.
     pub(crate) fn restored(&mut self, ended: &[u32], rules: &Rules, now: Now) {
         for id in ended {
             let row = self.topics.rows.get(*id);
@@ -63,7 +64,7 @@ impl Home {
 }
 
 impl TopicTable {
-    /// Writes topics from the row `from` on, before the first one what holds for the home as a whole; returns where to go on.
+    /// Writes topics from row `from` on, and before the first one the record of the home. Returns the next row.
     pub(crate) fn save_topics(
         &self,
         logs: &Logs,
@@ -120,8 +121,8 @@ impl TopicTable {
         None
     }
 
-    /// Reads a topic; returns the row that it had, the one that it has ([`NONE`] if it belongs to another home now), and whether its
-    /// newest messages are gone.
+    /// Reads a topic. Returns its former row, its row here ([`NONE`] if it belongs to another home now), and whether its newest messages
+    /// were removed without a loss.
     pub(crate) fn restore_topic(
         &mut self,
         logs: &mut Logs,
@@ -175,7 +176,7 @@ impl TopicTable {
 }
 
 impl Logs {
-    /// The home's own records as they are written.
+    /// The origin of the records that this home writes.
     fn origin(&self) -> Origin {
         Origin {
             placement: self.placement,
@@ -185,13 +186,13 @@ impl Logs {
         }
     }
 
-    /// The place here of a partition, if this is its home.
+    /// The index of a partition, if this is its home.
     pub(crate) fn place_here(&self, partition: PartitionId) -> Option<usize> {
         let is_here = self.placement.home_of(partition) == self.me;
         is_here.then(|| self.placement.place_at_home(partition))
     }
 
-    /// Reads what holds for the home that wrote as a whole; returns how many rows it had.
+    /// Reads the record of the home that wrote the snapshot; returns its number of rows.
     pub(crate) fn restore_home(
         &mut self,
         from: &mut In<'_>,
@@ -235,7 +236,7 @@ impl Logs {
         Ok(rows)
     }
 
-    /// Writes the losses from this partition and this offset of it on; returns where to go on.
+    /// Writes losses from this partition and offset on; returns the next cursor.
     pub(crate) fn save_losses(
         &self,
         (first, mut offset): (usize, u64),
@@ -339,7 +340,7 @@ impl Subscriptions {
         origin: &Origin,
     ) -> Result<(), Damaged> {
         let (count, filter) = (from.number32()?, from.field()?);
-        // A name without wildcards stands for a topic that could not be made.
+        // A name without wildcards: a topic that could not be made.
         let is_here = topic::has_wildcard(filter) || logs.placement.home_of_name(filter) == logs.me;
         if is_here && origin.local {
             self.qos.restore_filter(filter, count);
@@ -348,7 +349,7 @@ impl Subscriptions {
     }
 }
 
-/// The number of losses so far, if they were remembered.
+/// The number of losses, if they were counted.
 fn read_counted(from: &mut In<'_>) -> Result<Option<u64>, Damaged> {
     match from.byte()? {
         1 => from.number().map(Some),
@@ -356,7 +357,7 @@ fn read_counted(from: &mut In<'_>) -> Result<Option<u64>, Damaged> {
     }
 }
 
-/// The row of the topic that had the row `former`; [`NONE`] if it belongs to another home now.
+/// The row of the topic whose former row this was; [`NONE`] if it belongs to another home now.
 fn topic_of(former: u32, topics: &[(u32, u32)]) -> Result<u32, Damaged> {
     let at = topics.binary_search_by_key(&former, |(former, _)| *former);
     at.map(|at| topics[at].1).map_err(|_| NO_TOPIC)

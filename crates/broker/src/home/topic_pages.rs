@@ -1,7 +1,7 @@
-//! The page of a topic that answers an attach: where it begins, the messages that it copies, and the losses that it tells.
+//! The page of a topic that answers an attach: its beginning, its messages, and the losses that it tells.
 //!
-//! Invariant: a page looks at a bounded number of entries; a search that takes longer goes on in a later turn, from the place that it has come to.
-//! A page that begins with a message larger than a page waits for its turn among such pages, before anything is read or reported.
+//! Invariants: a page looks at a bounded number of entries; a longer search continues in a later turn where it stopped. If a page begins
+//! with a message larger than a page, it waits in the queue of large ones before anything is read or counted.
 
 use super::Home;
 use super::attach::by_rule;
@@ -18,7 +18,7 @@ use crate::mail::{Attach, Page, Values};
 use crate::store::slab::NONE;
 
 impl Home {
-    /// The page of a topic; if it cannot be read yet, how far the search has come.
+    /// Reads the page of a topic; otherwise returns the progress of the search.
     pub(super) fn page(
         &mut self,
         id: u32,
@@ -42,7 +42,7 @@ impl Home {
             self.logs.begin(&self.topics, id, since, progress, limit)?;
         let latest = rule.keep == Keep::Latest;
         if latest && ask.reads_values() {
-            // Values that went meanwhile are no loss: the subscription itself misses nothing.
+            // Values replaced meanwhile are no loss for the subscription.
             (gap, promised) = (false, false);
         }
         let last = self.topics.rows.get(id).last();
@@ -94,7 +94,7 @@ impl Home {
 }
 
 impl Logs {
-    /// The page of a topic that this home does not know, or not any more.
+    /// The page of a topic that has no row here.
     pub(super) fn nothing_kept(&self, ask: &Attach, name: &[u8], rules: &Rules) -> Page {
         let floor = self.floor_of(name, rules.number_for(name), rules);
         let lost = match ask.since {
@@ -112,8 +112,8 @@ impl Logs {
         }
     }
 
-    /// Copies the messages of a page from the entry `first_entry` on, the first one behind `start`; `latest` says that the
-    /// topic's log is its retained state.
+    /// Copies the messages of a page, from `first_entry` on, which is the first after offset `start`. `latest`: the topic's rule keeps the
+    /// latest, so its log is its retained state.
     #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
     fn read_page(
         &mut self,
@@ -152,7 +152,7 @@ impl Logs {
         let count = frames.pages.len() as u32 - first;
         let values = match ask.retained && latest {
             true if ask.reads_values() => Values::These,
-            // Without a place of its own to begin, a subscriber gets them as the messages of its first pages.
+            // A subscriber that gave no beginning gets the values as the messages of its first pages.
             true if ask.since != Since::Default && self.messages_of(topics.rows.get(id)) > 0 => {
                 Values::Wait
             }
@@ -178,7 +178,7 @@ impl Logs {
         }
     }
 
-    /// Where to begin to read, whether messages before that are lost, and whether a loss behind it would be told.
+    /// The offset after which to begin, whether earlier messages are lost (`gap`), and whether later losses would be told (`promised`).
     fn begin(
         &self,
         topics: &TopicTable,
@@ -233,7 +233,7 @@ impl Logs {
     }
 }
 
-/// Bytes of the larger one of two messages, if there are such: the entry that a page of a topic begins with, and the topic's retained message.
+/// Bytes of the larger of the page's first message and the topic's retained message.
 fn first_bytes(logs: &Logs, (id, at): (u32, usize), ask: &Attach, first_entry: u32) -> usize {
     let log = &logs.partitions[at].log;
     let first = match first_entry {

@@ -1,11 +1,9 @@
-//! The groups of each filter, by their names, and the filters whose groups are *late*.
+//! The groups of each filter, by name, and the filters whose groups are *late*.
 //!
-//! A publish gives its message to [`AT_ONCE`] groups at most, whatever their filters. Where one filter more would be past that, its
-//! groups are late: the publish only notes the partition, and the groups are told some at a time, in turns of their own, that the log has
-//! messages for them.
+//! A publish gives its message to at most [`AT_ONCE`] groups in total. The groups of a filter that would exceed that are late: the publish
+//! only notes the partition, and the groups learn later, some in each turn, that the log has messages for them.
 //!
-//! Invariant: while a filter is late, none of its groups is given a message by a publish. So each reads all messages from the log,
-//! in their order.
+//! Invariant: while a filter is late, no publish gives a message to its groups. So each group reads all messages from the log, in order.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -14,21 +12,21 @@ use core::ops::Bound;
 
 use crate::store::slab::{NONE, Side};
 
-/// Groups that one publish gives its message to: far more than subscribe to one filter in use, some hundred microseconds.
+/// The most groups that one publish gives its message to: far more than have one filter in practice, some hundred microseconds.
 pub(super) const AT_ONCE: usize = 256;
 
-/// A leaf of the tree of names, which has room for eleven.
+/// A leaf of the tree of names has room for eleven entries.
 const LEAF_BYTES: usize = 11 * size_of::<(Arc<[u8]>, u64)>() + 16;
-/// The list of a filter with some groups.
+/// The list of a filter with few groups.
 pub(super) const LIST_BYTES: usize = size_of::<List>() + LEAF_BYTES;
-/// A name in a list besides its text: an entry in leaves that are two thirds full, and its counts.
+/// An entry besides its name, in leaves that are two thirds full, and the counts of its `Arc`.
 pub(super) const NAME_BYTES: usize = 3 * size_of::<(Arc<[u8]>, u64)>() / 2 + 16;
 
 /// The groups of a filter.
 #[derive(Default)]
 struct List {
     ids: BTreeMap<Arc<[u8]>, u64>,
-    /// Partitions with messages that the groups have not been told of.
+    /// Partitions with messages that the groups do not know of.
     missed: Vec<usize>,
     /// Present while the groups are told, some in each turn.
     telling: Option<Telling>,
@@ -36,7 +34,7 @@ struct List {
 
 struct Telling {
     partitions: Vec<usize>,
-    /// The name of the last group that was told.
+    /// The name of the last group told.
     last: Option<Arc<[u8]>>,
 }
 
@@ -50,7 +48,7 @@ impl List {
 #[derive(Default)]
 pub(super) struct Lists {
     all: Side<List>,
-    /// Those that are late, and the one that was served last.
+    /// The late lists, and the one served last.
     late: BTreeSet<u32>,
     served: u32,
 }
@@ -61,7 +59,7 @@ impl Lists {
         self.all.get(list).ids.get(name).copied()
     }
 
-    /// Adds a group; returns its list, which is made if there is none ([`NONE`]).
+    /// Adds a group to a list; [`NONE`] makes a new list. Returns the list.
     pub fn add(&mut self, list: u32, name: Arc<[u8]>, id: u64) -> u32 {
         let list = match list {
             NONE => self.all.insert(List::default()),
@@ -71,7 +69,7 @@ impl Lists {
         list
     }
 
-    /// Removes a group; says whether its list has ended with it.
+    /// Removes a group; returns whether the list is gone with it.
     pub fn remove(&mut self, list: u32, name: &[u8]) -> bool {
         let ids = &mut self.all.get_mut(list).ids;
         ids.remove(name);
@@ -83,7 +81,7 @@ impl Lists {
         ends
     }
 
-    /// Adds the groups of a filter to those that get a message, or its list to those that are late with it.
+    /// Adds a filter's groups to those that get the message (`due`), or its list to `late`.
     pub fn collect(&self, list: u32, due: &mut Vec<u64>, late: &mut Vec<u32>) {
         let found = self.all.get(list);
         if found.is_late() || due.len() + found.ids.len() > AT_ONCE {
@@ -93,7 +91,7 @@ impl Lists {
         }
     }
 
-    /// The log has a message in this partition for the groups of a list.
+    /// Notes that the log of this partition has a message for the groups of a list.
     pub fn miss(&mut self, list: u32, partition: usize) {
         let missed = &mut self.all.get_mut(list).missed;
         if !missed.contains(&partition) {
@@ -102,12 +100,12 @@ impl Lists {
         self.late.insert(list);
     }
 
-    /// Whether groups are to be told that they have missed messages.
+    /// Whether late groups are left.
     pub fn has_late(&self) -> bool {
         !self.late.is_empty()
     }
 
-    /// Takes the next groups that are late, and the partitions in which they have missed messages.
+    /// The next late groups, and the partitions in which they have missed messages.
     pub fn next_late(&mut self) -> (Vec<u64>, Vec<usize>) {
         let behind = (Bound::Excluded(self.served), Bound::Unbounded);
         let next = self.late.range(behind).next().or_else(|| self.late.first());

@@ -1,7 +1,7 @@
-//! The members of a group, and who of them may be given a message.
+//! The members of a group, in turns.
 //!
-//! Invariant: a member is among those that are ready exactly while it has credit. So the next one, a member that is given credit and
-//! one that goes are found without a look at the others, however many there are.
+//! Invariant: a member is in `ready` exactly while it has credit. So finding the next member, adding credit and removing a member take no
+//! look at the others.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::ops::Bound;
@@ -10,19 +10,19 @@ use crate::base::ids::ShardId;
 use crate::budget::admission::Party;
 use crate::mail::ReplyTo;
 
-/// A connection that shares a subscription; that of another shard may have the same row and generation.
+/// A member's connection. Connections of two shards may have the same row and generation.
 pub(in crate::home) type Member = (ShardId, ReplyTo);
 
-/// Bytes of heap for a member: its place in two B-trees with nodes that are two thirds full.
+/// Heap bytes of a member: its entries in two B-trees with nodes two thirds full.
 const MEMBER_BYTES: usize = 3 * (size_of::<(Member, Account)>() + size_of::<Member>()) / 2;
 
-/// Two leaves, each with room for eleven.
+/// Two leaves, with room for eleven entries each.
 const LEAVES_BYTES: usize = 11 * (size_of::<(Member, Account)>() + size_of::<Member>()) + 32;
 
 struct Account {
-    /// The number of messages that the member may still be given.
+    /// Messages that the member may still be given.
     credit: u32,
-    /// The address or user that the work of giving them is done for.
+    /// The address or user that is charged for the work.
     party: Party,
 }
 
@@ -30,12 +30,11 @@ struct Account {
 pub(super) struct Members {
     all: BTreeMap<Member, Account>,
     ready: BTreeSet<Member>,
-    /// The member that was given the last message.
+    /// The member that got the last message.
     last: Option<Member>,
 }
 
 impl Members {
-    /// A member of this party joins with this credit.
     pub fn add(&mut self, member: Member, party: Party, credit: u32) {
         self.all.insert(member, Account { credit, party });
         if credit > 0 {
@@ -43,7 +42,7 @@ impl Members {
         }
     }
 
-    /// Gives a member more credit; false if it is not one.
+    /// Adds to a member's credit; false if there is no such member.
     pub fn give(&mut self, member: Member, count: u32) -> bool {
         let Some(Account { credit, .. }) = self.all.get_mut(&member) else {
             return false;
@@ -55,17 +54,16 @@ impl Members {
         true
     }
 
-    /// A member goes.
     pub fn remove(&mut self, member: Member) {
         self.all.remove(&member);
         self.ready.remove(&member);
         if self.all.is_empty() {
-            // Otherwise the trees would keep a leaf each.
+            // Empty trees would keep a leaf each.
             (self.all, self.ready) = Default::default();
         }
     }
 
-    /// The next member in turn that may have a message; it has one credit less.
+    /// Takes a credit from the next member in turn that has one.
     pub fn next(&mut self) -> Option<Member> {
         let member = self.first_ready()?;
         self.last = Some(member);
@@ -77,7 +75,7 @@ impl Members {
         Some(member)
     }
 
-    /// The party of the next member in turn.
+    /// The party of that member.
     pub fn party_of_next(&self) -> Option<Party> {
         let member = self.first_ready()?;
         self.all.get(&member).map(|account| account.party)
@@ -93,7 +91,7 @@ impl Members {
         !self.ready.is_empty()
     }
 
-    /// Bytes of heap.
+    /// Heap bytes.
     pub fn bytes(&self) -> usize {
         match self.all.len() {
             0 => 0,

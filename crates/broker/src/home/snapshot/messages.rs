@@ -1,4 +1,4 @@
-//! The messages of a home in a snapshot: those of each partition in the order of arrival.
+//! The messages in a snapshot: partition by partition, in the order of arrival.
 
 use crore_wire::websocket::frame;
 
@@ -19,7 +19,7 @@ use crate::mail::fields::check_read_message;
 use crate::mail::message::{Headers, New};
 use crate::store::slab::NONE;
 
-/// In a message's record.
+/// Flags of a message's record.
 const RETAINED: u8 = 1;
 const BINARY: u8 = 2;
 const MORTAL: u8 = 4;
@@ -29,7 +29,7 @@ const OWNED: u8 = 64;
 const IMPOSSIBLE: Damaged = Damaged("a message is impossible");
 
 impl Logs {
-    /// Writes the messages of each partition in the order of arrival, on from there; returns where to go on.
+    /// Writes messages from this cursor on; returns the next cursor.
     pub(crate) fn save_messages(
         &self,
         from: Option<(usize, Arrivals)>,
@@ -52,7 +52,7 @@ impl Logs {
         None
     }
 
-    /// Writes messages of a log; whether there are more.
+    /// Writes messages of a log; returns whether more are left.
     fn save_log(log: &Log, at: &mut Arrivals, rules: &Rules, block: &mut Block<'_>) -> bool {
         loop {
             if block.is_full() {
@@ -126,7 +126,7 @@ impl Home {
             ..new
         };
         if is_retained {
-            // Where the rule keeps the latest there is no second copy.
+            // Under a rule that keeps the latest, the log is the retained state.
             if !new.latest {
                 self.logs.retain(&mut self.topics, id, &new, false, rules);
             }
@@ -147,7 +147,7 @@ impl Home {
         if most == 0 {
             let log = &mut self.logs.partitions[at].log;
             log.losses.add(id, previous, offset);
-            // Newer messages may have gone without being lost: the offset of the last loss is kept.
+            // If newer messages were removed without a loss, an empty chain keeps the offset of the last loss.
             let row = self.topics.rows.get_mut(id);
             log.clear(row.log);
             row.log = match offset < row.last() {
@@ -166,8 +166,8 @@ impl Home {
     }
 }
 
-/// Reads a message's record: whether it is its topic's retained one, and the message. Whether its topic keeps the latest only is not
-/// in it: the caller knows that from the rule.
+/// Reads a message's record. Returns whether it is the topic's retained message, and the message. `latest` is not in the record: the caller
+/// sets it by the topic's rule.
 fn read_message<'a>(from: &mut In<'a>, topics: &[(u32, u32)]) -> Result<(bool, New<'a>), Damaged> {
     let form = from.byte()?;
     let topic = topic_of(from.number32()?, topics)?;
