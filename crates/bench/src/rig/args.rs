@@ -120,6 +120,9 @@ pub struct RunArgs {
     /// Kills after which the newest segment of the log is deleted, for crash
     #[arg(long, default_value_t = 0)]
     pub lost_ends: u32,
+    /// Kills while the log fills its disk, after which what fills it is deleted, for crash: these need root, loop devices and ext4
+    #[arg(long, default_value_t = 0)]
+    pub full_disks: u32,
     /// Cuts of 20 to 60 seconds beside the other faults, for cluster
     #[arg(long, default_value_t = 0)]
     pub long_cuts: usize,

@@ -4,12 +4,14 @@
 //! until the server is killed at a random time. Then it starts again. While nobody publishes, all logs and retained messages
 //! are read and compared with the answers and with what the subscribers received. With `--power-cuts` the server's state is on a
 //! loop device, which is replaced by a copy of its bytes from the time of the cut. With `--lost-ends` the newest segment of the log is
-//! deleted after a kill: then answered messages are lost, and every subscriber that resumes must receive a gap.
+//! deleted after a kill: then answered messages are lost, and every subscriber that resumes must receive a gap. With `--full-disks` the log
+//! fills its disk before each kill; after the restart most of it is deleted, and the server must accept messages again.
 //!
 //! Each client is a thread that ends with the server. The main thread then checks the records of all clients.
 
 mod changer;
 mod checker;
+mod filler;
 mod log_reader;
 mod message;
 mod publisher;
@@ -24,7 +26,7 @@ use crate::report;
 use crate::rig::{Directory, RunArgs};
 pub use log_reader::info;
 use rounds::{Outcome, Rounds};
-use volume::{Disk, Volume};
+use volume::{Disk, POWER_CUT_MIB, SMALL_MIB, Volume};
 
 /// Default of `--kills`.
 const KILLS: u32 = 100;
@@ -54,23 +56,34 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         clean &= outcome.is_clean() && outcome.lost > 0;
         parts.insert("lost_ends".into(), json!(outcome));
     }
-    if args.power_cuts > 0 {
-        match Disk::make(&directory) {
-            Ok(disk) => {
-                let outcome = Rounds::new(args, Volume::Disk(disk), args.power_cuts)?.run()?;
-                say("power cuts", &outcome);
+    let mut on_disk = |name: &str, crashes: u32, what: &str, make: &dyn Fn() -> Result<Volume>| {
+        if crashes == 0 {
+            return Ok(());
+        }
+        let part = match make() {
+            Ok(volume) => {
+                let outcome = Rounds::new(args, volume, crashes)?.run()?;
+                say(what, &outcome);
                 clean &= outcome.is_clean();
-                parts.insert("power_cuts".into(), json!(outcome));
+                json!(outcome)
             }
             Err(why) => {
-                report::say(&format!("SKIPPED: no power was cut, because {why:#}"));
-                parts.insert(
-                    "power_cuts".into(),
-                    json!({ "skipped": format!("{why:#}") }),
-                );
+                report::say(&format!("SKIPPED: {what}, because {why:#}"));
+                json!({ "skipped": format!("{why:#}") })
             }
-        }
-    }
+        };
+        parts.insert(name.into(), part);
+        anyhow::Ok(())
+    };
+    on_disk("power_cuts", args.power_cuts, "power cuts", &|| {
+        Ok(Volume::Disk(Disk::make(&directory, POWER_CUT_MIB)?))
+    })?;
+    on_disk(
+        "full_disks",
+        args.full_disks,
+        "kills on a full disk",
+        &|| Ok(Volume::Filled(Disk::make(&directory, SMALL_MIB)?)),
+    )?;
     parts.insert("clean".into(), json!(clean));
     parts.insert("seed".into(), json!(args.seed));
     Ok(Value::Object(parts))
@@ -78,9 +91,13 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 
 fn say(what: &str, outcome: &Outcome) {
     let counts = &outcome.counts;
+    let recovered = match outcome.recovered_s.iter().copied().reduce(f64::max) {
+        Some(longest) => format!(", room again {longest:.1} s after the deletion (longest)"),
+        None => String::new(),
+    };
     report::say(&format!(
         "{} {what}: {} publishes answered, {} not, {} retried ({} of them recognised), {} refused; {} messages in the logs, {} seen by \
-         subscribers who resumed {} times; {} bases written; ready after {} ms (median), {} ms (longest); {} faults",
+         subscribers who resumed {} times; {} bases written; ready after {} ms (median), {} ms (longest){}; {} faults",
         outcome.crashes,
         counts.answered,
         counts.unanswered,
@@ -93,6 +110,7 @@ fn say(what: &str, outcome: &Outcome) {
         outcome.bases,
         outcome.ready_ms(0.5),
         outcome.ready_ms(1.0),
+        recovered,
         outcome.faults.counts.values().sum::<u64>(),
     ));
     outcome

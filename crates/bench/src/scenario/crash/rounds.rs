@@ -12,11 +12,12 @@ use serde::Serialize;
 
 use super::changer::{Changer, SHORT};
 use super::checker::{Checker, Fault, Faults, Progress};
+use super::filler;
 use super::log_reader::{self, LogReader};
 use super::message::PUBLISHERS;
 use super::publisher::{Counts, Publisher};
 use super::subscriber::{Observation, Subscriber};
-use super::volume::Volume;
+use super::volume::{SMALL_MIB, Volume};
 use crate::measure::payload::Random;
 use crate::report;
 use crate::rig::{Kind, RunArgs, Server, Setting};
@@ -54,6 +55,7 @@ fn settings(args: &RunArgs, volume: &Volume, crashes: u32) -> String {
     // With a smaller limit log segments are smaller, and checkpoints (bases) are written more often.
     let mib = match volume {
         Volume::LosesNewestSegment(_) => LOSING_MIB.0 + crashes / LOSING_MIB.1,
+        Volume::Filled(_) => SMALL_MIB,
         Volume::Directory(_) | Volume::Disk(_) => {
             DISK_MIB.0 + DISK_MIB.1 * crashes * size(args).div_ceil(SIZE as u32)
         }
@@ -110,6 +112,8 @@ pub struct Outcome {
     pub gaps: u64,
     /// Seconds from each start to the first answer.
     ready_s: Vec<f64>,
+    /// Seconds from each deletion on a full disk until a publish was accepted.
+    pub recovered_s: Vec<f64>,
     /// The faults.
     #[serde(flatten)]
     pub faults: Faults,
@@ -185,7 +189,11 @@ impl Rounds {
     /// Runs all rounds, or until a fault is found.
     pub fn run(mut self) -> Result<Outcome> {
         let crashes = self.crashes;
+        let is_filled = matches!(self.volume, Volume::Filled(_));
         for crash in 1..=crashes {
+            if is_filled {
+                filler::fill(self.address)?;
+            }
             self.work(false)?;
             self.outcome.crashes = crash;
             let lost = self.volume.delete_newest_segment()?;
@@ -197,6 +205,10 @@ impl Rounds {
             if !self.checker.faults.counts.is_empty() {
                 report::say(&format!("faults after crash {crash}"));
                 break;
+            }
+            if is_filled {
+                let took = filler::delete(self.address)?;
+                self.outcome.recovered_s.push(took.as_secs_f64());
             }
             if crash.is_multiple_of(READ_AGAIN_EVERY) {
                 report::note(&format!(
@@ -249,7 +261,9 @@ impl Rounds {
             }
             let ended = server.has_ended();
             let copy = match volume {
-                Volume::Directory(_) | Volume::LosesNewestSegment(_) => Ok(None),
+                Volume::Directory(_) | Volume::LosesNewestSegment(_) | Volume::Filled(_) => {
+                    Ok(None)
+                }
                 Volume::Disk(disk) => {
                     server.pause();
                     disk.copy().map(Some)

@@ -14,8 +14,10 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::rig::Directory;
 use crate::sys;
 
-/// Size of the file system. Its file is sparse.
-const BYTES: &str = "3G";
+/// Size of the file system from which the power is cut. Its file is sparse.
+pub const POWER_CUT_MIB: u32 = 3 << 10;
+/// Size of the file system that the run fills.
+pub const SMALL_MIB: u32 = 192;
 /// Attempts to copy the image while the kernel does not write to it.
 const COPIES_MAX: usize = 10;
 
@@ -27,6 +29,8 @@ pub enum Volume {
     LosesNewestSegment(PathBuf),
     /// A file system on a loop device: a crash is a power cut.
     Disk(Disk),
+    /// A small file system on a loop device, which the log fills before each kill.
+    Filled(Disk),
 }
 
 impl Volume {
@@ -34,7 +38,7 @@ impl Volume {
     pub fn path(&self) -> &Path {
         match self {
             Volume::Directory(path) | Volume::LosesNewestSegment(path) => path,
-            Volume::Disk(disk) => disk.path(),
+            Volume::Disk(disk) | Volume::Filled(disk) => disk.path(),
         }
     }
 
@@ -63,11 +67,11 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Creates and mounts an ext4 file system.
+    /// Creates and mounts an ext4 file system of this size.
     ///
     /// # Errors
     /// If this process lacks the rights, or the tools are missing.
-    pub fn make(directory: &Directory) -> Result<Disk> {
+    pub fn make(directory: &Directory, mib: u32) -> Result<Disk> {
         ensure!(sys::is_root(), "loop devices need root's rights");
         sys::unshare_mounts().context("no mount namespace of its own")?;
         run("mount", &["--make-rprivate", "/"])?;
@@ -76,7 +80,7 @@ impl Disk {
             directory.path().join("mount"),
         );
         std::fs::create_dir_all(&mount)?;
-        run("truncate", &["-s", BYTES, text(&image)])?;
+        run("truncate", &["-s", &format!("{mib}M"), text(&image)])?;
         run("mkfs.ext4", &["-q", "-F", text(&image)])?;
         let mut disk = Disk {
             image,
