@@ -16,7 +16,6 @@ pub mod mutate;
 mod ndjson;
 mod node;
 mod requests;
-pub mod rng;
 mod shards;
 mod snapshot;
 mod text;
@@ -146,7 +145,7 @@ impl<'a> Input<'a> {
 
     /// The bytes in pieces, none of them empty: one by one for every 16th input, else of mixed sizes.
     pub fn pieces(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let mut rng = rng::Rng::new(self.cuts.into());
+        let mut rng = crore_rng::Rng::new(self.cuts.into());
         let longest = match self.cuts & 15 {
             0 => 1,
             more => 4 * usize::from(more),

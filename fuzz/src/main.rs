@@ -6,8 +6,8 @@
 #![allow(clippy::print_stderr)] // a command-line tool: standard error is where it reports
 
 use crore_fuzz::mutate::mutate;
-use crore_fuzz::rng::Rng;
 use crore_fuzz::{TARGETS, Target};
+use crore_rng::Rng;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

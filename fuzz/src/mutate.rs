@@ -2,7 +2,7 @@
 //!
 //! It does not measure coverage: it makes up for the lack of aim by speed, since nothing is instrumented.
 
-use crate::rng::Rng;
+use crore_rng::Rng;
 
 /// Inputs stay below this many bytes: enough for every limit that the targets set, and quick.
 pub const BYTES_MAX: usize = 4096;

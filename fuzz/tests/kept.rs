@@ -3,7 +3,7 @@
 
 use crore_fuzz::TARGETS;
 use crore_fuzz::mutate::{BYTES_MAX, mutate};
-use crore_fuzz::rng::Rng;
+use crore_rng::Rng;
 use std::path::Path;
 
 /// Enough to run every operation of the mutator.

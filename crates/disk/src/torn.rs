@@ -7,35 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::rc::Rc;
 
+use crore_rng::Rng;
+
 use crate::mark;
 use crate::storage::{Entry, File, Storage};
 
 /// The unit that a disk writes as a whole.
 const SECTOR: usize = 512;
-
-/// A generator of numbers (SplitMix64).
-pub struct Rng(pub u64);
-
-impl Rng {
-    /// Any number.
-    pub fn any(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `end`, which is not 0.
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.any() % end as u64) as usize
-    }
-
-    /// True in so many of a hundred cases.
-    pub fn chance(&mut self, percent: u64) -> bool {
-        self.any() % 100 < percent
-    }
-}
 
 /// How the disk breaks its promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +82,7 @@ impl Disk {
             room: usize::MAX,
             calls_left: usize::MAX,
             fault,
-            rng: Rng(seed),
+            rng: Rng::new(seed),
         })))
     }
 

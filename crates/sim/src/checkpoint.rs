@@ -1,5 +1,6 @@
-//! Checkpoints: shadows of all partitions fold the log of the engine, while the homes serve clients, and write documents; later ones go on
-//! from these. In the end a server that has documents and log alone must have everything that the homes still have.
+//! Checkpoints: while homes serve clients, shadows of all partitions fold the engine's log and write documents. A later checkpoint
+//! continues from the documents of the one before. At the end, a server that has only the documents and the log behind them must have
+//! everything that the homes still have.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,28 +13,28 @@ use crore_broker::{
 
 use crate::net::Net;
 
-/// Topics that a home is asked about at once: few, so that most checkpoints ask several times.
+/// Topics that a home is asked about at once: few, so that most checkpoints need several orders.
 const TOPICS_PER_ORDER: usize = 3;
-/// More than any topic or log has.
+/// More topics than a home has, and more messages than a log has.
 const ALL: u32 = 1 << 20;
 
-/// The last checkpoint.
+/// A checkpoint of all partitions.
 #[derive(Default)]
 pub struct Checkpoint {
-    /// Batches of the log that it contains.
+    /// How many batches of the log it contains.
     contained: usize,
-    /// The documents of each partition, in blocks.
+    /// The document of each partition, in blocks.
     documents: Vec<Vec<Vec<u8>>>,
-    /// Its second.
+    /// The Unix time of its making.
     unix_s: u32,
 }
 
 impl Checkpoint {
-    /// Makes the next one, of all that the engine has. Says whether it was made: a home may not have come so far yet. The homes of
-    /// these shards serve clients through `net`.
+    /// Replaces this checkpoint by one of the whole `log`. False if a home has not applied the whole log yet. The homes of `shards` serve
+    /// clients through `net`.
     ///
     /// # Errors
-    /// When something that was written cannot be read.
+    /// If something that was written cannot be read.
     pub fn go_on(
         &mut self,
         world: &Arc<World>,
@@ -82,10 +83,10 @@ impl Checkpoint {
         restored.finish()
     }
 
-    /// A server that has documents and log alone; its limits leave room for everything.
+    /// The shards of a server that has only the documents and the log. Its limits leave room for everything.
     ///
     /// # Errors
-    /// When something that was written cannot be read.
+    /// If something that was written cannot be read.
     pub fn recovered(&self, world: &World, log: &[Batch], now: Now) -> Result<Vec<Shard>, Damaged> {
         let world = Shadow::world(world);
         let home = |partition| {
@@ -100,18 +101,18 @@ impl Checkpoint {
     }
 }
 
-/// A checkpoint of one partition of a log that nodes share.
-pub struct Kept {
+/// A checkpoint of one partition of a cluster's log.
+pub struct PartitionCheckpoint {
     /// How many batches of the log it contains.
     pub contained: usize,
     /// The document, in blocks.
     pub document: Vec<Vec<u8>>,
 }
 
-/// The logs of homes: for each topic its messages by offset.
+/// The logs of homes: the messages of each topic, by offset.
 pub type Content = BTreeMap<Vec<u8>, BTreeMap<u64, Vec<u8>>>;
 
-/// The logs of these homes, of topics that are on disk. Their clients, if they have any, are in `net`.
+/// The logs of the durable topics of these homes. Their clients, if any, are in `net`.
 pub fn content(world: &World, shards: &mut [Shard], net: &mut Net, now: Now) -> Content {
     let mut content = Content::new();
     for (id, shard) in shards.iter_mut().enumerate() {
@@ -148,7 +149,7 @@ pub fn content(world: &World, shards: &mut [Shard], net: &mut Net, now: Now) -> 
                     break;
                 }
             }
-            // Messages past the rule are kept for sessions, which are not on disk.
+            // Messages beyond the rule are kept for sessions, which are not durable.
             while messages.len() > rule.messages_max() as usize {
                 messages.pop_first();
             }
@@ -164,10 +165,10 @@ pub fn saved(shadow: &mut Shadow, head: &Head) -> Vec<Vec<u8>> {
     blocks.take_while(|block| !block.is_empty()).collect()
 }
 
-/// Takes a document in: its head, and the blocks behind it.
+/// Reads a document: its head, and the blocks behind it.
 ///
 /// # Errors
-/// It cannot be read.
+/// If it cannot be read.
 pub fn take(restored: &mut Restored, blocks: &[Vec<u8>]) -> Result<(), Damaged> {
     restored.begin(&Head::read(&blocks[0])?)?;
     blocks[1..]
@@ -175,7 +176,7 @@ pub fn take(restored: &mut Restored, blocks: &[Vec<u8>]) -> Result<(), Damaged> 
         .try_for_each(|block| restored.take(block))
 }
 
-/// The first topic with a message that is in `of` and not in `by`.
+/// The first topic and offset of a message that is in `of` and not in `by`.
 pub fn missing(of: &Content, by: &Content) -> Option<String> {
     of.iter().find_map(|(topic, messages)| {
         let others = by.get(topic);
@@ -187,7 +188,7 @@ pub fn missing(of: &Content, by: &Content) -> Option<String> {
     })
 }
 
-/// The head of documents of this second, by a clock that goes right.
+/// The head of documents made at this time. The wall clock is correct.
 pub fn head(world: &World, unix_s: u32) -> Head {
     Head {
         set: 1,
@@ -201,7 +202,7 @@ pub fn head(world: &World, unix_s: u32) -> Head {
     }
 }
 
-/// Gives a shard an order; returns its report. An order may end connections, as each input may: the shard makes room for what it holds.
+/// Gives a shard an order, and returns its report. Like every input, an order may end connections, since the shard may need room.
 fn told(shard: &mut Shard, order: Control, net: &mut Net, now: Now) -> Report {
     shard.handle(Input::Control(Ticket(0), order), now, net);
     let report = net.report.take();

@@ -1,13 +1,13 @@
-//! The virtual engine: an ordered log of each partition that has each batch at least once. It loses batches, doubles them, stores them in
-//! another order, and takes its time; the homes' side of the seam must make up for all of that.
+//! The virtual engine: one ordered log for each partition. It loses, duplicates, reorders and delays batches. The homes' side must
+//! correct all of that.
 //!
-//! It folds its log as any reader does: a batch counts if its number is the next one. It also checks the homes' side: numbers that rise by one,
-//! batches that do not overlap, a batch that is the same when it is appended again, and no record in two batches that count.
+//! The engine reads its own log as every reader does: a batch counts if its number is the next one. It also checks what homes append:
+//! numbers rise by one, batches do not overlap, a batch that is appended again is identical, and no record is in two batches that count.
 //!
-//! In worlds that crash a [`Drive`] has the log, as in a real server.
+//! In worlds with crashes a [`DiskLog`] stores the batches, as in a real server; in clusters a [`ClusterLog`] does.
 
-mod drive;
-mod shared;
+mod cluster_log;
+mod disk_log;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,32 +15,32 @@ use std::sync::Arc;
 use crore_broker::batch::{HEADER_BYTES, Header};
 use crore_broker::{Batch, Committed, PartitionId};
 
-pub use drive::{Drive, Start};
-pub use shared::Shared;
+pub use cluster_log::ClusterLog;
+pub use disk_log::{DiskLog, Start};
 
-use crate::rng::Rng;
 use crate::truth::Violation;
+use crore_rng::Rng;
 
-/// How it behaves, each in percent of the turns of a partition's home, or of batches.
+/// Probabilities of the engine's actions, in percent.
 #[derive(Clone, Copy, Debug)]
-pub struct Manner {
-    /// Batches that have arrived are stored, and batches that are stored are told.
-    pub goes_on: u32,
+pub struct EngineBehavior {
+    /// In a turn of a partition's home, the engine stores arrived batches, and reports stored ones.
+    pub progress: u32,
     /// A batch is lost.
-    pub loses: u32,
+    pub loss: u32,
     /// A batch arrives twice.
-    pub doubles: u32,
-    /// A batch arrives before the one that was appended before it.
-    pub reorders: u32,
+    pub duplication: u32,
+    /// A batch arrives before the previous one.
+    pub reordering: u32,
 }
 
 /// The log of a partition.
 #[derive(Default)]
 struct Log {
     arriving: Vec<Batch>,
-    /// Batches that are stored and not told yet.
+    /// Stored batches that are not reported yet.
     stored: Vec<Committed>,
-    /// The bytes of each batch that was appended, by number.
+    /// The bytes of each appended batch, by number.
     appended: BTreeMap<u64, Arc<[u8]>>,
     /// The number of the last batch that counts.
     last: u64,
@@ -54,46 +54,46 @@ struct Log {
 #[derive(Default)]
 pub struct Engine {
     logs: BTreeMap<PartitionId, Log>,
-    /// The disk, in worlds that crash.
-    pub drive: Option<Drive>,
-    /// The log of all nodes, in worlds that have several.
-    pub shared: Option<Shared>,
-    /// Neither loses, doubles nor reorders.
-    pub is_calm: bool,
-    /// The numbers of the messages in batches that count, and in how many of them each stands: a retry with a key may stand in another
-    /// batch than its message.
+    /// The log on disk, in worlds with crashes.
+    pub disk_log: Option<DiskLog>,
+    /// The log of all nodes, in worlds with several.
+    pub cluster_log: Option<ClusterLog>,
+    /// Whether it neither loses, duplicates nor reorders batches.
+    pub is_reliable: bool,
+    /// For each message the number of batches that count and contain it. A retry with an idempotency key may be in another batch than the
+    /// first attempt.
     messages: BTreeMap<u32, u32>,
-    /// The batches that count, each partition's in the order of its log.
+    /// The batches that count. Those of one partition are in the order of its log.
     pub log: Vec<Batch>,
-    /// Batches that count.
+    /// Number of batches that count.
     pub kept: u64,
-    /// Batches that do not: duplicates, and those behind a gap.
+    /// Number of stored batches that do not count: duplicates, and batches behind a missing number.
     pub void: u64,
-    /// Batches that were appended again.
+    /// Number of batches that were appended again.
     pub again: u64,
-    /// Batches that came back although no home knew of them.
+    /// Number of batches found after a crash although no home had been told of them.
     pub came: u64,
 }
 
 impl Engine {
-    /// Takes a batch of a node.
+    /// Appends a batch of a node.
     ///
     /// # Errors
-    /// The fault of a home.
+    /// If the home has broken a rule of numbering.
     pub fn append(
         &mut self,
         node: usize,
         batch: Batch,
-        manner: Manner,
+        behavior: EngineBehavior,
         rng: &mut Rng,
     ) -> Result<(), String> {
-        if let Some(shared) = &mut self.shared {
-            let again = shared.append((node, batch), manner, self.is_calm, rng)?;
+        if let Some(cluster_log) = &mut self.cluster_log {
+            let again = cluster_log.append((node, batch), behavior, self.is_reliable, rng)?;
             self.again += u64::from(again);
             return Ok(());
         }
-        if let Some(drive) = &mut self.drive {
-            self.again += u64::from(!drive.append(batch)?);
+        if let Some(disk_log) = &mut self.disk_log {
+            self.again += u64::from(!disk_log.append(batch)?);
             return Ok(());
         }
         let Header {
@@ -112,38 +112,38 @@ impl Engine {
                 ));
             }
         }
-        let mut happens = |percent| !self.is_calm && rng.chance(percent);
-        if happens(manner.loses) {
+        let mut happens = |percent| !self.is_reliable && rng.chance(percent);
+        if happens(behavior.loss) {
             return Ok(());
         }
-        if happens(manner.doubles) {
+        if happens(behavior.duplication) {
             log.arriving.push(batch.clone());
         }
-        let back = usize::from(happens(manner.reorders)).min(log.arriving.len());
+        let back = usize::from(happens(behavior.reordering)).min(log.arriving.len());
         log.arriving.insert(log.arriving.len() - back, batch);
         Ok(())
     }
 
-    /// A turn of the home of these partitions: stores batches, and tells of those that are stored. `whole` does so with all.
+    /// A turn of the home of these partitions: stores some batches and reports some stored ones, or all if `whole`.
     ///
     /// # Errors
-    /// When a record is in two batches that count.
+    /// If a record is in two batches that count.
     pub fn turn(
         &mut self,
         partitions: impl Iterator<Item = PartitionId>,
         whole: bool,
-        manner: Manner,
+        behavior: EngineBehavior,
         rng: &mut Rng,
     ) -> Result<Vec<Committed>, String> {
-        if self.drive.is_some() {
-            return self.turn_of_drive(&partitions.collect::<Vec<_>>(), whole, manner, rng);
+        if self.disk_log.is_some() {
+            return self.turn_of_disk_log(&partitions.collect::<Vec<_>>(), whole, behavior, rng);
         }
         let mut told = Vec::new();
         for partition in partitions {
             let Some(log) = self.logs.get_mut(&partition) else {
                 continue;
             };
-            if whole || rng.chance(manner.goes_on) {
+            if whole || rng.chance(behavior.progress) {
                 for batch in log.arriving.drain(..) {
                     let header = batch.header;
                     log.stored.push(Committed {
@@ -157,7 +157,7 @@ impl Engine {
                     log.last = header.number;
                     let next = header.first + u64::from(header.records);
                     match log.next.replace(next) {
-                        // Topics that stand in no log take offsets between two batches.
+                        // There may be offsets between two batches: those of topics that are not durable.
                         Some(due) if due > header.first => {
                             return Err(format!(
                                 "a batch of partition {partition} begins at {}, and the one before it ends at {due} or later",
@@ -175,75 +175,78 @@ impl Engine {
                     self.log.push(batch);
                 }
             }
-            if whole || rng.chance(manner.goes_on) {
+            if whole || rng.chance(behavior.progress) {
                 told.append(&mut log.stored);
             }
         }
         Ok(told)
     }
 
-    /// The same for a node of several, in this second.
+    /// The same for a node of a cluster, in this second.
     ///
     /// # Errors
-    /// When a batch cannot be read.
+    /// If a batch cannot be read.
     pub fn turn_of_node(
         &mut self,
         (node, unix_s): (usize, u32),
         partitions: impl Iterator<Item = PartitionId>,
         whole: bool,
-        manner: Manner,
+        behavior: EngineBehavior,
         rng: &mut Rng,
     ) -> Result<Vec<Committed>, Violation> {
-        let Some(shared) = &mut self.shared else {
+        let Some(cluster_log) = &mut self.cluster_log else {
             return Ok(Vec::new());
         };
         let mut told = Vec::new();
         for partition in partitions {
-            if whole || rng.chance(manner.goes_on) {
+            if whole || rng.chance(behavior.progress) {
                 let (messages, kept) = (&mut self.messages, &mut self.kept);
-                self.void += shared.store(partition, unix_s, |bytes| {
+                self.void += cluster_log.store(partition, unix_s, |bytes| {
                     count(messages, &bytes[HEADER_BYTES..]);
                     *kept += 1;
                 })?;
             }
-            if whole || rng.chance(manner.goes_on) {
+            if whole || rng.chance(behavior.progress) {
                 let most = if whole { usize::MAX } else { rng.range(1, 4) };
-                told.append(&mut shared.tell(node, partition, most));
+                told.append(&mut cluster_log.tell(node, partition, most));
             }
         }
         Ok(told)
     }
 
-    fn turn_of_drive(
+    fn turn_of_disk_log(
         &mut self,
         partitions: &[PartitionId],
         whole: bool,
-        manner: Manner,
+        behavior: EngineBehavior,
         rng: &mut Rng,
     ) -> Result<Vec<Committed>, Violation> {
-        let drive = self.drive.as_mut().expect("it was just seen");
+        let disk_log = self.disk_log.as_mut().expect("it was just seen");
         if partitions.is_empty() {
             return Ok(Vec::new());
         }
-        if drive.waiting() > 0 && (whole || rng.chance(manner.goes_on)) {
+        if disk_log.waiting() > 0 && (whole || rng.chance(behavior.progress)) {
             let most = if whole { usize::MAX } else { rng.range(1, 8) };
-            for batch in drive.commit(most, rng)? {
+            for batch in disk_log.commit(most, rng)? {
                 keep(&mut self.messages, &mut self.log, batch);
                 self.kept += 1;
             }
         }
-        let tells = whole || rng.chance(manner.goes_on);
+        let tells = whole || rng.chance(behavior.progress);
         Ok(if tells {
-            drive.tell(partitions)
+            disk_log.tell(partitions)
         } else {
             Vec::new()
         })
     }
 
-    /// The process ends; with `cuts` the power goes.
+    /// The process ends; with `cuts` the power fails.
     pub fn crash(&mut self, cuts: bool, rng: &mut Rng) {
-        let drive = self.drive.as_mut().expect("worlds that crash have a disk");
-        for batch in drive.crash(cuts, rng) {
+        let disk_log = self
+            .disk_log
+            .as_mut()
+            .expect("worlds that crash have a disk");
+        for batch in disk_log.crash(cuts, rng) {
             keep(&mut self.messages, &mut self.log, batch);
         }
     }
@@ -251,10 +254,13 @@ impl Engine {
     /// A new process reads the log behind the base.
     ///
     /// # Errors
-    /// Its faults.
+    /// Those of [`DiskLog::start`].
     pub fn start(&mut self) -> Result<Start, Violation> {
-        let drive = self.drive.as_mut().expect("worlds that crash have a disk");
-        let start = drive.start()?;
+        let disk_log = self
+            .disk_log
+            .as_mut()
+            .expect("worlds that crash have a disk");
+        let start = disk_log.start()?;
         for bytes in &start.batches[start.batches.len() - start.came..] {
             let header = Header::read(bytes).map_err(|why| why.to_string())?;
             let bytes = bytes.clone();
@@ -269,24 +275,24 @@ impl Engine {
         Ok(start)
     }
 
-    /// Whether a message is kept.
+    /// Whether a batch that counts contains the message.
     pub fn has(&self, message: u32) -> bool {
         self.messages.get(&message).is_some_and(|count| *count > 0)
     }
 
-    /// The homes begin anew, with numbers of their own.
+    /// New homes start, and number their batches from the beginning.
     pub fn restart(&mut self) {
         self.logs.clear();
-        self.is_calm = false;
+        self.is_reliable = false;
     }
 
-    /// Whether it has something to do for one of these partitions.
+    /// Whether it can store or report something for one of these partitions.
     pub fn has_work(&self, node: usize, mut partitions: impl Iterator<Item = PartitionId>) -> bool {
-        if let Some(shared) = &self.shared {
-            return partitions.any(|partition| shared.has_work(node, partition));
+        if let Some(cluster_log) = &self.cluster_log {
+            return partitions.any(|partition| cluster_log.has_work(node, partition));
         }
-        if let Some(drive) = &self.drive {
-            return drive.has_work(partitions);
+        if let Some(disk_log) = &self.disk_log {
+            return disk_log.has_work(partitions);
         }
         partitions.any(|partition| {
             let log = self.logs.get(&partition);
@@ -295,7 +301,7 @@ impl Engine {
     }
 }
 
-/// A batch counts.
+/// Records a batch that counts.
 fn keep(messages: &mut BTreeMap<u32, u32>, log: &mut Vec<Batch>, batch: Batch) {
     count(messages, &batch.bytes[HEADER_BYTES..]);
     log.push(batch);
@@ -308,7 +314,7 @@ fn count(messages: &mut BTreeMap<u32, u32>, records: &[u8]) {
     }
 }
 
-/// The numbers of the messages whose data are in a batch: each begins with `m`, its number and `;`.
+/// The numbers of the messages in a batch. The data of each begins with `m`, its number and `;`.
 fn numbers_in(batch: &[u8]) -> impl Iterator<Item = u32> {
     let begins = batch.split(|byte| *byte == b'm').skip(1);
     begins.filter_map(|rest| {

@@ -1,40 +1,43 @@
-//! The seeded world: real shards of the broker under a virtual clock, on a virtual network that
-//! tears, stalls, reorders and dies, with clients of every transport that resume and publishers that
-//! retry. A run is a function of its seed.
+//! The simulator: real shards of the broker with a virtual clock and a virtual network that cuts, stalls and reorders. Clients of
+//! every transport resume, and publishers retry. The seed alone determines a run.
 //!
-//! Checked: every acknowledged message reaches every subscriber once and in order, or its loss is told; no loss is told
-//! while the log still reaches back; limits hold after every turn; a client that asks anew gets nothing that expired or was
-//! superseded; a retry with an idempotency key appears once; followers of interest see which topics have subscribers;
-//! without faults everything comes to rest and every subscriber reaches the newest message; and when all clients have left,
-//! every account is back at zero. Documents that shadows write beside the homes, and the log behind them, have all that the homes still have.
+//! Checked:
+//! * Every acknowledged message reaches every subscriber once and in order, or the subscriber is told a gap. No gap is told while the
+//!   log still has the messages.
+//! * The limits hold after every turn.
+//! * A new request returns no expired or superseded message.
+//! * A retry with an idempotency key is stored once.
+//! * Followers of interest see exactly the topics that have subscribers.
+//! * Without faults, every shard becomes idle and every subscriber reaches the newest message.
+//! * After all clients have left, every account is back at zero.
+//! * Checkpoints together with the log behind them contain everything that the homes still have.
 //!
 //! Not checked: sockets and threads of the operating system (`crore-net` has its own tests), and time within a second.
 
 mod checkpoint;
 pub mod client;
-mod closed;
+mod close_frame;
+pub mod coverage;
 mod engine;
-pub mod met;
 mod net;
+mod obligations;
 pub mod plan;
-mod rng;
 pub mod run;
 mod shadow;
 pub mod shrink;
 mod truth;
 mod world;
-mod worth;
 
-pub use met::Met;
+pub use coverage::Coverage;
 pub use plan::{Plan, Step};
 pub use run::Failure;
 
-/// Runs the world of a seed for so many steps.
+/// Runs the world of a seed for this number of steps.
 ///
 /// # Errors
 ///
 /// The first failure.
-pub fn run_seed(seed: u64, steps: usize) -> Result<Met, Failure> {
+pub fn run_seed(seed: u64, steps: usize) -> Result<Coverage, Failure> {
     let plan = Plan::new(seed);
     run::run(&plan, seed, &plan.steps(seed, steps), false)
 }

@@ -1,4 +1,4 @@
-//! `crore-sim`: runs many seeds on all cores, and prints the counts of their events or the first failure.
+//! `crore-sim`: runs many seeds on all cores, then prints the counts of events, or the first failure.
 #![allow(clippy::print_stderr, clippy::print_stdout)] // a command-line tool reports there
 
 use std::process::ExitCode;
@@ -6,11 +6,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use crore_sim::{Met, Plan, run, shrink};
+use crore_sim::{Coverage, Plan, run, shrink};
 
-/// Lines of the trace that are shown.
+/// Trace lines shown for a failure.
 const TRACE_LINES: usize = 60;
-/// Seeds of a run without arguments: some minutes.
+/// Default number of seeds: takes some minutes.
 const SEEDS: u64 = 20_000;
 
 #[derive(Clone, Copy)]
@@ -18,7 +18,7 @@ struct Args {
     first: u64,
     seeds: u64,
     steps: usize,
-    /// No seed is begun after so many.
+    /// No seed starts after this many seconds.
     seconds: u64,
     planted: bool,
     whole_trace: bool,
@@ -52,7 +52,7 @@ fn args() -> Result<Args, String> {
             _ => return Err(format!("unknown argument {name}")),
         }
     }
-    // A time alone is a limit too.
+    // A time limit alone is enough: then the number of seeds is unlimited.
     let timed = args.seconds != u64::MAX;
     args.seeds = seeds.unwrap_or(if timed { u64::MAX } else { SEEDS });
     Ok(args)
@@ -77,12 +77,12 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(!passed))
 }
 
-/// Runs seeds on all cores until one fails; returns the lowest of those that failed, or the counts of all.
-fn all(args: &Args) -> Result<(u64, Met), u64> {
+/// Runs seeds on all cores until one fails. Returns the lowest failed seed, or the number of seeds and the sum of their counts.
+fn all(args: &Args) -> Result<(u64, Coverage), u64> {
     let started = Instant::now();
     let (next, stop) = (AtomicU64::new(args.first), AtomicBool::new(false));
     let end = args.first.saturating_add(args.seeds);
-    let met = Mutex::new((0, Met::default(), None::<u64>));
+    let coverage = Mutex::new((0, Coverage::default(), None::<u64>));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -94,7 +94,7 @@ fn all(args: &Args) -> Result<(u64, Met), u64> {
                         return;
                     }
                     let outcome = crore_sim::run_seed(seed, args.steps);
-                    let mut sum = met.lock().expect("no thread panics while it counts");
+                    let mut sum = coverage.lock().expect("no thread panics while it counts");
                     match outcome {
                         Ok(more) => {
                             sum.0 += 1;
@@ -109,21 +109,24 @@ fn all(args: &Args) -> Result<(u64, Met), u64> {
             });
         }
     });
-    match met.into_inner().expect("no thread panics while it counts") {
+    match coverage
+        .into_inner()
+        .expect("no thread panics while it counts")
+    {
         (_, _, Some(seed)) => Err(seed),
-        (seeds, met, None) => Ok((seeds, met)),
+        (seeds, coverage, None) => Ok((seeds, coverage)),
     }
 }
 
 fn search(args: &Args) -> bool {
     match all(args) {
-        Ok((seeds, met)) => {
+        Ok((seeds, coverage)) => {
             let (first, steps) = (args.first, args.steps);
             println!("{seeds} seeds from {first} on, of {steps} steps each, passed");
-            for (kind, count) in met.kinds() {
+            for (kind, count) in coverage.kinds() {
                 println!("  {kind:<14} {count}");
             }
-            let missing = met.missing();
+            let missing = coverage.missing();
             if !missing.is_empty() {
                 println!("failed: met none of {missing:?}");
             }
@@ -171,7 +174,7 @@ fn planted(_: &Args) -> bool {
     false
 }
 
-/// Checks that each planted fault is found.
+/// Checks that some seed fails for each planted fault.
 #[cfg(feature = "planted")]
 fn planted(args: &Args) -> bool {
     use crore_broker::planted::{Fault, plant};
@@ -213,7 +216,7 @@ fn planted(args: &Args) -> bool {
     passed
 }
 
-/// Whether some seed fails with the fault that is planted.
+/// Whether some seed fails with the planted fault.
 #[cfg(feature = "planted")]
 fn is_caught(fault: &str, args: &Args) -> bool {
     let Err(seed) = all(args) else {

@@ -1,51 +1,51 @@
-//! The virtual network: sockets with a bounded window that take bytes in part, and mail under way
-//! between shards. It implements the broker's [`Io`].
+//! The virtual network: sockets with bounded buffers that may take only a part of a send, and the mail between shards. It
+//! implements the broker's [`Io`].
 //!
-//! Invariants: bytes of one direction keep their order; mail of one pair of shards keeps its order; a link is never used
-//! again, so that any use of a closed one by a shard is noticed.
+//! Invariants: the bytes of one direction keep their order, and so does the mail between two shards. Links are never reused, so that a
+//! shard's use of a closed link is detected.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use crore_broker::{Batch, Close, ConnId, Io, Link, Mail, Part, Report, ShardId, Ticket};
 
-use crate::closed::Watch;
-use crate::engine::{Engine, Manner};
-use crate::rng::Rng;
+use crate::close_frame::CloseCheck;
+use crate::engine::{Engine, EngineBehavior};
+use crore_rng::Rng;
 
-/// One connection as both ends see it.
+/// A connection, as both ends see it.
 #[derive(Default)]
 pub struct Socket {
-    /// The shard that it belongs to.
+    /// The shard that has the connection.
     pub shard: ShardId,
     /// The shard has accepted it.
     pub accepted: bool,
     /// The shard's id for it.
     pub conn: Option<ConnId>,
-    /// Bytes on their way to the server.
+    /// Bytes that the server has not read yet.
     pub to_server: VecDeque<u8>,
-    /// Bytes on their way to the client.
+    /// Bytes that the client has not read yet.
     pub to_client: VecDeque<u8>,
-    /// Checks the bytes to the client.
-    watch: Watch,
-    /// The most bytes on their way to the client at once.
+    /// Checks that nothing follows a Close frame.
+    close_check: CloseCheck,
+    /// The most bytes in `to_client`.
     pub window: usize,
     read: bool,
     write: bool,
-    /// The client sends no more.
+    /// The client has closed its half.
     pub client_fin: bool,
-    /// The client is gone, and the server does not know yet.
+    /// The client has closed both halves; the server learns this from a reset.
     pub client_gone: bool,
-    /// The connection was lost.
+    /// The connection was reset.
     pub reset: bool,
-    /// The server sends no more.
+    /// The server has closed its half.
     pub server_fin: bool,
-    /// The server has closed it.
+    /// The server has closed the connection.
     pub server_closed: bool,
 }
 
 impl Socket {
-    /// A poller's report: readable, writable, hung up.
+    /// What a poller reports: readable, writable, hung up.
     pub fn readiness(&self) -> (bool, bool, bool) {
         if self.server_closed || self.conn.is_none() {
             return (false, false, false);
@@ -61,7 +61,7 @@ impl Socket {
     }
 }
 
-/// The mail under way: by the shard that sent it, and by the one that it goes to.
+/// The mail in flight, by sender and receiver.
 pub struct Transit(Vec<Vec<VecDeque<Mail>>>);
 
 impl Transit {
@@ -75,18 +75,18 @@ impl Transit {
         &mut self.0[from][to]
     }
 
-    /// Whether some is under way to this shard.
+    /// Whether there is mail for this shard.
     pub fn is_for(&self, to: usize) -> bool {
         self.0.iter().any(|of_shard| !of_shard[to].is_empty())
     }
 
-    /// The most bytes of asks that are under way from one shard to another.
+    /// The most bytes of asks in flight between two shards.
     pub fn most_bytes(&self) -> usize {
         let bytes = |mails: &VecDeque<Mail>| mails.iter().map(|mail| mail.bytes.len()).sum();
         self.0.iter().flatten().map(bytes).max().unwrap_or(0)
     }
 
-    /// The inputs that wait for this shard in its mail: asks, tells, and the mails themselves.
+    /// Number of inputs in the mail for this shard: asks, tells, and the mails themselves.
     pub fn inputs(&self, to: usize) -> usize {
         let inputs = |mail: &Mail| 1 + mail.asks.len() + mail.tells.len();
         let all = self.0.iter().flat_map(|of_shard| &of_shard[to]);
@@ -96,33 +96,38 @@ impl Transit {
 
 /// All sockets and all mail.
 pub struct Net {
-    /// By link.
+    /// All connections ever made, by link.
     pub sockets: Vec<Socket>,
     /// The mail between the shards.
     pub mail: Transit,
-    /// The shards of a node.
+    /// Number of shards of a node.
     shards: usize,
-    /// The shard whose turn it is.
+    /// The shard that takes its turn.
     pub turn_of: ShardId,
-    /// The random numbers of this step.
+    /// Random choices of the current turn.
     pub rng: Rng,
-    /// How many of a hundred sends are cut although there is room.
+    /// Percentage of sends of which a socket takes only a part although there is room.
     pub tear_percent: u32,
-    /// Sends that took less than was offered.
+    /// Number of sends of which the socket took only a part.
     pub torn: u64,
-    /// The engine of the partitions, and how it behaves, if there is one.
-    pub engine: Option<(Engine, Manner)>,
-    /// The first thing that a shard did wrong.
+    /// The engine, and how it behaves, if there is one.
+    pub engine: Option<(Engine, EngineBehavior)>,
+    /// The first misuse of the network or the engine by a shard.
     pub wrong: Option<String>,
-    /// The process ends after so many effects: later ones reach nobody.
-    pub lives: usize,
+    /// The process ends after this many effects. Later ones are dropped.
+    pub effects_left: usize,
     /// The last report of a shard.
     pub report: Option<Report>,
 }
 
 impl Net {
-    /// A network of nodes of so many shards, with an engine of this manner if they have one.
-    pub fn new(nodes: usize, shards: usize, tear_percent: u32, manner: Option<Manner>) -> Self {
+    /// A network of `nodes` nodes with `shards` shards each, and perhaps an engine.
+    pub fn new(
+        nodes: usize,
+        shards: usize,
+        tear_percent: u32,
+        behavior: Option<EngineBehavior>,
+    ) -> Self {
         Net {
             sockets: Vec::new(),
             mail: Transit::between(nodes * shards),
@@ -131,14 +136,14 @@ impl Net {
             rng: Rng::new(0),
             tear_percent,
             torn: 0,
-            engine: manner.map(|manner| (Engine::default(), manner)),
+            engine: behavior.map(|behavior| (Engine::default(), behavior)),
             wrong: None,
-            lives: usize::MAX,
+            effects_left: usize::MAX,
             report: None,
         }
     }
 
-    /// The process has ended, and another one begins: no connection is left, and no mail.
+    /// The process has ended, and another one starts: all connections are reset, and all mail is lost.
     pub fn begin_anew(&mut self) {
         for socket in &mut self.sockets {
             (socket.server_fin, socket.server_closed, socket.reset) = (true, true, true);
@@ -146,10 +151,10 @@ impl Net {
             socket.to_client.clear();
         }
         self.mail.0.iter_mut().flatten().for_each(VecDeque::clear);
-        self.lives = usize::MAX;
+        self.effects_left = usize::MAX;
     }
 
-    /// The process of these shards has ended: none of their connections is left, and no mail.
+    /// The process of these shards has ended: their connections are reset, and their mail is lost.
     pub fn lose(&mut self, shards: Range<usize>) {
         for socket in &mut self.sockets {
             if shards.contains(&usize::from(socket.shard)) {
@@ -171,19 +176,19 @@ impl Net {
 
     /// Whether the process has ended.
     pub fn is_dead(&self) -> bool {
-        self.lives == 0
+        self.effects_left == 0
     }
 
-    /// The process has one effect more; false when it has ended before.
-    fn live(&mut self) -> bool {
-        let lives = self.lives > 0;
-        if self.lives < usize::MAX {
-            self.lives = self.lives.saturating_sub(1);
+    /// Counts an effect of the process. False if the process has already ended.
+    fn takes_effect(&mut self) -> bool {
+        let is_alive = self.effects_left > 0;
+        if self.effects_left < usize::MAX {
+            self.effects_left = self.effects_left.saturating_sub(1);
         }
-        lives
+        is_alive
     }
 
-    /// A new connection to a shard.
+    /// Opens a connection to a shard. Returns its link.
     pub fn connect(&mut self, shard: ShardId, window: usize) -> u32 {
         self.sockets.push(Socket {
             shard,
@@ -216,8 +221,8 @@ impl Io for Net {
     }
 
     fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize {
-        let (tear, dice) = (self.rng.chance(self.tear_percent), self.rng.next());
-        if !self.live() {
+        let (tear, dice) = (self.rng.chance(self.tear_percent), self.rng.draw());
+        if !self.takes_effect() {
             return 0;
         }
         let Some(socket) = self.socket(link, "send") else {
@@ -233,7 +238,7 @@ impl Io for Net {
         }
         let offered: usize = parts.iter().map(|part| part.as_ref().len()).sum();
         if socket.client_gone {
-            // The peer answers such bytes with a reset.
+            // The client's kernel answers these bytes with a reset.
             socket.reset = offered > 0;
             return offered;
         }
@@ -242,7 +247,7 @@ impl Io for Net {
             taken = dice as usize % (taken + 1);
         }
         let bytes = parts.iter().flat_map(|part| part.as_ref().iter().copied());
-        let in_order = socket.watch.takes(bytes.clone().take(taken));
+        let in_order = socket.close_check.takes(bytes.clone().take(taken));
         socket.to_client.extend(bytes.take(taken));
         if !in_order {
             self.wrong
@@ -264,7 +269,7 @@ impl Io for Net {
 
     fn close(&mut self, link: Link, how: Close) {
         let lost = self.rng.chance(30);
-        if !self.live() {
+        if !self.takes_effect() {
             return;
         }
         let Some(socket) = self.socket(link, "close") else {
@@ -274,7 +279,7 @@ impl Io for Net {
         match how {
             Close::Drain => {}
             Close::Now | Close::Reset => {
-                // Unread bytes of the client turn a close into a reset.
+                // If the server has unread bytes, a close may become a reset.
                 let reset = how == Close::Reset || (lost && !socket.to_server.is_empty());
                 socket.server_closed = true;
                 socket.to_server.clear();
@@ -287,12 +292,12 @@ impl Io for Net {
     }
 
     fn append(&mut self, batch: Batch) {
-        if !self.live() {
+        if !self.takes_effect() {
             return;
         }
         let node = usize::from(self.turn_of) / self.shards;
         let taken = match &mut self.engine {
-            Some((engine, manner)) => engine.append(node, batch, *manner, &mut self.rng),
+            Some((engine, behavior)) => engine.append(node, batch, *behavior, &mut self.rng),
             None => Err("records for no engine".into()),
         };
         if let Err(wrong) = taken {
@@ -304,7 +309,7 @@ impl Io for Net {
         let from = usize::from(self.turn_of);
         let local = from % self.shards;
         assert_eq!(usize::from(mail.from), local, "mail says who sends it");
-        if self.live() {
+        if self.takes_effect() {
             let to = from - local + usize::from(to);
             self.mail.of(from, to).push_back(mail);
         }

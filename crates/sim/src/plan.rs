@@ -1,22 +1,22 @@
-//! The meaning of a seed: the settings of its world (`draw`) and its list of steps (`steps`). Every step carries its own
-//! random numbers, so that in a shorter list the remaining steps run as before.
+//! What a seed means: the settings of its world (`draw`) and its list of steps (`steps`). Every step has a seed of its own for its
+//! random choices, so that in a shortened list the remaining steps run as before.
 
 mod draw;
 mod steps;
 
 pub use draw::{CLUSTERS_FROM, COPIES_FROM};
 
-use crate::engine::Manner;
+use crate::engine::EngineBehavior;
 use crore_broker::Pace;
 use crore_broker::settings::Settings;
 use crore_wire::topic;
 
-/// One kind of event.
+/// An event of a run. The number is that of the shard or client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// A shard takes some of the inputs that wait for it.
+    /// A shard handles some of its waiting inputs.
     Turn(u8),
-    /// Time passes, in seconds.
+    /// This many seconds pass.
     Clock(u16),
     /// A subscriber connects, or sends its next long-poll.
     Ask(u8),
@@ -24,10 +24,10 @@ pub enum Op {
     Read(u8),
     /// A subscriber's connection is cut.
     Cut(u8),
-    /// A subscriber's window changes.
+    /// The number of unread bytes that a subscriber's socket holds changes.
     Window(u8),
     /// A publisher sends something.
-    Publish(u8, Deed),
+    Publish(u8, PublisherAction),
     /// A publisher reads some of the received bytes.
     ReadAnswer(u8),
     /// A publisher's connection is cut.
@@ -39,15 +39,15 @@ pub enum Op {
     /// A follower's connection is cut.
     CutFollower(u8),
     /// An MQTT client does something.
-    Mqtt(u8, MqttDeed),
+    Mqtt(u8, MqttAction),
 }
 
 /// An action of a publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
-    /// So many messages, each with a request of its own, without waiting between them.
+pub enum PublisherAction {
+    /// This many messages, each in its own request, without waiting for answers.
     Pipeline(u8),
-    /// So many messages in one request.
+    /// This many messages in one request.
     Batch(u8),
     /// Deletes a topic.
     Delete,
@@ -59,10 +59,10 @@ pub enum Deed {
 
 /// An action of an MQTT client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MqttDeed {
+pub enum MqttAction {
     /// Connects, if it has no connection.
     Connect,
-    /// Connects although it has one: the server has not noticed that it is dead.
+    /// Connects although the server still has its old, dead connection.
     TakeOver,
     /// Reads some of the received bytes.
     Read,
@@ -70,7 +70,7 @@ pub enum MqttDeed {
     Acknowledge,
     /// Subscribes or unsubscribes.
     Change,
-    /// Publishes so many messages.
+    /// Publishes this many messages.
     Publish(u8),
     /// Sends a PINGREQ.
     Ping,
@@ -78,121 +78,122 @@ pub enum MqttDeed {
     Leave,
     /// Loses its connection.
     Cut,
-    /// Its window changes.
+    /// The number of unread bytes that its socket holds changes.
     Window,
 }
 
-/// An event, with its random numbers.
+/// An event, with the seed of its random choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The event.
     pub op: Op,
-    /// The seed of its random choices.
+    /// The seed of the event's random choices.
     pub dice: u64,
 }
 
 /// The world of a seed.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How many shards.
+    /// Number of shards of a node.
     pub shards: usize,
-    /// How many of them keep topics.
+    /// How many of the shards are homes.
     pub homes: usize,
-    /// How many of them keep topics after a restart.
+    /// How many of the shards are homes after a planned restart.
     pub homes_after: usize,
-    /// How many partitions the topics have.
+    /// Number of partitions.
     pub partitions: usize,
-    /// How many nodes share a log; each has so many shards.
+    /// Number of nodes that share a log.
     pub nodes: usize,
-    /// The steps before which something happens to a node, in thousandths of all steps.
+    /// Before which steps a node is paused, cut off or lost, in thousandths of all steps.
     pub node_events_at: Vec<usize>,
-    /// The steps before which a steward writes checkpoints and purges the log, likewise.
+    /// Before which steps a steward writes checkpoints and purges the log, in thousandths of all steps.
     pub purges_at: Vec<usize>,
     /// The server's settings.
     pub settings: Settings,
-    /// How much a turn does.
+    /// Bounds of the work of a turn.
     pub pace: Pace,
-    /// How many bytes of its outbox a socket gets at once.
+    /// The most bytes of an outbox that are sent at once.
     pub part_bytes: usize,
     /// The topics' names.
     pub topics: Vec<String>,
-    /// How many subscribers.
+    /// Number of subscribers over HTTP and WebSocket.
     pub subscribers: usize,
-    /// How many publishers.
+    /// Number of publishers over HTTP and WebSocket.
     pub publishers: usize,
-    /// How many followers of interest.
+    /// Number of followers of interest.
     pub followers: usize,
-    /// How many of a hundred subscribers subscribe by filter.
+    /// Percentage of subscribers that subscribe by filter.
     pub filtered_percent: u32,
-    /// Whether the WebSockets that learn positions get envelopes instead of `ws+meta.nchan`.
+    /// Whether WebSockets with positions ask for `envelope=json` instead of `ws+meta.nchan`.
     pub envelopes: bool,
-    /// How many MQTT clients.
+    /// Number of MQTT clients.
     pub mqtt_clients: usize,
-    /// How many of a hundred of them also subscribe by a filter that covers all their topics.
+    /// Percentage of MQTT clients that also subscribe to `#`.
     pub covered_percent: u32,
-    /// Whether they retain messages.
+    /// Whether some MQTT clients publish with RETAIN.
     pub retains: bool,
-    /// Seconds that pass while sockets are stalled at the end, so that messages expire there.
+    /// Seconds that pass at the end while sockets are stalled, so that messages expire in the server.
     pub stalled_s: u32,
     /// The largest message, in bytes.
     pub message_bytes: usize,
-    /// How many of a hundred messages bring a time to live.
-    pub mortal_percent: u32,
-    /// Windows that sockets may have, in bytes.
+    /// Percentage of messages with a time to live of their own.
+    pub ttl_percent: u32,
+    /// Choices for the number of unread bytes that a client's socket holds.
     pub windows: Vec<usize>,
-    /// How many of a hundred sends are cut although there is room.
+    /// Percentage of sends of which the socket takes only a part although there is room.
     pub tear_percent: u32,
-    /// How many of a hundred mails that could arrive do, in a turn.
+    /// Percentage of waiting mails that arrive in a turn.
     pub mail_percent: u32,
-    /// Neither the budget of all logs nor the count of topics is ever reached.
+    /// Neither the byte budget of all logs nor the limit of topics is ever reached.
     pub budgets_are_wide: bool,
-    /// How the engine behaves, if what homes write goes through one.
-    pub engine: Option<Manner>,
-    /// The step before which the server restarts, in thousandths of all steps, if it does.
+    /// How the engine behaves; none if the world has no engine.
+    pub engine: Option<EngineBehavior>,
+    /// Before which step the planned restart happens, if any, in thousandths of all steps.
     pub restarts_at: Option<usize>,
-    /// The steps before which the server crashes, likewise.
+    /// Before which steps the server crashes, in thousandths of all steps.
     pub crashes_at: Vec<usize>,
-    /// Whether a crash may harm the disk.
+    /// Whether a crash may damage the disk.
     pub damages: bool,
-    /// Whether the log may be put back from an older copy behind a crash.
+    /// Whether the log may be replaced by an older copy after a crash.
     pub puts_back: bool,
-    /// Those of its checkpoints.
+    /// Before which steps a new base of the log is written, in thousandths of all steps.
     pub checkpoints_at: Vec<usize>,
-    /// Bytes of a segment of the log, if the engine is a disk.
+    /// Bytes of a segment of the log; none if the engine is not a disk.
     pub segment_bytes: Option<u64>,
-    /// Batches that are published before all else, so that the logs are long where a turn is short.
-    pub hoard: usize,
-    /// The wall clock steps, ahead and back.
+    /// Number of batches published before the first step, so that logs are long in worlds with short turns.
+    pub preload: usize,
+    /// Whether the wall clock jumps, ahead and back.
     pub wall_steps: bool,
-    /// A shard that seldom gets a turn.
+    /// A shard that rarely gets a turn.
     lazy: Option<usize>,
+    /// Relative frequency of each kind of step, in the order of `step` in `steps.rs`.
     weights: [u32; 9],
 }
 
-/// The longest batch.
+/// The most messages in a batch of a publisher.
 pub const BATCH_LINES_MAX: usize = 8;
-/// Lines of the batches that make logs long: each is more than a turn may do where it may do little.
-pub const HOARD_LINES: usize = 240;
-/// More than all clients of a world ever make the server hold.
+/// Messages in each preloaded batch: more than a short turn can handle.
+pub const PRELOAD_LINES: usize = 240;
+/// More memory than all clients of a world ever make the server use.
 pub const MEMORY_BYTES: usize = 1 << 26;
 
 impl Plan {
-    /// The longest batch that a client sends.
+    /// The most messages in a batch that any client sends.
     pub fn batch_lines_max(&self) -> usize {
-        match self.hoard {
+        match self.preload {
             0 => BATCH_LINES_MAX,
-            _ => HOARD_LINES,
+            _ => PRELOAD_LINES,
         }
     }
 
-    /// The filters of the rules whose topics stand in no log.
+    /// The filters of rules whose topics are not durable.
     pub fn unlogged(&self) -> Vec<String> {
         let rules = self.settings.rules.iter();
         let passing = rules.filter(|rule| !rule.durable);
         passing.map(|rule| rule.filter.clone()).collect()
     }
 
-    /// The most messages that wait for one connection, if that is bounded: an MQTT client gets all messages of a turn.
+    /// The most messages that may wait for one connection, if every topic has a bound. MQTT clients have none: they get all messages of a turn.
     pub fn waiting_max(&self) -> Option<usize> {
         let rule_of = |name: &String| {
             let mut rules = self.settings.rules.iter();

@@ -1,69 +1,69 @@
-//! One run: the steps, then calm, then the end. The invariants are checked on the way and at the end.
+//! One run: the steps with faults, then a phase without faults, then all clients leave. Invariants are checked throughout.
 
 use std::cell::{Cell, RefCell};
 
 use crore_broker::Closed;
 
 use crate::client::mqtt::Client;
-use crate::met::Met;
+use crate::coverage::Coverage;
 use crate::plan::{Plan, Step};
-use crate::rng::Rng;
 use crate::shadow;
-use crate::truth::{Like, Topic, Violation};
+use crate::truth::{MessageSpec, Topic, Violation};
 use crate::world::{World, limits};
+use crore_rng::Rng;
 
-/// Rounds within which a world without faults must come to rest: where a turn visits one member and a page
-/// has one message, thousands of them are work.
+/// Rounds within which a world without faults must become idle. With turns of one visit and pages of one message, thousands are
+/// needed.
 const ROUNDS_MAX: usize = 20_000;
-/// Rounds in which nothing moves except that publishers wait for credit.
+/// Rounds in which nothing happens although shards wait for credit.
 const WAITS_MAX: usize = 3;
-/// How often a subscriber that is turned away tries again in the calm.
+/// How often a refused subscriber tries again in the phase without faults.
 const ASKS_MAX: usize = 15;
-/// Messages to every topic at the end; with each of them all subscribers must reach the head.
-const BELLS: usize = 2;
+/// Messages to every topic after the steps. All subscribers must receive the last one.
+const FINAL_MESSAGES: usize = 2;
 /// Seconds after which every deadline of a connection has passed.
 const DEADLINES_S: u32 = 100;
-/// Seconds within which each node that was lost is dead for all others, one after the other.
+/// Seconds within which the other nodes declare all lost nodes dead, one after the other.
 const DEATHS_S: u32 = 30;
-/// Seconds after which nothing is remembered.
+/// Seconds after which the server has forgotten everything that expires.
 const FORGET_S: u32 = 10_000;
-/// How often topics that keep the latest values are deleted at the end.
+/// How often topics with `keep = "latest"` are deleted at the end.
 const DELETES: u32 = 3;
-/// Ticks within which everything is forgotten.
+/// Ticks within which a shard forgets everything.
 const FORGET_TICKS: usize = 12;
 
-/// A run that went wrong.
+/// A failed run.
 #[derive(Debug)]
 pub struct Failure {
-    /// The failure.
+    /// The broken invariant.
     pub what: Violation,
     /// After how many steps.
     pub step: usize,
-    /// The events before it, if they were traced.
+    /// The events before it, if the run was traced.
     pub trace: Vec<String>,
 }
 
 /// Runs these steps in the world of this seed.
-pub fn run(plan: &Plan, seed: u64, steps: &[Step], traced: bool) -> Result<Met, Failure> {
+pub fn run(plan: &Plan, seed: u64, steps: &[Step], traced: bool) -> Result<Coverage, Failure> {
     TRACED.set(traced);
     let mut world = World::new(plan, seed, traced);
-    let outcome = guarded(|| whole(&mut world, seed, steps));
+    let outcome = catch_panic(|| run_to_end(&mut world, seed, steps));
     match outcome {
         Ok(()) => {
             for shard in &world.shards {
-                world.met.stats += shard.stats();
+                world.coverage.stats += shard.stats();
             }
-            world.met.torn = world.net.torn;
+            world.coverage.torn = world.net.torn;
             if let Some((engine, _)) = &world.net.engine {
-                let met = &mut world.met;
-                (met.committed, met.void) = (engine.kept, engine.void);
-                (met.appended_again, met.came_back) = (engine.again, engine.came);
-                if let Some(shared) = &engine.shared {
-                    (met.deaths, met.of_dead) = (shared.deaths, shared.of_dead);
-                    met.too_late = shared.late;
+                let coverage = &mut world.coverage;
+                (coverage.committed, coverage.void) = (engine.kept, engine.void);
+                (coverage.appended_again, coverage.came_back) = (engine.again, engine.came);
+                if let Some(cluster_log) = &engine.cluster_log {
+                    (coverage.deaths, coverage.of_dead) = (cluster_log.deaths, cluster_log.of_dead);
+                    coverage.too_late = cluster_log.late;
                 }
             }
-            Ok(world.met)
+            Ok(world.coverage)
         }
         Err(what) => Err(Failure {
             what,
@@ -78,7 +78,7 @@ thread_local! {
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Panics are findings: they are kept for the report instead of being printed. Once per process.
+/// A panic is a finding: keeps its text for the report instead of printing it. To be called once per process.
 pub fn catch_panics() {
     std::panic::set_hook(Box::new(|info| {
         let mut text = info.to_string();
@@ -93,30 +93,30 @@ pub fn catch_panics() {
     }));
 }
 
-/// The events of a run, line by line, whether it fails or not.
+/// The events of a run, one per line, and the failure if there is one.
 pub fn trace(plan: &Plan, seed: u64, steps: &[Step]) -> Vec<String> {
     let mut world = World::new(plan, seed, true);
-    let outcome = guarded(|| whole(&mut world, seed, steps));
+    let outcome = catch_panic(|| run_to_end(&mut world, seed, steps));
     let mut lines = world.truth.trace.take().unwrap_or_default();
     lines.extend(outcome.err());
     lines
 }
 
-/// A broken invariant of the broker is a failure like any other.
-fn guarded(f: impl FnOnce() -> Result<(), Violation>) -> Result<(), Violation> {
+/// Turns a panic of the broker into a failure.
+fn catch_panic(f: impl FnOnce() -> Result<(), Violation>) -> Result<(), Violation> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(f))
         .unwrap_or_else(|_| Err(PANIC.with(|place| place.borrow().clone())))
 }
 
-fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Violation> {
+fn run_to_end(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Violation> {
     let restarts_at = world.plan.restarts_at.map(|at| at * steps.len() / 1000);
     let place = |at: &usize| at * steps.len() / 1000;
     let crashes: Vec<usize> = world.plan.crashes_at.iter().map(place).collect();
     let events: Vec<usize> = world.plan.node_events_at.iter().map(place).collect();
     let purges: Vec<usize> = world.plan.purges_at.iter().map(place).collect();
     let checkpoints: Vec<usize> = world.plan.checkpoints_at.iter().map(place).collect();
-    world.write_first(&mut Rng::new(seed ^ 0xF125_7BA5));
-    world.hoard(&mut Rng::new(seed ^ 0x40A2D))?;
+    world.write_first_base(&mut Rng::new(seed ^ 0xF125_7BA5));
+    world.preload(&mut Rng::new(seed ^ 0x40A2D))?;
     for (n, step) in steps.iter().enumerate() {
         if restarts_at == Some(n) {
             world.restart(&mut Rng::new(seed ^ 0x7E57_A127))?;
@@ -140,7 +140,7 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Violation> 
         }
     }
     let mut rng = Rng::new(seed ^ 0xCA1A);
-    calm(world, &mut rng)?;
+    run_without_faults(world, &mut rng)?;
     world.truth.check_order()?;
     check_shadow(world)?;
     world.check_nodes()?;
@@ -152,89 +152,89 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Violation> 
     for client in &world.clients.mqtt {
         client.check(&world.truth)?;
     }
-    end(world, &mut rng)
+    leave_and_check(world, &mut rng)
 }
 
-/// Another server that folds the log of the engine comes to the same state.
+/// Checks that another server that folds the engine's log has the same digest.
 fn check_shadow(world: &mut World) -> Result<(), Violation> {
-    // Topics that are forgotten, and logs that a restart has left behind, are not in the log.
+    // Forgotten topics are not in the log, nor is anything from before a restart: then the digests differ.
     let rules = world.plan.settings.rules.iter();
     let forgets = rules.map(|rule| rule.position_age_s).min() < Some(world.truth.now_s);
     let Some((engine, _)) = &world.net.engine else {
         return Ok(());
     };
-    let has_unlogged = !world.truth.terms.unlogged.is_empty();
+    let has_unlogged = !world.truth.allowed.unlogged.is_empty();
     let is_whole = world.has_whole_log();
     if forgets || has_unlogged || !is_whole || !world.plan.budgets_are_wide {
         return Ok(());
     }
     let shards = world.shards.iter();
     let digest = shards.fold(0, |digest, shard| digest ^ shard.digest());
-    world.met.shadows += 1;
-    match shadow::digest(&world.shared, &engine.log)? == digest {
+    world.coverage.shadows += 1;
+    match shadow::digest(&world.server, &engine.log)? == digest {
         true => Ok(()),
         false => Err("another server that folds the log comes to another state".into()),
     }
 }
 
-/// No more faults: every client reads and resumes, and every subscriber reaches the newest message. The clock stands still,
-/// so that no tick makes up for a lost wake.
-fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
+/// From here on there are no faults: every client reads and resumes, and every subscriber must reach the newest message. The clock
+/// stands still, so that no tick can make up for a lost wake-up.
+fn run_without_faults(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     world.truth.note(|| "calm".into());
     world.net.tear_percent = 0;
     world.heal();
-    world.hear_all(rng)?;
+    world.settle_engine(rng)?;
     if world.plan.nodes > 1 {
-        // The others find lost nodes dead, and take over their work.
+        // The other nodes declare lost ones dead, and take over their work.
         for _ in 0..DEATHS_S {
             world.truth.now_s += 1;
-            quiet(world, rng)?;
+            run_until_idle(world, rng)?;
         }
     }
-    rest(world, rng)?;
+    read_all_sent(world, rng)?;
     if world.plan.stalled_s > 0 {
         world.truth.now_s += world.plan.stalled_s;
-        world.truth.terms.waits = Some(world.plan.pace.page_messages);
-        quiet(world, rng)?;
+        world.truth.allowed.waits = Some(world.plan.pace.page_messages);
+        run_until_idle(world, rng)?;
     }
     world.plan.windows = vec![1 << 24];
     for socket in &mut world.net.sockets {
         socket.window = 1 << 24;
     }
     settle(world, rng)?;
-    for _ in 0..BELLS {
+    for _ in 0..FINAL_MESSAGES {
         world.truth.step += 1;
         for topic in 0..world.truth.topics.len() {
             let publisher = world.ready_publisher(0, rng);
-            let bell = Like {
+            let last = MessageSpec {
                 topic,
                 len: 4,
                 key: 0,
                 ttl_s: None,
             };
-            world.clients.publishers[publisher].one(bell, &mut world.truth, rng);
+            world.clients.publishers[publisher].one(last, &mut world.truth, rng);
             world.send(publisher);
             settle(world, rng)?;
         }
     }
-    // It publishes unanswered messages once more, and connections may end for room meanwhile.
-    interest(world, rng)?;
+    // This check may publish unanswered messages again, and connections may end for want of room, so it comes before `at_head`.
+    check_interest(world, rng)?;
     for subscriber in &mut world.clients.subscribers {
         subscriber.at_head(&world.truth);
     }
     for client in &mut world.clients.mqtt {
         client.at_head(&world.truth)?;
     }
-    needs(world)
+    check_retention(world)
 }
 
-/// At rest the homes keep messages for as many subscriptions as need them.
-fn needs(world: &World) -> Result<(), Violation> {
+/// Checks that homes keep messages for at least as many subscriptions as need them. The world must be idle.
+fn check_retention(world: &World) -> Result<(), Violation> {
     let is_there = |client: &Client| client.is_connected() && client.is_subscribed();
-    if !world.clients.mqtt.iter().all(is_there) || !world.truth.terms.budgets_are_wide {
+    if !world.clients.mqtt.iter().all(is_there) || !world.truth.allowed.budgets_are_wide {
         return Ok(());
     }
-    let homes = u32::from(world.shared.homes);
+    let homes = u32::from(world.server.homes);
     let needed: u32 = world
         .clients
         .mqtt
@@ -250,14 +250,14 @@ fn needs(world: &World) -> Result<(), Violation> {
     }
 }
 
-/// Followers' views agree with the topics' info.
-fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
+/// Checks that the views of followers agree with the topics' info.
+fn check_interest(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     if world.clients.followers.is_empty() {
         return Ok(());
     }
     world.truth.step += 1;
     let n = world.ready_publisher(0, rng);
-    // Unanswered messages are published once more, and long-polls come and go meanwhile.
+    // Sends unanswered publishes again. Long-polls end and begin meanwhile.
     world.send(n);
     settle(world, rng)?;
     let wait = world
@@ -271,8 +271,7 @@ fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
             .iter()
             .any(|client| !client.is_connected());
     if wait || world.clients.publishers[n].link.is_none() {
-        // A subscriber that was turned away asks again, and comes and goes while the info is asked for; so does a client
-        // while a subscription of its session has no room.
+        // A refused client tries again while the info is read, so that subscriptions begin and end: nothing can be compared.
         return Ok(());
     }
     for topic in 0..world.truth.topics.len() {
@@ -282,8 +281,8 @@ fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     settle(world, rng)?;
     let linger = world.plan.settings.interest.debounce_s > 0;
     let told = world.clients.publishers[n].subscribers.iter();
-    // A deleted topic has no info; but MQTT has no notice of a delete, and its subscribers stay. Where there may be no room
-    // for a topic, a session may have come back without its subscription.
+    // A deleted topic has no info, but its MQTT subscribers stay, since MQTT cannot report a delete. If there may be no room for a
+    // topic, a resumed session may lack its subscription: then such a topic is not compared.
     let go_on = |topic: usize| {
         world
             .clients
@@ -292,7 +291,7 @@ fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
             .filter(|c| c.subscribes_to(topic))
             .count() as u64
     };
-    let known = told.filter(|(_, count)| count.is_some() || world.truth.terms.budgets_are_wide);
+    let known = told.filter(|(_, count)| count.is_some() || world.truth.allowed.budgets_are_wide);
     let told: Vec<(String, u64)> = known
         .map(|(topic, count)| {
             let name = world.truth.topics[*topic].name.clone();
@@ -301,15 +300,15 @@ fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
         .collect();
     for follower in world.clients.followers.iter().filter(|f| f.is_whole()) {
         follower.check(&told, linger)?;
-        world.met.views += 1;
+        world.coverage.views += 1;
     }
     Ok(())
 }
 
-/// All sent bytes are processed and all bytes in the sockets are read, while the stalled sockets stay stalled: bytes that
-/// come out of them afterwards had waited in the server.
-fn rest(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
-    quiet(world, rng)?;
+/// The server handles all bytes that were sent, and clients read all bytes in the sockets. Stalled sockets stay stalled: bytes that
+/// they bring later must have waited in the server.
+fn read_all_sent(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
+    run_until_idle(world, rng)?;
     for n in 0..world.clients.publishers.len() {
         world.read_answer(n, usize::MAX)?;
     }
@@ -330,7 +329,7 @@ fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
         let mut moved = false;
         for shard in 0..world.shards.len() {
             let has_work = world.has_work(shard);
-            // One that waits is called again within a millisecond or two, whatever the others do.
+            // A shard that waits for credit gets a turn every few milliseconds, whatever the others do.
             if has_work || world.shards[shard].is_waiting() {
                 world.turn(shard, true, rng)?;
             }
@@ -368,7 +367,7 @@ fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
         let waiting = (0..world.shards.len()).filter(|n| world.shards[*n].is_waiting());
         let waiting: Vec<usize> = waiting.collect();
         if waiting.is_empty() {
-            return settled(world, &asks, &follows, &packets);
+            return check_settled(world, &asks, &follows, &packets);
         }
         waits += 1;
         if waits > WAITS_MAX {
@@ -383,8 +382,8 @@ fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     Err(format!("no rest after {ROUNDS_MAX} rounds"))
 }
 
-/// At rest no client waits for an answer.
-fn settled(
+/// Checks that no client waits for an answer. A client that gave up after `ASKS_MAX` attempts is left out.
+fn check_settled(
     world: &World,
     asks: &[usize],
     follows: &[usize],
@@ -416,18 +415,18 @@ fn settled(
     Ok(())
 }
 
-/// All clients leave, time passes, and every account must be back at zero.
-fn end(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
+/// All clients leave and time passes. Then every account must be back at zero.
+fn leave_and_check(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     world.truth.note(|| "end".into());
     world.leave();
     let sweeper = world.plan.retains.then(|| world.unretain(rng));
     for wait_s in [1, 1, DEADLINES_S, DEADLINES_S, DEADLINES_S] {
         world.truth.now_s += wait_s;
-        quiet(world, rng)?;
+        run_until_idle(world, rng)?;
         for n in 0..world.clients.followers.len() {
             world.read_news(n, usize::MAX)?;
         }
-        quiet(world, rng)?;
+        run_until_idle(world, rng)?;
     }
     for n in 0..world.clients.followers.len() {
         world.read_news(n, usize::MAX)?;
@@ -439,18 +438,19 @@ fn end(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     }
     sweeper.into_iter().for_each(|link| world.hang_up(link));
     if world.truth.topics.iter().any(Topic::keeps_latest) {
-        // Nothing is under way any more that could make one of them again. A delete may be refused for want of room, or for its rate.
+        // No publish is in flight that could create these topics again. A delete may be refused for lack of room or by a rate limit, so it is
+        // repeated.
         for _ in 0..DELETES {
             let link = world.delete_latest(rng);
-            quiet(world, rng)?;
+            run_until_idle(world, rng)?;
             world.hang_up(link);
             world.truth.now_s += FORGET_S;
-            quiet(world, rng)?;
+            run_until_idle(world, rng)?;
         }
     }
     for _ in 0..FORGET_TICKS {
         world.truth.now_s += FORGET_S;
-        quiet(world, rng)?;
+        run_until_idle(world, rng)?;
     }
     for (n, shard) in world.shards.iter().enumerate() {
         let accounts = shard.accounts();
@@ -466,9 +466,9 @@ fn end(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
             }
         }
     }
-    // A restart or a crash has made another world of the only node.
+    // A restart or a crash has replaced the state of the only node.
     let nodes = match world.plan.nodes {
-        1 => std::slice::from_ref(&world.shared),
+        1 => std::slice::from_ref(&world.server),
         _ => &world.nodes.worlds[..],
     };
     for node in nodes {
@@ -486,8 +486,8 @@ fn end(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     limits::check(world, 0)
 }
 
-/// Turns until no shard has anything to do.
-fn quiet(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
+/// Takes turns until no shard has work.
+fn run_until_idle(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     for _ in 0..ROUNDS_MAX {
         world.truth.step += 1;
         let work = (0..world.shards.len()).filter(|n| world.has_work(*n));

@@ -1,7 +1,7 @@
-//! The shadow: another server that folds the log of the engine, with other limits, other rules, another clock and other homes. The content
-//! of the log must not depend on any of these: its digest is that of the server that wrote the log.
+//! Folds the engine's log in another server, with other limits, rules, clock and homes. The state that the log describes must not
+//! depend on any of these, so the digest must equal that of the server that wrote the log.
 //!
-//! Deliberately the same: the seeds, the number of partitions, and the window of idempotency keys, which belong to the log.
+//! Deliberately the same are the seeds, the number of partitions and the window of idempotency keys: these belong to the log.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crore_broker::{Batch, Input, Now, Shard, ShardId, World};
 
 use crate::net::Net;
 
-/// A shadow of a server with this state. It has folded these batches, in the order of the log.
+/// The digest of another server that has folded these batches in the order of the log.
 ///
 /// # Errors
 /// When a batch cannot be read.
@@ -42,7 +42,7 @@ pub fn digest(of: &World, log: &[Batch]) -> Result<u64, String> {
         writer: None,
         ..*of
     });
-    // Days ahead of the other clock, and later with each batch.
+    // Far ahead of the clock of the server that wrote the log, and one second later with each batch.
     let mut now = Now {
         s: 1,
         unix_s: 1_800_000_000,

@@ -1,13 +1,12 @@
-//! Makes a failing list of steps shorter: drops parts of it, half and half and then smaller ones, for
-//! as long as it still fails.
+//! Shortens a failing list of steps: drops halves, then smaller parts, as long as the run still fails.
 
 use crate::plan::{Plan, Step};
 use crate::run;
 
-/// Runs that shrinking may take: enough for a list that a person can read, and over in seconds.
+/// Limit of runs: enough for a list that a person can read, and done in seconds.
 const RUNS_MAX: usize = 3000;
 
-/// A shorter list that fails too.
+/// A shorter list of steps that also fails.
 pub fn shrink(plan: &Plan, seed: u64, steps: &[Step], failed_at: usize) -> Vec<Step> {
     let mut runs = 0;
     let mut fails = |steps: &[Step]| {

@@ -1,8 +1,7 @@
-//! The harness's knowledge: every message that was sent, the answers, and the offsets that became known. The checkers
-//! compare the subscribers' messages with it.
+//! What the clients together know: every message that was sent, the answers, and the offsets that became known. The checks compare
+//! the received messages with it.
 //!
-//! Invariant: nothing here is read from the inside of a shard. Offsets come from answers to
-//! publishers and from the positions that subscribers were given.
+//! Invariant: nothing is read from inside a shard. Offsets come only from answers to publishers and from positions given to subscribers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,10 +9,10 @@ use std::fmt::Write as _;
 use crore_broker::settings::{Keep, Rule};
 use crore_wire::topic;
 
-/// A description of a failure, in one sentence.
+/// The description of a failure, in one sentence.
 pub type Violation = String;
 
-/// Keys that messages have; 0 stands for none.
+/// Number of message keys; key 0 means none.
 pub const KEYS: u8 = 6;
 
 /// The name of a key.
@@ -21,32 +20,32 @@ pub fn key_name(key: u8) -> Option<String> {
     (key > 0).then(|| format!("k{key}"))
 }
 
-/// The fields that a publisher gives a message.
+/// What a publisher chooses for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Like {
+pub struct MessageSpec {
     /// Its topic.
     pub topic: usize,
     /// Bytes of data.
     pub len: usize,
     /// Its key, below [`KEYS`].
     pub key: u8,
-    /// Its time to live in seconds, if it brings one.
+    /// Its own time to live in seconds, if it has one.
     pub ttl_s: Option<u32>,
 }
 
-/// The MQTT-only options of a message.
+/// The options that a message has over MQTT only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct MqttOptions {
     /// Its quality of service.
     pub qos: u8,
-    /// It is to be retained.
+    /// RETAIN was set.
     pub retain: bool,
-    /// The client that published it.
+    /// The number of the MQTT client that published it.
     pub by: Option<usize>,
 }
 
-/// The options of a message that was not published over MQTT.
-const FROM_ELSEWHERE: Said = Said {
+/// The options of messages that were not published over MQTT.
+const NOT_OVER_MQTT: MqttOptions = MqttOptions {
     qos: 1,
     retain: false,
     by: None,
@@ -54,30 +53,30 @@ const FROM_ELSEWHERE: Said = Said {
 
 /// A message that was sent to the server.
 pub struct Message {
-    /// The fields that its publisher gave it.
-    pub like: Like,
+    /// What its publisher chose.
+    pub spec: MessageSpec,
     /// Its topic.
     pub topic: usize,
     /// Bytes of data.
     pub len: usize,
-    /// Its time to live in seconds, its own or the rule's.
+    /// Its time to live in seconds: its own or the rule's, whichever is shorter.
     pub ttl_s: Option<u32>,
-    /// When its bytes were sent, in steps.
+    /// The step in which it was sent.
     pub sent: u32,
-    /// The same, in seconds.
+    /// The second in which it was sent.
     pub sent_s: u32,
-    /// When it was acknowledged, in steps.
+    /// The step in which it was acknowledged.
     pub acked: Option<u32>,
-    /// The same, in seconds.
+    /// The second in which it was acknowledged.
     pub acked_s: u32,
-    /// Its offset, once that is known.
+    /// Its offset, if known.
     pub offset: Option<u64>,
-    /// It was refused, and stands in no log for certain.
+    /// It was refused, and is certainly in no log.
     pub refused: bool,
 }
 
 impl Message {
-    /// Whether it surely comes before another message of its topic.
+    /// Whether it certainly precedes another message of its topic.
     pub fn is_before(&self, other: &Message) -> bool {
         match (self.offset, other.offset) {
             (Some(one), Some(other)) => one < other,
@@ -92,11 +91,11 @@ pub struct Topic {
     pub name: String,
     /// The rule that governs it.
     pub rule: Rule,
-    /// The step up to which damage may have taken messages.
-    pub harmed: Option<u32>,
-    /// Deletes: when each was sent and when it was answered, in steps.
+    /// Damage may have removed messages that were sent up to this step.
+    pub damaged: Option<u32>,
+    /// For each delete the steps in which it was sent and answered.
     pub deletes: Vec<(u32, Option<u32>)>,
-    /// Messages whose offset is known.
+    /// The messages whose offset is known.
     pub by_offset: BTreeMap<u64, u32>,
     /// All messages, by key.
     pub by_key: [Vec<u32>; KEYS as usize],
@@ -109,7 +108,7 @@ impl Topic {
     }
 }
 
-/// An acknowledged message whose offset is known only within bounds.
+/// An acknowledged message whose offset is not known exactly.
 #[derive(Clone, Copy, Debug)]
 pub struct Unplaced {
     /// The message.
@@ -122,99 +121,99 @@ pub struct Unplaced {
     pub high: u64,
 }
 
-/// A subscriber's position in one topic, and since when it has it.
+/// A subscriber's position in one topic.
 #[derive(Clone, Copy, Debug)]
 pub struct SeenPosition {
     /// The offset.
     pub offset: u64,
-    /// A step at which the server had that offset in the topic's log.
+    /// A step by which the topic's log had reached this offset.
     pub at: u32,
-    /// The same, in seconds.
+    /// The second of that step.
     pub at_s: u32,
 }
 
-/// The freedom that the plan of a world gives the server: by these the checkers know which losses and refusals are right.
+/// What the plan of a world allows the server: the checks use this to tell permitted losses and refusals from wrong ones.
 #[derive(Default)]
-pub struct Terms {
-    /// The filters of the rules whose topics stand in no log.
+pub struct Allowances {
+    /// The filters of rules whose topics are not durable.
     pub unlogged: Vec<String>,
-    /// Messages of one topic that may wait for a stalled socket, where that is bounded.
+    /// The most messages of one topic that may wait for a stalled socket, if that is bounded.
     pub waits: Option<usize>,
-    /// Only their rules shorten logs, not the budget of the process or the count of topics.
+    /// Logs are shortened by their rules only, neither by the byte budget of the process nor by the limit of topics.
     pub budgets_are_wide: bool,
-    /// Whether an engine may commit a batch late, so that the outcome of a publish is not known.
+    /// An engine may store a batch late, so that the outcome of a publish is unknown.
     pub engine_is_late: bool,
-    /// A session with many kept messages may end for want of memory; its client is told.
+    /// A session with many kept messages may end for lack of memory. Its client is told.
     pub memory_is_tight: bool,
-    /// Messages that are kept of a topic for MQTT subscribers of QoS 1 and 2, if its rule keeps fewer.
+    /// Messages of a topic that are kept for MQTT subscribers of QoS 1 and 2 even if the rule keeps fewer.
     pub session_messages: u32,
-    /// Messages are retained.
+    /// Some messages are published with RETAIN.
     pub retains: bool,
 }
 
-/// All knowledge of the harness.
+/// Everything that the clients know.
 pub struct Truth {
-    /// By number.
+    /// All messages sent, by number.
     pub messages: Vec<Message>,
-    /// By number.
+    /// All topics, by number.
     pub topics: Vec<Topic>,
     /// The MQTT options of messages, by number.
-    pub said: BTreeMap<u32, Said>,
-    /// Messages that were acknowledged or delivered since this was looked at last.
+    pub mqtt_options: BTreeMap<u32, MqttOptions>,
+    /// Messages acknowledged or delivered since the last check that the engine has them.
     pub known: Vec<u32>,
-    /// Which losses and refusals are right.
-    pub terms: Terms,
-    /// The step.
+    /// Which losses and refusals are permitted.
+    pub allowed: Allowances,
+    /// The current step.
     pub step: u32,
-    /// The second.
+    /// The current second.
     pub now_s: u32,
-    /// The last step before the stalled sockets opened, when everything sent before had been processed.
+    /// The last step before stalled sockets opened. The server had handled everything sent until then.
     pub rest: Option<u32>,
     /// The step of the last crash.
     pub crashed: Option<u32>,
-    /// The events so far, if they are traced.
+    /// The events so far, if the run is traced.
     pub trace: Option<Vec<String>>,
 }
 
 impl Truth {
     /// Whether a publish or a session may be refused.
     pub fn may_refuse(&self) -> bool {
-        !self.terms.budgets_are_wide || self.terms.engine_is_late
+        !self.allowed.budgets_are_wide || self.allowed.engine_is_late
     }
 
-    /// Whether a message stands in no log.
+    /// Whether a message's topic is not durable.
     pub fn is_unlogged(&self, number: u32) -> bool {
         let topic = self.messages[number as usize].topic;
         !self.topics[topic].rule.durable
     }
 
-    /// Whether a crash may have taken messages that were sent to a topic up to this step.
+    /// Whether a crash may have removed messages sent to a topic up to this step.
     pub fn may_have_crashed(&self, topic: usize, at: u32) -> bool {
         let of = &self.topics[topic];
-        let crashed = self.crashed.filter(|_| !of.rule.durable).max(of.harmed);
+        let crashed = self.crashed.filter(|_| !of.rule.durable).max(of.damaged);
         crashed.is_some_and(|crashed| at <= crashed)
     }
 
-    /// Whether a crash may have taken a message.
+    /// Whether a crash may have removed a message.
     pub fn has_crashed_since(&self, number: u32) -> bool {
         let message = &self.messages[number as usize];
         self.may_have_crashed(message.topic, message.sent)
     }
 
-    /// Whether a crash may have taken messages that one of these filters matches.
+    /// Whether a crash may have removed messages that match one of these filters.
     pub fn may_have_crashed_for(&self, filters: &[String]) -> bool {
         let overlaps = |passing: &String| {
             let mut filters = filters.iter();
             filters.any(|filter| topic::overlaps(passing.as_bytes(), filter.as_bytes()))
         };
-        let is_harmed = self.topics.iter().any(|topic| topic.harmed.is_some());
-        is_harmed || self.crashed.is_some() && self.terms.unlogged.iter().any(overlaps)
+        let is_harmed = self.topics.iter().any(|topic| topic.damaged.is_some());
+        is_harmed || self.crashed.is_some() && self.allowed.unlogged.iter().any(overlaps)
     }
 
-    /// Damage may have taken messages of a topic, and those that are left have other offsets now.
+    /// Damage may have removed messages of a topic. The remaining ones have new offsets.
     pub fn harm(&mut self, topic: usize) {
         let of = &mut self.topics[topic];
-        of.harmed = self.crashed;
+        of.damaged = self.crashed;
         self.known.clear();
         for number in std::mem::take(&mut of.by_offset).into_values() {
             self.messages[number as usize].offset = None;
@@ -229,17 +228,17 @@ impl Truth {
         }
     }
 
-    /// A new message; returns its number.
-    pub fn write(&mut self, like: Like) -> u32 {
+    /// Adds a message that is about to be sent. Returns its number.
+    pub fn write(&mut self, spec: MessageSpec) -> u32 {
         let number = self.messages.len() as u32;
-        let topic = &mut self.topics[like.topic];
-        topic.by_key[usize::from(like.key)].push(number);
+        let topic = &mut self.topics[spec.topic];
+        topic.by_key[usize::from(spec.key)].push(number);
         let of_rule = (topic.rule.ttl_s > 0).then_some(topic.rule.ttl_s);
         self.messages.push(Message {
-            like,
-            topic: like.topic,
-            len: data_of(number, like.len).len(),
-            ttl_s: like.ttl_s.into_iter().chain(of_rule).min(),
+            spec,
+            topic: spec.topic,
+            len: data_of(number, spec.len).len(),
+            ttl_s: spec.ttl_s.into_iter().chain(of_rule).min(),
             sent: self.step,
             sent_s: self.now_s,
             acked: None,
@@ -251,13 +250,19 @@ impl Truth {
     }
 
     /// The MQTT options of a message.
-    pub fn said(&self, number: u32) -> Said {
-        self.said.get(&number).copied().unwrap_or(FROM_ELSEWHERE)
+    pub fn mqtt_options(&self, number: u32) -> MqttOptions {
+        self.mqtt_options
+            .get(&number)
+            .copied()
+            .unwrap_or(NOT_OVER_MQTT)
     }
 
-    /// Messages of a topic that were to be retained.
+    /// Messages of a topic that were published with RETAIN.
     pub fn retained(&self, topic: usize) -> impl Iterator<Item = (u32, &Message)> {
-        let all = self.said.iter().filter(|(_, said)| said.retain);
+        let all = self
+            .mqtt_options
+            .iter()
+            .filter(|(_, mqtt_options)| mqtt_options.retain);
         all.map(|(number, _)| (*number, &self.messages[*number as usize]))
             .filter(move |(_, message)| message.topic == topic)
     }
@@ -267,14 +272,13 @@ impl Truth {
         data_of(number, self.messages[number as usize].len)
     }
 
-    /// The most bytes that a log counts for a message: a frame's header, key, content type and MQTT properties, and an
-    /// eighth for the size class.
+    /// The most bytes that a log counts for a message.
     pub fn bytes_of(&self, number: u32) -> usize {
-        // Its row, and its bytes with those that fill their place up.
+        // Its row, and its bytes with a frame's header, key, content type and MQTT properties. An eighth is added for the size class.
         48 + (self.messages[number as usize].len + 104) * 9 / 8 + 8
     }
 
-    /// The number of the message with this data; an error when the data is damaged.
+    /// The number of the message with this data. An error if the data is not exactly that of a message.
     pub fn read(&self, data: &[u8]) -> Result<u32, Violation> {
         let digits = data.strip_prefix(b"m").unwrap_or_default();
         let end = digits.iter().position(|b| !b.is_ascii_digit());
@@ -291,7 +295,7 @@ impl Truth {
         Ok(number)
     }
 
-    /// Records that a message has this offset.
+    /// Records the offset of a message.
     pub fn learn(&mut self, number: u32, offset: u64) -> Result<(), Violation> {
         self.known.push(number);
         let message = &mut self.messages[number as usize];
@@ -310,24 +314,24 @@ impl Truth {
         }
     }
 
-    /// Records that a publisher got an acknowledgement for it.
+    /// Records that a message was acknowledged to its publisher.
     pub fn acknowledge(&mut self, number: u32) {
         self.known.push(number);
         let message = &mut self.messages[number as usize];
         (message.acked, message.acked_s) = (Some(self.step), self.now_s);
     }
 
-    /// Records that a publisher was refused a message. An engine may keep it all the same, later than its home waited for.
+    /// Records that a message was refused. A slow engine may still store it after the home has stopped waiting.
     pub fn refuse(&mut self, number: u32) {
-        self.messages[number as usize].refused = !self.terms.engine_is_late;
+        self.messages[number as usize].refused = !self.allowed.engine_is_late;
     }
 
-    /// Whether a gap after `seen` would be wrong: all later messages must still be in the log.
+    /// Whether all messages after `seen` must still be in the log, so that a gap would be wrong.
     pub fn must_reach_back(&self, topic: usize, seen: SeenPosition) -> bool {
         let of = &self.topics[topic];
         let age_s = of.rule.log_age_s.min(of.rule.position_age_s);
         let touched = |(_, done): &(u32, Option<u32>)| done.is_none_or(|done| done >= seen.at);
-        if !self.terms.budgets_are_wide
+        if !self.allowed.budgets_are_wide
             || of.rule.messages_max() == 0
             || self.may_have_crashed(topic, seen.at)
             || self.now_s - seen.at_s >= age_s
@@ -348,7 +352,7 @@ impl Truth {
                 return false;
             }
             count += 1;
-            keys |= 1 << message.like.key;
+            keys |= 1 << message.spec.key;
             bytes += self.bytes_of(number as u32);
         }
         if of.keeps_latest() {
@@ -357,7 +361,7 @@ impl Truth {
         count <= of.rule.messages_max() && bytes <= of.rule.log_bytes
     }
 
-    /// Checks the publishers' order: a message that was acknowledged before another was sent has the lower offset.
+    /// Checks the order of publishes: a message that was acknowledged before another was sent must have the lower offset.
     pub fn check_order(&self) -> Result<(), Violation> {
         for topic in &self.topics {
             let mut latest: Option<(u32, u32)> = None;
@@ -408,7 +412,7 @@ impl Truth {
     }
 }
 
-/// The data of a message: its number, then a pattern made from it.
+/// The data of a message: its number, then a pattern derived from it.
 fn data_of(number: u32, len: usize) -> Vec<u8> {
     let mut text = String::with_capacity(len + 12);
     let _ = write!(text, "m{number};");
@@ -421,7 +425,7 @@ fn data_of(number: u32, len: usize) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Bytes for a message to humans, shortened.
+/// Bytes as readable text, shortened.
 pub fn shown(bytes: &[u8]) -> String {
     let short = &bytes[..bytes.len().min(160)];
     String::from_utf8_lossy(short).escape_debug().to_string()

@@ -1,5 +1,5 @@
-//! The world of one run: shards that take turns, clients, the clock. It executes the steps and checks the limits after
-//! every turn.
+//! The world of one run: shards that take turns, clients, network and clock. It executes the steps and checks the limits after every
+//! turn.
 
 mod clients;
 mod crash;
@@ -17,98 +17,98 @@ use crore_broker::lives::Lives;
 use crore_broker::rules::Rules;
 use crore_broker::{Now, Offsets, PartitionId, Shard, ShardId};
 
-use crate::checkpoint::{Checkpoint, Kept};
+use crate::checkpoint::{Checkpoint, PartitionCheckpoint};
 use crate::client::mqtt::Client;
-use crate::engine::{Drive, Shared};
-use crate::met::Met;
+use crate::coverage::Coverage;
+use crate::engine::{ClusterLog, DiskLog};
 use crate::net::Net;
-use crate::plan::{Deed, HOARD_LINES, Op, Plan, Step};
-use crate::rng::Rng;
-use crate::truth::{Terms, Topic, Truth, Violation};
+use crate::plan::{Op, PRELOAD_LINES, Plan, PublisherAction, Step};
+use crate::truth::{Allowances, Topic, Truth, Violation};
+use crore_rng::Rng;
 use population::Clients;
 
-/// A node that goes on as another writer takes the next number.
+/// Distance between the writer numbers of two nodes. A node that continues under a new number takes the next one.
 const WRITERS_APART: u64 = 1000;
 
-/// Unix seconds in which every world begins.
+/// The Unix time at which every world begins.
 const EPOCH_S: u32 = 1_700_000_000;
-/// The first life of the logs; any number does. Each start begins the next one.
+/// The epoch of the first life of the logs: any number. Each start takes the next one.
 const LOG_EPOCH: u32 = 0x5EED;
-/// Bytes that a shard reads from a socket at once.
+/// The most bytes that a shard reads from a socket at once.
 const RECEIVE_BYTES: usize = 2048;
-/// Turns for each batch that makes logs long.
-const HOARD_TURNS: usize = 12;
-/// The lead of the wall clock over the world's, in seconds: as it should be, an hour or a day apart, a little off, far off.
+/// Turns for each preloaded batch.
+const PRELOAD_TURNS: usize = 12;
+/// Choices for how far the wall clock is ahead, in seconds: correct, an hour or a day off, slightly off, far off.
 const AHEAD_S: [i32; 8] = [0, 0, 3600, -3600, 86_400, -86_400, -1, 1_000_000_000];
-/// A client sends its next requests while it waits for fewer answers than this.
+/// A publisher sends no new request while this many are unanswered.
 const PENDING_MAX: usize = 12;
 
 /// The state of a shard's loop between two turns.
 #[derive(Default)]
 struct ShardLoop {
-    /// Links that are not closed.
+    /// Open links.
     links: Vec<u32>,
     /// The second of the last tick.
     ticked_s: u32,
-    /// The last turn has left work.
+    /// The last turn left work.
     is_busy: bool,
 }
 
 impl ShardLoop {
-    /// Another shard begins in this place.
+    /// A new shard takes the place of this one.
     fn begin(&mut self) {
         (self.ticked_s, self.is_busy) = (0, false);
     }
 }
 
-/// The nodes of a cluster; a world without one has a single node.
+/// The nodes of a cluster. A world without a cluster has one node.
 pub struct Nodes {
-    /// The state that the shards of each node share.
+    /// For each node, the state that its shards share.
     pub worlds: Vec<Arc<crore_broker::World>>,
-    /// The highest number of a writer, but for nodes that went on as another one.
+    /// The highest writer number that was given to a node at its start.
     writers: u64,
     /// Nodes that take no turns.
     paused: Vec<bool>,
-    /// The checkpoints of each partition, the newest first.
-    kept: Vec<Vec<Kept>>,
+    /// For each partition its checkpoints, the newest first.
+    kept: Vec<Vec<PartitionCheckpoint>>,
 }
 
 /// The world.
 pub struct World {
-    /// The meaning of its seed.
+    /// The settings of this world.
     pub plan: Plan,
-    /// The shards.
+    /// The shards of all nodes, node by node.
     pub shards: Vec<Shard>,
     loops: Vec<ShardLoop>,
-    /// The network.
+    /// The sockets, the mail between shards, and the engine.
     pub net: Net,
     /// The clients.
     pub clients: Clients,
-    /// The knowledge of the harness.
+    /// What the clients have sent and learned.
     pub truth: Truth,
-    /// The counts of its events.
-    pub met: Met,
-    /// The state that the shards share: of the first node, if there are several.
-    pub shared: Arc<crore_broker::World>,
+    /// Counts of events.
+    pub coverage: Coverage,
+    /// The state that the shards of the first node share.
+    pub server: Arc<crore_broker::World>,
     /// The nodes.
     pub nodes: Nodes,
-    /// The last checkpoint of the engine's log.
+    /// The newest checkpoint of the engine's log.
     checkpoint: Checkpoint,
-    /// The base, behind which the log goes on: home by home and block by block.
+    /// The base that the log continues: the documents of its homes, each in blocks.
     documents: Vec<Vec<Vec<u8>>>,
     /// The lives of the log.
     lives: Lives,
-    /// By how much the wall clock is ahead, in seconds.
+    /// How far the wall clock is ahead, in seconds.
     ahead_s: i32,
 }
 
 impl World {
-    /// The world of this plan; `dice` makes the clients.
+    /// The world of this plan. `dice` is the seed for its clients.
     pub fn new(plan: &Plan, dice: u64, traced: bool) -> World {
         let rules = Rules::new(&plan.settings.rules);
         let truth = truth_of(plan, &rules, traced);
         let nodes: Vec<_> = (0..plan.nodes)
-            .map(|node| shared(plan, rules.clone(), dice, node))
+            .map(|node| server_state(plan, rules.clone(), dice, node))
             .collect();
         let shard = |n: usize| {
             let world = nodes[n / plan.shards].clone();
@@ -123,13 +123,13 @@ impl World {
             net: net_of(plan, dice),
             clients: Clients::new(plan, &truth, dice),
             truth,
-            met: Met::default(),
+            coverage: Coverage::default(),
             checkpoint: Checkpoint::default(),
             documents: Vec::new(),
             lives: Lives::first(LOG_EPOCH),
             ahead_s: 0,
             plan: plan.clone(),
-            shared: nodes[0].clone(),
+            server: nodes[0].clone(),
             nodes: Nodes {
                 writers: plan.nodes as u64 * WRITERS_APART,
                 paused: vec![false; plan.nodes],
@@ -139,18 +139,18 @@ impl World {
         }
     }
 
-    /// Publishes the messages that make the logs long.
-    pub fn hoard(&mut self, rng: &mut Rng) -> Result<(), Violation> {
-        for _ in 0..self.plan.hoard {
+    /// Publishes the batches that make logs long from the beginning.
+    pub fn preload(&mut self, rng: &mut Rng) -> Result<(), Violation> {
+        for _ in 0..self.plan.preload {
             self.truth.step += 1;
             let n = self.ready_publisher(0, rng);
             if self.clients.publishers[n].waiting() < PENDING_MAX {
-                let batch = Deed::Batch(HOARD_LINES as u8);
+                let batch = PublisherAction::Batch(PRELOAD_LINES as u8);
                 self.clients.publishers[n].act(batch, &self.plan, &mut self.truth, rng);
             }
             self.send_of_publisher(0);
-            // One read takes a part of a batch, and one turn does a part of that.
-            for _ in 0..HOARD_TURNS {
+            // A read takes a part of a batch, and a turn handles a part of that.
+            for _ in 0..PRELOAD_TURNS {
                 for shard in 0..self.shards.len() {
                     self.turn(shard, true, rng)?;
                 }
@@ -160,7 +160,7 @@ impl World {
         Ok(())
     }
 
-    /// Does one step.
+    /// Executes one step.
     pub fn step(&mut self, step: Step) -> Result<(), Violation> {
         self.truth.step += 1;
         let mut rng = Rng::new(step.dice);
@@ -193,14 +193,14 @@ impl World {
                 }
                 Ok(())
             }
-            Op::Publish(n, deed) => {
-                self.publish(usize::from(n), deed, rng);
+            Op::Publish(n, action) => {
+                self.publish(usize::from(n), action, rng);
                 Ok(())
             }
             Op::ReadAnswer(n) => {
                 self.read_answer(usize::from(n), rng.pick(&[1, 20, 300, usize::MAX]))
             }
-            Op::Mqtt(n, deed) => self.mqtt(usize::from(n), deed, rng),
+            Op::Mqtt(n, action) => self.mqtt(usize::from(n), action, rng),
             Op::Follow(n) => {
                 self.follow(usize::from(n), rng);
                 Ok(())
@@ -225,7 +225,7 @@ impl World {
         }
     }
 
-    /// A turn of this shard, at one of the nodes where there are several.
+    /// Takes a turn of this shard at a random node, unless that node is paused.
     fn turn_of_some_node(&mut self, shard: usize, rng: &mut Rng) -> Result<(), Violation> {
         let node = match self.plan.nodes {
             1 => 0,
@@ -237,27 +237,27 @@ impl World {
         }
     }
 
-    fn publish(&mut self, n: usize, deed: Deed, rng: &mut Rng) {
-        // A node that is behind knows of a deletion later than the client that asked another one for it.
-        let deed = match deed {
-            Deed::Delete if self.plan.nodes > 1 => Deed::Info,
-            deed => deed,
+    fn publish(&mut self, n: usize, action: PublisherAction, rng: &mut Rng) {
+        // A node that lags learns of a delete later than the client that asked another node for it.
+        let action = match action {
+            PublisherAction::Delete if self.plan.nodes > 1 => PublisherAction::Info,
+            action => action,
         };
         let publisher = self.ready_publisher(n, rng);
         if self.clients.publishers[publisher].waiting() < PENDING_MAX {
             let publisher = &mut self.clients.publishers[publisher];
-            publisher.act(deed, &self.plan, &mut self.truth, rng);
+            publisher.act(action, &self.plan, &mut self.truth, rng);
         }
         self.send_of_publisher(n);
     }
 
-    /// All clients leave, except the followers.
+    /// All clients close their connections, except the followers.
     pub fn leave(&mut self) {
         for link in 0..self.net.sockets.len() as u32 {
             if self.clients.followers.iter().any(|f| f.link == Some(link)) {
                 continue;
             }
-            // A client that had closed its half cannot send any more: the system's keep-alive ends such a link.
+            // A client that has already closed its half cannot close more: the kernel's keep-alive ends such a connection.
             let socket = &mut self.net.sockets[link as usize];
             socket.reset |= socket.client_fin;
             self.hang_up(link);
@@ -274,12 +274,12 @@ fn now(s: u32) -> Now {
     }
 }
 
-/// The knowledge of a world in which nothing has happened yet.
+/// What is known before the first step.
 fn truth_of(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
     let topic = |name: &String| Topic {
         rule: rules.get(rules.number_for(name.as_bytes())).clone(),
         name: name.clone(),
-        harmed: None,
+        damaged: None,
         deletes: Vec::new(),
         by_offset: Default::default(),
         by_key: Default::default(),
@@ -287,9 +287,9 @@ fn truth_of(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
     Truth {
         messages: Vec::new(),
         topics: plan.topics.iter().map(topic).collect(),
-        said: Default::default(),
+        mqtt_options: Default::default(),
         known: Vec::new(),
-        terms: Terms {
+        allowed: Allowances {
             unlogged: plan.unlogged(),
             waits: None,
             budgets_are_wide: plan.budgets_are_wide,
@@ -309,16 +309,16 @@ fn truth_of(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
 fn net_of(plan: &Plan, dice: u64) -> Net {
     let mut net = Net::new(plan.nodes, plan.shards, plan.tear_percent, plan.engine);
     if let Some((engine, _)) = &mut net.engine {
-        engine.shared = (plan.nodes > 1).then(|| Shared::new(plan.partitions, plan.nodes));
-        engine.drive = plan
+        engine.cluster_log = (plan.nodes > 1).then(|| ClusterLog::new(plan.partitions, plan.nodes));
+        engine.disk_log = plan
             .segment_bytes
-            .map(|bytes| Drive::new(dice ^ 0xD15C, bytes));
+            .map(|bytes| DiskLog::new(dice ^ 0xD15C, bytes));
     }
     net
 }
 
 /// The state that the shards of a node share.
-fn shared(plan: &Plan, rules: Rules, seed: u64, node: usize) -> Arc<crore_broker::World> {
+fn server_state(plan: &Plan, rules: Rules, seed: u64, node: usize) -> Arc<crore_broker::World> {
     let writer = match plan.nodes {
         1 => 1,
         _ => (node as u64 + 1) * WRITERS_APART,

@@ -1,7 +1,7 @@
 //! Seeds that once failed, each with the fault that it showed, and a fixed set of others. A run is short here;
 //! `cargo xtask sim` runs many long ones in a faster build.
 
-use crore_sim::{Met, run, run_seed};
+use crore_sim::{Coverage, run, run_seed};
 
 /// The fault that each of these seeds finds in a broker without the fix. A change in the meaning of seeds (the plan, the
 /// steps, the random numbers) needs new ones: undo the fix and run `cargo xtask sim`.
@@ -200,9 +200,9 @@ const FOUND: &[(&str, u64, usize)] = &[
 const SEEDS: u64 = 150;
 const STEPS: usize = 400;
 
-fn must_pass(name: &str, seed: u64, steps: usize) -> Met {
+fn must_pass(name: &str, seed: u64, steps: usize) -> Coverage {
     match run_seed(seed, steps) {
-        Ok(met) => met,
+        Ok(coverage) => coverage,
         Err(failure) => panic!("seed {seed}, {steps} steps ({name}): {}", failure.what),
     }
 }
@@ -218,11 +218,15 @@ fn seeds_that_found_something_pass() {
 #[test]
 fn a_fixed_set_passes_and_meets_everything() {
     run::catch_panics();
-    let mut met = Met::default();
+    let mut coverage = Coverage::default();
     for seed in 0..SEEDS {
-        met += must_pass("fixed set", seed, STEPS);
+        coverage += must_pass("fixed set", seed, STEPS);
     }
-    assert_eq!(met.missing(), Vec::<&str>::new(), "kinds that were not met");
+    assert_eq!(
+        coverage.missing(),
+        Vec::<&str>::new(),
+        "kinds that were not met"
+    );
 }
 
 #[test]

@@ -109,12 +109,13 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["cluster"],
         ],
     ),
+    ("rng", &[]),
     (
         "sim",
         &[
-            &["closed", "met", "rng", "truth"],
+            &["close_frame", "coverage", "truth"],
             &["engine"],
-            &["net", "plan", "worth"],
+            &["net", "obligations", "plan"],
             &["checkpoint", "client", "shadow"],
             &["world"],
             &["run"],

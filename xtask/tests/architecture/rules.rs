@@ -29,11 +29,15 @@ const EDGES: &[(&str, &[&str])] = &[
     ("crates/settings", &[]),
     ("crates/wire", &[]),
     ("crates/broker", &["crore-settings", "crore-wire"]),
-    ("crates/disk", &[]),
+    ("crates/disk", &["crore-rng"]),
     ("crates/nats", &[]),
     ("crates/net", &[]),
+    ("crates/rng", &[]),
     ("crates/bench", &["crore-net", "crore-wire"]),
-    ("crates/sim", &["crore-broker", "crore-disk", "crore-wire"]),
+    (
+        "crates/sim",
+        &["crore-broker", "crore-disk", "crore-rng", "crore-wire"],
+    ),
     (
         "crates/server",
         &[

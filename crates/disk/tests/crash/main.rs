@@ -1,8 +1,9 @@
 //! The log on a disk that loses power: at any moment; each batch that was answered comes back once and in order, and nothing
 //! comes back that was not written. Each fault that is planted in the disk is found.
 
-use crore_disk::torn::{Disk, Fault, Rng};
+use crore_disk::torn::{Disk, Fault};
 use crore_disk::{CommitError, DamageKind, Found, Identity, Log, Options, Reader, scan};
+use crore_rng::Rng;
 
 const IDENTITY: Identity = Identity { log: 7, seed: 8 };
 /// Small segments, so that a run has many.
@@ -57,7 +58,7 @@ fn compare(known: &[(u32, u64)], unanswered: &[u32], found: &[(u32, u64)]) -> Re
 /// One life of a disk: the power goes and returns, several times. With `forgets`, the first segment that counts is not known any more.
 fn live(seed: u64, fault: Fault, forgets: bool) -> Result<(), String> {
     let disk = Disk::new(seed, fault);
-    let mut rng = Rng(seed ^ 0xc0ffee);
+    let mut rng = Rng::new(seed ^ 0xc0ffee);
     // The batches in the log as far as is known, and their segments: those that were answered, and those that came back.
     let mut known: Vec<(u32, u64)> = Vec::new();
     // The batches of the group under way when the power went.

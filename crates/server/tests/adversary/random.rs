@@ -1,12 +1,14 @@
 //! Numbers that a seed determines.
 
+use crore_rng::Rng;
+
 /// xorshift64*: repeatable, and enough for choosing.
 pub struct Random(u64);
 
 impl Random {
     /// The numbers of one script: those of its neighbours tell nothing of them.
     pub fn of(seed: u64, number: u64) -> Random {
-        let mixed = splitmix(seed ^ splitmix(number.wrapping_add(1)));
+        let mixed = Rng::new(seed ^ Rng::new(number.wrapping_add(1)).draw()).draw();
         Random(mixed | 1)
     }
 
@@ -37,11 +39,4 @@ impl Random {
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| (self.next() >> 40) as u8).collect()
     }
-}
-
-fn splitmix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -1,5 +1,5 @@
-//! A follower of interest: keeps its view of which topics have subscribers, from a snapshot and from the events after it,
-//! and begins anew with every connection.
+//! A follower of interest: keeps a view of the topics that have subscribers, from a snapshot and the events after it. Every connection
+//! starts with an empty view.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use crore_wire::websocket::receive::{Event, Partial};
 
 use super::http::{self, Head};
 use super::{sse, websocket};
-use crate::met::Met;
+use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation, shown};
 
-/// The longest message that a client of ours takes.
+/// The longest message that the client accepts.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// The follower.
@@ -26,9 +26,9 @@ pub struct Follower {
     partial: Option<Box<Partial>>,
     view: BTreeSet<String>,
     whole: bool,
-    /// Bytes that it sends.
+    /// Bytes to send.
     pub out: Vec<u8>,
-    /// It closes its connection after this.
+    /// It closes its connection after sending these.
     pub closes: bool,
 }
 
@@ -80,7 +80,7 @@ impl Follower {
         self.out.clear();
     }
 
-    /// Whether it has its snapshot.
+    /// Whether it has received its whole snapshot.
     pub fn is_whole(&self) -> bool {
         self.link.is_some() && self.whole && !self.closes
     }
@@ -90,7 +90,7 @@ impl Follower {
         &mut self,
         bytes: &[u8],
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         self.bytes.extend_from_slice(bytes);
         if self.head.is_none() {
@@ -99,12 +99,12 @@ impl Follower {
                 return Ok(());
             };
             let expected = if self.over_socket { 101 } else { 200 };
-            // An event stream with a length says only when to reconnect.
+            // An event stream with a length only tells the client when to reconnect.
             if head.status != expected || head.field("content-length").is_some() {
                 self.closes = true;
                 return match head.status {
                     200 | 408 | 429 | 503 => {
-                        met.refused += 1;
+                        coverage.refused += 1;
                         Ok(())
                     }
                     status => Err(format!("a follower was answered {status}")),
@@ -115,12 +115,12 @@ impl Follower {
             return Ok(());
         }
         match self.over_socket {
-            true => self.read_frames(truth, met),
-            false => self.read_events(truth, met),
+            true => self.read_frames(truth, coverage),
+            false => self.read_events(truth, coverage),
         }
     }
 
-    fn read_events(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Violation> {
+    fn read_events(&mut self, truth: &mut Truth, coverage: &mut Coverage) -> Result<(), Violation> {
         let mut body = std::mem::take(&mut self.body);
         http::take_chunks(&mut self.bytes, &mut body)?;
         while let Some(event) = sse::take_event(&mut body)? {
@@ -130,13 +130,13 @@ impl Follower {
                 self.closes = true;
                 break;
             }
-            self.told(&name, &String::from_utf8_lossy(&data), truth, met)?;
+            self.told(&name, &String::from_utf8_lossy(&data), truth, coverage)?;
         }
         self.body = body;
         Ok(())
     }
 
-    fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Violation> {
+    fn read_frames(&mut self, truth: &mut Truth, coverage: &mut Coverage) -> Result<(), Violation> {
         let mut partial = self.partial.take();
         let input = std::mem::take(&mut self.bytes);
         websocket::read(&mut partial, input, (MESSAGE_BYTES_MAX, false), |event| {
@@ -148,7 +148,7 @@ impl Follower {
                         .strip_prefix("{\"event\":\"")
                         .and_then(|rest| rest.split_once("\","));
                     let (event, rest) = event.ok_or_else(|| format!("no event: {text}"))?;
-                    self.told(event, &format!("{{{rest}"), truth, met)?;
+                    self.told(event, &format!("{{{rest}"), truth, coverage)?;
                 }
                 Event::Close { code, .. } => {
                     self.closes = true;
@@ -166,13 +166,13 @@ impl Follower {
         Ok(())
     }
 
-    /// One event: first and last subscribers of a topic alternate, and the snapshot gives the number of its topics.
+    /// One event. Checks that `first` and `last` of a topic alternate, and that `whole` has the number of topics in the snapshot.
     fn told(
         &mut self,
         event: &str,
         data: &str,
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         truth.note(|| format!("{:?} is told {event} {data}", self.link));
         if event == "whole" {
@@ -195,15 +195,15 @@ impl Follower {
             "last" => self.view.remove(name),
             _ => return Err(format!("an event {event}")),
         };
-        met.interest += 1;
+        coverage.interest += 1;
         match alternates {
             true => Ok(()),
             false => Err(format!("{event} of {name} was told twice")),
         }
     }
 
-    /// At rest the view holds exactly the topics with subscribers, except that with `linger` the end of interest may not
-    /// have been told yet.
+    /// Checks, in an idle world, that the view has exactly the topics with subscribers. With `linger` the end of interest may not have been
+    /// reported yet.
     pub fn check(&self, subscribers: &[(String, u64)], linger: bool) -> Result<(), Violation> {
         for (name, count) in subscribers {
             if !topic::matches(self.filter.as_bytes(), name.as_bytes()) {

@@ -1,4 +1,4 @@
-//! Reads responses as they arrive in pieces.
+//! Reads HTTP responses that arrive in pieces.
 
 use crore_wire::http::date::parse_date;
 
@@ -13,20 +13,20 @@ pub struct Head {
 }
 
 impl Head {
-    /// A field's value.
+    /// The value of a header field.
     pub fn field(&self, name: &str) -> Option<&str> {
         let found = self.fields.iter().find(|(field, _)| field == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The position in the entity tag.
+    /// The position in the `ETag`.
     pub fn tag(&self) -> Option<Vec<u8>> {
         let tag = self.field("etag")?.strip_prefix('"')?.strip_suffix('"')?;
         Some(tag.as_bytes().to_vec())
     }
 }
 
-/// Takes a head from the beginning of `bytes`, if it is whole.
+/// Removes a response's head from the beginning of `bytes`, if it is complete.
 pub fn take_head(bytes: &mut Vec<u8>) -> Result<Option<Head>, Violation> {
     let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
         return Ok(None);
@@ -60,7 +60,7 @@ pub fn take_head(bytes: &mut Vec<u8>) -> Result<Option<Head>, Violation> {
 /// How a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// After so many bytes.
+    /// After this many bytes.
     Length(usize),
     /// With an empty chunk.
     Chunks,
@@ -85,7 +85,7 @@ pub fn framing(head: &Head) -> Result<Framing, Violation> {
     }
 }
 
-/// Moves whole chunks from `bytes` to `body`; true when the last one was empty.
+/// Moves complete chunks from `bytes` to `body`. True after the empty chunk at the end.
 pub fn take_chunks(bytes: &mut Vec<u8>, body: &mut Vec<u8>) -> Result<bool, Violation> {
     loop {
         let Some(line) = bytes.windows(2).position(|two| two == b"\r\n") else {

@@ -1,5 +1,5 @@
-//! The clients: subscribers of every transport that resume, and publishers that retry. Each reads received bytes and
-//! returns the bytes to send; the world moves them.
+//! The clients: subscribers of every transport, which resume, and publishers, which retry. A client reads received bytes and collects
+//! the bytes to send. The world moves them.
 
 pub mod follower;
 pub mod http;

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, VecDeque};
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::websocket::receive::Partial;
 
-use crate::met::Met;
-use crate::plan::{Deed, Plan};
-use crate::rng::Rng;
-use crate::truth::{KEYS, Like, Truth, key_name};
+use crate::coverage::Coverage;
+use crate::plan::{Plan, PublisherAction};
+use crate::truth::{KEYS, MessageSpec, Truth, key_name};
+use crore_rng::Rng;
 
 /// A request that waits for its answer.
 #[derive(Clone, Debug)]
@@ -106,23 +106,23 @@ impl Publisher {
     }
 
     /// Sends unanswered messages once more: the server may have taken them.
-    pub fn retry(&mut self, truth: &mut Truth, rng: &mut Rng, met: &mut Met) {
+    pub fn retry(&mut self, truth: &mut Truth, rng: &mut Rng, coverage: &mut Coverage) {
         for request in std::mem::take(&mut self.again) {
             let again = |number: u32, truth: &mut Truth| match self.careful {
                 // Of keys whose topics stand in no log a crash takes the answers, too.
                 true if !truth.has_crashed_since(number) => number,
-                _ => truth.write(truth.messages[number as usize].like),
+                _ => truth.write(truth.messages[number as usize].spec),
             };
             match request {
                 Request::One(number) => {
                     let number = again(number, truth);
-                    met.retries += 1;
+                    coverage.retries += 1;
                     self.send_one(number, truth, rng);
                 }
                 Request::Batch(numbers) => {
                     let numbers = numbers.iter().map(|number| again(*number, truth));
                     let numbers = numbers.collect();
-                    met.retries += 1;
+                    coverage.retries += 1;
                     self.send_batch(numbers, truth);
                 }
                 Request::Delete(..) | Request::Info(_) | Request::Other => {}
@@ -131,62 +131,64 @@ impl Publisher {
     }
 
     /// Does it, on a random topic and with random sizes.
-    pub fn act(&mut self, deed: Deed, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
-        let like = |topic: usize, truth: &Truth, rng: &mut Rng| Like {
+    pub fn act(&mut self, action: PublisherAction, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
+        let spec = |topic: usize, truth: &Truth, rng: &mut Rng| MessageSpec {
             topic,
             len: rng.range(4, plan.message_bytes),
             key: match truth.topics[topic].keeps_latest() {
                 true => rng.below(usize::from(KEYS)) as u8,
                 false => rng.pick(&[0, 0, 0, 1]),
             },
-            ttl_s: match rng.chance(plan.mortal_percent) {
+            ttl_s: match rng.chance(plan.ttl_percent) {
                 true => Some(rng.pick(&[0, 1, 3, 20])),
                 false => None,
             },
         };
         if let Some(topic) = self.socket {
-            let count = match deed {
-                Deed::Pipeline(count) | Deed::Batch(count) => count * FRAMES_EACH,
+            let count = match action {
+                PublisherAction::Pipeline(count) | PublisherAction::Batch(count) => {
+                    count * FRAMES_EACH
+                }
                 _ => 1,
             };
             for _ in 0..count {
-                self.one(like(topic, truth, rng), truth, rng);
+                self.one(spec(topic, truth, rng), truth, rng);
             }
             return;
         }
         let topic = rng.below(truth.topics.len());
         let name = truth.topics[topic].name.clone();
-        match deed {
-            Deed::Pipeline(count) => {
+        match action {
+            PublisherAction::Pipeline(count) => {
                 for _ in 0..count {
                     let topic = if rng.chance(70) {
                         topic
                     } else {
                         rng.below(truth.topics.len())
                     };
-                    self.one(like(topic, truth, rng), truth, rng);
+                    self.one(spec(topic, truth, rng), truth, rng);
                 }
             }
-            Deed::Batch(count) => {
+            PublisherAction::Batch(count) => {
                 let line = |_| {
-                    let like = like(rng.below(truth.topics.len()), truth, rng);
-                    truth.write(like)
+                    let spec = spec(rng.below(truth.topics.len()), truth, rng);
+                    truth.write(spec)
                 };
                 let numbers = (0..count).map(line).collect();
                 self.send_batch(numbers, truth);
             }
-            Deed::Delete => {
+            PublisherAction::Delete => {
                 self.send(&format!("DELETE /pub?topic={name}"), "", b"");
                 let (step, deletes) = (truth.step, &mut truth.topics[topic].deletes);
                 deletes.push((step, None));
                 self.pending
                     .push_back(Request::Delete(topic, deletes.len() - 1));
             }
-            Deed::Create => {
+            PublisherAction::Create => {
                 self.send(&format!("PUT /pub?topic={name}"), "", b"");
                 self.pending.push_back(Request::Other);
             }
-            Deed::Info => {
+            PublisherAction::Info => {
                 self.info(topic, truth);
             }
         }
@@ -201,31 +203,31 @@ impl Publisher {
     }
 
     /// Publishes one message.
-    pub fn one(&mut self, mut like: Like, truth: &mut Truth, rng: &mut Rng) {
+    pub fn one(&mut self, mut spec: MessageSpec, truth: &mut Truth, rng: &mut Rng) {
         if let Some(topic) = self.socket {
             // A frame carries only the data.
-            like = Like {
+            spec = MessageSpec {
                 topic,
                 key: 0,
                 ttl_s: None,
-                ..like
+                ..spec
             };
         }
-        let number = truth.write(like);
+        let number = truth.write(spec);
         self.send_one(number, truth, rng);
     }
 
     fn send_one(&mut self, number: u32, truth: &mut Truth, rng: &mut Rng) {
-        let (like, data) = (truth.messages[number as usize].like, truth.data(number));
+        let (spec, data) = (truth.messages[number as usize].spec, truth.data(number));
         self.pending.push_back(Request::One(number));
-        truth.note(|| format!("{:?} publishes {number}, {like:?}", self.link));
+        truth.note(|| format!("{:?} publishes {number}, {spec:?}", self.link));
         if self.socket.is_some() {
             self.frames.push(number);
             let opcode = rng.pick(&[Opcode::Text, Opcode::Binary]);
             frame::write_masked(&mut self.out, opcode, &data, [9, 8, 7, 6]);
             return;
         }
-        let name = &truth.topics[like.topic].name;
+        let name = &truth.topics[spec.topic].name;
         // A retry is identical in all fields.
         let mut fields = String::from(
             [
@@ -234,10 +236,10 @@ impl Publisher {
                 "Content-Type: application/octet-stream\r\n",
             ][number as usize % 3],
         );
-        if let Some(key) = key_name(like.key) {
+        if let Some(key) = key_name(spec.key) {
             fields.push_str(&format!("Crore-Key: {key}\r\n"));
         }
-        if let Some(ttl_s) = like.ttl_s {
+        if let Some(ttl_s) = spec.ttl_s {
             fields.push_str(&format!("Crore-TTL: {ttl_s}\r\n"));
         }
         if self.careful {
@@ -249,16 +251,16 @@ impl Publisher {
     fn send_batch(&mut self, numbers: Vec<u32>, truth: &mut Truth) {
         let mut body = String::new();
         for number in &numbers {
-            let (like, data) = (truth.messages[*number as usize].like, truth.data(*number));
+            let (spec, data) = (truth.messages[*number as usize].spec, truth.data(*number));
             let (name, data) = (
-                &truth.topics[like.topic].name,
+                &truth.topics[spec.topic].name,
                 String::from_utf8_lossy(&data),
             );
             body.push_str(&format!("{{\"topic\":\"{name}\",\"data\":\"{data}\""));
-            if let Some(key) = key_name(like.key) {
+            if let Some(key) = key_name(spec.key) {
                 body.push_str(&format!(",\"key\":\"{key}\""));
             }
-            if let Some(ttl_s) = like.ttl_s {
+            if let Some(ttl_s) = spec.ttl_s {
                 body.push_str(&format!(",\"ttl_s\":{ttl_s}"));
             }
             if self.careful {

@@ -1,8 +1,8 @@
-//! Reads an event stream as a browser does, and reports positions without data, too.
+//! Reads an event stream as a browser does. Unlike a browser, also reports events without data, since they carry positions.
 
 use crate::truth::{Violation, shown};
 
-/// A block of the stream.
+/// An event: a block of the stream.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Event {
     /// The id, if the block has one.
@@ -13,7 +13,7 @@ pub struct Event {
     pub data: Option<Vec<u8>>,
 }
 
-/// Takes the next whole block from `bytes`.
+/// Removes the next complete block from `bytes`.
 pub fn take_event(bytes: &mut Vec<u8>) -> Result<Option<Event>, Violation> {
     let Some(end) = bytes.windows(2).position(|two| two == b"\n\n") else {
         return Ok(None);

@@ -1,7 +1,7 @@
 //! A subscriber: connects, reads, remembers the position that it was given, and resumes with it.
 
+mod deliveries;
 mod read;
-mod told;
 
 use crore_broker::settings::First;
 use crore_wire::topic;
@@ -9,9 +9,9 @@ use crore_wire::websocket::receive::Partial;
 
 use super::http::{self, Head};
 use super::track::{Start, Track};
-use crate::met::Met;
-use crate::rng::Rng;
+use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation};
+use crore_rng::Rng;
 
 /// The transport of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,7 +208,7 @@ impl Subscriber {
         if filtered && since == "since=-2" {
             since = "since=oldest";
         }
-        if truth.terms.retains && (since.is_empty() || filtered) {
+        if truth.allowed.retains && (since.is_empty() || filtered) {
             // Retained messages would come first, out of their order.
             since = "since=live";
         }
@@ -258,11 +258,11 @@ impl Subscriber {
     }
 
     /// Damage may have taken messages of its topics.
-    pub fn harmed(&mut self, truth: &Truth) {
+    pub fn damaged(&mut self, truth: &Truth) {
         let has_position = self.position.is_some();
-        let is_harmed = |track: &&mut Track| truth.topics[track.topic].harmed == truth.crashed;
-        let harmed = self.tracks.iter_mut().filter(is_harmed);
-        harmed.for_each(|track| track.harmed(has_position));
+        let is_harmed = |track: &&mut Track| truth.topics[track.topic].damaged == truth.crashed;
+        let damaged = self.tracks.iter_mut().filter(is_harmed);
+        damaged.for_each(|track| track.damaged(has_position));
     }
 
     /// The log was put back: it knows the positions of each topic up to the first of these offsets, and the second. Returns for how many topics it has a later one.
@@ -273,13 +273,13 @@ impl Subscriber {
         // a branch.
         let is_exact = is_first && matches!(&self.tracks[..], [track] if !track.of_filter);
         for track in &mut self.tracks {
-            if truth.topics[track.topic].harmed != truth.crashed {
+            if truth.topics[track.topic].damaged != truth.crashed {
                 continue;
             }
             if is_exact {
                 branches += u64::from(track.put_back(has_position, known[track.topic]));
             } else {
-                track.harmed(false);
+                track.damaged(false);
                 track.seen = None;
             }
         }
@@ -292,7 +292,7 @@ impl Subscriber {
         bytes: &[u8],
         end: bool,
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         self.conn.bytes.extend_from_slice(bytes);
         if self.conn.head.is_none() {
@@ -300,19 +300,24 @@ impl Subscriber {
             let Some(head) = self.conn.head.clone() else {
                 return Ok(());
             };
-            self.begun(&head, truth, met)?;
+            self.begun(&head, truth, coverage)?;
         }
         if self.link.is_none() || self.closes {
             return Ok(());
         }
         match self.kind {
-            Kind::Sse | Kind::Sse10 => self.read_events(truth, met),
-            Kind::Plain | Kind::Meta | Kind::Envelope => self.read_frames(truth, met),
-            Kind::Poll => self.read_poll(end, truth, met),
+            Kind::Sse | Kind::Sse10 => self.read_events(truth, coverage),
+            Kind::Plain | Kind::Meta | Kind::Envelope => self.read_frames(truth, coverage),
+            Kind::Poll => self.read_poll(end, truth, coverage),
         }
     }
 
-    fn begun(&mut self, head: &Head, truth: &mut Truth, met: &mut Met) -> Result<(), Violation> {
+    fn begun(
+        &mut self,
+        head: &Head,
+        truth: &mut Truth,
+        coverage: &mut Coverage,
+    ) -> Result<(), Violation> {
         let expected = match self.kind {
             Kind::Poll => return Ok(()),
             Kind::Plain | Kind::Meta | Kind::Envelope => 101,
@@ -335,8 +340,8 @@ impl Subscriber {
         self.closes = true;
         match head.status {
             // A deleted topic ends an event stream before it begins.
-            204 => self.forget(met),
-            200 | 429 | 503 => met.refused += 1,
+            204 => self.forget(coverage),
+            200 | 429 | 503 => coverage.refused += 1,
             // The request came too slowly.
             408 => {}
             status => return Err(format!("{:?} was answered {status}", self.kind)),
@@ -345,8 +350,8 @@ impl Subscriber {
     }
 
     /// The position is no longer valid.
-    fn forget(&mut self, met: &mut Met) {
-        met.gone += 1;
+    fn forget(&mut self, coverage: &mut Coverage) {
+        coverage.gone += 1;
         self.position = None;
     }
 
@@ -359,7 +364,7 @@ impl Subscriber {
         for track in &mut self.tracks {
             let rule = &truth.topics[track.topic].rule;
             // Between two polls a topic without a log loses messages, and reports it only with the next message.
-            if !is_poll || (rule.messages_max() > 0 && truth.terms.budgets_are_wide) {
+            if !is_poll || (rule.messages_max() > 0 && truth.allowed.budgets_are_wide) {
                 track.at_head();
             }
         }

@@ -174,7 +174,7 @@ impl Track {
     }
 
     /// Its partition is damaged. The messages that it got before were looked at, and have other offsets now; it comes back with a position, or without.
-    pub fn harmed(&mut self, has_position: bool) {
+    pub fn damaged(&mut self, has_position: bool) {
         let seen = self.seen;
         self.stretches.clear();
         self.begin(Start::First);
@@ -188,7 +188,7 @@ impl Track {
         // It may have had no answer since the log was put back before.
         let is_known = |offset| !self.must_gap && (offset <= end || offset == begin);
         let is_other = seen.is_some_and(|seen| !is_known(self.told.unwrap_or(seen.offset)));
-        self.harmed(is_other);
+        self.damaged(is_other);
         if let (Some(seen), false) = (seen, is_other) {
             self.begin(Start::After(seen.offset));
             self.seen = Some(seen);

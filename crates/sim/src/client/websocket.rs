@@ -1,4 +1,4 @@
-//! A client's side of WebSocket: frames as they come, whole or in parts.
+//! The client side of WebSocket: reads frames that arrive whole or in parts.
 
 use crore_broker::{Closed, Reason};
 use crore_wire::websocket::frame::{self, Opcode};
@@ -6,7 +6,7 @@ use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 
 use crate::truth::Violation;
 
-/// Hands each event of these bytes to `take` until that says that there are no more; an incomplete event stays in `partial`.
+/// Passes each event in these bytes to `take` until it returns false. An incomplete event stays in `partial`.
 pub fn read(
     partial: &mut Option<Box<Partial>>,
     mut input: Vec<u8>,

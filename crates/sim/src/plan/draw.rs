@@ -1,112 +1,101 @@
-//! Draws the world of a seed. Kinds of worlds that were added later draw from random numbers of their own, so that all other
-//! seeds keep their meaning.
+//! Draws the world of a seed. Each feature that was added later draws from its own generator, seeded with the seed and a salt, so
+//! that older seeds keep their meaning. The percentages are of worlds, if nothing else is said.
 
 use crore_broker::Pace;
 use crore_broker::settings::{First, Keep, Rule, Settings, Slow};
 
 use super::{MEMORY_BYTES, Plan};
-use crate::engine::Manner;
-use crate::rng::Rng;
+use crate::engine::EngineBehavior;
+use crore_rng::Rng;
 
-/// Salt of the random choices of worlds that are short of credit.
-const PRESSED: u64 = 0xC4ED_1750;
-/// How many of a hundred worlds are.
-const PRESSED_PERCENT: u32 = 15;
-/// Salt of the random choices of followers and expiry: with this one, the seeds kept for what they found have neither.
-const MORE: u64 = 37;
-/// How many of a hundred worlds have followers of interest.
+/// Salt: worlds that are short of publish credit.
+const LOW_CREDIT: u64 = 0xC4ED_1750;
+const LOW_CREDIT_PERCENT: u32 = 15;
+/// Salt: followers of interest, and expiry at stalled sockets. Chosen so that the older seeds of `tests/seeds.rs` have neither.
+const FOLLOWERS: u64 = 37;
 const FOLLOWED_PERCENT: u32 = 40;
-/// Salt of the random choices of subscribers by filter.
+/// Salt: subscribers by filter.
 const FILTERED: u64 = 0xF117_E250;
-/// How many of a hundred worlds have some.
 const FILTERED_PERCENT: u32 = 40;
-/// How many of a hundred worlds let messages expire before stalled sockets.
 const EXPIRING_PERCENT: u32 = 15;
-/// Longer than most times to live, shorter than a stalled connection is kept.
+/// Longer than most times to live; shorter than the time after which a stalled connection is closed.
 const EXPIRY_S: u32 = 4;
-/// Salt of the random choices of MQTT clients, likewise.
-const PACKETS: u64 = 7;
-/// How many of a hundred worlds have MQTT clients.
-const PACKETS_PERCENT: u32 = 40;
-/// Salt of the random choices of overlapping subscriptions of MQTT clients, likewise.
+/// Salt: MQTT clients.
+const MQTT: u64 = 7;
+const MQTT_PERCENT: u32 = 40;
+/// Salt: overlapping subscriptions of MQTT clients.
 const COVERS: u64 = 0xC07E_4503;
-/// How many of a hundred worlds have some.
 const COVERS_PERCENT: u32 = 50;
-/// Salt of the random choices of a planned restart, likewise.
+/// Salt: a planned restart.
 const RESTARTS: u64 = 11;
-/// How many of a hundred worlds have one.
 const RESTARTS_PERCENT: u32 = 30;
-/// Salt of the random choices of envelopes, likewise.
+/// Salt: WebSockets with envelopes.
 const ENVELOPES: u64 = 46;
-/// How many of a hundred worlds have them.
 const ENVELOPES_PERCENT: u32 = 30;
-/// Salt of the random choices of rules that bound the bytes waiting for a socket, likewise.
+/// Salt: rules that bound outboxes.
 const BOUNDS: u64 = 314;
-/// How many of a hundred worlds have them.
 const BOUNDS_PERCENT: u32 = 30;
-/// Salt of the random choice of how slowly a home forgets.
+/// Salt: how many messages and idle topics a home forgets in a turn.
 const FORGETS: u64 = 733;
-/// Salt of the random choice of how much of an outbox goes out at once.
+/// Salt: how many bytes of an outbox are sent at once.
 const WRITES: u64 = 0x0A7B_0C5E;
-/// Salt of the random choices of partitions and of the homes of a restart, likewise.
+/// Salt: the number of partitions, and the homes after a restart.
 const PARTITIONS: u64 = 0x9A27_1710;
-/// Salt of the random choices of an engine, likewise.
+/// Salt: an engine.
 const ENGINES: u64 = 0xE261_3E50;
-/// How many of a hundred worlds have one.
 const ENGINES_PERCENT: u32 = 35;
-/// Salt of the random choices of crashes, likewise.
+/// Salt: crashes.
 const CRASHES: u64 = 0xC4A5_4E55;
-/// How many of a hundred worlds with an engine have them.
+/// Of worlds with an engine.
 const CRASHES_PERCENT: u32 = 40;
-/// Salt of the random choices of clusters, likewise.
+/// Salt: clusters.
 const CLUSTERS: u64 = 0xC105_7E25;
-/// Seeds from this one on have them.
+/// Seeds from this one on have clusters and damaged disks.
 pub const CLUSTERS_FROM: u64 = 1 << 61;
-/// Seeds from this one on have logs that are put back from a copy, too. They are apart, since what the readers of such a log may be told is not told exactly yet: some of these worlds fail where the
-/// server is right.
+/// Seeds from this one on also have logs that are replaced by an older copy. They are separate because the simulator does not know
+/// exactly which gaps the readers of such a log may be told: some of these worlds fail although the server is right.
 pub const COPIES_FROM: u64 = 1 << 62;
-/// How many of a hundred worlds with wide budgets are clusters.
+/// Of worlds with wide budgets.
 const CLUSTERS_PERCENT: u32 = 12;
-/// Salt of the random choice whether crashes harm the disk, likewise.
+/// Salt: damaged disks.
 const DAMAGES: u64 = 0xDA3A_6E50;
-/// How many of a hundred worlds with crashes have such.
+/// Of worlds with crashes.
 const DAMAGES_PERCENT: u32 = 60;
-/// Salt of the random choice whether a log is put back from a copy, likewise.
+/// Salt: logs that are replaced by an older copy.
 const COPIES: u64 = 0xBAC4_0BEE;
-/// How many of a hundred worlds with crashes, and none that harms the disk, have such.
+/// Of worlds with crashes and without damaged disks.
 const COPIES_PERCENT: u32 = 80;
-/// The events of the nodes of a world, at most.
+/// The most events of nodes in a world.
 const NODE_EVENTS_MAX: usize = 12;
-/// Salt of the random choices of purges, likewise.
+/// Salt: purges of a cluster's log.
 const PURGES: u64 = 0x9026_E5ED;
-/// How many of a hundred clusters have them, and how many of them at most.
+/// Of clusters.
 const PURGES_PERCENT: u32 = 50;
+/// The most purges in a world.
 const PURGES_MAX: usize = 8;
-/// Longer than a run: a node forgets topics whose subscribers are at other nodes.
-const REMEMBERS_S: u32 = 50_000;
-/// Crashes of a world, and checkpoints.
+/// Longer than a run, since a node would forget topics whose subscribers are at other nodes.
+const POSITION_AGE_S: u32 = 50_000;
+/// The most crashes, and the most new bases, in a world.
 const CRASHES_MAX: usize = 3;
-/// Bytes of the header of a segment of the log.
+/// Bytes of a segment's header.
 const SEGMENT_HEADER: u64 = 4096;
-/// Salt of the random choices of limits of topics and of logs by address, likewise.
-const MAKERS: u64 = 361;
-/// How many of a hundred worlds with narrow budgets have them.
-const MAKERS_PERCENT: u32 = 30;
-/// Salt of the random choice whether the wall clock steps, likewise.
+/// Salt: limits of topics and log bytes for each client address.
+const TOPIC_LIMITS: u64 = 361;
+/// Of worlds with narrow budgets.
+const TOPIC_LIMITS_PERCENT: u32 = 30;
+/// Salt: a wall clock that jumps.
 const WALL: u64 = 0x3A11_C10C;
-/// How many of a hundred worlds have a wall clock that does.
 const WALL_PERCENT: u32 = 40;
-/// Salt of the random choices of turns that may do little, likewise.
+/// Salt: short turns.
 const SHORT_TURNS: u64 = 0x57E9_5101;
-/// How many of a hundred worlds have such turns.
 const SHORT_TURNS_PERCENT: u32 = 35;
-/// How many of a hundred worlds with such turns have long logs from the beginning.
-const HOARDS_PERCENT: u32 = 15;
-/// Connections that one tick looks at: a sweep is several turns.
+/// Of worlds with short turns.
+const LONG_LOGS_PERCENT: u32 = 15;
+/// Few connections for each tick, so that a sweep of all takes several turns.
 const ROWS_PER_TICK: u32 = 3;
-/// More than the steps of a run take, less than its end.
+/// Longer than the steps of a run, shorter than the time that passes at its end.
 const IDEMPOTENCY_WINDOW_S: u32 = 86_400;
-/// The largest messages that plans may have: none makes a log's byte budget meaningless.
+/// Choices for the largest message. None is so large that the byte budget of a log means nothing.
 const MESSAGE_BYTES: [usize; 4] = [8, 60, 400, 3000];
 
 impl Plan {
@@ -114,21 +103,21 @@ impl Plan {
     pub fn new(seed: u64) -> Plan {
         let own = |salt: u64| Rng::new(seed ^ salt);
         let mut plan = first(&mut own(0x5EED_0F51));
-        press(&mut plan, &mut own(PRESSED));
-        let mut more = own(MORE);
-        follow(&mut plan, &mut more);
+        shorten_credit(&mut plan, &mut own(LOW_CREDIT));
+        let mut more = own(FOLLOWERS);
+        add_followers(&mut plan, &mut more);
         expire(&mut plan, &mut more);
-        filter(&mut plan, &mut own(FILTERED));
-        speak_mqtt(&mut plan, &mut own(PACKETS));
-        cover(&mut plan, &mut own(COVERS));
+        add_filters(&mut plan, &mut own(FILTERED));
+        add_mqtt_clients(&mut plan, &mut own(MQTT));
+        overlap_subscriptions(&mut plan, &mut own(COVERS));
         restart(&mut plan, &mut own(RESTARTS));
         shorten_turns(&mut plan, &mut own(SHORT_TURNS));
         plan.envelopes = own(ENVELOPES).chance(ENVELOPES_PERCENT);
         plan.pace.forgets_per_turn = own(FORGETS).pick(&[1, 1, 256]);
         plan.part_bytes = own(WRITES).pick(&[100, 3_000, 64 << 10]);
         bound_outboxes(&mut plan, &mut own(BOUNDS));
-        limit_makers(&mut plan, &mut own(MAKERS));
-        divide(&mut plan, &mut own(PARTITIONS));
+        limit_topic_creation(&mut plan, &mut own(TOPIC_LIMITS));
+        choose_partitions(&mut plan, &mut own(PARTITIONS));
         commit(&mut plan, &mut own(ENGINES));
         crash(&mut plan, &mut own(CRASHES));
         if seed >= CLUSTERS_FROM {
@@ -144,7 +133,7 @@ impl Plan {
     }
 }
 
-/// Shards, settings, pace and network, with subscribers and publishers of a few topics.
+/// The basic world: shards, settings, pace, network, and subscribers and publishers over HTTP of a few topics.
 fn first(rng: &mut Rng) -> Plan {
     let shards = rng.range(1, 4);
     let homes = rng.range(1, shards);
@@ -166,7 +155,7 @@ fn first(rng: &mut Rng) -> Plan {
             page_messages: rng.pick(&[1, 3, 128]),
             page_bytes: rng.pick(&[100, 64 << 10]),
             turns_under_way: rng.pick(&[1, 8, 64]),
-            // The limits of credit that are drawn are smaller than what asks weigh in a server.
+            // The drawn credit limits are smaller than the fixed weight of an ask in a real server.
             ask_bytes: 0,
             // As if the tables were large.
             cold_rows: 0,
@@ -185,7 +174,7 @@ fn first(rng: &mut Rng) -> Plan {
         retains: false,
         stalled_s: 0,
         message_bytes: rng.pick(&MESSAGE_BYTES),
-        mortal_percent: rng.pick(&[0, 0, 30]),
+        ttl_percent: rng.pick(&[0, 0, 30]),
         tear_percent: rng.pick(&[0, 5, 40]),
         mail_percent: rng.pick(&[20, 60, 95]),
         budgets_are_wide,
@@ -196,7 +185,7 @@ fn first(rng: &mut Rng) -> Plan {
         damages: false,
         puts_back: false,
         segment_bytes: None,
-        hoard: 0,
+        preload: 0,
         wall_steps: false,
         lazy: rng.chance(30).then(|| rng.below(shards)),
     }
@@ -209,7 +198,7 @@ fn settings(homes: usize, budgets_are_wide: bool, rng: &mut Rng) -> Settings {
     limits.memory_bytes = MEMORY_BYTES;
     limits.publish_credit_bytes = rng.pick(&[0, 300, 3000, 1 << 20]);
     if !budgets_are_wide {
-        // The first idempotency key makes a home's table, of 29 KiB.
+        // A home's table of idempotency keys takes 29 KiB with the first key.
         let least = (128 + 32 * homes) << 10;
         limits.memory_bytes = rng.pick(&[least, 1 << 20, MEMORY_BYTES]);
         limits.log_bytes = homes * rng.pick(&[600, 4000, 1 << 20]);
@@ -221,7 +210,7 @@ fn settings(homes: usize, budgets_are_wide: bool, rng: &mut Rng) -> Settings {
         limits.publishes_per_address_per_s = rng.pick(&[0, 0, 0, 3]);
     }
     settings.deflate.min_bytes = rng.pick(&[1, 64]);
-    // A retry comes within the window, however far the clock goes.
+    // Every retry comes within the window, however many seconds pass.
     settings.publish.idempotency_window_s = IDEMPOTENCY_WINDOW_S;
     settings.heartbeat.interval_s = rng.pick(&[0, 2, 50]);
     settings.rules = ["a/#", "b/#", "c/#"]
@@ -255,15 +244,15 @@ fn windows(rng: &mut Rng) -> Vec<usize> {
     windows.to_vec()
 }
 
-/// The partitions, and the homes of a restart.
-fn divide(plan: &mut Plan, rng: &mut Rng) {
+/// The number of partitions, and of homes after a planned restart.
+fn choose_partitions(plan: &mut Plan, rng: &mut Rng) {
     plan.partitions = plan.homes + rng.pick(&[0, 1, 2, 5, 12]);
     plan.homes_after = rng.range(1, plan.shards.min(plan.partitions));
 }
 
-/// In some worlds: many publishers, which often reconnect, at one home that handles little at a time.
-fn press(plan: &mut Plan, rng: &mut Rng) {
-    if !rng.chance(PRESSED_PERCENT) {
+/// In some worlds many publishers reconnect often and overload one home that handles little at a time.
+fn shorten_credit(plan: &mut Plan, rng: &mut Rng) {
+    if !rng.chance(LOW_CREDIT_PERCENT) {
         return;
     }
     plan.shards = rng.range(2, 4);
@@ -277,28 +266,28 @@ fn press(plan: &mut Plan, rng: &mut Rng) {
     (plan.weights[6], plan.weights[8]) = (40, 10);
 }
 
-/// Logs that are long from the beginning, of small messages that stay.
-fn hoard(plan: &mut Plan, rng: &mut Rng) {
-    plan.hoard = rng.range(10, 20);
-    // A turn with steps for one message or visit only would not finish so much work within a run.
+/// Logs that are long from the beginning, with small messages that do not expire.
+fn lengthen_logs(plan: &mut Plan, rng: &mut Rng) {
+    plan.preload = rng.range(10, 20);
+    // With turns of a single step, a run would not finish so much work.
     plan.pace.steps_per_turn = rng.pick(&[30, 200]);
     (plan.pace.page_visits, plan.pace.page_messages) = (20, 128);
     (plan.pace.page_bytes, plan.pace.visits_per_turn) = (64 << 10, 4096);
     plan.message_bytes = MESSAGE_BYTES[0];
-    plan.mortal_percent = 0;
+    plan.ttl_percent = 0;
     for rule in &mut plan.settings.rules {
         (rule.log_messages, rule.log_bytes) = (10_000, 1 << 20);
         (rule.log_age_s, rule.ttl_s) = (3600, 0);
     }
 }
 
-/// In some worlds messages live for a short time, and next to nothing waits for a stalled socket.
+/// In some worlds messages expire soon, and outboxes are small, so that messages expire before a stalled socket opens.
 fn expire(plan: &mut Plan, rng: &mut Rng) {
     if !rng.chance(EXPIRING_PERCENT) {
         return;
     }
     plan.stalled_s = EXPIRY_S;
-    plan.mortal_percent = 60;
+    plan.ttl_percent = 60;
     plan.settings.limits.outbox_bytes = 0;
     plan.pace.page_messages = rng.pick(&[1, 3]);
     for rule in &mut plan.settings.rules {
@@ -307,9 +296,9 @@ fn expire(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds some of the clients speak MQTT.
-fn speak_mqtt(plan: &mut Plan, rng: &mut Rng) {
-    if !rng.chance(PACKETS_PERCENT) {
+/// Some worlds have MQTT clients.
+fn add_mqtt_clients(plan: &mut Plan, rng: &mut Rng) {
+    if !rng.chance(MQTT_PERCENT) {
         return;
     }
     plan.mqtt_clients = rng.range(1, 6);
@@ -323,14 +312,14 @@ fn speak_mqtt(plan: &mut Plan, rng: &mut Rng) {
         settings.sessions_max = rng.pick(&[1, 1000, 1000]);
     }
     let (sessions_max, limits) = (settings.sessions_max, &plan.settings.limits);
-    // Where connections are few by address, sessions are too.
+    // An address may have as few sessions as connections.
     settings.sessions_per_address_max = limits.connections_per_address_max;
     let rates = limits.publishes_per_s + limits.publishes_per_address_per_s;
     let wide = limits.connections_max >= 1000 && limits.connections_per_shard >= 1000;
-    // The client that removes all retained messages in the end must not be turned away.
+    // At the end a client removes all retained messages: it must not be refused.
     plan.retains =
         rates == 0 && wide && limits.connections_per_address_max == 0 && sessions_max >= 1000;
-    // The other worlds test how shortened logs affect subscribers.
+    // Most rules keep long logs here. Worlds without MQTT test how short logs affect subscribers.
     for rule in &mut plan.settings.rules {
         if rng.chance(60) {
             (rule.log_bytes, rule.log_age_s, rule.ttl_s) = (1 << 20, 3600, 0);
@@ -339,7 +328,7 @@ fn speak_mqtt(plan: &mut Plan, rng: &mut Rng) {
 }
 
 /// Some worlds have followers of interest.
-fn follow(plan: &mut Plan, rng: &mut Rng) {
+fn add_followers(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(FOLLOWED_PERCENT) {
         plan.followers = rng.range(1, 4);
         plan.settings.interest.debounce_s = rng.pick(&[0, 0, 1, 5]);
@@ -348,8 +337,8 @@ fn follow(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Some worlds have subscribers by filter, and more topics for them.
-fn filter(plan: &mut Plan, rng: &mut Rng) {
+/// Some worlds have subscribers by filter, and more topics.
+fn add_filters(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(FILTERED_PERCENT) {
         plan.filtered_percent = rng.pick(&[30, 60, 100]);
         plan.pace.page_visits = rng.pick(&[1, 3, 4096]);
@@ -359,35 +348,34 @@ fn filter(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds subscriptions of an MQTT client overlap.
-fn cover(plan: &mut Plan, rng: &mut Rng) {
+/// In some worlds the subscriptions of an MQTT client overlap.
+fn overlap_subscriptions(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(COVERS_PERCENT) {
         plan.covered_percent = rng.pick(&[50, 100]);
     }
 }
 
-/// Some servers restart.
+/// In some worlds the server restarts as planned.
 fn restart(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(RESTARTS_PERCENT) {
         plan.restarts_at = Some(rng.below(1000));
-        // The clients are not told: they find their connections closed.
+        // Clients get no notice: they find their connections closed.
         plan.settings.drain.deadline_s = 0;
     }
 }
 
-/// In some worlds a turn may do little, and logs may be long from the beginning.
+/// In some worlds turns are short, and in some of these logs are long from the beginning.
 fn shorten_turns(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(SHORT_TURNS_PERCENT) {
         plan.pace.steps_per_turn = rng.pick(&[1, 4, 30, 200]);
         plan.pace.page_visits = rng.pick(&[1, 3, 20]);
-        if rng.chance(HOARDS_PERCENT) {
-            hoard(plan, rng);
+        if rng.chance(LONG_LOGS_PERCENT) {
+            lengthen_logs(plan, rng);
         }
     }
 }
 
-/// In some worlds rules bound the bytes that wait for a socket. Where messages expire before stalled sockets next to
-/// nothing waits.
+/// In some worlds rules bound outboxes. Worlds in which messages expire at stalled sockets have small ones already.
 fn bound_outboxes(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(BOUNDS_PERCENT) && plan.stalled_s == 0 {
         for rule in &mut plan.settings.rules {
@@ -397,19 +385,19 @@ fn bound_outboxes(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds what homes write goes through an engine.
+/// In some worlds homes write their facts to an engine.
 fn commit(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(ENGINES_PERCENT) {
-        plan.engine = Some(Manner {
-            goes_on: rng.pick(&[5, 30, 90]),
-            loses: rng.pick(&[0, 0, 5, 40]),
-            doubles: rng.pick(&[0, 0, 5, 40]),
-            reorders: rng.pick(&[0, 0, 5, 40]),
+        plan.engine = Some(EngineBehavior {
+            progress: rng.pick(&[5, 30, 90]),
+            loss: rng.pick(&[0, 0, 5, 40]),
+            duplication: rng.pick(&[0, 0, 5, 40]),
+            reordering: rng.pick(&[0, 0, 5, 40]),
         });
     }
 }
 
-/// Some engines are a disk, and their servers crash. Some of these have topics that stand in no log.
+/// Some engines are a disk, and their servers crash. Half of these worlds have topics that are not durable.
 fn crash(plan: &mut Plan, rng: &mut Rng) {
     if plan.engine.is_none() || !rng.chance(CRASHES_PERCENT) {
         return;
@@ -426,7 +414,7 @@ fn crash(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Some crashes harm the disk. MQTT has no word for a gap.
+/// Some crashes damage the disk. MQTT clients are left out, since they cannot be told a gap.
 fn damage(plan: &mut Plan, rng: &mut Rng) {
     if plan.segment_bytes.is_some() && rng.chance(DAMAGES_PERCENT) {
         plan.damages = true;
@@ -434,7 +422,7 @@ fn damage(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Some logs are put back from an older copy. MQTT has no word for a gap.
+/// Some logs are replaced by an older copy. MQTT clients are left out, since they cannot be told a gap.
 fn put_back(plan: &mut Plan, rng: &mut Rng) {
     if plan.segment_bytes.is_some() && !plan.damages && rng.chance(COPIES_PERCENT) {
         plan.puts_back = true;
@@ -442,8 +430,8 @@ fn put_back(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Some worlds have several nodes over one log. Other worlds have the state that a node keeps of its own (sessions, interest), and messages that
-/// run out or are superseded: a node that is behind does not know of them.
+/// Some worlds have several nodes over one log. They have no state that a node keeps to itself (sessions, interest), and no messages
+/// that expire or are superseded, since a node that lags does not know of that yet.
 fn cluster(plan: &mut Plan, rng: &mut Rng) {
     if !plan.budgets_are_wide || !rng.chance(CLUSTERS_PERCENT) {
         return;
@@ -452,21 +440,21 @@ fn cluster(plan: &mut Plan, rng: &mut Rng) {
     plan.shards = plan.shards.min(2);
     plan.homes = plan.homes.min(plan.shards);
     plan.lazy = plan.lazy.filter(|lazy| *lazy < plan.shards);
-    plan.engine = Some(Manner {
-        goes_on: rng.pick(&[10, 30, 90]),
-        loses: rng.pick(&[0, 0, 5, 20]),
-        doubles: rng.pick(&[0, 0, 5, 40]),
-        reorders: rng.pick(&[0, 0, 5, 40]),
+    plan.engine = Some(EngineBehavior {
+        progress: rng.pick(&[10, 30, 90]),
+        loss: rng.pick(&[0, 0, 5, 20]),
+        duplication: rng.pick(&[0, 0, 5, 40]),
+        reordering: rng.pick(&[0, 0, 5, 40]),
     });
     let count = rng.range(2, NODE_EVENTS_MAX);
     plan.node_events_at = (0..count).map(|_| rng.below(1000)).collect();
     (plan.restarts_at, plan.segment_bytes) = (None, None);
     (plan.crashes_at, plan.checkpoints_at) = (Vec::new(), Vec::new());
     (plan.followers, plan.mqtt_clients, plan.retains) = (0, 0, false);
-    (plan.mortal_percent, plan.stalled_s, plan.hoard) = (0, 0, 0);
+    (plan.ttl_percent, plan.stalled_s, plan.preload) = (0, 0, 0);
     for rule in &mut plan.settings.rules {
         (rule.keep, rule.ttl_s, rule.durable) = (Keep::Log, 0, true);
-        rule.position_age_s = REMEMBERS_S;
+        rule.position_age_s = POSITION_AGE_S;
     }
 }
 
@@ -478,9 +466,9 @@ fn purge(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds topics and logs have limits by address.
-fn limit_makers(plan: &mut Plan, rng: &mut Rng) {
-    if rng.chance(MAKERS_PERCENT) && !plan.budgets_are_wide && !plan.retains {
+/// In some worlds each client address has limits of new topics and of log bytes.
+fn limit_topic_creation(plan: &mut Plan, rng: &mut Rng) {
+    if rng.chance(TOPIC_LIMITS_PERCENT) && !plan.budgets_are_wide && !plan.retains {
         plan.settings.limits.topics_per_address_per_s = rng.pick(&[1, 2]);
         plan.settings.limits.topics_per_address_burst = rng.pick(&[0, 3]);
         plan.settings.limits.log_bytes_per_address_max = rng.pick(&[0, 300, 3000]);

@@ -1,17 +1,17 @@
-//! Draws the steps of a seed.
+//! Draws the list of steps of a seed.
 
-use super::{BATCH_LINES_MAX, Deed, MqttDeed, Op, Plan, Step};
-use crate::rng::Rng;
+use super::{BATCH_LINES_MAX, MqttAction, Op, Plan, PublisherAction, Step};
+use crore_rng::Rng;
 
-/// How many of a hundred steps are a follower's, where there are any.
+/// Percentage of a follower's steps, in worlds with followers.
 const FOLLOWERS_STEPS_PERCENT: u32 = 12;
-/// How many of a hundred steps are an MQTT client's, where there are any.
+/// Percentage of an MQTT client's steps, in worlds with MQTT clients.
 const PACKETS_STEPS_PERCENT: u32 = 40;
-/// How many of a hundred turns a lazy shard does not get.
+/// Percentage of its turns that the lazy shard gives to another one.
 const LAZY_PERCENT: u32 = 95;
 
 impl Plan {
-    /// The steps of this seed.
+    /// The first `count` steps of this seed.
     pub fn steps(&self, seed: u64, count: usize) -> Vec<Step> {
         let mut rng = Rng::new(seed);
         let mut own = Rng::new(seed ^ 0xF011_0135);
@@ -28,7 +28,7 @@ impl Plan {
             }
             if self.mqtt_clients > 0 && packets.chance(PACKETS_STEPS_PERCENT) {
                 let client = packets.below(self.mqtt_clients) as u8;
-                step.op = Op::Mqtt(client, packets_deed(&mut packets));
+                step.op = Op::Mqtt(client, mqtt_action(&mut packets));
             }
             step
         };
@@ -56,39 +56,39 @@ impl Plan {
             3 => Op::Read(subscriber),
             4 => Op::Cut(subscriber),
             5 => Op::Window(subscriber),
-            6 => Op::Publish(publisher, deed(rng)),
+            6 => Op::Publish(publisher, action(rng)),
             7 => Op::ReadAnswer(publisher),
             _ => Op::CutPublisher(publisher),
         };
         Step {
             op,
-            dice: rng.next(),
+            dice: rng.draw(),
         }
     }
 }
 
-fn packets_deed(rng: &mut Rng) -> MqttDeed {
+fn mqtt_action(rng: &mut Rng) -> MqttAction {
     match rng.below(100) {
-        0..12 => MqttDeed::Connect,
-        12..15 => MqttDeed::TakeOver,
-        15..45 => MqttDeed::Read,
-        45..60 => MqttDeed::Acknowledge,
-        60..68 => MqttDeed::Change,
-        68..88 => MqttDeed::Publish(rng.pick(&[1, 1, 3])),
-        88..92 => MqttDeed::Ping,
-        92..94 => MqttDeed::Leave,
-        94..97 => MqttDeed::Cut,
-        _ => MqttDeed::Window,
+        0..12 => MqttAction::Connect,
+        12..15 => MqttAction::TakeOver,
+        15..45 => MqttAction::Read,
+        45..60 => MqttAction::Acknowledge,
+        60..68 => MqttAction::Change,
+        68..88 => MqttAction::Publish(rng.pick(&[1, 1, 3])),
+        88..92 => MqttAction::Ping,
+        92..94 => MqttAction::Leave,
+        94..97 => MqttAction::Cut,
+        _ => MqttAction::Window,
     }
 }
 
-fn deed(rng: &mut Rng) -> Deed {
+fn action(rng: &mut Rng) -> PublisherAction {
     match rng.below(100) {
-        0..50 => Deed::Pipeline(1),
-        50..75 => Deed::Pipeline(rng.range(2, 6) as u8),
-        75..92 => Deed::Batch(rng.range(1, BATCH_LINES_MAX) as u8),
-        92..95 => Deed::Delete,
-        95..98 => Deed::Create,
-        _ => Deed::Info,
+        0..50 => PublisherAction::Pipeline(1),
+        50..75 => PublisherAction::Pipeline(rng.range(2, 6) as u8),
+        75..92 => PublisherAction::Batch(rng.range(1, BATCH_LINES_MAX) as u8),
+        92..95 => PublisherAction::Delete,
+        95..98 => PublisherAction::Create,
+        _ => PublisherAction::Info,
     }
 }

@@ -1,17 +1,17 @@
-//! The clients' connections: clients connect, send, read, and lose them.
+//! The connections of HTTP and WebSocket clients: connecting, sending, reading, and faults.
 
 use crore_broker::ShardId;
 
 use super::World;
 use crate::net::Net;
-use crate::rng::Rng;
 use crate::truth::Violation;
+use crore_rng::Rng;
 
 impl World {
     pub(super) fn connect(&mut self, rng: &mut Rng) -> u32 {
         let all = self.shards.len();
         let shard = rng.below(all);
-        // Clients come to nodes that serve.
+        // Clients connect only to nodes that are ready.
         let mut others = (0..self.plan.nodes).map(|n| (shard + n * self.plan.shards) % all);
         let shard = others.find(|it| self.serves(*it)).unwrap_or(shard);
         let window = rng.pick(&self.plan.windows);
@@ -50,26 +50,26 @@ impl World {
         }
     }
 
-    /// A publisher with a connection.
+    /// Connects publisher `n` if it has no connection, and mostly lets it retry. Returns `n`.
     pub fn ready_publisher(&mut self, n: usize, rng: &mut Rng) -> usize {
         if self.clients.publishers[n].link.is_none() {
             let link = self.connect(rng);
             self.clients.publishers[n].connect(link, &self.truth);
             if rng.chance(80) {
-                self.clients.publishers[n].retry(&mut self.truth, rng, &mut self.met);
+                self.clients.publishers[n].retry(&mut self.truth, rng, &mut self.coverage);
             }
         }
         n
     }
 
-    /// A subscriber reads at most so many bytes.
+    /// A subscriber reads at most `bytes_max` bytes.
     pub fn read(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
         let Some(link) = self.clients.subscribers[n].link else {
             return Ok(());
         };
         let (bytes, end) = take(&mut self.net, link, bytes_max);
         let subscriber = &mut self.clients.subscribers[n];
-        subscriber.read(&bytes, end, &mut self.truth, &mut self.met)?;
+        subscriber.read(&bytes, end, &mut self.truth, &mut self.coverage)?;
         let closes = subscriber.closes;
         self.check_kept()?;
         if closes || end {
@@ -81,7 +81,7 @@ impl World {
         Ok(())
     }
 
-    /// A message that was acknowledged or delivered is in the engine's log by then.
+    /// Checks that the engine's log has every message that was acknowledged or delivered since the last check.
     pub fn check_kept(&mut self) -> Result<(), Violation> {
         let known = std::mem::take(&mut self.truth.known);
         let Some((engine, _)) = &self.net.engine else {
@@ -94,14 +94,14 @@ impl World {
         }
     }
 
-    /// A publisher reads at most so many bytes.
+    /// A publisher reads at most `bytes_max` bytes.
     pub fn read_answer(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
         let Some(link) = self.clients.publishers[n].link else {
             return Ok(());
         };
         let (bytes, end) = take(&mut self.net, link, bytes_max);
         let publisher = &mut self.clients.publishers[n];
-        publisher.read(&bytes, &mut self.truth, &mut self.met)?;
+        publisher.read(&bytes, &mut self.truth, &mut self.coverage)?;
         let closes = publisher.closes;
         self.check_kept()?;
         if closes || end {
@@ -122,14 +122,14 @@ impl World {
         }
     }
 
-    /// A follower reads at most so many bytes.
+    /// A follower reads at most `bytes_max` bytes.
     pub fn read_news(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
         let Some(link) = self.clients.followers[n].link else {
             return Ok(());
         };
         let (bytes, end) = take(&mut self.net, link, bytes_max);
         let follower = &mut self.clients.followers[n];
-        follower.read(&bytes, &mut self.truth, &mut self.met)?;
+        follower.read(&bytes, &mut self.truth, &mut self.coverage)?;
         if follower.closes || end {
             follower.ended();
             self.hang_up(link);
@@ -146,9 +146,9 @@ impl World {
         socket.to_client.clear();
     }
 
-    /// A random fault happens to a connection; true when the client has lost it.
+    /// Resets, closes or half closes a connection. True if the client has lost it.
     pub(super) fn cut(&mut self, link: u32, rng: &mut Rng) -> bool {
-        self.met.cuts += 1;
+        self.coverage.cuts += 1;
         let socket = &mut self.net.sockets[link as usize];
         let lost = rng.below(socket.to_server.len() + 1);
         let how = rng.below(3);
@@ -182,7 +182,7 @@ impl World {
         self.send_of_publisher(publisher);
     }
 
-    /// Whether a client would read something from this link, bytes or its end.
+    /// Whether a client would read bytes or the end of the stream from this link.
     pub fn has_bytes(&self, link: Option<u32>) -> bool {
         link.is_some_and(|link| {
             let socket = &self.net.sockets[link as usize];
@@ -199,7 +199,7 @@ pub(super) fn send(net: &mut Net, link: u32, out: &mut Vec<u8>) {
     out.clear();
 }
 
-/// Bytes for a client, and whether they are the last.
+/// At most `bytes_max` bytes for a client, and whether they are the last ones.
 pub(super) fn take(net: &mut Net, link: u32, bytes_max: usize) -> (Vec<u8>, bool) {
     let socket = &mut net.sockets[link as usize];
     let len = bytes_max.min(socket.to_client.len());

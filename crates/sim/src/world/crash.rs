@@ -1,5 +1,5 @@
-//! A crash in the middle of a run: the process is killed, or the power goes, at any point of a turn. New shards are made from the base and
-//! the log alone, as a server does, and clients come back. Checkpoints give it a newer base.
+//! A crash during a run: the process is killed, or the power fails, at any point of a turn. As in a server, new shards are made from
+//! the base and the log alone, and clients reconnect. Now and then sealed segments are folded into a newer base.
 
 use std::sync::Arc;
 
@@ -9,29 +9,29 @@ use crore_broker::continuity::Continuity;
 use crore_broker::snapshot::Head;
 use crore_broker::{Control, Input, PartitionId, Report, Shadow, Shard, ShardId, Ticket};
 
-use super::restart::read;
+use super::restart::read_snapshots;
 use super::{ShardLoop, World, now};
 use crate::checkpoint::{Checkpoint, saved};
 use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
 use crate::engine::Start;
-use crate::rng::Rng;
 use crate::truth::Violation;
+use crore_rng::Rng;
 
-/// Effects of the turns in which the process ends.
-const LIVES_MAX: usize = 30;
+/// The most effects that the process has in its last turns.
+const EFFECTS_MAX: usize = 30;
 /// Topics that a home is asked about at once.
 const TOPICS_PER_ORDER: usize = 3;
 
 impl World {
-    /// A server that finds neither base nor log begins with a base.
-    pub fn write_first(&mut self, rng: &mut Rng) {
+    /// Writes a base of what the homes have. A server without base and log starts with this.
+    pub fn write_first_base(&mut self, rng: &mut Rng) {
         let engine = self.net.engine.as_ref();
-        if engine.is_none_or(|(engine, _)| engine.drive.is_none()) {
+        if engine.is_none_or(|(engine, _)| engine.disk_log.is_none()) {
             return;
         }
         let head = self.head(rng);
-        let homes = (0..self.shared.homes).zip(&mut self.shards);
+        let homes = (0..self.server.homes).zip(&mut self.shards);
         let documents = homes.map(|(home, shard)| {
             let head = Head { home, ..head };
             let blocks = core::iter::from_fn(|| Some(shard.save(&head, usize::MAX)));
@@ -40,13 +40,13 @@ impl World {
         self.documents = documents.collect();
     }
 
-    /// All shards end at once, and others begin.
+    /// The process ends within a turn, and a new one starts.
     pub fn crash(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let cuts = rng.chance(50);
         self.truth
             .note(|| ["kill", "power cut"][usize::from(cuts)].into());
-        self.die(rng)?;
-        self.hear_the_last(rng)?;
+        self.end_mid_turn(rng)?;
+        self.read_last_answers(rng)?;
         let (engine, _) = self
             .net
             .engine
@@ -54,7 +54,11 @@ impl World {
             .expect("worlds that crash have one");
         engine.crash(cuts, rng);
         if self.plan.damages {
-            engine.drive.as_mut().expect("and a disk").harm(rng)?;
+            engine
+                .disk_log
+                .as_mut()
+                .expect("and a disk")
+                .inject_damage(rng)?;
         }
         self.net.begin_anew();
         self.loops.iter_mut().for_each(|it| it.links.clear());
@@ -62,19 +66,19 @@ impl World {
         self.clients.followers.iter_mut().for_each(Follower::ended);
         self.clients.mqtt.iter_mut().for_each(Client::crashed);
         self.truth.crashed = Some(self.truth.step);
-        // Messages that homes had dropped before come back with the log.
+        // The log brings back messages that homes had dropped, so the checkpoint is void.
         self.checkpoint = Checkpoint::default();
-        self.begin_from_log(rng)?;
+        self.start_from_log(rng)?;
         match cuts {
-            true => self.met.power_cuts += 1,
-            false => self.met.kills += 1,
+            true => self.coverage.power_cuts += 1,
+            false => self.coverage.kills += 1,
         }
         Ok(())
     }
 
-    /// Some shards take their last turns, and one does not end it.
-    fn die(&mut self, rng: &mut Rng) -> Result<(), Violation> {
-        self.net.lives = rng.below(LIVES_MAX);
+    /// Some shards take last turns; the process ends after a random number of effects.
+    fn end_mid_turn(&mut self, rng: &mut Rng) -> Result<(), Violation> {
+        self.net.effects_left = rng.below(EFFECTS_MAX);
         for _ in 0..self.plan.shards {
             let shard = rng.below(self.plan.shards);
             let turn = self.turn(shard, rng.chance(50), rng);
@@ -86,8 +90,8 @@ impl World {
         Ok(())
     }
 
-    /// Messages that were sent may still come.
-    fn hear_the_last(&mut self, rng: &mut Rng) -> Result<(), Violation> {
+    /// Some clients still read what was sent before the crash.
+    fn read_last_answers(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         for n in 0..self.clients.publishers.len() {
             if rng.chance(60) {
                 self.read_answer(n, usize::MAX)?;
@@ -106,8 +110,8 @@ impl World {
         Ok(())
     }
 
-    /// Makes shards of base and log, with another number of homes.
-    fn begin_from_log(&mut self, rng: &mut Rng) -> Result<(), Violation> {
+    /// Makes shards from base and log, with a random number of homes.
+    fn start_from_log(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let (engine, _) = self
             .net
             .engine
@@ -119,23 +123,23 @@ impl World {
             false => Vec::new(),
         };
         for shard in &self.shards {
-            self.met.stats += shard.stats();
+            self.coverage.stats += shard.stats();
         }
         let homes = rng.range(1, self.plan.shards.min(self.plan.partitions));
-        self.shared = Arc::new(crore_broker::World {
-            settings: self.shared.settings.clone(),
-            rules: self.shared.rules.clone(),
-            admission: Admission::new(&self.shared.settings, self.shared.seed),
+        self.server = Arc::new(crore_broker::World {
+            settings: self.server.settings.clone(),
+            rules: self.server.rules.clone(),
+            admission: Admission::new(&self.server.settings, self.server.seed),
             homes: homes as ShardId,
-            epoch: self.shared.epoch + 1,
-            writer: self.shared.writer.map(|writer| writer + 1),
-            ..*self.shared
+            epoch: self.server.epoch + 1,
+            writer: self.server.writer.map(|writer| writer + 1),
+            ..*self.server
         });
         let begin = now(self.truth.now_s);
         let mut before = Vec::new();
         for n in 0..self.shards.len() {
             let home = n as ShardId;
-            let mut shard = Shard::new(home, self.shared.clone(), begin);
+            let mut shard = Shard::new(home, self.server.clone(), begin);
             shard.set_pace(self.plan.pace);
             if n < homes {
                 let restored = self.restored(home, &self.documents, false);
@@ -152,7 +156,7 @@ impl World {
         }
         self.loops.iter_mut().for_each(ShardLoop::begin);
         self.begin_epochs(&start, before, rng)?;
-        // A subscriber may have been told the place before the first message of its life.
+        // A subscriber may have been told the position before the first message of the life.
         let begin = self.lives.base().saturating_sub(1);
         let ends = self.ends();
         self.begin_life();
@@ -162,8 +166,8 @@ impl World {
         }
     }
 
-    /// The log was put back from a copy that lacks these batches: it goes on from there, and gives their offsets once more. It knows the positions
-    /// up to the ends of the partitions, and `begin`, at which its last life began.
+    /// The log was replaced by a copy without the batches `lost`. The log continues behind the copy, and gives their offsets to other
+    /// messages. The server knows positions up to `ends`, one for each partition, and `begin`, at which its last life began.
     fn put_back(
         &mut self,
         lost: &[Arc<[u8]>],
@@ -172,8 +176,8 @@ impl World {
     ) -> Result<(), Violation> {
         self.truth
             .note(|| format!("put back without {} batches", lost.len()));
-        let is_first = self.met.put_back == 0;
-        self.met.put_back += 1;
+        let is_first = self.coverage.put_back == 0;
+        self.coverage.put_back += 1;
         for subscriber in &self.clients.subscribers {
             subscriber.check(&self.truth, &[])?;
         }
@@ -182,7 +186,7 @@ impl World {
             let header = Header::read(batch).map_err(|why| why.to_string())?;
             partitions.push(header.partition);
         }
-        let placement = self.shared.placement();
+        let placement = self.server.placement();
         let mut of_topics = Vec::new();
         for topic in 0..self.truth.topics.len() {
             let partition = placement.partition_of(self.truth.topics[topic].name.as_bytes());
@@ -192,12 +196,12 @@ impl World {
             of_topics.push((ends[usize::from(partition)], begin));
         }
         for subscriber in &mut self.clients.subscribers {
-            self.met.branches += subscriber.put_back(&self.truth, &of_topics, is_first);
+            self.coverage.branches += subscriber.put_back(&self.truth, &of_topics, is_first);
         }
-        self.begin_base(rng)
+        self.start_new_base(rng)
     }
 
-    /// Behind damage a new epoch begins in the partitions that may have lost something, and a new base is written.
+    /// After damage, begins a new epoch in each partition that may have lost something, and writes a new base.
     fn begin_epochs(
         &mut self,
         start: &Start,
@@ -207,7 +211,7 @@ impl World {
         let Some((at, count)) = start.damage else {
             return Ok(());
         };
-        let mut continuity = Continuity::new(self.shared.partitions);
+        let mut continuity = Continuity::new(self.server.partitions);
         for (n, batch) in start.batches.iter().enumerate() {
             if n == at {
                 continuity.damage(count);
@@ -219,7 +223,7 @@ impl World {
             continuity.damage(count);
         }
         let touched = continuity.touched(before);
-        let placement = self.shared.placement();
+        let placement = self.server.placement();
         for lost in &start.lost {
             let Header { partition, .. } = Header::read(lost).map_err(|why| why.to_string())?;
             if !touched.contains(&partition) {
@@ -230,9 +234,9 @@ impl World {
         }
         self.truth
             .note(|| format!("damage in partitions {touched:?}"));
-        self.met.damages += 1;
-        self.met.touched += touched.len() as u64;
-        self.met.untouched += u64::from(self.shared.partitions) - touched.len() as u64;
+        self.coverage.damages += 1;
+        self.coverage.touched += touched.len() as u64;
+        self.coverage.untouched += u64::from(self.server.partitions) - touched.len() as u64;
         for subscriber in &self.clients.subscribers {
             subscriber.check(&self.truth, &[])?;
         }
@@ -243,42 +247,42 @@ impl World {
             }
         }
         for subscriber in &mut self.clients.subscribers {
-            subscriber.harmed(&self.truth);
+            subscriber.damaged(&self.truth);
         }
         for partition in touched {
             let home = usize::from(placement.home_of(partition));
             self.shards[home].begin_epoch(partition, self.lives.base());
         }
-        self.begin_base(rng)
+        self.start_new_base(rng)
     }
 
-    /// The log goes on in a new segment, behind a base of what homes have read.
-    fn begin_base(&mut self, rng: &mut Rng) -> Result<(), Violation> {
-        self.write_first(rng);
+    /// Writes a base of what the homes have. The log continues in a new segment.
+    fn start_new_base(&mut self, rng: &mut Rng) -> Result<(), Violation> {
+        self.write_first_base(rng);
         let (engine, _) = self.net.engine.as_mut().expect("it was there");
-        let drive = engine.drive.as_mut().expect("it was there");
-        let end = drive.begin_segment()?;
-        drive.based(end)
+        let disk_log = engine.disk_log.as_mut().expect("it was there");
+        let end = disk_log.begin_segment()?;
+        disk_log.based(end)
     }
 
-    /// Folds the sealed segments of the log into a new base, and has them removed. Gives up where a home is behind the log.
+    /// Folds the sealed segments into a new base and removes them. Does nothing if a home has not applied them yet.
     pub fn rebase(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let (engine, _) = self
             .net
             .engine
             .as_mut()
             .expect("worlds that crash have one");
-        let drive = engine.drive.as_mut().expect("and a disk");
-        let (batches, end) = drive.sealed()?;
+        let disk_log = engine.disk_log.as_mut().expect("and a disk");
+        let (batches, end) = disk_log.sealed()?;
         if batches.is_empty() {
             return Ok(());
         }
-        let world = Shadow::world(&self.shared);
+        let world = Shadow::world(&self.server);
         let moment = now(self.truth.now_s);
         let mut documents = Vec::new();
         for partition in 0..world.partitions {
             let restored = Shadow::restored(&world, partition, moment);
-            let restored = read(restored, world.placement(), partition, &self.documents);
+            let restored = read_snapshots(restored, world.placement(), partition, &self.documents);
             let mut shadow = Shadow::new(restored.map_err(|why| why.to_string())?);
             for batch in &batches {
                 let header = Header::read(batch).map_err(|why| why.to_string())?;
@@ -289,7 +293,7 @@ impl World {
             }
             shadow.settle(moment);
             while let Some(order) = shadow.ask(TOPICS_PER_ORDER) {
-                let home = self.shared.placement().home_of(partition);
+                let home = self.server.placement().home_of(partition);
                 match self.floors(usize::from(home), order, rng)? {
                     Some(floors) => shadow.keep(&floors),
                     None => return Ok(()),
@@ -298,12 +302,12 @@ impl World {
             documents.push(saved(&mut shadow, &self.head(rng)));
         }
         self.documents = documents;
-        self.met.bases += 1;
+        self.coverage.bases += 1;
         let (engine, _) = self.net.engine.as_mut().expect("it was there");
-        engine.drive.as_mut().expect("it was there").based(end)
+        engine.disk_log.as_mut().expect("it was there").based(end)
     }
 
-    /// Asks a home for its topics and their losses.
+    /// Asks a home for the loss floors of its topics.
     fn floors(
         &mut self,
         home: usize,

@@ -1,5 +1,5 @@
-//! The limits that hold after every turn. Each is a setting plus the work that may be on its way when the setting begins to
-//! hold.
+//! The limits that are checked after every turn. Each one is a setting plus the work that may already be in flight when the setting
+//! takes effect.
 
 use crore_broker::work::STEP_BYTES;
 use crore_broker::{Accounts, Shard};
@@ -8,39 +8,37 @@ use super::{PENDING_MAX, World};
 use crate::plan::Plan;
 use crate::truth::Violation;
 
-/// The answers to as many pipelined requests as one read may hold: the bytes that may wait for a connection besides
-/// messages.
+/// Bytes that may wait for a connection besides messages: answers to all pipelined requests of one read.
 const ANSWERS_BYTES: usize = 64 << 10;
 /// The fewest bytes of a publish in a mail: a name of three bytes and a message of four.
 const ASK_BYTES_MIN: usize = 7;
-/// The bytes of a message in a mail besides its data: topic, key, content type, idempotency key.
+/// The most bytes of a message in a mail besides its data: topic, key, content type, idempotency key.
 const FIELDS_BYTES: usize = 64;
-/// The bytes of a client's other requests in mail: topics by name, as many as one request may have here, on one connection
-/// after another.
+/// The most bytes of a client's other requests in mail: the topic names of one request on each of its connections.
 const CONTROL_BYTES: usize = 100;
-/// The unanswered requests that one client may have, each of them a batch: its pipeline, and that of its former connection.
+/// The most unanswered requests of a client, each possibly a batch: its pipeline, and that of its former connection.
 const CLIENT_BATCHES: usize = 2 * PENDING_MAX;
-/// The bytes that an encoding adds to a message: an id of several topics, names, chunk sizes.
+/// The most bytes that an encoding adds to a message: an id of several topics, names, chunk sizes.
 const ENCODING_BYTES: usize = 300;
 
-/// From so many times `turns_under_way` on everybody waits, not only those with much under way.
+/// From this many times `turns_under_way` on, all publishers wait, not only those with much in flight.
 const TURNS_OF_LIGHT: usize = 4;
 
-/// Entries between two marks of a list, and the marks themselves.
+/// Steps to find a place in a list: the entries between two marks, and the marks.
 const MARK_STEPS: usize = 66;
-/// Bytes of the row of a kept message and of the least that its bytes occupy.
+/// The fewest bytes that a kept message occupies, with its row.
 const ENTRY_BYTES: usize = 64;
-/// Rows read for each entry that a page by filter looks at.
+/// Rows read for each entry that a page by filter visits.
 const READ_ROWS: usize = 4;
-/// Filters of a client's packet, topics of a request, subscriptions of a session, each with the entries read for it.
+/// The most steps for the names of one input: filters of a packet, topics of a request, or subscriptions of a session.
 const NAMES_STEPS: usize = 100;
-/// Ends of interest that are told at once, to the greatest possible number of followers.
+/// The most steps to report ends of interest in one turn to the largest possible number of followers.
 const ENDS_STEPS: usize = 64 * 5;
 
-/// The most steps of a unit of work, which is finished also past the budget: a page of old messages is the largest. It
-/// visits `page_visits` entries to drop old ones, as many to find its place, and as many for messages, finds its place in
-/// each list of the log by a mark, and copies messages. A publish may displace many small messages; after the last subscriber of
-/// QoS 1 or 2 has left, the next publish drops the messages that were kept for it beyond the rule.
+/// The most steps of a unit of work, which is completed even past the budget. The largest units are a page of old messages and a
+/// publish. A page visits `page_visits` entries to drop old ones, as many to find its place, and as many for messages. It also finds
+/// its place in each list of the log by a mark, and copies messages. A publish may displace many small messages. After the last
+/// subscriber of QoS 1 or 2 has left, the next publish drops the messages kept for it beyond the rule.
 fn unit_steps(plan: &Plan) -> u64 {
     let pace = &plan.pace;
     let lists = plan.settings.rules.len() + 2;
@@ -56,20 +54,20 @@ fn unit_steps(plan: &Plan) -> u64 {
     (page + publish + NAMES_STEPS) as u64
 }
 
-/// The most steps of an input: the budget of a turn and one unit.
+/// The most steps of an input: the budget of a turn and one unit of work.
 pub fn input_steps(plan: &Plan) -> u64 {
     u64::from(plan.pace.steps_per_turn) + unit_steps(plan)
 }
 
-/// The most steps at the end of a turn: the budget, and a unit of each kind that goes on in every turn (asks of a lane, a
-/// page, a connection, the end of a session, and forgetting). At most as many messages expire as were published in the turn: one step each, where
-/// the publish had cost two or more.
+/// The most steps at the end of a turn: the budget, and one unit of each kind of work that continues in every turn (asks of a lane, a
+/// page, a connection, the end of a session, and forgetting). Expiry adds nothing: at most as many messages expire as were published
+/// in the turn, at one step each, and each publish took two or more.
 pub fn flush_steps(plan: &Plan) -> u64 {
     let forgets = plan.pace.forgets_per_turn + ENDS_STEPS;
     u64::from(plan.pace.steps_per_turn) + 5 * unit_steps(plan) + forgets as u64
 }
 
-/// Checks the accounts of a shard.
+/// Checks all limits after a turn of this shard.
 pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
     if let Some(wrong) = &world.net.wrong {
         return Err(wrong.clone());
@@ -77,10 +75,11 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
     let (plan, limits) = (&world.plan, &world.plan.settings.limits);
     let all: Vec<Accounts> = world.shards.iter().map(Shard::accounts).collect();
     let accounts = &all[shard];
-    let log_bytes = limits.log_bytes / usize::from(world.shared.homes);
+    let log_bytes = limits.log_bytes / usize::from(world.server.homes);
     let held = accounts.log_bytes;
     let message = 2 * plan.message_bytes + ENCODING_BYTES;
-    // The last message may need the room of many others, which go in the next turns. It may be kept twice, once to be retained.
+    // The last message may displace many others, which are dropped in the next turns. It may be stored twice: in the log and as the
+    // retained message.
     if held > log_bytes + 2 * message {
         return Err(format!("{held} bytes in a log of {log_bytes}"));
     }
@@ -88,7 +87,7 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
     let page = plan.pace.page_messages.min(plan.pace.page_bytes / 8 + 1) * ENCODING_BYTES
         + 2 * plan.pace.page_bytes
         + message;
-    // A page for each topic of a connection may come behind a full outbox.
+    // Pages for several topics of a connection may be added to a full outbox.
     let rules = plan.settings.rules.iter().map(|rule| rule.outbox_bytes);
     let outbox_bytes = rules.fold(limits.outbox_bytes, usize::max);
     let per_connection = outbox_bytes + 3 * page + ANSWERS_BYTES;
@@ -102,7 +101,7 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
             return Err(format!("{waiting} messages wait, at most {most}"));
         }
     }
-    // One publish more may begin while there is credit; all other asks are one request of each connection.
+    // A publish may begin while any credit is left, so one batch may exceed it. Other asks are bounded by one request per connection.
     let publish = plan.batch_lines_max() * (plan.message_bytes + FIELDS_BYTES);
     let most = limits.publish_credit_bytes + publish + world.clients.count() * CONTROL_BYTES;
     let bytes = world.net.mail.most_bytes();
@@ -111,11 +110,11 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
             "{bytes} bytes of asks under way from one shard to another"
         ));
     }
-    // Asks from before all parties had to wait may still need a turn each: publishes within the credit and a batch that
-    // began within it, and a few requests of each client, which may come on one connection after another.
+    // Asks that were sent before everybody had to wait may each still need a turn: the publishes within the credit, one batch that
+    // exceeds it, and a few requests of each client on one connection after another.
     let publishes = limits.publish_credit_bytes / ASK_BYTES_MIN + plan.batch_lines_max();
-    // A request by filter is answered for each partition, in a turn of its own if need be; also for a connection that is cut, before
-    // the server learns it.
+    // A request by filter is answered once for each partition, possibly in separate turns. That includes connections that are cut but
+    // that the server still has.
     let open = all.iter().map(|it| it.connections);
     let requests = world.clients.count() + open.sum::<u32>() as usize;
     let asks = publishes + (4 + plan.partitions) * requests + 8;
@@ -124,8 +123,8 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
     if accounts.turns_held > turns {
         return Err(format!("{} turns under way", accounts.turns_held));
     }
-    // No shard falls further behind either, however seldom it gets a turn. Each ask, and each turn that answers one, may
-    // come in a mail of its own, and another for the next ask of the same client.
+    // No shard falls further behind, however rarely it gets a turn. Each ask, and each turn that answers one, may come in its own mail,
+    // and so may the next ask of the same client.
     let asked = asks.min(world.clients.count() * CLIENT_BATCHES * plan.batch_lines_max());
     let inputs_max = 4 * (plan.shards * asked + under_way);
     for (to, held) in all.iter().enumerate() {
@@ -140,8 +139,8 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
 }
 
 fn check_topics(world: &World, topics: usize) -> Result<(), Violation> {
-    // After a restart a home may have the topics of several; a crash brings back topics that were forgotten.
-    let former = match world.met.restarts {
+    // After a restart a home may have the topics of several former homes. After a crash forgotten topics come back.
+    let former = match world.coverage.restarts {
         0 => 1,
         _ => world.plan.homes,
     };

@@ -1,33 +1,33 @@
-//! The connections of MQTT clients.
+//! The connections of MQTT clients: what they do in each step.
 
 use crore_wire::mqtt::{Connect, Properties, Publish, Qos, Version, encode};
 
 use super::World;
 use super::clients::{send, take};
-use crate::plan::MqttDeed;
-use crate::rng::Rng;
+use crate::plan::MqttAction;
 use crate::truth::Violation;
+use crore_rng::Rng;
 
 impl World {
-    /// One thing that an MQTT client does.
-    pub fn mqtt(&mut self, n: usize, deed: MqttDeed, rng: &mut Rng) -> Result<(), Violation> {
+    /// Executes one action of an MQTT client.
+    pub fn mqtt(&mut self, n: usize, action: MqttAction, rng: &mut Rng) -> Result<(), Violation> {
         let (client, truth) = (&mut self.clients.mqtt[n], &mut self.truth);
-        match deed {
-            MqttDeed::Connect if client.link.is_none() => self.mqtt_connect(n, rng),
-            MqttDeed::Connect => {}
-            MqttDeed::TakeOver => self.mqtt_connect(n, rng),
-            MqttDeed::Read => return self.mqtt_read(n, rng.pick(&[1, 20, 300, usize::MAX]), rng),
-            MqttDeed::Acknowledge => client.acknowledge(rng.pick(&[1, 3, 100]), truth),
-            MqttDeed::Change => client.change(truth, rng),
-            MqttDeed::Publish(count) => client.publish(count, &self.plan, truth, rng),
-            MqttDeed::Ping => client.ping(),
-            MqttDeed::Leave if client.is_connected() => {
+        match action {
+            MqttAction::Connect if client.link.is_none() => self.mqtt_connect(n, rng),
+            MqttAction::Connect => {}
+            MqttAction::TakeOver => self.mqtt_connect(n, rng),
+            MqttAction::Read => return self.mqtt_read(n, rng.pick(&[1, 20, 300, usize::MAX]), rng),
+            MqttAction::Acknowledge => client.acknowledge(rng.pick(&[1, 3, 100]), truth),
+            MqttAction::Change => client.change(truth, rng),
+            MqttAction::Publish(count) => client.publish(count, &self.plan, truth, rng),
+            MqttAction::Ping => client.ping(),
+            MqttAction::Leave if client.is_connected() => {
                 client.leave(truth, rng);
                 self.mqtt_send(n);
                 self.mqtt_hang_up(n);
             }
-            MqttDeed::Leave => {}
-            MqttDeed::Cut => {
+            MqttAction::Leave => {}
+            MqttAction::Cut => {
                 if let Some(link) = client.link
                     && self.cut(link, rng)
                 {
@@ -35,7 +35,7 @@ impl World {
                     self.clients.mqtt[n].old.push(link);
                 }
             }
-            MqttDeed::Window => {
+            MqttAction::Window => {
                 if let Some(link) = client.link {
                     self.net.sockets[link as usize].window = rng.pick(&self.plan.windows);
                 }
@@ -45,9 +45,9 @@ impl World {
         Ok(())
     }
 
-    /// A client connects; a connection that it already has is abandoned.
+    /// A client connects. It abandons the connection that it already has.
     pub fn mqtt_connect(&mut self, n: usize, rng: &mut Rng) {
-        // Requests of a closed connection may still be under way between shards.
+        // Old connections count as closed only while nothing is in flight between shards, since their requests might be.
         let shards = 0..self.shards.len();
         let at_rest = shards
             .into_iter()
@@ -70,13 +70,13 @@ impl World {
     fn mqtt_hang_up(&mut self, n: usize) {
         if let Some(link) = self.clients.mqtt[n].link {
             self.clients.mqtt[n].ended();
-            // It counts as over when the server has closed it.
+            // It counts as closed once the server has closed it.
             self.clients.mqtt[n].old.push(link);
             self.hang_up(link);
         }
     }
 
-    /// A client reads at most so many bytes, and perhaps acknowledges at once.
+    /// A client reads at most `bytes_max` bytes, and sometimes acknowledges at once.
     pub fn mqtt_read(
         &mut self,
         n: usize,
@@ -88,7 +88,7 @@ impl World {
         };
         let (bytes, end) = take(&mut self.net, link, bytes_max);
         let client = &mut self.clients.mqtt[n];
-        client.read(&bytes, &mut self.truth, &mut self.met)?;
+        client.read(&bytes, &mut self.truth, &mut self.coverage)?;
         let closes = client.closes;
         self.check_kept()?;
         if closes || end {
@@ -102,7 +102,7 @@ impl World {
         Ok(())
     }
 
-    /// Removes all retained messages; returns the link of the client that does it.
+    /// A new client removes all retained messages. Returns its link.
     pub fn unretain(&mut self, rng: &mut Rng) -> u32 {
         let mut out = Vec::new();
         let connect = Connect {
@@ -134,7 +134,7 @@ impl World {
         link
     }
 
-    /// A client deletes all topics that keep the latest values, which no time takes away; returns its link.
+    /// A new client deletes all topics with `keep = "latest"`, since these never expire. Returns its link.
     pub fn delete_latest(&mut self, rng: &mut Rng) -> u32 {
         let mut out = Vec::new();
         for topic in self.truth.topics.iter().filter(|it| it.keeps_latest()) {
@@ -147,8 +147,8 @@ impl World {
         link
     }
 
-    /// A client's actions where nothing goes wrong: it reads, acknowledges, reconnects, and subscribes to all its topics.
-    /// True when there was something to do; `asks` counts its attempts.
+    /// A client's actions without faults: it reads, acknowledges, reconnects, and subscribes to all its topics. True if there was
+    /// something to do. `asks` counts its attempts, at most `most`.
     pub fn mqtt_go_on(
         &mut self,
         n: usize,
@@ -156,7 +156,7 @@ impl World {
         most: usize,
         rng: &mut Rng,
     ) -> Result<bool, Violation> {
-        // Reading may send acknowledgements that it owed before.
+        // Reading may send acknowledgements that were due before.
         let mut moved =
             self.has_bytes(self.clients.mqtt[n].link) || self.clients.mqtt[n].owes() > 0;
         self.mqtt_read(n, usize::MAX, rng)?;

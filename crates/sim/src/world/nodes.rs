@@ -1,5 +1,5 @@
-//! Nodes of a cluster: each has shards of its own, and all share a log. They are cut off from it, paused, and lost, and others take their places.
-//! In some worlds a steward writes checkpoints and purges the log, and who takes a place begins with these.
+//! The nodes of a cluster: each has its own shards, and all share a log. Nodes are cut off from the log, paused, or lost and replaced.
+//! In some worlds a steward writes checkpoints and purges the log. New nodes then start from these checkpoints.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use crore_broker::snapshot::Head;
 use crore_broker::{OFFSET_BITS, PartitionId, Restored, Shadow, Shard, ShardId};
 
 use super::{World, now};
-use crate::checkpoint::{Kept, saved, take};
+use crate::checkpoint::{PartitionCheckpoint, saved, take};
 use crate::client::publisher::Publisher;
 use crate::client::subscriber::Subscriber;
-use crate::rng::Rng;
 use crate::truth::Violation;
+use crore_rng::Rng;
 
-/// The documents that a node begins with.
+/// The checkpoints that a new node starts from.
 #[derive(Default)]
-struct Begun {
+struct StartingState {
     /// The document of each partition, in blocks.
     documents: Vec<Vec<Vec<u8>>>,
-    /// How many batches of its log it contains.
+    /// For each partition, how many batches of its log the document contains.
     contained: Vec<usize>,
 }
 
-/// Reads a document.
-fn read(restored: &mut Restored, document: &[Vec<u8>]) -> Result<(), Violation> {
+/// Reads the document of a partition.
+fn read_document(restored: &mut Restored, document: &[Vec<u8>]) -> Result<(), Violation> {
     let ended = take(restored, document).and_then(|()| restored.end());
     ended.map_err(|why| why.to_string())
 }
@@ -38,14 +38,14 @@ impl World {
         shard / self.plan.shards
     }
 
-    /// Whether clients may come to a shard: its node has read the batches that were there when it began.
+    /// Whether clients may connect to a shard: its node has read all batches that the log had when the node started.
     pub(super) fn serves(&self, shard: usize) -> bool {
         let engine = self.net.engine.as_ref();
-        let shared = engine.and_then(|(engine, _)| engine.shared.as_ref());
-        shared.is_none_or(|it| it.is_ready(self.node_of(shard)))
+        let cluster_log = engine.and_then(|(engine, _)| engine.cluster_log.as_ref());
+        cluster_log.is_none_or(|it| it.is_ready(self.node_of(shard)))
     }
 
-    /// Something happens to a node.
+    /// Pauses, resumes, loses, cuts off or reconnects a random node.
     pub fn node_event(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let node = rng.below(self.plan.nodes);
         let others = (0..self.plan.nodes).filter(|it| *it != node);
@@ -63,10 +63,10 @@ impl World {
                 let Some((engine, _)) = &mut self.net.engine else {
                     return Ok(());
                 };
-                if let Some(shared) = &mut engine.shared {
-                    let is_cut = !shared.is_cut(node);
-                    shared.cut(node, is_cut);
-                    self.met.nodes_cut += u64::from(is_cut);
+                if let Some(cluster_log) = &mut engine.cluster_log {
+                    let is_cut = !cluster_log.is_cut(node);
+                    cluster_log.cut(node, is_cut);
+                    self.coverage.nodes_cut += u64::from(is_cut);
                     self.truth
                         .note(|| format!("node {node} is cut off: {is_cut}"));
                 }
@@ -75,20 +75,20 @@ impl World {
         Ok(())
     }
 
-    /// No node is paused or cut off any more.
+    /// Resumes and reconnects all nodes.
     pub fn heal(&mut self) {
         self.nodes.paused.fill(false);
         if let Some((engine, _)) = &mut self.net.engine
-            && let Some(shared) = &mut engine.shared
+            && let Some(cluster_log) = &mut engine.cluster_log
         {
-            (0..self.plan.nodes).for_each(|node| shared.cut(node, false));
+            (0..self.plan.nodes).for_each(|node| cluster_log.cut(node, false));
         }
     }
 
-    /// A node's process ends, and another one takes its place.
+    /// A node's process ends, and a new one replaces it.
     fn lose(&mut self, node: usize, rng: &mut Rng) -> Result<(), Violation> {
         self.truth.note(|| format!("node {node} is lost"));
-        self.met.nodes_lost += 1;
+        self.coverage.nodes_lost += 1;
         let all = node * self.plan.shards..(node + 1) * self.plan.shards;
         let is_its = |link: Option<u32>, world: &World| {
             let link = link.map(|link| usize::from(world.net.sockets[link as usize].shard));
@@ -107,21 +107,21 @@ impl World {
         self.net.lose(all.clone());
         let purges = !self.plan.purges_at.is_empty();
         let joins_by_checkpoints = rng.chance(60) || purges;
-        let begun = match joins_by_checkpoints {
+        let start = match joins_by_checkpoints {
             true if purges => Some(self.kept_checkpoints()?),
             true => Some(self.checkpoints(rng)?),
             false => None,
         };
         let partitions = usize::from(self.nodes.worlds[node].partitions);
-        let told = begun
+        let told = start
             .as_ref()
             .map_or(vec![0; partitions], |it| it.contained.clone());
         if let Some((engine, _)) = &mut self.net.engine
-            && let Some(shared) = &mut engine.shared
+            && let Some(cluster_log) = &mut engine.cluster_log
         {
-            shared.join(node, told);
+            cluster_log.join(node, told);
         }
-        self.met.nodes_joined += u64::from(joins_by_checkpoints);
+        self.coverage.nodes_joined += u64::from(joins_by_checkpoints);
         self.nodes.paused[node] = false;
         let former = &self.nodes.worlds[node];
         self.nodes.writers += super::WRITERS_APART;
@@ -133,17 +133,17 @@ impl World {
             ..**former
         });
         for shard in all {
-            self.met.stats += self.shards[shard].stats();
+            self.coverage.stats += self.shards[shard].stats();
             let local = (shard % self.plan.shards) as ShardId;
             let begin = now(self.truth.now_s);
             let mut joined = Shard::new(local, world.clone(), begin);
             joined.set_pace(self.plan.pace);
-            if let Some(begun) = begun.as_ref().filter(|_| local < world.homes) {
+            if let Some(start) = start.as_ref().filter(|_| local < world.homes) {
                 let mut restored = Restored::new(world.clone(), local, begin).without_local_state();
                 for partition in world.placement().of_home(local) {
-                    let document = &begun.documents[usize::from(partition)];
+                    let document = &start.documents[usize::from(partition)];
                     if !document.is_empty() {
-                        read(&mut restored, document)?;
+                        read_document(&mut restored, document)?;
                     }
                 }
                 joined.adopt(restored.finish().map_err(|why| why.to_string())?);
@@ -156,10 +156,10 @@ impl World {
         Ok(())
     }
 
-    /// Checkpoints of all partitions, each of a part of its log, and each made behind an earlier one.
-    fn checkpoints(&mut self, rng: &mut Rng) -> Result<Begun, Violation> {
+    /// Checkpoints of all partitions: each contains a random part of the log, and is made in two stages.
+    fn checkpoints(&mut self, rng: &mut Rng) -> Result<StartingState, Violation> {
         let head = self.head(rng);
-        let mut begun = Begun::default();
+        let mut start = StartingState::default();
         for partition in 0..self.nodes.worlds[0].partitions {
             let end = rng.below(self.stored(partition) + 1);
             let middle = rng.below(end + 1);
@@ -167,20 +167,20 @@ impl World {
             for places in [0..middle, middle..end] {
                 document = self.fold_on(partition, &document, places, &head)?;
             }
-            begun.documents.push(document);
-            begun.contained.push(end);
+            start.documents.push(document);
+            start.contained.push(end);
         }
-        Ok(begun)
+        Ok(start)
     }
 
-    /// How many batches the log of a partition ever had.
+    /// How many batches were ever stored in the log of a partition.
     fn stored(&self, partition: PartitionId) -> usize {
         let engine = self.net.engine.as_ref();
-        let shared = engine.and_then(|(engine, _)| engine.shared.as_ref());
-        shared.map_or(0, |it| it.stored(partition).len())
+        let cluster_log = engine.and_then(|(engine, _)| engine.cluster_log.as_ref());
+        cluster_log.map_or(0, |it| it.stored(partition).len())
     }
 
-    /// The document of a partition that goes on from a former one with these batches.
+    /// Folds the batches at `places` behind the document `former` into a new document of the partition.
     fn fold_on(
         &self,
         partition: PartitionId,
@@ -191,11 +191,11 @@ impl World {
         let moment = now(self.truth.now_s);
         let world = Shadow::world(&self.nodes.worlds[0]);
         let engine = self.net.engine.as_ref();
-        let shared = engine.and_then(|(engine, _)| engine.shared.as_ref());
-        let log = shared.expect("nodes share a log").stored(partition);
+        let cluster_log = engine.and_then(|(engine, _)| engine.cluster_log.as_ref());
+        let log = cluster_log.expect("nodes share a log").stored(partition);
         let mut restored = Shadow::restored(&world, partition, moment);
         if places.start > 0 {
-            read(&mut restored, former)?;
+            read_document(&mut restored, former)?;
         }
         let restored = restored.finish().map_err(|why| why.to_string())?;
         let mut shadow = Shadow::new(restored);
@@ -213,7 +213,7 @@ impl World {
         Ok(saved(&mut shadow, head))
     }
 
-    /// A steward goes on with the checkpoints of some partitions, and purges the logs of some. What a node has not read yet stays.
+    /// A steward writes newer checkpoints of some partitions, and purges the logs. Batches that some node has not read yet stay.
     pub fn purge(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let head = self.head(rng);
         for partition in 0..self.nodes.worlds[0].partitions {
@@ -228,7 +228,7 @@ impl World {
                     let kept = &mut self.nodes.kept[at];
                     kept.insert(
                         0,
-                        Kept {
+                        PartitionCheckpoint {
                             contained,
                             document,
                         },
@@ -240,37 +240,37 @@ impl World {
             let Some((engine, _)) = &mut self.net.engine else {
                 return Ok(());
             };
-            let Some(shared) = &mut engine.shared else {
+            let Some(cluster_log) = &mut engine.cluster_log else {
                 return Ok(());
             };
             let history = History {
-                first: shared.first(partition),
+                first: cluster_log.first(partition),
                 contained: &contained,
             };
-            let wanted = 1 + rng.below(shared.read_by_all(partition) + 1) as u64;
+            let wanted = 1 + rng.below(cluster_log.read_by_all(partition) + 1) as u64;
             let before = history.needless_before(wanted, rng.chance(30));
-            self.met.purged += shared.purge(partition, before);
+            self.coverage.purged += cluster_log.purge(partition, before);
             self.truth
                 .note(|| format!("partition {partition} is purged before batch {before}"));
         }
         Ok(())
     }
 
-    /// The last batches of the checkpoints of a partition, the newest first.
+    /// For each checkpoint of a partition the number of its last batch, the newest first.
     fn contained(&self, partition: PartitionId) -> impl Iterator<Item = u64> {
         let kept = &self.nodes.kept[usize::from(partition)];
         kept.iter().map(|it| it.contained as u64)
     }
 
-    /// The newest checkpoints that the steward has written: a node that begins with them, and with what the log has behind them, must have everything.
-    fn kept_checkpoints(&self) -> Result<Begun, Violation> {
+    /// The newest checkpoints of the steward. Together with the log behind them they must contain everything.
+    fn kept_checkpoints(&self) -> Result<StartingState, Violation> {
         let engine = self.net.engine.as_ref();
-        let shared = engine.and_then(|(engine, _)| engine.shared.as_ref());
-        let mut begun = Begun::default();
+        let cluster_log = engine.and_then(|(engine, _)| engine.cluster_log.as_ref());
+        let mut start = StartingState::default();
         for partition in 0..self.nodes.worlds[0].partitions {
             let contained: Vec<u64> = self.contained(partition).collect();
             let history = History {
-                first: shared.map_or(1, |it| it.first(partition)),
+                first: cluster_log.map_or(1, |it| it.first(partition)),
                 contained: &contained,
             };
             let behind = history.begins_behind().map_err(|Hole { until }| {
@@ -279,15 +279,15 @@ impl World {
                 )
             })?;
             let newest = self.nodes.kept[usize::from(partition)].first();
-            begun
+            start
                 .documents
                 .push(newest.map_or(Vec::new(), |it| it.document.clone()));
-            begun.contained.push(behind as usize);
+            start.contained.push(behind as usize);
         }
-        Ok(begun)
+        Ok(start)
     }
 
-    /// All nodes have come to the same state.
+    /// Checks that all nodes have the same digest.
     pub fn check_nodes(&self) -> Result<(), Violation> {
         let digest = |node: usize| {
             let shards = self.shards.chunks(self.plan.shards).nth(node);

@@ -1,18 +1,19 @@
-//! The clients of a world, by kind. Kinds that came later have random numbers of their own, so that the actions of the others do not change.
+//! The clients of a world, by kind. Each kind that was added later has its own random numbers, so that the actions of the others do
+//! not change.
 
 use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
 use crate::client::publisher::Publisher;
 use crate::client::subscriber::{KINDS, Subscriber};
 use crate::plan::Plan;
-use crate::rng::Rng;
 use crate::truth::Truth;
+use crore_rng::Rng;
 
 /// The clients.
 pub struct Clients {
-    /// Over HTTP and WebSocket.
+    /// Subscribers over HTTP and WebSocket.
     pub subscribers: Vec<Subscriber>,
-    /// Over HTTP and WebSocket.
+    /// Publishers over HTTP and WebSocket.
     pub publishers: Vec<Publisher>,
     /// The followers of interest.
     pub followers: Vec<Follower>,
@@ -27,7 +28,7 @@ impl Clients {
         self.publishers.iter_mut().for_each(Publisher::ended);
     }
 
-    /// The clients of this plan; `dice` makes them.
+    /// The clients of this plan. `dice` is the seed of their random properties.
     pub fn new(plan: &Plan, truth: &Truth, dice: u64) -> Clients {
         let mut rng = Rng::new(dice);
         let mut subscribers: Vec<Subscriber> = (0..plan.subscribers)
@@ -38,7 +39,7 @@ impl Clients {
             })
             .collect();
         filter(&mut subscribers, plan, truth, dice);
-        // The first one publishes at the end of a run.
+        // The first one publishes over HTTP, since it is used at the end of a run.
         let publishers = (0..plan.publishers)
             .map(|n| match rng.below(10) {
                 0..4 if n > 0 => Publisher::over_socket(rng.below(plan.topics.len())),
@@ -54,7 +55,7 @@ impl Clients {
         }
     }
 
-    /// How many there are.
+    /// The number of all clients.
     pub fn count(&self) -> usize {
         self.subscribers.len() + self.publishers.len() + self.followers.len() + self.mqtt.len()
     }
@@ -68,7 +69,7 @@ fn subscriber(truth: &Truth, rng: &mut Rng) -> Subscriber {
     Subscriber::new(rng.pick(&KINDS), &topics, rng.chance(30))
 }
 
-/// Lets some subscribe by filter.
+/// Makes some subscribers subscribe by filter.
 fn filter(subscribers: &mut [Subscriber], plan: &Plan, truth: &Truth, dice: u64) {
     let mut rng = Rng::new(dice ^ 0xF117_E250);
     for subscriber in subscribers {

@@ -1,5 +1,5 @@
-//! A planned restart in the middle of a run: all clients are closed, all work under way is finished, each home hands over
-//! its snapshot, and new shards go on with it. It must not lose or repeat any message, nor report a loss.
+//! A planned restart during a run: all connections are closed, all work in flight is finished, each home writes its snapshot, and new
+//! shards continue from the snapshots. No message may be lost or repeated, and no gap may be told.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crore_broker::{Placement, Settled, Shard, ShardId};
 use super::{ShardLoop, World, now};
 use crate::checkpoint::{content, head, missing, take};
 use crate::net::Net;
-use crate::rng::Rng;
 use crate::truth::Violation;
+use crore_rng::Rng;
 
-/// Seconds after which homes append batches without an answer again.
+/// Seconds after which homes append unanswered batches again.
 const AGAIN_S: u32 = 3;
-/// Rounds within which a world whose clock stands still comes to rest.
+/// Rounds within which a world whose clock stands still becomes idle.
 const ROUNDS_MAX: usize = 20_000;
 
 impl World {
@@ -25,33 +25,33 @@ impl World {
         self.truth.note(|| "restart".into());
         for shard in 0..self.plan.shards {
             self.shards[shard].drain(now(self.truth.now_s));
-            // Connections in the queue are accepted before it is closed.
+            // Connections in the accept queue are accepted before the queue is closed.
             while self.shards[shard].connections() > 0 || self.has_queue(shard) {
                 self.truth.now_s += 1;
                 self.turn(shard, true, rng)?;
             }
         }
-        self.hear_all(rng)?;
+        self.settle_engine(rng)?;
         self.settle_all(rng)?;
         let snapshots = self.snapshots(rng)?;
         for shard in &self.shards {
-            self.met.stats += shard.stats();
+            self.coverage.stats += shard.stats();
         }
-        self.shared = Arc::new(crore_broker::World {
-            settings: self.shared.settings.clone(),
-            rules: self.shared.rules.clone(),
-            admission: Admission::new(&self.shared.settings, self.shared.seed),
+        self.server = Arc::new(crore_broker::World {
+            settings: self.server.settings.clone(),
+            rules: self.server.rules.clone(),
+            admission: Admission::new(&self.server.settings, self.server.seed),
             homes: self.plan.homes_after as ShardId,
-            epoch: self.shared.epoch + 1,
-            writer: self.shared.writer.map(|writer| writer + 1),
-            ..*self.shared
+            epoch: self.server.epoch + 1,
+            writer: self.server.writer.map(|writer| writer + 1),
+            ..*self.server
         });
         let begin = now(self.truth.now_s);
         for (n, shard) in self.shards.iter_mut().enumerate() {
-            *shard = Shard::new(n as ShardId, self.shared.clone(), begin);
+            *shard = Shard::new(n as ShardId, self.server.clone(), begin);
             shard.set_pace(self.plan.pace);
         }
-        for home in 0..self.shared.homes {
+        for home in 0..self.server.homes {
             let restored = self.restored(home, &snapshots, true);
             let restored = restored.map_err(|why| why.to_string())?;
             self.shards[usize::from(home)].adopt(restored);
@@ -59,19 +59,19 @@ impl World {
         self.begin_life();
         self.loops.iter_mut().for_each(ShardLoop::begin);
         self.go_on_behind(snapshots)?;
-        self.met.restarts += 1;
+        self.coverage.restarts += 1;
         Ok(())
     }
 
-    /// Whether the engine's log alone says all that the only node knows.
+    /// Whether the engine's log contains everything that the homes of the only node know.
     pub fn has_whole_log(&self) -> bool {
-        let goes_on = self.met.damages + self.met.put_back + self.met.restarts == 0;
+        let goes_on = self.coverage.damages + self.coverage.put_back + self.coverage.restarts == 0;
         goes_on && self.plan.nodes == 1
     }
 
-    /// A life begins: all homes have read what the log has of those before.
+    /// Begins a new life of the log. All homes have read everything of the earlier ones.
     pub(super) fn begin_life(&mut self) {
-        self.lives.begin(self.shared.epoch, &self.ends());
+        self.lives.begin(self.server.epoch, &self.ends());
         let lives = Arc::new(self.lives.clone());
         for shard in &mut self.shards {
             shard.follow_lives(&lives);
@@ -80,14 +80,14 @@ impl World {
 
     /// The last offset of each partition.
     pub(super) fn ends(&self) -> Vec<u64> {
-        let mut ends = vec![0; usize::from(self.shared.partitions)];
+        let mut ends = vec![0; usize::from(self.server.partitions)];
         for (partition, end) in self.shards.iter().flat_map(Shard::ends) {
             ends[usize::from(partition)] = end;
         }
         ends
     }
 
-    /// Makes a checkpoint of the batches that the engine has by now. Logs of before a restart are not in the engine's.
+    /// Makes a checkpoint of the batches that the engine has now. Does nothing if the engine's log lacks messages from before a restart.
     pub fn checkpoint(&mut self) -> Result<(), Violation> {
         let now = now(self.truth.now_s);
         let is_apart = self.has_whole_log();
@@ -95,15 +95,15 @@ impl World {
             return Ok(());
         };
         let log = engine.log.clone();
-        let (world, shards) = (&self.shared, &mut self.shards);
+        let (world, shards) = (&self.server, &mut self.shards);
         let made = self
             .checkpoint
             .go_on(world, &log, shards, &mut self.net, now);
-        self.met.checkpoints += u64::from(made.map_err(|why| why.to_string())?);
+        self.coverage.checkpoints += u64::from(made.map_err(|why| why.to_string())?);
         Ok(())
     }
 
-    /// A server that begins with the last checkpoint and the log behind it has all messages that homes have in their logs.
+    /// Checks that a server that starts from the last checkpoint and the log behind it has all messages in the logs of the homes.
     pub fn check_checkpoints(&mut self) -> Result<(), Violation> {
         self.checkpoint()?;
         let now = now(self.truth.now_s);
@@ -111,13 +111,13 @@ impl World {
         let Some((engine, _)) = self.net.engine.as_ref().filter(|_| is_apart) else {
             return Ok(());
         };
-        let world = &self.shared;
+        let world = &self.server;
         let recovered = self.checkpoint.recovered(world, &engine.log, now);
         let mut recovered = recovered.map_err(|why| why.to_string())?;
         let mut nobody = Net::new(1, recovered.len(), 0, None);
         let comes_back = content(world, &mut recovered, &mut nobody, now);
         let mut has = content(world, &mut self.shards, &mut self.net, now);
-        // A home keeps messages beyond the rule for sessions, and those that run out in this second until its next tick.
+        // Homes keep some messages that the checkpoint may lack: those kept for sessions beyond the rule, and those that expire in this second.
         let truth = &self.truth;
         let stays = |data: &[u8]| {
             let number = truth.read(data);
@@ -131,41 +131,41 @@ impl World {
         }
     }
 
-    /// The engine goes on behind these documents.
+    /// The engine continues with a log whose base is these documents.
     fn go_on_behind(&mut self, documents: Vec<Vec<Vec<u8>>>) -> Result<(), Violation> {
         let Some((engine, _)) = &mut self.net.engine else {
             return Ok(());
         };
         engine.restart();
-        let Some(drive) = &mut engine.drive else {
+        let Some(disk_log) = &mut engine.disk_log else {
             return Ok(());
         };
-        let end = drive.ends();
-        drive.based(end)?;
-        drive.stop();
+        let end = disk_log.ends();
+        disk_log.based(end)?;
+        disk_log.stop();
         self.documents = documents;
-        match drive.start()?.batches.len() {
+        match disk_log.start()?.batches.len() {
             0 => Ok(()),
             left => Err(format!("{left} batches are not in the documents of a stop")),
         }
     }
 
-    /// From now on the engine loses nothing; batches that it has lost are appended again.
-    pub fn hear_all(&mut self, rng: &mut Rng) -> Result<(), Violation> {
+    /// From now on the engine loses nothing. Waits until homes have appended lost batches again.
+    pub fn settle_engine(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let Some((engine, _)) = &mut self.net.engine else {
             return Ok(());
         };
-        engine.is_calm = true;
+        engine.is_reliable = true;
         for _ in 0..3 {
             self.truth.now_s += AGAIN_S;
-            // A home looks at all that the engine has told before it appends anything again.
-            self.work_off(rng)?;
+            // A home handles all answers of the engine before it appends anything again.
+            self.run_until_not_busy(rng)?;
         }
         Ok(())
     }
 
-    /// Takes a turn of each shard, and more while one of them has work left.
-    fn work_off(&mut self, rng: &mut Rng) -> Result<(), Violation> {
+    /// Takes turns of all shards until none has work left.
+    fn run_until_not_busy(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         for _ in 0..ROUNDS_MAX {
             for shard in 0..self.shards.len() {
                 self.turn(shard, true, rng)?;
@@ -182,7 +182,7 @@ impl World {
         self.loops[shard].links.iter().any(queued)
     }
 
-    /// Takes turns until nothing is under way.
+    /// Takes turns until nothing is in flight.
     fn settle_all(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let mut former = Vec::new();
         for _ in 0..ROUNDS_MAX {
@@ -201,11 +201,11 @@ impl World {
         Err("no rest before a restart".into())
     }
 
-    /// Takes the snapshots block by block, with turns between, one home after the other.
+    /// Takes the snapshots of all homes, block by block, with a turn between two blocks.
     fn snapshots(&mut self, rng: &mut Rng) -> Result<Vec<Vec<Vec<u8>>>, Violation> {
         let head = self.head(rng);
         let mut snapshots = Vec::new();
-        for home in 0..self.shared.homes {
+        for home in 0..self.server.homes {
             let (head, mut blocks) = (Head { home, ..head }, Vec::new());
             loop {
                 let block = self.shards[usize::from(home)].save(&head, usize::MAX);
@@ -220,7 +220,7 @@ impl World {
         Ok(snapshots)
     }
 
-    /// The state that is left for a home, from the snapshots of all homes of before; `local` state too.
+    /// The state of a new home from the snapshots of all former homes. `local` includes the state that only one node has, such as sessions.
     pub(super) fn restored(
         &self,
         home: ShardId,
@@ -228,25 +228,25 @@ impl World {
         local: bool,
     ) -> Result<Restored, Damaged> {
         let begin = now(self.truth.now_s);
-        let mut restored = Restored::new(self.shared.clone(), home, begin);
+        let mut restored = Restored::new(self.server.clone(), home, begin);
         if !local {
             restored = restored.without_local_state();
         }
-        read(restored, self.shared.placement(), home, snapshots)
+        read_snapshots(restored, self.server.placement(), home, snapshots)
     }
 
-    /// The head of documents of this moment; that of the first home.
+    /// The head of documents of the first home at this moment.
     pub(super) fn head(&self, rng: &mut Rng) -> Head {
         Head {
-            set: rng.next(),
-            homes: self.shared.homes,
-            ..head(&self.shared, now(self.truth.now_s).unix_s)
+            set: rng.draw(),
+            homes: self.server.homes,
+            ..head(&self.server, now(self.truth.now_s).unix_s)
         }
     }
 }
 
-/// Reads the part of these snapshots that belongs to a home of this placement.
-pub(super) fn read(
+/// Reads the parts of these snapshots that belong to a home of this placement.
+pub(super) fn read_snapshots(
     mut restored: Restored,
     placement: Placement,
     home: ShardId,

@@ -1,4 +1,4 @@
-//! The turns of a shard: the inputs of poller and mail, in any order, and the loop that handles them.
+//! The turns of a shard: inputs from poller, mail and engine in random order, and the loop that handles them.
 
 use std::net::IpAddr;
 
@@ -6,11 +6,11 @@ use crore_broker::{Input, Link, Now, PartitionId, Shard, ShardId};
 
 use super::{RECEIVE_BYTES, World, limits, now};
 use crate::net::Net;
-use crate::rng::Rng;
 use crate::truth::Violation;
+use crore_rng::Rng;
 
 impl World {
-    /// Whether an input waits for this shard that would wake it.
+    /// Whether the shard has an input that would wake it.
     pub fn has_work(&self, shard: usize) -> bool {
         self.loops[shard].is_busy
             || self.net.mail.is_for(shard)
@@ -26,10 +26,10 @@ impl World {
             })
     }
 
-    /// One turn of a shard: `whole` takes all waiting inputs, otherwise some of them.
+    /// One turn of a shard, with all waiting inputs if `whole`, otherwise with some of them.
     pub fn turn(&mut self, shard: usize, whole: bool, rng: &mut Rng) -> Result<(), Violation> {
         self.net.turn_of = shard as ShardId;
-        self.net.rng = Rng::new(rng.next());
+        self.net.rng = Rng::new(rng.draw());
         let now = now(self.truth.now_s);
         self.shards[shard].set_wall(self.ahead_s);
         self.tick(shard, now);
@@ -41,8 +41,8 @@ impl World {
         rng.shuffle(&mut links);
         for link in links {
             if self.shards[shard].is_spent() {
-                // The other sockets are reported again.
-                self.met.spent += 1;
+                // The poller reports the other sockets again in the next turn.
+                self.coverage.spent += 1;
                 break;
             }
             if whole || rng.chance(70) {
@@ -75,19 +75,19 @@ impl World {
                 "the end of a turn took {took} steps, at most {most}"
             ));
         }
-        self.met.cursors += u64::from(self.loops[shard].is_busy);
+        self.coverage.cursors += u64::from(self.loops[shard].is_busy);
         limits::check(self, shard)
     }
 
     /// The partitions of which this shard is the home.
     fn partitions(&self, shard: usize) -> impl Iterator<Item = PartitionId> + use<> {
         let shard = (shard % self.plan.shards) as ShardId;
-        let placement = self.shared.placement();
+        let placement = self.server.placement();
         let all = (shard < placement.homes()).then(|| placement.of_home(shard));
         all.into_iter().flatten()
     }
 
-    /// The engine stores batches of this shard, and tells of some.
+    /// The engine stores batches of this shard's partitions, and reports stored ones.
     fn engine(
         &mut self,
         shard: usize,
@@ -96,15 +96,15 @@ impl World {
         rng: &mut Rng,
     ) -> Result<(), Violation> {
         let (partitions, node) = (self.partitions(shard), self.node_of(shard));
-        let Some((engine, manner)) = &mut self.net.engine else {
+        let Some((engine, behavior)) = &mut self.net.engine else {
             return Ok(());
         };
-        let committed = match engine.shared.is_some() {
+        let committed = match engine.cluster_log.is_some() {
             true => {
                 let of = (node, now.unix_s);
-                engine.turn_of_node(of, partitions, whole, *manner, rng)?
+                engine.turn_of_node(of, partitions, whole, *behavior, rng)?
             }
-            false => engine.turn(partitions, whole, *manner, rng)?,
+            false => engine.turn(partitions, whole, *behavior, rng)?,
         };
         let most = limits::input_steps(&self.plan);
         for of in committed {
@@ -114,7 +114,7 @@ impl World {
         Ok(())
     }
 
-    /// A sweep begins with the second, and is over before the next; each turn is one step of it.
+    /// Ticks. A sweep of all connections begins with a second and ends before the next one. Each turn does one part of it.
     fn tick(&mut self, shard: usize, now: Now) {
         let (state, begins) = (
             &mut self.shards[shard],
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// A poller's report of one socket, and the loop's reaction.
+    /// Handles the readiness of one socket as a shard's loop does.
     fn event(&mut self, shard: usize, link: u32, whole: bool, now: Now, rng: &mut Rng) {
         let most = limits::input_steps(&self.plan);
         let (net, shard) = (&mut self.net, &mut self.shards[shard]);
@@ -173,7 +173,7 @@ impl World {
     }
 }
 
-/// Hands an input over, and checks the steps that it took.
+/// Handles an input, and checks the number of steps that it took.
 fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, most: u64) {
     let what = match &input {
         Input::Accepted(..) => "a connection",

@@ -1,12 +1,13 @@
 //! A client of MQTT 3.1.1 or 5.0, over TCP or within a WebSocket: subscribes, publishes, or both, in a session that lasts
 //! or in one that ends with its connection. `packets` reads and writes, `session` is the client's memory from one
 //! connection to the next, `receive` and `publish` follow the messages both ways, `subscribe` asks for its
-//! subscriptions, each a `subscription`, and `track` finds in the end which messages are missing; `under_way` is what waits
+//! subscriptions, each a `subscription`, and `track` finds in the end which messages are missing; `in_flight` is what waits
 //! for the other side.
 //!
 //! Invariant: the client meets the specification's requirements of clients, and forgets nothing of a session that the server
 //! may still have. Its checks hold for every server; where it cannot know whether the server received a packet, it demands nothing.
 
+mod in_flight;
 mod packets;
 mod publish;
 mod receive;
@@ -14,7 +15,6 @@ mod session;
 mod subscribe;
 mod subscription;
 mod track;
-mod under_way;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -24,12 +24,12 @@ use crore_wire::mqtt::{
 };
 use crore_wire::websocket::receive::Partial;
 
-use crate::met::Met;
+use crate::coverage::Coverage;
 use crate::plan::Plan;
-use crate::rng::Rng;
-use crate::truth::{Like, Said, Truth, Violation};
+use crate::truth::{MessageSpec, MqttOptions, Truth, Violation};
+use crore_rng::Rng;
+use in_flight::{Asked, PendingAck, Receipt, Sent};
 use subscription::Sub;
-use under_way::{Asked, PendingAck, Receipt, Sent};
 
 /// One connection.
 #[derive(Default)]
@@ -262,19 +262,19 @@ impl Client {
         let wills = rng.chance(20);
         if wills {
             let at = rng.below(truth.topics.len());
-            let number = truth.write(Like {
+            let number = truth.write(MessageSpec {
                 topic: at,
                 len: 4,
                 key: 0,
                 ttl_s: None,
             });
-            let said = Said {
+            let mqtt_options = MqttOptions {
                 qos: qos.bits(),
                 retain: false,
                 // The server publishes it, not the client.
                 by: None,
             };
-            truth.said.insert(number, said);
+            truth.mqtt_options.insert(number, mqtt_options);
             payload = truth.data(number);
             topic.clone_from(&truth.topics[at].name);
             if self.role.version == Version::V5 {
@@ -317,20 +317,20 @@ impl Client {
     }
 
     /// Records the MQTT options of a message of this client.
-    fn says(&self, number: u32, qos: Qos, retain: bool, truth: &mut Truth) {
-        let said = Said {
+    fn record_mqtt_options(&self, number: u32, qos: Qos, retain: bool, truth: &mut Truth) {
+        let mqtt_options = MqttOptions {
             qos: qos.bits(),
             retain,
             by: Some(self.role.number),
         };
-        truth.said.insert(number, said);
+        truth.mqtt_options.insert(number, mqtt_options);
     }
 
     fn connected(
         &mut self,
         connack: &ConnAck<'_>,
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         let present = connack.session_present;
         truth.note(|| {
@@ -344,13 +344,13 @@ impl Client {
         }
         self.session.silent.retain(|link| Some(*link) != self.link);
         if connack.reason.is_error() {
-            return self.refused(connack.reason, truth, met);
+            return self.refused(connack.reason, truth, coverage);
         }
         self.turned_away = false;
         self.conn.send_max = usize::from(connack.properties.receive_maximum());
-        self.opened(present, truth, met)?;
+        self.opened(present, truth, coverage)?;
         self.conn.present = Some(present);
-        self.send_again(truth, met);
+        self.send_again(truth, coverage);
         Ok(())
     }
 
@@ -359,14 +359,14 @@ impl Client {
         &mut self,
         reason: ReasonCode,
         truth: &Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         self.closes = true;
         self.turned_away = true;
         let fights = !self.old.is_empty();
         match reason {
             ReasonCode::SERVER_BUSY | ReasonCode::SERVER_UNAVAILABLE if fights => {}
-            _ if truth.may_refuse() => met.refused += 1,
+            _ if truth.may_refuse() => coverage.refused += 1,
             reason => return Err(format!("{} was refused: {reason:?}", self.role.id)),
         }
         Ok(())
@@ -407,25 +407,27 @@ impl Client {
         &mut self,
         packet: &Packet<'_>,
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         if self.conn.present.is_none() && !matches!(packet, Packet::ConnAck(_)) {
             return Err(format!("{:?} before CONNACK", packet.kind()));
         }
         match packet {
-            Packet::ConnAck(connack) => self.connected(connack, truth, met),
-            Packet::Publish(publish) => self.message(publish, truth, met),
+            Packet::ConnAck(connack) => self.connected(connack, truth, coverage),
+            Packet::Publish(publish) => self.message(publish, truth, coverage),
             Packet::PubRel(ack) => self.released(ack.packet_id.get(), truth),
-            Packet::PubAck(ack) => self.acknowledged(ack, truth, met),
-            Packet::PubRec(ack) => self.was_received(ack, truth, met),
+            Packet::PubAck(ack) => self.acknowledged(ack, truth, coverage),
+            Packet::PubRec(ack) => self.was_received(ack, truth, coverage),
             Packet::PubComp(ack) => self.completed(ack, truth),
             Packet::SubAck(ack) => {
                 let reasons = ack.reasons.iter().collect();
-                self.granted(ack.packet_id.get(), reasons, truth, met)
+                self.granted(ack.packet_id.get(), reasons, truth, coverage)
             }
             Packet::UnsubAck(ack) => self.ungranted(ack.packet_id.get(), truth),
             Packet::PingResp => self.pinged(),
-            Packet::Disconnect(disconnect) => self.told_to_leave(disconnect.reason, truth, met),
+            Packet::Disconnect(disconnect) => {
+                self.told_to_leave(disconnect.reason, truth, coverage)
+            }
             other => Err(format!("a client got {:?}", other.kind())),
         }
     }
@@ -434,19 +436,19 @@ impl Client {
         &mut self,
         reason: ReasonCode,
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         truth.note(|| format!("{:?} {} is sent away: {reason:?}", self.link, self.role.id));
         self.closes = true;
         match reason {
             ReasonCode::SESSION_TAKEN_OVER if !self.old.is_empty() => {
-                met.takeovers += 1;
+                coverage.takeovers += 1;
                 Ok(())
             }
             ReasonCode::KEEP_ALIVE_TIMEOUT => Ok(()),
             // A publish whose outcome is not known.
-            ReasonCode::SERVER_BUSY if truth.terms.engine_is_late => Ok(()),
-            _ if !truth.terms.budgets_are_wide => Ok(()),
+            ReasonCode::SERVER_BUSY if truth.allowed.engine_is_late => Ok(()),
+            _ if !truth.allowed.budgets_are_wide => Ok(()),
             reason => Err(format!("{} was sent away: {reason:?}", self.role.id)),
         }
     }
@@ -454,7 +456,7 @@ impl Client {
     /// Compares all received messages with the published ones.
     pub fn check(&self, truth: &Truth) -> Result<(), Violation> {
         for sub in &self.subs {
-            let most = truth.terms.session_messages;
+            let most = truth.allowed.session_messages;
             let order = match sub.is_split() {
                 // Each of the two subscriptions brings its messages in their order.
                 true => Ok(()),

@@ -6,9 +6,9 @@ use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::websocket::receive::Event;
 
 use super::Client;
-use super::under_way::Receipt;
+use super::in_flight::Receipt;
 use crate::client::{http, websocket};
-use crate::met::Met;
+use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation};
 
 /// The longest packet that a client of ours takes.
@@ -22,10 +22,10 @@ impl Client {
         &mut self,
         bytes: &[u8],
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         self.conn.raw.extend_from_slice(bytes);
-        if !self.conn.upgraded && !self.upgraded(truth, met)? {
+        if !self.conn.upgraded && !self.upgraded(truth, coverage)? {
             return Ok(());
         }
         if self.role.framed {
@@ -37,7 +37,7 @@ impl Client {
             // The beginning of an HTTP answer, long enough to identify it.
             return match self.conn.packets.len() {
                 ..12 => Ok(()),
-                _ => self.shed(truth, met),
+                _ => self.shed(truth, coverage),
             };
         }
         while self.link.is_some() {
@@ -51,27 +51,27 @@ impl Client {
             let packet: Vec<u8> = self.conn.packets.drain(..end).collect();
             let packet = mqtt::decode(self.role.version, header, &packet[len..])
                 .map_err(|error| format!("{:?}: {error}", header.kind()))?;
-            self.packet(&packet, truth, met)?;
+            self.packet(&packet, truth, coverage)?;
         }
         Ok(())
     }
 
     /// The shard had no room and did not know yet which version the client speaks.
-    fn shed(&mut self, truth: &Truth, met: &mut Met) -> Result<(), Violation> {
+    fn shed(&mut self, truth: &Truth, coverage: &mut Coverage) -> Result<(), Violation> {
         self.closes = true;
         if self.conn.packets.starts_with(b"HTTP/1.1 408") {
             // Too little of its CONNECT came.
             return Ok(());
         }
         self.turned_away = true;
-        met.refused += 1;
-        match truth.terms.budgets_are_wide {
+        coverage.refused += 1;
+        match truth.allowed.budgets_are_wide {
             true => Err("an MQTT client was answered over HTTP".into()),
             false => Ok(()),
         }
     }
 
-    fn upgraded(&mut self, truth: &Truth, met: &mut Met) -> Result<bool, Violation> {
+    fn upgraded(&mut self, truth: &Truth, coverage: &mut Coverage) -> Result<bool, Violation> {
         let Some(head) = http::take_head(&mut self.conn.raw)? else {
             return Ok(false);
         };
@@ -80,7 +80,7 @@ impl Client {
             return Ok(false);
         }
         if head.status != 101 {
-            self.shed(truth, met)?;
+            self.shed(truth, coverage)?;
             return Ok(false);
         }
         if head.field("sec-websocket-protocol") != Some("mqtt") {

@@ -4,11 +4,11 @@
 use crore_wire::mqtt::{Ack, PacketId, PropertyBuf, Publish, Qos, Version, encode};
 
 use super::Client;
-use super::under_way::{PendingAck, Sent};
-use crate::met::Met;
+use super::in_flight::{PendingAck, Sent};
+use crate::coverage::Coverage;
 use crate::plan::Plan;
-use crate::rng::Rng;
-use crate::truth::{KEYS, Like, Truth, Violation, key_name};
+use crate::truth::{KEYS, MessageSpec, Truth, Violation, key_name};
+use crore_rng::Rng;
 
 /// The most publishes that a client has under way.
 const SENT_MAX: usize = 12;
@@ -30,7 +30,7 @@ impl Client {
             let topic = rng.pick(&self.role.publishes);
             let v5 = self.role.version == Version::V5;
             let keyed = v5 && truth.topics[topic].keeps_latest();
-            let like = Like {
+            let spec = MessageSpec {
                 topic,
                 len: rng.range(4, plan.message_bytes),
                 key: if keyed {
@@ -38,15 +38,15 @@ impl Client {
                 } else {
                     0
                 },
-                ttl_s: match v5 && rng.chance(plan.mortal_percent) {
+                ttl_s: match v5 && rng.chance(plan.ttl_percent) {
                     true => Some(rng.pick(&[0, 1, 3, 20])),
                     false => None,
                 },
             };
             let qos = Qos::from_repr(rng.pick(&[0, 1, 1, 2, 2])).expect("below three");
             let retain = self.role.retains && rng.chance(30);
-            let number = truth.write(like);
-            self.says(number, qos, retain, truth);
+            let number = truth.write(spec);
+            self.record_mqtt_options(number, qos, retain, truth);
             if qos == Qos::AtMostOnce {
                 self.send_publish(0, number, qos, false, truth);
             } else {
@@ -80,8 +80,8 @@ impl Client {
     }
 
     fn send_publish(&mut self, id: u16, number: u32, qos: Qos, dup: bool, truth: &mut Truth) {
-        let (like, payload) = (truth.messages[number as usize].like, truth.data(number));
-        let retain = truth.said[&number].retain;
+        let (spec, payload) = (truth.messages[number as usize].spec, truth.data(number));
+        let retain = truth.mqtt_options[&number].retain;
         match qos {
             Qos::AtMostOnce => {}
             Qos::AtLeastOnce => self.conn.pubacks.push_back(id),
@@ -89,19 +89,19 @@ impl Client {
         }
         truth.note(|| {
             format!(
-                "{:?} publishes {number}, {like:?}, id {id}, {qos:?}, DUP {dup}, RETAIN {retain}",
+                "{:?} publishes {number}, {spec:?}, id {id}, {qos:?}, DUP {dup}, RETAIN {retain}",
                 self.link
             )
         });
         let mut set = PropertyBuf::new();
-        let key = key_name(like.key);
+        let key = key_name(spec.key);
         if let Some(key) = &key {
             set.user_property("crore-key", key).expect("it is short");
         }
-        if let Some(ttl_s) = like.ttl_s {
+        if let Some(ttl_s) = spec.ttl_s {
             set.message_expiry_interval_s(ttl_s);
         }
-        let topic = truth.topics[like.topic].name.clone();
+        let topic = truth.topics[spec.topic].name.clone();
         let version = self.role.version;
         self.write(|out| {
             encode::publish(
@@ -122,10 +122,10 @@ impl Client {
 
     /// The session is there: unanswered messages go out again. At QoS 1 the server takes a repeat for another message, so
     /// it gets another number here and both can be followed; in a new session the same holds for QoS 2.
-    pub(super) fn send_again(&mut self, truth: &mut Truth, met: &mut Met) {
+    pub(super) fn send_again(&mut self, truth: &mut Truth, coverage: &mut Coverage) {
         let present = self.conn.present == Some(true);
         for sent in std::mem::take(&mut self.sent) {
-            met.retries += 1;
+            coverage.retries += 1;
             match (present, sent.qos) {
                 (true, _) if sent.received => {
                     self.sent.push_back(sent);
@@ -158,9 +158,9 @@ impl Client {
     }
 
     fn copy(&self, number: u32, truth: &mut Truth) -> u32 {
-        let said = truth.said[&number];
-        let copy = truth.write(truth.messages[number as usize].like);
-        truth.said.insert(copy, said);
+        let mqtt_options = truth.mqtt_options[&number];
+        let copy = truth.write(truth.messages[number as usize].spec);
+        truth.mqtt_options.insert(copy, mqtt_options);
         copy
     }
 
@@ -174,7 +174,7 @@ impl Client {
         ack: &Ack<'_>,
         expected: Option<u16>,
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<usize, Violation> {
         let id = ack.packet_id.get();
         truth.note(|| format!("{:?} is answered {:?} to id {id}", self.link, ack.reason));
@@ -189,12 +189,12 @@ impl Client {
             if truth.messages[number as usize].acked.is_none() {
                 truth.acknowledge(number);
             }
-            met.acknowledged += 1;
+            coverage.acknowledged += 1;
         } else if !truth.may_refuse() {
             return Err(format!("message {number} was refused: {:?}", ack.reason));
         } else {
             truth.refuse(number);
-            met.refused += 1;
+            coverage.refused += 1;
             self.sent.remove(at);
             return Ok(usize::MAX);
         }
@@ -206,10 +206,10 @@ impl Client {
         &mut self,
         ack: &Ack<'_>,
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         let expected = self.conn.pubacks.pop_front();
-        let at = self.answered(ack, expected, truth, met)?;
+        let at = self.answered(ack, expected, truth, coverage)?;
         self.sent.remove(at);
         Ok(())
     }
@@ -219,10 +219,10 @@ impl Client {
         &mut self,
         ack: &Ack<'_>,
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         let expected = self.conn.pubrecs.pop_front();
-        let at = self.answered(ack, expected, truth, met)?;
+        let at = self.answered(ack, expected, truth, coverage)?;
         if let Some(sent) = self.sent.get_mut(at) {
             sent.received = true;
             self.conn.acks.push_back(PendingAck::Pubrel(sent.id));

@@ -3,9 +3,9 @@
 
 use crore_wire::mqtt::{Ack, PacketId, Property, Publish, Qos, ReasonCode, Version, encode};
 
-use super::under_way::{PendingAck, Receipt, Stage};
+use super::in_flight::{PendingAck, Receipt, Stage};
 use super::{Client, NOTHING};
-use crate::met::Met;
+use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation, key_name, shown};
 
 impl Client {
@@ -13,7 +13,7 @@ impl Client {
         &mut self,
         publish: &Publish<'_>,
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         let topic = self.topic_of(publish, truth)?;
         let number = truth.read(publish.payload)?;
@@ -24,7 +24,7 @@ impl Client {
                 "{link:?} gets {number} of topic {topic}, id {id:?}, QoS, DUP, RETAIN {flags:?}"
             )
         });
-        met.messages += 1;
+        coverage.messages += 1;
         let message = &truth.messages[number as usize];
         if message.topic != topic {
             return Err(format!("message {number} came for topic {topic}"));
@@ -34,10 +34,10 @@ impl Client {
             let key = keys
                 .find(|(name, _)| *name == "crore-key")
                 .map(|(_, key)| key);
-            if key != key_name(message.like.key).as_deref() {
+            if key != key_name(message.spec.key).as_deref() {
                 return Err(format!("message {number} came with the key {key:?}"));
             }
-            if message.like.ttl_s.is_some()
+            if message.spec.ttl_s.is_some()
                 && !publish.properties.has(Property::MessageExpiryInterval)
             {
                 return Err(format!("message {number} came without its time to live"));
@@ -54,19 +54,19 @@ impl Client {
         }
         let is_new = match id {
             None => true,
-            Some(id) => self.receipt(id, number, publish, met)?,
+            Some(id) => self.receipt(id, number, publish, coverage)?,
         };
         if !is_new {
-            met.sent_again += 1;
+            coverage.sent_again += 1;
             return Ok(());
         }
         let Some(at) = at else { return Ok(()) };
         if publish.retain {
-            met.retained += 1;
+            coverage.retained += 1;
             return self.subs[at].shown(number, publish.dup, truth);
         }
         if !publish.dup {
-            truth.check_worth(number, self.conn.asked, self.conn.asked_s)?;
+            truth.check_not_stale(number, self.conn.asked, self.conn.asked_s)?;
         }
         if self.subs[at].may_repeat(number) {
             return Ok(());
@@ -103,7 +103,7 @@ impl Client {
         id: u16,
         number: u32,
         publish: &Publish<'_>,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<bool, Violation> {
         let exactly_once = publish.qos == Qos::ExactlyOnce;
         let (link, doubtful) = (self.link, self.conn.doubtful);
@@ -152,7 +152,7 @@ impl Client {
             self.check_again()?;
         }
         if publish.dup {
-            met.dups += 1;
+            coverage.dups += 1;
             if self.conn.fresh {
                 return Err(format!("message {number} is sent again behind newer ones"));
             }

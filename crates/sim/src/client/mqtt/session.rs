@@ -1,7 +1,7 @@
 //! State that outlives a connection, and checks of the server's statements about it.
 
 use super::Client;
-use crate::met::Met;
+use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation};
 
 impl Client {
@@ -10,7 +10,7 @@ impl Client {
         &mut self,
         present: bool,
         truth: &Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         if present && (self.conn.clean || self.session.known_s.is_none() && !self.may_have_begun())
         {
@@ -26,18 +26,18 @@ impl Client {
         // A CONNECT that was never answered may have found the session expired, and begun another.
         let others = self.session.unanswered > 1 || self.session.may_come_late;
         let is_other = self.session.may_be_other
-            || (self.session.may_be_gone || truth.terms.memory_is_tight || !lasts) && others;
+            || (self.session.may_be_gone || truth.allowed.memory_is_tight || !lasts) && others;
         self.conn.doubtful |= is_other;
         if !present
             && lasts
             && !self.conn.clean
             && !self.session.may_be_gone
-            && !truth.terms.memory_is_tight
+            && !truth.allowed.memory_is_tight
         {
             return Err(format!("the session of {} is lost", self.role.id));
         }
         if present {
-            met.sessions_resumed += 1;
+            coverage.sessions_resumed += 1;
         }
         if !present || is_other {
             self.session.is_covered = false;

@@ -4,12 +4,12 @@ use crore_wire::mqtt::{
     PacketId, PropertyBuf, Qos, ReasonCode, RetainHandling, SubscribeOptions, Version, encode,
 };
 
+use super::in_flight::Asked;
 use super::subscription::{State, Sub};
-use super::under_way::Asked;
 use super::{Client, NOTHING};
-use crate::met::Met;
-use crate::rng::Rng;
+use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation};
+use crore_rng::Rng;
 
 impl Client {
     /// Subscribes to some topics, or unsubscribes.
@@ -186,7 +186,7 @@ impl Client {
         id: u16,
         reasons: Vec<ReasonCode>,
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         truth.note(|| format!("{:?} is granted {reasons:?} to id {id}", self.link));
         let asked = self.answered_asked(id, false)?;
@@ -198,10 +198,10 @@ impl Client {
             let sub = &mut self.subs[at];
             let qos = sub.options.max_qos;
             if reason.is_error() {
-                if truth.terms.budgets_are_wide {
+                if truth.allowed.budgets_are_wide {
                     return Err(format!("a subscription was refused: {reason:?}"));
                 }
-                met.refused += 1;
+                coverage.refused += 1;
                 sub.track.end();
                 (sub.state, sub.due) = (State::No, None);
                 self.turned_away = true;

@@ -137,14 +137,14 @@ impl Sub {
         me: usize,
         truth: &Truth,
     ) -> Result<(), Violation> {
-        let said = truth.said(number);
+        let mqtt_options = truth.mqtt_options(number);
         let qos = publish.qos.bits();
-        let granted =
-            (0..3).any(|asked| self.qoses[usize::from(asked)] && asked.min(said.qos) == qos);
+        let granted = (0..3)
+            .any(|asked| self.qoses[usize::from(asked)] && asked.min(mqtt_options.qos) == qos);
         if !granted {
             return Err(format!(
                 "message {number} of QoS {} came with QoS {qos}",
-                said.qos
+                mqtt_options.qos
             ));
         }
         let mut named = publish.properties.subscription_identifiers();
@@ -155,7 +155,7 @@ impl Sub {
         if self.state == State::Gone && !quiet && !self.covered {
             return Err(format!("message {number} came after UNSUBACK"));
         }
-        if said.by == Some(me) && !self.hears_itself && !publish.retain {
+        if mqtt_options.by == Some(me) && !self.hears_itself && !publish.retain {
             return Err(format!("message {number} came back in spite of No Local"));
         }
         Ok(())
@@ -173,7 +173,7 @@ impl Sub {
         let asked =
             asked.ok_or_else(|| format!("message {number} came as retained without need"))?;
         let message = &truth.messages[number as usize];
-        if !truth.said(number).retain {
+        if !truth.mqtt_options(number).retain {
             return Err(format!("message {number} was never retained"));
         }
         if dup {
@@ -223,7 +223,7 @@ impl Sub {
         if topic.keeps_latest() {
             return self.has_values(asked, truth);
         }
-        if !truth.terms.budgets_are_wide || !topic.deletes.is_empty() {
+        if !truth.allowed.budgets_are_wide || !topic.deletes.is_empty() {
             return Ok(());
         }
         let mut there = truth.retained(self.track.topic);

@@ -162,14 +162,14 @@ impl Track {
         for (number, message) in truth.messages.iter().enumerate() {
             let number = number as u32;
             let published = message.acked.is_some() || message.offset.is_some();
-            let said = truth.said(number);
+            let mqtt_options = truth.mqtt_options(number);
             if message.topic != self.topic
                 || message.sent <= stretch.since
                 || message.refused
                 || !published
                 || self.has(number)
-                || stretch.no_local && said.by == Some(me)
-                || stretch.broken && stretch.qos.min(said.qos) == 0
+                || stretch.no_local && mqtt_options.by == Some(me)
+                || stretch.broken && stretch.qos.min(mqtt_options.qos) == 0
             {
                 continue;
             }
@@ -222,7 +222,7 @@ impl Track {
             count += 1;
             bytes += truth.bytes_of(other as u32);
         }
-        !truth.terms.budgets_are_wide
+        !truth.allowed.budgets_are_wide
             || at_s - message.sent_s >= rule.log_age_s
             || count >= rule.messages_max().max(keeps)
             || bytes > rule.log_bytes

@@ -6,7 +6,7 @@ use crore_wire::websocket::receive::Event;
 use super::{Publisher, Request};
 use crate::client::http::{self, Framing};
 use crate::client::websocket;
-use crate::met::Met;
+use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation, shown};
 
 impl Publisher {
@@ -15,11 +15,11 @@ impl Publisher {
         &mut self,
         bytes: &[u8],
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         self.bytes.extend_from_slice(bytes);
         if self.begun {
-            return self.read_frames(truth, met);
+            return self.read_frames(truth, coverage);
         }
         loop {
             let mut rest = self.bytes.clone();
@@ -36,7 +36,7 @@ impl Publisher {
             self.bytes = rest;
             if self.socket.is_some() && head.status == 101 {
                 self.begun = true;
-                return self.read_frames(truth, met);
+                return self.read_frames(truth, coverage);
             }
             self.closes |= head.field("connection") == Some("close") || self.socket.is_some();
             if head.status == 408 || self.socket.is_some() {
@@ -44,18 +44,18 @@ impl Publisher {
                 return Ok(());
             }
             if head.field("idempotency-replayed").is_some() {
-                self.replayed(met)?;
+                self.replayed(coverage)?;
             }
             let request = self.pending.pop_front();
             let request =
                 request.ok_or_else(|| format!("an answer to nothing: {}", head.status))?;
-            self.answered(&request, head.status, &body, truth, met)?;
+            self.answered(&request, head.status, &body, truth, coverage)?;
         }
     }
 
     /// The answer repeats the first one.
-    fn replayed(&self, met: &mut Met) -> Result<(), Violation> {
-        met.replays += 1;
+    fn replayed(&self, coverage: &mut Coverage) -> Result<(), Violation> {
+        coverage.replays += 1;
         match self.careful {
             true => Ok(()),
             false => Err("an answer to a key that nobody sent".into()),
@@ -63,7 +63,7 @@ impl Publisher {
     }
 
     /// Acknowledgements, in the order of the frames.
-    fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Violation> {
+    fn read_frames(&mut self, truth: &mut Truth, coverage: &mut Coverage) -> Result<(), Violation> {
         let mut partial = self.partial.take();
         let input = std::mem::take(&mut self.bytes);
         websocket::read(&mut partial, input, (1 << 16, false), |event| {
@@ -71,7 +71,7 @@ impl Publisher {
                 Event::Ping(data) => websocket::pong(&mut self.out, data),
                 Event::Text(text) => {
                     let text = String::from_utf8_lossy(text).into_owned();
-                    self.acknowledged(&text, truth, met)?;
+                    self.acknowledged(&text, truth, coverage)?;
                 }
                 Event::Close { .. } => self.closes = true,
                 other => return Err(format!("a publisher got {other:?}")),
@@ -86,7 +86,7 @@ impl Publisher {
         &mut self,
         text: &str,
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         // A refusal overtakes publishes under way to another shard: the number tells which frame it answers.
         let frame = text
@@ -106,12 +106,12 @@ impl Publisher {
         if let Some(id) = id {
             truth.learn(number, offset_of(id)?)?;
             truth.acknowledge(number);
-            met.acknowledged += 1;
+            coverage.acknowledged += 1;
         } else if !truth.may_refuse() {
             return Err(format!("message {number} was refused: {text:?}"));
         } else {
             truth.refuse(number);
-            met.refused += 1;
+            coverage.refused += 1;
         }
         Ok(())
     }
@@ -122,7 +122,7 @@ impl Publisher {
         status: u16,
         body: &[u8],
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         truth.note(|| {
             format!(
@@ -135,25 +135,25 @@ impl Publisher {
             (Request::One(number), 201 | 202) => {
                 truth.learn(*number, offset_in(body)?)?;
                 truth.acknowledge(*number);
-                met.acknowledged += 1;
+                coverage.acknowledged += 1;
             }
             (Request::One(number), 429 | 503) if truth.may_refuse() => {
                 truth.refuse(*number);
-                met.refused += 1;
+                coverage.refused += 1;
             }
             (Request::Batch(numbers), 200) => {
                 let text = String::from_utf8_lossy(body);
                 let published = format!("{{\"published\": {}, ", numbers.len());
                 if text.contains("\"replayed\": ") {
-                    self.replayed(met)?;
+                    self.replayed(coverage)?;
                 }
                 if text.starts_with(&published) && text.ends_with("\"failed\": []}\n") {
                     numbers.iter().for_each(|number| truth.acknowledge(*number));
-                    met.acknowledged += numbers.len() as u64;
+                    coverage.acknowledged += numbers.len() as u64;
                 } else if !truth.may_refuse() {
                     return Err(format!("a batch failed: {}", shown(body)));
                 } else {
-                    met.refused += 1;
+                    coverage.refused += 1;
                 }
             }
             (Request::Delete(topic, n), 200 | 404) => {
@@ -169,10 +169,10 @@ impl Publisher {
             (Request::Other, 200 | 201) => {}
             // Refused with its connection, before its request was read.
             (Request::Batch(_) | Request::Delete(..), 429 | 503) if truth.may_refuse() => {
-                met.refused += 1;
+                coverage.refused += 1;
             }
             (Request::Info(_) | Request::Other, 429 | 503) if truth.may_refuse() => {
-                met.refused += 1
+                coverage.refused += 1
             }
             _ => return Err(format!("{request:?} was answered {status}")),
         }

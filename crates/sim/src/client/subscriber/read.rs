@@ -9,7 +9,7 @@ use crore_wire::websocket::receive::Event;
 use super::{Kind, Subscriber};
 use crate::client::http::{self, Framing};
 use crate::client::{sse, websocket};
-use crate::met::Met;
+use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation, key_name, shown};
 
 /// The longest message that a client of ours takes.
@@ -19,7 +19,7 @@ impl Subscriber {
     pub(super) fn read_events(
         &mut self,
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         let mut body = std::mem::take(&mut self.conn.body);
         if self.kind == Kind::Sse {
@@ -31,9 +31,9 @@ impl Subscriber {
             let is_gap = event.name == GAP_EVENT.as_bytes();
             match (event.id, event.data) {
                 (Some(id), Some(data)) if is_gap => {
-                    self.gap(Some(topic_of_gap(&data)), &id, truth, met)?;
+                    self.gap(Some(topic_of_gap(&data)), &id, truth, coverage)?;
                 }
-                (Some(id), Some(data)) => self.message(&data, Some(&id), truth, met)?,
+                (Some(id), Some(data)) => self.message(&data, Some(&id), truth, coverage)?,
                 (Some(id), None) => self.told(&id, truth)?,
                 (None, None) => {}
                 (None, Some(data)) => {
@@ -48,7 +48,7 @@ impl Subscriber {
     pub(super) fn read_frames(
         &mut self,
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         let mut partial = self.conn.partial.take();
         let input = std::mem::take(&mut self.conn.bytes);
@@ -62,20 +62,20 @@ impl Subscriber {
                     Event::Pong(_) => {}
                     Event::Close { code, reason } => {
                         let reason = reason.to_vec();
-                        self.closed(code, &reason, truth, met)?;
+                        self.closed(code, &reason, truth, coverage)?;
                         return Ok(false);
                     }
                     Event::Text(data) | Event::Binary(data) if self.kind == Kind::Plain => {
-                        self.message(data, None, truth, met)?;
+                        self.message(data, None, truth, coverage)?;
                     }
                     Event::Text(data) if self.kind == Kind::Envelope => {
-                        self.envelope(data, truth, met)?;
+                        self.envelope(data, truth, coverage)?;
                     }
                     Event::Binary(_) if self.kind == Kind::Envelope => {
                         return Err("an envelope in a binary frame".into());
                     }
                     Event::Text(data) | Event::Binary(data) => {
-                        self.meta(data, truth, met)?;
+                        self.meta(data, truth, coverage)?;
                     }
                 }
                 Ok(true)
@@ -85,7 +85,12 @@ impl Subscriber {
         Ok(())
     }
 
-    fn meta(&mut self, data: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Violation> {
+    fn meta(
+        &mut self,
+        data: &[u8],
+        truth: &mut Truth,
+        coverage: &mut Coverage,
+    ) -> Result<(), Violation> {
         let end = data.windows(2).position(|two| two == b"\n\n");
         let end = end.ok_or_else(|| format!("no meta head: {}", shown(data)))?;
         let field = |name: &[u8]| {
@@ -94,10 +99,10 @@ impl Subscriber {
         };
         let id = field(b"id: ").ok_or_else(|| format!("no id: {}", shown(data)))?;
         if field(b"gap: ").is_some() {
-            return self.gap(field(b"topic: ").as_deref(), &id, truth, met);
+            return self.gap(field(b"topic: ").as_deref(), &id, truth, coverage);
         }
         self.check_key(&data[end + 2..], field(b"key: ").as_deref(), truth)?;
-        self.message(&data[end + 2..], Some(&id), truth, met)
+        self.message(&data[end + 2..], Some(&id), truth, coverage)
     }
 
     /// An object whose values are all strings, without escapes in the fields that are read here.
@@ -105,7 +110,7 @@ impl Subscriber {
         &mut self,
         object: &[u8],
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         let text = std::str::from_utf8(object).map_err(|_| "an envelope that is not UTF-8")?;
         let field = |name: &str| {
@@ -114,8 +119,8 @@ impl Subscriber {
         };
         let id = field("id").ok_or_else(|| format!("no id: {text}"))?;
         if field("gap").is_some() {
-            met.enveloped_gaps += 1;
-            return self.gap(field("topic"), id, truth, met);
+            coverage.enveloped_gaps += 1;
+            return self.gap(field("topic"), id, truth, coverage);
         }
         let base64 = field("data_base64").map(|data| STANDARD.decode(data));
         let data = match (field("data"), base64) {
@@ -127,13 +132,13 @@ impl Subscriber {
             _ => return Err(format!("no data: {text}")),
         };
         self.check_key(&data, field("key"), truth)?;
-        self.message(&data, Some(id), truth, met)
+        self.message(&data, Some(id), truth, coverage)
     }
 
     /// Checks that the key that came with a message is the message's own.
     fn check_key(&self, data: &[u8], key: Option<&[u8]>, truth: &Truth) -> Result<(), Violation> {
         let number = truth.read(data)?;
-        let own = key_name(truth.messages[number as usize].like.key);
+        let own = key_name(truth.messages[number as usize].spec.key);
         match own.as_deref().map(str::as_bytes) == key {
             true => Ok(()),
             false => Err(format!("message {number} came with the key {key:?}")),
@@ -145,24 +150,24 @@ impl Subscriber {
         code: Option<u16>,
         reason: &[u8],
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         truth.note(|| format!("{:?} closed with {code:?} {}", self.link, shown(reason)));
         self.closes = true;
         match code {
-            Some(4410) => self.forget(met),
+            Some(4410) => self.forget(coverage),
             Some(CLOSE_GAP) => {
                 let Some(id) = resumes_from(reason) else {
                     // In a new epoch, as behind a crash, the position of many partitions may be too long for a close: it begins anew.
                     self.position = None;
-                    let harmed = truth.topics.iter().any(|topic| topic.harmed.is_some());
-                    if !harmed && truth.crashed.is_none() {
+                    let damaged = truth.topics.iter().any(|topic| topic.damaged.is_some());
+                    if !damaged && truth.crashed.is_none() {
                         return Err(format!("no position in {}", shown(reason)));
                     }
-                    met.told_gaps += 1;
+                    coverage.told_gaps += 1;
                     return Ok(());
                 };
-                return self.gap(None, id.as_bytes(), truth, met);
+                return self.gap(None, id.as_bytes(), truth, coverage);
             }
             Some(code) if websocket::is_for_room(code) => {}
             code => return Err(format!("closed with {code:?} {}", shown(reason))),
@@ -174,7 +179,7 @@ impl Subscriber {
         &mut self,
         end: bool,
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         let Some(head) = self.conn.head.clone() else {
             return Ok(());
@@ -200,24 +205,24 @@ impl Subscriber {
         let gap = head.field("crore-gap").is_some();
         match (head.status, head.tag()) {
             (200, Some(tag)) => {
-                met.polls += 1;
+                coverage.polls += 1;
                 if gap {
-                    self.poll_gap(truth, met)?;
+                    self.poll_gap(truth, coverage)?;
                 }
                 self.check_key(&body, head.field("crore-key").map(str::as_bytes), truth)?;
-                self.message(&body, Some(&tag), truth, met)
+                self.message(&body, Some(&tag), truth, coverage)
             }
-            (204 | 304 | 408, Some(tag)) if gap => self.gap(None, &tag, truth, met),
+            (204 | 304 | 408, Some(tag)) if gap => self.gap(None, &tag, truth, coverage),
             (204 | 304 | 408, Some(tag)) => self.told(&tag, truth),
             // The request came too slowly.
             (408, None) => Ok(()),
             (204 | 304, None) => Err("a long-poll ended without a position".into()),
             (410, _) => {
-                self.forget(met);
+                self.forget(coverage);
                 Ok(())
             }
             (429 | 503, _) => {
-                met.refused += 1;
+                coverage.refused += 1;
                 Ok(())
             }
             (status, _) => Err(format!("a long-poll was answered {status}")),

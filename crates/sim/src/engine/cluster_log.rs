@@ -1,8 +1,8 @@
-//! The log that the nodes of a cluster share: of each partition one order for all, batches of all writers, offsets and seconds of its own. Nodes read it
-//! each at its own pace, and may be cut off from it.
+//! The log that the nodes of a cluster share. Each partition has one order for the batches of all writers, and the log assigns offsets
+//! and seconds. Each node reads it at its own pace, and may be cut off from it.
 //!
-//! It folds the log as any reader does, with the records about writers: a batch counts if its number is the next one of a writer that is
-//! not dead.
+//! The log reads itself as every reader does, including the records about writers: a batch counts if its writer is not dead and its
+//! number is the next one of that writer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use std::sync::Arc;
 use crore_broker::batch::{self, Entry, Header};
 use crore_broker::{Backlog, Batch, Committed, Foreign, Note, OFFSET_BITS, PartitionId, Placement};
 
-use super::Manner;
-use crate::rng::Rng;
+use super::EngineBehavior;
 use crate::truth::Violation;
+use crore_rng::Rng;
 
 type Bytes = Arc<[u8]>;
 
@@ -22,42 +22,42 @@ struct Log {
     arriving: Vec<Bytes>,
     /// Each batch, and the second in which it was stored.
     stored: Vec<(Bytes, u32)>,
-    /// The batches before this place are purged. They stay here, so that it is seen what was in them.
+    /// How many batches are purged, from the first one on. They stay in `stored`, for the checks.
     purged: usize,
     /// The number of the last batch of each writer that counts.
     last: BTreeMap<u64, u64>,
     dead: BTreeSet<u64>,
 }
 
-/// A node's way to the log.
+/// A node as a reader and writer of the log.
 #[derive(Default)]
 struct Node {
     is_cut: bool,
-    /// Batches that it was told, by partition.
+    /// For each partition, how many batches the node has read.
     told: Vec<usize>,
-    /// It serves when it was told so many.
+    /// For each partition, how many batches the node must have read before it serves clients.
     begins_at: Vec<usize>,
-    /// The batches that it has appended, by partition and writer.
+    /// Batches that it has appended, by partition and writer.
     appended: BTreeMap<(PartitionId, u64), BTreeMap<u64, Bytes>>,
 }
 
 /// The log of all partitions.
-pub struct Shared {
+pub struct ClusterLog {
     logs: Vec<Log>,
     nodes: Vec<Node>,
     backlog: Backlog,
-    /// Batches of writers that are dead.
+    /// Number of batches whose writer was dead already.
     pub of_dead: u64,
-    /// Deaths.
+    /// Number of writers declared dead, per partition.
     pub deaths: u64,
-    /// Batches whose messages are void, since they were stored too late.
+    /// Number of batches that were stored too late, so that their messages are void.
     pub late: u64,
 }
 
-impl Shared {
-    /// Of so many partitions, for so many nodes.
-    pub fn new(partitions: usize, nodes: usize) -> Shared {
-        let mut shared = Shared {
+impl ClusterLog {
+    /// An empty log.
+    pub fn new(partitions: usize, nodes: usize) -> ClusterLog {
+        let mut cluster_log = ClusterLog {
             logs: (0..partitions).map(|_| Log::default()).collect(),
             nodes: (0..nodes).map(|_| Node::default()).collect(),
             backlog: Backlog::default(),
@@ -65,11 +65,12 @@ impl Shared {
             deaths: 0,
             late: 0,
         };
-        (0..nodes).for_each(|node| shared.join(node, vec![0; partitions]));
-        shared
+        (0..nodes).for_each(|node| cluster_log.join(node, vec![0; partitions]));
+        cluster_log
     }
 
-    /// A new process takes the place of a node, and reads all there is behind so many batches of each partition before it serves.
+    /// A new process replaces a node. `told` is the number of batches of each partition that its checkpoints contain. It serves clients once
+    /// it has read the rest of what is stored now.
     pub fn join(&mut self, node: usize, told: Vec<usize>) {
         self.nodes[node] = Node {
             told,
@@ -88,7 +89,7 @@ impl Shared {
         self.logs[usize::from(partition)].purged as u64 + 1
     }
 
-    /// How many batches of a partition all nodes have read.
+    /// How many batches of a partition every node has read.
     pub fn read_by_all(&self, partition: PartitionId) -> usize {
         let told = self
             .nodes
@@ -97,7 +98,7 @@ impl Shared {
         told.min().unwrap_or(0)
     }
 
-    /// Purges the batches of a partition before the one with this number; returns how many.
+    /// Purges the batches of a partition before number `before`. Returns how many.
     pub fn purge(&mut self, partition: PartitionId, before: u64) -> u64 {
         let purged = &mut self.logs[usize::from(partition)].purged;
         let until = (before.saturating_sub(1) as usize).max(*purged);
@@ -106,7 +107,7 @@ impl Shared {
         count as u64
     }
 
-    /// Whether a node has read the batches that were there when it began.
+    /// Whether a node has read all batches that were stored when it started.
     pub fn is_ready(&self, node: usize) -> bool {
         let Node {
             told, begins_at, ..
@@ -116,7 +117,7 @@ impl Shared {
             .all(|(told, begin)| told >= begin)
     }
 
-    /// Cuts a node off, or no longer does.
+    /// Cuts a node off, or reconnects it.
     pub fn cut(&mut self, node: usize, is_cut: bool) {
         self.nodes[node].is_cut = is_cut;
     }
@@ -126,15 +127,15 @@ impl Shared {
         self.nodes[node].is_cut
     }
 
-    /// Takes a batch of a node; says whether it has it already.
+    /// Appends a batch of a node. True if the node has appended it before.
     ///
     /// # Errors
-    /// The fault of the node.
+    /// If the node has broken a rule of numbering.
     pub fn append(
         &mut self,
         (node, batch): (usize, Batch),
-        manner: Manner,
-        is_calm: bool,
+        behavior: EngineBehavior,
+        is_reliable: bool,
         rng: &mut Rng,
     ) -> Result<bool, Violation> {
         let Header {
@@ -160,23 +161,23 @@ impl Shared {
                 ));
             }
         };
-        let mut happens = |percent| !is_calm && rng.chance(percent);
-        if *is_cut || happens(manner.loses) {
+        let mut happens = |percent| !is_reliable && rng.chance(percent);
+        if *is_cut || happens(behavior.loss) {
             return Ok(again);
         }
         let arriving = &mut self.logs[usize::from(partition)].arriving;
-        if happens(manner.doubles) {
+        if happens(behavior.duplication) {
             arriving.push(batch.bytes.clone());
         }
-        let back = usize::from(happens(manner.reorders)).min(arriving.len());
+        let back = usize::from(happens(behavior.reordering)).min(arriving.len());
         arriving.insert(arriving.len() - back, batch.bytes);
         Ok(again)
     }
 
-    /// Stores the batches of a partition that have arrived in this second. `keep` is given each batch that counts; returns how many do not.
+    /// Stores the arrived batches of a partition in this second. Passes each batch that counts to `keep`, and returns how many do not.
     ///
     /// # Errors
-    /// When a batch cannot be read.
+    /// If a batch cannot be read.
     pub fn store(
         &mut self,
         partition: PartitionId,
@@ -213,7 +214,7 @@ impl Shared {
         Ok(void)
     }
 
-    /// Tells a node some of the batches of a partition that it does not know yet.
+    /// At most `most` batches of a partition that the node has not read yet.
     pub fn tell(&mut self, node: usize, partition: PartitionId, most: usize) -> Vec<Committed> {
         let Node { told, is_cut, .. } = &mut self.nodes[node];
         if *is_cut {
@@ -240,7 +241,7 @@ impl Shared {
         committed
     }
 
-    /// Whether there is something to store or to tell a node of a partition.
+    /// Whether there is something to store in a partition, or something that the node can read.
     pub fn has_work(&self, node: usize, partition: PartitionId) -> bool {
         let (log, node) = (&self.logs[usize::from(partition)], &self.nodes[node]);
         let is_told = node.is_cut || node.told[usize::from(partition)] == log.stored.len();

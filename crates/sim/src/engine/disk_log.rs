@@ -1,5 +1,5 @@
-//! The engine of a real server: one log for all partitions, of `crore-disk`, on a disk in memory. It loses nothing while it runs. A crash
-//! finds batches before their group, a group that is written and not synced, and batches that are synced and not told.
+//! The disk engine of a real server: the log of `crore-disk`, shared by all partitions, on a disk in memory. It loses nothing while it
+//! runs. A crash can happen before a batch is in a group, before a written group is synced, and before a synced batch is reported.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,74 +12,74 @@ use crore_disk::{
     number_of, scan,
 };
 
-use crate::rng::Rng;
 use crate::truth::Violation;
+use crore_rng::Rng;
 
 /// Bytes of a batch.
 type Bytes = Arc<[u8]>;
 
 const IDENTITY: Identity = Identity { log: 7, seed: 8 };
-/// Calls of a commit that begins a segment, and some more: a crash meets each of them.
+/// A bit more than the disk calls of a commit that begins a segment, so that a crash can happen at each of them.
 const CALLS: usize = 10;
 
 /// A batch in the log, and the number of its group.
 type Stored = (u64, Arc<[u8]>);
 
 /// The log and its disk.
-pub struct Drive {
+pub struct DiskLog {
     disk: Disk,
     segment_bytes: u64,
     log: Option<Log<Disk>>,
-    /// Appended, and in no group yet.
+    /// Appended batches that are in no group yet.
     waiting: VecDeque<Batch>,
-    /// Synced, and not told.
+    /// Synced batches that are not reported yet.
     stored: Vec<Committed>,
-    /// The number of the last batch of this writer in each partition.
+    /// For each partition the number of the last appended batch.
     appended: BTreeMap<PartitionId, u64>,
-    /// All that was synced, in order.
+    /// All synced batches, in order.
     synced: Vec<Stored>,
-    /// The group under way when the process ended.
+    /// The group being written when the process ended.
     torn: Vec<Arc<[u8]>>,
-    /// The base contains all up to here.
+    /// The end of the part of the log that the base contains.
     end: End,
-    /// The groups that the disk has harmed since.
-    harmed: Option<Harm>,
+    /// The damage done to the disk since then.
+    damaged: Option<InjectedDamage>,
 }
 
-/// How the disk harms groups that were synced.
+/// Damage to synced groups.
 #[derive(Clone, Copy)]
-enum Harm {
+enum InjectedDamage {
     /// A byte of this group changes.
     Group(u64),
-    /// The newest segment is deleted or cut: this group and those behind it are gone.
+    /// The newest segment is deleted or cut: this group and all later ones are lost.
     End(u64),
 }
 
-impl Harm {
+impl InjectedDamage {
     fn takes(self, group: u64) -> bool {
         match self {
-            Harm::Group(harmed) => group == harmed,
-            Harm::End(first) => group >= first,
+            InjectedDamage::Group(damaged) => group == damaged,
+            InjectedDamage::End(first) => group >= first,
         }
     }
 }
 
-/// The state that a new process finds.
+/// What a new process finds.
 pub struct Start {
     /// The batches behind the base.
     pub batches: Vec<Bytes>,
-    /// How many of them nobody knew to be there.
+    /// How many of them no home had been told of.
     pub came: usize,
-    /// Batches that are lost to damage.
+    /// Batches lost to damage.
     pub lost: Vec<Bytes>,
-    /// Before which batch the damage is told, and of how many batches.
+    /// The damage, if any: before which batch, and how many batches are missing, if that is known.
     pub damage: Option<(usize, Option<u64>)>,
 }
 
-impl Drive {
-    /// An empty log. `seed` decides which bytes a power cut takes.
-    pub fn new(seed: u64, segment_bytes: u64) -> Drive {
-        let mut drive = Drive {
+impl DiskLog {
+    /// An empty log. `seed` decides which bytes a power cut loses.
+    pub fn new(seed: u64, segment_bytes: u64) -> DiskLog {
+        let mut disk_log = DiskLog {
             disk: Disk::new(seed, Fault::None),
             segment_bytes,
             log: None,
@@ -89,16 +89,16 @@ impl Drive {
             synced: Vec::new(),
             torn: Vec::new(),
             end: End::default(),
-            harmed: None,
+            damaged: None,
         };
-        drive.open(|_| {}).expect("the disk is empty");
-        drive
+        disk_log.open(|_| {}).expect("the disk is empty");
+        disk_log
     }
 
-    /// Takes a batch; false for one that it has already.
+    /// Appends a batch. False if it was appended before.
     ///
     /// # Errors
-    /// When the home left a number out.
+    /// If the home has skipped a number.
     pub fn append(&mut self, batch: Batch) -> Result<bool, Violation> {
         let Header {
             partition, number, ..
@@ -117,10 +117,10 @@ impl Drive {
         Ok(true)
     }
 
-    /// Writes and syncs so many batches at most, as one group; returns them.
+    /// Writes and syncs at most `most` batches as one group. Returns them.
     ///
     /// # Errors
-    /// When the log fails on a disk that does not.
+    /// If the log fails although the disk does not.
     pub fn commit(&mut self, most: usize, rng: &mut Rng) -> Result<Vec<Batch>, Violation> {
         let group = self.take(most);
         self.write(&group).map_err(|error| error.to_string())?;
@@ -131,7 +131,7 @@ impl Drive {
         Ok(group)
     }
 
-    /// Tells the synced batches of these partitions, in order.
+    /// Reports the synced batches of these partitions, in order.
     pub fn tell(&mut self, of: &[PartitionId]) -> Vec<Committed> {
         let told = |it: &Committed| of.contains(&it.header.partition);
         let all = std::mem::take(&mut self.stored);
@@ -140,7 +140,7 @@ impl Drive {
         told
     }
 
-    /// Whether it has something to do for one of these partitions.
+    /// Whether it can write or report something for one of these partitions.
     pub fn has_work(&self, mut of: impl Iterator<Item = PartitionId>) -> bool {
         let stored = |partition| {
             self.stored
@@ -150,17 +150,17 @@ impl Drive {
         of.any(|partition| !self.waiting.is_empty() || stored(partition))
     }
 
-    /// Batches in no group yet.
+    /// Number of batches that are in no group yet.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Where the log ends.
+    /// The end of the log.
     pub fn ends(&mut self) -> End {
         self.log().end()
     }
 
-    /// The process ends in the middle of a commit, or before or behind one; with `cuts` the power goes. Returns the synced batches.
+    /// The process ends before, during or after a commit; with `cuts` the power fails. Returns the batches synced by that commit.
     pub fn crash(&mut self, cuts: bool, rng: &mut Rng) -> Vec<Batch> {
         let mut group = self.take(rng.range(0, 4));
         self.disk.power_goes_after(rng.below(CALLS));
@@ -173,7 +173,7 @@ impl Drive {
             false => self.disk.process_restarts(),
         }
         if rng.chance(10) {
-            // The next process does not come far.
+            // The next process crashes while it opens the log.
             self.disk.power_goes_after(rng.below(2 * CALLS));
             let _ = self.open(|_| {});
             self.log = None;
@@ -182,13 +182,13 @@ impl Drive {
         group
     }
 
-    /// A planned end: all is synced and told.
+    /// A planned stop: everything is synced and reported.
     pub fn stop(&mut self) {
         self.log = None;
     }
 
-    /// The disk changes a byte of a group behind the base that is not the last one, or loses the end of the log.
-    pub fn harm(&mut self, rng: &mut Rng) -> Result<(), Violation> {
+    /// Damages the log behind the base: changes a byte of a group that is not the last one, or removes the end of the log.
+    pub fn inject_damage(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let mut places = Vec::new();
         let (contained, base) = (self.end.group, self.end.segment.max(1));
         let found = scan(&self.disk, (Some(base), None), |it| match it {
@@ -208,27 +208,27 @@ impl Drive {
         let of_newest = |(it, _): &&(Place, usize)| it.segment == newest;
         let first = places.iter().find(of_newest).map_or(0, |it| it.0.group);
         let name = format!("segment-{:010}.log", place.segment);
-        self.harmed = match rng.below(3) {
-            // An end before the base is told of all partitions, which the server does and a drive does not.
+        self.damaged = match rng.below(3) {
+            // Not if the log would end before its base: a server reports that for all partitions, and this log cannot.
             0 if newest == place.segment && newest > base => {
                 let removed = self.disk.remove(&name);
                 let removed = removed.and_then(|()| self.disk.sync_names());
                 removed.map_err(|error| error.to_string())?;
-                Some(Harm::End(first))
+                Some(InjectedDamage::End(first))
             }
             1 if newest == place.segment => {
                 self.disk.truncate(&name, place.batch as usize);
-                Some(Harm::End(place.group))
+                Some(InjectedDamage::End(place.group))
             }
             _ if place.group < last => {
                 let at = place.batch as usize + rng.below(4 + len);
                 assert!(self.disk.damage(&name, at));
-                Some(Harm::Group(place.group))
+                Some(InjectedDamage::Group(place.group))
             }
             _ => None,
         };
-        if matches!(self.harmed, Some(Harm::End(_))) && rng.chance(50) {
-            // The next process finds it, and ends before it has a base of what is left.
+        if matches!(self.damaged, Some(InjectedDamage::End(_))) && rng.chance(50) {
+            // A process finds the damage, and ends before it has written a base of what is left.
             self.open(|_| {})?;
             self.begin_segment()?;
             self.log = None;
@@ -242,12 +242,12 @@ impl Drive {
     /// A new process reads the log.
     ///
     /// # Errors
-    /// When something is missing, or there that was never written, or when damage is told that is none, or is not told.
+    /// If a synced batch is missing, if a batch was never written, or if the reported damage is not the real damage.
     pub fn start(&mut self) -> Result<Start, Violation> {
         let base = self.end;
         let contained = base.group;
         let (mut found, mut damage): (Vec<Stored>, _) = (Vec::new(), None);
-        // Segments before the base's are removed: if one of them comes back, the log must not tell.
+        // A segment before the base was removed. A power cut may bring it back, but the log must not return its batches.
         self.open(|it| match it {
             Found::Batch(place, batch) => {
                 if place.group > contained || place.segment != base.segment {
@@ -256,14 +256,14 @@ impl Drive {
             }
             Found::Damage(it) => damage = Some((found.len(), it.batches)),
         })?;
-        let harmed = self.harmed.take();
-        let must_be_told = harmed.is_some();
-        let (harmed, known): (Vec<Stored>, _) = std::mem::take(&mut self.synced)
+        let damaged = self.damaged.take();
+        let must_be_told = damaged.is_some();
+        let (damaged, known): (Vec<Stored>, _) = std::mem::take(&mut self.synced)
             .into_iter()
-            .partition(|(group, _)| harmed.is_some_and(|it| it.takes(*group)));
+            .partition(|(group, _)| damaged.is_some_and(|it| it.takes(*group)));
         let told = damage.and_then(|(_, count)| count);
-        if damage.is_some() != must_be_told || told.is_some_and(|it| it != harmed.len() as u64) {
-            let count = harmed.len();
+        if damage.is_some() != must_be_told || told.is_some_and(|it| it != damaged.len() as u64) {
+            let count = damaged.len();
             return Err(format!(
                 "{count} batches are harmed, and {damage:?} is told"
             ));
@@ -286,12 +286,12 @@ impl Drive {
         Ok(Start {
             batches,
             came: come,
-            lost: harmed.into_iter().map(|(_, batch)| batch).collect(),
+            lost: damaged.into_iter().map(|(_, batch)| batch).collect(),
             damage,
         })
     }
 
-    /// Behind damage a segment begins, for a base that has all before it.
+    /// Begins a segment behind damage. A new base will contain everything before it. Returns the end of the log.
     ///
     /// # Errors
     /// Those of the disk.
@@ -301,7 +301,7 @@ impl Drive {
         Ok(self.ends())
     }
 
-    /// A base contains all up to `end`: the segments before it are removed.
+    /// A base contains the log up to `end`. Removes the segments before it.
     ///
     /// # Errors
     /// Those of the disk.
@@ -311,10 +311,10 @@ impl Drive {
         removed.map_err(|error| error.to_string())
     }
 
-    /// The batches of segments that are written to no more, behind the base; and the end that a base of them has.
+    /// The batches of sealed segments behind the base, and the end of a base that contains them.
     ///
     /// # Errors
-    /// When the log cannot be read.
+    /// If the log cannot be read.
     pub fn sealed(&mut self) -> Result<(Vec<Vec<u8>>, End), Violation> {
         let last = self.log().figures().sealed;
         let first = self.end.segment.max(1);
@@ -370,9 +370,9 @@ impl Drive {
         let opened = Log::open(self.disk.clone(), options, IDENTITY, each);
         let (log, found) = opened.map_err(|error| error.to_string())?;
         self.log = Some(log);
-        let expected = self.harmed.map(|harm| match harm {
-            Harm::Group(_) => DamageKind::Bytes,
-            Harm::End(_) => DamageKind::End,
+        let expected = self.damaged.map(|harm| match harm {
+            InjectedDamage::Group(_) => DamageKind::Bytes,
+            InjectedDamage::End(_) => DamageKind::End,
         });
         let is_other = |damage: &&Damage| Some(damage.kind) != expected;
         match found.damages.iter().find(is_other) {

@@ -6,7 +6,7 @@ use crore_wire::topic;
 
 use super::Subscriber;
 use crate::client::track::Track;
-use crate::met::Met;
+use crate::coverage::Coverage;
 use crate::truth::{SeenPosition, Truth, Violation, shown};
 
 impl Subscriber {
@@ -67,13 +67,13 @@ impl Subscriber {
         data: &[u8],
         id: Option<&[u8]>,
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         let number = truth.read(data)?;
         let topic = truth.messages[number as usize].topic;
         let part = self.tracks.iter().position(|track| track.topic == topic);
         let part = part.ok_or_else(|| format!("message {number} of another topic"))?;
-        met.messages += 1;
+        coverage.messages += 1;
         truth.note(|| {
             let id = id.map(shown);
             format!(
@@ -87,7 +87,7 @@ impl Subscriber {
             self.position = Some(id.to_vec());
         }
         self.tracks[part].got(number, truth)?;
-        truth.check_worth(number, self.conn.asked, self.conn.asked_s)?;
+        truth.check_not_stale(number, self.conn.asked, self.conn.asked_s)?;
         self.check_wait(number, truth)?;
         self.check_expiry(number, truth)
     }
@@ -115,7 +115,7 @@ impl Subscriber {
     /// before its socket opened, except for the page already begun and the first page of its stream.
     fn check_expiry(&self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let (Some(rest), Some(begun), Some(waits)) =
-            (truth.rest, self.conn.begun, truth.terms.waits)
+            (truth.rest, self.conn.begun, truth.allowed.waits)
         else {
             return Ok(());
         };
@@ -140,9 +140,9 @@ impl Subscriber {
         name: Option<&[u8]>,
         id: &[u8],
         truth: &mut Truth,
-        met: &mut Met,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
-        met.told_gaps += 1;
+        coverage.told_gaps += 1;
         truth.note(|| {
             format!(
                 "{:?} {:?} is told of a gap: {}",
@@ -194,8 +194,12 @@ impl Subscriber {
     }
 
     /// A gap before the message that comes with it.
-    pub(super) fn poll_gap(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Violation> {
-        met.told_gaps += 1;
+    pub(super) fn poll_gap(
+        &mut self,
+        truth: &mut Truth,
+        coverage: &mut Coverage,
+    ) -> Result<(), Violation> {
+        coverage.told_gaps += 1;
         // A crash may have taken messages of topics beside the only one that is known.
         let only = self.tracks.len() == 1 && !self.may_have_crashed(truth);
         let reaches_back = |track: &Track| {
