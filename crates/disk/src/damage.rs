@@ -5,15 +5,15 @@ use std::fmt;
 /// How batches were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DamageKind {
-    /// Bytes between two groups are not those that were written.
+    /// The bytes between two groups are not those that were written.
     Bytes,
-    /// The header of a segment is not readable: all of the segment is lost.
+    /// The header of a segment is unreadable, so the whole segment is lost.
     Header,
     /// Segments are missing before this one.
     Missing,
-    /// A group follows another one than the one that stands before it.
+    /// A group was written behind another group than the one before it.
     Chain,
-    /// The log ends here, and had come further.
+    /// The log ends here, but it was longer.
     End,
 }
 
@@ -24,9 +24,9 @@ pub struct Damage {
     pub kind: DamageKind,
     /// The segment in which it was found.
     pub segment: u64,
-    /// The offset in the segment at which the log is no longer good.
+    /// The offset in the segment at which the damage begins.
     pub offset: u64,
-    /// How many batches were lost; none where nothing behind it says so.
+    /// How many batches were lost, if a later group tells.
     pub batches: Option<u64>,
 }
 

@@ -1,6 +1,6 @@
-//! The storage of a real server: the files of one directory, which only this process may use.
+//! The storage of a real server: the files of one directory, locked for this process.
 //!
-//! Names are relative to the open directory, so that it may be moved while it is in use; symbolic links are not followed.
+//! Names are relative to the open directory, so it may be moved while in use. Symbolic links are not followed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,17 +18,17 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub struct Directory {
     directory: OwnedFd,
-    /// Locked as long as it is open; none for a reader.
+    /// The lock file, locked while it is open. None for a reader.
     _lock: Option<OwnedFd>,
 }
 
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The file system refused; the path.
+    /// An error of the file system, at this path.
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
-    /// Another process has it.
+    /// Another process has locked it.
     #[error(
         "{0} is in use by another process: stop that server, or give this one another directory"
     )]
@@ -36,16 +36,16 @@ pub enum OpenError {
 }
 
 impl Directory {
-    /// Opens a directory for writing, and locks it until this is dropped or the process ends. It is made if it is not there, for this
-    /// user alone.
+    /// Opens a directory for writing and locks it until this is dropped or the process ends. A missing directory is created, accessible to
+    /// this user only.
     ///
     /// # Errors
-    /// When it cannot be opened, or another process has it.
+    /// If it cannot be opened, or another process has locked it.
     pub fn lock(path: &Path) -> Result<Directory, OpenError> {
         let failed = |error: rustix::io::Errno| OpenError::Io(path.to_path_buf(), error.into());
         match fs::mkdir(path, Mode::RWXU) {
             Ok(()) => {
-                // Its name must survive a power cut before its content does.
+                // Its name must survive a power cut before its content matters.
                 let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
                 let parent = open_directory(parent.unwrap_or(Path::new(".")));
                 parent.and_then(fs::fsync).map_err(failed)?;
@@ -69,10 +69,10 @@ impl Directory {
         })
     }
 
-    /// Opens a directory for reading, without a lock: a server may be writing there, so that the log's end may be torn.
+    /// Opens a directory for reading, without a lock. A server may be writing to it, so the end of the log may be torn.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// If it cannot be opened.
     pub fn read_only(path: &Path) -> Result<Directory, OpenError> {
         let directory = open_directory(path);
         let failed = |error: rustix::io::Errno| OpenError::Io(path.to_path_buf(), error.into());
@@ -83,10 +83,10 @@ impl Directory {
     }
 }
 
-/// Whether this process may make files in a directory.
+/// Checks that this process may create files in a directory.
 ///
 /// # Errors
-/// It may not, or it is no directory.
+/// If it may not, or the path is no directory.
 pub fn may_write(directory: &Path) -> io::Result<()> {
     if !std::fs::metadata(directory)?.is_dir() {
         return Err(io::ErrorKind::NotADirectory.into());
@@ -95,17 +95,17 @@ pub fn may_write(directory: &Path) -> io::Result<()> {
     Ok(fs::accessat(fs::CWD, directory, access, AtFlags::EACCESS)?)
 }
 
-/// The room of a file system.
+/// The space of a file system.
 #[derive(Clone, Copy, Debug)]
 pub struct FileSystem {
-    /// Bytes that are free for this user.
+    /// Bytes free for this user.
     pub free_bytes: u64,
-    /// Bytes of all of it.
+    /// Its size in bytes.
     pub all_bytes: u64,
 }
 
 impl FileSystem {
-    /// That of a file or directory.
+    /// The file system of a file or directory.
     ///
     /// # Errors
     /// Those of the file system.
@@ -114,7 +114,7 @@ impl FileSystem {
     }
 
     fn from(stat: &fs::StatVfs) -> FileSystem {
-        // Some file systems (of FUSE, above all) do not tell their size.
+        // Some file systems, mainly those of FUSE, do not report their size.
         let bytes = |blocks: u64| match stat.f_blocks {
             0 => u64::MAX,
             _ => blocks.saturating_mul(stat.f_frsize),
@@ -126,7 +126,7 @@ impl FileSystem {
     }
 }
 
-/// Takes room where the file system cannot allocate it.
+/// Allocates space by writing zeros, for file systems without `fallocate`.
 fn write_zeros(file: &std::fs::File, bytes: u64) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
     let mut done = 0;
@@ -155,7 +155,7 @@ impl Storage for Directory {
             }
             let stat = match fs::statat(&self.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stat,
-                // Removed meanwhile, or a name that is no UTF-8: none of ours.
+                // Removed in between, or not a file of the log: its name is no UTF-8.
                 Err(rustix::io::Errno::NOENT) => continue,
                 Err(error) => return Err(error.into()),
             };
@@ -234,7 +234,7 @@ impl File for std::fs::File {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // The length of the file never changes, so that its data are all that has to reach the disk.
+        // The length of the file never changes, so only its data must reach the disk.
         self.sync_data()
     }
 }

@@ -1,6 +1,6 @@
-//! The thread that commits: while one group is written and synced, the batches of the next one gather.
+//! The thread that commits: while one group is written and synced, the batches of the next group gather.
 //!
-//! A lone batch waits for one sync. Many that come together share one. The thread answers in the order in which it was asked.
+//! A single batch waits for one sync; batches that arrive together share one. Batches are acknowledged in the order of their arrival.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -12,12 +12,12 @@ use crate::log::{CommitError, End, Figures, Log, bytes_in_group};
 use crate::storage::Storage;
 
 const POISONED: &str = "the lock of the log's queue is not poisoned";
-/// While the disk is full, room is looked for this often.
+/// How often the engine looks for space while the disk is full.
 const RETRY: Duration = Duration::from_secs(1);
-/// A disk that hangs for longer does not hold up a checkpoint or a stop.
+/// How long a checkpoint or a stop waits for a disk that hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The engine of one log. It stops when it is dropped, after all that it was given is committed.
+/// The engine of one log. Dropping it commits everything that it was given, and then stops the thread.
 pub struct Engine<B> {
     shared: Arc<Shared<B>>,
     thread: Option<JoinHandle<()>>,
@@ -26,58 +26,58 @@ pub struct Engine<B> {
 struct Shared<B> {
     queue: Mutex<Queue<B>>,
     filled: Condvar,
-    /// Told when wishes were carried out.
-    carried_out: Condvar,
+    /// Notified after requests were carried out.
+    done: Condvar,
 }
 
 struct Queue<B> {
     waiting: VecDeque<B>,
-    /// The thread waits for batches: the next ones wake it, and cost no system call while it is awake.
+    /// The thread sleeps, so the next batches must wake it. While it is awake they cost no system call.
     sleeps: bool,
-    /// Where the log ended behind the last group that was synced.
+    /// The end of the log behind the last synced group.
     end: End,
-    /// How it was then.
+    /// The state of the log at that time.
     state: State,
-    /// Another order to the log.
-    wishes: Wishes,
-    /// They were not carried out yet.
-    wished: bool,
+    /// What is requested besides commits.
+    requests: Requests,
+    /// The thread has not read `requests` since the last change.
+    requested: bool,
     ends: bool,
 }
 
-/// Orders to a log besides commits.
+/// Requests to a log besides commits.
 #[derive(Clone, Copy, Default)]
-struct Wishes {
-    /// Segments before this one are to be removed.
+struct Requests {
+    /// Remove the segments before this one.
     remove_before: u64,
-    /// So many bytes of other files count.
+    /// Bytes of other files that count towards [`Options::bytes_max`](crate::Options::bytes_max).
     beside: u64,
-    /// Bytes of the file system that are to stay free for a checkpoint, and from where on what is written adds to them.
+    /// Bytes of the file system to keep free for a checkpoint. What is written from the second number on adds to them.
     reserve: (u64, u64),
-    /// The segment that is written to is to be sealed. Once: it is unset when that was tried.
+    /// Seal the open segment. Reset once that was tried.
     seal: bool,
-    /// The files that wait as segments are to be removed. Once.
+    /// Remove the spare files. Reset once that is done.
     release: bool,
 }
 
-/// How the log of an engine is.
+/// The state of an engine's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// The bytes that it occupies.
+    /// The space that it occupies.
     pub figures: Figures,
-    /// A file that is to wait as a segment cannot be made for want of room: less is to be asked for, before all room is used up.
+    /// There is no space for a spare file. Clients should send less before the space that is left is used up.
     pub is_full: bool,
-    /// How often the log was written and synced.
+    /// Number of syncs.
     pub syncs: u64,
-    /// How long that took, in all.
+    /// Total time of all writes and syncs.
     pub sync_time: Duration,
-    /// How often it took less than 1, 2, 4, 8, ... microseconds, and not less than half of that; the last one has all that took longer.
+    /// Syncs by duration: below 1, 2, 4, 8, ... microseconds and not below half of that. The last class has all longer ones.
     pub sync_counts: [u64; SYNC_TIMES],
-    /// Batches that were synced.
+    /// Number of synced batches.
     pub batches: u64,
 }
 
-/// The room of a log.
+/// The space of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// As in [`State::is_full`].
@@ -99,13 +99,13 @@ impl Room {
     }
 }
 
-/// Classes of [`State::sync_counts`]: up to 16 s.
+/// Number of classes in [`State::sync_counts`]: up to 16 s.
 pub const SYNC_TIMES: usize = 26;
 
-/// The next order of the thread.
+/// The next work of the thread.
 struct Work<B> {
-    wishes: Option<Wishes>,
-    /// May be empty.
+    requests: Option<Requests>,
+    /// The batches to commit; may be empty.
     group: Vec<B>,
 }
 
@@ -117,11 +117,11 @@ impl<B> Shared<B> {
 }
 
 impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
-    /// Starts the thread. It calls `committed` with the batches of each group once that group is synced, `room` when its room has changed,
-    /// and `failed` once if the log fails: nothing is committed from then on, and the process should end.
+    /// Starts the thread. It calls `committed` with the batches of each group once the group is synced, `room` when the log's space has
+    /// changed, and `failed` once if the log fails. Nothing is committed after that, and the process should end.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// If the thread cannot be started.
     pub fn start<S>(
         log: Log<S>,
         mut committed: impl FnMut(Vec<B>) + Send + 'static,
@@ -141,12 +141,12 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
                     figures: log.figures(),
                     ..State::default()
                 },
-                wishes: Wishes::default(),
-                wished: false,
+                requests: Requests::default(),
+                requested: false,
                 ends: false,
             }),
             filled: Condvar::new(),
-            carried_out: Condvar::new(),
+            done: Condvar::new(),
         });
         let of_thread = Arc::clone(&shared);
         let run = move || {
@@ -161,7 +161,7 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
         })
     }
 
-    /// Hands batches over that came at once, to be committed behind all that were handed over before: they share a sync, if a group has room for them.
+    /// Appends batches behind all earlier ones. They share a sync if they fit into one group.
     pub fn append_all(&self, batches: impl IntoIterator<Item = B>) {
         let mut queue = self.shared.lock();
         queue.waiting.extend(batches);
@@ -172,70 +172,70 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
         }
     }
 
-    /// Where the log ends: behind the last group that was synced.
+    /// The end of the log behind the last synced group.
     pub fn end(&self) -> End {
         self.shared.lock().end
     }
 
-    /// How the log is.
+    /// The state of the log.
     pub fn state(&self) -> State {
         self.shared.lock().state
     }
 
-    /// Has the segments before this one removed, soon; see [`Log::remove_before`]. From then on so many bytes of other files count for
-    /// [`Options::bytes_max`](crate::Options::bytes_max).
+    /// Requests the removal of the segments before this one; see [`Log::remove_before`]. From then on `beside` bytes of other files count
+    /// towards [`Options::bytes_max`](crate::Options::bytes_max).
     pub fn remove_before(&self, segment: u64, beside: u64) {
         let mut queue = self.shared.lock();
-        (queue.wishes.remove_before, queue.wishes.beside) = (segment, beside);
-        queue.wished = true;
+        (queue.requests.remove_before, queue.requests.beside) = (segment, beside);
+        queue.requested = true;
         drop(queue);
         self.shared.filled.notify_one();
     }
 
-    /// So many bytes of the file system are to stay free, for the next checkpoint, and as many more as are written from [`Figures::written`] on. With
-    /// less the log is full ([`State::is_full`]), while room for what is still committed waits in files.
+    /// Keeps this many bytes of the file system free for the next checkpoint, plus the bytes written since [`Figures::written`] was `from`.
+    /// With less free space the log counts as full ([`State::is_full`]). It can still commit into its spare files.
     pub fn reserve(&self, bytes: u64, from: u64) {
         let mut queue = self.shared.lock();
-        queue.wishes.reserve = (bytes, from);
-        queue.wished = true;
+        queue.requests.reserve = (bytes, from);
+        queue.requested = true;
         drop(queue);
         self.shared.filled.notify_one();
     }
 
-    /// Seals the segment that is written to, if it has groups, and waits until that is done. So a checkpoint can replace all that was synced before. Where
-    /// the next segments are not prepared, or the disk does not answer in time, the segment stays open: false.
+    /// Seals the open segment, if it has groups, and waits until that is done, so that a checkpoint can replace everything synced before.
+    /// False if the spare files are missing or the disk does not answer in time: then the segment stays open.
     pub fn seal(&self) -> bool {
         let queue = self.shared.lock();
         if queue.state.figures.open_bytes == 0 {
             return true;
         }
         let before = queue.end.segment;
-        self.carried_out(queue, |wishes| wishes.seal = true)
+        self.request(queue, |requests| requests.seal = true)
             .end
             .segment
             > before
     }
 
-    /// Removes the files that wait as segments, and waits until that is done. Before the end of the process, when nothing more is to be committed: what
-    /// else it has to write has their room.
+    /// Removes the spare files, and waits until that is done. To be called before the process ends, once nothing more will be committed: the
+    /// final checkpoint gets their space.
     pub fn release(&self) {
         let queue = self.shared.lock();
-        drop(self.carried_out(queue, |wishes| wishes.release = true));
+        drop(self.request(queue, |requests| requests.release = true));
     }
 
-    fn carried_out<'a>(
+    fn request<'a>(
         &self,
         mut queue: MutexGuard<'a, Queue<B>>,
-        wish: impl FnOnce(&mut Wishes),
+        request: impl FnOnce(&mut Requests),
     ) -> MutexGuard<'a, Queue<B>> {
-        wish(&mut queue.wishes);
-        queue.wished = true;
+        request(&mut queue.requests);
+        queue.requested = true;
         self.shared.filled.notify_one();
         let waits = |queue: &mut Queue<B>| {
-            let Wishes { seal, release, .. } = queue.wishes;
+            let Requests { seal, release, .. } = queue.requests;
             (seal || release) && !queue.ends
         };
-        let waited = (self.shared.carried_out).wait_timeout_while(queue, PATIENCE, waits);
+        let waited = (self.shared.done).wait_timeout_while(queue, PATIENCE, waits);
         waited.expect(POISONED).0
     }
 }
@@ -245,7 +245,7 @@ impl<B> Drop for Engine<B> {
         self.shared.lock().ends = true;
         self.shared.filled.notify_one();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was reported by its hook.
+            // The panic hook has reported a panic of the thread.
             let _ = thread.join();
         }
     }
@@ -261,13 +261,13 @@ impl<B: AsRef<[u8]>> Shared<B> {
     ) -> io::Result<()> {
         let mut full_since: Option<Instant> = None;
         loop {
-            // Clients that were told of a full disk send nothing more, so the engine looks for room without a request.
+            // Clients that were told of a full disk send nothing more, so the engine must look for space without a request.
             let is_prepared = log.is_prepared() && full_since.is_none();
-            let Some(Work { wishes, group }) = self.next(log.group_bytes(), is_prepared) else {
+            let Some(Work { requests, group }) = self.next(log.group_bytes(), is_prepared) else {
                 return log.mark_end();
             };
-            if let Some(wishes) = wishes {
-                self.carry_out(&mut log, wishes)?;
+            if let Some(requests) = requests {
+                self.carry_out(&mut log, requests)?;
             }
             if !group.is_empty() {
                 let began = Instant::now();
@@ -277,15 +277,15 @@ impl<B: AsRef<[u8]>> Shared<B> {
                         Err(CommitError::Failed(error)) => return Err(error),
                         Err(CommitError::Full) => {}
                     }
-                    // One batch may be longer than the files that wait, so that nothing else shows want of room.
+                    // A batch that is longer than a spare file may find no space although the spare files exist.
                     if full_since.replace(Instant::now()).is_none() {
                         room(Room::of(&log, true));
                         self.note(&log, |state| state.is_full = true);
                     }
-                    match self.wish_within(RETRY) {
-                        // Nobody is answered: the batches are as if they had never come.
+                    match self.request_within(RETRY) {
+                        // The batches are dropped without an answer, as if they had never arrived.
                         Woken::Ends => return log.mark_end(),
-                        Woken::Wished(wishes) => self.carry_out(&mut log, wishes)?,
+                        Woken::Requested(requests) => self.carry_out(&mut log, requests)?,
                         Woken::InTime => {}
                     }
                 }
@@ -299,9 +299,9 @@ impl<B: AsRef<[u8]>> Shared<B> {
                 });
                 committed(group);
             }
-            // Behind the answers, so that nobody waits for it; where there is no room, not for each group.
+            // After the answers, so that nobody waits for it. On a full disk, not after every group.
             let is_due = full_since.is_none_or(|since| since.elapsed() >= RETRY);
-            if wishes.is_some() || is_due && (full_since.is_some() || !log.is_prepared()) {
+            if requests.is_some() || is_due && (full_since.is_some() || !log.is_prepared()) {
                 full_since = (!log.prepare()?).then(Instant::now);
                 self.note(&log, |state| state.is_full = full_since.is_some());
             }
@@ -309,37 +309,37 @@ impl<B: AsRef<[u8]>> Shared<B> {
         }
     }
 
-    /// Carries out what is wished.
-    fn carry_out<S: Storage>(&self, log: &mut Log<S>, wishes: Wishes) -> io::Result<()> {
-        log.count_beside(wishes.beside);
-        log.reserve(wishes.reserve.0, wishes.reserve.1);
-        if log.first_segment() < wishes.remove_before {
-            log.remove_before(wishes.remove_before)?;
+    /// Carries out the requests.
+    fn carry_out<S: Storage>(&self, log: &mut Log<S>, requests: Requests) -> io::Result<()> {
+        log.count_beside(requests.beside);
+        log.reserve(requests.reserve.0, requests.reserve.1);
+        if log.first_segment() < requests.remove_before {
+            log.remove_before(requests.remove_before)?;
         }
-        if wishes.seal {
+        if requests.seal {
             log.prepare()?;
         }
-        // Else nothing would be left for what is still committed.
-        if wishes.seal && log.is_prepared() {
+        // Not without spare files: then no space would be left for further commits.
+        if requests.seal && log.is_prepared() {
             match log.begin_segment() {
                 Ok(()) | Err(CommitError::Full) => {}
                 Err(CommitError::Failed(error)) => return Err(error),
             }
         }
-        if wishes.release {
+        if requests.release {
             log.release()?;
         }
-        if wishes.seal || wishes.release {
+        if requests.seal || requests.release {
             self.note(log, |_| ());
             let mut queue = self.lock();
-            queue.wishes.seal &= !wishes.seal;
-            queue.wishes.release &= !wishes.release;
-            self.carried_out.notify_all();
+            queue.requests.seal &= !requests.seal;
+            queue.requests.release &= !requests.release;
+            self.done.notify_all();
         }
         Ok(())
     }
 
-    /// Notes how the log is.
+    /// Publishes the state of the log.
     fn note<S: Storage>(&self, log: &Log<S>, change: impl FnOnce(&mut State)) {
         let mut queue = self.lock();
         queue.end = log.end();
@@ -347,24 +347,24 @@ impl<B: AsRef<[u8]>> Shared<B> {
         change(&mut queue.state);
     }
 
-    /// Waits so long for a wish.
-    fn wish_within(&self, time: Duration) -> Woken {
+    /// Waits for a request, at most this long.
+    fn request_within(&self, time: Duration) -> Woken {
         let queue = self.lock();
-        let idle = |queue: &mut Queue<B>| !queue.ends && !queue.wished;
+        let idle = |queue: &mut Queue<B>| !queue.ends && !queue.requested;
         let woken = self.filled.wait_timeout_while(queue, time, idle);
         let (mut queue, _) = woken.expect(POISONED);
-        match (queue.ends, mem::take(&mut queue.wished)) {
+        match (queue.ends, mem::take(&mut queue.requested)) {
             (true, _) => Woken::Ends,
-            (false, true) => Woken::Wished(queue.wishes),
+            (false, true) => Woken::Requested(queue.requests),
             (false, false) => Woken::InTime,
         }
     }
 
-    /// Waits for work: for batches, of which it takes as many as have so many bytes, or a longer one; for wishes; where not all is prepared,
-    /// for the time to try again. `None` at the end.
+    /// Waits for batches or requests, or, without spare files, for the time to try again. Takes batches up to `bytes_max` bytes, or a
+    /// single longer one. `None` once the engine ends.
     fn next(&self, bytes_max: usize, is_prepared: bool) -> Option<Work<B>> {
         let mut queue = self.lock();
-        while queue.waiting.is_empty() && !queue.wished {
+        while queue.waiting.is_empty() && !queue.requested {
             if queue.ends {
                 return None;
             }
@@ -377,8 +377,8 @@ impl<B: AsRef<[u8]>> Shared<B> {
                 break;
             }
         }
-        let wished = mem::take(&mut queue.wished);
-        let wishes = wished.then_some(queue.wishes);
+        let requested = mem::take(&mut queue.requested);
+        let requests = requested.then_some(queue.requests);
         let mut bytes = 0;
         let mut fits = |batch: &B| {
             bytes += bytes_in_group(batch.as_ref().len());
@@ -392,15 +392,15 @@ impl<B: AsRef<[u8]>> Shared<B> {
         let count = count.max(1).min(queue.waiting.len());
         let rest = queue.waiting.split_off(count);
         let group = mem::replace(&mut queue.waiting, rest).into();
-        Some(Work { wishes, group })
+        Some(Work { requests, group })
     }
 }
 
-/// The end of a wait for a wish.
+/// Why a wait for a request has ended.
 enum Woken {
     /// The engine ends.
     Ends,
-    Wished(Wishes),
-    /// There was none.
+    Requested(Requests),
+    /// There was no request in time.
     InTime,
 }

@@ -1,15 +1,15 @@
-//! The bytes of the headers of segments and groups. All numbers are little endian. `docs/internals/LOG-FORMAT.md` has the same as tables.
+//! The bytes of segment and group headers. All numbers are little endian. `docs/internals/LOG-FORMAT.md` has the same as tables.
 
 use crate::planted::{self, Fault};
 
 /// The version of the format that this build reads and writes.
 pub const VERSION: u32 = 2;
 
-/// A segment's groups begin here: the header has a page of its own, which is never written again.
+/// Where the groups of a segment begin. The header has its own page, which is never written again.
 pub(crate) const DATA_BEGIN: u64 = 4096;
 /// Bytes of a group's header.
 pub(crate) const GROUP_HEADER: usize = 32;
-/// Where a group's header has the checksum of the group before, and its length once more.
+/// Where a group's header has the checksum of the previous group, and its own length for the second time.
 pub(crate) const PREVIOUS_CRC: usize = 24;
 const LENGTH_AGAIN: usize = 28;
 /// Bytes of the length before each batch.
@@ -18,40 +18,40 @@ pub(crate) const BATCH_HEADER: usize = 4;
 pub(crate) const ALIGNMENT: u64 = 8;
 
 const MAGIC: &[u8; 8] = b"CRORELOG";
-/// Bytes of a segment's header that are used.
+/// Used bytes of a segment's header.
 pub(crate) const SEGMENT_HEADER: usize = 64;
 
 /// The numbers that are the same in all segments of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Drawn at random when the log was made: segments of another log are told by it.
+    /// Random, drawn when the log was created. It distinguishes segments of different logs.
     pub log: u64,
-    /// The seed of the hashes in the batches. The log only keeps it.
+    /// The seed of the hashes in the batches. The log only stores it.
     pub seed: u64,
 }
 
 /// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
-    /// Seeds the checksums of the segment's groups, so that bytes of the file's former life are no groups.
+    /// Seeds the checksums of the segment's groups, so that older bytes in the same file are not taken for groups.
     pub salt: u32,
     /// 1, 2, 3, ...
     pub number: u64,
     /// The number of its first group.
     pub first_group: u64,
-    /// The checksum of the group before it; 0 where there is none.
+    /// The checksum of the group before that; 0 if there is none.
     pub previous_crc: u32,
     /// The length of the file.
     pub bytes: u64,
     pub identity: Identity,
 }
 
-/// Why bytes are no header of a segment.
+/// Why bytes cannot be read as a segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoSegment {
     /// They differ from the bytes that were written.
     Damaged,
-    /// They are, of this version of the format.
+    /// They are a header with this other version of the format.
     Version(u32),
 }
 
@@ -94,12 +94,12 @@ impl SegmentHeader {
     }
 }
 
-/// The secrets of a segment's groups.
+/// The secret numbers in the groups of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Salts {
     /// Seeds their checksums.
     pub crc: u32,
-    /// Masks the second length of each.
+    /// Masks the second length of each group.
     pub length: u32,
 }
 
@@ -112,17 +112,17 @@ impl SegmentHeader {
     }
 }
 
-/// A group as it stands in a segment.
+/// A group in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group<'a> {
-    /// 1, 2, 3, ... in the log.
+    /// 1, 2, 3, ..., counted through the whole log.
     pub number: u64,
-    /// Batches of the log before it.
+    /// Number of batches of the log before this group.
     pub batches_before: u64,
     pub crc: u32,
-    /// The checksum of the group before it.
+    /// The checksum of the previous group.
     pub previous_crc: u32,
-    /// Its batches, each behind its length.
+    /// Its batches, each after its length.
     pub batches: &'a [u8],
 }
 
@@ -132,20 +132,20 @@ impl<'a> Group<'a> {
         occupied(self.batches.len())
     }
 
-    /// Begins a group in an empty buffer; batches follow, then [`seal`](Self::seal).
+    /// Begins a group: clears the buffer and reserves the header. Batches follow, then [`seal`](Self::seal).
     pub fn begin(out: &mut Vec<u8>) {
         out.clear();
         out.resize(GROUP_HEADER, 0);
     }
 
-    /// Adds a batch to a group that has begun.
+    /// Adds a batch to the group.
     pub fn push(out: &mut Vec<u8>, batch: &[u8]) {
         let len = u32::try_from(batch.len()).expect("a batch is shorter than a segment");
         out.extend_from_slice(&len.to_le_bytes());
         out.extend_from_slice(batch);
     }
 
-    /// Writes the header of a group that is whole, and pads it; returns its checksum.
+    /// Completes a group: writes its header and pads it. Returns its checksum.
     pub fn seal(
         out: &mut Vec<u8>,
         (number, batches_before): (u64, u64),
@@ -165,11 +165,11 @@ impl<'a> Group<'a> {
         crc
     }
 
-    /// The group at the beginning of these bytes, which end with their segment; `None` where there is none.
+    /// The group at the beginning of these bytes, which reach to the end of the segment; `None` if there is none.
     pub fn decode(bytes: &'a [u8], salts: Salts) -> Option<Group<'a>> {
         let len = word(bytes.get(..GROUP_HEADER)?, 0);
-        // The length stands twice, so that a search for groups in a damaged segment computes no checksums of what clients sent: they do
-        // not know the log's identity.
+        // The second length is masked with the log's identity, which clients do not know. So a search for groups in a damaged segment
+        // computes no checksums of bytes that clients sent.
         if len == 0 || len ^ salts.length != word(bytes, LENGTH_AGAIN) {
             return None;
         }
@@ -198,7 +198,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Bytes that a group with so many bytes of batches occupies.
+/// Bytes that a group occupies whose batches, with their lengths, have this many bytes.
 pub(crate) fn occupied(batches: usize) -> u64 {
     (GROUP_HEADER as u64 + batches as u64).next_multiple_of(ALIGNMENT)
 }

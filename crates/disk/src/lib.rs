@@ -1,16 +1,19 @@
-//! A log on disk. It takes *batches*, opaque runs of bytes, and returns them after a crash: each batch that was answered, once
-//! and in order.
+//! A log on disk. It stores *batches* (opaque bytes) and, after a crash, returns every acknowledged batch once and in order.
 //!
-//! * [`Log`] is the log itself: segments, groups, checksums, recovery. It works over [`Storage`], so that tests can tear its writes.
+//! * [`Log`] is the log itself: segments, groups, checksums, recovery. It uses a [`Storage`], so that tests can tear its writes.
 //! * [`Directory`] is the storage of a real server: files in a locked directory.
 //! * [`Engine`] is the thread that commits: it writes and syncs one group while the next one fills.
-//! * [`scan()`] reads a log without changing it, and [`Reader`] single batches of it once more.
+//! * [`scan()`] reads a log without changing it. [`Reader`] reads single batches again.
 //!
-//! Invariants: a batch is answered only after a sync that covers it; a group is written only after the group before it is synced;
-//! a group comes back as a whole or not at all; bytes that the log did not write are never returned as a batch. A failed write
-//! or sync is final: the log takes nothing more, since the kernel may have dropped the bytes.
+//! Invariants:
+//! * A batch is acknowledged only after the sync that covers it.
+//! * A group is written only after the group before it is synced.
+//! * A group is recovered as a whole or not at all.
+//! * Bytes that the log did not write are never returned as a batch.
+//! * A failed write or sync is final: the log accepts nothing more, since the kernel may have dropped the bytes.
 //!
-//! Deliberately not here: the meaning of a batch, and checkpoints: a caller that has the content of old segments elsewhere removes them. `docs/internals/LOG-FORMAT.md` describes the format byte by byte.
+//! Deliberately not here: the meaning of a batch, and checkpoints. A caller that has stored the content of old segments elsewhere removes
+//! these segments. `docs/internals/LOG-FORMAT.md` describes the format byte by byte.
 #![forbid(unsafe_code)]
 
 mod damage;

@@ -1,7 +1,7 @@
-//! The log: groups of batches go to the end of the newest segment, one sync for each group.
+//! The log: writes groups of batches to the end of the newest segment, with one sync for each group.
 //!
-//! Invariants: the header of a segment is on disk before the segment has its name, and the name before the first group; the segment
-//! before it is synced then.
+//! Invariants: a segment's header is on disk before the file gets its name as a segment. The name is on disk, and the previous segment is
+//! synced, before the first group is written.
 
 mod files;
 
@@ -21,55 +21,56 @@ use crate::storage::{File, Storage};
 pub use files::{CommitError, Options};
 use files::{Files, is_want_of_room};
 
-/// Bytes of a group at most, but for a single batch that is longer: some milliseconds of a disk.
+/// The most bytes of a group: a few milliseconds of writing. A single longer batch is a group of its own.
 const GROUP_BYTES_MAX: u64 = 8 << 20;
-/// A segment with less room than this part of it has no further group of several batches.
+/// If less than this part of a segment is left, groups of several batches go to the next segment.
 const REST_PART: u64 = 16;
 
-/// Written ahead of the groups. A first write into blocks that are only allocated changes what the file system has to sync besides: such a sync took
-/// three times as long. Fewer at a time save less, and more make one publish in so many bytes wait for longer than some milliseconds.
+/// Written ahead of the groups. The first write to a block that is only allocated changes metadata, which the next sync must write too:
+/// such a sync took three times as long. Fewer zeros at a time save less. With more, one publish in that many bytes waits for longer
+/// than a few milliseconds.
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
-/// A group with more than this part of them gains nothing by that.
+/// Groups larger than this part of `ZEROS` gain nothing by that.
 const ZEROS_PART: usize = 4;
 
-/// Where a log ends.
+/// The end of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
-    /// The number of its last segment; 0 where it has none.
+    /// The number of its last segment; 0 if it has none.
     pub segment: u64,
-    /// The number of its last group; 0 where it has none.
+    /// The number of its last group; 0 if it has none.
     pub group: u64,
 }
 
-/// The room that a log occupies.
+/// The space that a log occupies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Bytes of all files.
     pub bytes: u64,
-    /// The last segment that is written to no more; 0 where there is none.
+    /// The last sealed segment, to which nothing more is written; 0 if there is none.
     pub sealed: u64,
-    /// Bytes of the files of all segments that are written to no more.
+    /// Bytes of the files of all sealed segments.
     pub sealed_bytes: u64,
-    /// Bytes of the groups in the segment that is written to.
+    /// Bytes of the groups in the open segment.
     pub open_bytes: u64,
-    /// Bytes of the groups that were written since it was opened.
+    /// Bytes of the groups written since the log was opened.
     pub written: u64,
 }
 
-/// The segment that is written to.
+/// The open segment, to which groups are written.
 struct Segment<F> {
     file: F,
     header: SegmentHeader,
     /// The offset of the next group.
     offset: u64,
-    /// Zeros, if not groups, are written up to this offset.
+    /// Everything up to this offset has been written, with groups or zeros.
     zeroed: u64,
 }
 
-/// The end of the log, behind which the next group goes.
+/// What the next group needs to know about the log's end.
 struct Tail {
     next_group: u64,
-    /// Batches in all groups.
+    /// Number of batches in all groups.
     batches: u64,
     /// The checksum of the last group.
     crc: u32,
@@ -80,28 +81,27 @@ pub struct Log<S: Storage> {
     files: Files<S>,
     identity: Identity,
     segment: Option<Segment<S::File>>,
-    /// The segments before that, and the bytes of their files.
+    /// The sealed segments, with the bytes of their files.
     sealed: VecDeque<(u64, u64)>,
     /// The number of the last segment.
     segments: u64,
     tail: Tail,
-    /// Where the end is marked; none where there was no room for the file.
+    /// The mark's file; none if there was no space for it.
     mark: Option<MarkFile<S::File>>,
-    /// The end was lost, and the caller has no base yet of what is left.
+    /// The end was lost, and the caller has no base of what is left yet.
     end_is_lost: bool,
-    /// The group at hand.
+    /// The buffer for the group being written.
     group: Vec<u8>,
     /// A write or a sync has failed.
     failed: bool,
 }
 
 impl<S: Storage> Log<S> {
-    /// Reads the log in this directory and is then ready to go on with it: a torn group at its end is cut. Where there is no log a new
-    /// one begins, of this identity. Each batch and each loss is handed to `each`, in order. Only segments from
-    /// [`Options::first_segment`] on count.
+    /// Reads the log in this storage, and continues it: a torn group at its end is cut off. If there is no log, creates one with the identity
+    /// `new`. Passes each batch and each loss to `each`, in order. Segments before [`Options::first_segment`] do not count.
     ///
     /// # Errors
-    /// When a file cannot be read, or is none that this build may read. Nothing was changed then.
+    /// If a file cannot be read or has a format that this build does not know. Then nothing was changed.
     pub fn open(
         storage: S,
         options: Options,
@@ -151,7 +151,7 @@ impl<S: Storage> Log<S> {
                     log.files.bytes += entry.bytes;
                     log.sealed.push_back((number, entry.bytes));
                 }
-                // Symbolic links and the like are left alone.
+                // Symbolic links and the like are not removed.
                 _ if !entry.is_file => {}
                 None if !is_spare(&entry.name) => {}
                 Some(_) | None => {
@@ -169,12 +169,12 @@ impl<S: Storage> Log<S> {
             false => log.mark_end(),
         };
         marked.map_err(|error| failed(mark::NAME, error))?;
-        // Room is looked for again by the first commit.
+        // If there is no space now, the first commit tries again.
         let _ = log.files.prepare();
         Ok((log, found))
     }
 
-    /// Marks the end, so that a later start sees if the log has become shorter. Everything in it is synced. A lost end stays marked as lost.
+    /// Marks the end, so that a later start notices if the log has become shorter. Everything must be synced. A lost end stays marked as lost.
     ///
     /// # Errors
     /// Those of the disk. They are final.
@@ -183,7 +183,7 @@ impl<S: Storage> Log<S> {
         match self.end_is_lost {
             true => Ok(()),
             false => match self.mark(segment, group) {
-                // On file systems that copy on write. The mark of before proves less, and nothing false.
+                // A copy-on-write file system needs space even here. The previous mark proves less, but nothing false.
                 Err(error) if is_want_of_room(&error) => Ok(()),
                 marked => marked,
             },
@@ -204,8 +204,8 @@ impl<S: Storage> Log<S> {
             .map_or(Ok(()), |mark| mark.write(log, segment, group))
     }
 
-    /// Goes on behind the last group of the last segment. The bytes that were read may be in the kernel's memory only, if the process before was killed
-    /// between a write and its sync, or a sync of it failed: the last group is written once more, and all is synced.
+    /// Continues behind the last group of the last segment. If the previous process was killed between a write and its sync, or a sync
+    /// failed, the bytes that were read may be in the kernel's memory only. So the last group is written again, and everything is synced.
     fn go_on(&mut self, end: ScanEnd) -> Result<(), ScanError> {
         (self.segments, self.tail.next_group) = (end.segment, end.next_group);
         self.tail.batches = end.batches;
@@ -214,7 +214,7 @@ impl<S: Storage> Log<S> {
         }
         let name = segment_name(end.segment);
         let failed = |error| ScanError::Io(name.clone(), error);
-        // Behind a segment whose header is damaged a new one begins.
+        // Not if the header of the last segment is damaged: then a new segment begins.
         if let Some(header) = end.header {
             let file = self.files.storage.open(&name).map_err(failed)?;
             let mut last = vec![0; (end.offset - end.last) as usize];
@@ -232,15 +232,15 @@ impl<S: Storage> Log<S> {
         self.files.storage.sync_names().map_err(failed)
     }
 
-    /// Begins a segment, so that those before it are needed no more once their batches are kept elsewhere.
+    /// Begins a new segment. The earlier ones can be removed once their batches are stored elsewhere.
     ///
     /// # Errors
-    /// As those of [`commit`](Self::commit).
+    /// Those of [`commit`](Self::commit).
     pub fn begin_segment(&mut self) -> Result<(), CommitError> {
         self.next_segment(0)
     }
 
-    /// Where it ends.
+    /// The end of the log.
     pub fn end(&self) -> End {
         End {
             segment: self.segments,
@@ -253,7 +253,7 @@ impl<S: Storage> Log<S> {
         self.identity
     }
 
-    /// The bytes that it occupies.
+    /// The space that it occupies.
     pub fn figures(&self) -> Figures {
         Figures {
             bytes: self.files.bytes,
@@ -264,24 +264,24 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// The first segment that is there.
+    /// The oldest segment.
     pub(crate) fn first_segment(&self) -> u64 {
         let sealed = self.sealed.front().map(|(number, _)| *number);
         sealed.unwrap_or(self.segments)
     }
 
-    /// So many bytes of other files count for [`Options::bytes_max`].
+    /// Sets the bytes of other files that count towards [`Options::bytes_max`].
     pub fn count_beside(&mut self, bytes: u64) {
         self.files.beside = bytes;
     }
 
-    /// So many bytes of the file system are to stay free, and as many more as are written from [`Figures::written`] on; see
+    /// Keeps this many bytes of the file system free, plus the bytes written since [`Figures::written`] was `from`; see
     /// [`prepare`](Self::prepare).
     pub fn reserve(&mut self, bytes: u64, from: u64) {
         self.files.reserve = (bytes, from);
     }
 
-    /// Removes the files that wait as segments; no others are made.
+    /// Removes the spare files. No new ones are made.
     ///
     /// # Errors
     /// Those of the file system.
@@ -289,8 +289,8 @@ impl<S: Storage> Log<S> {
         self.files.release()
     }
 
-    /// Removes the segments before this one, but not the one that is written to. Their batches must be on disk elsewhere, and the
-    /// number of the first segment that counts, too: after a power cut any of them may be there again. A lost end is told no more from then on.
+    /// Removes the sealed segments before this one. Their batches must be on disk elsewhere, and so must the number of the first segment that
+    /// counts: after a power cut, removed segments may reappear. From then on a lost end is no longer reported.
     ///
     /// # Errors
     /// Those of the file system.
@@ -299,7 +299,7 @@ impl<S: Storage> Log<S> {
             && number < segment
         {
             match self.files.storage.remove(&segment_name(number)) {
-                // Somebody was quicker.
+                // Something else has removed it already.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 removed => removed?,
             }
@@ -310,14 +310,14 @@ impl<S: Storage> Log<S> {
         self.mark_end()
     }
 
-    /// Bytes of groups that can be committed for certain, even if other programs fill the disk.
+    /// Bytes of groups that can certainly be committed, even if other programs fill the disk.
     pub fn room_bytes(&self) -> u64 {
         let here = self.segment.as_ref().map_or(0, Segment::room_bytes);
         let spare = self.files.options.segment_bytes - DATA_BEGIN;
         here + self.files.spares.len() as u64 * spare
     }
 
-    /// Bytes that can be written before a file that is to wait cannot be made, as far as [`Options::bytes_max`] and the file system say; and the former.
+    /// Bytes that can be written before there is no space for a spare file, by [`Options::bytes_max`] and the file system; and `bytes_max`.
     pub(crate) fn free_bytes(&self) -> (u64, u64) {
         let Options {
             bytes_max,
@@ -325,7 +325,7 @@ impl<S: Storage> Log<S> {
             ..
         } = self.files.options;
         let taken = self.files.bytes.saturating_add(self.files.beside);
-        // A file is made as a whole, when one of those that wait becomes a segment.
+        // When a spare file becomes a segment, the next spare file needs its full size at once.
         let more = bytes_max
             .saturating_sub(taken)
             .min(self.files.beyond_reserve())
@@ -334,7 +334,7 @@ impl<S: Storage> Log<S> {
         (more.saturating_add(here), bytes_max)
     }
 
-    /// Bytes of batches that the next group should have at most, each with [`bytes_in_group`].
+    /// The most bytes of batches for the next group, counted with [`bytes_in_group`].
     pub(crate) fn group_bytes(&self) -> usize {
         let whole = self.files.options.segment_bytes - DATA_BEGIN;
         let here = self.segment.as_ref().map_or(0, Segment::room_bytes);
@@ -346,21 +346,20 @@ impl<S: Storage> Log<S> {
         (room.min(GROUP_BYTES_MAX) as usize).saturating_sub(GROUP_HEADER)
     }
 
-    /// Whether all files wait that are to be the next segments.
+    /// Whether all spare files exist.
     pub fn is_prepared(&self) -> bool {
         self.files.is_prepared()
     }
 
-    /// Makes the files that are to be the next segments, as far as there is room; says whether all of them wait and the file system has its reserve
-    /// besides.
+    /// Makes spare files as far as there is space. True if all of them exist and the file system has its reserve besides.
     ///
     /// # Errors
-    /// When a file cannot be made for another reason than want of room. The log goes on in the files that it has.
+    /// If a file cannot be made for another reason than lack of space. The log can still use the files that it has.
     pub fn prepare(&mut self) -> io::Result<bool> {
         self.files.prepare()
     }
 
-    /// Writes the batches as one group. Once this returns they survive a power cut.
+    /// Writes and syncs the batches as one group. Once this returns, they survive a power cut.
     ///
     /// # Errors
     /// [`CommitError::Full`] leaves the log as it was; [`CommitError::Failed`] is final.
@@ -406,7 +405,7 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Begins the next segment, for a group of so many bytes.
+    /// Begins the next segment, with space for a group of `needed` bytes.
     fn next_segment(&mut self, needed: u64) -> Result<(), CommitError> {
         let blank = self.files.blank(DATA_BEGIN + needed);
         self.failed |= matches!(blank, Err(CommitError::Failed(_)));
@@ -440,7 +439,7 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// The salt of a segment: no two segments of a log have the same in practice, nor has a file of another log.
+    /// The salt of a segment. In practice it differs between all segments of all logs.
     fn salt(&self, number: u64) -> u32 {
         let mut seed = self.identity.log.to_le_bytes().to_vec();
         if !planted::is(Fault::Recycled) {
@@ -457,7 +456,7 @@ impl<F> Segment<F> {
 }
 
 impl<F: File> Segment<F> {
-    /// Writes a group at the end, and zeros behind it where there are none yet.
+    /// Writes a group at the end, and zeros ahead of it if there are none left.
     fn write(&mut self, group: &[u8]) -> io::Result<()> {
         self.file.write_at(group, self.offset)?;
         let end = self.offset + group.len() as u64;

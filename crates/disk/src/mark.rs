@@ -1,12 +1,13 @@
-//! The mark: a small file beside the segments that says how far the log had come. The segments cannot say that themselves: if the newest one is deleted,
-//! or a file system forgets it, what is left looks like a log that was never longer.
+//! The mark: a small file that says where the log ended. The segments alone cannot show that. If the newest one is deleted, or lost by
+//! the file system, the rest looks like a shorter, complete log.
 //!
-//! The log writes the mark when it is opened, when a segment begins, when old segments are removed, and when it ends in order. Invariants: everything up to the
-//! mark was synced before, so a log that ends earlier has lost something; a power cut during a write leaves the mark of before, since two places
-//! are written in turn. A mark that is absent or damaged proves nothing.
+//! The log writes the mark when it is opened, when a segment begins, when old segments are removed, and at a planned stop. Invariants:
+//! * Everything up to the mark was synced before it was written, so a log that ends earlier has lost something.
+//! * A power cut during a write leaves the previous mark, since two places are written in turn.
+//! * A missing or damaged mark proves nothing.
 //!
-//! A log that has lost its end says so at each start until its caller has a base of what is left: such a start may be killed, and the next one must tell the loss
-//! again. Until then the mark is [`LOST`], which no log reaches.
+//! If the log has lost its end, every start must report the loss until the caller has a base of what is left, since the process may be
+//! killed before that. Until then the mark is [`LOST`], a number that no log reaches.
 
 use std::io;
 
@@ -19,23 +20,23 @@ const MAGIC: &[u8; 8] = b"CROREEND";
 const VERSION: u32 = 1;
 /// Bytes of a mark.
 const BYTES: usize = 48;
-/// The two places are so far apart, more than a disk writes at once.
+/// Distance between the two places: more than a disk writes at once.
 const PLACE: u64 = 4096;
 const PLACES: u64 = 2;
 
-/// The segment and group of a mark that says that the end is lost.
+/// The segment and the group of a mark that says that the end is lost.
 pub(crate) const LOST: u64 = u64::MAX;
 
-/// How far a log had come.
+/// Where a log ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// The number of the mark: of two the higher one counts.
+    /// The number of the mark. The mark with the highest number counts.
     pub number: u64,
     /// The identity of the log.
     pub log: u64,
     /// Its last segment.
     pub segment: u64,
-    /// The last group that was synced; 0 for none.
+    /// The last synced group; 0 if there is none.
     pub group: u64,
 }
 
@@ -64,10 +65,10 @@ impl Mark {
         })
     }
 
-    /// The mark in this directory; `None` where there is none, or none that is readable.
+    /// The mark in this directory; `None` if it is missing or damaged.
     ///
     /// # Errors
-    /// When the file is there and cannot be read.
+    /// If the file exists and cannot be read.
     pub fn read<S: Storage>(storage: &S) -> io::Result<Option<Mark>> {
         match storage.open(NAME) {
             Ok(file) => read_places(&file),
@@ -97,10 +98,10 @@ pub(crate) struct MarkFile<F> {
 }
 
 impl<F: File> MarkFile<F> {
-    /// Opens the file, or makes it.
+    /// Opens or creates the file.
     ///
     /// # Errors
-    /// Those of the file system; want of room is one of them.
+    /// Those of the file system, including a full disk.
     pub fn open<S: Storage<File = F>>(storage: &S) -> io::Result<MarkFile<F>> {
         let file = match storage.open(NAME) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -112,7 +113,7 @@ impl<F: File> MarkFile<F> {
         Ok(MarkFile { file, number })
     }
 
-    /// Writes and syncs the next mark: the log of this identity has come to this group of this segment.
+    /// Writes and syncs the next mark: the log with this identity ends with this group, in this segment.
     ///
     /// # Errors
     /// Those of the disk.

@@ -1,37 +1,37 @@
-//! Faults that the simulator plants to show that it would find them. Without the feature `planted` every check is a constant `false`, and the
-//! product contains none of this.
+//! Faults that can be switched on to show that the simulator finds them. Without the feature `planted` every check is the constant
+//! `false`, so the product contains none of this.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// A fault. One at a time can be switched on, for the whole process.
+/// A fault. Only one at a time is on, for the whole process.
 #[cfg_attr(feature = "planted", derive(strum::VariantArray))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {
-    /// A group is answered before it is synced.
+    /// A group is acknowledged before it is synced.
     NoSync = 1,
-    /// A group counts also with a wrong checksum.
+    /// A group counts even with a wrong checksum.
     NoChecksum,
-    /// A log that goes on forgets the checksum of its last group: the next one is not chained to it.
+    /// A reopened log forgets the checksum of its last group, so the next group is not chained to it.
     NoChain,
-    /// Bytes of a segment's former life count.
+    /// Groups that the file contained before it became this segment count.
     Recycled,
-    /// A removed segment that comes back counts.
+    /// A removed segment that reappears counts.
     Returned,
-    /// The mark of the log's end is not read, nor the length of its last segment: a lost end goes unnoticed.
+    /// A lost end goes unnoticed: neither the mark nor the length of the last segment is checked.
     LostEnd,
 }
 
-/// The one that is switched on; 0: none.
+/// The fault that is on; 0 if none is.
 static PLANTED: AtomicU8 = AtomicU8::new(0);
 
-/// Switches this fault on, and any other off.
+/// Switches this fault on, and every other one off.
 #[cfg(feature = "planted")]
 pub fn plant(fault: Option<Fault>) {
     PLANTED.store(fault.map_or(0, |fault| fault as u8), Ordering::SeqCst);
 }
 
-/// Whether this fault is switched on.
+/// Whether this fault is on.
 #[inline]
 pub(crate) fn is(fault: Fault) -> bool {
     cfg!(feature = "planted") && PLANTED.load(Ordering::Relaxed) == fault as u8

@@ -1,6 +1,7 @@
-//! Reading batches once more, by the places at which a scan has found them: a caller that needs them in another order keeps the places only.
+//! Reads single batches again, at the places where a scan has found them. A caller that needs batches in another order has to keep only
+//! their places.
 //!
-//! Deliberately not here: checksums. The scan has verified them, and a segment that is sealed does not change.
+//! Deliberately not here: checksums. The scan has verified them, and a sealed segment does not change.
 
 use std::io;
 
@@ -8,21 +9,22 @@ use crate::format::BATCH_HEADER;
 use crate::scan::{Place, segment_name};
 use crate::storage::{File, Storage};
 
-/// Bytes that are read at once: batches that stand near one another share a read.
+/// Bytes of one read, so that neighbouring batches share it.
 const WINDOW_BYTES: usize = 64 << 10;
 
-/// A reader of batches. It reads forward cheaply, and in any order.
+/// A reader of batches, in any order; forward is cheapest.
 pub struct Reader<S: Storage> {
     storage: S,
-    /// The segment at hand.
+    /// The open segment, with its number.
     file: Option<(u64, S::File)>,
-    /// Bytes of it, from this offset on.
+    /// Bytes of the open segment.
     window: Vec<u8>,
+    /// The offset of `window` in the segment.
     begins: u64,
 }
 
 impl<S: Storage> Reader<S> {
-    /// For the log in this directory.
+    /// A reader of the log in this storage.
     pub fn new(storage: S) -> Reader<S> {
         Reader {
             storage,
@@ -32,10 +34,10 @@ impl<S: Storage> Reader<S> {
         }
     }
 
-    /// The batch that stands there ([`Place::segment`], [`Place::batch`]).
+    /// The batch at this segment and offset ([`Place::of_batch`]).
     ///
     /// # Errors
-    /// Those of the disk; `InvalidData` where no batch stands there.
+    /// Those of the disk; `InvalidData` if there is no batch.
     pub fn batch(&mut self, (segment, offset): (u64, u64)) -> io::Result<&[u8]> {
         if (self.file.as_ref()).is_none_or(|(number, _)| *number != segment) {
             self.window.clear();
@@ -47,7 +49,7 @@ impl<S: Storage> Reader<S> {
         self.bytes(offset + BATCH_HEADER as u64, len)
     }
 
-    /// So many bytes at this offset.
+    /// The `len` bytes at this offset.
     fn bytes(&mut self, offset: u64, len: usize) -> io::Result<&[u8]> {
         let end = offset.saturating_add(len as u64);
         if offset < self.begins || end > self.begins + self.window.len() as u64 {
@@ -67,7 +69,7 @@ impl<S: Storage> Reader<S> {
 }
 
 impl Place {
-    /// The place, as [`Reader::batch`] needs it.
+    /// The segment and the offset in it, for [`Reader::batch`].
     pub fn of_batch(&self) -> (u64, u64) {
         (self.segment, self.batch)
     }

@@ -1,11 +1,11 @@
-//! Reading a log: every batch in order, and every place where batches were lost.
+//! Reads a log: every batch in order, and every place where batches were lost.
 //!
-//! A group that does not verify is one of two things. At the end of the log it is *torn*: the power went while it was written, so
-//! nobody was answered, and it is cut. Anywhere else it is *damage*: a later group stands in the log, and was written only after
-//! this one was synced. Damage is reported with the batches, in its place, and the scan goes on behind it.
+//! A group whose checksum is wrong is one of two things. At the end of the log it is *torn*: the power failed during the write, so nothing
+//! was acknowledged, and it is cut off. Anywhere else it is *damage*: there is a later group, which was written only after this one was
+//! synced. Damage is reported in its place among the batches, and the scan continues behind it.
 //!
-//! The end itself can be lost: the newest segment was deleted, or cut. Its length (a segment has all of its bytes from the beginning) and the
-//! [mark] show that, and it is damage too.
+//! The end itself can be lost if the newest segment is deleted or cut. The length of the file, which is fixed from the beginning, and the
+//! [mark] show that. This is damage too.
 
 use std::io;
 
@@ -18,10 +18,10 @@ use crate::mark::{self, Mark};
 use crate::planted::{self, Fault};
 use crate::storage::{Entry, File, Storage};
 
-/// Names of segments: this, ten digits, and [`SUFFIX`].
+/// A segment's name is this, ten digits, and [`SUFFIX`].
 const PREFIX: &str = "segment-";
 const SUFFIX: &str = ".log";
-/// Names of files that wait to become segments.
+/// A spare file's name is this and a number. Spare files become the next segments.
 const SPARE: &str = "spare-";
 
 /// The name of the segment with this number.
@@ -29,7 +29,7 @@ pub(crate) fn segment_name(number: u64) -> String {
     format!("{PREFIX}{number:010}{SUFFIX}")
 }
 
-/// The number of the segment with this name; `None` where it is the name of none.
+/// The number of the segment with this name; `None` if it is no segment's name.
 pub fn number_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
     let number = digits.parse().ok()?;
@@ -41,13 +41,13 @@ pub(crate) fn spare_name(number: u64) -> String {
     format!("{SPARE}{number}")
 }
 
-/// Whether a file of this name is a spare one.
+/// Whether a file with this name is a spare one.
 pub(crate) fn is_spare(name: &str) -> bool {
     let number = name.strip_prefix(SPARE).and_then(|it| it.parse().ok());
     number.is_some_and(|number| spare_name(number) == name)
 }
 
-/// Where a batch stands.
+/// The place of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The segment's number.
@@ -56,7 +56,7 @@ pub struct Place {
     pub offset: u64,
     /// The group's number.
     pub group: u64,
-    /// The offset of the batch in the segment: that of its length, behind which it stands.
+    /// The offset of the batch in the segment: where its length begins.
     pub batch: u64,
 }
 
@@ -65,11 +65,11 @@ pub struct Place {
 pub enum Found<'a> {
     /// A batch.
     Batch(Place, &'a [u8]),
-    /// Here batches may be missing.
+    /// Batches are missing here, or may be.
     Damage(Damage),
 }
 
-/// A group that was being written when the power went.
+/// A group that was being written when the power failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Torn {
     /// Its segment.
@@ -81,30 +81,30 @@ pub struct Torn {
 /// The result of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// The identity of the log; none where it has no segment.
+    /// The identity of the log; none if it has no segment.
     pub identity: Option<Identity>,
-    /// Segments that were read.
+    /// Number of segments read.
     pub segments: u64,
-    /// Groups, batches, and bytes of batches.
+    /// Number of groups read.
     pub groups: u64,
-    /// The number of the last group; 0 where the log has none.
+    /// The number of the last group; 0 if the log has none.
     pub last_group: u64,
-    /// Batches in them.
+    /// Number of batches read.
     pub batches: u64,
     /// Bytes of the batches.
     pub bytes: u64,
-    /// The group at the end that was cut.
+    /// The torn group at the end, if there is one.
     pub torn: Option<Torn>,
     /// Places where batches were lost, in the order of the log.
     pub damages: Vec<Damage>,
-    /// Files in the directory that are none of the log's. They are left alone.
+    /// Files in the directory that do not belong to the log. They are not touched.
     pub foreign: Vec<String>,
 }
 
 /// Why a log cannot be read. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
-    /// The disk or the file system failed; the file's name.
+    /// The disk or the file system failed, for this file.
     #[error("{0}: {1}")]
     Io(String, io::Error),
     /// A segment has a format that this build does not know.
@@ -131,32 +131,34 @@ pub enum ScanError {
     NoFile(String),
 }
 
-/// The end of a log: where the next group goes.
+/// The end of a log, with what is needed to write the next group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScanEnd {
-    /// The last segment; none where its header is damaged.
+    /// The header of the last segment; none if it is damaged.
     pub header: Option<SegmentHeader>,
-    /// Whether its file is shorter than it was made.
+    /// Whether its file has become shorter.
     pub is_cut: bool,
     /// Its number.
     pub segment: u64,
-    /// The offset of its last group, and the one behind that; the beginning and the end of the header where it has none.
+    /// The offset of its last group; 0, where the header begins, if it has none.
     pub last: u64,
+    /// The offset behind that group, or behind the header.
     pub offset: u64,
     pub next_group: u64,
-    /// Batches of the log before that.
+    /// Number of batches of the log up to here.
     pub batches: u64,
     /// The checksum of the last group.
     pub crc: u32,
 }
 
-/// Added to the count of batches where nobody knows how many were lost: so many were not, and no count of losses that is known fits.
+/// Added to the count of batches if it is unknown how many were lost. It is more than any real loss, so that a later scan does not compute
+/// a number of lost batches from it.
 const UNKNOWN: u64 = 1 << 40;
 
-/// The identity of the log in this directory, from its first segment with a good header.
+/// The identity of the log in this storage, from the first segment with an intact header.
 ///
 /// # Errors
-/// When a file cannot be read, or is none that this build may read.
+/// If a file cannot be read or has a format that this build does not know.
 pub fn identity<S: Storage>(storage: &S) -> Result<Option<Identity>, ScanError> {
     let mut scan = Scan::new(|_| {});
     for number in scan.segments(storage, (None, None))? {
@@ -167,14 +169,14 @@ pub fn identity<S: Storage>(storage: &S) -> Result<Option<Identity>, ScanError> 
     Ok(None)
 }
 
-/// The first and the last segment that are asked for; `None`: there is no such bound.
+/// The first and the last segment to read; `None` means no bound.
 pub type Segments = (Option<u64>, Option<u64>);
 
-/// Reads these segments of a log without changing them. The first one that is asked for must be there. Behind the last one that is asked for
-/// the next segment is expected to go on from it, and is not read.
+/// Reads these segments of a log without changing them. It is damage if the first one is missing. Of the segment after the last one only
+/// the header is read, to check that it continues the log.
 ///
 /// # Errors
-/// When a file cannot be read, or is none that this build may read.
+/// If a file cannot be read or has a format that this build does not know.
 pub fn scan<S: Storage>(
     storage: &S,
     segments: Segments,
@@ -183,7 +185,7 @@ pub fn scan<S: Storage>(
     Ok(scan_to_end(storage, segments, each)?.0)
 }
 
-/// The same, and where the log ends; `None` where it has no segment.
+/// The same, with the end of the log; `None` if it has no segment.
 pub(crate) fn scan_to_end<S: Storage>(
     storage: &S,
     (first, last): Segments,
@@ -191,7 +193,7 @@ pub(crate) fn scan_to_end<S: Storage>(
 ) -> Result<(Recovered, Option<ScanEnd>), ScanError> {
     let mut scan = Scan::new(each);
     let follower = last.and_then(|last| last.checked_add(1));
-    // Before the segments are listed: a server that runs may begin one meanwhile.
+    // Before the segments are listed, since a running server may begin one in between.
     let mark = match last {
         None => Mark::read(storage).map_err(|error| ScanError::Io(mark::NAME.into(), error))?,
         Some(_) => None,
@@ -251,7 +253,7 @@ pub(crate) fn scan_to_end<S: Storage>(
 fn read_whole<S: Storage>(storage: &S, name: &str, bytes: &mut Vec<u8>) -> Result<(), ScanError> {
     let failed = |error| ScanError::Io(name.to_string(), error);
     let file = storage.open(name).map_err(failed)?;
-    // The length in its header may be damaged.
+    // Not by the length in its header, which may be damaged.
     let most = usize::try_from(file.bytes().map_err(failed)?).unwrap_or(usize::MAX);
     bytes.resize(most, 0);
     let len = file.read_at(bytes, 0).map_err(failed)?;
@@ -259,7 +261,7 @@ fn read_whole<S: Storage>(storage: &S, name: &str, bytes: &mut Vec<u8>) -> Resul
     Ok(())
 }
 
-/// A scan under way.
+/// A scan in progress.
 struct Scan<E> {
     each: E,
     found: Recovered,
@@ -267,11 +269,11 @@ struct Scan<E> {
     expected: Option<u64>,
     /// The checksum of the last group.
     crc: u32,
-    /// A loss that is reported with the next group, or at the end.
+    /// A loss to report with the next group, or at the end.
     loss: Option<Damage>,
-    /// Batches of the log up to here; none before the first group of a log whose beginning is not read.
+    /// Number of batches of the log up to here; none before the first group if the scan does not start at the log's beginning.
     batches: Option<u64>,
-    /// The offset of the segment's last group; of its header before the first.
+    /// The offset of the segment's last group; 0, where the header begins, before the first one.
     last: u64,
 }
 
@@ -311,7 +313,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         Ok(numbers)
     }
 
-    /// The header of a segment; `None` where it is damaged.
+    /// The header of a segment; `None` if it is damaged.
     fn header<S: Storage>(
         &mut self,
         storage: &S,
@@ -336,7 +338,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         Ok(Some(header))
     }
 
-    /// Notes a loss; one until the next group.
+    /// Records a loss. Until the next group only the first one counts.
     fn damage(&mut self, kind: DamageKind, segment: u64, offset: u64) {
         self.loss.get_or_insert(Damage {
             kind,
@@ -346,7 +348,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         });
     }
 
-    /// Reports the loss of so many batches, if one was noted.
+    /// Reports the recorded loss, if any, of this many batches.
     fn report(&mut self, batches: Option<u64>) {
         if let Some(loss) = self.loss.take() {
             let damage = Damage { batches, ..loss };
@@ -355,13 +357,13 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         }
     }
 
-    /// The count of batches with which the log goes on here.
+    /// The number of batches with which the log continues here.
     fn batches_or_more(&self) -> u64 {
         let unknown = if self.loss.is_some() { UNKNOWN } else { 0 };
         self.batches.unwrap_or(0) + unknown
     }
 
-    /// Reads the groups of a segment; returns where they end.
+    /// Reads the groups of a segment. Returns the offset behind the last one.
     fn segment(&mut self, header: &SegmentHeader, bytes: &[u8]) -> u64 {
         self.found.segments += 1;
         self.last = 0;
@@ -398,7 +400,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         offset
     }
 
-    /// The last segment ends at this offset.
+    /// Checks the end of the last segment: is there a torn group at this offset?
     fn end(&mut self, header: &SegmentHeader, bytes: &[u8], offset: u64) {
         let expected = self.expected.unwrap_or(header.first_group);
         self.found.torn = is_torn(bytes, offset, expected, self.crc).then_some(Torn {
@@ -407,7 +409,8 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         });
     }
 
-    /// The log had come further than to this end, by its last segment's length or by the mark: that is damage, and the log goes on in a new segment.
+    /// Checks by the length of the last segment and by the mark whether the log was longer. Then its end is damaged, and the log continues in a
+    /// new segment.
     fn check_end(&mut self, mark: Option<Mark>, end: &mut Option<ScanEnd>) {
         if planted::is(Fault::LostEnd) {
             return;
@@ -427,7 +430,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         }
     }
 
-    /// A segment ends at this offset, and another one comes: no group between the two may be missing.
+    /// Checks that no group is missing between this segment, which ends at this offset, and the next one.
     fn goes_on(&mut self, header: &SegmentHeader, offset: u64, next: Option<&SegmentHeader>) {
         let ends = (self.expected, self.crc);
         let follows = |next: &SegmentHeader| (Some(next.first_group), next.previous_crc) == ends;
@@ -440,7 +443,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     fn group(&mut self, segment: u64, offset: u64, group: &Group<'_>) {
         let before = group.batches_before;
         let lost = self.batches.and_then(|known| before.checked_sub(known));
-        // None lost: this is a group of another history.
+        // With a loss of 0, this group is from another history of the log.
         self.report(lost.filter(|lost| (1..UNKNOWN).contains(lost)));
         self.last = offset;
         self.crc = group.crc;
@@ -461,14 +464,14 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     }
 }
 
-/// Zeros that are compared at once: a multiple of the alignment.
+/// Zeros compared at once: a multiple of the alignment.
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// The offset and number of the next group behind this offset that verifies and is not older than `expected`.
+/// The offset and number of the next intact group behind this offset whose number is at least `expected`.
 fn find_later(bytes: &[u8], offset: u64, salts: Salts, expected: u64) -> Option<(u64, u64)> {
     let mut at = offset + ALIGNMENT;
     while let Some(rest) = bytes.get(at as usize..).filter(|rest| !rest.is_empty()) {
-        // The rest of a segment that is not full is zeros, and no group begins with them.
+        // The unused rest of a segment is zeros, and no group begins with zeros.
         if rest.starts_with(&ZEROS) {
             at += ZEROS.len() as u64;
             continue;
@@ -482,7 +485,7 @@ fn find_later(bytes: &[u8], offset: u64, salts: Salts, expected: u64) -> Option<
     None
 }
 
-/// Whether the group that was to come next had begun.
+/// Whether the beginning of the next group was written.
 fn is_torn(bytes: &[u8], offset: u64, expected: u64, crc: u32) -> bool {
     let header = bytes.get(offset as usize..).unwrap_or_default();
     let begins = |at: usize, wanted: &[u8]| header.get(at..at + wanted.len()) == Some(wanted);

@@ -1,15 +1,15 @@
-//! The seam to the file system: the operations of a directory that the log needs. Tests implement it in memory, with power cuts.
+//! The interface to the file system: the operations on a directory that the log needs. Tests implement it in memory, with power cuts.
 
 use std::io;
 
-/// A name in the directory.
+/// An entry of the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The name of the file.
     pub name: String,
     /// Its length in bytes.
     pub bytes: u64,
-    /// Whether it is an ordinary file: a symbolic link, a directory or a device is not.
+    /// Whether it is a regular file and not a symbolic link, a directory or a device.
     pub is_file: bool,
 }
 
@@ -18,31 +18,31 @@ pub trait Storage {
     /// An open file.
     type File: File;
 
-    /// All that lies in it, in any order.
+    /// Its entries, in any order.
     ///
     /// # Errors
-    /// When the directory cannot be read.
+    /// If the directory cannot be read.
     fn list(&self) -> io::Result<Vec<Entry>>;
 
     /// Opens a file.
     ///
     /// # Errors
-    /// When it is not there, or is no ordinary file.
+    /// If it does not exist, or is no regular file.
     fn open(&self, name: &str) -> io::Result<Self::File>;
 
-    /// Makes a file of this length, with room for all of it. Its content may be anything.
+    /// Creates a file of this length and allocates space for all of it. Its content is undefined.
     ///
     /// # Errors
-    /// `StorageFull` or `QuotaExceeded` where there is no room; then the file is not there.
+    /// `StorageFull` or `QuotaExceeded` if there is no space. Then the file does not exist.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Self::File>;
 
-    /// Bytes of the file system that are free for this user.
+    /// Bytes of the file system free for this user.
     ///
     /// # Errors
     /// Those of the file system.
     fn free_bytes(&self) -> io::Result<u64>;
 
-    /// Gives a file another name, which no file has.
+    /// Renames a file. No file may have the new name.
     ///
     /// # Errors
     /// Those of the file system.
@@ -54,7 +54,7 @@ pub trait Storage {
     /// Those of the file system.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Returns when the names are on disk.
+    /// Syncs the names. Returns once they are on disk.
     ///
     /// # Errors
     /// Those of the disk. They are final.
@@ -69,7 +69,7 @@ pub trait File {
     /// Those of the file system.
     fn bytes(&self) -> io::Result<u64>;
 
-    /// Reads at this offset until the buffer is full or the file ends; returns the number of bytes.
+    /// Reads at this offset until the buffer is full or the file ends. Returns the number of bytes.
     ///
     /// # Errors
     /// Those of the disk.
@@ -81,7 +81,7 @@ pub trait File {
     /// Those of the file system. They are final.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Returns when all that was written is on disk.
+    /// Returns once everything written is on disk.
     ///
     /// # Errors
     /// Those of the disk. They are final.

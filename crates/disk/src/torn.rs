@@ -1,6 +1,6 @@
-//! A disk in memory that loses power: bytes that were not synced are on it in part. For tests and the simulator.
+//! A disk in memory that loses power: afterwards it has only some of the bytes that were not synced. For tests and the simulator.
 //!
-//! Deliberately not here: faults of a disk within a sector, and damage of synced bytes, but for [`Disk::damage`].
+//! Deliberately not here: faults within a sector, and damage to synced bytes other than by [`Disk::damage`].
 
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,17 +12,17 @@ use crore_rng::Rng;
 use crate::mark;
 use crate::storage::{Entry, File, Storage};
 
-/// The unit that a disk writes as a whole.
+/// Bytes that a disk writes as a whole or not at all.
 const SECTOR: usize = 512;
 
-/// How the disk breaks its promises.
+/// A fault of the disk itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Not at all.
+    /// The disk works.
     None,
-    /// A sync of a file returns and does nothing.
+    /// A sync of a file does nothing.
     FileNotSynced,
-    /// A sync of the names returns and does nothing.
+    /// A sync of the names does nothing.
     NamesNotSynced,
 }
 
@@ -32,7 +32,7 @@ struct Content {
     now: Vec<u8>,
     /// The bytes on the disk.
     kept: Vec<u8>,
-    /// Sectors that differ, perhaps.
+    /// Sectors in which the two may differ.
     dirty: BTreeSet<usize>,
 }
 
@@ -40,12 +40,13 @@ type Shared = Rc<RefCell<Content>>;
 
 struct Inner {
     names: BTreeMap<String, Shared>,
-    /// The names on the disk, and the changes since then, in order.
+    /// The names on the disk.
     kept: BTreeMap<String, Shared>,
+    /// The changes of names since then, in order.
     changes: Vec<Change>,
-    /// Bytes that fit.
+    /// Capacity in bytes.
     room: usize,
-    /// Calls until the power goes.
+    /// Calls until the power fails.
     calls_left: usize,
     fault: Fault,
     rng: Rng,
@@ -68,12 +69,12 @@ fn apply(names: &mut BTreeMap<String, Shared>, change: &Change) {
     }
 }
 
-/// The disk. Clones are the same one.
+/// The disk. A clone is a handle to the same disk.
 #[derive(Clone)]
 pub struct Disk(Rc<RefCell<Inner>>);
 
 impl Disk {
-    /// An empty one. The seed decides which bytes are lost.
+    /// An empty disk. The seed decides which bytes are lost.
     pub fn new(seed: u64, fault: Fault) -> Disk {
         Disk(Rc::new(RefCell::new(Inner {
             names: BTreeMap::new(),
@@ -86,17 +87,17 @@ impl Disk {
         })))
     }
 
-    /// The power goes after so many calls: this one and all later ones fail.
+    /// The power fails after this many calls: all later ones fail.
     pub fn power_goes_after(&self, calls: usize) {
         self.0.borrow_mut().calls_left = calls;
     }
 
-    /// So many bytes of files fit.
+    /// Sets the capacity for files in bytes.
     pub fn set_room(&self, bytes: usize) {
         self.0.borrow_mut().room = bytes;
     }
 
-    /// Bytes of all files but the mark of the log's end.
+    /// Bytes of all files except the mark.
     pub fn bytes(&self) -> u64 {
         let inner = self.0.borrow();
         let all = inner.names.iter().filter(|(name, _)| *name != mark::NAME);
@@ -104,12 +105,12 @@ impl Disk {
             .sum()
     }
 
-    /// The process was killed: the bytes that it had written are still in the kernel's memory.
+    /// The process was killed: the bytes that it wrote are still in the kernel's memory.
     pub fn process_restarts(&self) {
         self.0.borrow_mut().calls_left = usize::MAX;
     }
 
-    /// The power is back: any sectors that were not synced are lost, and the latest changes of names.
+    /// The power is back. Any sectors that were not synced may be lost, and so may the latest changes of names.
     pub fn power_returns(&self) {
         let mut inner = self.0.borrow_mut();
         let Inner {
@@ -129,7 +130,7 @@ impl Disk {
         for content in all {
             let mut content = content.borrow_mut();
             let Content { now, kept, dirty } = &mut *content;
-            // All, none, the first ones, or any.
+            // Which of them survive: all, none, the first ones, or random ones.
             let manner = rng.below(4);
             let first = rng.below(dirty.len() + 1);
             for (n, sector) in core::mem::take(dirty).into_iter().enumerate() {
@@ -151,7 +152,7 @@ impl Disk {
         inner.calls_left = usize::MAX;
     }
 
-    /// Changes a byte of a file on the disk; says whether there is one.
+    /// Changes a byte of a file on the disk. False if there is no such byte.
     pub fn damage(&self, name: &str, at: usize) -> bool {
         let inner = self.0.borrow();
         let Some(content) = inner.names.get(name) else {
@@ -176,7 +177,7 @@ impl Disk {
         content.dirty.clear();
     }
 
-    /// Replaces the bytes of a file by those of the same file of another disk.
+    /// Replaces the bytes of a file by those of the same file on another disk.
     pub fn copy_from(&self, other: &Disk, name: &str) {
         let bytes = other.0.borrow().names[name].borrow().now.clone();
         let inner = self.0.borrow();
@@ -226,7 +227,7 @@ impl Storage for Disk {
         if used + bytes > inner.room {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        // A file may begin with the bytes of another one's former life.
+        // A new file may contain the bytes of another one.
         let others: Vec<Shared> = inner.names.values().cloned().collect();
         let mut now = match inner.rng.below(others.len() + 1) {
             0 => Vec::new(),
@@ -234,7 +235,7 @@ impl Storage for Disk {
         };
         now.resize(bytes, 0);
         let dirty = (0..bytes.div_ceil(SECTOR)).collect();
-        // The length, too, is on the disk with the first sync only.
+        // The length, too, reaches the disk only with the first sync.
         let kept = Vec::new();
         let content = Rc::new(RefCell::new(Content { now, kept, dirty }));
         let change = Change::Add(name.to_string(), content.clone());
@@ -304,7 +305,7 @@ impl File for Open {
         if content.now.len() < end {
             content.now.resize(end, 0);
         }
-        // Written before the power may go: the sectors of the last write can be lost, too.
+        // Written before the power may fail, so that the sectors of the last write can survive too.
         content.now[at..end].copy_from_slice(bytes);
         content.dirty.extend(at / SECTOR..end.div_ceil(SECTOR));
         self.0.call().map(drop)

@@ -1,28 +1,29 @@
-//! The files of a log, and the room that they may take.
+//! The files of a log, and the space that they may take.
 //!
-//! Invariant: two files wait to become the next segments, as far as there is room, so that a full disk shows while there is room yet.
+//! Invariant: there are two spare files for the next segments, as far as there is space. So a full disk is noticed while the log can still
+//! commit.
 
 use std::io;
 
 use crate::scan::spare_name;
 use crate::storage::Storage;
 
-/// Files that wait to become segments.
+/// Number of spare files.
 const SPARES: usize = 2;
 
-/// How a log is laid out.
+/// The layout of a log.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// Bytes that all files may have together.
+    /// The most bytes of all files together.
     pub bytes_max: u64,
-    /// The log begins with this segment. Earlier ones are left of a removal; they are removed without being read.
+    /// The first segment of the log. Earlier ones have reappeared after their removal: they are removed without being read.
     pub first_segment: u64,
 }
 
 impl Default for Options {
-    /// Segments of 64 MiB, as much as the file system has room for.
+    /// Segments of 64 MiB, and no limit but the file system's.
     fn default() -> Options {
         Options {
             segment_bytes: 64 << 20,
@@ -35,32 +36,32 @@ impl Default for Options {
 /// Why a group was not committed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// There is no room, on the file system or below `bytes_max`. Nothing was written: the same group can be tried again.
+    /// There is no space, on the file system or below `bytes_max`. Nothing was written: the same group can be tried again.
     #[error("there is no room for another segment of the log")]
     Full,
-    /// A write or a sync failed. It is not known how much of the group is on disk, and the log takes nothing more.
+    /// A write or a sync failed. It is unknown how much of the group is on disk. The log accepts nothing more.
     #[error("the log cannot be written: {0}")]
     Failed(io::Error),
 }
 
-/// The files of a log, and the room that they may take.
+/// The files of a log, and the space that they may take.
 pub struct Files<S: Storage> {
     pub storage: S,
     pub options: Options,
-    /// Files of `segment_bytes` that wait, with their names.
+    /// The spare files, of `segment_bytes` each, with their names.
     pub spares: Vec<(String, S::File)>,
     pub spares_made: u64,
     /// Bytes of all files.
     pub bytes: u64,
-    /// Bytes of other files, which count as well.
+    /// Bytes of other files that count towards `bytes_max`.
     pub beside: u64,
-    /// Bytes of the file system that are to stay free, and as many more as are written from the second number on.
+    /// Bytes of the file system to keep free. What is written from the second number on adds to them.
     pub reserve: (u64, u64),
-    /// Bytes that were written.
+    /// Bytes of groups written since the log was opened.
     pub written: u64,
-    /// Bytes of the file system that were free when files were made last.
+    /// Free bytes of the file system when spare files were made last.
     pub free_bytes: u64,
-    /// No files wait any more.
+    /// The spare files were removed, and no new ones are made.
     pub released: bool,
 }
 
@@ -69,7 +70,7 @@ impl<S: Storage> Files<S> {
         self.spares.len() >= SPARES || self.released
     }
 
-    /// Bytes of the file system that are free beyond the reserve.
+    /// Free bytes of the file system beyond the reserve.
     pub fn beyond_reserve(&self) -> u64 {
         self.free_bytes.saturating_sub(self.reserve())
     }
@@ -99,7 +100,7 @@ impl<S: Storage> Files<S> {
         Ok(has_room && self.free_bytes >= self.reserve())
     }
 
-    /// A new file of this length, if there is room for it.
+    /// Creates a file of this length, if there is space for it.
     pub fn make_file(&mut self, bytes: u64) -> io::Result<Option<(String, S::File)>> {
         let taken = self.bytes.saturating_add(self.beside);
         if taken.saturating_add(bytes) > self.options.bytes_max {
@@ -113,7 +114,7 @@ impl<S: Storage> Files<S> {
                     self.bytes += bytes;
                     return Ok(Some((name, file)));
                 }
-                // Something that is none of ours, and was left alone.
+                // The name belongs to something that is no file of the log.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) if is_want_of_room(&error) => return Ok(None),
                 Err(error) => return Err(error),
@@ -121,12 +122,12 @@ impl<S: Storage> Files<S> {
         }
     }
 
-    /// A file of at least this length, with its name and length.
+    /// A spare or new file of at least this length, with its name and length.
     pub fn blank(&mut self, least: u64) -> Result<(String, S::File, u64), CommitError> {
         let bytes = least.max(self.options.segment_bytes);
         let spare = match least <= self.options.segment_bytes {
             true => self.spares.pop(),
-            // One batch may be longer than a segment.
+            // A single batch is longer than a segment.
             false => None,
         };
         let made = match spare {

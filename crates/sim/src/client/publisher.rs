@@ -1,6 +1,6 @@
-//! A publisher over HTTP (single requests, pipelined ones, batches, and operations on whole topics) or over a WebSocket,
-//! where only credit holds it back. Messages that were not answered when the connection ended are sent again: as new
-//! messages, or, by a careful publisher, as the same ones with the same idempotency keys.
+//! A publisher: over HTTP with single requests, pipelined ones, batches, and operations on whole topics; or over a WebSocket, where only
+//! credit limits it. After a connection has ended, it sends unanswered messages again. A careful publisher repeats their idempotency
+//! keys; for others these are new messages.
 
 mod answers;
 
@@ -19,7 +19,7 @@ use crore_rng::Rng;
 enum Request {
     One(u32),
     Batch(Vec<u32>),
-    /// A topic, and which of its deletes.
+    /// A topic, and the index of this delete in `Topic::deletes`.
     Delete(usize, usize),
     /// The info of a topic.
     Info(usize),
@@ -32,12 +32,12 @@ const FRAMES_EACH: u8 = 4;
 /// The publisher.
 #[derive(Default)]
 pub struct Publisher {
-    /// Over a WebSocket: the topic.
+    /// The topic, if it publishes over a WebSocket.
     socket: Option<usize>,
     /// Its messages have idempotency keys.
     careful: bool,
     begun: bool,
-    /// The messages that it sent on this connection, by the number of their frame.
+    /// The messages sent on this connection, by frame number.
     frames: Vec<u32>,
     partial: Option<Box<Partial>>,
     /// Its connection's link.
@@ -45,16 +45,16 @@ pub struct Publisher {
     bytes: Vec<u8>,
     pending: VecDeque<Request>,
     again: Vec<Request>,
-    /// Bytes that it sends.
+    /// Bytes to send.
     pub out: Vec<u8>,
     /// It closes its connection after sending these.
     pub closes: bool,
-    /// Subscribers of topics, from the last info.
+    /// The number of subscribers of each topic in its last info; none if the topic did not exist.
     pub subscribers: BTreeMap<usize, Option<u64>>,
 }
 
 impl Publisher {
-    /// One that publishes to this topic over a WebSocket.
+    /// A publisher of this topic over a WebSocket.
     pub fn over_socket(topic: usize) -> Self {
         Publisher {
             socket: Some(topic),
@@ -62,7 +62,7 @@ impl Publisher {
         }
     }
 
-    /// One whose messages have idempotency keys.
+    /// A publisher that sends idempotency keys.
     pub fn careful() -> Self {
         Publisher {
             careful: true,
@@ -75,12 +75,12 @@ impl Publisher {
         !self.pending.is_empty()
     }
 
-    /// Requests without an answer.
+    /// Number of unanswered requests.
     pub fn waiting(&self) -> usize {
         self.pending.len()
     }
 
-    /// A new connection.
+    /// Begins a connection.
     pub fn connect(&mut self, link: u32, truth: &Truth) {
         self.link = Some(link);
         (self.closes, self.begun, self.partial) = (false, false, None);
@@ -105,11 +105,11 @@ impl Publisher {
         self.again.extend(self.pending.drain(..));
     }
 
-    /// Sends unanswered messages once more: the server may have taken them.
+    /// Sends unanswered messages again. The server may have stored them already.
     pub fn retry(&mut self, truth: &mut Truth, rng: &mut Rng, coverage: &mut Coverage) {
         for request in std::mem::take(&mut self.again) {
             let again = |number: u32, truth: &mut Truth| match self.careful {
-                // Of keys whose topics stand in no log a crash takes the answers, too.
+                // For topics that are not durable, a crash also loses the answers to keys: then it is a new message.
                 true if !truth.has_crashed_since(number) => number,
                 _ => truth.write(truth.messages[number as usize].spec),
             };
@@ -130,7 +130,7 @@ impl Publisher {
         }
     }
 
-    /// Does it, on a random topic and with random sizes.
+    /// Executes an action, with random topics and sizes.
     pub fn act(&mut self, action: PublisherAction, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
         let spec = |topic: usize, truth: &Truth, rng: &mut Rng| MessageSpec {
             topic,
@@ -228,7 +228,7 @@ impl Publisher {
             return;
         }
         let name = &truth.topics[spec.topic].name;
-        // A retry is identical in all fields.
+        // The number decides, so that a retry has the same fields.
         let mut fields = String::from(
             [
                 "",

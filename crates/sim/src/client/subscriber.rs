@@ -1,4 +1,4 @@
-//! A subscriber: connects, reads, remembers the position that it was given, and resumes with it.
+//! A subscriber: connects, reads, remembers the last position that it was told, and resumes from it.
 
 mod deliveries;
 mod read;
@@ -20,17 +20,17 @@ pub enum Kind {
     Sse,
     /// Event stream over HTTP/1.0.
     Sse10,
-    /// WebSocket, data only: it has no position.
+    /// WebSocket with data only. It learns no positions.
     Plain,
     /// WebSocket with `ws+meta.nchan`.
     Meta,
-    /// WebSocket with `envelope=json`, in worlds that have them in the place of [`Kind::Meta`].
+    /// WebSocket with `envelope=json`. Worlds with envelopes have this in place of [`Kind::Meta`].
     Envelope,
-    /// One message per request.
+    /// Long-poll: one message per request.
     Poll,
 }
 
-/// All kinds that chances pick from.
+/// The kinds that are drawn.
 pub const KINDS: [Kind; 5] = [Kind::Sse, Kind::Sse10, Kind::Plain, Kind::Meta, Kind::Poll];
 
 impl Kind {
@@ -46,19 +46,19 @@ struct Conn {
     head: Option<Head>,
     body: Vec<u8>,
     partial: Option<Box<Partial>>,
-    /// A request is out (long-poll), or the stream is on.
+    /// A request or a stream is in progress.
     busy: bool,
-    /// The end of the stream was told; only the connection's end follows.
+    /// The stream has ended; only the end of the connection may follow.
     over: bool,
     asked: u32,
     asked_s: u32,
-    /// When it read that its stream is on.
+    /// The step in which it read that its stream had begun.
     begun: Option<u32>,
-    /// Messages that came after the stalled sockets had opened.
+    /// Number of messages received after the stalled sockets had opened.
     after_rest: u32,
 }
 
-/// The additional state of a subscriber by filter.
+/// What a subscriber by filter has in addition.
 struct Filtered {
     filters: Vec<String>,
     partitions: usize,
@@ -70,13 +70,13 @@ pub struct Subscriber {
     pub kind: Kind,
     deflate: bool,
     filtered: Option<Filtered>,
-    /// Its received messages, by topic.
+    /// The received messages of each of its topics.
     pub tracks: Vec<Track>,
     position: Option<Vec<u8>>,
     /// Its connection's link.
     pub link: Option<u32>,
     conn: Conn,
-    /// Bytes that it sends.
+    /// Bytes to send.
     pub out: Vec<u8>,
     /// It closes its connection after sending these.
     pub closes: bool,
@@ -98,7 +98,7 @@ impl Subscriber {
         }
     }
 
-    /// Asks for envelopes, if its transport reports positions in frames.
+    /// The same subscriber, with envelopes if its WebSocket has positions.
     pub fn in_envelopes(mut self) -> Self {
         if self.kind == Kind::Meta {
             self.kind = Kind::Envelope;
@@ -120,12 +120,12 @@ impl Subscriber {
         });
     }
 
-    /// Whether it may send its next request.
+    /// Whether it can connect or send its next request.
     pub fn is_idle(&self) -> bool {
         self.link.is_none() || (self.kind == Kind::Poll && !self.conn.busy)
     }
 
-    /// Whether its subscription stands, as far as it can know.
+    /// Whether it is subscribed, as far as it knows.
     pub fn is_established(&self) -> bool {
         self.link.is_some()
             && match self.kind {
@@ -142,7 +142,7 @@ impl Subscriber {
         self.request(truth, rng);
     }
 
-    /// Sends the request: from its position on, or from a random start.
+    /// Sends a request that begins at its position, or at a random start if it has none.
     pub fn request(&mut self, truth: &mut Truth, rng: &mut Rng) {
         let mut target = self.target(truth);
         let mut fields = String::new();
@@ -150,7 +150,7 @@ impl Subscriber {
             Some(position) => {
                 let position = String::from_utf8_lossy(position);
                 match self.kind {
-                    // The query of a first request is sent again; the header counts for more.
+                    // A client repeats the query of its first request; the header takes precedence.
                     Kind::Poll => {
                         fields = format!("If-None-Match: \"{position}\"\r\n");
                         target.push_str("since=live");
@@ -182,7 +182,7 @@ impl Subscriber {
         (self.conn.asked, self.conn.asked_s) = (truth.step, truth.now_s);
     }
 
-    /// The path and the query up to where it begins.
+    /// The path, and the query without the start.
     fn target(&self, truth: &Truth) -> String {
         let mut target = String::from("/sub?");
         match &self.filtered {
@@ -201,7 +201,7 @@ impl Subscriber {
         target
     }
 
-    /// Begins a stretch of each topic at a random start; that part of the query.
+    /// Begins a stretch of each topic at a random start. Returns the start's part of the query.
     fn start(&mut self, truth: &Truth, rng: &mut Rng) -> &'static str {
         let filtered = self.filtered.is_some();
         let mut since = rng.pick(&["", "", "since=oldest", "since=live", "since=-2"]);
@@ -209,7 +209,7 @@ impl Subscriber {
             since = "since=oldest";
         }
         if truth.allowed.retains && (since.is_empty() || filtered) {
-            // Retained messages would come first, out of their order.
+            // Otherwise retained messages would come first, not in the order of their offsets.
             since = "since=live";
         }
         for track in &mut self.tracks {
@@ -227,7 +227,7 @@ impl Subscriber {
         since
     }
 
-    /// The header fields that ask for its transport.
+    /// Adds the header fields that choose the transport.
     fn push_fields(&self, fields: &mut String) {
         let kind = match self.kind {
             Kind::Sse | Kind::Sse10 => "Accept: text/event-stream\r\nCache-Control: no-cache\r\n",
@@ -257,7 +257,7 @@ impl Subscriber {
         }
     }
 
-    /// Damage may have taken messages of its topics.
+    /// Damage may have removed messages of its topics.
     pub fn damaged(&mut self, truth: &Truth) {
         let has_position = self.position.is_some();
         let is_harmed = |track: &&mut Track| truth.topics[track.topic].damaged == truth.crashed;
@@ -265,12 +265,13 @@ impl Subscriber {
         damaged.for_each(|track| track.damaged(has_position));
     }
 
-    /// The log was put back: it knows the positions of each topic up to the first of these offsets, and the second. Returns for how many topics it has a later one.
+    /// The log was replaced by an older copy. For each topic, the server knows positions up to the first offset of the pair, and the second
+    /// one. Returns the number of topics in which the subscriber has a later position.
     pub fn put_back(&mut self, truth: &Truth, known: &[(u64, u64)], is_first: bool) -> u64 {
         let has_position = self.position.is_some();
         let mut branches = 0;
-        // A position of several partitions moves with messages of any topic, so that a track does not know what it says of its own. Nor does it of a branch of
-        // a branch.
+        // A position of several partitions moves with messages of any topic, so a track does not know the part of its own topic. Nor does it
+        // after a second copy.
         let is_exact = is_first && matches!(&self.tracks[..], [track] if !track.of_filter);
         for track in &mut self.tracks {
             if truth.topics[track.topic].damaged != truth.crashed {
@@ -286,7 +287,7 @@ impl Subscriber {
         branches
     }
 
-    /// Reads received bytes; `end`: nothing follows them.
+    /// Reads received bytes. With `end` they are the last ones.
     pub fn read(
         &mut self,
         bytes: &[u8],
@@ -324,7 +325,7 @@ impl Subscriber {
             Kind::Sse | Kind::Sse10 => 200,
         };
         truth.note(|| format!("{:?} begins with {}", self.link, head.status));
-        // An event stream with a length says only when to reconnect.
+        // An event stream with a length only tells the client when to reconnect.
         let shed = head.field("content-length").is_some();
         if head.status == expected && !shed {
             self.conn.begun = Some(truth.step);
@@ -332,7 +333,7 @@ impl Subscriber {
                 track.established(truth.step);
             }
             if self.kind == Kind::Plain {
-                // Messages bring no positions: the next connection begins anew.
+                // Messages carry no positions: the next connection starts anew.
                 self.position = None;
             }
             return Ok(());
@@ -342,20 +343,20 @@ impl Subscriber {
             // A deleted topic ends an event stream before it begins.
             204 => self.forget(coverage),
             200 | 429 | 503 => coverage.refused += 1,
-            // The request came too slowly.
+            // The request arrived too slowly.
             408 => {}
             status => return Err(format!("{:?} was answered {status}", self.kind)),
         }
         Ok(())
     }
 
-    /// The position is no longer valid.
+    /// The topic was deleted: the position is no longer valid.
     fn forget(&mut self, coverage: &mut Coverage) {
         coverage.gone += 1;
         self.position = None;
     }
 
-    /// Nothing is under way any more.
+    /// Nothing is in flight: the last stretch must reach the newest message.
     pub fn at_head(&mut self, truth: &Truth) {
         let is_poll = self.kind == Kind::Poll;
         if !self.is_established() {
@@ -363,7 +364,7 @@ impl Subscriber {
         }
         for track in &mut self.tracks {
             let rule = &truth.topics[track.topic].rule;
-            // Between two polls a topic without a log loses messages, and reports it only with the next message.
+            // Without a log, messages between two polls are lost, and the gap is told only with the next message.
             if !is_poll || (rule.messages_max() > 0 && truth.allowed.budgets_are_wide) {
                 track.at_head();
             }

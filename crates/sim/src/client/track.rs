@@ -1,4 +1,4 @@
-//! The messages of one topic that a subscriber got, in stretches within which nothing may be missing.
+//! The messages of one topic that a subscriber received, in stretches. Within a stretch no message may be missing.
 
 use crate::truth::{SeenPosition, Truth, Unplaced, Violation};
 
@@ -9,11 +9,11 @@ pub enum Start {
     After(u64),
     /// With messages sent after this step.
     Sent(u32),
-    /// With the first message that came.
+    /// With the first received message.
     First,
 }
 
-/// A message that came, and when.
+/// A received message, with its step and second.
 #[derive(Clone, Copy, Debug)]
 struct Received {
     number: u32,
@@ -21,11 +21,11 @@ struct Received {
     at_s: u32,
 }
 
-/// A stretch: all messages between its start and its end, or as far as it came.
+/// All messages from a start to an end, or to the last received one.
 #[derive(Debug)]
 struct Stretch {
     start: Start,
-    /// It began with the oldest kept message.
+    /// It must begin with the oldest kept message.
     whole: bool,
     got: Vec<Received>,
     to_head: bool,
@@ -37,24 +37,24 @@ impl Stretch {
     }
 }
 
-/// The messages of a topic that a subscriber got.
+/// The messages of a topic that a subscriber received.
 #[derive(Debug, Default)]
 pub struct Track {
     /// The topic.
     pub topic: usize,
     stretches: Vec<Stretch>,
-    /// Where it stands, if that is known.
+    /// The subscriber's position in this topic, if known.
     pub seen: Option<SeenPosition>,
-    /// The offset that its position has, which may be told without a message.
+    /// The offset of the last position that it was told, with or without a message.
     told: Option<u64>,
-    /// It has a position of before damage: a gap must be told before the next message.
+    /// Its position is from before damage: a gap must be told before the next message.
     must_gap: bool,
-    /// Its topic is one that a filter matches: a delete does not end the stretch, and deleted messages are not missed.
+    /// The subscriber subscribes by filter: a delete does not end the stretch, and deleted messages may be missing.
     pub of_filter: bool,
 }
 
 impl Track {
-    /// A topic without any message yet.
+    /// A track without messages.
     pub fn new(topic: usize) -> Self {
         Track {
             topic,
@@ -70,7 +70,7 @@ impl Track {
         }
     }
 
-    /// Begins anew, with nothing seen.
+    /// Begins a stretch, with no known position.
     pub fn begin(&mut self, start: Start) {
         (self.seen, self.must_gap) = (None, false);
         self.stretches.push(Stretch {
@@ -81,14 +81,14 @@ impl Track {
         });
     }
 
-    /// The stretch that just began is to start with the oldest kept message.
+    /// The new stretch must start with the oldest kept message.
     pub fn from_oldest(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.whole = true;
         }
     }
 
-    /// The subscription was answered: from now on nothing may be missed.
+    /// The subscription was confirmed: from this step on no message may be missing.
     pub fn established(&mut self, step: u32) {
         if let Some(stretch) = self.stretches.last_mut()
             && stretch.start == Start::First
@@ -142,7 +142,7 @@ impl Track {
         Ok(())
     }
 
-    /// A gap was told: the next messages come behind `to`.
+    /// A gap was told: the next messages follow `to`.
     pub fn gap(&mut self, to: Option<SeenPosition>, truth: &Truth) -> Result<(), Violation> {
         if let Some(seen) = self.seen {
             if truth.must_reach_back(self.topic, seen) {
@@ -151,14 +151,14 @@ impl Track {
                     seen.offset
                 ));
             }
-            // A position of another branch of the log may stand above the offset at which that branch left this one.
+            // A position on another branch of the log may have a higher offset than the place where the branches part.
             if let (Some(to), false) = (to, self.must_gap)
                 && to.offset < seen.offset
             {
                 return Err(format!("a gap from {} back to {}", seen.offset, to.offset));
             }
         }
-        // Offsets of another branch say nothing of those of this one.
+        // An offset on another branch means nothing on this one.
         let seen = self.seen.filter(|_| !self.must_gap);
         self.begin(to.map_or(Start::First, |to| Start::After(to.offset)));
         self.seen = to.or(seen);
@@ -166,14 +166,15 @@ impl Track {
         Ok(())
     }
 
-    /// Some message was lost, perhaps of this topic: order still holds, and nothing comes again.
+    /// A message was lost, perhaps of this topic. Order still holds, and no message may come again.
     pub fn lost_count(&mut self) {
         let seen = self.seen;
         self.begin(Start::First);
         self.seen = seen;
     }
 
-    /// Its partition is damaged. The messages that it got before were looked at, and have other offsets now; it comes back with a position, or without.
+    /// Its partition is damaged. The messages received before were checked already, and their offsets have changed. The subscriber
+    /// reconnects, with a position or without.
     pub fn damaged(&mut self, has_position: bool) {
         let seen = self.seen;
         self.stretches.clear();
@@ -181,11 +182,11 @@ impl Track {
         (self.seen, self.must_gap) = (seen, has_position);
     }
 
-    /// The log was put back, and knows positions up to the offset `end`, and `begin`. The messages that it got before were looked at. Says whether its position is
-    /// of the other branch.
+    /// The log was replaced by an older copy. The server knows positions up to `end`, and the position `begin`. The messages received before
+    /// were checked already. Says whether the subscriber's position is on the lost branch.
     pub fn put_back(&mut self, has_position: bool, (end, begin): (u64, u64)) -> bool {
         let seen = self.seen.filter(|_| has_position);
-        // It may have had no answer since the log was put back before.
+        // If a gap is still due, the position is from before an earlier copy.
         let is_known = |offset| !self.must_gap && (offset <= end || offset == begin);
         let is_other = seen.is_some_and(|seen| !is_known(self.told.unwrap_or(seen.offset)));
         self.damaged(is_other);
@@ -196,7 +197,7 @@ impl Track {
         is_other
     }
 
-    /// Nothing is under way any more: the last stretch reaches to the newest message.
+    /// Nothing is in flight: the last stretch must reach the newest message.
     pub fn at_head(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.to_head = true;
@@ -245,7 +246,7 @@ impl Track {
             if got.next_if(|(came, _)| came == offset).is_some() {
                 continue;
             }
-            // The position had passed it when the next message was read, at the latest.
+            // The position passed this message when the next one was read, at the latest.
             let (at, at_s) = match got.peek() {
                 Some((_, next)) => (next.at, next.at_s),
                 None => (truth.step, truth.now_s),
@@ -273,7 +274,7 @@ impl Track {
         self.check_unplaced(stretch, end, truth, unplaced)
     }
 
-    /// Acknowledged messages that no subscriber got: one within this stretch is lost.
+    /// Checks messages that were acknowledged but received by nobody: none may lie within this stretch.
     fn check_unplaced(
         &self,
         stretch: &Stretch,

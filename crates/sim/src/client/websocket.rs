@@ -35,7 +35,7 @@ pub fn pong(out: &mut Vec<u8>, data: &[u8]) {
     frame::write_masked(out, Opcode::Pong, data, [1, 2, 3, 4]);
 }
 
-/// Whether the server may close any connection with this code: because the client closed it, was late, or for want of room.
+/// Whether the server may close any connection with this code: the client closed it, timed out, or the server had no room.
 pub fn is_for_room(code: u16) -> bool {
     let closed = [Closed::Peer, Closed::Timeout, Closed::Full];
     let mut rows = Reason::ALL.iter().map(|reason| reason.row());

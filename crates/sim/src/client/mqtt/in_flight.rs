@@ -1,57 +1,57 @@
-//! The packets under way between a client and the server, as the client knows them: messages both ways, acknowledgements that it
-//! owes, and requests without an answer.
+//! The packets in flight between a client and the server, as the client sees them: messages in both directions, acknowledgements to send,
+//! and unanswered requests.
 
 use crore_wire::mqtt::Qos;
 
-/// A QoS 1 or 2 message under way.
+/// A QoS 1 or 2 publish in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub id: u16,
     pub number: u32,
     pub qos: Qos,
-    /// PUBREC came.
+    /// PUBREC was received.
     pub received: bool,
 }
 
-/// How far a message is, as the client sees it.
+/// The state of a received message, as the client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It came.
+    /// It was received.
     Got,
     /// PUBACK was sent.
     Acked,
     /// PUBREC was sent.
     Received,
-    /// PUBREL came.
+    /// PUBREL was received.
     Released,
     /// PUBCOMP was sent.
     Done,
 }
 
-/// A received QoS 1 or 2 message, until the server surely knows of its acknowledgement.
+/// A received QoS 1 or 2 message, until the server certainly has its acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receipt {
-    /// Counts the receipts.
+    /// The number of the receipt, in the order of arrival.
     pub serial: u32,
     pub id: u16,
     pub number: u32,
     pub exactly_once: bool,
-    /// It came as a retained one.
+    /// It was received with RETAIN.
     pub retained: bool,
     pub state: Stage,
-    /// The connection that it came on last.
+    /// The link on which it arrived last.
     pub link: Option<u32>,
     /// It may belong to a session that has ended.
     pub stale: bool,
 }
 
 impl Receipt {
-    /// Whether the client has sent all its acknowledgements.
+    /// Whether the client has sent its last acknowledgement.
     pub fn is_told(&self) -> bool {
         matches!(self.state, Stage::Acked | Stage::Done)
     }
 
-    /// Whether a server that goes on with the session must send it again, or its PUBREL.
+    /// Whether a server that resumes the session must send the message or its PUBREL again.
     pub fn is_due(&self) -> bool {
         !self.is_told() && !self.stale
     }
@@ -66,13 +66,13 @@ pub(super) enum PendingAck {
     Pubcomp(u16),
 }
 
-/// A SUBSCRIBE or UNSUBSCRIBE without an answer.
-pub(super) struct Asked {
+/// An unanswered SUBSCRIBE or UNSUBSCRIBE.
+pub(super) struct PendingSubscribe {
     /// Its packet id.
     pub id: u16,
-    pub leaves: bool,
-    /// Places in `subs`; whether the subscription stands already, with the options asked for.
+    pub unsubscribes: bool,
+    /// For each subscription its index in `subs`, and whether it existed already with the same options.
     pub what: Vec<(usize, bool)>,
-    /// It asks for all topics too.
+    /// It also asks for `#`.
     pub covers: bool,
 }

@@ -1,11 +1,12 @@
-//! A client of MQTT 3.1.1 or 5.0, over TCP or within a WebSocket: subscribes, publishes, or both, in a session that lasts
-//! or in one that ends with its connection. `packets` reads and writes, `session` is the client's memory from one
-//! connection to the next, `receive` and `publish` follow the messages both ways, `subscribe` asks for its
-//! subscriptions, each a `subscription`, and `track` finds in the end which messages are missing; `in_flight` is what waits
-//! for the other side.
+//! A client of MQTT 3.1.1 or 5.0, over TCP or WebSocket. It subscribes, publishes, or both, in a session that outlives its connection or
+//! ends with it.
 //!
-//! Invariant: the client meets the specification's requirements of clients, and forgets nothing of a session that the server
-//! may still have. Its checks hold for every server; where it cannot know whether the server received a packet, it demands nothing.
+//! `packets` reads and writes packets. `session` keeps the state between connections. `receive` and `publish` follow the messages in
+//! each direction, and `in_flight` has the packets that wait for the other side. `subscribe` requests the subscriptions, each a
+//! `subscription`. `track` finds missing messages at the end.
+//!
+//! Invariant: the client meets the specification's requirements of clients, and forgets nothing of a session that the server may still
+//! have. Its checks hold for every server. Where it cannot know whether the server received a packet, it requires nothing.
 
 mod in_flight;
 mod packets;
@@ -28,45 +29,45 @@ use crate::coverage::Coverage;
 use crate::plan::Plan;
 use crate::truth::{MessageSpec, MqttOptions, Truth, Violation};
 use crore_rng::Rng;
-use in_flight::{Asked, PendingAck, Receipt, Sent};
+use in_flight::{PendingAck, PendingSubscribe, Receipt, Sent};
 use subscription::Sub;
 
 /// One connection.
 #[derive(Default)]
 struct Conn {
-    /// Received bytes, and the packets in them.
+    /// Received bytes, and those of them that are packets, without WebSocket frames.
     raw: Vec<u8>,
     packets: Vec<u8>,
-    /// Over WebSocket: the upgrade was answered.
+    /// The WebSocket upgrade was answered, or the transport is TCP.
     upgraded: bool,
     partial: Option<Box<Partial>>,
     /// It asked for a new session.
     clean: bool,
     asked: u32,
     asked_s: u32,
-    /// Its CONNECT was answered; the session was there already.
+    /// Session present in CONNACK; none before CONNACK.
     present: Option<bool>,
-    /// The state of the session is uncertain: an attempt without an answer may have changed it.
+    /// The session may be another one: an unanswered CONNECT may have changed it.
     doubtful: bool,
-    /// Messages that may be under way to the client, and from it.
+    /// The most messages in flight to the client, and from it.
     receive_max: usize,
     send_max: usize,
-    /// Ids under way to the client, as it counts them.
+    /// Packet ids in flight to the client, as it counts them.
     open: BTreeSet<u16>,
-    /// Acknowledgements that it owes for messages it has read.
+    /// Acknowledgements that it has not sent yet.
     acks: VecDeque<PendingAck>,
-    /// A new message came; repeated ones must come before.
+    /// A new message was received. Repeated ones must come before.
     fresh: bool,
-    /// The serial of the receipt that was repeated last.
+    /// The serial of the last repeated receipt.
     again: Option<u32>,
     aliases_max: u16,
     aliases: BTreeMap<u16, usize>,
-    /// Ids of its publishes that wait for PUBACK, and for PUBREC.
+    /// Packet ids of its publishes that wait for PUBACK, and of those that wait for PUBREC.
     pubacks: VecDeque<u16>,
     pubrecs: VecDeque<u16>,
-    /// SUBSCRIBEs and UNSUBSCRIBEs without an answer.
-    asks: Vec<Asked>,
-    /// For each PINGREQ without an answer: the receipts that were acknowledged before it.
+    /// Unanswered SUBSCRIBEs and UNSUBSCRIBEs.
+    asks: Vec<PendingSubscribe>,
+    /// For each unanswered PINGREQ the serials of the receipts acknowledged before it.
     pings: VecDeque<Vec<u32>>,
 }
 
@@ -77,43 +78,43 @@ struct Role {
     id: String,
     version: Version,
     framed: bool,
-    /// Seconds that its session outlives a connection; 0: each connection has a new session.
+    /// Seconds that its session outlives a connection. With 0 each connection has a new session.
     expiry_s: u32,
-    /// It also subscribes to `#`, and to nothing with QoS 0: then each message comes once.
+    /// It also subscribes to `#`, and to nothing with QoS 0. Then each message comes once.
     covers: bool,
     /// The topics that it publishes to.
     publishes: Vec<usize>,
     retains: bool,
 }
 
-/// A client's knowledge of its session at the server. A CONNECT without an answer may have found the session or begun another one.
+/// What a client knows of its session at the server. An unanswered CONNECT may have resumed the session or begun another one.
 #[derive(Default)]
 struct Session {
-    /// How often the client sent a CONNECT.
+    /// Number of CONNECTs sent.
     attempts: u32,
-    /// The connections of the CONNECTs that asked for a new session.
+    /// Links of the CONNECTs that asked for a new session.
     resets: Vec<u32>,
-    /// How many of its last CONNECTs had no answer.
+    /// How many of the last CONNECTs had no answer.
     unanswered: u32,
-    /// The connections of all CONNECTs without an answer.
+    /// Links of all unanswered CONNECTs.
     silent: Vec<u32>,
-    /// The server may have handled one of them after the last CONNECT that found the session.
+    /// The server may have handled one of these after the last CONNECT that resumed the session.
     may_come_late: bool,
-    /// When it sent the CONNECT of the last connection that had the session, as far as it knows.
+    /// The second in which it sent the last CONNECT that is known to have opened the session.
     known_s: Option<u32>,
     /// The session may have ended since then.
     may_be_gone: bool,
-    /// The server may have another session since then, without the state that the client remembers.
+    /// Since then the server may have begun another session, without the state that the client remembers.
     may_be_other: bool,
     /// The subscription to `#` was granted in this session.
     is_covered: bool,
 }
 
-/// The last numbers that a client has given.
+/// The last numbers that the client has used.
 #[derive(Default)]
-struct Given {
+struct LastNumbers {
     packet_ids: u16,
-    /// To subscriptions.
+    /// Subscription identifiers.
     identifiers: u32,
     receipts: u32,
 }
@@ -124,22 +125,22 @@ pub struct Client {
     subs: Vec<Sub>,
     /// Its connection's link.
     pub link: Option<u32>,
-    /// Connections that it has given up and has not seen closed.
+    /// Links that it has abandoned and that the server may still have.
     pub old: Vec<u32>,
     conn: Conn,
     session: Session,
     receipts: Vec<Receipt>,
     sent: VecDeque<Sent>,
-    given: Given,
-    /// Bytes that it sends.
+    last: LastNumbers,
+    /// Bytes to send.
     pub out: Vec<u8>,
     /// It closes its connection after sending these.
     pub closes: bool,
-    /// The server turned it away for want of room.
+    /// The server refused it for lack of room.
     pub turned_away: bool,
 }
 
-/// Seconds that sessions outlive their connections; 0 is none.
+/// Choices for the seconds that a session outlives its connection.
 const EXPIRIES_S: [u32; 6] = [0, 5, 60, 3600, 3600, 3600];
 
 impl Client {
@@ -154,7 +155,7 @@ impl Client {
         let version = rng.pick(&[Version::V311, Version::V5, Version::V5]);
         let most_s = plan.settings.mqtt.session_expiry_max_s;
         let expiry_s = match (rng.pick(&EXPIRIES_S), version) {
-            // In 3.1.1 a session has no expiry of its own and lasts as long as the server allows.
+            // In 3.1.1 a session has no expiry interval and lasts as long as the server allows.
             (1.., Version::V311) => most_s,
             (expiry_s, _) => expiry_s.min(most_s),
         };
@@ -185,16 +186,16 @@ impl Client {
             session: Session::default(),
             receipts: Vec::new(),
             sent: VecDeque::new(),
-            given: Given::default(),
+            last: LastNumbers::default(),
             out: Vec::new(),
             closes: false,
             turned_away: false,
         }
     }
 
-    /// The same client, with a subscription that overlaps all others.
+    /// The same client, with a subscription to `#` that overlaps all others, if it can have one.
     pub fn covering(mut self) -> Client {
-        // In 3.1.1 retained messages would come for both subscriptions.
+        // Not in 3.1.1, where retained messages would come for both subscriptions.
         self.role.covers = !self.subs.is_empty() && self.role.version == Version::V5;
         self
     }
@@ -204,7 +205,7 @@ impl Client {
         self.link.is_some() && self.conn.present.is_some()
     }
 
-    /// Begins a connection; a connection that it already has is abandoned.
+    /// Begins a connection, and abandons the one that it has.
     pub fn connect(&mut self, link: u32, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
         if let Some(old) = self.link {
             self.ended();
@@ -212,8 +213,8 @@ impl Client {
         }
         self.link = Some(link);
         self.session.silent.push(link);
-        // A client asks for a new session only when none of its old connections is left. In 3.1.1 such a session would end
-        // with its connection.
+        // It asks for a new session only if all its old connections are closed. Not in 3.1.1, where such a session would end with its
+        // connection.
         let anew = self.old.is_empty() && rng.chance(4) && self.role.version == Version::V5;
         self.conn = Conn {
             clean: self.role.expiry_s == 0 || anew,
@@ -271,7 +272,7 @@ impl Client {
             let mqtt_options = MqttOptions {
                 qos: qos.bits(),
                 retain: false,
-                // The server publishes it, not the client.
+                // The server publishes a will, not the client.
                 by: None,
             };
             truth.mqtt_options.insert(number, mqtt_options);
@@ -354,7 +355,7 @@ impl Client {
         Ok(())
     }
 
-    /// The server refused the connection: it has no room, or another connection of this client came before.
+    /// The server refused the connection: it has no room, or it handles another connection of this client first.
     fn refused(
         &mut self,
         reason: ReasonCode,
@@ -372,7 +373,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends DISCONNECT and closes; `with_will` leaves the will to be published.
+    /// Sends DISCONNECT, sometimes with the request to publish the will, or to end the session.
     pub fn leave(&mut self, truth: &mut Truth, rng: &mut Rng) {
         if !self.is_connected() {
             return;
@@ -446,7 +447,7 @@ impl Client {
                 Ok(())
             }
             ReasonCode::KEEP_ALIVE_TIMEOUT => Ok(()),
-            // A publish whose outcome is not known.
+            // The outcome of a publish is unknown.
             ReasonCode::SERVER_BUSY if truth.allowed.engine_is_late => Ok(()),
             _ if !truth.allowed.budgets_are_wide => Ok(()),
             reason => Err(format!("{} was sent away: {reason:?}", self.role.id)),
@@ -458,7 +459,7 @@ impl Client {
         for sub in &self.subs {
             let most = truth.allowed.session_messages;
             let order = match sub.is_split() {
-                // Each of the two subscriptions brings its messages in their order.
+                // Each of the two subscriptions has an order of its own.
                 true => Ok(()),
                 false => sub.track.check_orders(truth),
             };

@@ -1,5 +1,4 @@
-//! Bytes to packets and back: directly over TCP, in binary frames over a WebSocket, where a frame does not end where a
-//! packet does.
+//! Turns bytes into packets and back. Over a WebSocket they are in binary frames, whose borders need not be those of packets.
 
 use crore_wire::mqtt::{self, encode};
 use crore_wire::websocket::frame::{self, Opcode};
@@ -11,9 +10,9 @@ use crate::client::{http, websocket};
 use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation};
 
-/// The longest packet that a client of ours takes.
+/// The longest packet that the client accepts.
 const PACKET_BYTES_MAX: usize = 1 << 20;
-/// A packet of a multiple of this length goes out in two frames.
+/// A packet whose length is a multiple of this is sent in two frames.
 const SPLIT_EACH: usize = 3;
 
 impl Client {
@@ -34,7 +33,7 @@ impl Client {
             self.conn.packets.append(&mut self.conn.raw);
         }
         if self.conn.present.is_none() && self.conn.packets.first() == Some(&b'H') {
-            // The beginning of an HTTP answer, long enough to identify it.
+            // An answer over HTTP: waits for enough bytes to identify it.
             return match self.conn.packets.len() {
                 ..12 => Ok(()),
                 _ => self.shed(truth, coverage),
@@ -56,11 +55,11 @@ impl Client {
         Ok(())
     }
 
-    /// The shard had no room and did not know yet which version the client speaks.
+    /// The server refused the connection before it knew the client's version.
     fn shed(&mut self, truth: &Truth, coverage: &mut Coverage) -> Result<(), Violation> {
         self.closes = true;
         if self.conn.packets.starts_with(b"HTTP/1.1 408") {
-            // Too little of its CONNECT came.
+            // The CONNECT did not arrive in time.
             return Ok(());
         }
         self.turned_away = true;
@@ -126,7 +125,7 @@ impl Client {
         }
     }
 
-    /// Sends a PINGREQ: with its answer, all acknowledgements sent before are known to the server.
+    /// Sends a PINGREQ. Its answer proves that the server has all acknowledgements sent before.
     pub fn ping(&mut self) {
         if !self.is_connected() {
             return;
@@ -141,7 +140,7 @@ impl Client {
     pub(super) fn pinged(&mut self) -> Result<(), Violation> {
         let known = self.conn.pings.pop_front();
         let known = known.ok_or("a PINGRESP to nothing")?;
-        // A receipt that came again meanwhile was sent before the server had its acknowledgement.
+        // A message repeated in between was sent before the server had the acknowledgement, so its receipt stays.
         self.receipts
             .retain(|receipt| !known.contains(&receipt.serial) || !receipt.is_told());
         Ok(())

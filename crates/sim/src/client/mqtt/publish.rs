@@ -1,5 +1,5 @@
-//! Messages of the client, and their answers. Messages that were not answered when the connection ended are sent again on
-//! the next one, in their order and before anything new [MQTT-4.4.0-1, -2].
+//! Messages of the client, and their answers. After a connection has ended, unanswered messages are sent again on the next one, in order
+//! and before anything new [MQTT-4.4.0-1, -2].
 
 use crore_wire::mqtt::{Ack, PacketId, PropertyBuf, Publish, Qos, Version, encode};
 
@@ -10,11 +10,11 @@ use crate::plan::Plan;
 use crate::truth::{KEYS, MessageSpec, Truth, Violation, key_name};
 use crore_rng::Rng;
 
-/// The most publishes that a client has under way.
+/// The most publishes that a client has in flight.
 const SENT_MAX: usize = 12;
 
 impl Client {
-    /// Publishes so many messages.
+    /// Publishes at most this many messages.
     pub fn publish(&mut self, count: u8, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
         if !self.is_connected() || self.role.publishes.is_empty() {
             return;
@@ -69,8 +69,8 @@ impl Client {
     /// A packet id that is not in use.
     pub(super) fn next_id(&mut self) -> u16 {
         loop {
-            self.given.packet_ids = self.given.packet_ids.wrapping_add(1).max(1);
-            let id = self.given.packet_ids;
+            self.last.packet_ids = self.last.packet_ids.wrapping_add(1).max(1);
+            let id = self.last.packet_ids;
             let used = self.sent.iter().any(|sent| sent.id == id)
                 || self.conn.asks.iter().any(|asked| asked.id == id);
             if !used {
@@ -120,8 +120,8 @@ impl Client {
         });
     }
 
-    /// The session is there: unanswered messages go out again. At QoS 1 the server takes a repeat for another message, so
-    /// it gets another number here and both can be followed; in a new session the same holds for QoS 2.
+    /// Sends unanswered messages again. At QoS 1 the server stores a repeat as another message, so the repeat gets a number of its own. In a
+    /// new session the same holds for QoS 2.
     pub(super) fn send_again(&mut self, truth: &mut Truth, coverage: &mut Coverage) {
         let present = self.conn.present == Some(true);
         for sent in std::mem::take(&mut self.sent) {
@@ -132,7 +132,7 @@ impl Client {
                     self.conn.acks.push_back(PendingAck::Pubrel(sent.id));
                 }
                 (true, Qos::ExactlyOnce) if self.conn.doubtful => {
-                    // Another session would take it for a new message: the client gives it up.
+                    // Another session would store it as a new message: the client abandons it.
                     self.sent.push_back(Sent {
                         received: true,
                         ..sent

@@ -1,5 +1,4 @@
-//! Messages to the client: new ones, repeated ones, and the client's acknowledgements (MQTT 5.0 sections 4.3, 4.4, 4.6 and
-//! 4.9).
+//! Messages to the client, new and repeated, and the client's acknowledgements (MQTT 5.0 sections 4.3, 4.4, 4.6 and 4.9).
 
 use crore_wire::mqtt::{Ack, PacketId, Property, Publish, Qos, ReasonCode, Version, encode};
 
@@ -97,7 +96,7 @@ impl Client {
         Ok(topic)
     }
 
-    /// Takes in a QoS 1 or 2 message; false when it came before.
+    /// Records a QoS 1 or 2 message. False if it is a repeat of a received one.
     fn receipt(
         &mut self,
         id: u16,
@@ -124,8 +123,8 @@ impl Client {
         if let Some(at) = found {
             let receipt = self.receipts[at];
             let is = (receipt.number, receipt.exactly_once, receipt.retained);
-            // A retained message may be shown once more, and another subscription may bring one once more, under an id
-            // that was free again.
+            // A retained message may be sent again, and another subscription may bring the message again, under a packet id that is free
+            // again: then it is no repeat.
             let passed = self.conn.again.is_some_and(|last| last > receipt.serial);
             let shown_again = (receipt.retained || self.role.covers) && receipt.is_told() && passed;
             let same = is == (number, exactly_once, publish.retain) && !shown_again;
@@ -157,13 +156,13 @@ impl Client {
                 return Err(format!("message {number} is sent again behind newer ones"));
             }
         }
-        self.given.receipts += 1;
+        self.last.receipts += 1;
         if publish.dup {
-            // It never came before; any repeat that comes after it was sent after it.
-            self.conn.again = Some(self.given.receipts);
+            // Its first delivery was lost. Any repeat that follows was sent after it.
+            self.conn.again = Some(self.last.receipts);
         }
         self.receipts.push(Receipt {
-            serial: self.given.receipts,
+            serial: self.last.receipts,
             id,
             number,
             exactly_once,
@@ -183,7 +182,7 @@ impl Client {
         });
     }
 
-    /// A message or its PUBREL came again: repeats keep the order of the first delivery, and come before newer messages.
+    /// A message or its PUBREL was repeated. Checks that repeats keep the order of the first delivery and come before new messages.
     fn came_again(&mut self, at: usize) -> Result<(), Violation> {
         let link = self.link;
         let receipt = &mut self.receipts[at];
@@ -196,7 +195,7 @@ impl Client {
         Ok(())
     }
 
-    /// A new message came: all messages under way were repeated before.
+    /// A new message was received. Checks that all messages in flight were repeated before it.
     fn check_again(&self) -> Result<(), Violation> {
         if self.conn.doubtful {
             return Ok(());
@@ -235,7 +234,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends up to so many of the acknowledgements that it owes, in their order.
+    /// Sends at most `most` of the due acknowledgements, in order.
     pub fn acknowledge(&mut self, most: usize, truth: &mut Truth) {
         for _ in 0..most {
             let Some(ack) = self.conn.acks.pop_front() else {
@@ -277,7 +276,7 @@ impl Client {
         self.write(|out| encode(out, version, &ack));
     }
 
-    /// Acknowledgements that it has not sent.
+    /// Number of acknowledgements that it has not sent.
     pub fn owes(&self) -> usize {
         self.conn.acks.len()
     }

@@ -1,11 +1,11 @@
-//! State that outlives a connection, and checks of the server's statements about it.
+//! The state that outlives a connection, and the checks of session present.
 
 use super::Client;
 use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation};
 
 impl Client {
-    /// The server has opened the session: one that was there, or a new one.
+    /// CONNACK: the server has resumed a session, if `present`, or begun a new one.
     pub(super) fn opened(
         &mut self,
         present: bool,
@@ -23,7 +23,7 @@ impl Client {
             .session
             .known_s
             .is_some_and(|known_s| truth.now_s < known_s + self.role.expiry_s);
-        // A CONNECT that was never answered may have found the session expired, and begun another.
+        // An unanswered CONNECT may have found the session expired, and begun another one.
         let others = self.session.unanswered > 1 || self.session.may_come_late;
         let is_other = self.session.may_be_other
             || (self.session.may_be_gone || truth.allowed.memory_is_tight || !lasts) && others;
@@ -41,7 +41,7 @@ impl Client {
         }
         if !present || is_other {
             self.session.is_covered = false;
-            // Nothing more is demanded of its earlier subscriptions.
+            // Nothing more is required of the earlier subscriptions.
             self.subs.iter_mut().for_each(|sub| sub.lost(true));
         }
         if is_other {
@@ -52,10 +52,10 @@ impl Client {
         if !present {
             self.receipts.clear();
             for sub in &mut self.subs {
-                sub.none_asked();
+                sub.session_is_new();
             }
         }
-        // The server may handle an abandoned attempt to begin anew after this one.
+        // The server may still handle an abandoned CONNECT that asked for a new session.
         let late = self
             .session
             .resets
@@ -69,7 +69,7 @@ impl Client {
         Ok(())
     }
 
-    /// One of its own attempts may have begun a session without the client learning of it.
+    /// Whether an earlier CONNECT may have begun a session without the client's knowledge.
     fn may_have_begun(&self) -> bool {
         self.role.expiry_s > 0 && self.session.attempts > 1
     }
@@ -82,7 +82,7 @@ impl Client {
         }
     }
 
-    /// The server has crashed: it knows no session and no former connection of this client any more.
+    /// The server has crashed: it has lost the session and all connections of this client.
     pub fn crashed(&mut self) {
         self.ended();
         (
@@ -101,7 +101,7 @@ impl Client {
         self.subs.iter_mut().for_each(|sub| sub.lost(true));
     }
 
-    /// At rest no client waits for an answer.
+    /// Checks, in an idle world, that the client waits for no answer.
     pub fn check_rest(&self) -> Result<(), Violation> {
         let id = &self.role.id;
         if !self.is_connected() {

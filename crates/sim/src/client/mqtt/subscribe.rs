@@ -1,10 +1,10 @@
-//! The subscriptions of a client: its requests, and the QoS that it is granted (MQTT 5.0 sections 3.8 to 3.11).
+//! The requests of a client for subscriptions, and the server's answers (MQTT 5.0 sections 3.8 to 3.11).
 
 use crore_wire::mqtt::{
     PacketId, PropertyBuf, Qos, ReasonCode, RetainHandling, SubscribeOptions, Version, encode,
 };
 
-use super::in_flight::Asked;
+use super::in_flight::PendingSubscribe;
 use super::subscription::{State, Sub};
 use super::{Client, NOTHING};
 use crate::coverage::Coverage;
@@ -27,7 +27,7 @@ impl Client {
         }
     }
 
-    /// Subscribes to all topics without a subscription; true when there are any.
+    /// Subscribes to all its topics that have no subscription. True if there are any.
     pub fn complete(&mut self, truth: &mut Truth, rng: &mut Rng) -> bool {
         let mut free = self.unasked();
         free.retain(|at| self.subs[*at].state != State::Yes);
@@ -43,20 +43,20 @@ impl Client {
         self.conn.asks.is_empty() && self.subs.iter().all(|sub| sub.state == State::Yes)
     }
 
-    /// Subscriptions for which messages must be kept, as far as it knows; one by filter counts for each of so many homes.
+    /// Number of subscriptions for which messages must be kept, as far as it knows. The one to `#` counts for each home.
     pub fn needs_kept(&self, homes: u32) -> u32 {
         let needs = |sub: &&Sub| sub.state == State::Yes && sub.options.max_qos != Qos::AtMostOnce;
         let by_filter = if self.session.is_covered { homes } else { 0 };
         self.subs.iter().filter(needs).count() as u32 + by_filter
     }
 
-    /// Whether it is there and subscribes to this topic.
+    /// Whether it is connected and subscribed to this topic.
     pub fn subscribes_to(&self, topic: usize) -> bool {
         let is = |sub: &Sub| sub.track.topic == topic && sub.state == State::Yes;
         self.is_connected() && self.subs.iter().any(is)
     }
 
-    /// Places of subscriptions without a request under way.
+    /// Indexes of subscriptions without a request in flight.
     fn unasked(&self) -> Vec<usize> {
         let asked = |at: &usize| {
             let mut all = self.conn.asks.iter().flat_map(|asked| &asked.what);
@@ -70,10 +70,10 @@ impl Client {
         let mut set = PropertyBuf::new();
         let identifies = version == Version::V5 && rng.chance(50);
         if identifies {
-            self.given.identifiers += 1;
-            set.subscription_identifier(self.given.identifiers);
+            self.last.identifiers += 1;
+            set.subscription_identifier(self.last.identifiers);
         }
-        let identifier = identifies.then_some(self.given.identifiers);
+        let identifier = identifies.then_some(self.last.identifiers);
         let mut what = Vec::new();
         for at in places {
             let options = self.options(rng);
@@ -109,15 +109,15 @@ impl Client {
                 .chain(cover.map(|options| ("#", options)));
             encode::subscribe(out, version, id_of, &set.properties(), filters);
         });
-        self.conn.asks.push(Asked {
+        self.conn.asks.push(PendingSubscribe {
             id,
-            leaves: false,
+            unsubscribes: false,
             what,
             covers: cover.is_some(),
         });
     }
 
-    /// Any options that the client may ask for.
+    /// Random options for a subscription.
     fn options(&self, rng: &mut Rng) -> SubscribeOptions {
         let qos = rng.pick(&[0, 1, 1, 2, 2]).max(u8::from(self.role.covers));
         let mut options = SubscribeOptions::of(Qos::from_repr(qos).expect("below three"));
@@ -133,14 +133,14 @@ impl Client {
         options
     }
 
-    /// Subscribes to all topics: options that its other subscriptions have, this one may have, too.
+    /// Options for the subscription to `#`. Its messages may come for every other subscription, so those allow its options too.
     fn cover(&mut self, identifier: Option<u32>, rng: &mut Rng) -> SubscribeOptions {
         let qos = Qos::from_repr(rng.pick(&[1, 2])).expect("below three");
         let mut options = SubscribeOptions::of(qos);
         options.retain_handling = RetainHandling::DoNotSend;
         for sub in &mut self.subs {
             sub.qoses[usize::from(qos.bits())] = true;
-            // Messages that the former covering subscription brought may come once more by the other one.
+            // Messages already received by the former subscription to `#` may come again by the other one.
             sub.parted |= sub.covered;
             (sub.hears_itself, sub.covered) = (true, true);
             sub.identifiers.extend(identifier);
@@ -166,16 +166,20 @@ impl Client {
             let names = names.iter().map(String::as_str);
             encode::unsubscribe(out, version, id_of, &NOTHING, names);
         });
-        self.conn.asks.push(Asked {
+        self.conn.asks.push(PendingSubscribe {
             id,
-            leaves: true,
+            unsubscribes: true,
             what: places.iter().map(|at| (*at, false)).collect(),
             covers: false,
         });
     }
 
-    fn answered_asked(&mut self, id: u16, leaves: bool) -> Result<Asked, Violation> {
-        let is = |asked: &Asked| asked.id == id && asked.leaves == leaves;
+    fn answered_asked(
+        &mut self,
+        id: u16,
+        unsubscribes: bool,
+    ) -> Result<PendingSubscribe, Violation> {
+        let is = |asked: &PendingSubscribe| asked.id == id && asked.unsubscribes == unsubscribes;
         let at = self.conn.asks.iter().position(is);
         let at = at.ok_or_else(|| format!("an answer to id {id}, by which nothing was asked"))?;
         Ok(self.conn.asks.remove(at))
@@ -227,7 +231,7 @@ impl Client {
         Ok(())
     }
 
-    /// Nothing is under way any more.
+    /// Nothing is in flight: everything due must have been received.
     pub fn at_head(&mut self, truth: &Truth) -> Result<(), Violation> {
         if !self.is_connected() {
             return Ok(());

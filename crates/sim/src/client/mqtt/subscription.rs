@@ -1,4 +1,4 @@
-//! One subscription of a client, and the messages that it may bring (MQTT 5.0 sections 3.8.3 and 3.8.4).
+//! A subscription of a client, and the checks of its messages (MQTT 5.0 sections 3.8.3 and 3.8.4).
 
 use std::collections::VecDeque;
 
@@ -10,36 +10,35 @@ use crate::truth::{Truth, Violation};
 /// The state of a subscription, as the client knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// There is none, or its state is unknown.
+    /// There is no subscription, or it is unknown whether there is.
     No,
     /// It was granted.
     Yes,
-    /// UNSUBACK came.
+    /// UNSUBACK was received.
     Gone,
 }
 
-/// A topic that it wants.
+/// A topic to which the client subscribes now and then.
 pub(super) struct Sub {
     /// The received messages.
     pub track: Track,
     pub state: State,
     pub options: SubscribeOptions,
-    /// Values of QoS that it asked for in this session, by number.
+    /// Which QoS it has asked for in this session, by number.
     pub qoses: [bool; 3],
-    /// Identifiers that the client gave the subscription in this session.
+    /// Subscription identifiers used for it in this session.
     pub identifiers: Vec<u32>,
     /// It was without No Local at some time in this session.
     pub hears_itself: bool,
-    /// A subscription to all topics was asked for in this session.
+    /// The client asked for `#` in this session.
     pub covered: bool,
-    /// It was given up or changed while it was covered: messages that it brought may come once more by the other
-    /// subscription.
+    /// It was ended or changed while there was a subscription to `#`: messages that it brought may come again by that one.
     pub parted: bool,
-    /// The steps of its requests for retained messages that have not come yet, if there are any.
+    /// The steps of its requests for retained messages that may still be answered.
     shows: VecDeque<u32>,
-    /// It must get the message that was retained at this step.
+    /// It must receive the message that was retained at this step.
     pub due: Option<u32>,
-    /// The latest values that it was shown, by number.
+    /// The numbers of the latest values that it received as retained.
     values: Vec<u32>,
 }
 
@@ -60,12 +59,12 @@ impl Sub {
         }
     }
 
-    /// It is asked for with these options; says whether it stands already with the same ones.
+    /// Records a request with these options. True if the subscription exists already with the same ones.
     pub fn ask(&mut self, options: SubscribeOptions, identifier: Option<u32>, step: u32) -> bool {
         let again = self.state == State::Yes
             && (self.options.max_qos, self.options.no_local) == (options.max_qos, options.no_local);
         if !again {
-            // Until the new subscription is granted, it is uncertain which messages the old one still brings.
+            // Until SUBACK it is uncertain which messages still match the old options.
             self.track.end();
             self.state = State::No;
         }
@@ -94,8 +93,8 @@ impl Sub {
         again
     }
 
-    /// The session began anew: there are no earlier subscriptions.
-    pub fn none_asked(&mut self) {
+    /// A new session began: there are no earlier subscriptions.
+    pub fn session_is_new(&mut self) {
         if self.is_split() {
             self.track.order_anew();
         }
@@ -105,13 +104,12 @@ impl Sub {
         self.identifiers.clear();
     }
 
-    /// Whether some messages come only by this subscription and some only by the covering one: it was given up or changed,
-    /// or does not want the client's own messages.
+    /// Whether some messages come only by this subscription and some only by the one to `#`, since it was ended, changed, or has No Local.
     pub fn is_split(&self) -> bool {
         self.parted || self.covered && self.options.no_local
     }
 
-    /// Whether a message came before and may come again.
+    /// Whether a message was received before and may come again.
     pub fn may_repeat(&self, number: u32) -> bool {
         self.parted && self.track.has(number)
     }
@@ -124,12 +122,12 @@ impl Sub {
             self.state = State::No;
             self.track.end();
         } else {
-            // A subscription of QoS 0 lives on, but messages published meanwhile are lost.
+            // A subscription of QoS 0 remains, but loses messages published in between.
             self.track.breaks(self.options.max_qos == Qos::AtMostOnce);
         }
     }
 
-    /// Checks that the message fits the options that were asked for.
+    /// Checks a message against the options that were asked for.
     pub fn check_options(
         &self,
         number: u32,
@@ -161,7 +159,7 @@ impl Sub {
         Ok(())
     }
 
-    /// A retained message came.
+    /// A retained message was received.
     pub fn shown(&mut self, number: u32, dup: bool, truth: &Truth) -> Result<(), Violation> {
         let topic = &truth.topics[self.track.topic];
         if topic.keeps_latest() {
@@ -177,7 +175,7 @@ impl Sub {
             return Err(format!("message {number} was never retained"));
         }
         if dup {
-            // It was sent over another connection, when it was the newest.
+            // It was first sent over another connection, when it was the newest.
             return Ok(());
         }
         let newer = truth.retained(self.track.topic).find(|(_, other)| {
@@ -196,7 +194,7 @@ impl Sub {
         }
     }
 
-    /// Each latest value that was there when it asked, at this step, was shown.
+    /// Checks that it received each latest value that existed when it asked, at this step.
     fn has_values(&self, asked: u32, truth: &Truth) -> Result<(), Violation> {
         let mut due = truth.snapshot(self.track.topic).into_iter();
         let is_missed = |number: &u32| {
@@ -213,7 +211,7 @@ impl Sub {
         }
     }
 
-    /// Nothing is under way any more.
+    /// Nothing is in flight: the retained message that is due must have been received.
     pub fn at_head(&mut self, truth: &Truth) -> Result<(), Violation> {
         self.track.at_head();
         let topic = &truth.topics[self.track.topic];
@@ -230,7 +228,7 @@ impl Sub {
         let due = there.find(|(number, message)| {
             message.acked.is_some_and(|acked| acked < asked) && !truth.has_crashed_since(*number)
         });
-        // The newest message may have expired, and then none is retained.
+        // If the newest message has expired, none is retained.
         let mortal = truth
             .retained(self.track.topic)
             .any(|(_, message)| message.ttl_s.is_some());

@@ -1,9 +1,9 @@
-//! The messages of one topic that a client got, and in the end the missing ones. A stretch begins with a SUBACK; within it
-//! nothing may be missing that the log still had, across all connections of the session.
+//! The messages of one topic that a client received, and the check for missing ones. A stretch begins with a SUBACK and spans all
+//! connections of the session. Within it, no message may be missing that the log still had.
 
 use crate::truth::{Message, Truth, Violation};
 
-/// A message that came, and when.
+/// A received message, with its step and second.
 #[derive(Clone, Copy, Debug)]
 struct Received {
     number: u32,
@@ -11,7 +11,7 @@ struct Received {
     at_s: u32,
 }
 
-/// A subscription from its SUBACK on.
+/// A subscription, from its SUBACK on.
 #[derive(Debug)]
 struct Stretch {
     qos: u8,
@@ -19,20 +19,20 @@ struct Stretch {
     /// The step of its SUBACK.
     since: u32,
     got: Vec<Received>,
-    /// The connection was lost while it stood.
+    /// The connection was lost during the stretch.
     broken: bool,
     over: bool,
     to_head: bool,
 }
 
-/// The messages of a topic that a client got.
+/// The messages of a topic that a client received.
 #[derive(Debug, Default)]
 pub(super) struct Track {
     /// The topic.
     pub topic: usize,
-    /// All that came, in order, each with its QoS.
+    /// All received messages in order, each with its QoS.
     all: Vec<(u32, u8)>,
-    /// How many of those are not held to an order.
+    /// How many of these, from the first on, need not be in order.
     unordered: usize,
     stretches: Vec<Stretch>,
 }
@@ -45,7 +45,7 @@ impl Track {
         }
     }
 
-    /// The messages so far came by two subscriptions, each in an order of its own.
+    /// The messages so far came by two subscriptions, each with its own order.
     pub fn order_anew(&mut self) {
         self.unordered = self.all.len();
     }
@@ -64,14 +64,14 @@ impl Track {
         });
     }
 
-    /// Nothing more is demanded of the last stretch.
+    /// Nothing more is required of the last stretch.
     pub fn end(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.over = true;
         }
     }
 
-    /// The connection was lost. With `over` nothing more is demanded of the stretch.
+    /// The connection was lost. With `over` nothing more is required of the stretch.
     pub fn breaks(&mut self, over: bool) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.broken = true;
@@ -79,12 +79,12 @@ impl Track {
         }
     }
 
-    /// Whether a message came.
+    /// Whether a message was received.
     pub fn has(&self, number: u32) -> bool {
         self.all.iter().any(|(other, _)| *other == number)
     }
 
-    /// A message came that is new by the client's count.
+    /// Records a message that the client takes for a new one.
     pub fn got(&mut self, number: u32, qos: u8, truth: &Truth) -> Result<(), Violation> {
         if self.has(number) {
             return Err(format!("message {number} came twice"));
@@ -102,14 +102,14 @@ impl Track {
         Ok(())
     }
 
-    /// Nothing is under way any more.
+    /// Nothing is in flight: the last stretch must reach the newest message.
     pub fn at_head(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.to_head = !stretch.over;
         }
     }
 
-    /// The order holds among messages of one QoS [MQTT-4.6.0-6].
+    /// Checks the order of the messages of each QoS [MQTT-4.6.0-6].
     pub fn check_orders(&self, truth: &Truth) -> Result<(), Violation> {
         (0..3).try_for_each(|qos| self.check_order(qos, truth))
     }
@@ -199,7 +199,7 @@ impl Track {
         Ok(())
     }
 
-    /// Whether the log may have been too short to hold it at this step.
+    /// Whether the log may have dropped the message by this step.
     fn may_be_trimmed(
         &self,
         number: u32,
@@ -228,8 +228,8 @@ impl Track {
             || bytes > rule.log_bytes
     }
 
-    /// Whether a delete may have removed it: the client got no message that was sent after the delete and stands before
-    /// this one.
+    /// Whether a delete may have removed the message. Not if the client received a message that was sent after the delete and precedes this
+    /// one.
     fn may_be_deleted(&self, stretch: &Stretch, message: &Message, at: u32, truth: &Truth) -> bool {
         let mut deletes = truth.topics[self.topic].deletes.iter();
         deletes.any(|(sent, done)| {

@@ -1,4 +1,4 @@
-//! The answers to publishers: over HTTP in the order of the requests, over a WebSocket by number.
+//! The answers to publishers: in the order of the requests over HTTP, by frame number over a WebSocket.
 
 use crore_broker::position::{self, Since};
 use crore_wire::websocket::receive::Event;
@@ -10,7 +10,7 @@ use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation, shown};
 
 impl Publisher {
-    /// Reads the answers that came.
+    /// Reads received answers.
     pub fn read(
         &mut self,
         bytes: &[u8],
@@ -40,7 +40,7 @@ impl Publisher {
             }
             self.closes |= head.field("connection") == Some("close") || self.socket.is_some();
             if head.status == 408 || self.socket.is_some() {
-                // An incomplete request, or none: it is sent again.
+                // The server received no complete request: it will be sent again.
                 return Ok(());
             }
             if head.field("idempotency-replayed").is_some() {
@@ -53,7 +53,7 @@ impl Publisher {
         }
     }
 
-    /// The answer repeats the first one.
+    /// The answer is a replay of the first one.
     fn replayed(&self, coverage: &mut Coverage) -> Result<(), Violation> {
         coverage.replays += 1;
         match self.careful {
@@ -62,7 +62,7 @@ impl Publisher {
         }
     }
 
-    /// Acknowledgements, in the order of the frames.
+    /// Reads acknowledgements over a WebSocket.
     fn read_frames(&mut self, truth: &mut Truth, coverage: &mut Coverage) -> Result<(), Violation> {
         let mut partial = self.partial.take();
         let input = std::mem::take(&mut self.bytes);
@@ -88,7 +88,7 @@ impl Publisher {
         truth: &mut Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
-        // A refusal overtakes publishes under way to another shard: the number tells which frame it answers.
+        // The frame number identifies the message, since a refusal may overtake answers from other shards.
         let frame = text
             .lines()
             .next()
@@ -167,7 +167,7 @@ impl Publisher {
                 self.subscribers.insert(*topic, Some(count));
             }
             (Request::Other, 200 | 201) => {}
-            // Refused with its connection, before its request was read.
+            // The connection was refused before its request was read.
             (Request::Batch(_) | Request::Delete(..), 429 | 503) if truth.may_refuse() => {
                 coverage.refused += 1;
             }

@@ -1,4 +1,4 @@
-//! The messages, positions and gaps that the server tells a subscriber, each checked against earlier ones.
+//! Takes the messages, positions and gaps that a subscriber is told, and checks each against the earlier ones.
 
 use crore_broker::PartitionId;
 use crore_broker::position::{self, Position, Since};
@@ -10,7 +10,7 @@ use crate::coverage::Coverage;
 use crate::truth::{SeenPosition, Truth, Violation, shown};
 
 impl Subscriber {
-    /// Each position that an id holds, in the order of the topics.
+    /// The positions in an id, in the order of the subscriber's topics.
     fn positions(&self, id: &[u8], truth: &Truth) -> Result<Vec<Position>, Violation> {
         let all = match &self.filtered {
             Some(filtered) => position::parse_partitions(id, filtered.partitions as PartitionId),
@@ -30,7 +30,7 @@ impl Subscriber {
         let Some(filtered) = &self.filtered else {
             return Ok(all);
         };
-        // One for each partition, in their order.
+        // The id of a subscriber by filter has one position for each partition.
         let partition = |track: &Track| {
             let name = truth.topics[track.topic].name.as_bytes();
             usize::from(topic::slot(name)) % filtered.partitions
@@ -47,7 +47,7 @@ impl Subscriber {
         let positions = self.positions(id, truth)?;
         let (mut at, at_s) = (self.conn.asked, self.conn.asked_s);
         if self.filtered.is_some() {
-            // It may lie in old messages that are still being read.
+            // The position may be within old messages that are still being sent.
             at = 0;
         }
         for (track, position) in self.tracks.iter_mut().zip(positions) {
@@ -92,8 +92,8 @@ impl Subscriber {
         self.check_expiry(number, truth)
     }
 
-    /// No message waits for the socket that may be superseded meanwhile, except on the first page of a stream and in the
-    /// rest of a message already begun.
+    /// Checks that no message that can be superseded has waited for the socket. Allowed are the first page of a stream and the rest of a
+    /// message already begun.
     fn check_wait(&mut self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let (Some(rest), Some(begun)) = (truth.rest, self.conn.begun) else {
             return Ok(());
@@ -111,8 +111,8 @@ impl Subscriber {
         })
     }
 
-    /// Where next to nothing waits for a socket, a stalled subscription goes on from the log and gets nothing that expired
-    /// before its socket opened, except for the page already begun and the first page of its stream.
+    /// Checks, in worlds with small outboxes, that a stalled subscription continues from the log and gets nothing that expired before its
+    /// socket opened. Allowed are the page already begun and the first page of its stream.
     fn check_expiry(&self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let (Some(rest), Some(begun), Some(waits)) =
             (truth.rest, self.conn.begun, truth.allowed.waits)
@@ -134,7 +134,7 @@ impl Subscriber {
         }
     }
 
-    /// A gap with its new position: of the named topic, or of every topic whose position moved.
+    /// A gap with its new position, in the named topic, or in every topic whose position moved.
     pub(super) fn gap(
         &mut self,
         name: Option<&[u8]>,
@@ -159,7 +159,7 @@ impl Subscriber {
         for (track, position) in self.tracks.iter_mut().zip(positions) {
             let named = name.map(|name| name == truth.topics[track.topic].name.as_bytes());
             let behind = track.seen.is_none_or(|seen| seen.offset < position.offset);
-            // A position moves past expired or superseded messages without a loss.
+            // A position may move past expired or superseded messages without a loss.
             let reaches_back = track
                 .seen
                 .is_some_and(|seen| truth.must_reach_back(track.topic, seen));
@@ -167,11 +167,11 @@ impl Subscriber {
             if named.unwrap_or(only || behind && !reaches_back) {
                 lost = true;
                 if self.filtered.is_some() && track.seen.is_none() {
-                    // A subscriber that began without a position was not promised earlier messages.
+                    // It had no position in this topic, so earlier messages were not promised.
                     track.lost_count();
                     continue;
                 }
-                // Messages behind the gap may have been acknowledged long ago.
+                // Step 0, since messages behind the gap may have been acknowledged long ago.
                 let seen = SeenPosition {
                     offset: position.offset,
                     at: 0,
@@ -187,20 +187,20 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Whether a crash may have taken messages that its filters match, of topics that it does not know.
+    /// Whether a crash may have removed messages that match its filters. These may be of topics without a track.
     fn may_have_crashed(&self, truth: &Truth) -> bool {
         let filtered = self.filtered.as_ref();
         filtered.is_some_and(|it| truth.may_have_crashed_for(&it.filters))
     }
 
-    /// A gap before the message that comes with it.
+    /// A gap that is told with the next message of a long-poll.
     pub(super) fn poll_gap(
         &mut self,
         truth: &mut Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         coverage.told_gaps += 1;
-        // A crash may have taken messages of topics beside the only one that is known.
+        // A crash may also have removed messages of other topics than the one with a track.
         let only = self.tracks.len() == 1 && !self.may_have_crashed(truth);
         let reaches_back = |track: &Track| {
             let seen = track.seen;
@@ -214,7 +214,7 @@ impl Subscriber {
             if only {
                 track.gap(None, truth)?;
             } else {
-                // The gap does not name the topics of the set that it concerns.
+                // The gap does not say which topics it concerns.
                 track.lost_count();
             }
         }

@@ -1,4 +1,4 @@
-//! Reads the bytes of each transport: events, frames and answers to polls.
+//! Reads what each transport brings: events, frames, and answers to long-polls.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,7 +12,7 @@ use crate::client::{sse, websocket};
 use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation, key_name, shown};
 
-/// The longest message that a client of ours takes.
+/// The longest message that the client accepts.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 impl Subscriber {
@@ -105,7 +105,7 @@ impl Subscriber {
         self.message(&data[end + 2..], Some(&id), truth, coverage)
     }
 
-    /// An object whose values are all strings, without escapes in the fields that are read here.
+    /// Reads an envelope: a JSON object whose values are all strings. The fields read here contain no escapes.
     fn envelope(
         &mut self,
         object: &[u8],
@@ -135,7 +135,7 @@ impl Subscriber {
         self.message(&data, Some(id), truth, coverage)
     }
 
-    /// Checks that the key that came with a message is the message's own.
+    /// Checks that a message came with its own key.
     fn check_key(&self, data: &[u8], key: Option<&[u8]>, truth: &Truth) -> Result<(), Violation> {
         let number = truth.read(data)?;
         let own = key_name(truth.messages[number as usize].spec.key);
@@ -158,7 +158,7 @@ impl Subscriber {
             Some(4410) => self.forget(coverage),
             Some(CLOSE_GAP) => {
                 let Some(id) = resumes_from(reason) else {
-                    // In a new epoch, as behind a crash, the position of many partitions may be too long for a close: it begins anew.
+                    // After a crash a new epoch begins, and a position of many partitions may not fit into a Close frame: the subscriber starts anew.
                     self.position = None;
                     let damaged = truth.topics.iter().any(|topic| topic.damaged.is_some());
                     if !damaged && truth.crashed.is_none() {
@@ -214,7 +214,7 @@ impl Subscriber {
             }
             (204 | 304 | 408, Some(tag)) if gap => self.gap(None, &tag, truth, coverage),
             (204 | 304 | 408, Some(tag)) => self.told(&tag, truth),
-            // The request came too slowly.
+            // The request arrived too slowly.
             (408, None) => Ok(()),
             (204 | 304, None) => Err("a long-poll ended without a position".into()),
             (410, _) => {
