@@ -1,8 +1,7 @@
-//! A shard: its connections, the topics that they subscribe to, perhaps a home; and the turn that
-//! takes inputs in and, at its end, sends everything that they led to.
+//! A shard: its connections, the topics that they subscribe to, and perhaps a home. A turn takes inputs, and at its end sends all results.
 //!
-//! Invariants: a turn's deliveries go out in the order of the lanes; what the shard does within one
-//! input, and at the end of a turn, is bounded (see `work.rs`); no input panics, whatever the network says.
+//! Invariants: deliveries of a turn are sent in the order of the lanes; the work for one input, and at the end of a turn, is bounded (see
+//! `work.rs`); no input from the network causes a panic.
 
 pub(crate) mod asks;
 mod cluster;
@@ -67,7 +66,7 @@ use crate::shard::snapshot_writer::SnapshotWriter;
 use crate::shard::sweep::Sweep;
 use crate::shard::sys_values::SysTopics;
 
-/// Mail that a shard posted, and that came to it.
+/// The number of mails posted and received.
 #[derive(Default)]
 struct MailCount {
     posted: u64,
@@ -77,29 +76,29 @@ struct MailCount {
 /// A shard. Generic over [`Io`] in each call, never `dyn`.
 pub struct Shard {
     front: Front,
-    /// The topics of its partitions; a shard that is no home has none.
+    /// The home, if the shard has one.
     home: Option<Home>,
     /// MQTT sessions whose client ids have their home here.
     sessions: SessionsAtHome,
-    /// Facts and answers that wait for the engine.
+    /// Facts and asks in flight to the engine.
     commits: Commits<PendingRequest>,
-    /// The other nodes of the cluster, as far as this home knows them.
+    /// This home's view of the cluster, if there is one.
     cluster: Option<Box<ClusterView>>,
     sys: SysTopics,
     /// Present while clients are moved off.
     draining: Option<DrainProgress>,
-    /// The progress of its snapshot.
+    /// Present while a snapshot is written.
     saving: Option<Box<SnapshotWriter>>,
-    /// The clock stands still: the shard is about to end.
+    /// The clock is stopped: the shard is about to end.
     stopped: bool,
     mail_count: MailCount,
     sweep: Sweep,
-    /// Whether the sweep checks that connections may still have what they have.
+    /// Whether the sweep checks each connection's rights and limits anew.
     review: crate::protocol::Review,
 }
 
 impl Shard {
-    /// A shard of this world, which began at `now`.
+    /// A shard of this world, started at `now`.
     pub fn new(me: ShardId, world: Arc<World>, now: Now) -> Self {
         let home = (me < world.homes).then(|| Home::of(&world, me));
         let steps = home.as_ref().map(|home| home.steps().clone());
@@ -124,13 +123,13 @@ impl Shard {
         }
     }
 
-    /// The clients' side, for tests of its parts.
+    /// For tests.
     #[cfg(test)]
     pub(crate) fn front(&mut self) -> &mut Front {
         &mut self.front
     }
 
-    /// Changes how much a turn does.
+    /// Sets the limits of a turn.
     pub fn set_pace(&mut self, pace: Pace) {
         self.front.clients.meter.work.pace = pace;
         self.front.clients.meter.work.begin();
@@ -140,7 +139,7 @@ impl Shard {
         }
     }
 
-    /// Changes to another world: one of the same shards and topics, with other settings or rules.
+    /// Changes settings and rules. The shards, placement, epoch and seed of the new world are the same.
     pub fn change(&mut self, world: Arc<World>) {
         let of = |world: &World| {
             let World {
@@ -168,7 +167,7 @@ impl Shard {
         self.front.gate.verdicts().clear();
     }
 
-    /// The counters of this shard since it began.
+    /// The counters of this shard, since its start.
     pub fn stats(&self) -> Stats {
         let mut stats = self.front.clients.meter.stats;
         if let Some(home) = &self.home {
@@ -177,31 +176,31 @@ impl Shard {
         stats
     }
 
-    /// Begins a turn at this moment, on a clock that all shards share and that is never 0. The shard only passes the
-    /// stamp on: [`Io::written`] gets it when messages that were published in this turn are written.
+    /// Sets the time of the turn, by a clock that all shards share and that is never 0. [`Io::written`] gets it back when messages
+    /// published in this turn are written.
     pub fn stamp(&mut self, stamp: u64) {
         self.front.subs.lanes.stamp = stamp;
         self.front.subs.lanes.read_at = stamp;
     }
 
-    /// The wall clock is ahead of [`Now::unix_s`] by so many seconds, or behind it by less than none.
+    /// Sets the seconds by which the wall clock is ahead of [`Now::unix_s`].
     pub fn set_wall(&mut self, ahead_s: i32) {
         self.front.clients.ctx.wall.set(ahead_s);
     }
 
-    /// Has room for so many connections at most: the transport below may have less than the settings allow.
+    /// Limits the number of connections, if the transport has room for fewer than the settings allow.
     pub fn limit_connections(&mut self, most: u32) {
         self.front.gate.limit(most);
         let admission = &self.front.clients.ctx.world.admission;
         admission.add_room(self.front.gate.room());
     }
 
-    /// Connections that are open.
+    /// The number of open connections.
     pub fn connections(&self) -> u32 {
         self.front.clients.conns.len()
     }
 
-    /// The link of a connection that is still open.
+    /// The link of a connection, if it is open.
     pub fn link_of(&self, conn: ConnId) -> Option<Link> {
         self.front
             .clients
@@ -210,14 +209,14 @@ impl Shard {
             .then(|| self.front.clients.conns.get(conn.slot).link)
     }
 
-    /// The number of the address that a connection's work is done for; of the connection itself where the address is not known.
+    /// The number of the party charged for a connection's work: its address, or the connection itself if the address is unknown.
     pub fn party_of(&self, conn: ConnId) -> u64 {
         let row = self.front.clients.conns.try_get(conn.slot);
         row.map_or(0, |row| Party::without_name(row.client, conn.slot).number())
     }
 
-    /// Whether it needs no ticks: it has no connection, as a home no topic, subscriber or session and nothing that waits for the engine,
-    /// and has added all its counts to the sums of all shards.
+    /// Whether it needs no ticks: no connections, sessions or topics, nothing in flight to the engine, and all counts added to the totals
+    /// of all shards.
     pub fn is_idle(&self) -> bool {
         self.front.clients.conns.len() == 0
             && self.commits.bytes() == 0
@@ -227,12 +226,12 @@ impl Shard {
             && self.sys.added.is_told(&self.stats(), &self.accounts())
     }
 
-    /// Hands what happens to clients to [`Io::client_event`] from now on.
+    /// From now on reports client events to [`Io::client_event`].
     pub fn log_clients(&mut self) {
         self.front.clients.meter.journal = Some(Box::default());
     }
 
-    /// Takes one input. Its effects may go out now or with [`Shard::flush`].
+    /// Handles one input. Effects may be sent now or by [`Shard::flush`].
     pub fn handle<I: Io>(&mut self, input: Input<'_>, now: Now, io: &mut I) {
         self.front.clients.ctx.set_now(now);
         let about = input.about();
@@ -293,7 +292,7 @@ impl Shard {
             ),
             Input::Tick => {
                 self.tick(io);
-                // However many rows the tick looks at, each turn serves some input.
+                // The tick's own work does not count, so that each turn serves some input.
                 self.front.clients.meter.work.begin();
             }
         }
@@ -302,13 +301,12 @@ impl Shard {
         self.take_own_asks();
     }
 
-    /// Ends the turn: delivers what is due within the budget and posts the mail. Says whether work
-    /// is left, so that the caller does not sleep.
+    /// Ends the turn: delivers within the budget and posts the mail. Returns whether work is left, so the caller must not sleep.
     pub fn flush<I: Io>(&mut self, now: Now, io: &mut I) -> bool {
         self.front.clients.ctx.set_now(now);
         let now = self.front.clients.ctx.now;
         self.front.clients.meter.work.begin();
-        // Once a turn: a snapshot of a million topics is many turns.
+        // Once a turn: a snapshot of a million topics takes many turns.
         let clients = &mut self.front.clients;
         ask_pages(clients, &mut self.front.subs.lanes, &mut self.front.queues);
         let forgets = match &mut self.home {
@@ -318,7 +316,7 @@ impl Shard {
         if !self.stopped {
             self.end_sessions();
         }
-        // First, and not the whole budget: no delivery of this turn's frames is under way yet.
+        // Now, while no delivery uses this turn's frames; it leaves half of the budget.
         self.go_on(io);
         let mut visits = self.front.clients.meter.work.visits();
         let mut more_news;
@@ -384,10 +382,9 @@ impl Shard {
             || self.front.queues.has_paging()
     }
 
-    /// Whether the shard waits for something that no event announces, and should be called again
-    /// within a millisecond or two.
+    /// Whether work waits for a condition that no event announces. If so, the shard should be called again within a millisecond or two.
     pub fn is_waiting(&self) -> bool {
-        // They stand still while carriers have enough to deliver.
+        // Throttled pages wait until carriers have delivered.
         let owes = (self.home.as_ref()).is_some_and(|home| home.page_queue.has_throttled());
         owes || self.front.queues.has_stalled() || self.front.subs.lanes.is_behind()
     }
@@ -416,7 +413,7 @@ fn report<I: Io>(lanes: &mut Lanes, io: &mut I) {
     }
 }
 
-/// Lets a connection in, or turns it away.
+/// Admits a connection or turns it away.
 fn accepted<I: Io>(clients: &mut Clients, gate: &mut Gate, link: Link, peer: IpAddr, io: &mut I) {
     if !clients.ctx.is_expected(peer) {
         clients.meter.stats.untrusted += 1;

@@ -1,4 +1,4 @@
-//! The home side of the shard: what carriers ask of it, itself among them.
+//! Carries out the asks of carriers, this shard's own among them.
 
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
@@ -14,7 +14,7 @@ use crate::shard::Shard;
 use crate::shard::sessions::trim;
 
 impl Shard {
-    /// Takes in what clients of this shard have asked its home. No delivery is under way, since a publish writes frames.
+    /// Takes the asks of this shard to its own home. No delivery is in progress, since a publish writes frames.
     #[inline]
     pub(super) fn take_own_asks(&mut self) {
         if let Some(asked) = self.front.subs.lanes.take_own_asks() {
@@ -22,10 +22,9 @@ impl Shard {
         }
     }
 
-    /// Takes in the asks of a shard. They are carried out in order: now as far as the turn goes, the rest in the
-    /// next turns.
+    /// Takes the asks of a shard. They are carried out in order, as far as the turn's budget goes; the rest waits for later turns.
     pub(crate) fn take_asks(&mut self, from: ShardId, asked: UnhandledAsks) {
-        // Mail without asks has nothing to wait for.
+        // Mail without asks is done at once.
         let spent = !asked.asks.is_empty() && self.front.clients.meter.work.is_spent();
         let lane = &mut self.front.subs.lanes.to[from as usize];
         if !lane.waiting.is_empty() || spent {
@@ -34,8 +33,8 @@ impl Shard {
         self.all_asked(from, asked, u64::MAX);
     }
 
-    /// Goes on with asks that wait, a mail of each lane in turn, for some `steps`; says whether there were any. One that wakes often
-    /// sends many small mails in one turn of another.
+    /// Continues with waiting asks, one mail of each lane in turn, for about `steps`. Returns whether there were any. A shard that wakes
+    /// often sends many small mails during one turn of another, so lanes share the steps.
     pub(crate) fn go_on_with_asks(&mut self, steps: u64) -> bool {
         let until = self.steps() + steps;
         let mut any = false;
@@ -49,8 +48,8 @@ impl Shard {
         any
     }
 
-    /// Carries out the asks of a shard in order, until the turn, or the count of steps, has come so far; the rest waits, first of its
-    /// lane. Says whether there is no rest.
+    /// Carries out a shard's asks in order, until the turn's budget or the step `until` is reached. The rest is put back at the front of
+    /// its lane. Returns whether all were done.
     fn all_asked(&mut self, from: ShardId, mut asked: UnhandledAsks, until: u64) -> bool {
         self.front.subs.lanes.read_at = asked.stamp;
         let mut done = 0;
@@ -89,8 +88,8 @@ impl Shard {
         true
     }
 
-    /// Makes the change that a shard asks for, or carries out another ask; behind what is under way to the engine. Returns the part of
-    /// the sender's credit that is given back when it is done.
+    /// Admits a fact, or carries out another ask; in order behind what is in flight to the engine. Returns the credit that the sender gets
+    /// back only when the ask is done.
     pub(crate) fn asked(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) -> usize {
         match &ask {
             Ask::Publish {
@@ -137,7 +136,7 @@ impl Shard {
         }
     }
 
-    /// Carries out an ask of a shard that changes nothing that is logged.
+    /// Carries out an ask that changes nothing logged.
     pub(super) fn carry_out(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) {
         match ask {
             Ask::SessionOpen {
@@ -174,7 +173,7 @@ impl Shard {
     }
 }
 
-/// A home carries out an ask that changes nothing that is logged.
+/// The same for an ask to the home.
 fn home_asked(
     home: &mut Home,
     clients: &mut Clients,
@@ -248,7 +247,7 @@ fn home_asked(
     }
 }
 
-/// Touches the rows that the publishes among the next [`WARMED`] asks read.
+/// Reads ahead what the publishes among the next [`WARMED`] asks will touch.
 fn warm_asks(home: Option<&Home>, matching: &Matching, asks: &[Ask], bytes: &[u8]) {
     let large = |home: &&Home| home.is_large(matching);
     let Some(home) = home.filter(large) else {
@@ -267,7 +266,7 @@ fn warm_asks(home: Option<&Home>, matching: &Matching, asks: &[Ask], bytes: &[u8
     }
 }
 
-/// Answers a publisher.
+/// Sends the outcome to whoever waits for it.
 pub(super) fn reply(
     clients: &mut Clients,
     lanes: &mut Lanes,
@@ -281,7 +280,7 @@ pub(super) fn reply(
             lanes.tell(from, Tell::Outcome(to, outcome));
         }
         Answer::Order(ticket) => lanes.reports.push((ticket, Report::Outcome(outcome))),
-        // The failure is only counted.
+        // Nobody waits: a refusal is only counted.
         Answer::None if let Outcome::Full(reason) = outcome => {
             clients.meter.stats.dropped += 1;
             clients.meter.stats.refusals.add(reason);

@@ -1,11 +1,12 @@
-//! A node among others that write to the same log: its signs of life, the deaths of others, and the stewards of partitions.
+//! A node of a cluster: its heartbeats, the deaths of other nodes, and the stewards of partitions.
 //!
-//! Each second the home of partition 0 writes a BEAT there. A node whose own come back, and that has read none of another for some seconds,
-//! writes DEAD of it: in partition 0, and when that stands in the log, in all others. These records hold at all nodes from their place in the
-//! log on; only who writes them, and when, is decided by this node's clock.
+//! Each second the home of partition 0 writes a heartbeat (BEAT) there. A node whose own heartbeats come back, but that has read none of
+//! another node for some seconds, writes a DEAD record for it: first in partition 0, and once that is logged, in all other partitions.
+//! These records are valid at all nodes from their place in the log on. This node's clock only decides who writes them, and when.
 //!
-//! Invariants: at most one note of a kind is under way in a partition, so that a node that is cut off piles up nothing. A node that reads
-//! its own death goes on as another writer, with all that is in flight: none of it counted, and all of it counts once.
+//! Invariants: at most one note of each kind is in flight in a partition, so a node that is cut off does not pile up notes. A node that
+//! reads its own death continues as a new writer and sends all that is in flight again: nothing of the dead writer counts, so each record
+//! counts once.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -22,20 +23,21 @@ use crate::shard::Shard;
 use crate::shard::cluster_view::{ClusterView, bit};
 use crate::shard::pending_request::PendingRequest;
 
-/// The partition of the signs of life.
+/// The partition of the heartbeats.
 const OF_BEATS: u16 = 0;
-/// A node is dead when it has been silent for so long.
+/// A node is dead after this many seconds without a heartbeat.
 const SILENT_S: u32 = 5;
-/// Signs of life that are further apart do not show that a node has heard all there was between.
+/// If heartbeats come back further apart than this, the node may have missed some of others.
 const BREAK_S: u32 = 2;
-/// A partition without records for so long gets a mark, so that idempotency keys there run out by the log's clock.
+/// The steward writes a mark into a partition that has had no record for this long. Otherwise idempotency keys would not expire there,
+/// which they do by the log's clock.
 const IDLE_S: u32 = 60;
-/// Deaths that homes are told of in a second.
+/// The most deaths that homes are told in a second.
 const BURIALS_PER_TICK: usize = 16;
-/// Nodes that are remembered at most.
+/// The most nodes that are remembered.
 const NODES_MAX: usize = 256;
 
-/// A home of a node among others: what it knows of them, its logs, and the records that it writes.
+/// A home of a cluster node, with what it needs to write notes.
 pub(super) struct Node<'a> {
     cluster: &'a mut ClusterView,
     commits: &'a mut Commits<PendingRequest>,
@@ -45,7 +47,7 @@ pub(super) struct Node<'a> {
 }
 
 impl Shard {
-    /// This home among those of other nodes; none where there are no others.
+    /// This home as one of a cluster node; `None` without a cluster.
     pub(super) fn node(&mut self) -> Option<Node<'_>> {
         Some(Node {
             cluster: self.cluster.as_deref_mut()?,
@@ -56,7 +58,7 @@ impl Shard {
         })
     }
 
-    /// Applies a note of partition `at`, of this batch; it has this offset.
+    /// Applies a note of partition `at`, which has this offset.
     pub(super) fn take_note(&mut self, at: usize, told: &Told, note: &Note<'_>, offset: u64) {
         let home = self.home.as_mut().expect(HERE);
         let until = match note {
@@ -86,13 +88,13 @@ impl Shard {
 }
 
 impl Node<'_> {
-    /// Whether this node has no way to the log.
+    /// Whether this node cannot reach the log.
     fn is_cut_off(&self) -> bool {
         let now_s = self.ctx.now.unix_s;
         self.ctx.world.admission.is_cut_off(now_s)
     }
 
-    /// A second has begun.
+    /// Once a second.
     pub(super) fn tick(&mut self) {
         let placement = self.ctx.world.placement();
         let me = self.ctx.me;
@@ -109,8 +111,9 @@ impl Node<'_> {
         }
     }
 
-    /// Tells all homes of deaths that stand in the partition of the signs of life. By what stands there, not when a death is read: a node that begins
-    /// with a checkpoint behind it reads none, and the nodes that did may have ended before the other partitions had it.
+    /// Tells this node's homes of deaths logged in partition 0. It looks at the state of partition 0, not at each DEAD record as it is
+    /// read: a node that starts from a later checkpoint reads no such record, and the nodes that did may have stopped before the other
+    /// partitions had it.
     fn bury(&mut self, at: usize) {
         let (roster, buried) = (self.home.logs.roster(at), &mut self.cluster.buried);
         buried.retain(|writer| roster.is_dead(*writer));
@@ -149,8 +152,8 @@ impl Node<'_> {
         }
     }
 
-    /// A writer whose last sign of life was before what this node has read: before the checkpoint that it began with. Each node gives one
-    /// each second.
+    /// A writer that has not been heard since this node started, although each node writes a heartbeat every second: it died before the
+    /// checkpoint from which this node began.
     fn unheard(&mut self, at: usize) -> Option<u64> {
         let (cluster, home) = (&self.cluster, &mut self.home);
         let waited = self.ctx.now.s - cluster.since_s >= SILENT_S;
@@ -161,10 +164,10 @@ impl Node<'_> {
         unheard.next().filter(|_| waited)
     }
 
-    /// Tells the next death that the log of a partition does not have.
+    /// Writes the next death that is missing in the log of this partition.
     fn tell_deaths(&mut self, at: usize) {
         if self.is_cut_off() {
-            // It may read what was before it began, and others have told.
+            // It may be reading old records, and other nodes have told these deaths.
             return;
         }
         let roster = self.home.logs.roster(at);
@@ -180,13 +183,13 @@ impl Node<'_> {
         self.cluster.dead.retain(|writer| !told(*writer));
     }
 
-    /// Offers this node as the steward of a partition that has none, and as that keeps its clock going.
+    /// Offers this node as steward of a partition without one. As steward, writes a mark if the partition has been idle.
     fn offer_steward(&mut self, at: usize) {
         let own = self.commits.writer(at);
         let (steward, now_s) = (self.home.logs.roster(at).steward, self.ctx.now.s);
         let heard_s = self.cluster.partitions[at].heard_s;
         match steward {
-            // A steward that no other node has heard of would never be found dead.
+            // Only with a way to the log: a steward that no other node has heard of would never be found dead.
             None if !self.is_cut_off() => self.write_note(at, &Note::Steward(own)),
             None => {}
             Some(steward) if steward == own && now_s - heard_s >= IDLE_S => {
@@ -196,8 +199,8 @@ impl Node<'_> {
         }
     }
 
-    /// Where subscriptions wait for positions that this node has not come to, a mark shows what the log has: all that other nodes have read of it
-    /// stands before the mark.
+    /// If subscriptions wait for positions that this node has not reached, writes a mark: what other nodes have read is in the log before
+    /// that mark.
     fn ask_the_log(&mut self, at: usize) {
         let Some(waits) = self.home.waits_for_log(at) else {
             return;
@@ -209,7 +212,7 @@ impl Node<'_> {
         }
     }
 
-    /// Writes a note, unless one of its kind is under way.
+    /// Writes a note, unless one of its kind is in flight.
     fn write_note(&mut self, at: usize, note: &Note<'_>) {
         let partition = &mut self.cluster.partitions[at];
         if partition.noted & bit(note) != 0 {
@@ -220,7 +223,7 @@ impl Node<'_> {
         self.commits.note(at, moment, note);
     }
 
-    /// Facts that stand in no log have the offsets between the last record and the next batch: when half of them are used up, a mark brings new
+    /// Facts that are not logged get the offsets between the last record and the next batch. When half of these are used, a mark brings new
     /// ones.
     pub(super) fn renew_offsets(&mut self, at: usize) {
         if self.home.logs.sequence(at) % OFFSETS_PER_BATCH >= OFFSETS_PER_BATCH / 2 {
@@ -228,7 +231,7 @@ impl Node<'_> {
         }
     }
 
-    /// A note of this process is applied.
+    /// A note of this process was applied.
     pub(super) fn was_noted(&mut self, at: usize, note: &Note<'_>) {
         let partition = &mut self.cluster.partitions[at];
         let was_noted = partition.noted & bit(note) != 0;
@@ -288,7 +291,7 @@ impl Node<'_> {
         }
     }
 
-    /// This home's view of the cluster.
+    /// This home's view of the cluster, for operators.
     pub(super) fn state(&mut self) -> Box<ClusterState> {
         self.cluster.forget_dead(self.ctx.now.unix_s);
         let home = &mut self.home;

@@ -1,5 +1,4 @@
-//! Batches that the engine has committed: records are applied, and requests that waited behind them are carried out. See
-//! [`commit`](crate::commit).
+//! Applies batches that the engine has committed, and carries out the requests that waited for them. See [`commit`](crate::commit).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -24,14 +23,14 @@ use crate::shard::asks::reply;
 use crate::shard::pending_request::{PendingRequest, Request};
 
 impl Shard {
-    /// A batch stands in the log of its partition.
+    /// A batch is committed to the log of its partition.
     pub(super) fn committed(&mut self, of: Committed) {
         if let Some((at, _)) = part(&mut self.home, of.header.partition) {
             self.commits.committed(at, of);
         }
     }
 
-    /// Carries out what has waited for the engine, as far as the turn goes; says whether there was any.
+    /// Carries out requests that the engine has committed, as far as the turn's budget goes; returns whether there were any.
     pub(crate) fn go_on_with_commits(&mut self) -> bool {
         let mut any = false;
         while !self.front.clients.meter.work.is_spent() || !any {
@@ -56,8 +55,8 @@ impl Shard {
         any
     }
 
-    /// Goes on with answering requests that have waited long for the engine, as far as the turn goes; says whether there may be any. The
-    /// records stay in flight, and there is no second answer when they are applied.
+    /// Answers requests that have been in flight for too long with [`Outcome::Unknown`], as far as the turn's budget goes; returns whether
+    /// there may be any. Their records stay in flight and are applied later, without a second answer.
     pub(crate) fn go_on_with_late(&mut self) -> bool {
         let Front { clients, subs, .. } = &mut self.front;
         let (mut any, lanes) = (false, &mut subs.lanes);
@@ -68,7 +67,7 @@ impl Shard {
                 continue;
             };
             let answer = match request {
-                // A second copy must not be acknowledged while the first is in flight (MQTT QoS 2).
+                // With MQTT QoS 2, a second copy must not be acknowledged while the first is in flight.
                 Request::Fact { once: true, .. } => continue,
                 Request::Fact { answer, .. } => core::mem::replace(answer, Answer::None),
                 Request::Ask(ask) => match ask.0 {
@@ -129,12 +128,12 @@ impl Shard {
         }
         match outcome {
             Ok(Some(outcome)) => reply(clients, &mut subs.lanes, from, answer, outcome),
-            // The record was encoded here, for this request.
+            // Cannot happen: the record was encoded here, for this request.
             _ => clients.meter.stats.closed[Closed::Broken as usize] += 1,
         }
     }
 
-    /// Applies a record that no request waits for: a note, or what another process has written. Its batch was checked.
+    /// Applies a record that no request waits for: a note, or a record of another process. Its batch was checked.
     fn take_aside(&mut self, record: &Record) {
         let (header, bytes) = (&record.told.header, record.bytes());
         let placement = self.front.clients.ctx.world.placement();
@@ -153,8 +152,7 @@ impl Shard {
         }
     }
 
-    /// Applies a record of a batch of this home, for the client of this process that has asked for it, if one has. Returns the outcome of a
-    /// fact.
+    /// Applies a record of this home's batch, for the client of this process that has asked for it, if any. Returns the outcome of a fact.
     fn take_record(
         &mut self,
         told: &Told,
@@ -175,7 +173,7 @@ impl Shard {
         applied.map(|(_, outcome)| outcome)
     }
 
-    /// The same; returns the record's offset, too.
+    /// The same; also returns the record's offset.
     fn apply_record(
         &mut self,
         at: usize,
@@ -204,7 +202,7 @@ impl Shard {
                 return (offset, Some(Outcome::Unknown));
             }
             if asker.is_none() && !world.rules.is_durable(name) {
-                // The operator has changed the rules since: such a topic keeps nothing across a crash.
+                // The operator has changed the rules meanwhile: topics of this rule are not kept across a crash.
                 home.logs.noted(at, offset, (0, 0));
                 return (offset, None);
             }
@@ -216,12 +214,13 @@ impl Shard {
         })
     }
 
-    /// Applies a batch of the log that no request of this process waits for; `header` is as the log has it. A batch of a partition of another
-    /// home changes nothing, nor does one that was applied before, here or by the writer of the documents that were read first, nor, where the log
-    /// has several writers, one that does not pass the [check](batch::check).
+    /// Applies a batch of the log that no request of this process waits for. `header` is as in the log. Does nothing for:
+    /// * a batch of another home's partition,
+    /// * a batch that was applied before, here or by the writer of the checkpoint that was read first,
+    /// * a batch that fails the [check](batch::check), if the log is replicated.
     ///
     /// # Errors
-    /// When the log has one writer, and the batch does not pass. Nothing of it is applied.
+    /// The batch fails the check, and the log is not replicated. Nothing of it is applied.
     pub fn fold(&mut self, header: &Header, batch: &[u8], now: Now) -> Result<(), Damaged> {
         self.front.clients.ctx.now = now;
         let world = &self.front.clients.ctx.world;
@@ -254,16 +253,16 @@ impl Shard {
         records.end()
     }
 
-    /// The log was read behind a crash: what stood in no log is lost. Partitions go on behind their marks, and clients with positions of before
-    /// are told a gap where they may have missed something.
+    /// After the log was read behind a crash: facts that were not logged are lost. Partitions continue after their marks, and clients with
+    /// older positions are told a gap if they may have missed something.
     pub fn lose_unlogged(&mut self) {
         if let Some(home) = &mut self.home {
             home.lose_unlogged(&self.front.clients.ctx.world.rules);
         }
     }
 
-    /// The log of a partition is damaged, and may have lost anything of it before its end: positions of before are told a gap, with a new epoch.
-    /// To be called behind the last batch. `base` is the first offset that the last life of the log could give.
+    /// The log of a partition is damaged and may have lost records before its end: begins a new epoch, so that older positions are told a
+    /// gap. Called after the last batch. `base` is the first offset that the log's last life could give.
     pub fn begin_epoch(&mut self, partition: PartitionId, base: u64) {
         if let Some((at, home)) = part(&mut self.home, partition)
             && !planted::is(Fault::SilentDamage)
@@ -272,13 +271,14 @@ impl Shard {
         }
     }
 
-    /// Partitions, with the last offset that each has given, behind the last batch that was read.
+    /// The partitions, each with its last offset, after the last batch was read.
     pub fn ends(&self) -> Vec<(PartitionId, u64)> {
         let home = self.home.iter();
         home.flat_map(|home| home.logs.ends()).collect()
     }
 
-    /// These are the lives of the log, with the one that begins: positions of all of them count. To be told to every shard, behind the last batch.
+    /// Sets the lives of the log, including the one that begins; positions of all of them are valid. Called on every shard, after the last
+    /// batch.
     pub fn follow_lives(&mut self, lives: &Arc<Lives>) {
         self.front.clients.ctx.lives = lives.clone();
         if let Some(home) = &mut self.home {
@@ -286,14 +286,14 @@ impl Shard {
         }
     }
 
-    /// Partitions, with writer and number of the last batch that was read of each.
+    /// The partitions, each with writer and number of the last batch read.
     pub fn last_batches(&self) -> Vec<(PartitionId, (u64, u64))> {
         let home = self.home.iter();
         home.flat_map(|home| home.logs.last_batches()).collect()
     }
 
-    /// The digest of what the log says of this home's topics: two processes that have folded the same log have the same one, all
-    /// homes of each taken together (exclusive or).
+    /// A digest of the logged state of this home's topics. Two processes that have applied the same log have the same XOR of the digests of
+    /// all their homes.
     pub fn digest(&self) -> u64 {
         let rules = &self.front.clients.ctx.world.rules;
         let home = self.home.as_ref();
@@ -301,7 +301,7 @@ impl Shard {
     }
 }
 
-/// The place of a partition, if this is its home.
+/// The index of a partition, if this is its home.
 fn part(home: &mut Option<Home>, partition: PartitionId) -> Option<(usize, &mut Home)> {
     let home = home.as_mut()?;
     Some((home.logs.place_here(partition)?, home))

@@ -35,7 +35,7 @@ impl Shard {
             Control::Log(page) => {
                 Report::Messages(log_page(self.home.as_mut(), &clients.ctx, &page))
             }
-            // A document that is being written must not change.
+            // A snapshot that is being written must not change.
             Control::Purge(..) | Control::Delete(_) | Control::Publish(_) if self.stopped => {
                 Report::Outcome(Outcome::Unknown)
             }
@@ -60,7 +60,7 @@ impl Shard {
                 let found = session(&self.sessions, clients, &name);
                 Report::Session(found.map(Box::new))
             }
-            // A document that is being written must not change.
+            // A snapshot that is being written must not change.
             Control::EndSession(_) if self.stopped => Report::Ended(Ended::default()),
             Control::EndSession(name) => {
                 Report::Ended(end_session(&mut self.sessions, clients, &name))

@@ -1,8 +1,7 @@
-//! Deliveries: the tells of homes on their way to this shard's connections.
+//! Delivers the tells of homes to this shard's connections.
 //!
-//! Tells of one topic are taken in order and together, so that a subscriber gets all that came in a
-//! turn with one write. A fan-out is a cursor: when the turn's budget is spent it stays where it is, and what else is to be delivered
-//! passes it (see `client/deliveries.rs`).
+//! Tells of one topic are taken together and in order, so a subscriber gets all messages of a turn with one write. A fan-out is a cursor:
+//! when the turn's budget is spent it stops, and other deliveries pass it (see `client/deliveries.rs`).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -22,9 +21,9 @@ use crate::shard::delivery_order::{flow_before, keep_order};
 use crate::shard::flows::{charge_made, count_written, end_walk, park_topic};
 use crate::store::slab::NONE;
 
-/// Tells whose topics are looked for among the flows in the time of a visit.
+/// The number of tells whose topics are looked up among the flows for the cost of a visit.
 const LOOKS_PER_VISIT: usize = 64;
-/// Visits of a fan-out beside others that wait, before it becomes a flow: about as many as that itself costs.
+/// While others wait, a fan-out becomes a flow after this many visits, about the cost of making it one.
 const CROWDED_VISITS: u32 = 16;
 /// The cost of a tell to one connection, in visits.
 fn cost_of(tell: &Tell) -> u32 {
@@ -37,7 +36,7 @@ fn cost_of(tell: &Tell) -> u32 {
 }
 
 impl Deliveries {
-    /// Takes tells in as a delivery, which goes through them topic by topic.
+    /// Queues tells as a delivery.
     pub(crate) fn enqueue(
         &mut self,
         conns: &Connections,
@@ -76,7 +75,7 @@ impl Deliveries {
 }
 
 impl Front {
-    /// Lets go of a delivery that is done; its lists are used again.
+    /// Recycles the lists of a finished delivery.
     pub(super) fn delivered(&mut self, d: Delivery) {
         self.feed.deliveries.recycle(d.keys);
         if d.home == self.clients.ctx.me {
@@ -84,7 +83,7 @@ impl Front {
         }
     }
 
-    /// Works through the deliveries; false when the budget of visits was spent first.
+    /// Works through the deliveries; false if the budget of visits is spent first.
     pub(crate) fn deliver<I: Io>(&mut self, budget: &mut u32, io: &mut I) -> bool {
         let all = *budget;
         let reserved = self.feed.deliveries.reserved(all);
@@ -103,7 +102,7 @@ impl Front {
         done
     }
 
-    /// Gives the answers among the tells that came.
+    /// Gives the answers among the new tells.
     fn answer<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
         while *budget > 0
             && let Some(mut d) = self.feed.deliveries.came.pop_front()
@@ -119,7 +118,7 @@ impl Front {
         }
     }
 
-    /// Works through what came, in order; fan-outs that take long become flows.
+    /// Works through the queued deliveries in order; long fan-outs become flows.
     fn deliver_queued<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
         while *budget > 0
             && let Some(mut d) = self.feed.deliveries.queued.pop_front()
@@ -135,7 +134,7 @@ impl Front {
             }
             if d.ordered && deliveries.has_flows() {
                 let looks = ((d.keys.len() - d.at) / LOOKS_PER_VISIT) as u32;
-                // One visit is left, so that a delivery of any length begins.
+                // At least one visit is left, so that a delivery of any length begins.
                 *budget = budget.saturating_sub(looks).max(1);
                 if let Some(topic) = flow_before(&self.clients.conns, deliveries, &d) {
                     deliveries.wait_for(topic, d);
@@ -157,8 +156,8 @@ impl Front {
         }
     }
 
-    /// Works through a delivery until it is done or the budget is spent, or only tells are left that become a flow: messages for members of
-    /// groups, if they are many. A fan-out that takes more than its share becomes a flow, and so does what concerns a topic that has one.
+    /// Works through a delivery until it is done, the budget is spent, or only tells are left that become a flow (many messages for members
+    /// of groups). A fan-out beyond its share becomes a flow, and so do tells about a topic that has one.
     fn go_through_tells<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
         let frames = d.frames.clone();
         let before = self.clients.meter.stats.delivered;
@@ -185,7 +184,7 @@ impl Front {
                 continue;
             }
             let next = &d.keys[d.at..d.keys.len().min(d.at + WARMED)];
-            // A single row has none to overlap with.
+            // For a single row there is nothing to overlap with.
             if d.at.is_multiple_of(WARMED) && next.len() > 1 {
                 warm(&self.clients.conns, &self.subs.topics, next);
             }
@@ -213,7 +212,7 @@ impl Front {
         done
     }
 
-    /// Does what the tell at the cursor says, or a run of them; false when the budget was spent first.
+    /// Carries out the tell at the cursor, or a run of tells; false if the budget is spent first.
     pub(super) fn step<I: Io>(
         &mut self,
         d: &mut Delivery,
@@ -224,7 +223,7 @@ impl Front {
         let tell = &d.tells[d.keys[d.at] as u32 as usize];
         if let Tell::Live { topic, serial, .. } = *tell {
             let end = gather(&mut self.feed.run, d, topic);
-            // Between the parts of a walk its topic cannot be freed: the tombstones hold it.
+            // Between two parts of a walk the tombstones keep its topic from being freed.
             if self.subs.topics.is_current(topic, serial)
                 && !self.fan_out(d, topic, serial, frames, budget, io)
             {
@@ -295,7 +294,7 @@ impl Front {
         done
     }
 
-    /// Gives a member the run; to write it costs as much as so many visits.
+    /// Sends the run to a member; a write costs `cost` visits.
     #[inline]
     pub(super) fn live_at<I: Io>(
         &mut self,
@@ -312,11 +311,12 @@ impl Front {
     }
 }
 
-/// A visit to a connection. Its cost is known once it was made.
+/// A visit to a connection; its cost is known afterwards.
 pub(super) struct Visit {
-    /// Steps of the shard before it.
+    /// The shard's count of steps before the visit.
     steps: u64,
-    /// Messages that the shard delivered before it; none if bytes wait for the socket already, so that nothing is written.
+    /// The shard's count of delivered messages before the visit; `None` if bytes wait for the socket already, so that nothing will be
+    /// written.
     delivered: Option<u64>,
 }
 
@@ -330,7 +330,7 @@ impl Visit {
         }
     }
 
-    /// Takes its cost from the budget: that of the write, or one visit if nothing was written, and the time of matching.
+    /// Charges the budget: `cost` if something was written, otherwise one visit; plus the time of matching.
     #[inline]
     pub(super) fn charge(self, clients: &Clients, cost: u32, budget: &mut u32) {
         let is_written = (self.delivered).is_some_and(|it| clients.meter.stats.delivered != it);
@@ -339,8 +339,7 @@ impl Visit {
     }
 }
 
-/// Touches the rows that the next deliveries need. They are cold, and each leads to the next; side by
-/// side the processor waits for several at once.
+/// Reads ahead the rows of the next deliveries. They are cold and each leads to the next: side by side their cache misses overlap.
 fn warm(conns: &Connections, topics: &Topics, keys: &[u64]) {
     let mut members = [NONE; WARMED];
     for (member, key) in members.iter_mut().zip(keys) {
@@ -355,7 +354,7 @@ fn warm(conns: &Connections, topics: &Topics, keys: &[u64]) {
     core::hint::black_box(members.iter().fold(0, touch));
 }
 
-/// Takes the run of live messages at the cursor; returns where it ends.
+/// Collects the run of live messages at the cursor; returns its end.
 fn gather(messages: &mut client::run::Run, d: &Delivery, of: u32) -> usize {
     let mut bytes = 0;
     let run = d.keys[d.at..].iter().take(TOGETHER_MAX).map_while(|key| {
@@ -371,7 +370,7 @@ fn gather(messages: &mut client::run::Run, d: &Delivery, of: u32) -> usize {
     d.at + messages.records().len()
 }
 
-/// Matching since the shard had done so many steps takes its time, whether it found anything or not.
+/// Charges the time of matching since the count of steps was `before`, whether anything matched or not.
 #[inline]
 pub(super) fn charge_matching(work: &Work, before: u64, budget: &mut u32) {
     let visits = (work.count() - before) / STEPS_PER_VISIT as u64;

@@ -1,19 +1,17 @@
-//! Live messages for subscribers by filter: matched here again, and each connection gets all of a run with one write,
-//! once, however many of its filters match.
+//! Delivers live messages to subscribers by filter. Filters are matched again here. A connection gets all messages of a run with one write,
+//! and each message once, however many of its filters match.
 //!
-//! A run is some messages that a home told one behind the other. First the exact subscribers of each message's topic
-//! get it, as they would without filters; then the connections with filters. A connection that has both (MQTT) is
-//! left to the second part, see `Clients::has_match`.
+//! A run is a sequence of messages that a home has told. First the exact subscribers of each message's topic get it, as without filters;
+//! then the connections with filters. A connection with both (MQTT) is left to the second part, see `Clients::has_match`.
 //!
-//! The connections of a run are collected before the first is visited: as many as four turns visit, and a little more. Messages of one
-//! topic that would need more than those are a run of their own, which is *broad*: the members of their filters are walked as they
-//! stand, within the budget, while some leave and others join; a bit for each row of the table marks the connections that were
-//! visited. What comes meanwhile waits, and is taken together afterwards (`client/together.rs`): so the busier a topic is, the more
-//! messages each connection gets with one write.
+//! The pairs of message and connection are collected before the first visit, up to about four turns' visits. If the messages of one topic
+//! alone need more, they form a *broad* run of their own: the members of the matching filters are walked in place, within the budget, while
+//! members may leave and join. A bitmap marks the connections that were visited. Messages that arrive meanwhile wait, and are taken
+//! together afterwards (`client/together.rs`). So the busier a topic is, the more messages go into one write.
 //!
-//! Invariants: messages are not reordered; a connection is visited once in a run; the position that a message carries
-//! is its partition's offset of it, beside the offsets seen of the other partitions. A connection that joins in the middle of
-//! a run is not live in its partition before the run ends, and gets nothing of it.
+//! Invariants: messages are not reordered; a connection is visited once in a run; a message's position is its partition's offset of it,
+//! together with the offsets seen of the other partitions. A connection that joins during a run is not live in its partition before the run
+//! ends, and gets nothing of it.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -32,15 +30,15 @@ use crate::protocol::front::{Clients, Connections, Front, Matching, Topics};
 use crate::shard::deliver::{Visit, charge_matching};
 use crate::store::slab::NONE;
 
-/// Messages of a run.
+/// The most messages of a run.
 const RUN_MAX: usize = 64;
-/// Pairs of a message and a connection that are collected and put in order, or passed over, in the time of a visit.
+/// Pairs that are collected and sorted, or skipped, for the cost of a visit.
 const DUE_PER_VISIT: usize = 16;
-/// Turns that the pairs collected for a run may take: the more there are, the more messages each connection gets with one write.
+/// The turns that the collected pairs of a run may take. More pairs mean more messages in each write.
 const TURNS_OF_RUN: usize = 4;
 
 impl Front {
-    /// Goes on with the run at the cursor; false when the budget was spent first.
+    /// Continues the run at the cursor; false if the budget is spent first.
     pub(crate) fn match_run<I: Io>(
         &mut self,
         d: &mut Delivery,
@@ -101,7 +99,7 @@ impl Front {
         true
     }
 
-    /// Gives the messages of the run to the exact subscribers of their topics; false when the budget was spent first.
+    /// Sends the run's messages to the exact subscribers of their topics; false if the budget is spent first.
     fn give_exact<I: Io>(
         &mut self,
         d: &mut Delivery,
@@ -125,7 +123,7 @@ impl Front {
         true
     }
 
-    /// Visits the connections that get the messages of a broad run; false when the budget was spent first.
+    /// Visits the connections of a broad run; false if the budget is spent first.
     fn go_through<I: Io>(
         &mut self,
         home: ShardId,
@@ -146,7 +144,7 @@ impl Front {
             if next.is_empty() {
                 return true;
             }
-            // A client has many filters that match: a member that was visited already costs a look.
+            // A connection with many matching filters comes up several times; skipping it costs a look.
             *budget = budget.saturating_sub(next.len().div_ceil(DUE_PER_VISIT) as u32);
             next.retain(|member| broad.visit(member.slot));
             due.clear();
@@ -164,7 +162,7 @@ impl Front {
                     message: 0,
                     part,
                 }));
-                // All messages have the same topic.
+                // All messages of a broad run have the same topic.
                 let parts = all.len();
                 for message in 1..messages.len() as u32 {
                     all.extend_from_within(..parts);
@@ -182,7 +180,7 @@ impl Front {
     }
 }
 
-/// A message of the run. Its carrier's row may belong to another topic by now: then it has no exact subscriber here.
+/// A message of the run. If the carrier's row belongs to another topic by now, it has no exact subscriber here.
 fn message_of(topics: &Topics, d: &Delivery, n: usize) -> Matched {
     let mut message = d.matched(n);
     if let Tell::Match { topic, serial, .. } = *d.tell(n)
@@ -194,7 +192,7 @@ fn message_of(topics: &Topics, d: &Delivery, n: usize) -> Matched {
     message
 }
 
-/// The number of pairs from which on a run takes no further message.
+/// A run with this number of pairs takes no further message.
 fn enough_of(clients: &Clients) -> usize {
     TURNS_OF_RUN * clients.meter.work.pace.visits_per_turn as usize
 }
@@ -214,8 +212,8 @@ fn begin_run(clients: &Clients, matching: &mut Matching, d: &mut Delivery, frame
     d.run = run;
 }
 
-/// The messages at the cursor that go to the exact subscribers of one topic with one write; returns the topic's row, its life and the number of
-/// messages.
+/// Collects the messages at the cursor that go to the exact subscribers of one topic with one write. Returns the topic's row and serial,
+/// and the number of messages.
 fn exact_run(run: &mut client::run::Run, d: &Delivery) -> (u32, u16, usize) {
     let at = |n: usize| match *d.tell(n) {
         Tell::Match {
@@ -237,7 +235,7 @@ fn exact_run(run: &mut client::run::Run, d: &Delivery) -> (u32, u16, usize) {
     (topic, serial, run.records().len())
 }
 
-/// How many messages at the cursor are of the same topic, and are written together.
+/// The number of messages at the cursor that have the same topic and fit in one write.
 fn same_topic(d: &Delivery, frames: &Frames) -> usize {
     let of = |n| match d.try_tell(n) {
         Some(Tell::Match { name, record, .. }) => Some((frames.name(*name), record.frame_bytes())),
@@ -253,7 +251,7 @@ fn same_topic(d: &Delivery, frames: &Frames) -> usize {
     same.count()
 }
 
-/// Begins a run of messages of one topic, which go to very many: to the members of these filters.
+/// Begins a broad run, for the members of these filters.
 fn begin_broad(
     conns: &Connections,
     matching: &mut Matching,
@@ -269,8 +267,8 @@ fn begin_broad(
     }
 }
 
-/// Adds so many messages to a run at most, and their members; returns how many there were. Filters come before
-/// members, so that the processor waits for several rows at once.
+/// Adds up to `most` messages and their members to a run; returns the number added. All filters are read before the members, so that cache
+/// misses overlap.
 fn extend_run(
     clients: &Clients,
     matching: &mut Matching,
@@ -324,7 +322,7 @@ fn extend_run(
     run.len - first
 }
 
-/// Touches the rows of the connections that come next, and the subscription of each to the filter that matched.
+/// Reads ahead the rows of the next connections, and each one's subscription to the filter that matched.
 fn warm_due(conns: &Connections, due: &[Addressee]) {
     let mut sides = [(NONE, NONE); WARMED];
     for (side, due) in sides.iter_mut().zip(due) {

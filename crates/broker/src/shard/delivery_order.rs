@@ -1,4 +1,4 @@
-//! The order among what a home tells: messages and pages for filters keep theirs, and what is about their topics keeps its place among them.
+//! The order of a home's tells: messages and pages for filters keep their order, also relative to other tells about their topics.
 
 use alloc::vec::Vec;
 
@@ -9,9 +9,9 @@ use crate::mail::Tell;
 use crate::protocol::front::{Connections, Deliveries};
 use crate::store::slab::NONE;
 
-/// Messages and pages for filters keep their order, and so does every tell about one of their topics. A page for a filter may be of
-/// any topic, so it keeps its place among all pages for its connection: which of two subscriptions of one client sends a message
-/// depends on how far the other one has come.
+/// Marks the tells that must stay in order: messages and pages for filters, and every tell about one of their topics. A page for a filter
+/// may have any topic, so all pages for its connection stay in order, too: if two subscriptions of a client overlap, their progress decides
+/// which one sends a message.
 pub(super) fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) {
     let mut filtered: Vec<u32> = tells
         .iter()
@@ -44,9 +44,8 @@ pub(super) fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) 
     }
 }
 
-/// The first flow that must end before this delivery goes on, which is told in order: that of a topic that one of its tells in order is about, or
-/// of a topic of a connection that gets a page by filter. The tells in order say their topics by themselves: a connection whose page put them
-/// in order may have gone since.
+/// The first flow that must end before this ordered delivery continues: that of a topic of its ordered tells, or of a topic of a connection
+/// that gets a page by filter. The tells name their topics themselves, since the connection whose page put them in order may be gone.
 pub(super) fn flow_before(
     conns: &Connections,
     deliveries: &Deliveries,

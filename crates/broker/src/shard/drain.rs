@@ -1,12 +1,11 @@
-//! Moving clients off before a stop: so many in a second, each in its protocol's words for "come back", and all that
-//! are left at the deadline at once.
+//! Moves clients off before a stop: a number each second, each told to come back in its protocol's way, and at the deadline all that are
+//! left.
 //!
-//! A cursor walks the table again and again until nobody is left. Connections in the middle of a request are passed
-//! over: their answers say `Connection: close` from now on, and so end by themselves. Invariants: the work of one tick
-//! is bounded; no acknowledged message is lost by it, since a client that is moved off has a position, a session, or an
-//! answer.
+//! A cursor walks the table of connections again and again until none is left. Connections with a request in progress are skipped: their
+//! answers now say `Connection: close`, so they end by themselves. Invariants: the work of a tick is bounded; no acknowledged message is
+//! lost, since a client that is moved off has a position, a session or an answer.
 //!
-//! It does not stop new connections: that is up to the owner of the listeners.
+//! Deliberately elsewhere: new connections are stopped by the owner of the listeners.
 
 use crate::base::reason::Closed;
 use crate::base::time::Now;
@@ -19,8 +18,7 @@ use crate::shard::Shard;
 use crate::shard::drain_progress::{DrainProgress, TICKS_PER_S};
 
 impl Shard {
-    /// Begins to move clients off, as `settings.drain` says; its rate is that of all shards together. A second call
-    /// changes nothing.
+    /// Begins to move clients off, as `settings.drain` says; the rate is that of all shards together. A second call changes nothing.
     pub fn drain(&mut self, now: Now) {
         self.front.clients.ctx.drains = true;
         let drain = &self.front.clients.ctx.world.settings.drain;
@@ -35,7 +33,7 @@ impl Shard {
         self.front.clients.ctx.drains
     }
 
-    /// Stops the clock, so that nothing begins any more by itself, and says what is under way.
+    /// Stops the clock, so that the shard starts nothing by itself any more, and reports what is in progress.
     pub fn settle(&mut self) -> Settled {
         self.stopped = true;
         let says = self.front.subs.lanes.to.iter();
@@ -59,7 +57,7 @@ impl Shard {
     }
 }
 
-/// Moves off the clients that are due with this tick.
+/// Moves off the clients that are due in this tick.
 pub(super) fn move_due<I: Io>(draining: &mut Option<DrainProgress>, front: &mut Front, io: &mut I) {
     let Some(draining) = draining else {
         return;

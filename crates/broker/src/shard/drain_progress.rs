@@ -1,45 +1,44 @@
-//! The progress of moving clients off: how many are due with each tick, and which rows it looks at.
+//! The progress of moving clients off: how many are due in each tick, and which rows the tick looks at.
 
 use core::ops::Range;
 
 use crate::base::ids::ShardId;
 
-/// Ticks of a second while clients are moved off, so that they leave, and come back, in small groups.
+/// Ticks per second while clients are moved off: they leave, and come back, in small groups.
 pub(super) const TICKS_PER_S: u32 = 50;
-/// Rows that one tick looks at: some hundred microseconds where few are left of a large table.
+/// The most rows that one tick looks at: some hundred microseconds if few connections are left in a large table.
 const ROWS_PER_TICK: u32 = 16_384;
 
-/// The progress of moving clients off.
 pub(crate) struct DrainProgress {
-    /// Connections of all shards in a second.
+    /// Connections per second, of all shards together.
     rate_per_s: u64,
-    /// The share that the last ticks have left over, counted so that a connection is [`TICKS_PER_S`] for each shard:
-    /// shards that outnumber the rate take turns.
+    /// The fraction left over from earlier ticks. A whole connection is [`TICKS_PER_S`] times the number of shards, so that shards take
+    /// turns if they outnumber the rate.
     tokens: u64,
     /// The next row.
     cursor: u32,
-    /// The second in which all that is left is closed.
+    /// The second in which all that are left are closed.
     until_s: u32,
 }
 
 impl DrainProgress {
-    /// Of a shard with this number, as fast as all shards together shall be, until this second.
+    /// For shard `me`, at the rate of all shards together, until this second.
     pub fn new(rate_per_s: u32, me: ShardId, until_s: u32) -> DrainProgress {
         DrainProgress {
             rate_per_s: u64::from(rate_per_s),
-            // They begin apart, so that they do not all take the same turn.
+            // A different start for each shard, so that shards do not move clients in the same tick.
             tokens: u64::from(me) * u64::from(TICKS_PER_S),
             cursor: 0,
             until_s,
         }
     }
 
-    /// Whether all that is left is to be closed.
+    /// Whether all connections that are left are to be closed.
     pub fn is_over(&self, now_s: u32) -> bool {
         now_s >= self.until_s
     }
 
-    /// A tick of one of so many shards: how many connections are due with it.
+    /// The number of connections due in this tick.
     pub fn tick(&mut self, shards: ShardId) -> u64 {
         self.tokens += self.rate_per_s;
         let whole = u64::from(TICKS_PER_S) * u64::from(shards);
@@ -48,12 +47,12 @@ impl DrainProgress {
         due
     }
 
-    /// The rows that a tick may look at, of a table that ends at `end`.
+    /// The rows that a tick looks at, of a table that ends at `end`.
     pub fn rows(&self, end: u32) -> Range<u32> {
         self.cursor..end.min(self.cursor.saturating_add(ROWS_PER_TICK))
     }
 
-    /// The next tick begins with this row, or again with the first.
+    /// Sets the next tick's first row; the table's first at its end.
     pub fn go_on(&mut self, row: u32, end: u32) {
         self.cursor = if row >= end { 0 } else { row };
     }

@@ -1,5 +1,5 @@
-//! Requests to homes whose engine takes time: writes are admitted and appended, and other requests take their place in the same order.
-//! See [`commit`](crate::commit).
+//! Queues requests for the engine: facts are admitted and appended, and other asks keep their order among them. See
+//! [`commit`](crate::commit).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -19,7 +19,7 @@ use crate::shard::asks::reply;
 use crate::shard::pending_request::{PendingRequest, Request};
 
 impl Shard {
-    /// Carries out an ask that changes nothing that is logged, when all before it is done.
+    /// Carries out an ask that changes nothing logged, after all earlier requests.
     pub(super) fn enqueue_ask(&mut self, from: ShardId, mut ask: Ask, bytes: &[u8]) {
         let place = match self.commits.is_empty() {
             true => None,
@@ -42,8 +42,8 @@ impl Shard {
             .push(place, waiting, held, self.front.clients.ctx.now);
     }
 
-    /// Admits a fact, and applies it at once or has the engine keep it first. Returns the part of the sender's credit that is given back
-    /// when it is applied later.
+    /// Admits a fact, and applies it at once or when the engine has committed it. Returns the credit that the sender gets back only when
+    /// the fact is applied.
     pub(super) fn admit(&mut self, from: ShardId, fact: &Fact<'_>, answer: Answer) -> usize {
         let (ctx, name) = (&self.front.clients.ctx, fact.topic().1);
         let appends = ctx.world.appends();
@@ -117,7 +117,7 @@ fn place_of_name(ctx: &Context, name: &[u8]) -> usize {
     place(ctx, ctx.partition_of(name))
 }
 
-/// The place of a subscription to a topic or a filter.
+/// The queue for a subscription to a topic or a filter.
 fn place_of_filter(ctx: &Context, filter: &[u8]) -> Place {
     match topic::has_wildcard(filter) {
         true => Place::All,
@@ -125,11 +125,11 @@ fn place_of_filter(ctx: &Context, filter: &[u8]) -> Place {
     }
 }
 
-/// The requests among which an ask that changes nothing that is logged has its turn. None if it has no turn: it is about a subscription
-/// that has begun, or about nothing that is written.
+/// The queue in which an ask that changes nothing logged waits. `None` if it need not wait: its subscription has begun, or it concerns
+/// nothing that is written.
 fn place_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> Option<Place> {
     Some(match ask {
-        // A filter that needs messages kept needs them at once: its partitions commit one by one.
+        // Takes effect at once, since the partitions commit independently.
         Ask::KeepLog { name, on: true, .. } if topic::has_wildcard(name.in_bytes(bytes)) => {
             return None;
         }

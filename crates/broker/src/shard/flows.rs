@@ -1,7 +1,7 @@
-//! Flows: fan-outs and messages for filters that take longer than their share of a turn, in fair turns with one another.
+//! Flows: fan-outs and messages for filters that exceed their share of a turn. They take fair turns with one another.
 //!
-//! The live messages of a topic's flow go round its members together (see `client/walk.rs`). Any other tell about the topic, like a page for a new
-//! subscriber or the end of the topic, waits until the walk has ended, and messages behind it wait with it.
+//! In a topic's flow, live messages go round the members together (see `client/walk.rs`). Any other tell about the topic, such as a page
+//! for a new subscriber or the topic's deletion, waits until the walk has ended, and later messages wait behind it.
 
 use crate::base::work::STEP_BYTES;
 use crate::client::deliveries::Flow;
@@ -13,12 +13,11 @@ use crate::mail::Frames;
 use crate::protocol::front::{Clients, Connections, Deliveries, Forms, Front, Stats, Topics};
 use crate::store::slab::NONE;
 
-/// Visits of a flow before it is the turn of the next one: as many as a whole turn, since the messages are encoded again for each turn
-/// of their flow.
+/// Visits of a flow before the next one's turn: as many as in a whole turn, since each turn of a flow encodes its messages again.
 const FLOW_VISITS: u32 = 256;
 
 impl Front {
-    /// Goes on with fan-outs that take long, in fair turns.
+    /// Continues the flows, in fair turns.
     pub(super) fn deliver_flows<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
         while *budget > 0
             && let Some((flow, mut parked)) = self.feed.deliveries.next()
@@ -39,7 +38,7 @@ impl Front {
         }
     }
 
-    /// Goes on with the flow of a topic until it is done or the budget is spent.
+    /// Continues a topic's flow; false if the budget is spent before it is done.
     fn go_on_with_topic<I: Io>(
         &mut self,
         topic: u32,
@@ -52,7 +51,7 @@ impl Front {
             if *budget == 0 {
                 return false;
             }
-            // A walk over places that most members have left ends first, so that the next one is shorter.
+            // If most members have left their places, no message joins the walk: it ends first, so that the next walk is shorter.
             if parked.walk.is_none() || !self.subs.topics.is_sparse(topic) {
                 let serial = self.subs.topics.get(topic).serial;
                 parked.join(topic, serial, |done| self.delivered(done));
@@ -82,7 +81,7 @@ impl Front {
         }
     }
 
-    /// Goes on with the walk over a topic's members; false when the budget was spent before all of them had all messages.
+    /// Continues the walk over a topic's members; false if the budget is spent before all of them have all messages.
     fn go_round<I: Io>(&mut self, walk: &mut Walk, budget: &mut u32, io: &mut I) -> bool {
         let topic = walk.topic;
         self.subs.topics.begin_walk(topic);
@@ -114,7 +113,7 @@ impl Front {
         true
     }
 
-    /// Counts what was delivered of the walk's messages since the count stood at `before`.
+    /// Counts deliveries of the walk's messages since the count was `before`.
     fn count_walked<I: Io>(&self, walk: &Walk, before: &mut u64, io: &mut I) {
         let now = self.clients.meter.stats.delivered;
         for (stamp, deliveries) in walk.parts(now.wrapping_sub(*before)) {
@@ -125,8 +124,8 @@ impl Front {
         *before = now;
     }
 
-    /// Goes on with the first delivery of a flow that is not of a topic, until it is done or the budget is spent. It is done as well when only
-    /// tells are left that wait behind earlier ones in the flow of `others`.
+    /// Continues with the first delivery of a flow that is not of one topic; false if the budget is spent before it is done. If only tells
+    /// are left that belong behind earlier ones in the flow of `others`, it moves there and is done here.
     fn go_on_with_first<I: Io>(
         &mut self,
         flow: Flow,
@@ -162,7 +161,7 @@ impl Front {
     }
 }
 
-/// The party that a flow's work is done for.
+/// The party that is charged for a flow.
 fn party_of_flow(clients: &Clients, topics: &Topics, flow: Flow) -> u64 {
     let Some(row) = flow.row() else {
         return flow.own_party();
@@ -183,7 +182,7 @@ fn party_of_flow(clients: &Clients, topics: &Topics, flow: Flow) -> u64 {
     }
 }
 
-/// The tells of the topic at the cursor become a flow, or join it.
+/// Moves the tells of the topic at the cursor into the topic's flow.
 pub(super) fn park_topic(
     clients: &Clients,
     topics: &Topics,
@@ -196,7 +195,7 @@ pub(super) fn park_topic(
     deliveries.park(flow, party, d.take_topic());
 }
 
-/// Megabytes that one message was turned into took as long as many visits.
+/// Charges the bytes encoded: megabytes for one message cost as much as many visits.
 pub(super) fn charge_made(forms: &mut Forms, budget: &mut u32) {
     let made = forms.take_made_bytes() / STEP_BYTES;
     *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
@@ -209,7 +208,7 @@ pub(super) fn count_written<I: Io>(stats: &Stats, frames: &Frames, before: u64, 
     }
 }
 
-/// Gives every member that moved its new place.
+/// Ends a walk and gives members that moved their new place.
 pub(crate) fn end_walk(conns: &mut Connections, topics: &mut Topics, topic: u32) {
     topics.end_walk(topic, |moved| {
         assert!(

@@ -1,4 +1,4 @@
-//! Requests to a home that wait for the engine, and whom each answers.
+//! Requests to a home that wait for the engine.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -8,27 +8,25 @@ use crate::budget::admission::Client;
 use crate::home::Reserved;
 use crate::mail::{Answer, Ask};
 
-/// A request of a shard.
 pub(crate) struct PendingRequest {
     pub from: ShardId,
-    /// The part of the sender's credit that is given back when it takes effect.
+    /// The sender's credit, given back when the request takes effect.
     pub weight: usize,
     pub request: Request,
 }
 
 pub(crate) enum Request {
-    /// To be carried out as it was asked, with its bytes.
+    /// An ask, with its bytes.
     Ask(Box<(Ask, Vec<u8>)>),
-    /// It was answered: it was late.
+    /// It was late and has been answered.
     Answered,
-    /// A fact.
     Fact {
-        /// One that stands in no log, in the form of a record.
+        /// The encoded fact, if it is not logged.
         unlogged: Option<Box<[u8]>>,
         answer: Answer,
         client: Client,
         reserved: Reserved,
-        /// A message that may be published once only: its publisher waits for the outcome, however late it is.
+        /// MQTT QoS 2: the publisher gets no late answer, but waits for the outcome.
         once: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! SnapshotReader snapshots into a home and its sessions, before its shard begins: those of all homes that had one of its partitions.
+//! Reads snapshots into a home and its sessions, before its shard starts: those of all former homes that had one of its partitions.
 
 use crate::base::snapshot::{Damaged, Head, In, NO_TOPIC, Origin, kind};
 use alloc::boxed::Box;
@@ -13,42 +13,41 @@ use crate::home::sessions::SessionsAtHome;
 use crate::protocol::mqtt::kept::needs_bytes;
 use crate::shard::Shard;
 
-/// A home and its sessions, as far as they are read.
+/// A home and its sessions, while they are read.
 pub struct Restored {
     world: Arc<World>,
     me: ShardId,
     now: Now,
-    /// Whether local state is taken over.
+    /// Whether local state is restored.
     local: bool,
-    /// Whether positions of before count, as ones of the life that begins.
+    /// Whether positions given before stay valid in the life that begins.
     goes_on: bool,
     home: Box<Home>,
     sessions: SessionsAtHome,
-    /// The snapshot that is read.
+    /// The snapshot being read.
     reading: Option<SnapshotReader>,
-    /// Topics whose newest messages had gone without being lost.
+    /// Topics whose newest messages were removed without a loss.
     pub(crate) ended: Vec<u32>,
 }
 
-/// How far a snapshot is read.
+/// The progress of reading a snapshot.
 pub(crate) struct SnapshotReader {
     origin: Origin,
-    /// Seconds since it was taken.
+    /// The snapshot's age in seconds.
     passed_s: u32,
-    /// How many rows of topics there were.
+    /// The number of topic rows in the snapshot.
     rows: u32,
-    /// The rows that the topics had and those that they have now, in the order of the former; `NONE` for those of other homes. No
-    /// room is reserved by the count in the snapshot, which may be damaged.
+    /// Former and present rows of the topics, ordered by the former; `NONE` for topics of other homes. It grows as topics are read: the
+    /// count in the snapshot may be damaged, so no memory is reserved by it.
     topics: Vec<(u32, u32)>,
-    /// The partition of the sessions that come.
+    /// The partition of the next sessions.
     partition: PartitionId,
     records: u64,
     over: bool,
 }
 
 impl Restored {
-    /// Nothing is read yet of the home `me`. `world` has the seed and the number of partitions of the snapshots. Its epoch is that of the life
-    /// that begins.
+    /// An empty home `me`. `world` has the seed and the partitions of the snapshots; its epoch is that of the life that begins.
     pub fn new(world: Arc<World>, me: ShardId, now: Now) -> Restored {
         Restored {
             me,
@@ -63,8 +62,8 @@ impl Restored {
         }
     }
 
-    /// Leaves out what is local state: sessions, groups, and which filters need messages kept. For snapshots whose server has served
-    /// clients since, so that only the log tells what became true.
+    /// Skips local state: sessions, groups, and filters whose messages are kept. For snapshots after which the server has served clients:
+    /// only the log tells what has changed since.
     #[must_use]
     pub fn without_local_state(self) -> Restored {
         Restored {
@@ -73,7 +72,7 @@ impl Restored {
         }
     }
 
-    /// Positions in the snapshots do not count any more: the log lacks what they have seen.
+    /// Makes positions of the snapshots invalid: the log lacks messages that their owners have seen.
     #[must_use]
     pub fn anew(self) -> Restored {
         Restored {
@@ -82,15 +81,14 @@ impl Restored {
         }
     }
 
-    /// Its world and home, and the moment of the reading.
     pub(crate) fn of(&self) -> (Arc<World>, ShardId, Now) {
         (self.world.clone(), self.me, self.now)
     }
 
-    /// Begins to read the snapshot of a home with this head. The one before is read to its end.
+    /// Begins the snapshot of a home with this head.
     ///
     /// # Errors
-    /// When the one before is not whole, or this one is of another server.
+    /// The snapshot before is not complete, or this one is of another server.
     pub fn begin(&mut self, head: &Head) -> Result<(), Damaged> {
         self.end()?;
         let world = &self.world;
@@ -116,10 +114,10 @@ impl Restored {
         Ok(())
     }
 
-    /// Reads a block behind the first one; its checksum is right.
+    /// Reads a block after the first one; its checksum is right.
     ///
     /// # Errors
-    /// When its records make no sense all the same.
+    /// Its records are invalid all the same.
     pub fn take(&mut self, block: &[u8]) -> Result<(), Damaged> {
         let mut reading = self.reading.take().ok_or(Damaged("it has no head"))?;
         let mut block = In(block);
@@ -144,7 +142,7 @@ impl Restored {
         let (world, now) = (&self.world, self.now);
         let home = &mut self.home;
         let SnapshotReader { origin, topics, .. } = reading;
-        // All others are judged by it.
+        // The home's record comes first, since all other records are checked against it.
         if (kind == kind::HOME) != (reading.records == 0) {
             return Err(Damaged(
                 "the home's own record is not the first, or not the only one",
@@ -206,10 +204,10 @@ impl Restored {
         }
     }
 
-    /// Ends the snapshot at hand.
+    /// Ends the present snapshot.
     ///
     /// # Errors
-    /// When it is not whole.
+    /// It is not complete.
     pub fn end(&mut self) -> Result<(), Damaged> {
         match self.reading.take() {
             Some(reading) if !reading.over => Err(Damaged("it is not whole")),
@@ -217,10 +215,10 @@ impl Restored {
         }
     }
 
-    /// Ends the reading, behind the snapshots of all homes that had a partition of this one.
+    /// Ends the reading, after all snapshots.
     ///
     /// # Errors
-    /// When the last one is not whole.
+    /// The last snapshot is not complete.
     pub fn finish(mut self) -> Result<Restored, Damaged> {
         self.end()?;
         self.sessions.close_gaps();
@@ -231,7 +229,7 @@ impl Restored {
 }
 
 impl Shard {
-    /// Takes over what its predecessor left. To be called before anything else.
+    /// Takes over restored state. Called before anything else.
     pub fn adopt(&mut self, restored: Restored) {
         let Restored {
             home, sessions, me, ..

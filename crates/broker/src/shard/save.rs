@@ -1,4 +1,4 @@
-//! Taking a snapshot, block by block.
+//! Takes a snapshot, block by block.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -8,11 +8,11 @@ use crate::shard::Shard;
 use crate::shard::snapshot_writer::SnapshotWriter;
 
 impl Shard {
-    /// The next block of this shard's snapshot, which begins with the first call; empty behind the last one. With
-    /// `bytes_max` the oldest messages are left behind, as with `limits.log_bytes`.
+    /// The next block of this shard's snapshot, which the first call begins; empty after the last one. The oldest messages beyond
+    /// `bytes_max` are left out, as with `limits.log_bytes`.
     ///
     /// # Panics
-    /// For a shard that is no home.
+    /// If the shard has no home.
     pub fn save(&mut self, head: &Head, bytes_max: usize) -> Vec<u8> {
         let (rules, now) = (
             &self.front.clients.ctx.world.rules,

@@ -1,4 +1,4 @@
-//! The home of client ids: it gives sessions to connections, and publishes the will and releases the messages of a session that ends.
+//! The home's side of MQTT sessions: gives sessions to connections. When a session ends, publishes its will and releases its messages.
 
 use alloc::boxed::Box;
 
@@ -49,7 +49,7 @@ impl Shard {
         }
     }
 
-    /// Wills and ends that are due: one, and more while less than half of the turn's budget is spent.
+    /// Sends wills and ends sessions that are due: at least one, and more until half of the turn's budget is spent.
     pub(crate) fn end_sessions(&mut self) {
         let (Front { clients, subs, .. }, sessions) = (&mut self.front, &mut self.sessions);
         while let Some(at) = sessions.due_at(clients.ctx.now) {
@@ -62,7 +62,7 @@ impl Shard {
     }
 }
 
-/// Whether a client may have this session: where memory is short, one that holds much gets no new one.
+/// Whether a client may have this session. When memory is short, a client that holds much gets no new one.
 fn may_open(
     clients: &Clients,
     census: &Census,
@@ -74,7 +74,7 @@ fn may_open(
     may_leave(clients, census, party, 0) || sessions.has(hash, client)
 }
 
-/// The same for the state of a session whose connection ends: where it may not stay the session ends, too.
+/// Likewise for a session whose connection ends: if its state may not stay, the session ends.
 pub(super) fn trim(
     clients: &mut Clients,
     lanes: &mut Lanes,
@@ -97,7 +97,7 @@ pub(super) fn trim(
     }
 }
 
-/// Sessions have come or gone, of which there were so many before.
+/// Counts sessions that were added or ended; there were `before`.
 fn count_sessions(clients: &mut Clients, sessions: &SessionsAtHome, before: u32) {
     let admission = &clients.ctx.world.admission;
     admission.count_sessions(before, sessions.len());
@@ -142,7 +142,7 @@ fn refuse_session(lanes: &mut Lanes, shard: ShardId, to: ReplyTo, reason: Reason
     lanes.tell(shard, Tell::Session(to, given));
 }
 
-/// The next session of a partition with something due.
+/// Handles the next session of partition `at` that is due.
 fn end_session(
     clients: &mut Clients,
     subs: &mut Subscriptions,

@@ -1,8 +1,8 @@
-//! A shadow of one partition: a home that nobody is connected to. It takes what documents say of the partition, folds the log behind them,
-//! drops what the home that serves clients has dropped, and writes new documents. So a checkpoint needs no home to stand still.
+//! The shadow of a partition: a home without clients. It reads a checkpoint, applies the log after it, drops the messages that the serving
+//! home has dropped, and writes a new checkpoint. So no serving home has to stop for a checkpoint.
 //!
-//! Invariants: it is never ahead of the home that serves, so that whatever is missing there was dropped; it drops nothing that the home still
-//! has. Local state (sessions, groups, which filters need messages kept) is none of its business.
+//! Invariants: a shadow is never ahead of the serving home, so whatever that lacks was dropped there; it drops nothing that the serving
+//! home still has. It has no local state (sessions, groups, filters whose messages are kept).
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -19,23 +19,22 @@ use crate::mail::orders::Control;
 use crate::shard::Shard;
 use crate::shard::restore::Restored;
 
-/// A retry was admitted within so many seconds after its message: longer than one waits for the engine.
+/// A retry is admitted at most this many seconds after its message: longer than a publish waits for the engine.
 const RETRY_S: u32 = 60;
 
-/// A shadow.
 pub struct Shadow {
     shard: Shard,
     partition: PartitionId,
-    /// The second of the last batch: a retry of a message may stand a little behind it in the log.
+    /// The second of the last batch. A retry may be a little later in the log than its message.
     last_s: u32,
-    /// Topics before this row were asked about.
+    /// The next row to ask about.
     asked: u32,
-    /// The rows of those that were asked about last.
+    /// The rows of the last question.
     rows: Vec<u32>,
 }
 
 impl Shadow {
-    /// The world of the shadows of a server: one for each partition. Only rules limit what they keep.
+    /// The world of a server's shadows, one for each partition. Only rules limit what they keep.
     pub fn world(of: &World) -> Arc<World> {
         let mut settings = of.settings.clone();
         settings.limits.log_bytes = usize::MAX;
@@ -52,12 +51,12 @@ impl Shadow {
         })
     }
 
-    /// Nothing is read yet of this partition. `now` is the moment of the documents to read.
+    /// Begins to read a partition's checkpoint, written at `now`.
     pub fn restored(world: &Arc<World>, partition: PartitionId, now: Now) -> Restored {
         Restored::new(world.clone(), partition, now).without_local_state()
     }
 
-    /// The shadow of a partition, of which this was read.
+    /// The shadow of a partition, from its restored state.
     pub fn new(restored: Restored) -> Shadow {
         let (world, partition, now) = restored.of();
         let mut shard = Shard::new(partition, world, now);
@@ -71,10 +70,10 @@ impl Shadow {
         }
     }
 
-    /// Applies a batch of the partition; `header` is as the log has it.
+    /// Applies a batch of the partition; `header` is as in the log.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The batch cannot be read.
     pub fn fold(&mut self, header: &Header, batch: &[u8]) -> Result<(), Damaged> {
         let unix_s = header.unix_s;
         self.last_s = self.last_s.max(unix_s);
@@ -85,7 +84,7 @@ impl Shadow {
         self.shard.home.as_mut().expect("each shard is a home")
     }
 
-    /// Behind the last batch: drops what has run out by now; where the log has a clock, by that.
+    /// After the last batch: drops what has expired by `now`, or by the log's clock if the log is replicated.
     pub fn settle(&mut self, now: Now) {
         let world = self.shard.front.clients.ctx.world.clone();
         let now = match world.is_shared() {
@@ -100,7 +99,7 @@ impl Shadow {
         self.home().expire_all(&world.rules, now, answers_s);
     }
 
-    /// The order by which the home that serves clients is asked about the next topics, so many at most. None behind the last ones.
+    /// The order that asks the serving home about the next topics, `most` at most; `None` after the last ones.
     pub fn ask(&mut self, most: usize) -> Option<Control> {
         let asked = self.asked;
         let home = self.home();
@@ -112,7 +111,7 @@ impl Shadow {
         (!names.is_empty()).then_some(Control::Floors(self.partition, sequence, names))
     }
 
-    /// Keeps what the home has told of them ([`Report::Floors`](crate::Report::Floors)).
+    /// Applies the answer ([`Report::Floors`](crate::Report::Floors)): drops what the serving home no longer has.
     pub fn keep(&mut self, floors: &[Option<u64>]) {
         let now = self.shard.front.clients.ctx.now;
         let rows = core::mem::take(&mut self.rows);
@@ -123,7 +122,8 @@ impl Shadow {
         }
     }
 
-    /// The next block of the document of the partition; empty behind the last one. `head` is that of the documents; its homes are the partitions.
+    /// The next block of the partition's checkpoint; empty after the last one. `head` is that of the whole checkpoint, in which each
+    /// partition is a home.
     pub fn save(&mut self, head: &Head) -> Vec<u8> {
         let head = Head {
             homes: self.shard.front.clients.ctx.world.partitions,

@@ -1,7 +1,6 @@
-//! The progress of a snapshot, block by block.
+//! Writes a snapshot, block by block.
 //!
-//! Topics come before the records that refer to them, and messages in the order of arrival, so that a reader needs no
-//! second pass.
+//! Topics come before the records that refer to them, and messages in the order of arrival, so a reader needs only one pass.
 
 use alloc::vec::Vec;
 
@@ -12,7 +11,7 @@ use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
 use crate::log::arrival::Arrivals;
 
-/// The records to be written next, and where to go on with them.
+/// The kind of the next records, with a cursor.
 enum Stage {
     Head,
     Topics(u64),
@@ -27,7 +26,6 @@ enum Stage {
     Over,
 }
 
-/// The progress of a snapshot.
 pub(crate) struct SnapshotWriter {
     head: Head,
     stage: Stage,
@@ -43,7 +41,7 @@ impl SnapshotWriter {
         }
     }
 
-    /// The next block; empty behind the last one.
+    /// The next block; empty after the last one.
     pub fn next(
         &mut self,
         home: &Home,
@@ -60,7 +58,7 @@ impl SnapshotWriter {
             self.stage = match core::mem::replace(&mut self.stage, Stage::Over) {
                 Stage::Head => {
                     self.head.write(block.bytes);
-                    // A block of its own: it is read before there is a home to read into.
+                    // A block of its own: it is read before the home exists.
                     self.stage = Stage::Topics(0);
                     break;
                 }
@@ -74,7 +72,7 @@ impl SnapshotWriter {
 }
 
 impl Stage {
-    /// Writes some records; returns where to go on, or else the next stage.
+    /// Writes some records; returns the stage to continue with.
     fn write(
         self,
         home: &Home,

@@ -1,4 +1,4 @@
-//! The progress of the sweep over the connections, and how many of each transport it has met.
+//! The progress of the sweep over the connections, and the connections counted by transport.
 
 use core::ops::Range;
 
@@ -7,20 +7,20 @@ use crate::budget::stats::Transport;
 /// Connections by transport.
 pub(super) type Tally = [u32; Transport::ALL.len()];
 
-/// A sweep over the table of connections, which begins once a second at most and takes many ticks of a large table.
+/// A sweep over the table of connections. It begins at most once a second, and takes many ticks for a large table.
 pub(super) struct Sweep {
-    /// The next row; 0 between two sweeps.
+    /// The next row; 0 between sweeps.
     next: u32,
-    /// The second in which the last one began.
+    /// The second in which the last sweep began.
     began_s: u32,
-    /// The connections met by the sweep under way, and by the last whole one.
+    /// The connections counted by the present sweep, and by the last complete one.
     tally: [Tally; 2],
-    /// The last tick ended as many connections as one may: the next one comes soon.
+    /// The last tick reached the limit of connections to end, so the next tick comes soon.
     pub is_crowded: bool,
 }
 
 impl Sweep {
-    /// Of a shard that begins in this second: the first sweep begins in the next.
+    /// For a shard started in this second; the first sweep is in the next.
     pub fn new(now_s: u32) -> Sweep {
         Sweep {
             next: 0,
@@ -30,27 +30,27 @@ impl Sweep {
         }
     }
 
-    /// Whether a sweep is under way.
+    /// Whether a sweep is in progress.
     pub fn is_under_way(&self) -> bool {
         self.next > 0
     }
 
-    /// Begins a sweep, unless one began in this second.
+    /// Begins a sweep; false if one began in this second.
     pub fn begin(&mut self, now_s: u32) -> bool {
         core::mem::replace(&mut self.began_s, now_s) != now_s
     }
 
-    /// The next rows, so many at most, of a table that ends at `end`.
+    /// The next rows, `most` at most, of a table that ends at `end`.
     pub fn rows(&self, most: u32, end: u32) -> Range<u32> {
         self.next..end.min(self.next + most)
     }
 
-    /// A connection was met.
+    /// Counts a connection.
     pub fn met(&mut self, transport: Transport) {
         self.tally[0][transport as usize] += 1;
     }
 
-    /// The rows before `until` were looked at, of a table that ends at `end`.
+    /// Continues after the rows before `until`, of a table that ends at `end`.
     pub fn go_on(&mut self, until: u32, end: u32) {
         if until == end {
             self.tally = [Tally::default(), self.tally[0]];
@@ -58,7 +58,7 @@ impl Sweep {
         self.next = if until == end { 0 } else { until };
     }
 
-    /// Connections by transport, as the last whole sweep met them.
+    /// Connections by transport, as of the last complete sweep.
     pub fn tally(&self) -> Tally {
         self.tally[1]
     }

@@ -1,8 +1,8 @@
-//! The topics under `$SYS/broker`, as MQTT brokers have them (mosquitto(8)): the state of the server as retained
-//! messages. Each topic's home publishes it, and only while the topic has a subscriber; then it is forgotten.
+//! Publishes the topics under `$SYS/broker`, which MQTT brokers have (mosquitto(8)): the server's state as retained messages. The topic's
+//! home publishes its value only while the topic has a subscriber, and then forgets it.
 //!
-//! Invariants: these messages are not counted as publishes, and a topic keeps only its newest, whatever the operator's
-//! rules say ([`Rules`](crate::base::rules::Rules)).
+//! Invariants: these messages do not count as publishes. A topic keeps only its newest value, whatever the operator's rules say
+//! ([`Rules`](crate::base::rules::Rules)).
 
 use crore_wire::topic;
 
@@ -17,8 +17,8 @@ use crate::shard::control::topics::change_topic;
 use crate::shard::sys_values::{Says, SysTopics, TOPICS};
 
 impl Shard {
-    /// Once a second: adds to the sums of all shards, and publishes them to subscribers. `moved` counts the bytes of
-    /// the shard's sockets since it began.
+    /// Once a second: adds to the totals of all shards, and publishes values to subscribers. `moved` counts the bytes of the shard's
+    /// sockets since its start.
     pub(crate) fn tell_sys(&mut self, moved: Moved) {
         let (stats, accounts) = (self.stats(), self.accounts());
         let world = self.front.clients.ctx.world.clone();
@@ -36,7 +36,7 @@ impl Shard {
     }
 }
 
-/// Publishes the value of a topic, if this is its home and it has a subscriber; `place` is its own in [`TOPICS`].
+/// Publishes a topic's value if this is its home and it has a subscriber; `place` is its index in [`TOPICS`].
 fn tell_one(
     clients: &Clients,
     subs: &mut Subscriptions,

@@ -1,4 +1,4 @@
-//! The values of the topics under `$SYS/broker`: sums of all shards (`budget/totals.rs`). A reader of two values reckons rates.
+//! The topics under `$SYS/broker` and their values: totals of all shards (`budget/totals.rs`). Readers compute rates from two values.
 
 use alloc::format;
 use alloc::string::String;
@@ -6,7 +6,6 @@ use alloc::string::String;
 use crate::budget::totals::Total::{self, *};
 use crate::budget::totals::{Added, Totals};
 
-/// The topics, and the value of each.
 pub(super) const TOPICS: &[(&str, Says)] = &[
     ("$SYS/broker/version", Says::Version),
     ("$SYS/broker/uptime", Says::Uptime),
@@ -57,10 +56,10 @@ pub(super) const TOPICS: &[(&str, Says)] = &[
     ("$SYS/broker/crore/gaps", Says::Sum(&[Gaps])),
 ];
 
-/// Messages of MQTT are packets, and those of other protocols are messages.
+/// With MQTT packets count, with other protocols messages.
 const RECEIVED: &[Total] = &[Published, PacketsReceived];
 const SENT: &[Total] = &[Delivered, PacketsSent];
-/// The number of messages in a gap is unknown; it is one at least.
+/// The number of messages in a gap is unknown: a gap counts as one.
 const DROPPED: &[Total] = &[Dropped, Gaps];
 
 const _: () = assert!(
@@ -80,26 +79,25 @@ pub(super) enum Says {
 
 /// A shard's state of these topics.
 pub(crate) struct SysTopics {
-    /// The part of the sums of all shards that this shard has.
+    /// This shard's part of the totals.
     pub added: Added,
     /// The topics with subscribers, a bit each.
     watched: u32,
-    /// The second of their next message.
+    /// The second of the next publish.
     due_s: u32,
 }
 
 impl SysTopics {
-    /// At the beginning of a shard.
     pub fn new() -> SysTopics {
         SysTopics {
             added: Added::default(),
-            // All bits are set, so that values told by a predecessor are forgotten where nobody subscribes any more.
+            // All set, so that values published by the former process are removed where nobody subscribes.
             watched: u32::MAX,
             due_s: 0,
         }
     }
 
-    /// Whether topics are told whose value was told before; then they are again after so many seconds.
+    /// Whether the next publish is due; if so, schedules the one after it.
     pub fn is_due(&mut self, now_s: u32, interval_s: u32) -> bool {
         let due = now_s >= self.due_s;
         if due {
@@ -108,7 +106,7 @@ impl SysTopics {
         due
     }
 
-    /// Notes whether the topic at this place in [`TOPICS`] has subscribers; returns whether it had.
+    /// Notes whether the topic at this index of [`TOPICS`] has subscribers; returns whether it had.
     pub fn watch(&mut self, topic: usize, is_watched: bool) -> bool {
         let bit = 1 << topic;
         let was_watched = self.watched & bit != 0;
@@ -119,14 +117,13 @@ impl SysTopics {
         was_watched
     }
 
-    /// The value of a topic.
     pub(super) fn text(says: Says, totals: &Totals, now_s: u32) -> String {
         let number = match says {
             Says::Version => {
                 return String::from(concat!("crore version ", env!("CARGO_PKG_VERSION")));
             }
             Says::Uptime => return format!("{} seconds", now_s),
-            // The two are not counted at the same moment.
+            // The two are not read at the same moment.
             Says::Away => totals
                 .get(Sessions)
                 .saturating_sub(totals.get(ClientsConnected)),

@@ -1,31 +1,30 @@
-//! How much a shard holds of everything, and the bytes of its tables. Tables grow in chunks; a chunk that was never filled
-//! counts in full, though its pages may be untouched.
+//! Counts of all that a shard holds, and the bytes of its tables. Tables grow in chunks. A chunk counts in full, though pages that were
+//! never filled may be untouched.
 
 use crate::budget::stats::Accounts;
 use crate::client::send::most_messages_waiting;
 use crate::shard::Shard;
 
-/// Bytes by table; those of names and what waits for sockets are in [`Accounts`].
+/// Bytes by table. Bytes of names and of outboxes are in [`Accounts`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
     /// Rows of connections.
     pub connections: usize,
     /// Rows of MQTT connections.
     pub mqtt: usize,
-    /// Side rows of connections, without what they hold on the heap.
+    /// Side rows of connections, without their heap data.
     pub sides: usize,
-    /// Topics that connections subscribe to, with their index.
+    /// Topics that connections subscribe to, with the index.
     pub carrier_topics: usize,
-    /// Topics that are kept as a home, with their index.
+    /// Topics of the home, with the index.
     pub home_topics: usize,
-    /// MQTT sessions, with their index.
+    /// MQTT sessions, with the index.
     pub sessions: usize,
-    /// Bytes that the log has for messages, used or not.
+    /// Bytes allocated for messages of logs, used or not.
     pub log: usize,
 }
 
 impl Shard {
-    /// The bytes of its tables.
     pub fn tables(&self) -> Tables {
         let (connections, mqtt, sides) = self.front.clients.conns.table_bytes();
         Tables {
@@ -45,12 +44,12 @@ impl Shard {
         }
     }
 
-    /// The most messages that wait for a socket.
+    /// The most messages that wait for one socket.
     pub fn most_messages_waiting(&self) -> usize {
         most_messages_waiting(&self.front.clients.conns)
     }
 
-    /// Bytes that clients make this shard hold: the parts of its account.
+    /// The bytes charged to this shard's account.
     pub fn charged_bytes(&self) -> usize {
         self.front.clients.conns.charged_bytes()
     }

@@ -1,11 +1,10 @@
-//! The clock of connections: a sweep over the table once a second looks for deadlines that have
-//! passed and connections that are due a heartbeat. No timers, no links in the rows.
+//! The clock of connections: once a second a sweep over the table handles deadlines that have passed and heartbeats that are due. There are
+//! no timers and no links in the rows.
 //!
-//! A sweep of a large table is many ticks, spread over the second, so that heartbeats leave in small
-//! groups and hold up no messages. Invariant: every row is visited once in a sweep, and no sweep
-//! begins in the second in which the last one began. A deadline is never early, and late by two seconds at most: seconds
-//! are counted from the one in which it was set. Where very many connections end at once, a tick ends some of them and the next one,
-//! which comes soon, goes on.
+//! The sweep of a large table is spread over many ticks within the second, so that heartbeats leave in small groups and do not delay
+//! messages. Invariant: each row is visited once in a sweep, and at most one sweep begins in a second. A deadline is never early and at
+//! most two seconds late, since it counts from the beginning of the second in which it was set. If very many connections end at once, a
+//! tick ends some of them, and the next tick comes soon.
 
 use crate::base::reason::Reason;
 use crate::client::close::end_connection;
@@ -18,19 +17,18 @@ use crate::protocol::front::{Clients, Front};
 use crate::shard::Shard;
 use crate::shard::drain::move_due;
 
-/// The time that a sweep has: a second.
+/// The time for a sweep.
 const SWEEP_MS: u32 = 1000;
-/// Ticks of a sweep at most: the poller's timeout is in whole milliseconds.
+/// The most ticks of a sweep: the poller's timeout is in whole milliseconds.
 const TICKS_MAX: u32 = 500;
 
 impl Shard {
-    /// Milliseconds from one tick to the next while a sweep is under way; none when the next one is
-    /// due with the next second.
+    /// Milliseconds to the next tick of the present sweep; `None` if the next tick is due in the next second.
     pub fn tick_in_ms(&self) -> Option<u32> {
         if self.stopped {
             return None;
         }
-        // One more than there are, so that the sweep is over before the next.
+        // One more than needed, so that the sweep ends before the next one begins.
         let clients = &self.front.clients;
         let ticks = clients.conns.end().div_ceil(rows_per_tick(clients)) + 1;
         let ticks = if self.sweep.is_crowded {
@@ -45,7 +43,7 @@ impl Shard {
         }
     }
 
-    /// Looks at the clock: begins a sweep when a second has begun, or goes on with the one under way.
+    /// Continues the present sweep, or begins one in a new second.
     pub(crate) fn tick<I: Io>(&mut self, io: &mut I) {
         if let Some(home) = &mut self.home {
             home.tick(self.commits.oldest_s(self.front.clients.ctx.now));

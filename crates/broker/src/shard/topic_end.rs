@@ -1,8 +1,7 @@
-//! Tells that end the subscriptions of a topic's members: it was deleted, or a later long-poll takes the place of those
-//! that wait.
+//! Ends the subscriptions of a topic's members: the topic was deleted, or a later long-poll displaces the waiting ones.
 //!
-//! Invariant: a walk over the members is a cursor as every fan-out is, so that a topic with a million of them ends in
-//! as many turns as it takes; a connection that joins meanwhile has no page yet, and is not ended.
+//! Invariant: a walk over the members is a cursor, like every fan-out, so that a topic with a million members ends over many turns. A
+//! connection that joins meanwhile has no page yet and is not ended.
 
 use crate::base::reason::Reason;
 use crate::client::delivery::Delivery;
@@ -13,8 +12,8 @@ use crate::protocol::front::{AllProtocols, Connections, Front, Sub};
 use crate::shard::flows::end_walk;
 
 impl Front {
-    /// Tells all members of a topic that it was deleted, or those that wait for a message that a later poll has taken
-    /// their place; false when the budget was spent first. Walks as [`Front::fan_out`] does.
+    /// Ends all members of a topic (`gone`: it was deleted), or its waiting long-polls; false if the budget is spent first. It walks as
+    /// [`Front::fan_out`] does.
     pub(crate) fn end_members<I: Io>(
         &mut self,
         d: &mut Delivery,
@@ -40,7 +39,7 @@ impl Front {
                 continue;
             };
             if self.clients.conns.get(slot).waits_for_history() {
-                // Its page is on the way, and says what became of the topic.
+                // Its page is on the way and says what became of the topic.
                 continue;
             }
             let reason = match gone {
@@ -61,8 +60,8 @@ impl Front {
     }
 }
 
-/// For a request on several topics that waits for some homes: notes that this topic was deleted after its home had
-/// answered. Says whether that is so.
+/// For a request on several topics that waits for some homes: notes that this topic was deleted after its home had answered. Returns
+/// whether that is the case.
 fn gone_early(conns: &mut Connections, slot: u32, topic: u32) -> bool {
     let row = conns.get(slot);
     if row.state != State::Waiting || !row.wants(MULTI) {

@@ -1,24 +1,24 @@
-//! A shard's budget of work, and how it goes on with what waits: see [`work`](crate::work).
+//! A shard's budget of work, and how it continues what had to wait: see [`work`](crate::work).
 
 use crate::client::asking::{home_context, is_past_budget};
 use crate::io::Io;
 use crate::shard::Shard;
 
-/// The part of a turn's steps that waiting asks of a lane take, as one of so many.
+/// Waiting asks of a lane take one part in this many of a turn's steps.
 const ASKS_OF_TURN: u32 = 4;
 
 impl Shard {
-    /// The work that it has done since it began, in steps.
+    /// Steps of work done since the start.
     pub fn steps(&self) -> u64 {
         self.front.clients.meter.work.count()
     }
 
-    /// Whether the turn has done its share of work, so that further reading may wait for the next.
+    /// Whether the turn's budget is spent, so that further reading may wait for the next turn.
     pub fn is_spent(&self) -> bool {
         self.front.clients.meter.work.is_spent()
     }
 
-    /// Whether work waits that turns so far had no time for.
+    /// Whether work waits that earlier turns had no time for.
     pub(crate) fn has_more(&mut self) -> bool {
         let lanes = &mut self.front.subs.lanes;
         let home = self.home.as_ref();
@@ -29,9 +29,9 @@ impl Shard {
             || self.commits.may_have_late()
     }
 
-    /// Goes on with work that turns so far had no time for, until half of the budget is spent: asks of a lane, a page and a connection,
-    /// then the next of each. So one of each goes on in every turn, however many of the others wait. Asks get half of that half:
-    /// publishers wait behind the credit that members of groups give for each message of a page.
+    /// Continues work that earlier turns had no time for, until half of the budget is spent: asks of a lane, a page and a connection, then
+    /// the next of each. So one of each continues in every turn, however many of the others wait. Asks get half of that half: publishers
+    /// wait behind the credit that group members give for each message of a page.
     pub(crate) fn go_on<I: Io>(&mut self, io: &mut I) {
         if !self.has_more() && !is_past_budget(&self.home) {
             return;

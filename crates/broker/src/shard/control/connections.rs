@@ -1,4 +1,4 @@
-//! Connections, for the operator: pages of them, and their end.
+//! Lists and ends connections and sessions, for the operator.
 
 use crate::base::reason::Reason;
 use crate::base::time::Now;
@@ -24,15 +24,14 @@ use crate::protocol::mqtt::access::{client_id_in, session_named, user_in};
 use crate::protocol::mqtt::kept::subscriptions_kept;
 use crate::store::slab::NONE;
 
-/// Rows that one order looks at: some hundred microseconds where few are found.
+/// The most rows that one order looks at: some hundred microseconds if few match.
 const ROWS_PER_TURN: u32 = 4_096;
-/// Connections that one order ends: each may be a write, and topics that are left.
+/// The most connections that one order ends: each may be a write, and topics to leave.
 const ENDED_PER_TURN: usize = 256;
-/// Topics and filters that are named for each connection in a list.
+/// The most topics and filters named for each connection of a list.
 const NAMES_IN_LIST: usize = 16;
 
-/// Pages of a table: the open rows from `from` on, as far as one turn looks; calls `each` until it says that it
-/// has enough. Returns where to go on.
+/// Calls `each` for the open rows from `from` on, within the limit of a turn, until it returns false. Returns the next row.
 fn page_of(clients: &Clients, from: u32, mut each: impl FnMut(u32) -> bool) -> Option<u32> {
     let end = clients.conns.end();
     let until = end.min(from.saturating_add(ROWS_PER_TURN));
@@ -115,7 +114,7 @@ fn describe<I: Io>(
     }
 }
 
-/// The client ids of sessions that have their home here, as long as the same connections hold them.
+/// The client ids of these sessions, if the same connections still hold them.
 pub(super) fn client_ids(
     at_home: &SessionsAtHome,
     sessions: &[SessionId],
@@ -127,7 +126,7 @@ pub(super) fn client_ids(
         .collect()
 }
 
-/// The sessions of this home that are away, from a row on, as far as one turn looks. A page may have a few more than `most`: none is left out.
+/// A page of this home's sessions that are away, from a row on. It may have a few more than `most`, so that none is left out.
 pub(super) fn sessions_page(
     at_home: &SessionsAtHome,
     from: u32,
@@ -173,7 +172,7 @@ pub(super) fn session(
     })
 }
 
-/// Ends it, in a later turn.
+/// Ends a session, in a later turn.
 pub(super) fn end_session(
     at_home: &mut SessionsAtHome,
     clients: &Clients,
@@ -187,7 +186,7 @@ pub(super) fn end_session(
     }
 }
 
-/// The name of a session at its home, with its hash.
+/// A session's name at its home, with its hash.
 fn hashed(clients: &Clients, name: &SessionName) -> (u32, Vec<u8>) {
     let name = session_named(&name.client_id, &name.user);
     let hash = xxh3_64_with_seed(&name, clients.ctx.world.seed) as u32;
@@ -239,7 +238,7 @@ pub(super) fn end_connections<I: Io>(
     }
 }
 
-/// Ends a connection in its protocol's words; false when it is gone, or going.
+/// Ends a connection in its protocol's way; false if it is gone or closing.
 pub(super) fn end_by_order<I: Io>(clients: &mut Clients, id: ConnId, io: &mut I) -> bool {
     if !clients.conns.is_current(id) || clients.conns.get(id.slot).is(CLOSING) {
         return false;

@@ -1,4 +1,4 @@
-//! Topics, for the operator: pages of them, their logs, and orders that change them. Only a topic's home is asked.
+//! Lists, reads and changes topics, for the operator. Only a topic's home is asked.
 
 use crate::base::time::Now;
 use crate::budget::admission::Client;
@@ -11,7 +11,7 @@ use crate::mail::orders::{
 use crate::mail::{Answer, Ask, Change, Span, Verb};
 use crate::protocol::front::{Clients, Context, Lanes, Subscriptions};
 
-/// Messages that one order takes away from a log at most.
+/// The most messages that one order removes from a log.
 pub const PURGED_PER_TURN: u32 = 4_096;
 
 pub(super) fn topics_page(home: Option<&Home>, now: Now, page: &TopicsPage) -> Page<Topic> {
@@ -34,7 +34,7 @@ pub(super) fn log_page(home: Option<&mut Home>, ctx: &Context, page: &LogPage) -
     Some(read)
 }
 
-/// An answer to those that ask which topics have subscribers.
+/// Carries out a cluster node's order about interest.
 pub(super) fn interested(home: Option<&mut Home>, order: Interest) -> Interested {
     let Some(home) = home else {
         return Interested::Done;
@@ -44,7 +44,7 @@ pub(super) fn interested(home: Option<&mut Home>, order: Interest) -> Interested
         .interest_order(topics, page_queue, pace, order)
 }
 
-/// Hands an order that changes a topic on to its home, which answers.
+/// Sends an order that changes a topic to the topic's home, which answers.
 pub(super) fn order_change(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -61,7 +61,7 @@ pub(super) fn order_change(
     change_topic(&mut subs.lanes, &clients.ctx, change, &name, answer);
 }
 
-/// Changes a topic, for nobody.
+/// Changes a topic, on behalf of no client.
 pub(in crate::shard) fn change_topic(
     lanes: &mut Lanes,
     ctx: &Context,
