@@ -1,13 +1,13 @@
-//! The floor: a reference server that does nothing but move the bytes.
+//! The floor: a reference server that only moves bytes.
 //!
-//! It has one thread and one epoll set, and makes one `send` for each delivery. So it shows what the kernel
-//! alone costs on a machine, and a server is measured by its ratio to it. It gathers
-//! nothing, keeps nothing and checks nothing. Do not make it faster: earlier results could not be compared any more.
+//! It has one thread and one epoll set, and makes one `send` for each delivery. So it shows the cost of the kernel
+//! alone on a machine, and the results of servers are given as a ratio to it. It does not batch, store or check
+//! anything. Do not make it faster, because earlier results could not be compared any more.
 //!
-//! A subscriber sends the same HTTP upgrade as to any server and gets a fixed 101; the last number in the
-//! request's target is its number. A publisher sends `PUSH\n`, then records:
-//! `u32` number of a subscriber (or [`EVERYBODY`]), `u32` length, a ready WebSocket frame of that
-//! length, all little-endian. When a socket is full the floor waits for it, so that nothing is dropped.
+//! A subscriber sends the same HTTP upgrade as to any server and gets a fixed 101. The last number in the
+//! request target is the subscriber's number. A publisher sends `PUSH\n`, then records:
+//! `u32` number of a subscriber (or [`EVERYBODY`]), `u32` length, and a complete WebSocket frame of that
+//! length, all little-endian. If a socket is full the floor blocks until it is writable, so nothing is dropped.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -19,21 +19,21 @@ use anyhow::{Result, ensure};
 use crate::report;
 use crate::sys::{self, Epoll, Interest};
 
-/// The number in a record that goes to all subscribers, one after another.
+/// The number in a record for all subscribers.
 pub const EVERYBODY: u32 = u32::MAX;
 /// The first bytes of a publisher.
 pub const PUSH: &[u8] = b"PUSH\n";
 
-/// The answer to every upgrade; the accept belongs to the key that the load tool always sends.
+/// The answer to every upgrade. Its accept value matches the key that the load tools always send.
 const SWITCHING: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
     Connection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
-/// Subscribers' numbers stay below this, because the table of them is a plain array.
+/// Limit of the subscribers' numbers, which index an array.
 const NUMBER_MAX: usize = 16 << 20;
-/// Bytes of one read; a record must fit.
+/// Size of one read; a record must fit into it.
 const BUFFER_BYTES: usize = 256 << 10;
 /// Events of one wait.
 const EVENTS: usize = 256;
-/// The listener's key; connections have their descriptor.
+/// The listener's epoll key. The key of a connection is its descriptor.
 const LISTENER: u64 = u64::MAX;
 /// No descriptor.
 const NONE: i32 = -1;
@@ -59,7 +59,7 @@ pub fn run(args: &FloorArgs) -> Result<ExitCode> {
 #[derive(Clone, Copy)]
 enum Role {
     Unknown,
-    /// Its place in `all` and its number (or `NUMBER_MAX`).
+    /// Its index in `all` and its number (or `NUMBER_MAX`).
     Subscriber(u32, u32),
     Publisher,
 }
@@ -72,11 +72,11 @@ pub struct Floor {
     epoll: Epoll,
     /// By descriptor.
     roles: Vec<Role>,
-    /// Descriptors by subscriber's number.
+    /// Descriptors by subscriber number.
     numbers: Vec<i32>,
     /// Descriptors of all subscribers.
     all: Vec<i32>,
-    /// Publishers' records that are not whole yet.
+    /// Incomplete records of publishers.
     rests: Vec<(i32, Vec<u8>)>,
 }
 
@@ -220,7 +220,7 @@ fn deliver(fd: i32, mut bytes: &[u8]) {
             Ok(count) if count == bytes.len() => return,
             Ok(0) => sys::wait_writable(fd),
             Ok(count) => bytes = &bytes[count..],
-            // The end of the connection is read later.
+            // The next read reports the end of the connection.
             Err(_) => return,
         }
     }

@@ -1,7 +1,7 @@
-//! `crore-bench probe`: how long messages take on a server that runs. It publishes to a topic at a low rate, and is a subscriber of the
-//! same topic; so one clock measures, wherever the server is.
+//! `crore-bench probe`: measures the latency of messages on a running server. It publishes to a topic at a low rate and subscribes to the
+//! same topic. So one clock measures both, wherever the server is.
 //!
-//! Other subscribers of the topic get the messages, too.
+//! Other subscribers of the topic receive the messages, too.
 
 use std::net::ToSocketAddrs;
 use std::path::PathBuf;
@@ -12,17 +12,17 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
 use crate::measure::units;
-use crate::publish::{self, Feed, PublishArgs};
+use crate::publish::{self, PublishArgs, PublisherThread};
 use crate::subscribe::{Protocol, SubscribeArgs, Subscriber};
 use crate::{report, sys};
 
-/// Time between two looks.
-const LOOK: Duration = Duration::from_millis(100);
-/// Looks between two lines.
-const LOOKS_PER_LINE: u32 = 10;
-/// Time for the connection, and for the last messages.
+/// Polling interval of the counters.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Polls between two lines of output.
+const POLLS_PER_LINE: u32 = 10;
+/// Timeout for connecting and for the last messages.
 const REST: Duration = Duration::from_secs(5);
-/// Messages before which no percentile ends the probe.
+/// `--p99-max` applies from this many messages on.
 const MESSAGES_LEAST: u64 = 100;
 
 /// `crore-bench probe`
@@ -62,16 +62,16 @@ pub struct ProbeArgs {
 
 /// The parts of a URL.
 #[derive(Debug, PartialEq)]
-struct Place {
+struct Target {
     protocol: Protocol,
     /// Host and port.
     server: String,
     topic: String,
 }
 
-/// Reads `scheme://host:port/topic`; the topic may stand behind `/sub/`, or be the parameter of the query as Crore has it.
-fn place(url: &str) -> Result<Place> {
-    // Not shown: it holds a password.
+/// Parses `scheme://host:port/topic`. The topic may also follow `/sub/` or `/sub?topic=`.
+fn parse_url(url: &str) -> Result<Target> {
+    // The error does not show the URL, which may contain a password.
     ensure!(
         !url.contains('@'),
         "a user and a password have no place in a probe's URL; leave them out"
@@ -96,7 +96,7 @@ fn place(url: &str) -> Result<Place> {
     let has_port = server
         .rsplit_once(':')
         .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    Ok(Place {
+    Ok(Target {
         protocol,
         server: if has_port {
             server.into()
@@ -111,24 +111,24 @@ fn place(url: &str) -> Result<Place> {
     })
 }
 
-/// Runs the probe; fails when a message did not come, or when messages took too long.
+/// Runs the probe. The exit code is a failure if a message is missing or the latency is too high.
 pub fn run(args: &ProbeArgs) -> Result<ExitCode> {
     sys::catch_interrupt();
     ensure!(args.rate > 0.0, "--rate is more than nothing");
-    let place = place(&args.url)?;
-    let protocol = args.protocol.unwrap_or(place.protocol);
-    let addresses = place.server.to_socket_addrs();
+    let target = parse_url(&args.url)?;
+    let protocol = args.protocol.unwrap_or(target.protocol);
+    let addresses = target.server.to_socket_addrs();
     let address = addresses
-        .with_context(|| format!("`{}`", place.server))?
+        .with_context(|| format!("`{}`", target.server))?
         .next();
     let address = address
-        .with_context(|| format!("`{}` has no address", place.server))?
+        .with_context(|| format!("`{}` has no address", target.server))?
         .to_string();
     let subscriber = Subscriber::start(&SubscribeArgs {
         server: vec![address.clone()],
         connections: 1,
         protocol,
-        topics: place.topic.clone(),
+        topics: target.topic.clone(),
         topics_per_connection: 1,
         ..SubscribeArgs::default()
     })?;
@@ -138,42 +138,42 @@ pub fn run(args: &ProbeArgs) -> Result<ExitCode> {
             begin.elapsed() < REST,
             "{address} does not answer the subscription"
         );
-        std::thread::sleep(LOOK / 10);
+        std::thread::sleep(POLL_INTERVAL / 10);
     }
     ensure!(
         subscriber.tally().life.given_up == 0,
         "{address}: {}",
         subscriber.tally().life.first_failure.unwrap_or_default()
     );
-    let mut publisher = PublishArgs::of(&address, &place.topic, args.size as usize);
+    let mut publisher = PublishArgs::of(&address, &target.topic, args.size as usize);
     publisher.single = args.single;
     if matches!(protocol, Protocol::Mqtt | Protocol::MqttWs) {
         publisher.speak_mqtt(protocol == Protocol::MqttWs);
     }
-    let feed = Feed::start(&publisher, args.rate, publish::sequences(1))?;
-    let over = watch(args, &subscriber, &feed);
-    let published = feed.stop()?;
+    let publisher = PublisherThread::start(&publisher, args.rate, publish::sequences(1))?;
+    let over = watch(args, &subscriber, &publisher);
+    let published = publisher.stop()?;
     let accepted = published["accepted"].as_u64().unwrap_or(0);
     let begin = Instant::now();
     while subscriber.tally().messages < accepted && begin.elapsed() < REST && !over.slow {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
-    report(args, &place, protocol, &subscriber, &published, &over)
+    report(args, &target, protocol, &subscriber, &published, &over)
 }
 
 /// Why the probe has ended.
-struct Over {
+struct ProbeEnd {
     slow: bool,
 }
 
-/// Shows a line each second until the probe ends.
-fn watch(args: &ProbeArgs, subscriber: &Subscriber, feed: &Feed) -> Over {
+/// Prints a line each second until the probe ends.
+fn watch(args: &ProbeArgs, subscriber: &Subscriber, publisher: &PublisherThread) -> ProbeEnd {
     let begin = Instant::now();
     for look in 1u32.. {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
         let tally = subscriber.tally();
         let summary = tally.latency.summary();
-        if look % LOOKS_PER_LINE == 0 && !args.quiet {
+        if look % POLLS_PER_LINE == 0 && !args.quiet {
             report::live(&format!(
                 "{:.0} s  {} messages  ms: last {:.3}, p50 {:.3}, p99 {:.3}, max {:.3}  lost {}",
                 begin.elapsed().as_secs_f64(),
@@ -191,24 +191,24 @@ fn watch(args: &ProbeArgs, subscriber: &Subscriber, feed: &Feed) -> Over {
             || args
                 .duration
                 .is_some_and(|most| begin.elapsed().as_secs_f64() >= most);
-        if slow || enough || subscriber.is_over() || feed.has_ended() {
+        if slow || enough || subscriber.is_over() || publisher.has_ended() {
             if !args.quiet {
                 report::end_live();
             }
-            return Over { slow };
+            return ProbeEnd { slow };
         }
     }
-    Over { slow: false }
+    ProbeEnd { slow: false }
 }
 
-/// Tells the end.
+/// Prints and stores the result.
 fn report(
     args: &ProbeArgs,
-    place: &Place,
+    target: &Target,
     protocol: Protocol,
     subscriber: &Subscriber,
     published: &serde_json::Value,
-    over: &Over,
+    over: &ProbeEnd,
 ) -> Result<ExitCode> {
     let tally = subscriber.tally();
     let count = |name: &str| published[name].as_u64().unwrap_or(0);
@@ -224,7 +224,7 @@ fn report(
     if !args.quiet {
         report::say(&format!(
             "{} over {}: {} published, {missing} missing, {} doubled; ms: p50 {:.3}, p99 {:.3}, p99.9 {:.3}, max {:.3}{}",
-            place.topic,
+            target.topic,
             protocol.name(),
             count("accepted"),
             tally.doubled,
@@ -272,7 +272,7 @@ mod tests {
             ("mqtt://[::1]/t", Protocol::Mqtt, "[::1]:1883", "t"),
             ("127.0.0.1:8800", Protocol::Sse, "127.0.0.1:8800", "probe"),
         ] {
-            let read = place(url).unwrap();
+            let read = parse_url(url).unwrap();
             assert_eq!(
                 (read.protocol, &*read.server, &*read.topic),
                 (protocol, server, topic),
@@ -286,7 +286,7 @@ mod tests {
             "ws://a/{1..2}",
             "ws://a/%20",
         ] {
-            assert!(place(url).is_err(), "{url}");
+            assert!(parse_url(url).is_err(), "{url}");
         }
     }
 }

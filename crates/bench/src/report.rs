@@ -1,7 +1,7 @@
 //! The output of the tools: the only module of the crate that writes to the terminal.
 //!
-//! Results go to standard output, progress to standard error. The subscriber's report has the
-//! lines of the 2013 tool in their order.
+//! Results are written to standard output, progress to standard error. The subscriber's report begins with the
+//! lines of the 2013 tool in the same order.
 
 #![allow(
     clippy::print_stdout,
@@ -19,10 +19,10 @@ use crate::measure::sample;
 use crate::measure::stats::Summary;
 use crate::measure::tally::{Life, Tally};
 
-/// Characters of the progress bar.
+/// Width of the progress bar.
 const BAR: usize = 40;
 
-/// Writes one line (or several) to standard output, at once.
+/// Writes a line, or several, to standard output and flushes it.
 pub fn say(text: &str) {
     println!("{text}");
     let _ = std::io::stdout().flush();
@@ -33,24 +33,24 @@ pub fn note(text: &str) {
     eprintln!("{text}");
 }
 
-/// Shows a line on standard error in place of the one that was shown last; where that is no terminal, a line of its own.
+/// Replaces the last line of a terminal on standard error. Otherwise it writes a new line.
 pub fn live(text: &str) {
     if std::io::stderr().is_terminal() {
-        // The end of an older and longer line is erased.
+        // Erases the end of a longer old line.
         eprint!("\r{text}\x1b[K");
     } else {
         eprintln!("{text}");
     }
 }
 
-/// Ends the lines that were shown in place of one another.
+/// Ends a line written by [`live`].
 pub fn end_live() {
     if std::io::stderr().is_terminal() {
         eprintln!();
     }
 }
 
-/// `all`, with the fields of `more`, which count where both have one.
+/// Adds the fields of `more` to `all`. For a field in both the value of `more` is used.
 pub fn with(mut all: Value, more: Value) -> Value {
     if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
         all.extend(more);
@@ -58,7 +58,7 @@ pub fn with(mut all: Value, more: Value) -> Value {
     all
 }
 
-/// The result of a command, with the machine and the day.
+/// The result of a command, with the machine and the date.
 pub fn record(scenario: &str, more: Value) -> Value {
     let args = std::env::args_os();
     let command: Vec<String> = args.map(|arg| arg.to_string_lossy().into_owned()).collect();
@@ -71,7 +71,7 @@ pub fn record(scenario: &str, more: Value) -> Value {
     with(of_all, more)
 }
 
-/// Keeps a result: `-` is standard output, one line.
+/// Writes a result to a file; `-` is standard output, in one line.
 pub fn keep(path: &Path, value: &Value) -> Result<()> {
     if path == Path::new("-") {
         say(&value.to_string());
@@ -81,7 +81,7 @@ pub fn keep(path: &Path, value: &Value) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Shows how far the opening is: a bar on a terminal, a line every few calls elsewhere.
+/// Shows the progress of opening connections: a bar on a terminal, otherwise a line every few calls.
 pub struct Progress {
     terminal: bool,
     quiet: bool,
@@ -98,7 +98,7 @@ impl Progress {
         }
     }
 
-    /// `done` of `all` are open after `elapsed_s`, `failed` attempts failed.
+    /// Shows that `done` of `all` are open after `elapsed_s`, and `failed` attempts failed.
     pub fn show(&mut self, done: u64, all: u64, failed: u64, elapsed_s: f64) {
         if self.quiet {
             return;
@@ -119,7 +119,7 @@ impl Progress {
     }
 }
 
-/// The report of the 2013 tool, line for line, then further figures.
+/// The report of the 2013 tool, line by line, then further figures.
 pub fn interval(
     uptime_s: f64,
     summary: &Summary,
@@ -162,7 +162,7 @@ fn around(mean: f64, half: f64) -> (f64, f64) {
     (mean - half, mean + half)
 }
 
-/// The last line, as the comet client of 2009 wrote it.
+/// The last line, in the format of the comet client of 2009.
 pub fn comet(life: &Life, live_max: u64) -> String {
     format!(
         "connections: {}, bytes: {}, chunks: {}, closed: {}, completed: {}, failed: {}, max concurrency: {live_max}",

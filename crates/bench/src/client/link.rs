@@ -1,4 +1,4 @@
-//! A blocking connection of one client: for a request and its answer, and for clients that have a thread each.
+//! A blocking connection of one client: for single requests, and for clients with a thread each.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,31 +10,31 @@ use super::parse;
 /// Why a client's connection ended.
 #[derive(Debug, thiserror::Error)]
 pub enum End {
-    /// Nobody listens any more.
+    /// No server listens on the address any more.
     #[error("nobody listens")]
-    Gone,
-    /// The connection broke, or the client was turned away for now.
+    NotListening,
+    /// The connection broke, or the server is unavailable for now.
     #[error("the connection broke")]
-    Cut,
-    /// The server broke the protocol.
+    Disconnected,
+    /// The server violated the protocol.
     #[error("{0}")]
-    Wrong(String),
+    Violation(String),
 }
 
 impl End {
-    /// The server broke the protocol.
-    pub fn wrong(why: impl std::fmt::Display) -> End {
-        End::Wrong(why.to_string())
+    /// A violation of the protocol by the server.
+    pub fn violation(why: impl std::fmt::Display) -> End {
+        End::Violation(why.to_string())
     }
 }
 
-/// Has a client connect again and again until the server is gone, all is done, or something is wrong, which it returns.
-pub fn until_gone(mut session: impl FnMut() -> Result<(), End>) -> Option<String> {
+/// Runs `session` again after each disconnect, until it succeeds, the server is gone, or the server violates the protocol. Returns the violation.
+pub fn reconnect_until_gone(mut session: impl FnMut() -> Result<(), End>) -> Option<String> {
     loop {
         match session() {
-            Ok(()) | Err(End::Gone) => return None,
-            Err(End::Wrong(why)) => return Some(why),
-            Err(End::Cut) => {}
+            Ok(()) | Err(End::NotListening) => return None,
+            Err(End::Violation(why)) => return Some(why),
+            Err(End::Disconnected) => {}
         }
     }
 }
@@ -42,34 +42,34 @@ pub fn until_gone(mut session: impl FnMut() -> Result<(), End>) -> Option<String
 /// A connection.
 pub struct Link {
     stream: TcpStream,
-    /// Bytes that came and are not used yet.
+    /// Received bytes that are not handled yet.
     pub held: Vec<u8>,
 }
 
 impl Link {
-    /// Connects. A read that takes longer than `patience` is [`End::Wrong`].
-    pub fn open(address: SocketAddr, patience: Duration) -> Result<Link, End> {
-        let stream = TcpStream::connect(address).map_err(|_| End::Gone)?;
+    /// Connects. A read that takes longer than `timeout` is [`End::Violation`].
+    pub fn open(address: SocketAddr, timeout: Duration) -> Result<Link, End> {
+        let stream = TcpStream::connect(address).map_err(|_| End::NotListening)?;
         let ready = stream
             .set_nodelay(true)
-            .and_then(|()| stream.set_read_timeout(Some(patience)));
-        ready.map_err(End::wrong)?;
+            .and_then(|()| stream.set_read_timeout(Some(timeout)));
+        ready.map_err(End::violation)?;
         Ok(Link {
             stream,
             held: Vec::new(),
         })
     }
 
-    /// Sends all.
+    /// Sends all bytes.
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), End> {
-        self.stream.write_all(bytes).map_err(|_| End::Cut)
+        self.stream.write_all(bytes).map_err(|_| End::Disconnected)
     }
 
-    /// Sends a request over HTTP and waits for its answer: the status and the body.
+    /// Sends an HTTP request and returns the status and the body of its answer.
     pub fn ask(&mut self, request: &[u8]) -> Result<(u16, Vec<u8>), End> {
         self.send(request)?;
         loop {
-            if let Some(answer) = parse::response(&self.held).map_err(End::wrong)? {
+            if let Some(answer) = parse::response(&self.held).map_err(End::violation)? {
                 let (status, body) = (answer.head.status, answer.body.to_vec());
                 let bytes = answer.bytes;
                 self.held.drain(..bytes);
@@ -79,14 +79,14 @@ impl Link {
         }
     }
 
-    /// Waits for the next packet of MQTT, and returns the result of `take`.
+    /// Waits for the next MQTT packet, and returns the result of `take`.
     pub fn packet<T>(
         &mut self,
         dialect: Dialect,
         take: impl FnOnce(Packet<'_>) -> T,
     ) -> Result<T, End> {
         loop {
-            if let Some((packet, bytes)) = dialect.packet(&self.held).map_err(End::wrong)? {
+            if let Some((packet, bytes)) = dialect.packet(&self.held).map_err(End::violation)? {
                 let taken = take(packet);
                 self.held.drain(..bytes);
                 return Ok(taken);
@@ -95,10 +95,10 @@ impl Link {
         }
     }
 
-    /// Waits for more bytes, so long at most.
-    pub fn read_for(&mut self, patience: Duration) -> Result<(), End> {
-        let ready = self.stream.set_read_timeout(Some(patience));
-        ready.map_err(End::wrong)?;
+    /// Waits for more bytes, at most `timeout`.
+    pub fn read_for(&mut self, timeout: Duration) -> Result<(), End> {
+        let ready = self.stream.set_read_timeout(Some(timeout));
+        ready.map_err(End::violation)?;
         self.read()
     }
 
@@ -106,15 +106,15 @@ impl Link {
     pub fn read(&mut self) -> Result<(), End> {
         let mut bytes = [0; 16 << 10];
         match self.stream.read(&mut bytes) {
-            Ok(0) => Err(End::Cut),
+            Ok(0) => Err(End::Disconnected),
             Ok(count) => {
                 self.held.extend_from_slice(&bytes[..count]);
                 Ok(())
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                Err(End::wrong("nothing came for too long"))
+                Err(End::violation("nothing came for too long"))
             }
-            Err(_) => Err(End::Cut),
+            Err(_) => Err(End::Disconnected),
         }
     }
 }

@@ -1,10 +1,9 @@
-//! The client's side of MQTT 3.1.1 and 5, as far as a load tool needs it: every quality of service, sessions
-//! that end with the connection or outlive it, no will, no credentials, and no keep-alive, so that an idle
-//! connection sends nothing. The packets themselves are read and written by `wire`.
+//! The client's side of MQTT 3.1.1 and 5, as far as a load tool needs it: every QoS, clean and persistent sessions,
+//! no will, no credentials, and no keep-alive, so that an idle connection sends nothing. `crore_wire` reads and writes the
+//! packets.
 //!
-//! As everywhere in these tools, the parser takes a slice and returns a packet only when all of it is there. The caller keeps
-//! the bytes of an incomplete packet, so that the packets do not depend on how the bytes are split.
-//! A packet that no server may send to such a client is an error.
+//! The parser takes a slice and returns a packet only if it is complete. The caller keeps the bytes of an incomplete packet, so
+//! the result does not depend on how the bytes are split. A packet that a server must not send to such a client is an error.
 
 use crore_wire::mqtt::{
     self, Ack, Connect, Disconnect, PacketId, PacketType, Properties, PropertyBuf, ReasonCode,
@@ -14,9 +13,9 @@ use crore_wire::websocket::frame::{HEADER_MAX, Opcode, write_header};
 
 use super::request::NO_MASK;
 
-/// Bytes of a packet past which the peer is no broker of ours.
+/// A longer packet is an error.
 const PACKET_BYTES_MAX: usize = 16 << 20;
-/// How long a session outlives its connection in 5; in 3.1.1 it has no end.
+/// Session expiry interval in MQTT 5, in seconds. In 3.1.1 sessions do not expire.
 const SESSION_S: u32 = 24 * 3600;
 
 /// The version of the specification.
@@ -31,17 +30,17 @@ pub enum Version {
     V5,
 }
 
-/// The life of the session when its connection ends.
+/// What happens to the session when its connection ends.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Session {
-    /// It ends too.
+    /// It ends.
     #[default]
     Clean,
-    /// It stays, with its subscriptions.
+    /// It is kept, with its subscriptions.
     Persistent,
 }
 
-/// The flags of both tools that only MQTT has.
+/// The MQTT flags of both load tools.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub struct MqttArgs {
     /// Version of MQTT
@@ -56,7 +55,7 @@ pub struct MqttArgs {
 }
 
 impl MqttArgs {
-    /// The same as flags, for a tool that a scenario starts.
+    /// These flags as arguments for a child process.
     pub fn flags(&self) -> Vec<String> {
         let flags = [
             ("--mqtt-version", name(self.mqtt_version)),
@@ -75,52 +74,52 @@ fn name(value: impl clap::ValueEnum) -> String {
     value.get_name().to_string()
 }
 
-/// How a connection speaks MQTT.
+/// The MQTT version and options of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Dialect {
     version: mqtt::Version,
-    /// The quality of service asked for.
+    /// The requested QoS.
     pub qos: mqtt::Qos,
     is_persistent: bool,
-    /// Each write is a WebSocket frame.
+    /// Each write is wrapped into a WebSocket frame.
     pub is_framed: bool,
 }
 
 /// A packet that a server sends to a client that publishes and subscribes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packet<'a> {
-    /// CONNACK that accepts.
+    /// CONNACK with success.
     Connack {
-        /// Messages that the server takes without an acknowledgement.
+        /// The server's Receive Maximum.
         receive_max: u16,
-        /// The session was there.
+        /// Whether the server had a session (Session Present).
         present: bool,
     },
     /// SUBACK.
     Suback {
-        /// Filters that were granted the quality that was asked for.
+        /// Filters that were granted with the requested QoS.
         granted: u32,
         /// The others.
         refused: u32,
     },
-    /// PUBLISH: the kind and the id of the receiver's answer, if it answers, and the payload.
+    /// PUBLISH: kind and id of the acknowledgement that it requires, if any, and the payload.
     Publish(Option<(PacketType, PacketId)>, &'a [u8]),
-    /// PUBACK, PUBREC, PUBREL or PUBCOMP, and whether it is a failure.
+    /// PUBACK, PUBREC, PUBREL or PUBCOMP: kind, id, and whether it reports a failure.
     Ack(PacketType, PacketId, bool),
     /// PINGRESP.
     Pingresp,
 }
 
-/// The peer sent a packet that no server may send to such a client.
+/// Why a packet of the server is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// No packet at all.
+    /// It is malformed.
     #[error("not a packet of an MQTT server: {0}")]
     Malformed(mqtt::Error),
-    /// CONNACK or DISCONNECT with a failure.
+    /// It is a CONNACK or DISCONNECT with a failure.
     #[error("the server refused: {0}")]
     Refused(ReasonCode),
-    /// A packet that was never agreed to.
+    /// A server must not send this packet to such a client.
     #[error("the server sent {0:?}")]
     Unexpected(PacketType),
 }
@@ -132,7 +131,7 @@ impl From<Error> for String {
 }
 
 impl Dialect {
-    /// The dialect that the flags ask for.
+    /// The dialect for these flags.
     pub fn new(args: &MqttArgs, is_framed: bool) -> Dialect {
         Dialect {
             version: match args.mqtt_version {
@@ -145,7 +144,7 @@ impl Dialect {
         }
     }
 
-    /// Lets `write` append bytes, in a frame where the connection is a WebSocket.
+    /// Appends the bytes that `write` writes, in a WebSocket frame if [`Dialect::is_framed`].
     pub fn frame(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
         let start = out.len();
         write(out);
@@ -157,9 +156,9 @@ impl Dialect {
         }
     }
 
-    /// Appends a CONNECT, and as many SUBSCRIBE as these filters need; they need no answer
-    /// before they are sent (§3.1.4).
-    pub fn greet(&self, client: &str, filters: &[String], out: &mut Vec<u8>) {
+    /// Appends a CONNECT and SUBSCRIBE packets for these filters. They may be sent before the CONNACK
+    /// arrives (§3.1.4).
+    pub fn connect(&self, client: &str, filters: &[String], out: &mut Vec<u8>) {
         let mut properties = PropertyBuf::new();
         if self.version == mqtt::Version::V5 && self.is_persistent {
             properties.session_expiry_interval_s(SESSION_S);
@@ -187,7 +186,7 @@ impl Dialect {
         });
     }
 
-    /// Appends the head of a PUBLISH, behind which `size` bytes of payload belong.
+    /// Appends the head of a PUBLISH. The caller appends `size` bytes of payload.
     pub fn publish_head(
         &self,
         topic: &str,
@@ -208,7 +207,7 @@ impl Dialect {
         mqtt::encode::publish_head(out, self.version, &publish, size);
     }
 
-    /// Appends an acknowledgement without a failure.
+    /// Appends an acknowledgement with success.
     pub fn acknowledge(&self, kind: PacketType, id: PacketId, out: &mut Vec<u8>) {
         let ack = Ack {
             packet_id: id,
@@ -224,14 +223,14 @@ impl Dialect {
         self.frame(out, |out| encode(out, self.version, &ack));
     }
 
-    /// Appends a PINGREQ (§3.12). A server answers a connection's packets in order, so the answer also
-    /// says that everything before it was read.
+    /// Appends a PINGREQ (§3.12). A server handles a connection's packets in order, so the answer means that it has
+    /// read everything before.
     pub fn ping(&self, out: &mut Vec<u8>) {
         self.frame(out, mqtt::encode::pingreq);
     }
 
-    /// Appends a DISCONNECT: the session is left as it is.
-    pub fn leave(&self, out: &mut Vec<u8>) {
+    /// Appends a DISCONNECT, which does not change the session's expiry.
+    pub fn disconnect(&self, out: &mut Vec<u8>) {
         let farewell = Disconnect {
             reason: ReasonCode::NORMAL_DISCONNECTION,
             properties: Properties::default(),
@@ -241,7 +240,7 @@ impl Dialect {
         });
     }
 
-    /// The packet at the start of `bytes` and the bytes that it takes, when it is whole.
+    /// Parses the packet at the start of `bytes`, if it is complete. Returns it with its length.
     #[inline]
     pub fn packet<'a>(&self, bytes: &'a [u8]) -> Result<Option<(Packet<'a>, usize)>, Error> {
         let header = mqtt::fixed_header(bytes, PACKET_BYTES_MAX).map_err(Error::Malformed)?;
@@ -275,7 +274,7 @@ impl Dialect {
                     refused: ack.reasons.iter().count() as u32 - granted,
                 }
             }
-            // Duplicates and retained messages are messages; none has a higher quality than was asked for.
+            // Duplicates and retained messages count as messages. The QoS must not be higher than the requested one.
             mqtt::Packet::Publish(publish) if publish.qos <= self.qos => {
                 let answer = match publish.qos {
                     mqtt::Qos::ExactlyOnce => PacketType::PubRec,
@@ -294,8 +293,8 @@ impl Dialect {
     }
 }
 
-/// A client's name of 23 bytes, the most that every server of 3.1.1 takes (§3.1.3.1). Two tools at one
-/// broker are two processes: equal names would end each other.
+/// A client id of 23 bytes, the longest that every MQTT 3.1.1 server accepts (§3.1.3.1). It contains the process id, because two
+/// tools at one server must not use the same ids.
 pub fn client_id(process: u32, role: char, number: u32) -> String {
     format!("{role}{process:010}-{number:011}")
 }
@@ -320,12 +319,12 @@ mod tests {
     fn a_greeting_is_two_packets_or_one() {
         let old = dialect(Version::V311, 1, false);
         let mut out = Vec::new();
-        old.greet("ab", &["t".into(), "u/v".into()], &mut out);
+        old.connect("ab", &["t".into(), "u/v".into()], &mut out);
         let connect = b"\x10\x0e\0\x04MQTT\x04\x02\0\0\0\x02ab";
         let subscribe = b"\x82\x0c\0\x01\0\x01t\x01\0\x03u/v\x01";
         assert_eq!(out, [&connect[..], subscribe].concat());
         out.clear();
-        old.greet("ab", &[], &mut out);
+        old.connect("ab", &[], &mut out);
         assert_eq!(out, connect);
     }
 
@@ -337,7 +336,7 @@ mod tests {
             session: Session::Persistent,
         };
         let mut out = Vec::new();
-        Dialect::new(&args, false).greet("a", &[], &mut out);
+        Dialect::new(&args, false).connect("a", &[], &mut out);
         assert_eq!(
             out,
             b"\x10\x13\0\x04MQTT\x05\0\0\0\x05\x11\0\x01\x51\x80\0\x01a"
@@ -371,7 +370,7 @@ mod tests {
     #[test]
     fn suback_with_another_qos_is_refused() {
         let old = dialect(Version::V311, 0, false);
-        // Quality of service 1; a name longer than its packet; five digits; a client's packet.
+        // QoS 1; a topic name longer than its packet; a length of five digits; a client's packet.
         for bytes in [
             &b"\x32\x05\0\x01t\0\x01"[..],
             b"\x30\x02\0\x01",

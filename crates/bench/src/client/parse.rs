@@ -1,13 +1,12 @@
-//! Reads the bytes of a server, as far as a load tool needs it: responses, WebSocket frames, chunked bodies, SSE events.
+//! Parses a server's bytes, as far as a load tool needs it: HTTP responses, WebSocket frames, chunked bodies, SSE events.
 //!
-//! The codecs of `wire` do not fit. It has none for responses. Its decoder of chunks keeps 32 bytes for each connection, and
-//! the whole row of a connection has 24 here. It checks frames for UTF-8 and copies events, and a tool that spends its time on
-//! that takes it from the server on the same machine.
+//! The codecs of `crore_wire` do not fit. It has none for responses. Its chunk decoder needs 32 bytes for each connection, and
+//! here the whole row of a connection has 24. It checks the UTF-8 of frames and copies events, which takes processor time from the
+//! server on the same machine.
 //!
-//! Every function takes a slice and returns a unit only when all of it is there. The caller keeps the bytes of an incomplete
-//! unit and passes them again with more bytes behind them, so that the units do not depend on how the bytes
-//! are split. Nothing is kept here. This is not a complete client: of a message in fragments it sees only the
-//! first fragment, of SSE data only the first line.
+//! Every function takes a slice and returns a unit only if it is complete. The caller keeps the bytes of an incomplete unit and
+//! passes them again, followed by more bytes. So the result does not depend on how the bytes are split, and this module has no state.
+//! It is not a complete client: it sees only the first fragment of a fragmented message, and only the first line of SSE data.
 
 use crore_wire::sse::OWN_EVENTS;
 use crore_wire::websocket::frame::Opcode;
@@ -15,10 +14,10 @@ use memchr::{memchr, memmem};
 
 use super::request::ACCEPT;
 
-/// No server that is measured sends a longer response head.
+/// A longer response head is an error.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// How the peer violates its protocol.
+/// How the server violates its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Error {
@@ -39,7 +38,7 @@ impl From<Error> for String {
 /// A response head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head<'a> {
-    /// Bytes that it takes.
+    /// Its length in bytes.
     pub bytes: usize,
     /// The status code.
     pub status: u16,
@@ -47,21 +46,21 @@ pub struct Head<'a> {
     pub length: Option<usize>,
     /// Whether the body is chunked.
     pub chunked: bool,
-    /// `ETag`, as it stands.
+    /// The raw `ETag`.
     pub etag: Option<&'a [u8]>,
-    /// `Last-Modified`, as it stands.
+    /// The raw `Last-Modified`.
     pub modified: Option<&'a [u8]>,
-    /// Whether `Sec-WebSocket-Accept` answers the key of every [`upgrade`](super::request::upgrade).
+    /// Whether `Sec-WebSocket-Accept` matches the key of [`upgrade`](super::request::upgrade).
     pub accepted: bool,
-    /// Whether the connection ends behind this response.
+    /// Whether the connection ends after this response.
     pub close: bool,
-    /// Whether the server says that messages before this one are lost (`Crore-Gap`).
+    /// Whether the server announces that messages before this one are lost (`Crore-Gap`).
     pub gap: bool,
     /// Whether the answer is that of an earlier request with the same idempotency key.
     pub replayed: bool,
 }
 
-/// The head at the start of `bytes`, when it is whole.
+/// Parses the head at the start of `bytes`, if it is complete.
 pub fn head(bytes: &[u8]) -> Result<Option<Head<'_>>, Error> {
     let Some(end) = memmem::find(bytes, b"\r\n\r\n") else {
         return if bytes.len() > HEAD_BYTES_MAX {
@@ -122,11 +121,11 @@ pub struct Response<'a> {
     pub head: Head<'a>,
     /// The body, which must not be chunked.
     pub body: &'a [u8],
-    /// Bytes that head and body take.
+    /// The length of head and body.
     pub bytes: usize,
 }
 
-/// The response at the start of `bytes`, when it is whole. Without `Content-Length` it has no body.
+/// Parses the response at the start of `bytes`, if it is complete. Without `Content-Length` it has no body.
 pub fn response(bytes: &[u8]) -> Result<Option<Response<'_>>, Error> {
     let Some(head) = head(bytes)? else {
         return Ok(None);
@@ -144,24 +143,24 @@ pub fn response(bytes: &[u8]) -> Result<Option<Response<'_>>, Error> {
     }))
 }
 
-/// A WebSocket frame of a server (RFC 6455 §5.2: not masked).
+/// A WebSocket frame of a server, which is not masked (RFC 6455 §5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// The kind of frame.
     pub opcode: Opcode,
     /// The payload.
     pub payload: &'a [u8],
-    /// Bytes that the frame takes.
+    /// The length of the frame.
     pub bytes: usize,
 }
 
-/// The frame at the start of `bytes`, when it is whole.
+/// Parses the frame at the start of `bytes`, if it is complete.
 #[inline]
 pub fn frame(bytes: &[u8]) -> Result<Option<Frame<'_>>, Error> {
     let [first, second, ..] = *bytes else {
         return Ok(None);
     };
-    // No opcode has a reserved bit: the client has agreed to no extension. And servers do not mask.
+    // Reserved bits must be 0 because no extension was negotiated, and servers do not mask.
     let (Some(opcode), 0) = (Opcode::from_repr(first & 0x7f), second & 0x80) else {
         return Err(Error::Frame);
     };
@@ -180,9 +179,9 @@ pub fn frame(bytes: &[u8]) -> Result<Option<Frame<'_>>, Error> {
     }))
 }
 
-/// Moves the payloads of binary messages together, in place: `buffer[..decoded]` is payload already,
-/// `buffer[decoded..]` came from the peer. Shows each control frame to `control`. Returns where the payload
-/// ends, and where the untouched rest (a part of a frame) begins.
+/// Removes WebSocket frames from binary messages, in place: `buffer[..decoded]` is already payload, `buffer[decoded..]` is raw.
+/// Passes each control frame to `control`. Returns the end of the payload, and the start of the raw rest, which is an
+/// incomplete frame.
 pub fn unframe(
     buffer: &mut [u8],
     decoded: usize,
@@ -204,10 +203,10 @@ pub fn unframe(
     Ok((write, read))
 }
 
-/// Moves the contents of chunks (RFC 9112 §7.1) together, in place: `buffer[..decoded]` is content
-/// already, `buffer[decoded..]` came from the peer. `left` is how many bytes of the current chunk and
-/// its line end are still to come; the caller keeps it between calls. Returns where the content ends, and where the
-/// untouched rest (a part of a size line) begins; `None` at the last chunk.
+/// Removes the chunked encoding (RFC 9112 §7.1), in place: `buffer[..decoded]` is already content, `buffer[decoded..]` is raw.
+/// `left` is the number of bytes still missing from the current chunk and its line end; the caller keeps it between
+/// calls. Returns the end of the content, and the start of the raw rest, which is an incomplete size line; `None` at the last
+/// chunk.
 pub fn unchunk(
     buffer: &mut [u8],
     decoded: usize,
@@ -247,7 +246,7 @@ pub fn unchunk(
     }
 }
 
-/// The SSE event at the start of `bytes`, when it is whole: its first `data:` line and the bytes that it takes.
+/// Parses the SSE event at the start of `bytes`, if it is complete. Returns its first `data:` line and its length.
 /// Comments and the server's own notices count as events without data.
 pub fn event(bytes: &[u8]) -> Option<(Option<&[u8]>, usize)> {
     let (mut data, mut notice, mut start) = (None, false, 0);
@@ -267,8 +266,8 @@ pub fn event(bytes: &[u8]) -> Option<(Option<&[u8]>, usize)> {
     }
 }
 
-/// Shows the data of the whole events at the start of `buffer` to `each`; the bytes of a chunked stream are moved out of their chunks first (see
-/// [`unchunk`]). Returns the bytes to keep, and how many of them are decoded; `None` at the end of the stream.
+/// Passes the data of the complete events at the start of `buffer` to `each`, after [`unchunk`] if the stream is chunked. Returns
+/// the bytes to keep, and how many of them are decoded; `None` at the end of the stream.
 pub fn events<'a>(
     buffer: &'a mut [u8],
     decoded: usize,
@@ -287,7 +286,7 @@ pub fn events<'a>(
         data.into_iter().for_each(&mut each);
         used += length;
     }
-    // The rest of the content is kept, and right behind it the bytes that are not decoded.
+    // Keeps the rest of the content, followed by the raw bytes.
     let raw = buffer.len() - rest;
     buffer.copy_within(rest.., end);
     Ok(Some((&buffer[used..end + raw], end - used)))

@@ -1,5 +1,5 @@
-//! The HTTP requests of the tools: upgrades, the targets that name topics, and a `POST /pub` of NDJSON with the parser of its
-//! answer. And the WebSocket frames of a client.
+//! The HTTP requests of the tools: upgrades, request targets with topics, and `POST /pub` with NDJSON and its answer; also the
+//! WebSocket frames of a client.
 
 use std::fmt::Write;
 
@@ -9,15 +9,15 @@ use crore_wire::websocket::handshake::write_client_request;
 
 use crate::measure::payload::{Header, Payloads};
 
-/// The key that every connection offers: the example of RFC 6455 §1.3.
+/// The key of every connection: the example of RFC 6455 §1.3.
 const KEY: &[u8; 24] = b"dGhlIHNhbXBsZSBub25jZQ==";
-/// The `Sec-WebSocket-Accept` that answers it.
+/// The `Sec-WebSocket-Accept` for that key.
 pub const ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
-/// A mask of zeros, which changes nothing: RFC 6455 §5.3 leaves the choice to the client.
+/// A mask of zeros, which changes nothing. RFC 6455 §5.3 leaves the choice to the client.
 pub const NO_MASK: [u8; 4] = [0; 4];
 
-/// The request of a WebSocket.
+/// The upgrade request of a WebSocket.
 pub fn upgrade(host: &str, target: &str, subprotocol: Option<&str>) -> Vec<u8> {
     let subprotocol = subprotocol.map(|name| ("Sec-WebSocket-Protocol", name));
     let mut out = Vec::with_capacity(256);
@@ -25,7 +25,7 @@ pub fn upgrade(host: &str, target: &str, subprotocol: Option<&str>) -> Vec<u8> {
     out
 }
 
-/// The request of a WebSocket that carries MQTT (MQTT 5 §6).
+/// The upgrade request of a WebSocket for MQTT (MQTT 5 §6).
 pub fn mqtt_upgrade(host: &str) -> Vec<u8> {
     upgrade(host, "/mqtt", Some("mqtt"))
 }
@@ -35,8 +35,8 @@ pub fn pong(payload: &[u8], out: &mut Vec<u8>) {
     write_masked(out, Opcode::Pong, payload, NO_MASK);
 }
 
-/// Appends the target that names `topic`: `/sub/{topic}`, or `/sub?topic=` for names that a path
-/// cannot carry (a leading `/`, empty levels).
+/// Appends the request target for `topic`: `/sub/{topic}`, or `/sub?topic=` for names that a path
+/// cannot contain (a leading `/`, empty levels).
 pub fn target(path: &str, topic: &str, out: &mut String) {
     out.push_str(path);
     let plain = !topic
@@ -46,7 +46,7 @@ pub fn target(path: &str, topic: &str, out: &mut String) {
     escape(topic, out);
 }
 
-/// Appends the name of a topic as it is written in a target.
+/// Appends the percent-encoded name of a topic.
 pub fn escape(text: &str, out: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~/$:@!*".contains(&byte) {
@@ -57,7 +57,7 @@ pub fn escape(text: &str, out: &mut String) {
     }
 }
 
-/// Appends the line of a batch that publishes one message. Payloads contain nothing that JSON must escape.
+/// Appends the line of a batch that publishes one message. Payloads need no JSON escapes.
 pub fn line(topic: &str, header: Header, payloads: &mut Payloads, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"topic\":");
     write_string(out, topic.as_bytes());
@@ -66,7 +66,7 @@ pub fn line(topic: &str, header: Header, payloads: &mut Payloads, out: &mut Vec<
     out.extend_from_slice(b"\"}\n");
 }
 
-/// The head of a batch whose lines have so many bytes.
+/// The head of a batch request with a body of `bytes` bytes.
 pub fn batch_head(host: &str, bytes: usize) -> String {
     format!(
         "POST /pub HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/x-ndjson\r\n\
@@ -74,7 +74,7 @@ pub fn batch_head(host: &str, bytes: usize) -> String {
     )
 }
 
-/// How many lines of a batch failed, by the body of the answer.
+/// The number of failed lines in the answer to a batch.
 pub fn failed(body: &[u8]) -> u64 {
     let answer: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
     match &answer["failed"] {

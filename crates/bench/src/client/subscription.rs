@@ -1,8 +1,8 @@
-//! A subscription over HTTP: requests and pongs out, answers and messages in. It behaves as a browser or a careful script does: it keeps the
-//! newest position that it read whole, and names it when it comes back.
+//! A subscription over HTTP. It behaves as a browser or a careful script does: it keeps the position of the last complete message, and
+//! sends it when it reconnects.
 //!
-//! Nothing here touches a socket, so that any split of the bytes can be tried. Only whole units are taken; the rest waits in `held`. An answer that
-//! no server may give is an error with a reason.
+//! It uses no socket, so tests can split the bytes anywhere. It handles only complete units and keeps the rest in `held`. An answer that
+//! violates the protocol is an error with a reason.
 
 use std::fmt::Write;
 
@@ -24,15 +24,15 @@ pub enum Transport {
     Poll,
 }
 
-/// A statement of the server.
+/// An event that the server sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard<'a> {
-    /// It has answered a request, which named a position if it `resumes`.
+pub enum ServerEvent<'a> {
+    /// The answer to a request.
     Answer {
-        /// Whether it did.
+        /// Whether the request had a position.
         resumes: bool,
     },
-    /// A message with its position, and with its topic where the server names that.
+    /// A message with its position, and with its topic if the server names it.
     Message {
         /// The position.
         position: &'a str,
@@ -43,32 +43,32 @@ pub enum Heard<'a> {
     },
     /// Messages are lost.
     Gap(Gap<'a>),
-    /// A position, and no message.
+    /// A position without a message.
     Position,
-    /// A poll that no message came for.
+    /// A long-poll ended without a message.
     Empty,
-    /// The server has no room now, or the request came too slowly.
-    TurnedAway,
-    /// The server has ended the stream; a WebSocket with this code.
+    /// The server has no capacity for now, or the request arrived too slowly.
+    Unavailable,
+    /// The server has ended the stream; on a WebSocket with this close code.
     End(Option<u16>),
 }
 
-/// Of which topic messages are lost.
+/// The topic whose messages are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap<'a> {
-    /// Of this one; without a name the connection has one topic.
+    /// This topic. A server that names none must have only one on this connection.
     Of(Option<&'a [u8]>),
-    /// Of any.
+    /// Any topic of the connection.
     Any,
 }
 
-/// The client's next step.
+/// What the client does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It goes on.
-    Stay,
+    /// It keeps the connection.
+    Continue,
     /// It connects again.
-    Return,
+    Reconnect,
 }
 
 /// A subscription.
@@ -78,14 +78,14 @@ pub struct Subscription {
     query: String,
     /// `since` of the first request.
     first: &'static str,
-    /// The newest position that came.
+    /// The newest received position.
     pub position: Option<String>,
-    /// Bytes that are not a whole unit yet; the first `decoded` of an event stream are out of their chunks.
+    /// Bytes of an incomplete unit. In an event stream the first `decoded` of them are no longer chunked.
     held: Vec<u8>,
     decoded: usize,
     chunk_left: u32,
     is_streaming: bool,
-    /// The last request named a position.
+    /// Whether the last request had a position.
     resumes: bool,
     /// Bytes to send.
     pub out: Vec<u8>,
@@ -94,7 +94,7 @@ pub struct Subscription {
 type Result<T = ()> = std::result::Result<T, String>;
 
 impl Subscription {
-    /// A subscription with these parameters; without a position it begins at `first`.
+    /// A subscription with these query parameters. Without a position it begins at `first`.
     pub fn new<'a>(
         transport: Transport,
         names: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -120,7 +120,7 @@ impl Subscription {
         }
     }
 
-    /// Makes the request over a new connection.
+    /// Prepares the request for a new connection.
     pub fn connected(&mut self) {
         self.held.clear();
         self.out.clear();
@@ -151,32 +151,32 @@ impl Subscription {
         self.out.extend_from_slice(text.as_bytes());
     }
 
-    /// Takes the bytes that have come, and shows each statement in them to `each`.
+    /// Handles received bytes, and passes each event in them to `each`.
     pub fn received(
         &mut self,
         bytes: &[u8],
-        each: &mut impl FnMut(Heard<'_>) -> Result,
+        each: &mut impl FnMut(ServerEvent<'_>) -> Result,
     ) -> Result<Next> {
         self.held.extend_from_slice(bytes);
         if !self.is_streaming {
             let next = self.responses(each)?;
-            if next == Next::Return || !self.is_streaming {
+            if next == Next::Reconnect || !self.is_streaming {
                 return Ok(next);
             }
         }
         match self.transport {
             Transport::Ws => self.frames(each),
             Transport::Sse => self.events(each),
-            Transport::Poll => Ok(Next::Stay),
+            Transport::Poll => Ok(Next::Continue),
         }
     }
 
-    fn responses(&mut self, each: &mut impl FnMut(Heard<'_>) -> Result) -> Result<Next> {
+    fn responses(&mut self, each: &mut impl FnMut(ServerEvent<'_>) -> Result) -> Result<Next> {
         loop {
             let resumes = self.resumes;
             let response = parse::response(&self.held)?;
             let Some(Response { head, body, bytes }) = response else {
-                return Ok(Next::Stay);
+                return Ok(Next::Continue);
             };
             match (self.transport, head.status) {
                 (Transport::Ws, 101) if head.accepted => {}
@@ -184,27 +184,27 @@ impl Subscription {
                 (Transport::Poll, status @ (200 | 204 | 304)) => {
                     let tag = head.etag.map(String::from_utf8_lossy);
                     if head.gap {
-                        each(Heard::Gap(Gap::Any))?;
+                        each(ServerEvent::Gap(Gap::Any))?;
                     }
                     each(match &tag {
-                        Some(tag) if status == 200 => Heard::Message {
+                        Some(tag) if status == 200 => ServerEvent::Message {
                             position: tag,
                             topic: None,
                             data: body,
                         },
                         None if status == 200 => return Err("a message without an ETag".into()),
-                        _ => Heard::Empty,
+                        _ => ServerEvent::Empty,
                     })?;
                     self.position = tag.map(String::from).or(self.position.take());
                     self.held.drain(..bytes);
-                    each(Heard::Answer { resumes })?;
+                    each(ServerEvent::Answer { resumes })?;
                     self.ask();
                     continue;
                 }
-                // The network stalled in the middle of the request (408), or the server has no room now.
+                // The network stalled within the request (408), or the server has no capacity now.
                 (_, 408 | 429 | 503) => {
-                    each(Heard::TurnedAway)?;
-                    return Ok(Next::Return);
+                    each(ServerEvent::Unavailable)?;
+                    return Ok(Next::Reconnect);
                 }
                 (transport, status) => {
                     let said = String::from_utf8_lossy(body);
@@ -213,15 +213,15 @@ impl Subscription {
             }
             self.held.drain(..bytes);
             self.is_streaming = true;
-            each(Heard::Answer { resumes })?;
-            return Ok(Next::Stay);
+            each(ServerEvent::Answer { resumes })?;
+            return Ok(Next::Continue);
         }
     }
 
-    fn frames(&mut self, each: &mut impl FnMut(Heard<'_>) -> Result) -> Result<Next> {
+    fn frames(&mut self, each: &mut impl FnMut(ServerEvent<'_>) -> Result) -> Result<Next> {
         let held = std::mem::take(&mut self.held);
-        let (mut used, mut next) = (0, Next::Stay);
-        while next == Next::Stay {
+        let (mut used, mut next) = (0, Next::Continue);
+        while next == Next::Continue {
             let frame = parse::frame(&held[used..])?;
             let Some(frame) = frame else { break };
             used += frame.bytes;
@@ -229,7 +229,7 @@ impl Subscription {
                 Opcode::Text | Opcode::Binary => self.meta(frame.payload, each)?,
                 Opcode::Close => {
                     self.closed(frame.payload, each)?;
-                    next = Next::Return;
+                    next = Next::Reconnect;
                 }
                 Opcode::Ping => request::pong(frame.payload, &mut self.out),
                 other => return Err(format!("a frame of the kind {other:?}")),
@@ -241,7 +241,7 @@ impl Subscription {
     }
 
     /// A message of `ws+meta.nchan`: lines, an empty line, data.
-    fn meta(&mut self, text: &[u8], each: &mut impl FnMut(Heard<'_>) -> Result) -> Result {
+    fn meta(&mut self, text: &[u8], each: &mut impl FnMut(ServerEvent<'_>) -> Result) -> Result {
         let end = text.windows(2).position(|two| two == b"\n\n");
         let end = end.ok_or("a message without its empty line")?;
         let head = std::str::from_utf8(&text[..end]).map_err(|_| "a line that is not text")?;
@@ -257,8 +257,8 @@ impl Subscription {
         let position = id.ok_or("a message without an id")?;
         let data = &text[end + 2..];
         each(match gap {
-            true => Heard::Gap(Gap::Of(topic.map(str::as_bytes))),
-            false => Heard::Message {
+            true => ServerEvent::Gap(Gap::Of(topic.map(str::as_bytes))),
+            false => ServerEvent::Message {
                 position,
                 topic,
                 data,
@@ -268,25 +268,29 @@ impl Subscription {
         Ok(())
     }
 
-    fn closed(&mut self, payload: &[u8], each: &mut impl FnMut(Heard<'_>) -> Result) -> Result {
+    fn closed(
+        &mut self,
+        payload: &[u8],
+        each: &mut impl FnMut(ServerEvent<'_>) -> Result,
+    ) -> Result {
         let Some((code, reason)) = payload.split_first_chunk() else {
             return Err("a close without a code".into());
         };
         let code = u16::from_be_bytes(*code);
         if code == CLOSE_GAP {
-            each(Heard::Gap(Gap::Any))?;
+            each(ServerEvent::Gap(Gap::Any))?;
             let position = resumes_from(reason).ok_or("a gap without a position")?;
             self.position = Some(position.to_string());
         }
         let reason = String::from_utf8_lossy(reason);
-        each(Heard::End(Some(code))).map_err(|why| format!("{why} {reason}"))
+        each(ServerEvent::End(Some(code))).map_err(|why| format!("{why} {reason}"))
     }
 
-    fn events(&mut self, each: &mut impl FnMut(Heard<'_>) -> Result) -> Result<Next> {
+    fn events(&mut self, each: &mut impl FnMut(ServerEvent<'_>) -> Result) -> Result<Next> {
         let unchunked = parse::unchunk(&mut self.held, self.decoded, &mut self.chunk_left);
         let Some((end, rest)) = unchunked? else {
-            each(Heard::End(None))?;
-            return Ok(Next::Return);
+            each(ServerEvent::End(None))?;
+            return Ok(Next::Reconnect);
         };
         let held = std::mem::take(&mut self.held);
         let mut used = 0;
@@ -298,10 +302,10 @@ impl Subscription {
         self.held = held;
         self.held.drain(end..rest);
         self.held.drain(..used);
-        Ok(Next::Stay)
+        Ok(Next::Continue)
     }
 
-    fn event(&mut self, bytes: &[u8], each: &mut impl FnMut(Heard<'_>) -> Result) -> Result {
+    fn event(&mut self, bytes: &[u8], each: &mut impl FnMut(ServerEvent<'_>) -> Result) -> Result {
         let (mut id, mut kind, mut data) = (None, "", None);
         let text = std::str::from_utf8(bytes).map_err(|_| "an event that is not text")?;
         for line in text.lines() {
@@ -315,15 +319,15 @@ impl Subscription {
         match (kind, data, id) {
             (GAP_EVENT, data, _) => {
                 let topic = data.map(|data| topic_of_gap(data.as_bytes()));
-                each(Heard::Gap(Gap::Of(topic)))?;
+                each(ServerEvent::Gap(Gap::Of(topic)))?;
             }
-            ("", Some(data), Some(position)) => each(Heard::Message {
+            ("", Some(data), Some(position)) => each(ServerEvent::Message {
                 position,
                 topic: None,
                 data: data.as_bytes(),
             })?,
             ("", Some(_), None) => return Err("a message without an id".into()),
-            ("", None, Some(_)) => each(Heard::Position)?,
+            ("", None, Some(_)) => each(ServerEvent::Position)?,
             ("", None, None) => {}
             (kind, ..) => return Err(format!("an event `{kind}`")),
         }

@@ -1,7 +1,6 @@
-//! TLS for the load tools: `rustls`' own client over the tools' sockets.
+//! TLS for the load tools: the client of `rustls` over the tools' non-blocking sockets.
 //!
-//! It trusts one file of certificates and calls every server `localhost`. How much processor time it needs does not matter,
-//! but it must neither lose a byte nor block.
+//! It trusts the certificates of one file and expects every server to be `localhost`. It is not optimized.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
@@ -16,15 +15,15 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use crate::sys;
 
-/// The name that the server's certificate must have.
+/// The name in the server's certificate.
 pub const NAME: &str = "localhost";
-/// Bytes of requests that may wait for the handshake, or for the socket.
+/// Limit of the bytes that wait for the handshake or the socket.
 const WAITING_BYTES: usize = 1 << 20;
 
-/// A client that trusts the certificates in this PEM file. If it `resumes`, it keeps the tickets that servers give it.
+/// The configuration of a client that trusts the certificates in this PEM file. With `resumes` it keeps session tickets.
 ///
 /// # Errors
-/// When the file has no certificate.
+/// If the file has no certificate.
 pub fn client(roots: &Path, resumes: bool) -> Result<Arc<ClientConfig>> {
     let mut store = RootCertStore::empty();
     let file = std::fs::read(roots).with_context(|| format!("cannot read {}", roots.display()))?;
@@ -43,14 +42,14 @@ pub fn client(roots: &Path, resumes: bool) -> Result<Arc<ClientConfig>> {
     Ok(Arc::new(config))
 }
 
-/// One connection's TLS.
+/// The TLS state of one connection.
 pub struct Tls(ClientConnection);
 
 impl Tls {
-    /// The TLS of a connection over which nothing has been sent yet.
+    /// The state of a new connection.
     ///
     /// # Errors
-    /// When the configuration fits no connection.
+    /// If the configuration is invalid.
     pub fn new(config: &Arc<ClientConfig>) -> Result<Tls> {
         let name = ServerName::try_from(NAME).expect("a literal name");
         let mut connection = ClientConnection::new(config.clone(), name)?;
@@ -58,7 +57,7 @@ impl Tls {
         Ok(Tls(connection))
     }
 
-    /// Takes as many of the bytes as there is room for, and sends as much as the socket takes.
+    /// Accepts as many of the bytes as fit into the buffer, and sends as much as the socket accepts.
     ///
     /// # Errors
     /// Those of the socket.
@@ -68,7 +67,7 @@ impl Tls {
         Ok(taken)
     }
 
-    /// Sends the bytes that wait, and says whether all of them are sent.
+    /// Sends the waiting bytes. Returns whether all are sent.
     ///
     /// # Errors
     /// Those of the socket.

@@ -42,7 +42,7 @@ pub struct Tally {
     /// Arrival of the window's last message.
     pub last_ns: u64,
     /// The messages that the clients published themselves.
-    pub said: RequestCounts,
+    pub grid_requests: RequestCounts,
     /// Counters of connections.
     pub life: Life,
 }
@@ -88,7 +88,7 @@ impl Tally {
             self.first_ns = other.first_ns;
         }
         self.last_ns = self.last_ns.max(other.last_ns);
-        self.said.merge(&other.said);
+        self.grid_requests.merge(&other.grid_requests);
         let (mine, theirs) = (&mut self.life, &other.life);
         add!(mine, theirs; bytes, chunks, opened, closed, completed, failed, given_up);
         if mine.first_failure.is_none() {

@@ -1,4 +1,4 @@
-//! `crore-bench report`: recorded results as one page of HTML with plots, beside the published experiments. The page has no script and
+//! `crore-bench report`: an HTML page with plots of recorded results, beside the published experiments. The page has no script and
 //! needs no network.
 
 mod html;
@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::report;
 use record::Record;
 
-/// Where results are when no file is named.
+/// The directory of results if no file is named.
 const DIRECTORY: &str = "docs/benchmarks";
 
 /// `crore-bench report`
@@ -61,7 +61,7 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The sections of the page: what was measured here, then the results of others beside it.
+/// The sections of the page: our measurements, then the results of others.
 fn body(records: &[Record]) -> Result<String> {
     let sections = [
         sections::runs(records)?,
@@ -72,7 +72,7 @@ fn body(records: &[Record]) -> Result<String> {
     Ok(sections.concat())
 }
 
-/// The results of these files; one that has none is an error.
+/// Reads these files. A file without a result is an error.
 fn named(files: &[PathBuf]) -> Result<Vec<Record>> {
     let record = |file: &PathBuf| {
         Record::of(name(file), read(file)?).with_context(|| {
@@ -85,7 +85,7 @@ fn named(files: &[PathBuf]) -> Result<Vec<Record>> {
     files.iter().map(record).collect()
 }
 
-/// The results in a directory, by name. Other tools keep files of another form there, which are left out.
+/// Reads the results in a directory, by name. It ignores the files of other tools.
 fn recorded(directory: &Path) -> Result<Vec<Record>> {
     let entries = fs::read_dir(directory)
         .with_context(|| format!("cannot read {}: name the files", directory.display()))?;
@@ -206,7 +206,7 @@ mod tests {
         ] {
             assert!(page.contains(text), "{text}");
         }
-        // No colour is fixed: a chart is readable in light and in dark.
+        // Colours are variables, so a chart is readable in light and in dark.
         assert!(!page.contains("#0") && page.contains("var(--s0)"));
         assert!(sections::largest(&records).is_some());
     }

@@ -1,28 +1,28 @@
-//! Plots as SVG, drawn by `plotters`. Colours are variables of CSS, so that a plot is readable in light and in dark.
+//! SVG plots, drawn by `plotters`. Colours are CSS variables, so that a plot is readable in light and in dark.
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-/// The size of a plot: its text is readable where a phone shows it.
+/// The size of a plot, whose text is readable on a phone.
 const WIDTH: u32 = 480;
 const HEIGHT: u32 = 300;
-/// Of a row of bars, and of all that stands above and below them.
+/// Height of a row of bars, and of everything above and below the bars.
 const ROW: i32 = 42;
 const BAR: i32 = 14;
-/// Sizes of text. `plotters` draws it by a quarter smaller.
+/// Text sizes. `plotters` draws text a quarter smaller.
 const SMALL: u32 = 15;
 const LARGE: u32 = 18;
-/// Space around a plot, and the width of a letter of small text at most.
+/// Space around a plot, and the greatest width of a letter of small text.
 const MARGIN: i32 = 10;
 const LETTER: i32 = 7;
 
-/// Colours that stand for variables until the picture is drawn.
+/// Placeholder colours, which [`finish`] replaces by variables.
 const INK: RGBColor = RGBColor(1, 1, 1);
 const GRID: RGBColor = RGBColor(2, 2, 2);
-/// Series that have a colour of their own.
+/// The number of series colours.
 pub const SERIES: usize = 5;
 
-/// The variables, in light and in dark.
+/// The CSS variables, for light and dark.
 pub const COLOURS: &str = ":root{--ink:#1c1c22;--paper:#ffffff;--grid:#d4d4dc;--s0:#1d4ed8;--s1:#c2610c;--s2:#047857;--s3:#b91c1c;--s4:#6d28d9}\
 @media(prefers-color-scheme:dark){:root{--ink:#e6e6ec;--paper:#15151a;--grid:#3c3c48;--s0:#7aa2ff;--s1:#fdba74;--s2:#5eead4;--s3:#fca5a5;--s4:#c4b5fd}}";
 
@@ -35,9 +35,9 @@ fn colour(series: usize) -> RGBColor {
 pub struct Axis {
     /// Its quantity, with the unit.
     pub name: &'static str,
-    /// Each step is ten times the one before.
+    /// Whether the scale is logarithmic.
     pub is_log: bool,
-    /// A value in words.
+    /// Formats a value.
     pub text: fn(f64) -> String,
 }
 
@@ -50,7 +50,7 @@ impl Axis {
         }
     }
 
-    /// The ends of the axis.
+    /// The range of the axis.
     fn range(&self, values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
         let places = values.map(|value| self.place(value));
         let (low, high) = places.fold((f64::MAX, f64::MIN), |(low, high), place| {
@@ -70,7 +70,7 @@ impl Axis {
         })
     }
 
-    /// How many labels fit it.
+    /// How many labels fit on the axis.
     fn labels(&self, range: &std::ops::Range<f64>) -> usize {
         if self.is_log {
             (range.end - range.start) as usize + 1
@@ -83,7 +83,7 @@ impl Axis {
 /// A line with its name.
 pub type Line = (String, Vec<(f64, f64)>);
 
-/// Lines over an axis.
+/// A line plot.
 pub fn lines(title: &str, x: Axis, y: Axis, lines: &[Line]) -> Result<String> {
     let mut text = String::new();
     {
@@ -95,7 +95,7 @@ pub fn lines(title: &str, x: Axis, y: Axis, lines: &[Line]) -> Result<String> {
         );
         let style = |size: u32| ("sans-serif", size).into_font().color(&INK);
         let (x_labels, y_labels) = (x.labels(&wide), y.labels(&high));
-        // The last label stands in the middle below the end of the axis.
+        // The last label is centred below the end of the axis.
         let last = LETTER * x.label(wide.end).chars().count() as i32;
         let mut chart = ChartBuilder::on(&root)
             .margin(MARGIN)
@@ -146,10 +146,10 @@ pub fn lines(title: &str, x: Axis, y: Axis, lines: &[Line]) -> Result<String> {
     Ok(finish(text, title))
 }
 
-/// A row of bars, one behind the other.
+/// A stacked bar: its name and the lengths of its parts.
 pub type Bar = (String, Vec<f64>);
 
-/// Rows of bars; the parts of a row stand behind one another, and `parts` are their names.
+/// A plot of stacked horizontal bars. `parts` are the names of their parts.
 pub fn bars(title: &str, parts: &[&str], rows: &[Bar], unit: fn(f64) -> String) -> Result<String> {
     let (top, left) = (if parts.len() > 1 { 52 } else { 34 }, 10);
     let height = top + ROW * rows.len() as i32 + 6;
@@ -171,7 +171,7 @@ pub fn bars(title: &str, parts: &[&str], rows: &[Bar], unit: fn(f64) -> String) 
         }
         let sum = |row: &Bar| row.1.iter().sum::<f64>();
         let most = rows.iter().map(sum).fold(1e-9, f64::max);
-        // The longest bar leaves room for its figure.
+        // Leaves room for the figure after the longest bar.
         let scale = f64::from(WIDTH as i32 - left - 90) / most;
         for (index, row) in rows.iter().enumerate() {
             let y = top + ROW * index as i32;
@@ -199,7 +199,7 @@ fn drawn(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("a plot could not be drawn: {error}")
 }
 
-/// Puts the variables in the place of the colours, and a name for those who cannot see the picture.
+/// Replaces the placeholder colours by variables, and adds a title for screen readers.
 fn finish(mut text: String, title: &str) -> String {
     let hex = |colour: RGBColor| format!("\"#{:02X}{:02X}{:02X}\"", colour.0, colour.1, colour.2);
     text = text
@@ -216,7 +216,7 @@ fn finish(mut text: String, title: &str) -> String {
     )
 }
 
-/// A plot as a file of its own.
+/// A plot as a standalone file.
 pub fn alone(svg: &str) -> String {
     let style = format!("<style>{COLOURS} svg{{background:var(--paper)}}</style>");
     match svg.split_once('>') {
@@ -229,7 +229,7 @@ pub fn alone(svg: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The texts of a picture, with the place that each is anchored at and how.
+    /// The texts of a picture, each with its x coordinate and anchor.
     fn texts(svg: &str) -> Vec<(i32, &str, &str)> {
         let elements = svg.split("<text ").skip(1);
         elements

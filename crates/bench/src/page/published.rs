@@ -1,6 +1,6 @@
-//! The published experiments that the project measures itself by, as their authors wrote them.
+//! The published experiments with which the project compares itself, with the figures of their authors.
 
-/// A published result; what its author did not say is missing.
+/// A published result, with the figures that its author gave.
 pub struct Published {
     /// Its author and year.
     pub name: &'static str,
@@ -8,9 +8,9 @@ pub struct Published {
     pub source: Option<&'static str>,
     /// How the clients were connected.
     pub transport: &'static str,
-    /// How many there were.
+    /// The number of connections.
     pub connections: u64,
-    /// Bytes of each in the process and in the kernel; in the process alone where no more is told.
+    /// Bytes per connection in the process and in the kernel. The second is 0 if the author did not give it.
     pub bytes: Option<[f64; 2]>,
     /// Messages a second, and their latency in milliseconds: mean, standard deviation and maximum.
     pub served: Option<(f64, [f64; 3])>,
@@ -51,7 +51,7 @@ const fn held(
     }
 }
 
-/// All of them, the oldest first.
+/// All experiments, the oldest first.
 pub const ALL: [Published; 9] = [
     held(
         "nginx push module 2009",

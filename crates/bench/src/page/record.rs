@@ -1,4 +1,4 @@
-//! A recorded result, and numbers as the page writes them.
+//! A recorded result, and the number formats of the page.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The result in a file of this name and content, if it is one of a scenario.
+    /// The result with this file name and content, if it is one of a scenario.
     pub fn of(name: String, value: Value) -> Option<Record> {
         let is_result = value["scenario"].is_string() && value["result"].is_object();
         is_result.then_some(Record { name, value })
@@ -29,23 +29,23 @@ impl Record {
         self.value["scenario"].as_str().unwrap_or_default()
     }
 
-    /// A number of the result.
+    /// A number of the result, by JSON pointer.
     pub fn number(&self, place: &str) -> Option<f64> {
         self.result().pointer(place)?.as_f64()
     }
 
-    /// Bytes of a connection in the server and in the kernel, where the connections were idle.
+    /// Bytes per idle connection in the server and in the kernel.
     pub fn bytes(&self) -> Option<[f64; 2]> {
         let sockets = |moment: &str| self.number(&format!("/{moment}/kernel/slabs/TCP"));
         if sockets("empty").unwrap_or(0.0) > sockets("open").unwrap_or(f64::MAX) / 100.0 {
-            // It began while the kernel still had sockets of the run before, which it used again.
+            // The run began while the kernel still had sockets of the run before, and reused their memory.
             return None;
         }
         let cost = "/per_connection_open";
         let process = self.number(&format!("{cost}/server_pss_bytes"))?;
         let one_end = |kind: &str| {
             let of = |name: &str| self.number(&format!("{cost}/kernel_{name}_bytes"));
-            // Where the clients have sockets of the same kernel, it holds both ends.
+            // If the clients have sockets of the same kernel, the figure includes both ends.
             of(kind).or_else(|| of(&format!("both_ends_{kind}")).map(|both| both / 2.0))
         };
         Some([process, one_end("slab")? + one_end("buffer").unwrap_or(0.0)])
@@ -97,7 +97,7 @@ impl Record {
     }
 }
 
-/// A number with its thousands apart.
+/// A number with thousands separators.
 pub fn count(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut out = String::new();
@@ -119,7 +119,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// A number with three places behind the point at most.
+/// A number with at most three decimals.
 pub fn trim(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_string()

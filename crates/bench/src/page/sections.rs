@@ -1,4 +1,4 @@
-//! The sections of the page, each of recorded results.
+//! The sections of the page.
 
 use anyhow::Result;
 use serde_json::Value;
@@ -24,7 +24,7 @@ const CONNECTIONS: Axis = Axis {
     text: short,
 };
 
-/// The memory of a connection, published and ours.
+/// Memory per connection: published and ours.
 pub fn memory(records: &[Record]) -> Result<String> {
     let mut rows: Vec<plot::Bar> = published::ALL
         .iter()
@@ -54,7 +54,8 @@ pub fn memory(records: &[Record]) -> Result<String> {
     )
 }
 
-/// Of the runs with as many connections over the same protocol the last one by name. Only clients that poll need a log.
+/// For each protocol and number of connections, the last run by name, or the last run of a swarm if there is one. Runs with a log count
+/// only for long-poll, which needs one.
 fn best(records: &[Record]) -> Vec<&Record> {
     let mut found: Vec<&Record> = Vec::new();
     for record in records
@@ -132,7 +133,7 @@ fn rows(records: &[Record]) -> Vec<Vec<String>> {
     rows
 }
 
-/// The memory of a connection by the number of connections.
+/// Memory per connection by the number of connections.
 fn memory_by_connections(records: &[Record]) -> Result<Option<String>> {
     let points = |part: usize, protocol: &str| -> Vec<(f64, f64)> {
         let runs = best(records).into_iter();
@@ -211,7 +212,7 @@ pub fn distribution(record: &Record) -> Result<Option<String>> {
         let pairs = quantiles.as_array().into_iter().flatten();
         let points: Vec<(f64, f64)> = pairs
             .filter_map(|pair| Some((pair[0].as_f64()?, pair[1].as_f64()?)))
-            // The largest value has no place on an axis of ever rarer ones.
+            // The maximum cannot be shown on this axis.
             .filter(|(share, ms)| *share < 1.0 && *ms > 0.0)
             .map(|(share, ms)| (1.0 / (1.0 - share), ms))
             .collect();
@@ -230,13 +231,13 @@ pub fn distribution(record: &Record) -> Result<Option<String>> {
     plot::lines("Latency by percentile", x, MS, &lines).map(Some)
 }
 
-/// The percentile above which one message in `rarity` lies, with as many nines as it has.
+/// The percentile that one message in `rarity` exceeds.
 fn percentile(rarity: f64) -> String {
     let decimals = (rarity.log10().ceil() as usize).saturating_sub(2);
     format!("{:.decimals$} %", 100.0 - 100.0 / rarity)
 }
 
-/// The records of a swarm for each second.
+/// Plots of a swarm's records of each second.
 fn seconds(record: &Record) -> Result<Vec<String>> {
     let seconds = record.result()["seconds"].as_array();
     let seconds = seconds.map_or(&[][..], Vec::as_slice);
@@ -297,7 +298,7 @@ fn seconds(record: &Record) -> Result<Vec<String>> {
     Ok(out)
 }
 
-/// Where the bytes of a connection are.
+/// The memory of a connection by its parts.
 fn parts(record: &Record) -> Result<Option<String>> {
     let cost = &record.result()["per_connection_open"];
     let Some(slabs) = cost["kernel_slabs"].as_object() else {
@@ -394,7 +395,7 @@ pub fn all(records: &[Record]) -> String {
     out
 }
 
-/// The run that is shown where there is room for one: that with the most connections of those that recorded every second.
+/// The run with the most connections among those that recorded every second.
 pub fn largest(records: &[Record]) -> Option<&Record> {
     let runs = records
         .iter()

@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use super::compose::Form;
+use super::compose::MessageFormat;
 use crate::client::mqtt::{Dialect, MqttArgs};
 use crate::measure::units;
 
 /// How messages reach the server.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Protocol {
-    /// HTTP, by the server's paths.
+    /// HTTP, with the server's own paths.
     #[default]
     Http,
     /// MQTT.
@@ -81,7 +81,7 @@ pub struct PublishArgs {
 }
 
 impl PublishArgs {
-    /// The defaults, but for the server, the topics and the bytes of a message.
+    /// The defaults, except for the server, the topics and the message size.
     pub(crate) fn of(server: &str, topics: &str, size: usize) -> PublishArgs {
         #[derive(clap::Parser)]
         struct Line {
@@ -97,27 +97,27 @@ impl PublishArgs {
         }
     }
 
-    /// Publishes by MQTT, with a WebSocket around it if `is_framed`.
+    /// Selects MQTT, over WebSocket if `is_framed`.
     pub(crate) fn speak_mqtt(&mut self, is_framed: bool) {
         self.protocol = if is_framed {
             Protocol::MqttWs
         } else {
             Protocol::Mqtt
         };
-        // Each message is acknowledged, so that what the server took is known.
+        // With QoS 1 each message is acknowledged, so it is known which ones the server accepted.
         self.mqtt.qos = 1;
     }
 
-    /// How messages travel.
-    pub(super) fn form(&self) -> Form {
+    /// The format of the messages.
+    pub(super) fn format(&self) -> MessageFormat {
         if self.protocol != Protocol::Http {
             let is_framed = self.protocol == Protocol::MqttWs;
-            return Form::Packet(Dialect::new(&self.mqtt, is_framed));
+            return MessageFormat::Packet(Dialect::new(&self.mqtt, is_framed));
         }
         match (self.single, self.floor) {
-            (true, _) => Form::Single,
-            (_, true) => Form::Record,
-            _ => Form::Batch,
+            (true, _) => MessageFormat::Single,
+            (_, true) => MessageFormat::Record,
+            _ => MessageFormat::Batch,
         }
     }
 }

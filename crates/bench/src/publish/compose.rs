@@ -1,8 +1,7 @@
-//! Composes a publisher's bytes: batches, single posts, MQTT packets, records for the
-//! floor.
+//! Composes the bytes of a publisher: batches, single posts, MQTT packets, and records for the floor.
 //!
-//! Bodies are built in place behind room for the longest head, which is then put right before
-//! them, so that nothing is copied twice. Sequences cost 4 bytes for each topic.
+//! A batch's body is written after reserved space for its head; the head is then written directly before the body, so nothing is
+//! copied twice. Sequence numbers need 4 bytes for each topic.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -16,46 +15,46 @@ use crate::{floor, sys};
 use crore_wire::mqtt::{PacketId, Qos};
 use crore_wire::websocket::frame::{Opcode, write_header};
 
-/// Room for the head before a batch's body.
+/// Space reserved for the head before a batch's body.
 const HEAD_ROOM: usize = 192;
 
-/// How messages travel.
+/// The format of messages.
 #[derive(Clone, Copy, Debug)]
-pub enum Form {
-    /// Many messages in a `POST /pub` of NDJSON.
+pub enum MessageFormat {
+    /// Many messages in a `POST /pub` with NDJSON.
     Batch,
-    /// A `POST /pub/{topic}` for each.
+    /// A `POST /pub/{topic}` for each message.
     Single,
-    /// An MQTT PUBLISH for each.
+    /// An MQTT PUBLISH for each message.
     Packet(Dialect),
-    /// A record of `crore-bench floor` for each.
+    /// A record of `crore-bench floor` for each message.
     Record,
 }
 
-impl Form {
-    /// Whether the server answers each group of messages, or each message.
+impl MessageFormat {
+    /// Whether the server answers each group of messages or each message.
     pub fn is_answered(self) -> bool {
         match self {
-            Form::Batch | Form::Single => true,
-            Form::Packet(_) => self.has_ids(),
-            Form::Record => false,
+            MessageFormat::Batch | MessageFormat::Single => true,
+            MessageFormat::Packet(_) => self.has_ids(),
+            MessageFormat::Record => false,
         }
     }
 
     /// Whether messages have packet ids.
     pub fn has_ids(self) -> bool {
-        matches!(self, Form::Packet(dialect) if dialect.qos != Qos::AtMostOnce)
+        matches!(self, MessageFormat::Packet(dialect) if dialect.qos != Qos::AtMostOnce)
     }
 }
 
-/// Nothing published yet to so many topics.
+/// Sequence numbers for `topics` topics without messages.
 pub fn sequences(topics: u32) -> Arc<[AtomicU32]> {
     (0..topics).map(|_| AtomicU32::new(0)).collect()
 }
 
-/// Draws topics, numbers messages, writes them.
+/// Chooses topics, and numbers and writes messages.
 pub struct Composer {
-    form: Form,
+    format: MessageFormat,
     topics: Pattern,
     is_cyclic: bool,
     host: String,
@@ -69,10 +68,10 @@ pub struct Composer {
 }
 
 impl Composer {
-    /// A composer for `topics`, which get their messages one after another when `is_cyclic`, else drawn at random, as in 2013.
-    /// `broadcast` sends the floor's records to all subscribers.
+    /// A composer for `topics`. With `is_cyclic` they get messages in turn, otherwise at random as in 2013.
+    /// With `broadcast` the floor's records are for all subscribers.
     pub fn new(
-        form: Form,
+        format: MessageFormat,
         topics: Pattern,
         is_cyclic: bool,
         host: String,
@@ -82,7 +81,7 @@ impl Composer {
         let sequences = sequences(topics.count());
         let seed = sys::now_ns();
         Composer {
-            form,
+            format,
             sequences,
             topics,
             is_cyclic,
@@ -96,12 +95,12 @@ impl Composer {
         }
     }
 
-    /// Counts on in these, so that others see the number of the last published message of each topic.
+    /// Uses these sequence numbers, so that others see the number of the last published message of each topic.
     pub fn count_in(&mut self, sequences: Arc<[AtomicU32]>) {
         self.sequences = sequences;
     }
 
-    /// The topic of the next message.
+    /// Chooses the topic of the next message.
     pub fn draw(&mut self) -> u32 {
         let count = self.topics.count();
         if !self.is_cyclic {
@@ -111,7 +110,7 @@ impl Composer {
         self.next
     }
 
-    /// The same among the topics of one of `links` connections: each has every `links`th topic.
+    /// Chooses the next topic among those of one of `links` connections. Each connection has every `links`th topic.
     pub fn draw_of(&mut self, link: u32, links: u32) -> u32 {
         let own = (self.topics.count() - link).div_ceil(links);
         if !self.is_cyclic {
@@ -122,28 +121,30 @@ impl Composer {
         self.next
     }
 
-    /// The first bytes of a connection that carries `topic`.
-    pub fn greeting(&self, topic: u32) -> Vec<u8> {
-        match self.form {
-            Form::Batch | Form::Single => Vec::new(),
-            Form::Record => floor::PUSH.to_vec(),
-            Form::Packet(dialect) if dialect.is_framed => request::mqtt_upgrade(&self.host),
-            Form::Packet(dialect) => packet_greeting(dialect, topic),
+    /// The first bytes of a connection whose first topic is `topic`.
+    pub fn first_bytes(&self, topic: u32) -> Vec<u8> {
+        match self.format {
+            MessageFormat::Batch | MessageFormat::Single => Vec::new(),
+            MessageFormat::Record => floor::PUSH.to_vec(),
+            MessageFormat::Packet(dialect) if dialect.is_framed => {
+                request::mqtt_upgrade(&self.host)
+            }
+            MessageFormat::Packet(dialect) => mqtt_connect(dialect, topic),
         }
     }
 
-    /// Begins a group of messages in `out`; [`Composer::seal`] ends it. Returns its mark.
+    /// Begins a group of messages at the end of `out`. [`Composer::seal`] ends it and needs the returned mark.
     pub fn begin(&self, out: &mut Vec<u8>) -> usize {
         let mark = out.len();
-        if matches!(self.form, Form::Batch) {
+        if matches!(self.format, MessageFormat::Batch) {
             out.resize(mark + HEAD_ROOM, b' ');
         }
         mark
     }
 
-    /// Appends the next message of `topic`, with its packet id where messages have them.
+    /// Appends the next message of `topic`, with a packet id if the format has them.
     pub fn message(&mut self, topic: u32, id: Option<PacketId>, out: &mut Vec<u8>) {
-        // Only this thread writes them.
+        // Only this thread writes the sequence numbers.
         let last = &self.sequences[topic as usize];
         let sequence = last.load(Ordering::Relaxed).wrapping_add(1);
         last.store(sequence, Ordering::Relaxed);
@@ -153,13 +154,13 @@ impl Composer {
             topic,
             sequence,
         };
-        match self.form {
-            Form::Batch => {
+        match self.format {
+            MessageFormat::Batch => {
                 self.scratch.clear();
                 self.topics.write(topic, &mut self.scratch);
                 request::line(&self.scratch, header, &mut self.payloads, out);
             }
-            Form::Single => {
+            MessageFormat::Single => {
                 self.scratch.clear();
                 self.scratch.push_str("POST ");
                 let name = self.topics.name(topic);
@@ -174,7 +175,7 @@ impl Composer {
                 out.extend_from_slice(self.scratch.as_bytes());
                 self.payloads.write(header, out);
             }
-            Form::Packet(dialect) => {
+            MessageFormat::Packet(dialect) => {
                 self.scratch.clear();
                 self.topics.write(topic, &mut self.scratch);
                 dialect.frame(out, |out| {
@@ -182,7 +183,7 @@ impl Composer {
                     self.payloads.write(header, out);
                 });
             }
-            Form::Record => {
+            MessageFormat::Record => {
                 let number = if self.broadcast {
                     floor::EVERYBODY
                 } else {
@@ -200,10 +201,10 @@ impl Composer {
         }
     }
 
-    /// Ends the group that began at `mark`: a batch gets its head, right before the body. Returns
-    /// where the bytes to send begin.
+    /// Ends the group that began at `mark`: writes the head of a batch directly before its body. Returns
+    /// the start of the bytes to send.
     pub fn seal(&self, mark: usize, out: &mut [u8]) -> usize {
-        if !matches!(self.form, Form::Batch) {
+        if !matches!(self.format, MessageFormat::Batch) {
             return mark;
         }
         let body = mark + HEAD_ROOM;
@@ -215,9 +216,9 @@ impl Composer {
 }
 
 /// The CONNECT of the connection whose first topic is `topic`.
-pub fn packet_greeting(dialect: Dialect, topic: u32) -> Vec<u8> {
+pub fn mqtt_connect(dialect: Dialect, topic: u32) -> Vec<u8> {
     let mut packet = Vec::new();
-    dialect.greet(
+    dialect.connect(
         &mqtt::client_id(std::process::id(), 'p', topic),
         &[],
         &mut packet,
@@ -229,14 +230,14 @@ pub fn packet_greeting(dialect: Dialect, topic: u32) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn composer(form: Form, topics: &str) -> Composer {
+    fn composer(format: MessageFormat, topics: &str) -> Composer {
         let topics = Pattern::parse(topics).unwrap();
-        Composer::new(form, topics, true, "127.0.0.1:80".into(), 40, false)
+        Composer::new(format, topics, true, "127.0.0.1:80".into(), 40, false)
     }
 
     #[test]
     fn a_connection_draws_its_own_topics_in_turn() {
-        let mut composer = composer(Form::Single, "t/{1..10}");
+        let mut composer = composer(MessageFormat::Single, "t/{1..10}");
         let mut draws =
             |link, count| -> Vec<u32> { (0..count).map(|_| composer.draw_of(link, 3)).collect() };
         assert_eq!(draws(0, 5), [3, 6, 9, 0, 3]);
@@ -251,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_one_request_of_valid_lines() {
-        let mut composer = composer(Form::Batch, "a\"{1..3}");
+        let mut composer = composer(MessageFormat::Batch, "a\"{1..3}");
         let mut out = b"earlier".to_vec();
         let mark = composer.begin(&mut out);
         for topic in [0, 1, 1] {
@@ -273,7 +274,7 @@ mod tests {
 
     #[test]
     fn records_hold_a_frame_that_the_subscriber_reads() {
-        let mut composer = composer(Form::Record, "/p/s{5..9}/-");
+        let mut composer = composer(MessageFormat::Record, "/p/s{5..9}/-");
         let mut out = Vec::new();
         composer.message(1, None, &mut out);
         assert_eq!(out[..4], 6u32.to_le_bytes());
@@ -286,7 +287,7 @@ mod tests {
     #[test]
     fn packets_are_what_a_broker_passes_on() {
         let dialect = Dialect::new(&mqtt::MqttArgs::default(), false);
-        let mut composer = composer(Form::Packet(dialect), "/p/s{5..9}/-");
+        let mut composer = composer(MessageFormat::Packet(dialect), "/p/s{5..9}/-");
         let mut out = Vec::new();
         composer.message(1, None, &mut out);
         let (packet, bytes) = dialect.packet(&out).unwrap().unwrap();

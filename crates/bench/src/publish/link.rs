@@ -1,8 +1,7 @@
-//! One publisher's connection: bytes that wait to be sent, requests that wait for their answer.
+//! One connection of a publisher: bytes to send, and requests without an answer.
 //!
-//! Answers come in the order of the requests (HTTP/1.1 pipelining, RFC 9112 §9.3.2) and every one
-//! of them is checked; [`Packets`] checks those of MQTT. The other forms have no answers: there only a full
-//! socket holds the publisher back.
+//! HTTP answers arrive in the order of the requests (pipelining, RFC 9112 §9.3.2), and each is checked; [`MqttAcks`] checks those
+//! of MQTT. The floor does not answer: then only a full socket slows the publisher.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -11,41 +10,41 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use rustls::ClientConfig;
 
-use super::compose::Form;
-use super::packets::{Answers, Packets};
+use super::compose::MessageFormat;
+use super::mqtt_acks::{Answers, MqttAcks};
 use crate::client::parse::{self, Response};
 use crate::client::request;
 use crate::client::tls::Tls;
 use crate::sys::{self, Dial, Epoll, Interest};
 use crore_wire::mqtt::PacketId;
 
-/// Bytes of one read of answers.
+/// Size of one read of answers.
 const RECEIVE_BYTES: usize = 64 << 10;
 
 /// A connection.
 pub struct Link {
     fd: i32,
     key: u64,
-    form: Form,
-    /// Bytes to send; those before `sent` are gone.
+    format: MessageFormat,
+    /// Bytes to send; those before `sent` are sent.
     pub out: Vec<u8>,
     sent: usize,
     watched: Interest,
-    /// Messages of each request that has no answer yet.
+    /// The number of messages in each request without an answer.
     requests: VecDeque<u64>,
     received: Vec<u8>,
-    /// `Some` exactly when the form is MQTT's.
-    packets: Option<Packets>,
+    /// `Some` if and only if the format is MQTT's.
+    acks: Option<MqttAcks>,
     tls: Option<Tls>,
 }
 
 impl Link {
-    /// Connects, waits until it is established, and sends the greeting.
+    /// Connects, waits until the connection is established, and queues `first_bytes`.
     pub fn open(
         remote: SocketAddr,
         key: u64,
-        form: Form,
-        greeting: &[u8],
+        format: MessageFormat,
+        first_bytes: &[u8],
         tls: Option<&Arc<ClientConfig>>,
         epoll: &Epoll,
     ) -> Result<Link> {
@@ -64,14 +63,16 @@ impl Link {
         let mut link = Link {
             fd,
             key,
-            form,
-            out: greeting.to_vec(),
+            format,
+            out: first_bytes.to_vec(),
             sent: 0,
             watched: Interest::IN,
             requests: VecDeque::new(),
             received: Vec::new(),
-            packets: match form {
-                Form::Packet(dialect) => Some(Packets::new(dialect, form.has_ids(), key as u32)),
+            acks: match format {
+                MessageFormat::Packet(dialect) => {
+                    Some(MqttAcks::new(dialect, format.has_ids(), key as u32))
+                }
                 _ => None,
             },
             tls: tls.map(Tls::new).transpose()?,
@@ -85,40 +86,40 @@ impl Link {
         self.out.is_empty()
             && self.requests.len() < requests_max
             && self
-                .packets
+                .acks
                 .as_ref()
-                .is_none_or(|packets| packets.has_room(requests_max))
+                .is_none_or(|acks| acks.has_room(requests_max))
     }
 
-    /// How many messages the next group may have: MQTT acknowledges each by itself.
+    /// The most messages in the next group. It is limited only with MQTT, where each message is acknowledged.
     pub fn window(&self, requests_max: usize) -> u64 {
-        let packets = self.packets.as_ref();
-        packets.map_or(u64::MAX, |packets| packets.window(requests_max))
+        let acks = self.acks.as_ref();
+        acks.map_or(u64::MAX, |acks| acks.window(requests_max))
     }
 
-    /// The packet id of the next message, where messages have them.
+    /// The packet id of the next message, if the format has them.
     pub fn packet_id(&mut self) -> Option<PacketId> {
-        self.packets.as_mut()?.packet_id()
+        self.acks.as_mut()?.packet_id()
     }
 
-    /// Notes that a group of `messages` was composed.
+    /// Records that a group of `messages` was composed.
     pub fn composed(&mut self, messages: u64) {
-        if self.form.is_answered() && self.packets.is_none() {
+        if self.format.is_answered() && self.acks.is_none() {
             self.requests.push_back(messages);
         }
     }
 
-    /// Sends a ping where messages have no answers of their own: its answer says that the server has read them.
+    /// With MQTT QoS 0, sends a ping: its answer means that the server has read the messages before it.
     pub fn ping(&mut self, epoll: &Epoll) -> Result<()> {
-        if let Some(packets) = &mut self.packets {
-            packets.ping(&mut self.out);
+        if let Some(acks) = &mut self.acks {
+            acks.ping(&mut self.out);
         }
         self.flush(epoll)
     }
 
-    /// Messages that have no answer yet.
+    /// The number of messages without an answer.
     pub fn unanswered(&self) -> u64 {
-        self.requests.iter().sum::<u64>() + self.packets.as_ref().map_or(0, Packets::unanswered)
+        self.requests.iter().sum::<u64>() + self.acks.as_ref().map_or(0, MqttAcks::unanswered)
     }
 
     /// Whether everything is sent and answered.
@@ -126,13 +127,13 @@ impl Link {
         self.out.is_empty() && self.unanswered() == 0
     }
 
-    /// Forgets the bytes before `start`, which hold no request.
+    /// Drops the bytes before `start`, which contain no request.
     pub fn skip(&mut self, start: usize) {
         debug_assert_eq!(self.sent, 0);
         self.sent = start;
     }
 
-    /// Sends as much as the socket takes.
+    /// Sends as much as the socket accepts.
     pub fn flush(&mut self, epoll: &Epoll) -> Result<()> {
         while self.sent < self.out.len() {
             let rest = &self.out[self.sent..];
@@ -161,7 +162,7 @@ impl Link {
         Ok(())
     }
 
-    /// Reads and checks answers, and sends the packets that they ask for.
+    /// Reads and checks answers, and sends the packets that they require.
     pub fn answers(&mut self, answers: &mut Answers, epoll: &Epoll) -> Result<()> {
         let held = self.received.len();
         self.received.resize(held + RECEIVE_BYTES, 0);
@@ -174,8 +175,8 @@ impl Link {
             Some(0) => bail!("the server closed the publisher's connection"),
             count => self.received.truncate(held + count.unwrap_or(0)),
         }
-        if let Some(packets) = &mut self.packets {
-            packets.take(&mut self.received, &mut self.out, answers)?;
+        if let Some(acks) = &mut self.acks {
+            acks.take(&mut self.received, &mut self.out, answers)?;
             return self.flush(epoll);
         }
         let mut used = 0;
@@ -186,13 +187,13 @@ impl Link {
         Ok(())
     }
 
-    /// Takes the answer at `start`, when it is whole, and returns its bytes.
+    /// Handles the answer at `start`, if it is complete, and returns its length.
     fn answer(&mut self, start: usize, answers: &mut Answers) -> Result<Option<usize>> {
         let bytes = &self.received[start..];
         if bytes.is_empty() {
             return Ok(None);
         }
-        if matches!(self.form, Form::Record) {
+        if matches!(self.format, MessageFormat::Record) {
             return Ok(Some(bytes.len()));
         }
         let Some(Response { head, body, bytes }) = parse::response(bytes)? else {
@@ -208,9 +209,9 @@ impl Link {
             .pop_front()
             .context("an answer to no request")?;
         let good = matches!(status, 200..=202);
-        let refused = match self.form {
+        let refused = match self.format {
             _ if !good => messages,
-            Form::Batch => request::failed(body),
+            MessageFormat::Batch => request::failed(body),
             _ => 0,
         };
         answers.refused += refused;

@@ -1,16 +1,15 @@
-//! `crore-bench publish`: sends messages at a rate, or as fast as they are taken, and checks every
-//! answer.
+//! `crore-bench publish`: publishes at a rate, or as fast as the server accepts, and checks every answer.
 //!
-//! One thread and one epoll set. A topic always travels over the same connection, so that its
-//! messages stay in order. The clock says how many messages are due, so that sleeps that last too long do not lower
-//! the rate. A publisher that falls behind says so.
+//! It has one thread and one epoll set. A topic always uses the same connection, so that its messages stay in order. The number of
+//! due messages is computed from the clock, so a sleep that lasts too long does not lower the rate. The result says how far
+//! the publisher was behind its schedule.
 
 mod args;
 mod compose;
-mod feed;
 mod link;
-mod packets;
+mod mqtt_acks;
 mod publisher;
+mod publisher_thread;
 
 use std::process::ExitCode;
 
@@ -19,9 +18,9 @@ use anyhow::Result;
 use crate::{report, sys};
 pub use args::PublishArgs;
 pub(crate) use compose::sequences;
-use feed::DRAIN_NS;
-pub(crate) use feed::Feed;
 pub(crate) use publisher::Publisher;
+use publisher_thread::DRAIN_NS;
+pub(crate) use publisher_thread::PublisherThread;
 
 /// Nanoseconds between two lines of progress.
 const REPORT_NS: u64 = 5_000_000_000;
@@ -41,7 +40,7 @@ pub fn run(args: &PublishArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!publisher.is_clean())))
 }
 
-/// Publishes until the time is up, the count is reached or Ctrl-C, and returns the seconds it took.
+/// Publishes until the time is over, the count is reached or Ctrl-C is pressed. Returns the duration in seconds.
 fn publish(args: &PublishArgs, publisher: &mut Publisher) -> Result<f64> {
     let begin_ns = sys::now_ns();
     let until_ns = args

@@ -1,7 +1,7 @@
-//! A publisher that runs: the messages that are due, the connections that take them, and the results.
+//! A running publisher: its schedule, its connections, and its results.
 //!
-//! Invariant: bytes of a connection belong to whole groups of messages; a group is composed only
-//! when nothing of the last one waits to be sent.
+//! Invariant: the bytes of a connection are complete groups of messages. The next group is composed only after the last one is
+//! completely sent.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -11,50 +11,50 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::args::PublishArgs;
-use super::compose::{Composer, Form};
+use super::compose::{Composer, MessageFormat};
 use super::link::Link;
-use super::packets::Answers;
+use super::mqtt_acks::Answers;
 use crate::client::tls;
 use crate::measure::pattern::{self, Pattern};
 use crate::measure::payload::TOPICS_MAX;
 use crate::sys::{self, Epoll};
 
-/// A batch ends at this size: with its head it fits the server's receive buffer of 64 KiB.
+/// Size limit of a batch's body. With its head it fits into the server's receive buffer of 64 KiB.
 const BATCH_BYTES: usize = 60_000;
-/// Shortest time between two groups at a rate. Shorter sleeps would cost more than they are worth.
+/// Shortest time between two groups at a rate. Shorter sleeps would cost too much processor time.
 const TICK_NS: u64 = 1_000_000;
-/// Longest time between two looks around.
-const LOOK_NS: u64 = 100_000_000;
-/// A publisher whose messages go out later than this has not kept its rate.
+/// Longest wait for events.
+const POLL_NS: u64 = 100_000_000;
+/// If messages are later than this, the rate was not kept.
 const LATE_NS: u64 = 100_000_000;
 
-/// A publisher that runs.
+/// A running publisher.
 pub struct Publisher {
-    form: Form,
+    format: MessageFormat,
     links: Vec<Link>,
     composer: Composer,
     epoll: Epoll,
     answers: Answers,
     schedule: Schedule,
-    /// Messages of a group, when it is they and not their bytes that end it.
+    /// The number of messages in a group; `None`: limited only by bytes.
     batch: Option<u64>,
-    /// Requests of one connection without an answer.
+    /// Most requests without an answer on one connection.
     requests_max: usize,
     first_sent_ns: u64,
     last_sent_ns: u64,
 }
 
-/// When messages are due.
+/// The schedule of the messages.
 struct Schedule {
-    /// Messages a second; none: as many as the server takes.
+    /// Messages a second; `None`: as many as the server accepts.
     rate: Option<f64>,
-    /// Since when the rate holds, and the number of messages composed before.
+    /// The start of the present rate, and the number of messages composed before.
     since: (u64, u64),
     composed: u64,
     messages_max: u64,
-    /// The longest that a message was due before it was composed.
+    /// The largest delay of a message behind its schedule.
     late_ns_max: u64,
-    /// When the next group may be composed, at a rate.
+    /// The earliest time of the next group, at a rate.
     next_group_ns: u64,
 }
 
@@ -63,7 +63,7 @@ impl Schedule {
         self.messages_max - self.composed
     }
 
-    /// Messages that are due at this rate.
+    /// The number of messages due at this rate.
     fn due(&self, rate: f64, now_ns: u64) -> u64 {
         let (since_ns, before) = self.since;
         let elapsed_ns = (now_ns - since_ns) as f64;
@@ -71,14 +71,14 @@ impl Schedule {
         due.saturating_sub(self.composed - before)
     }
 
-    /// Of the messages that were due so many are left: notes by how much they are late, and returns the time until the next group.
+    /// Records the delay of `left` messages that were due and could not be composed. Returns the time until the next group.
     fn next_group(&mut self, rate: f64, left: u64, now_ns: u64) -> u64 {
         let late_ns = left as f64 * 1e9 / rate;
         self.late_ns_max = self.late_ns_max.max(late_ns as u64);
         let (since_ns, before) = self.since;
         let composed = self.composed - before;
         let next_ns = since_ns + (composed as f64 * 1e9 / rate) as u64;
-        let wait_ns = next_ns.saturating_sub(now_ns).clamp(TICK_NS, LOOK_NS);
+        let wait_ns = next_ns.saturating_sub(now_ns).clamp(TICK_NS, POLL_NS);
         self.next_group_ns = now_ns + wait_ns;
         wait_ns
     }
@@ -89,7 +89,7 @@ impl Schedule {
 }
 
 impl Publisher {
-    /// Opens the connections; the rate counts from now.
+    /// Opens the connections. The schedule begins now.
     pub fn open(args: &PublishArgs) -> Result<Publisher> {
         ensure!(
             args.saturate || args.rate > 0.0,
@@ -102,10 +102,10 @@ impl Publisher {
             topics.count()
         );
         let servers = pattern::servers(&args.server)?;
-        let form = args.form();
+        let format = args.format();
         let count = args.connections.clamp(1, topics.count() as usize);
         let host = servers[0].to_string();
-        let composer = Composer::new(form, topics, args.cycle, host, args.size, args.broadcast);
+        let composer = Composer::new(format, topics, args.cycle, host, args.size, args.broadcast);
         let epoll = Epoll::new(count.min(256))?;
         let tls = args
             .tls
@@ -114,20 +114,20 @@ impl Publisher {
             .transpose()?;
         let mut links = Vec::new();
         for index in 0..count {
-            let greeting = composer.greeting(index as u32);
+            let first_bytes = composer.first_bytes(index as u32);
             let remote = servers[index % servers.len()];
             let tls = tls.as_ref();
             links.push(Link::open(
                 remote,
                 index as u64,
-                form,
-                &greeting,
+                format,
+                &first_bytes,
                 tls,
                 &epoll,
             )?);
         }
         Ok(Publisher {
-            form,
+            format,
             links,
             composer,
             epoll,
@@ -140,7 +140,7 @@ impl Publisher {
                 late_ns_max: 0,
                 next_group_ns: 0,
             },
-            requests_max: if form.is_answered() {
+            requests_max: if format.is_answered() {
                 args.in_flight
             } else {
                 usize::MAX
@@ -151,12 +151,12 @@ impl Publisher {
         })
     }
 
-    /// Counts the messages of each topic in these.
+    /// Uses these sequence numbers.
     pub fn count_in(&mut self, sequences: Arc<[AtomicU32]>) {
         self.composer.count_in(sequences);
     }
 
-    /// Publishes at another rate from now on; how late messages were is counted anew.
+    /// Changes the rate, and resets the largest delay.
     pub fn set_rate(&mut self, rate: f64, now_ns: u64) {
         self.schedule.rate = Some(rate);
         self.schedule.since = (now_ns, self.schedule.composed);
@@ -164,27 +164,27 @@ impl Publisher {
         self.schedule.next_group_ns = 0;
     }
 
-    /// From now on so many messages may be published, counted from the beginning.
+    /// Sets the limit of messages since the start.
     pub fn allow(&mut self, messages: u64) {
         self.schedule.messages_max = messages;
     }
 
-    /// Messages that the server did not take.
+    /// Messages that the server refused.
     pub fn refused(&self) -> u64 {
         self.answers.refused
     }
 
-    /// The longest that a message was due before it was composed, at this rate.
+    /// The largest delay of a message behind its schedule, at this rate.
     pub fn late_ns_max(&self) -> u64 {
         self.schedule.late_ns_max
     }
 
-    /// Messages composed so far.
+    /// The number of messages composed so far.
     pub fn composed(&self) -> u64 {
         self.schedule.composed
     }
 
-    /// Whether the messages that were asked for are composed.
+    /// Whether the limit of messages is reached.
     pub fn is_done(&self) -> bool {
         self.schedule.composed >= self.schedule.messages_max
     }
@@ -201,31 +201,31 @@ impl Publisher {
             link.ping(&self.epoll)?;
         }
         while !self.links.iter().all(Link::is_idle) && sys::now_ns() < until_ns {
-            self.wait(LOOK_NS)?;
+            self.wait(POLL_NS)?;
         }
         Ok(())
     }
 
-    /// Composes the messages that are due, sends, and waits for the first event.
+    /// Composes the messages that are due, sends them, and waits for events.
     pub fn turn(&mut self, now_ns: u64, until_ns: u64) -> Result<()> {
         let left = self.schedule.left();
         let wait_ns = match self.schedule.rate {
             None => {
                 let taken = self.fill(left)?;
-                // Without answers only the socket says that it is full.
-                if taken > 0 && !self.form.is_answered() {
+                // Without answers only a full socket limits the rate.
+                if taken > 0 && !self.format.is_answered() {
                     0
                 } else {
-                    LOOK_NS
+                    POLL_NS
                 }
             }
-            // An answer has ended the wait. A server that answers must not get smaller groups than one that does not.
+            // An answer ended the wait early. A server that answers must not get smaller groups than one that does not.
             Some(_) if now_ns < self.schedule.next_group_ns => self.schedule.next_group_ns - now_ns,
             Some(rate) => {
                 let due = self.schedule.due(rate, now_ns);
                 let taken = self.compose(due.min(left))?;
                 let wait_ns = self.schedule.next_group(rate, due - taken, now_ns);
-                // Answers can wait. To wake for each of them would take time from the server and from the subscribers.
+                // Waking for each answer would take processor time from the server and the subscribers.
                 std::thread::sleep(Duration::from_nanos(TICK_NS));
                 wait_ns - TICK_NS
             }
@@ -233,7 +233,7 @@ impl Publisher {
         self.wait(wait_ns.min(until_ns - now_ns))
     }
 
-    /// Notes that `count` messages were composed since `begun_ns`. Their subscribers may have them already.
+    /// Records that `count` messages were composed since `begun_ns`. Subscribers may have received them already.
     fn count(&mut self, count: u64, begun_ns: u64) {
         if count == 0 {
             return;
@@ -245,7 +245,7 @@ impl Publisher {
         self.schedule.composed += count;
     }
 
-    /// Keeps every connection busy: each that has room gets a full group of its own topics.
+    /// Composes a full group for each connection that has room, from the topics of that connection.
     fn fill(&mut self, left: u64) -> Result<u64> {
         let begun_ns = sys::now_ns();
         let mut taken = 0;
@@ -257,8 +257,8 @@ impl Publisher {
                 let messages = self.group(index, room);
                 taken += messages;
                 self.links[index as usize].flush(&self.epoll)?;
-                if !self.form.is_answered() || self.form.has_ids() {
-                    // A server that reads as fast as this writes must not keep the loop from looking at the clock.
+                if !self.format.is_answered() || self.format.has_ids() {
+                    // Even if the server reads as fast as this writes, the loop must check the clock.
                     break;
                 }
             }
@@ -267,9 +267,9 @@ impl Publisher {
         Ok(taken)
     }
 
-    /// Most messages of one group.
+    /// The most messages in one group.
     fn group_max(&self) -> u64 {
-        if matches!(self.form, Form::Single) {
+        if matches!(self.format, MessageFormat::Single) {
             1
         } else {
             self.batch.unwrap_or(u64::MAX)
@@ -298,8 +298,8 @@ impl Publisher {
         messages
     }
 
-    /// Composes `due` messages for whichever connections their topics travel over, as far as those
-    /// have room, and returns how many it composed.
+    /// Composes `due` messages for the connections of their topics, as long as all of these have room. Returns
+    /// how many it composed.
     fn compose(&mut self, due: u64) -> Result<u64> {
         let begun_ns = sys::now_ns();
         let mut taken = 0;
@@ -322,7 +322,7 @@ impl Publisher {
         Ok(taken)
     }
 
-    /// One group on every connection that a drawn topic falls to; all of them have room.
+    /// Composes a group on each connection of the chosen topics. All connections must have room.
     fn round(&mut self, room: u64) -> u64 {
         let count = self.links.len();
         let mut groups: Vec<(usize, u64)> = vec![(usize::MAX, 0); count];
@@ -371,7 +371,7 @@ impl Publisher {
         self.links.iter().map(Link::unanswered).sum()
     }
 
-    /// A line of progress; `per_s` is the rate to tell.
+    /// A line of progress that shows the rate `per_s`.
     pub fn line(&self, per_s: f64) -> String {
         let mut line = format!(
             "Published: {}, {per_s:.0}/s, accepted: {}, refused: {}, unanswered: {}",
@@ -394,7 +394,7 @@ impl Publisher {
         line
     }
 
-    /// The result, for a run of `seconds`.
+    /// The result of a run of `seconds`.
     pub fn json(&self, seconds: f64) -> Value {
         json!({
             "published": self.schedule.composed,

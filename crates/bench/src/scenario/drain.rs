@@ -26,7 +26,7 @@ const AWAY_S: u32 = 10;
 /// Default duration of publishing before the stop, in seconds.
 const SECONDS: f64 = 10.0;
 /// Timeout for all reconnects, in multiples of the usual timeout, because all clients return at about the same time.
-const PATIENCES: u32 = 4;
+const TIMEOUTS: u32 = 4;
 /// Seconds from the second sample of the server to the last ordinary publish.
 const REST_S: f64 = 2.0;
 
@@ -113,7 +113,7 @@ fn phases(
     let all_live = || shared.live.load(Relaxed) == connections;
     // A client that found the port closed waits once more, perhaps several times.
     let mut all = false;
-    for _ in 0..PATIENCES {
+    for _ in 0..TIMEOUTS {
         all = all || wait_until(shared, all_live)?;
     }
     ensure!(

@@ -32,7 +32,7 @@ const WRITERS: u64 = 4;
 /// Shards, unless told otherwise.
 const SHARDS: u32 = 2;
 /// How long an answer may take, and a start.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Messages go for want of room, or by their age, which is longer than a start; their topics go soon after that.
 const RULES: &str =
@@ -77,7 +77,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         };
         let (rate, (memory, disk)) =
             live(&mut server, &mut writers, (size, LIFE_S, pause_s), measure)?;
-        let start_s = server.timed_restart(shards, PATIENCE)?;
+        let start_s = server.timed_restart(shards, TIMEOUT)?;
         missing += count_missing(server.addresses[0], &writers)?;
         report::note(&format!(
             "life {life} of {lives}: {rate:.0} messages/s, {:.0} MB on disk, {:.0} MB of memory, the next start took {start_s:.2} s",
@@ -166,7 +166,7 @@ fn publish(
     done: &mut Done,
     ends: &AtomicBool,
 ) {
-    let Ok(mut link) = Link::open(address, PATIENCE) else {
+    let Ok(mut link) = Link::open(address, TIMEOUT) else {
         return;
     };
     let mut next = Instant::now();

@@ -30,7 +30,7 @@ const WRITERS: u32 = 4;
 /// Shards, unless told otherwise.
 const SHARDS: u32 = 2;
 /// How long an answer may take, and a start.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const START: Duration = Duration::from_secs(600);
 
 /// Runs the scenario.
@@ -127,7 +127,7 @@ fn batch(server: SocketAddr, writer: u32, line: impl Fn(u32) -> String) -> Resul
     for n in 0..BATCH {
         let _ = write!(body, "{}", line(writer * BATCH + n));
     }
-    let mut link = Link::open(server, PATIENCE)?;
+    let mut link = Link::open(server, TIMEOUT)?;
     let failed = post(&mut link, server, &body)?;
     ensure!(failed == 0, "{failed} lines of a batch failed");
     Ok(())

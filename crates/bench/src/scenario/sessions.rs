@@ -155,7 +155,7 @@ fn batch(args: &RunArgs, server: &Server, from: u32, count: u32) -> Result<Batch
 fn is_present(args: &RunArgs, server: SocketAddr, name: &str) -> Result<bool> {
     let (dialect, mut out) = (Dialect::new(&args.mqtt, false), Vec::new());
     let mut link = Link::open(server, SILENCE)?;
-    dialect.greet(name, &[], &mut out);
+    dialect.connect(name, &[], &mut out);
     link.send(&out)?;
     let present = loop {
         match dialect.packet(&link.held) {
@@ -167,7 +167,7 @@ fn is_present(args: &RunArgs, server: SocketAddr, name: &str) -> Result<bool> {
         }
     };
     out.clear();
-    dialect.leave(&mut out);
+    dialect.disconnect(&mut out);
     link.send(&out)?;
     Ok(present)
 }

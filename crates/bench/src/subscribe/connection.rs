@@ -1,47 +1,47 @@
-//! The state that the subscriber keeps for each connection.
+//! The state of each connection of the subscriber.
 //!
-//! A row has at most 24 bytes, so that a million connections cost the tool 24 MB. Server, local address and
-//! topics follow from the connection's number: they are not kept but computed whenever they are needed.
+//! A row has at most 24 bytes, so a million connections cost the tool 24 MB. Server, local address and
+//! topics are not stored; they are computed from the connection's number.
 
-/// No spill.
+/// The connection has no spill.
 pub const NO_SPILL: u32 = u32::MAX;
 
-/// How far a connection is.
+/// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
     /// No descriptor.
     Closed,
-    /// The connect is under way.
+    /// The connect is in progress.
     Connecting,
-    /// The request is sent, the response head (MQTT: the last answer to the greeting) is not whole yet.
+    /// The request is sent, and the response head (MQTT: CONNACK and SUBACK) is not complete yet.
     Head,
-    /// MQTT over WebSocket: upgraded, and the greeting is sent.
+    /// MQTT over WebSocket: upgraded, and CONNECT and SUBSCRIBE are sent.
     Greeting,
-    /// Messages may come.
+    /// Messages may arrive.
     Open,
 }
 
 /// One connection.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The descriptor, meaningless while closed.
+    /// The descriptor; invalid while closed.
     pub fd: i32,
-    /// Index of the worker's spill that holds the connection's incomplete unit, or [`NO_SPILL`].
+    /// Index of the spill with the connection's incomplete unit, or [`NO_SPILL`].
     pub spill: u32,
-    /// Number of the last message, when the connection has one topic; 0 before the first.
+    /// The number of the last message, if the connection has one topic; 0 before the first.
     pub sequence: u32,
-    /// Bytes left of the current chunk.
+    /// Bytes still missing from the current chunk.
     pub chunk_left: u32,
-    /// How far it is.
+    /// The stage.
     pub stage: Stage,
-    /// Attempts to open it that failed in a row.
+    /// Consecutive failed attempts to open it.
     pub failures: u8,
-    /// The publisher's run that the sequences belong to.
+    /// The publisher's run to which the sequence numbers belong.
     pub run: u16,
-    /// It was closed meanwhile: messages that were published then may be missing before the next one.
+    /// It was closed for a time: messages before the next one may be missing.
     pub returned: bool,
-    /// The server has said that messages before the next one are lost.
+    /// The server has announced a gap before the next message.
     pub told: bool,
     /// The response is chunked.
     pub chunked: bool,
@@ -50,7 +50,7 @@ pub struct Row {
 const _: () = assert!(size_of::<Row>() <= 24);
 
 impl Default for Row {
-    /// A connection that was never opened.
+    /// A connection that has never been open.
     fn default() -> Row {
         Row {
             fd: -1,
@@ -67,24 +67,24 @@ impl Default for Row {
     }
 }
 
-/// Which topics a connection subscribes to.
+/// The assignment of topics to connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Assignment {
-    /// Topics of the pattern.
+    /// The number of topics in the pattern.
     pub topics: u32,
     /// Topics of each connection.
     pub per_connection: u32,
 }
 
 impl Assignment {
-    /// Topic `place` of `connection`.
+    /// Topic number `place` of `connection`.
     pub fn topic(&self, connection: u32, place: u32) -> u32 {
         let number = u64::from(connection) * u64::from(self.per_connection) + u64::from(place);
         (number % u64::from(self.topics)) as u32
     }
 
-    /// The first place of `connection` that holds `topic`, if any.
-    pub fn place(&self, connection: u32, topic: u32) -> Option<u32> {
+    /// The first `place` at which `connection` has `topic`, if any.
+    pub fn index_of(&self, connection: u32, topic: u32) -> Option<u32> {
         (0..self.per_connection).find(|place| self.topic(connection, *place) == topic)
     }
 }
@@ -104,7 +104,7 @@ mod tests {
             for place in 0..per_connection {
                 let topic = assignment.topic(connection, place);
                 prop_assert!(topic < topics);
-                let found = assignment.place(connection, topic).unwrap();
+                let found = assignment.index_of(connection, topic).unwrap();
                 prop_assert!(found <= place);
                 prop_assert_eq!(assignment.topic(connection, found), topic);
             }

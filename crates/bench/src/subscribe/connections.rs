@@ -1,6 +1,6 @@
-//! The connections of a worker: their rows, and what some of them have beside their row.
+//! The connections of a worker: a row for each, and further state for some of them.
 //!
-//! Invariant: an incomplete unit lies in the connection's spill and nowhere else.
+//! Invariant: an incomplete unit is kept in the connection's spill and nowhere else.
 
 use std::io;
 
@@ -10,18 +10,18 @@ use crate::sys;
 
 /// All connections of a worker.
 pub struct Connections {
-    /// By number.
+    /// The rows, by connection.
     pub rows: Vec<Row>,
-    /// Numbers of the last messages, when connections have several topics.
+    /// The numbers of the last messages, if connections have several topics.
     pub sequences: Vec<u32>,
-    /// Of each connection; empty without TLS.
+    /// The TLS state of each connection; empty without TLS.
     pub tls: Vec<Option<Box<Tls>>>,
     /// The incomplete units.
     pub spills: Spills,
 }
 
 impl Connections {
-    /// Sends bytes, through TLS where that is spoken.
+    /// Sends bytes, through TLS if it is used.
     pub fn send(&mut self, row: u32, bytes: &[u8]) -> io::Result<usize> {
         let fd = self.rows[row as usize].fd;
         match self.tls.get_mut(row as usize).and_then(Option::as_mut) {
@@ -30,7 +30,7 @@ impl Connections {
         }
     }
 
-    /// Receives bytes, through TLS where that is spoken; see [`sys::receive`].
+    /// Receives bytes, through TLS if it is used; see [`sys::receive`].
     pub fn receive(&mut self, row: u32, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let fd = self.rows[row as usize].fd;
         match self.tls.get_mut(row as usize).and_then(Option::as_mut) {
@@ -44,11 +44,11 @@ impl Connections {
 #[derive(Default)]
 struct Spill {
     bytes: Vec<u8>,
-    /// How many of them are moved out of their chunks or frames already.
+    /// The number of bytes at the start that are already unchunked or unframed.
     decoded: usize,
 }
 
-/// The spills; free ones keep their room.
+/// The spills. Free ones keep their capacity.
 #[derive(Default)]
 pub struct Spills {
     all: Vec<Spill>,
@@ -56,8 +56,8 @@ pub struct Spills {
 }
 
 impl Spills {
-    /// Copies the connection's spill to the start of the buffer, which has room for `more` bytes behind it; returns its bytes, and how many of them are
-    /// decoded.
+    /// Moves the connection's spill to the start of the buffer, and makes room for `more` bytes after it. Returns its length, and how
+    /// many of its bytes are decoded.
     pub fn take(&mut self, row: &mut Row, buffer: &mut Vec<u8>, more: usize) -> (usize, usize) {
         let place = row.spill;
         if place == NO_SPILL {
@@ -73,7 +73,7 @@ impl Spills {
         (held, spill.decoded)
     }
 
-    /// Keeps the bytes of a connection.
+    /// Stores the bytes of an incomplete unit.
     pub fn keep(&mut self, row: &mut Row, bytes: &[u8], decoded: usize) {
         if bytes.is_empty() {
             return;
@@ -88,7 +88,7 @@ impl Spills {
         spill.decoded = decoded;
     }
 
-    /// Forgets the bytes of a connection.
+    /// Drops the spill of a connection.
     pub fn free(&mut self, row: &mut Row) {
         if row.spill != NO_SPILL {
             self.free.push(std::mem::replace(&mut row.spill, NO_SPILL));

@@ -1,15 +1,15 @@
-//! How a scenario steers its subscriber: a word on standard input, a JSON line on standard output.
+//! The commands of a scenario to its subscriber: each is a line on standard input, answered by a JSON line on standard output.
 //!
-//! | word | does | answers |
+//! | command | effect | answer |
 //! |---|---|---|
 //! | `open` | begins to connect | the report |
 //! | `settle` | waits until all connections are open (or given up) | the report |
 //! | `restart` | begins a new window of measurement | the report |
 //! | `report` | | the report |
-//! | `drop` | resets all connections at once; they return at the connect rate | the report |
-//! | `part` | ends all connections in good order; they stay away | the report |
-//! | `churn N` | closes and opens N connections a second from now on | the report |
-//! | `talk S` | with `--talk`: each client says something every S seconds from now on; 0 waits until what was said is answered | the report |
+//! | `drop` | resets all connections at once; they reconnect at the connect rate | the report |
+//! | `part` | ends all connections properly, without reconnects | the report |
+//! | `churn N` | from now on closes and reopens N connections a second | the report |
+//! | `talk S` | with `--talk`: from now on each client publishes every S seconds; 0 stops that and waits for the answers | the report |
 //!
 //! The end of standard input ends the tool.
 
@@ -22,27 +22,29 @@ use anyhow::{Context, Result, bail, ensure};
 use super::subscriber::Subscriber;
 use crate::{report, sys};
 
-/// How often the main thread looks around.
-pub const LOOK: Duration = Duration::from_millis(20);
+/// Polling interval of the main thread.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Obeys until standard input ends.
-pub fn obey(subscriber: &Subscriber) -> Result<()> {
+/// Executes commands until standard input ends.
+pub fn run(subscriber: &Subscriber) -> Result<()> {
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let mut words = line.split_whitespace();
         match words.next().unwrap_or("") {
             "report" => {}
-            "open" => subscriber.shared.go.store(true, Relaxed),
+            "open" => subscriber.shared.may_connect.store(true, Relaxed),
             "restart" => subscriber.restart(),
             "settle" => {
                 while !subscriber.is_settled() && !subscriber.is_over() {
-                    std::thread::sleep(LOOK);
+                    std::thread::sleep(POLL_INTERVAL);
                 }
             }
-            "drop" => order(subscriber, || {
+            "drop" => send_command(subscriber, || {
                 subscriber.shared.drops.fetch_add(1, Relaxed);
             }),
-            "part" => order(subscriber, || subscriber.shared.part.store(true, Relaxed)),
+            "part" => send_command(subscriber, || {
+                subscriber.shared.close_all.store(true, Relaxed)
+            }),
             "churn" => {
                 let rate = words.next().and_then(|word| word.parse().ok());
                 let rate = rate.context("`churn` wants connections a second")?;
@@ -67,25 +69,25 @@ pub fn obey(subscriber: &Subscriber) -> Result<()> {
     Ok(())
 }
 
-/// Has the clients of a grid speak so often; with 0 it returns when no request is under way any more. The workers bound
-/// that time: they give up requests without an answer.
+/// Sets how often the clients of a grid publish. With 0 it waits until no request is in flight; the workers give up requests without
+/// an answer, so the wait ends.
 fn talk(subscriber: &Subscriber, every_s: f64) {
     let shared = &subscriber.shared;
-    order(subscriber, || {
+    send_command(subscriber, || {
         shared.talk_every_us.store((every_s * 1e6) as u64, Relaxed);
         shared.talk_since_ns.store(sys::now_ns(), Release);
     });
-    while every_s == 0.0 && shared.speaking.load(Relaxed) > 0 && !subscriber.is_over() {
-        std::thread::sleep(LOOK);
+    while every_s == 0.0 && shared.grid_requests.load(Relaxed) > 0 && !subscriber.is_over() {
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Gives an order and waits until every worker has obeyed.
-fn order(subscriber: &Subscriber, give: impl FnOnce()) {
+/// Gives a command and waits until every worker has executed it.
+fn send_command(subscriber: &Subscriber, give: impl FnOnce()) {
     let shared = &subscriber.shared;
-    let wanted = shared.obeyed.load(Relaxed) + shared.tallies.len() as u32;
+    let wanted = shared.applied.load(Relaxed) + shared.tallies.len() as u32;
     give();
-    while shared.obeyed.load(Relaxed) < wanted && !subscriber.is_over() {
-        std::thread::sleep(LOOK);
+    while shared.applied.load(Relaxed) < wanted && !subscriber.is_over() {
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

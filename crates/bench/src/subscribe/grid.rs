@@ -1,10 +1,10 @@
-//! The grid of 2012: clients stand in the rows of a square and talk to those beside them. This says which
-//! clients are neighbours.
+//! The grid of 2012: clients are arranged in a square, and each publishes to its neighbours. This module computes the
+//! neighbours.
 
-/// Ways that a message can take: to the left, to the right, up and down. No client is reached by two others on the same way.
-pub const WAYS: usize = 4;
+/// The directions of messages: left, right, up and down. A client receives from at most one neighbour in each direction.
+pub const DIRECTIONS: usize = 4;
 
-/// So many clients in a square, whose last row may be shorter.
+/// The clients in a square whose last row may be shorter.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
     clients: u32,
@@ -12,14 +12,14 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// The smallest square that holds `clients`.
+    /// The smallest square for `clients`.
     pub fn of(clients: u32) -> Grid {
         let width = f64::from(clients).sqrt().ceil() as u32;
         Grid { clients, width }
     }
 
-    /// The neighbours of `client`, by the way that leads there.
-    pub fn beside(&self, client: u32) -> [Option<u32>; WAYS] {
+    /// The neighbours of `client`, by direction.
+    pub fn beside(&self, client: u32) -> [Option<u32>; DIRECTIONS] {
         let column = client % self.width;
         let there = |at: Option<u32>| at.filter(|at| *at < self.clients);
         [
@@ -30,7 +30,7 @@ impl Grid {
         ]
     }
 
-    /// Messages when each client talks to its neighbours once.
+    /// The number of messages if each client publishes to its neighbours once.
     pub fn messages(&self) -> u64 {
         let (clients, width) = (u64::from(self.clients), u64::from(self.width));
         let rows = clients.div_ceil(width);
@@ -48,11 +48,11 @@ mod tests {
             let grid = Grid::of(clients);
             let mut messages = 0;
             for client in 0..clients {
-                for (way, there) in grid.beside(client).into_iter().enumerate() {
+                for (direction, there) in grid.beside(client).into_iter().enumerate() {
                     let Some(there) = there else { continue };
                     messages += 1;
                     assert!(there < clients && there != client);
-                    assert_eq!(grid.beside(there)[way ^ 1], Some(client), "{clients}");
+                    assert_eq!(grid.beside(there)[direction ^ 1], Some(client), "{clients}");
                 }
             }
             assert_eq!(grid.messages(), messages, "{clients}");

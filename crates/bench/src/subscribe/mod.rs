@@ -1,8 +1,8 @@
-//! `crore-bench subscribe`: holds connections and checks every message that comes.
+//! `crore-bench subscribe`: holds connections and checks every message.
 //!
-//! The connections are divided among threads, since one descriptor table holds only
-//! `RLIMIT_NOFILE` of them; each thread is a `worker::Worker`. The main thread opens no socket: it
-//! prints, and obeys the scenario that started it (`--control`).
+//! The connections are divided among threads, because one descriptor table is limited to `RLIMIT_NOFILE`; each
+//! thread runs a `worker::Worker`. The main thread opens no socket. It prints, and executes the commands of the scenario that
+//! started it (`--control`).
 
 mod args;
 mod connection;
@@ -33,7 +33,7 @@ const REPORT_S: u64 = 5;
 pub fn run(args: &SubscribeArgs) -> Result<ExitCode> {
     let subscriber = Subscriber::start(args)?;
     if args.control {
-        control::obey(&subscriber)?;
+        control::run(&subscriber)?;
         subscriber.stop();
         return Ok(ExitCode::SUCCESS);
     }
@@ -59,7 +59,7 @@ pub fn run(args: &SubscribeArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!clean)))
 }
 
-/// Waits until everything is open and returns how long it took, in seconds.
+/// Waits until all connections are open, and returns how long that took, in seconds.
 fn open(subscriber: &Subscriber, quiet: bool) -> f64 {
     let mut progress = Progress::new(quiet);
     while !subscriber.is_over() {
@@ -71,20 +71,20 @@ fn open(subscriber: &Subscriber, quiet: bool) -> f64 {
         if settled {
             break;
         }
-        // So seldom that neither the terminal nor the locks of the workers slow the opening.
-        std::thread::sleep(control::LOOK * 10);
+        // Rarely enough that the terminal and the workers' locks do not slow the opening.
+        std::thread::sleep(control::POLL_INTERVAL * 10);
     }
     subscriber.started.elapsed().as_secs_f64()
 }
 
-/// Reports every five seconds until the time is up; returns the reports.
+/// Reports every five seconds until the time is over. Returns the reports.
 fn hold(subscriber: &Subscriber, args: &SubscribeArgs) -> Vec<Value> {
     let begin = Instant::now();
     let mut reports = Vec::new();
     let (mut messages, mut opened) = (0, subscriber.tally().life.opened);
     let mut told = begin;
     loop {
-        std::thread::sleep(control::LOOK);
+        std::thread::sleep(control::POLL_INTERVAL);
         let over = subscriber.is_over()
             || args
                 .duration

@@ -1,5 +1,5 @@
-//! The plan that all connections of a subscriber share: their servers and their requests. The part of one connection follows
-//! from its number.
+//! The configuration of a subscriber's connections: servers, topics and requests. Addresses and topics of a connection are computed from
+//! its number.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -15,27 +15,27 @@ use crate::client::{request, tls};
 use crate::measure::pattern::{self, Pattern};
 use crate::sys::{self, Dial};
 
-/// Clients of a worker that may speak at once, each over a connection of its own.
-pub const SPEAKERS_MAX: usize = 32;
-/// Descriptors that a worker needs besides its connections: the standard three, its epoll set,
-/// what the process had open when the worker's table was parted, and those of clients that speak.
-const OTHER_DESCRIPTORS: usize = 64 + SPEAKERS_MAX;
+/// Most requests of a worker's grid clients at the same time. Each uses its own connection.
+pub const GRID_REQUESTS_MAX: usize = 32;
+/// Descriptors that a worker needs besides its connections: the three standard ones, its epoll set,
+/// those that the process had open when the worker's table was created, and those of grid requests.
+const OTHER_DESCRIPTORS: usize = 64 + GRID_REQUESTS_MAX;
 
-/// The plan that all connections share.
+/// The configuration of the connections.
 pub struct Plan {
     /// How they subscribe.
     pub protocol: Protocol,
-    /// How those over MQTT speak it.
+    /// The MQTT version and options.
     pub dialect: Dialect,
-    /// How many there are.
+    /// The number of connections.
     pub connections: u32,
-    /// Which topics they get.
+    /// The topics of each connection.
     pub assignment: Assignment,
-    /// Threads that share them.
+    /// The number of threads.
     pub threads: usize,
-    /// Connects a second, all threads together; `None`: as fast as possible.
+    /// Connects a second of all threads together; `None`: as fast as possible.
     pub connect_rate: Option<f64>,
-    /// Bytes of a message from a client to its neighbours in the grid, if the clients talk.
+    /// Size of a message from a client to its neighbours in the grid, if the clients publish.
     pub talk: Option<usize>,
     /// The server is the floor, which answers every upgrade with the same bytes.
     pub floor: bool,
@@ -43,12 +43,12 @@ pub struct Plan {
     servers: Vec<SocketAddr>,
     local_addresses: Vec<IpAddr>,
     receive_buffer: Option<u32>,
-    /// The TLS that they speak, if they do.
+    /// The TLS configuration, if TLS is used.
     pub tls: Option<Arc<ClientConfig>>,
 }
 
 impl Plan {
-    /// Reads the arguments; an error says which of them are wrong or contradict each other.
+    /// Builds the configuration from the arguments, which may be wrong or contradictory.
     pub fn new(args: &SubscribeArgs) -> Result<Plan> {
         let topics = Pattern::parse(&args.topics)?;
         let servers = pattern::servers(&args.server)?;
@@ -102,7 +102,7 @@ impl Plan {
         })
     }
 
-    /// Where connection `number` goes to and comes from. The numbers first count up the servers, then the local addresses.
+    /// The addresses of connection `number`. Consecutive numbers first vary the server, then the local address.
     pub fn dial(&self, number: u32) -> Dial {
         let number = number as usize;
         let rest = number / self.servers.len();
@@ -115,11 +115,11 @@ impl Plan {
         }
     }
 
-    /// The first bytes of connection `number`. `position` are the header lines with which a long-poll goes on after the
+    /// The first bytes of connection `number`. `position` are the header lines with which a long-poll continues after the
     /// last answer.
     pub fn request(&self, number: u32, remote: SocketAddr, position: Option<&str>) -> Vec<u8> {
         let lines = match self.protocol {
-            Protocol::Mqtt => return self.greeting(number),
+            Protocol::Mqtt => return self.mqtt_connect(number),
             Protocol::MqttWs => return request::mqtt_upgrade(&remote.to_string()),
             Protocol::Ws => {
                 let mut target = String::new();
@@ -136,12 +136,12 @@ impl Plan {
         out.into_bytes()
     }
 
-    /// CONNECT and SUBSCRIBE in one write, so that MQTT opens in one round trip as the others do.
-    pub fn greeting(&self, number: u32) -> Vec<u8> {
+    /// CONNECT and SUBSCRIBE in one write, so that MQTT opens in one round trip like the other protocols.
+    pub fn mqtt_connect(&self, number: u32) -> Vec<u8> {
         let filters: Vec<String> = self.names(number).collect();
         let mut out = Vec::with_capacity(96);
         let client = mqtt::client_id(std::process::id(), 's', number);
-        self.dialect.greet(&client, &filters, &mut out);
+        self.dialect.connect(&client, &filters, &mut out);
         out
     }
 
@@ -155,7 +155,7 @@ impl Plan {
         let assignment = &self.assignment;
         (0..assignment.per_connection).filter_map(move |place| {
             let topic = assignment.topic(number, place);
-            (assignment.place(number, topic) == Some(place)).then(|| self.topics.name(topic))
+            (assignment.index_of(number, topic) == Some(place)).then(|| self.topics.name(topic))
         })
     }
 

@@ -1,4 +1,4 @@
-//! A subscriber as a whole: starts its workers, adds up their counts, and ends them.
+//! A subscriber: starts its workers, adds up their counters, and ends them.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -15,16 +15,16 @@ use super::worker::Worker;
 use crate::measure::tally::Tally;
 use crate::{report, sys};
 
-/// Stack of a worker; it keeps its tables on the heap.
+/// Stack size of a worker, whose tables are on the heap.
 const STACK_BYTES: usize = 128 << 10;
 
-/// A subscriber that runs.
+/// A running subscriber.
 pub struct Subscriber {
-    /// Orders to the workers, and counts of the work done.
+    /// Commands to the workers, and counters.
     pub shared: Arc<Shared>,
-    /// How many connections there should be.
+    /// The number of connections to open.
     pub connections: u64,
-    /// Whether the connections stand in a grid and can be told to talk.
+    /// Whether the clients are a grid that can publish.
     pub talks: bool,
     threads: Vec<JoinHandle<()>>,
     /// When it was started.
@@ -32,14 +32,14 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// Starts the workers, which begin to connect at once, or when a scenario says so.
+    /// Starts the workers. They connect at once, or on a scenario's command.
     pub fn start(args: &SubscribeArgs) -> Result<Subscriber> {
         let plan = Arc::new(Plan::new(args)?);
         let shared = Arc::new(Shared {
             tallies: (0..plan.threads)
                 .map(|_| Mutex::new(Tally::default()))
                 .collect(),
-            go: (!args.control).into(),
+            may_connect: (!args.control).into(),
             ..Shared::default()
         });
         let mut threads = Vec::new();
@@ -68,7 +68,7 @@ impl Subscriber {
         })
     }
 
-    /// All counters together.
+    /// The sum of all workers' counters.
     pub fn tally(&self) -> Tally {
         let mut sum = Tally::default();
         for tally in &self.shared.tallies {
@@ -77,14 +77,14 @@ impl Subscriber {
         sum
     }
 
-    /// Begins a new window of measurement.
+    /// Starts a new window of measurement.
     pub fn restart(&self) {
         for tally in &self.shared.tallies {
             tally.lock().expect("no worker panics").restart();
         }
     }
 
-    /// Whether everything that can be open is.
+    /// Whether every connection is open or given up.
     pub fn is_settled(&self) -> bool {
         let out = self.shared.given_up.load(Relaxed);
         self.shared.live.load(Relaxed) + out >= self.connections
@@ -95,7 +95,7 @@ impl Subscriber {
         self.shared.stop.load(Relaxed) || sys::interrupted()
     }
 
-    /// Closes everything.
+    /// Ends the workers and closes everything.
     pub fn stop(self) {
         self.shared.stop.store(true, Relaxed);
         for thread in self.threads {
@@ -103,7 +103,7 @@ impl Subscriber {
         }
     }
 
-    /// Everything that is known now, as the JSON report has it.
+    /// The present report as JSON.
     pub fn json(&self) -> Value {
         let tally = self.tally();
         let connections = json!({
@@ -122,7 +122,7 @@ impl Subscriber {
             "misdelivered": tally.misdelivered,
             "missed_away": tally.missed_away,
             "told_lost": tally.told_lost,
-            "said": tally.said.json(),
+            "said": tally.grid_requests.json(),
             "first_arrival_ns": tally.first_ns,
             "last_arrival_ns": tally.last_ns,
             "connections": report::with(json!(tally.life), connections),

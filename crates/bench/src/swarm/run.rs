@@ -17,7 +17,7 @@ use super::timers::RETRIES;
 use super::wire::NetworkFaults;
 use super::workers::Swarm;
 use crate::measure::pattern::Pattern;
-use crate::publish::{self, Feed, PublishArgs};
+use crate::publish::{self, PublishArgs, PublisherThread};
 use crate::rig::{Kind, Sample, Server, Setting, pause, topics};
 use crate::{report, sys};
 
@@ -44,7 +44,7 @@ pub struct SwarmRun {
     pub server: Option<Server>,
     /// The clients.
     pub swarm: Swarm,
-    feed: Option<Feed>,
+    publisher: Option<PublisherThread>,
     publish: PublishArgs,
     published: Arc<[AtomicU32]>,
     quiet: bool,
@@ -124,7 +124,7 @@ impl SwarmRun {
         Ok(SwarmRun {
             server,
             swarm,
-            feed: None,
+            publisher: None,
             publish: args.publish(),
             published,
             quiet: args.quiet,
@@ -171,11 +171,12 @@ impl SwarmRun {
 
     /// Publishes at `rate` from now on.
     pub fn publish(&mut self, rate: f64) -> Result<()> {
-        match &self.feed {
-            Some(feed) => feed.set_rate(rate),
+        match &self.publisher {
+            Some(publisher) => publisher.set_rate(rate),
             None => {
-                let feed = Feed::start(&self.publish, rate, self.published.clone())?;
-                self.feed = Some(feed);
+                let publisher =
+                    PublisherThread::start(&self.publish, rate, self.published.clone())?;
+                self.publisher = Some(publisher);
             }
         }
         Ok(())
@@ -183,7 +184,9 @@ impl SwarmRun {
 
     /// The largest delay of a message behind its schedule at the present rate, in milliseconds.
     pub fn late_ms(&self) -> f64 {
-        self.feed.as_ref().map_or(0.0, Feed::late_ms)
+        self.publisher
+            .as_ref()
+            .map_or(0.0, PublisherThread::late_ms)
     }
 
     /// Waits for `seconds` and returns the counts of that time.
@@ -244,9 +247,17 @@ impl SwarmRun {
                 total.retransmitted,
             ));
         }
-        if self.feed.as_ref().is_some_and(Feed::has_ended) {
+        if self
+            .publisher
+            .as_ref()
+            .is_some_and(PublisherThread::has_ended)
+        {
             // Its result says why it ended.
-            let ended = self.feed.take().map(Feed::stop).transpose()?;
+            let ended = self
+                .publisher
+                .take()
+                .map(PublisherThread::stop)
+                .transpose()?;
             bail!("the publisher ended: {ended:?}");
         }
         Ok(counts)
@@ -255,7 +266,11 @@ impl SwarmRun {
     /// Ends publishing, waits for reconnects and the last messages, and collects the faults.
     pub fn finish(mut self) -> Result<Outcome> {
         self.swarm.drop_per_s(0.0);
-        let published = self.feed.take().map(Feed::stop).transpose()?;
+        let published = self
+            .publisher
+            .take()
+            .map(PublisherThread::stop)
+            .transpose()?;
         let (mut quiet, mut waited) = (0, 0);
         let enough = if self.is_faultless {
             QUIET_S

@@ -28,7 +28,7 @@ const NUMBERS_APART: u32 = 1 << 17;
 /// Bytes a second that a slow reader reads.
 const SLOW_BYTES: u16 = 1_024;
 /// Longest wait for packets before commands are read again.
-const LOOK_NS: u64 = 5_000_000;
+const POLL_NS: u64 = 5_000_000;
 /// Time between two reports of the counters.
 const REPORT_NS: u64 = 50_000_000;
 
@@ -121,7 +121,7 @@ impl Worker {
             }
             if !(packets || connects || drops) {
                 let next_ns = self.timers.next_ns().unwrap_or(u64::MAX);
-                let longest_ns = next_ns.saturating_sub(now_ns).min(LOOK_NS);
+                let longest_ns = next_ns.saturating_sub(now_ns).min(POLL_NS);
                 self.wire.wait(longest_ns, now_ns);
             }
         }

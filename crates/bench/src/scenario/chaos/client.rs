@@ -6,7 +6,7 @@ use crore_wire::websocket::gap::CLOSE_GAP;
 use super::sequence_check::{Counts, SequenceCheck};
 use super::shared_state::{ClientPlan, SharedState, read_payload};
 use crate::client::position::Position;
-use crate::client::subscription::{Gap, Heard, Next, Subscription};
+use crate::client::subscription::{Gap, Next, ServerEvent, Subscription};
 use crate::measure::add::add;
 
 /// Broken promises that are described in words.
@@ -140,27 +140,27 @@ impl Client {
         totals: &mut ClientTotals,
     ) -> Result<Next, String> {
         let (topics, live) = (&mut self.topics, &mut self.live);
-        self.subscription.received(bytes, &mut |heard| {
-            match heard {
-                Heard::Answer { resumes } => {
+        self.subscription.received(bytes, &mut |event| {
+            match event {
+                ServerEvent::Answer { resumes } => {
                     let is_first = !std::mem::replace(live, true);
                     totals.opened += u64::from(is_first);
                     totals.resumed += u64::from(is_first && resumes);
                 }
-                Heard::Message {
+                ServerEvent::Message {
                     position,
                     topic,
                     data,
                 } => topics.message(position, topic, data, shared, totals),
-                Heard::Gap(Gap::Any) => topics.gap(None, shared, totals),
-                Heard::Gap(Gap::Of(name)) => {
+                ServerEvent::Gap(Gap::Any) => topics.gap(None, shared, totals),
+                ServerEvent::Gap(Gap::Of(name)) => {
                     let place = topics.named(name, shared)?;
                     topics.gap(Some(place), shared, totals);
                 }
-                Heard::Position => topics.promise(shared),
-                Heard::Empty => totals.empty_polls += 1,
-                Heard::TurnedAway => totals.turned_away += 1,
-                Heard::End(code) => {
+                ServerEvent::Position => topics.promise(shared),
+                ServerEvent::Empty => totals.empty_polls += 1,
+                ServerEvent::Unavailable => totals.turned_away += 1,
+                ServerEvent::End(code) => {
                     totals.ended += 1;
                     match code {
                         Some(CLOSE_GAP) => totals.closed_for_gap += 1,

@@ -29,7 +29,7 @@ const AWAY_MAX_NS: u64 = 5_000_000_000;
 /// First connects a second of one thread.
 const OPENING_PER_S: u64 = 2_000;
 /// Time between two counts of the complete clients.
-const LOOK_NS: u64 = 100_000_000;
+const POLL_NS: u64 = 100_000_000;
 /// Violations that are described in words.
 const REASONS_MAX: usize = 10;
 
@@ -256,13 +256,13 @@ impl<'a> ClientThread<'a> {
             self.shared.live.fetch_add(1, Relaxed);
         }
         match next {
-            Ok(Next::Stay) => return self.flush(slot),
+            Ok(Next::Continue) => return self.flush(slot),
             Err(reason) if self.result.violations.len() < REASONS_MAX => {
                 let number = self.first as usize + slot;
                 let violation = format!("client {number}: {reason}");
                 self.result.violations.push(violation);
             }
-            Ok(Next::Return) | Err(_) => {}
+            Ok(Next::Reconnect) | Err(_) => {}
         }
         self.disconnect(slot);
         self.schedule_reconnect(slot);
@@ -305,7 +305,7 @@ impl<'a> ClientThread<'a> {
     /// Updates the count of complete clients, once the last messages are published.
     fn count_complete(&mut self) {
         let now = sys::now_ns();
-        if !self.shared.closing.load(Relaxed) || now < self.looked_ns + LOOK_NS {
+        if !self.shared.closing.load(Relaxed) || now < self.looked_ns + POLL_NS {
             return;
         }
         self.looked_ns = now;

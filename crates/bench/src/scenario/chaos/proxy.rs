@@ -25,7 +25,7 @@ pub use counts::ProxyCounts;
 /// Longest pause between two pieces.
 const PIECE_PAUSE_NS: u64 = 4_000_000;
 /// How long a cut waits for bytes that it can split.
-const CUT_PATIENCE_NS: u64 = 1_000_000_000;
+const CUT_TIMEOUT_NS: u64 = 1_000_000_000;
 /// Buffered bytes of one direction at which its source is no longer read.
 const HELD_BYTES: usize = 64 << 10;
 /// Size of the receive buffers towards the server. It is small, so that the server notices a stall soon.
@@ -248,7 +248,7 @@ impl<'a> Proxy<'a> {
                 _ if self.calm || self.pairs[pair].ghost => {}
                 Timer::Cut => {
                     self.pairs[pair].armed = Some(self.random.below(4).min(1) as usize);
-                    self.timer(pair, CUT_PATIENCE_NS, Timer::CutAnyway);
+                    self.timer(pair, CUT_TIMEOUT_NS, Timer::CutAnyway);
                 }
                 Timer::CutAnyway => self.cut(pair),
                 Timer::Trouble => self.trouble(pair),

@@ -22,7 +22,7 @@ use crate::sys::{self, Dial, Epoll, Interest};
 /// Publishers.
 const PUBLISHERS: usize = 50;
 /// Timeout for an answer.
-const PATIENCE_NS: u64 = 8_000_000_000;
+const TIMEOUT_NS: u64 = 8_000_000_000;
 /// Longest pause before a new connection.
 const AWAY_NS: u64 = 300_000_000;
 /// Longest sleep.
@@ -265,7 +265,7 @@ impl<'a> Publishers<'a> {
         publisher.answer.clear();
         if publisher.fd.is_some() {
             self.result.requests += 1;
-            publisher.clock_ns = sys::now_ns() + PATIENCE_NS;
+            publisher.clock_ns = sys::now_ns() + TIMEOUT_NS;
             self.flush(index);
         }
     }

@@ -16,11 +16,11 @@ use crate::rig::pause;
 /// Clients of one thread.
 const PER_THREAD: u32 = 15_000;
 /// Timeout for opening, for the last acknowledgements and for the last messages.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Seconds between the last reconnect and the last messages. A subscribe request may still be in flight to the topic's home.
 const REST_S: f64 = 2.0;
 /// Polling interval of the main thread.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Stops the threads when it is dropped, however the run ends.
 pub struct StopOnDrop<'a>(pub &'a SharedState);
@@ -106,10 +106,10 @@ pub fn wait_until(shared: &SharedState, there: impl Fn() -> bool) -> Result<bool
     let begin = Instant::now();
     while !there() {
         ensure!(!shared.stop.load(Relaxed), "a thread ended");
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > TIMEOUT {
             return Ok(false);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(true)
 }

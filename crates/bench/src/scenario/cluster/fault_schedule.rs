@@ -18,13 +18,13 @@ const CALM_MS: (u32, u32) = (1_000, 3_000);
 /// Mean time after which a client moves to the other node between faults, in seconds. So each node gets clients again, with positions of the other node.
 const STAYS_S: u32 = 10;
 /// Timeout for the recovery after a fault.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 /// Timeout for the answer to a probing publish.
 const ANSWER: Duration = Duration::from_secs(2);
 /// Recovered means that at most one in this many clients is away. Some are always disconnected because they read large messages too slowly.
 const AWAY: u32 = 100;
 /// Polling interval during recovery.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A planned fault: its kind, the index of the affected process, and its duration.
 #[derive(Clone, Copy, Debug)]
@@ -164,11 +164,11 @@ fn await_all(
     while !is_so()? {
         ensure!(!shared.stop.load(Relaxed), "a thread ended");
         ensure!(
-            begin.elapsed() < PATIENCE,
-            "{what} did not come in {PATIENCE:?}; {} clients are connected",
+            begin.elapsed() < TIMEOUT,
+            "{what} did not come in {TIMEOUT:?}; {} clients are connected",
             shared.live.load(Relaxed)
         );
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::client::link::Link;
 use crate::scenario::chaos::{Client, ClientPlan, ClientTotals, Retention, SharedState, Transport};
 
 /// Timeout for the next bytes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reads every topic that keeps everything, at each node. All messages must be present, with the positions that other subscribers received.
 pub fn read(shared: &SharedState, addresses: &[SocketAddr]) -> Result<ClientTotals> {
@@ -39,7 +39,7 @@ fn topic_at(
     };
     let mut client = Client::new(plan, shared);
     client.connected();
-    let mut link = Link::open(address, PATIENCE)?;
+    let mut link = Link::open(address, TIMEOUT)?;
     link.send(&client.subscription.out)?;
     while !client.is_complete(shared) {
         link.read()?;

@@ -35,7 +35,7 @@ const KEPT: u32 = 100_000;
 /// Seconds until NATS has told a node the bytes of its streams again, and until logs are at rest.
 const REST_S: f64 = 5.0;
 /// How long an answer of the admin port may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How a node is published to.
 struct Load {
@@ -226,7 +226,7 @@ impl Log {
 
 fn get(address: SocketAddr, path: &str) -> Result<Value> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
-    let (status, body) = Link::open(address, PATIENCE)?.ask(request.as_bytes())?;
+    let (status, body) = Link::open(address, TIMEOUT)?.ask(request.as_bytes())?;
     ensure!(status == 200, "{path} was answered with {status}");
     Ok(serde_json::from_slice(&body)?)
 }

@@ -11,11 +11,11 @@ use super::checker::{Fault, Faults};
 use super::log_reader;
 use super::message::{self, CHANGED_TOPICS, LogKind, Message, PUBLISHERS, TOPICS};
 use super::subscriber::{Observation, Subscriber};
-use crate::client::link::{End, Link, until_gone};
+use crate::client::link::{End, Link, reconnect_until_gone};
 use crate::measure::payload::Random;
 
 /// Timeout for an answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest pause after an answer, in milliseconds.
 const REST_MS: u32 = 5;
 /// One in this many changes deletes the topic, and one purges it.
@@ -99,8 +99,8 @@ impl Changer {
 
     /// Changes topics until the server is gone, a change gets no answer, or `stop` is set.
     pub fn run(&mut self, address: SocketAddr, stop: &AtomicBool) {
-        let wrong = until_gone(|| {
-            let mut link = Link::open(address, PATIENCE)?;
+        let wrong = reconnect_until_gone(|| {
+            let mut link = Link::open(address, TIMEOUT)?;
             while !stop.load(Relaxed) {
                 // After a lost connection the change may have been made or not; only the logs tell.
                 if self.pending.is_some() {
@@ -144,7 +144,7 @@ impl Changer {
                 self.answered += 1;
             }
             (_, 429 | 503) => {}
-            _ => return Err(End::wrong(format!("answered {status} to {change:?}"))),
+            _ => return Err(End::violation(format!("answered {status} to {change:?}"))),
         }
         self.pending = None;
         Ok(())
@@ -157,7 +157,7 @@ impl Changer {
         for index in 0..CHANGED_TOPICS {
             let request = request(index, &Change::Delete);
             let deleted =
-                Link::open(address, PATIENCE).and_then(|mut link| link.ask(request.as_bytes()));
+                Link::open(address, TIMEOUT).and_then(|mut link| link.ask(request.as_bytes()));
             match deleted {
                 Ok((200 | 404, _)) => {}
                 other => faults.add(Fault::Protocol, || {

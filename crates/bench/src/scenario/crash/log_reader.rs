@@ -12,7 +12,7 @@ use crate::client::link::{End, Link};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, client_id};
 
 /// Timeout for an answer or a retained message.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// After all expected retained messages, the wait for unexpected ones.
 const QUIET: Duration = Duration::from_millis(100);
@@ -123,8 +123,8 @@ pub fn count(address: SocketAddr, topic: u32) -> Result<usize, End> {
 pub fn info(address: SocketAddr, name: &str) -> Result<Value, End> {
     let request =
         format!("GET /pub/{name} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\r\n");
-    match Link::open(address, PATIENCE)?.ask(request.as_bytes())? {
-        (503, _) => Err(End::Cut),
+    match Link::open(address, TIMEOUT)?.ask(request.as_bytes())? {
+        (503, _) => Err(End::Disconnected),
         (_, body) => Ok(serde_json::from_slice(&body).unwrap_or_default()),
     }
 }
@@ -138,25 +138,27 @@ pub fn retained(address: SocketAddr, topics: &[u32], least: usize) -> Result<Vec
         ..MqttArgs::default()
     };
     let dialect = Dialect::new(&args, false);
-    let mut link = Link::open(address, PATIENCE)?;
+    let mut link = Link::open(address, TIMEOUT)?;
     let mut out = Vec::new();
-    dialect.greet(&client_id(0, 'r', 0), &names, &mut out);
+    dialect.connect(&client_id(0, 'r', 0), &names, &mut out);
     link.send(&out)?;
     let mut found = Vec::new();
     loop {
-        match dialect.packet(&link.held).map_err(End::wrong)? {
+        match dialect.packet(&link.held).map_err(End::violation)? {
             Some((packet, bytes)) => {
                 if let Packet::Publish(_, data) = packet {
                     let message = message::read(data);
-                    found.push(message.ok_or_else(|| End::wrong("a retained message of nobody"))?);
+                    found.push(
+                        message.ok_or_else(|| End::violation("a retained message of nobody"))?,
+                    );
                 }
                 link.held.drain(..bytes);
             }
             None => {
                 let is_whole = found.len() >= least;
-                match link.read_for(if is_whole { QUIET } else { PATIENCE }) {
+                match link.read_for(if is_whole { QUIET } else { TIMEOUT }) {
                     // Too few: the caller's comparison reports it.
-                    Err(End::Wrong(_)) => return Ok(found),
+                    Err(End::Violation(_)) => return Ok(found),
                     read => read?,
                 }
             }

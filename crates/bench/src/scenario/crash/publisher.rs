@@ -13,14 +13,14 @@ use crore_wire::mqtt::PacketId;
 use serde_json::Value;
 
 use super::message::{self, Message, PublishMethod};
-use crate::client::link::{End, Link, until_gone};
+use crate::client::link::{End, Link, reconnect_until_gone};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, Version, client_id};
 use crate::client::parse;
 use crate::client::position::Position;
 use crate::measure::payload::Random;
 
 /// Timeout for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Most messages in a batch, and most MQTT messages in flight.
 const IN_FLIGHT: (u32, u32) = (32, 16);
 /// Most requests that a publisher without keys sends before it reads the answers.
@@ -88,7 +88,7 @@ impl Publisher {
 
     /// Publishes until the server is gone, or until `stop` is set and everything is answered.
     pub fn run(&mut self, address: SocketAddr, stop: &AtomicBool) {
-        let wrong = until_gone(|| {
+        let wrong = reconnect_until_gone(|| {
             let ended = match message::method(self.index) {
                 PublishMethod::Mqtt => self.over_mqtt(address, stop),
                 _ => self.over_http(address, stop),
@@ -130,7 +130,7 @@ impl Publisher {
     }
 
     fn over_http(&mut self, address: SocketAddr, stop: &AtomicBool) -> Result<(), End> {
-        let mut link = Link::open(address, PATIENCE)?;
+        let mut link = Link::open(address, TIMEOUT)?;
         let (batch, keyed) = (
             message::method(self.index) == PublishMethod::Batch,
             message::is_keyed(self.index),
@@ -145,7 +145,7 @@ impl Publisher {
             let text = if batch { self.batch() } else { self.posts() };
             link.send(text.as_bytes())?;
             while !self.in_flight.is_empty() {
-                match parse::response(&link.held).map_err(End::wrong)? {
+                match parse::response(&link.held).map_err(End::violation)? {
                     Some(response) => {
                         let bytes = response.bytes;
                         self.response(&response, batch)?;
@@ -215,7 +215,7 @@ impl Publisher {
             201 | 202 if !batch => {
                 let position = json["last_message_id"].as_str().and_then(Position::read);
                 let position =
-                    position.ok_or_else(|| End::wrong(format!("no position in {body}")))?;
+                    position.ok_or_else(|| End::violation(format!("no position in {body}")))?;
                 self.counts.replayed += u64::from(response.head.replayed);
                 self.answered(Some(position));
             }
@@ -223,7 +223,7 @@ impl Publisher {
                 let all = if batch { self.in_flight.len() } else { 1 };
                 (0..all).for_each(|_| self.refused());
             }
-            _ => return Err(End::wrong(format!("answered {status} {body}"))),
+            _ => return Err(End::violation(format!("answered {status} {body}"))),
         }
         Ok(())
     }
@@ -240,9 +240,9 @@ impl Publisher {
             ..MqttArgs::default()
         };
         let dialect = Dialect::new(&args, false);
-        let mut link = Link::open(address, PATIENCE)?;
+        let mut link = Link::open(address, TIMEOUT)?;
         let mut out = Vec::new();
-        dialect.greet(&client_id(0, 'p', self.index), &[], &mut out);
+        dialect.connect(&client_id(0, 'p', self.index), &[], &mut out);
         link.send(&out)?;
         while !stop.load(Relaxed) {
             self.draw(IN_FLIGHT.1);
@@ -265,7 +265,7 @@ impl Publisher {
                     continue;
                 };
                 if id.get() != expected {
-                    return Err(End::wrong(format!("acknowledged {id}, not {expected}")));
+                    return Err(End::violation(format!("acknowledged {id}, not {expected}")));
                 }
                 expected += 1;
                 match failed {

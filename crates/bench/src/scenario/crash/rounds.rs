@@ -41,7 +41,7 @@ const READ_AGAIN_EVERY: u32 = 10;
 /// Limit of the state directory in MiB: a base, and an addition for each crash. A round adds some 3 MiB.
 const DISK_MIB: (u32, u32) = (32, 8);
 /// Interval at which a starting or stopping server is polled.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Longest start and longest shutdown.
 const READY: Duration = Duration::from_secs(60);
 /// The same limit if the log loses its newest segments: a base in MiB, and the number of crashes for one more MiB. The segments are small then, so
@@ -295,7 +295,7 @@ impl Rounds {
             self.server.terminate();
             while !self.server.has_ended()? {
                 ensure!(begin.elapsed() < READY, "the server does not stop in order");
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_INTERVAL);
             }
             self.outcome.stops += 1;
         }
@@ -319,7 +319,7 @@ impl Rounds {
                 begin.elapsed() < READY,
                 "the server is not ready after {READY:?}"
             );
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         self.outcome.ready_s.push(begin.elapsed().as_secs_f64());
         Ok(())

@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::message::{self, GROUPS, TOPICS};
-use crate::client::link::{End, Link, until_gone};
+use crate::client::link::{End, Link, reconnect_until_gone};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, client_id};
 use crate::client::position::Position;
-use crate::client::subscription::{Heard, Next, Subscription, Transport};
+use crate::client::subscription::{Next, ServerEvent, Subscription, Transport};
 
 /// Timeout for the next byte. The topics are busy, and long-polls end earlier.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// One in this many event streams and WebSockets does not resume.
 const ANEW_EVERY: u32 = 4;
 /// The number of topics of a subscriber with several.
@@ -176,7 +176,7 @@ impl Subscriber {
     /// Subscribes until it has `enough` observations or the server is gone.
     pub fn run(&mut self, address: SocketAddr, enough: usize) {
         self.enough = enough;
-        let wrong = until_gone(|| match self.http {
+        let wrong = reconnect_until_gone(|| match self.http {
             Some(_) => self.over_http(address),
             None => self.over_mqtt(address),
         });
@@ -185,7 +185,7 @@ impl Subscriber {
     }
 
     fn over_http(&mut self, address: SocketAddr) -> Result<(), End> {
-        let mut link = Link::open(address, PATIENCE)?;
+        let mut link = Link::open(address, TIMEOUT)?;
         let topics = self.topics();
         let Some((_, http)) = &mut self.http else {
             return Ok(());
@@ -204,18 +204,18 @@ impl Subscriber {
             let (seen, all) = (&mut self.observations, &self.received);
             let next = http.received(&bytes, &mut |received| {
                 match received {
-                    Heard::Message { position, data, .. } => {
+                    ServerEvent::Message { position, data, .. } => {
                         seen.push(message(&topics, Some(position), data)?);
                         all.fetch_add(1, Relaxed);
                     }
-                    Heard::Gap(_) => seen.push(Observation::Gap),
-                    Heard::End(Some(code)) => return Err(format!("closed {code}")),
+                    ServerEvent::Gap(_) => seen.push(Observation::Gap),
+                    ServerEvent::End(Some(code)) => return Err(format!("closed {code}")),
                     _ => {}
                 }
                 Ok(())
             });
-            if next.map_err(End::wrong)? == Next::Return {
-                return Err(End::Cut);
+            if next.map_err(End::violation)? == Next::Reconnect {
+                return Err(End::Disconnected);
             }
         }
         Ok(())
@@ -229,19 +229,19 @@ impl Subscriber {
             ..MqttArgs::default()
         };
         let dialect = Dialect::new(&args, false);
-        let mut link = Link::open(address, PATIENCE)?;
+        let mut link = Link::open(address, TIMEOUT)?;
         let mut out = Vec::new();
-        dialect.greet(&client_id(0, 's', self.index), &filters, &mut out);
+        dialect.connect(&client_id(0, 's', self.index), &filters, &mut out);
         self.observations.push(Observation::Restart);
         while self.observations.len() < self.enough {
             link.send(&out)?;
             out.clear();
             let mut used = 0;
             while let Some((packet, bytes)) =
-                dialect.packet(&link.held[used..]).map_err(End::wrong)?
+                dialect.packet(&link.held[used..]).map_err(End::violation)?
             {
                 if let Packet::Publish(answer, data) = packet {
-                    let seen = message(&topics, None, data).map_err(End::wrong)?;
+                    let seen = message(&topics, None, data).map_err(End::violation)?;
                     self.observations.push(seen);
                     self.received.fetch_add(1, Relaxed);
                     answer

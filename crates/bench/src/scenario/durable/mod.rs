@@ -247,16 +247,16 @@ fn be_away(server: &Server) -> Result<()> {
         ..MqttArgs::default()
     };
     let dialect = Dialect::new(&args, false);
-    let mut link = Link::open(server.addresses[0], PATIENCE)?;
+    let mut link = Link::open(server.addresses[0], TIMEOUT)?;
     let mut out = Vec::new();
-    dialect.greet(&client_id(0, 'a', 0), &["#".into()], &mut out);
+    dialect.connect(&client_id(0, 'a', 0), &["#".into()], &mut out);
     link.send(&out)?;
     while !link.packet(dialect, |packet| matches!(packet, Packet::Suback { .. }))? {}
     Ok(())
 }
 
 /// How long an answer may take.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
 
 /// Publishes with `crore-bench publish`.
 fn publish(

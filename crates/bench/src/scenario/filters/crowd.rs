@@ -110,7 +110,7 @@ impl Client {
             received: Vec::new(),
         };
         let mut out = Vec::new();
-        client.dialect.greet(name, filters, &mut out);
+        client.dialect.connect(name, filters, &mut out);
         client.stream.write_all(&out)?;
         let mut waits = 1 + filters.len().div_ceil(FILTERS_MAX);
         while waits > 0 {

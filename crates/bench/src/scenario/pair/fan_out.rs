@@ -30,7 +30,7 @@ const WARM_S: f64 = 1.0;
 /// Seconds of the window, unless told otherwise.
 const WINDOW_S: f64 = 5.0;
 /// The longest wait for any message.
-const PATIENCE_NS: u64 = 20_000_000_000;
+const TIMEOUT_NS: u64 = 20_000_000_000;
 /// Connections that are read before the publisher has its turn: a small part of the subscribers, so that messages do not end in groups.
 const READS_PER_TURN: usize = 32;
 const TOPIC: &str = "news";
@@ -175,7 +175,7 @@ impl Audience {
     fn head(&mut self, fd: i32) -> Result<()> {
         let (mut head, begun_ns) = (Vec::new(), sys::now_ns());
         while !head.ends_with(b"\r\n\r\n") {
-            ensure!(sys::now_ns() - begun_ns < PATIENCE_NS, "no answer came");
+            ensure!(sys::now_ns() - begun_ns < TIMEOUT_NS, "no answer came");
             self.epoll.wait(Duration::from_millis(1))?;
             match sys::receive(fd, &mut self.buffer)? {
                 Some(0) => bail!("the server closed a subscriber's connection"),
@@ -204,7 +204,7 @@ impl Audience {
                 self.read(self.epoll.ready(index).key as usize, now_ns)?;
                 heard_ns = now_ns;
             }
-            ensure!(now_ns - heard_ns < PATIENCE_NS, "no message came");
+            ensure!(now_ns - heard_ns < TIMEOUT_NS, "no message came");
         }
         Ok(())
     }

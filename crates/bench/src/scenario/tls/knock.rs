@@ -15,7 +15,7 @@ use crate::client::tls::{self, NAME};
 use crate::rig::Certificate;
 
 /// A server that is silent for so long has failed.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Threads of a storm: enough that one waits while others compute.
 const THREADS: u32 = 8;
 
@@ -58,7 +58,7 @@ fn once(
     resumes: bool,
 ) -> Result<Option<HandshakeKind>> {
     let mut stream = TcpStream::connect(server).context("a handshake's connect")?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_nodelay(true)?;
     let name = ServerName::try_from(NAME).expect("a literal name");
     let mut connection = ClientConnection::new(config.clone(), name)?;

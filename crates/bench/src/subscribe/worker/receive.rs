@@ -1,7 +1,6 @@
-//! How a worker receives: it reads, takes whole units out of the bytes, counts messages, and answers where the protocol
-//! wants that.
+//! Receiving: reads bytes, splits them into units, counts messages, and sends the answers that a protocol requires.
 //!
-//! The next read puts the bytes of an incomplete unit back in front of the new bytes.
+//! The bytes of an incomplete unit are kept, and the next read puts them before the new bytes.
 
 use crore_wire::mqtt::PacketType;
 use crore_wire::websocket::frame::Opcode;
@@ -16,10 +15,10 @@ use crate::subscribe::connection::{Row, Stage};
 use crate::subscribe::connections::Connections;
 use crate::sys;
 
-/// The tools send no larger unit.
+/// A larger unit is an error.
 const UNIT_BYTES_MAX: usize = 16 << 20;
 
-/// The error says how the server violates its protocol.
+/// The error says how the server violated its protocol.
 type Result<T = ()> = std::result::Result<T, String>;
 
 impl Worker {
@@ -32,14 +31,14 @@ impl Worker {
         let Connections { rows, spills, .. } = &mut self.conns;
         let (held, decoded) = spills.take(&mut rows[row as usize], &mut buffer, RECEIVE_BYTES);
         match self.conns.receive(row, &mut buffer[held..]) {
-            Ok(Some(0)) => self.ended(row, "closed before it was open", tally),
+            Ok(Some(0)) => self.server_closed(row, "closed before it was open", tally),
             Ok(Some(count)) => {
                 tally.life.bytes += count as u64;
                 tally.life.chunks += 1;
                 self.received(row, &mut buffer[..held + count], decoded, tally);
             }
             Ok(None) => self.spill(row, &buffer[..held], decoded),
-            Err(error) => self.ended(row, &format!("receive: {error}"), tally),
+            Err(error) => self.server_closed(row, &format!("receive: {error}"), tally),
         }
         self.buffer = buffer;
     }
@@ -49,7 +48,7 @@ impl Worker {
         spills.keep(&mut rows[row as usize], bytes, decoded);
     }
 
-    /// Takes every whole unit of the bytes that have come, and spills the rest.
+    /// Handles every complete unit of the received bytes, and spills the rest.
     fn received(&mut self, row: u32, bytes: &mut [u8], decoded: usize, tally: &mut Tally) {
         let now_ns = sys::now_ns();
         let result = match (self.plan.protocol, self.conns.rows[row as usize].stage) {
@@ -70,11 +69,11 @@ impl Worker {
             (Protocol::Sse, _) => self.events(row, bytes, decoded, now_ns, tally),
         };
         if let Err(why) = result {
-            self.failed(row, &why, tally);
+            self.open_failed(row, &why, tally);
         }
     }
 
-    /// Takes the head of a response whose body goes on; returns the bytes of the head, 0 when it is not whole.
+    /// Handles the head of a streaming response. Returns its length, or 0 if it is incomplete.
     fn head(&mut self, row: u32, bytes: &[u8], tally: &mut Tally) -> Result<usize> {
         let Some(head) = parse::head(bytes)? else {
             return Ok(0);
@@ -89,7 +88,7 @@ impl Worker {
         }
         if self.plan.protocol == Protocol::MqttWs {
             self.conns.rows[row as usize].stage = Stage::Greeting;
-            self.say(row, &self.plan.greeting(self.first + row))?;
+            self.send_bytes(row, &self.plan.mqtt_connect(self.first + row))?;
             return Ok(head.bytes);
         }
         self.conns.rows[row as usize].stage = Stage::Open;
@@ -105,7 +104,7 @@ impl Worker {
             match frame.opcode {
                 Opcode::Text | Opcode::Binary => self.message(row, frame.payload, now, tally),
                 Opcode::Close => {
-                    self.ended(row, "closed", tally);
+                    self.server_closed(row, "closed", tally);
                     return Ok(());
                 }
                 Opcode::Ping => self.pong(row, frame.payload),
@@ -115,8 +114,8 @@ impl Worker {
         self.keep(row, &bytes[used..], 0)
     }
 
-    /// MQTT: takes whole packets, acknowledges them in one write, and returns the bytes that they take.
-    /// Messages may come before the SUBACK (§3.8.4).
+    /// MQTT: handles complete packets, acknowledges them in one write, and returns their length.
+    /// Messages may arrive before the SUBACK (§3.8.4).
     fn packets(&mut self, row: u32, bytes: &[u8], now: u64, tally: &mut Tally) -> Result<usize> {
         let dialect = self.plan.dialect;
         let mut answers = std::mem::take(&mut self.answers);
@@ -144,7 +143,7 @@ impl Worker {
                 other => return Err(format!("the server answered {other:?}")),
             }
         }
-        let said = self.say(row, &answers);
+        let said = self.send_bytes(row, &answers);
         self.answers = answers;
         said.map(|()| used)
     }
@@ -165,7 +164,7 @@ impl Worker {
         };
         let (end, rest) = parse::unframe(bytes, decoded, control)?;
         if is_closed {
-            self.ended(row, "closed", tally);
+            self.server_closed(row, "closed", tally);
             return Ok(());
         }
         let used = self.packets(row, &bytes[..end], now, tally)?;
@@ -174,8 +173,8 @@ impl Worker {
         self.keep(row, &bytes[used..end + raw], end - used)
     }
 
-    /// Sends a few bytes. The socket of a client that keeps up has room for them.
-    fn say(&mut self, row: u32, bytes: &[u8]) -> Result {
+    /// Sends a few bytes. It is an error if the socket is full, which does not happen to a client that keeps up.
+    fn send_bytes(&mut self, row: u32, bytes: &[u8]) -> Result {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -190,7 +189,7 @@ impl Worker {
     fn pong(&mut self, row: u32, payload: &[u8]) {
         let mut frame = Vec::new();
         request::pong(payload, &mut frame);
-        // The server's heartbeat will close a connection that cannot take these few bytes.
+        // If these bytes cannot be sent, the server's heartbeat will close the connection.
         let _ = self.conns.send(row, &frame);
     }
 
@@ -216,7 +215,7 @@ impl Worker {
         match kept {
             Some((kept, decoded)) => self.keep(row, kept, decoded),
             None => {
-                self.ended(row, "closed", tally);
+                self.server_closed(row, "closed", tally);
                 Ok(())
             }
         }
@@ -230,7 +229,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Long-poll: a whole response is a message (200) or none (204, 304, 408). The client will ask again.
+    /// Long-poll: a complete response has a message (200) or none (204, 304, 408). The client then sends its next request.
     fn polled(&mut self, row: u32, bytes: &[u8], now: u64, tally: &mut Tally) -> Result {
         let Some(Response { head, body, .. }) = parse::response(bytes)? else {
             return self.keep(row, bytes, 0);
@@ -245,7 +244,7 @@ impl Worker {
                 self.message(row, body, now, tally);
             }
             204 | 304 | 408 => {
-                // The next poll goes on from here, so that nothing is lost between the two.
+                // The next poll continues from this position, so that no message is lost between the two.
                 if let Some(position) = position(&head) {
                     self.polls.positions[row as usize] = Some(position);
                 }
@@ -267,7 +266,7 @@ impl Worker {
             return;
         };
         let assignment = &self.plan.assignment;
-        let Some(place) = assignment.place(self.first + row, header.topic) else {
+        let Some(place) = assignment.index_of(self.first + row, header.topic) else {
             tally.misdelivered += 1;
             return;
         };
@@ -301,7 +300,7 @@ impl Worker {
     }
 }
 
-/// The header lines of a request for what follows this response.
+/// The header lines with which the next request continues after this response.
 fn position(head: &parse::Head<'_>) -> Option<Box<str>> {
     let etag = std::str::from_utf8(head.etag?).ok()?;
     let mut lines = format!("If-None-Match: {etag}\r\n");

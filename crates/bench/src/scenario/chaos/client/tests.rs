@@ -83,7 +83,7 @@ proptest! {
             let mut start = 0;
             for end in cuts {
                 let piece = &bytes[std::mem::replace(&mut start, end)..end];
-                prop_assert_eq!(client.received(piece, &shared, &mut totals), Ok(Next::Stay));
+                prop_assert_eq!(client.received(piece, &shared, &mut totals), Ok(Next::Continue));
             }
             prop_assert_eq!(client.subscription.position.as_deref().map(|id| id.trim_matches('"')), Some("p03"));
             client.close(&shared, &mut totals);
@@ -103,7 +103,7 @@ proptest! {
             client.connected();
             let bytes = said(transport);
             let part = &bytes[..cut % (bytes.len() + 1)];
-            prop_assert_eq!(client.received(part, &shared, &mut totals), Ok(Next::Stay));
+            prop_assert_eq!(client.received(part, &shared, &mut totals), Ok(Next::Continue));
             client.connected();
             let ids = ["p01", "p11", "p02", "p12", "p03"];
             let whole = totals.counts.messages as usize;

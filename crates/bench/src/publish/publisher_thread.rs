@@ -1,4 +1,4 @@
-//! A publisher on a thread of its own, whose rate may change, and which counts where others see it.
+//! A publisher on its own thread. Its rate may change, and other threads can read its sequence numbers.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
@@ -11,9 +11,9 @@ use super::args::PublishArgs;
 use super::publisher::Publisher;
 use crate::sys;
 
-/// Longest time in which it does not look whether the rate has changed.
-const LOOK_NS: u64 = 50_000_000;
-/// How long the last answers are waited for.
+/// Longest time until it notices a new rate.
+const POLL_NS: u64 = 50_000_000;
+/// Timeout for the last answers.
 pub const DRAIN_NS: u64 = 10_000_000_000;
 
 #[derive(Default)]
@@ -23,47 +23,51 @@ struct Control {
     late_ns: AtomicU64,
 }
 
-/// A publisher on a thread of its own.
-pub struct Feed {
+/// A publisher on its own thread.
+pub struct PublisherThread {
     control: Arc<Control>,
     thread: JoinHandle<Result<Value>>,
 }
 
-impl Feed {
-    /// Connects to the server and publishes at `rate` from now on, counting in `published`.
-    pub fn start(args: &PublishArgs, rate: f64, published: Arc<[AtomicU32]>) -> Result<Feed> {
+impl PublisherThread {
+    /// Connects to the server and publishes at `rate`. `published` gets the sequence numbers.
+    pub fn start(
+        args: &PublishArgs,
+        rate: f64,
+        published: Arc<[AtomicU32]>,
+    ) -> Result<PublisherThread> {
         let control = Arc::new(Control::default());
         control.rate.store(rate.to_bits(), Relaxed);
-        let (heard, args) = (control.clone(), args.clone());
+        let (shared_control, args) = (control.clone(), args.clone());
         let (tell, told) = mpsc::channel();
         let thread = std::thread::Builder::new().name("feed".into());
         let thread = thread.spawn(move || {
             let mut publisher = Publisher::open(&args).context("the publisher")?;
             publisher.count_in(published);
             let _ = tell.send(());
-            feed(publisher, &heard)
+            publish_until_stopped(publisher, &shared_control)
         })?;
-        // A sender that is gone has failed, which the thread's result tells.
+        // If the sender is gone the thread has failed; its result says why.
         let _ = told.recv();
-        Ok(Feed { control, thread })
+        Ok(PublisherThread { control, thread })
     }
 
-    /// Publishes at another rate.
+    /// Changes the rate.
     pub fn set_rate(&self, rate: f64) {
         self.control.rate.store(rate.to_bits(), Relaxed);
     }
 
-    /// Whether it has ended by itself, which is an error.
+    /// Whether the thread has ended by itself, which is an error.
     pub fn has_ended(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// The longest that a message was late at the present rate, in milliseconds.
+    /// The largest delay of a message behind its schedule at the present rate, in milliseconds.
     pub fn late_ms(&self) -> f64 {
         self.control.late_ns.load(Relaxed) as f64 / 1e6
     }
 
-    /// Waits for the last answers, and returns the result.
+    /// Stops publishing, waits for the last answers, and returns the result.
     pub fn stop(self) -> Result<Value> {
         self.control.stop.store(true, Relaxed);
         self.thread
@@ -72,7 +76,7 @@ impl Feed {
     }
 }
 
-fn feed(mut publisher: Publisher, control: &Control) -> Result<Value> {
+fn publish_until_stopped(mut publisher: Publisher, control: &Control) -> Result<Value> {
     let begun_ns = sys::now_ns();
     let mut rate = 0.0;
     while !control.stop.load(Relaxed) {
@@ -82,7 +86,7 @@ fn feed(mut publisher: Publisher, control: &Control) -> Result<Value> {
             rate = wanted;
             publisher.set_rate(rate, now_ns);
         }
-        publisher.turn(now_ns, now_ns + LOOK_NS)?;
+        publisher.turn(now_ns, now_ns + POLL_NS)?;
         control.late_ns.store(publisher.late_ns_max(), Relaxed);
     }
     let seconds = (sys::now_ns() - begun_ns) as f64 / 1e9;

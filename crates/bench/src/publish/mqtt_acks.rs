@@ -1,7 +1,7 @@
-//! The packets that an MQTT publisher waits for: CONNACK, then an acknowledgement of each message, in order (§4.6), or
-//! with quality of service 0 the answer to a ping, which shows that the server has read everything before the ping.
+//! The packets that an MQTT publisher receives: CONNACK, then an acknowledgement of each message, in order (§4.6). With QoS 0 the
+//! answer to a ping takes their place: it shows that the server has read everything before the ping.
 //!
-//! Invariant: a packet id is in one of the two queues, or free.
+//! Invariant: a packet id is in one of the two queues or free.
 
 use std::collections::VecDeque;
 
@@ -9,14 +9,14 @@ use anyhow::{Context, Result, bail, ensure};
 use crore_wire::mqtt::{PacketId, PacketType};
 use crore_wire::websocket::frame::Opcode;
 
-use super::compose::packet_greeting;
+use super::compose::mqtt_connect;
 use crate::client::mqtt::{Dialect, Packet};
 use crate::client::parse;
 
-/// Into so many groups the window is divided. A write for each acknowledgement would make the tool the bottleneck.
+/// A new group is sent when 1/`GROUPS` of the window is free. A write after each acknowledgement would make the tool the bottleneck.
 const GROUPS: u64 = 4;
 
-/// The content of the answers.
+/// The counts of all answers.
 #[derive(Debug, Default)]
 pub struct Answers {
     /// Messages that were accepted.
@@ -27,8 +27,8 @@ pub struct Answers {
     pub first_refusal: Option<String>,
 }
 
-/// The MQTT side of a link.
-pub struct Packets {
+/// The acknowledgement state of one connection.
+pub struct MqttAcks {
     dialect: Dialect,
     has_ids: bool,
     topic: u32,
@@ -36,24 +36,24 @@ pub struct Packets {
     is_connected: bool,
     /// The packet id of the last message.
     last_id: u16,
-    /// Packet ids whose PUBACK or PUBREC is due.
+    /// Packet ids that wait for PUBACK or PUBREC.
     unreceived: VecDeque<PacketId>,
-    /// Packet ids whose PUBCOMP is due.
+    /// Packet ids that wait for PUBCOMP.
     unreleased: VecDeque<PacketId>,
-    /// Messages before each ping that is not answered.
+    /// For each ping without an answer, the number of messages since the ping before it.
     pings: VecDeque<u64>,
     /// Messages since the last ping.
     unpinged: u64,
-    /// Messages that the server takes without an acknowledgement.
+    /// The server's Receive Maximum.
     receive_max: usize,
-    /// Bytes of packets at the start of the received bytes; bytes of frames follow.
+    /// Length of the packets at the start of the received bytes; raw WebSocket frames follow.
     decoded: usize,
 }
 
-impl Packets {
-    /// For a new connection; `topic` is the first one that it carries.
-    pub fn new(dialect: Dialect, has_ids: bool, topic: u32) -> Packets {
-        Packets {
+impl MqttAcks {
+    /// The state of a new connection whose first topic is `topic`.
+    pub fn new(dialect: Dialect, has_ids: bool, topic: u32) -> MqttAcks {
+        MqttAcks {
             dialect,
             has_ids,
             topic,
@@ -69,13 +69,13 @@ impl Packets {
         }
     }
 
-    /// Whether enough messages may be sent to be worth a write.
+    /// Whether so many messages may be sent that a write pays.
     pub fn has_room(&self, most: usize) -> bool {
         let enough = most.min(self.receive_max) as u64 / GROUPS;
         self.window(most) >= enough.max(1)
     }
 
-    /// How many messages more may be sent when `most` may wait for their acknowledgement.
+    /// How many more messages may be sent, if `most` may be unacknowledged.
     pub fn window(&self, most: usize) -> u64 {
         if !self.is_connected {
             return 0;
@@ -87,7 +87,7 @@ impl Packets {
         most.min(self.receive_max).saturating_sub(under_way) as u64
     }
 
-    /// The packet id of the next message, where messages have them.
+    /// The packet id of the next message, if messages have them.
     pub fn packet_id(&mut self) -> Option<PacketId> {
         if !self.has_ids {
             self.unpinged += 1;
@@ -99,7 +99,7 @@ impl Packets {
         Some(id)
     }
 
-    /// Appends a ping where messages have no answers of their own: its answer says that the server has read them.
+    /// With QoS 0, appends a ping: its answer means that the server has read the messages before it.
     pub fn ping(&mut self, out: &mut Vec<u8>) {
         if self.unpinged > 0 {
             self.dialect.ping(out);
@@ -107,13 +107,13 @@ impl Packets {
         }
     }
 
-    /// Messages that have no answer yet.
+    /// The number of messages without an answer.
     pub fn unanswered(&self) -> u64 {
         let acknowledgements = self.unreceived.len() + self.unreleased.len();
         self.pings.iter().sum::<u64>() + self.unpinged + acknowledgements as u64
     }
 
-    /// Takes the whole packets of `received`, and appends the answers that they ask for to `out`.
+    /// Handles the complete packets of `received`, and appends the required answers to `out`.
     pub fn take(
         &mut self,
         received: &mut Vec<u8>,
@@ -128,11 +128,11 @@ impl Packets {
             let bytes = head.bytes;
             received.drain(..bytes);
             self.is_upgraded = true;
-            out.extend(packet_greeting(self.dialect, self.topic));
+            out.extend(mqtt_connect(self.dialect, self.topic));
         }
         let end = if self.dialect.is_framed {
             let mut is_closed = false;
-            // Pings and pongs tell a publisher nothing.
+            // Of the WebSocket control frames only Close matters to a publisher.
             let control = |opcode, _: &[u8]| is_closed |= opcode == Opcode::Close;
             let (end, rest) = parse::unframe(received, self.decoded, control)?;
             ensure!(!is_closed, "the server closed the publisher's WebSocket");
@@ -203,24 +203,24 @@ mod tests {
     use super::*;
     use crate::client::mqtt::MqttArgs;
 
-    fn packets(qos: u8, is_framed: bool) -> Packets {
+    fn acks(qos: u8, is_framed: bool) -> MqttAcks {
         let args = MqttArgs {
             qos,
             ..MqttArgs::default()
         };
-        let mut packets = Packets::new(Dialect::new(&args, is_framed), qos > 0, 0);
-        packets.is_upgraded = true;
-        packets.is_connected = true;
-        packets
+        let mut acks = MqttAcks::new(Dialect::new(&args, is_framed), qos > 0, 0);
+        acks.is_upgraded = true;
+        acks.is_connected = true;
+        acks
     }
 
     #[test]
     fn messages_are_accepted_when_the_last_acknowledgement_came() {
-        let (mut one, mut two) = (packets(1, false), packets(2, false));
+        let (mut one, mut two) = (acks(1, false), acks(2, false));
         let (mut out, mut answers) = (Vec::new(), Answers::default());
-        for packets in [&mut one, &mut two] {
-            assert_eq!(packets.packet_id().map(PacketId::get), Some(1));
-            assert_eq!((packets.window(3), packets.unanswered()), (2, 1));
+        for acks in [&mut one, &mut two] {
+            assert_eq!(acks.packet_id().map(PacketId::get), Some(1));
+            assert_eq!((acks.window(3), acks.unanswered()), (2, 1));
         }
         one.take(&mut b"\x40\x02\0\x01".to_vec(), &mut out, &mut answers)
             .unwrap();
@@ -236,27 +236,25 @@ mod tests {
 
     #[test]
     fn acknowledgements_come_in_order() {
-        let mut packets = packets(1, false);
-        packets.packet_id();
-        packets.packet_id();
+        let mut acks = acks(1, false);
+        acks.packet_id();
+        acks.packet_id();
         let mut second = b"\x40\x02\0\x02".to_vec();
         assert!(
-            packets
-                .take(&mut second, &mut Vec::new(), &mut Answers::default())
+            acks.take(&mut second, &mut Vec::new(), &mut Answers::default())
                 .is_err()
         );
     }
 
     #[test]
     fn a_packet_may_lie_in_several_frames() {
-        let mut packets = packets(1, true);
-        packets.packet_id();
+        let mut acks = acks(1, true);
+        acks.packet_id();
         let frames = b"\x02\x01\x40\x89\x01x\x80\x03\x02\0\x01\x82\x02\xd0";
         let (mut received, mut answers) = (Vec::new(), Answers::default());
         for byte in frames {
             received.push(*byte);
-            packets
-                .take(&mut received, &mut Vec::new(), &mut answers)
+            acks.take(&mut received, &mut Vec::new(), &mut answers)
                 .unwrap();
         }
         assert_eq!(answers.accepted, 1);
