@@ -1,7 +1,7 @@
-//! The control groups that this process runs in: what memory, processor time and threads they leave it.
+//! The control groups of this process: their limits of memory, processor time and threads.
 //!
-//! Version 2 and version 1 side by side. A group is bounded by all above it. Inside a container the path that
-//! `/proc/self/cgroup` tells may exist on the host only; the root of the mount then stands for it.
+//! Reads versions 1 and 2, also side by side. The limits of all ancestors of a group hold too. In a container the path in
+//! `/proc/self/cgroup` may exist on the host only; then the root of the mount is the container's group.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use super::host_files::{HostFiles, field};
 /// Where control groups are mounted, below the root.
 const MOUNT: &str = "sys/fs/cgroup";
 
-/// From this number of bytes on a limit is none: version 1 writes the largest number of pages.
+/// A limit of at least this number of bytes is no limit: version 1 writes the largest number of pages.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// The first kernel that charges an accepted socket's own memory to the group of the process that accepts it; before, memory
-/// for packets that arrive in an interrupt is charged to no group.
+/// The first kernel that charges the memory of an accepted socket to the group of the process that accepts it. Earlier ones charge memory
+/// for packets that arrive in an interrupt to no group.
 const CHARGES_ACCEPTED: (u32, u32) = (6, 12);
 
 /// A group with a limit of memory.
@@ -22,22 +22,21 @@ const CHARGES_ACCEPTED: (u32, u32) = (6, 12);
 pub struct Group {
     /// Its directory.
     pub path: String,
-    /// Bytes that it may hold: past `memory.max` it is killed, past `memory.high` it hardly gets on.
+    /// Limit in bytes, the lower of `memory.max`, past which processes are killed, and `memory.high`, past which they are throttled.
     pub limit: u64,
-    /// Bytes that it holds now and that cannot be given back without swapping.
+    /// Bytes in use that cannot be reclaimed without swapping.
     pub held: u64,
-    /// Whether the sockets that a server accepts count.
+    /// Whether the memory of accepted sockets is charged to the group.
     pub counts_sockets: bool,
 }
 
-/// A group with a limit of tasks, which are processes and threads.
+/// A group with a limit of tasks (processes and threads).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tasks {
     /// Its directory.
     pub path: String,
-    /// Tasks that there may be.
     pub limit: u64,
-    /// Tasks that there are.
+    /// Present tasks.
     pub held: u64,
 }
 
@@ -45,8 +44,8 @@ pub struct Tasks {
 pub fn read(files: &HostFiles<'_>, groups: &str, kernel: Option<(u32, u32)>) -> Vec<Group> {
     let charges = kernel.is_some_and(|kernel| kernel >= CHARGES_ACCEPTED);
     let group = |(is_unified, path)| match is_unified {
-        true => second(files, path, charges),
-        false => first(files, path, charges),
+        true => version_2(files, path, charges),
+        false => version_1(files, path, charges),
     };
     places(groups, "memory").filter_map(group).collect()
 }
@@ -54,7 +53,7 @@ pub fn read(files: &HostFiles<'_>, groups: &str, kernel: Option<(u32, u32)>) -> 
 /// The groups with a limit of tasks, the innermost first.
 pub fn tasks(files: &HostFiles<'_>, groups: &str) -> Vec<Tasks> {
     let tasks = |(_, path): (bool, String)| {
-        // `max` stands for none, and is no number here.
+        // No limit is written as `max`, which does not parse.
         let limit = files.number(&format!("{path}/pids.max"))?;
         let held = files.number(&format!("{path}/pids.current")).unwrap_or(0);
         let path = format!("/{path}");
@@ -63,7 +62,7 @@ pub fn tasks(files: &HostFiles<'_>, groups: &str) -> Vec<Tasks> {
     places(groups, "pids").filter_map(tasks).collect()
 }
 
-/// The processor time that the tightest group grants, in cores.
+/// The lowest limit of processor time, in cores.
 pub fn quota(files: &HostFiles<'_>, groups: &str) -> Option<f64> {
     let quota = |(is_unified, path): (bool, String)| match is_unified {
         true => {
@@ -72,7 +71,7 @@ pub fn quota(files: &HostFiles<'_>, groups: &str) -> Option<f64> {
             cores(quota.parse().ok()?, period.parse().ok()?)
         }
         false => {
-            // -1 stands for none, and is no number here.
+            // No limit is written as -1, which does not parse.
             let quota = files.number(&format!("{path}/cpu.cfs_quota_us"))?;
             cores(quota, files.number(&format!("{path}/cpu.cfs_period_us"))?)
         }
@@ -80,7 +79,7 @@ pub fn quota(files: &HostFiles<'_>, groups: &str) -> Option<f64> {
     places(groups, "cpu").filter_map(quota).reduce(f64::min)
 }
 
-/// The groups that a controller counts in, with all above them: whether a group is one of version 2, and its directory.
+/// The groups of a controller and their ancestors: whether the group is one of version 2, and its directory.
 fn places<'a>(groups: &'a str, name: &'a str) -> impl Iterator<Item = (bool, String)> + 'a {
     groups.lines().flat_map(move |line| {
         let (is_unified, mount, path) = match (unified(line), controller(line, name)) {
@@ -96,7 +95,7 @@ fn cores(quota_us: u64, period_us: u64) -> Option<f64> {
     (period_us > 0).then(|| quota_us as f64 / period_us as f64)
 }
 
-fn second(files: &HostFiles<'_>, path: String, charges: bool) -> Option<Group> {
+fn version_2(files: &HostFiles<'_>, path: String, charges: bool) -> Option<Group> {
     let limits = ["memory.max", "memory.high"].map(|name| files.number(&format!("{path}/{name}")));
     let limit = limits.into_iter().flatten().min()?;
     let used = files.number(&format!("{path}/memory.current")).unwrap_or(0);
@@ -104,17 +103,17 @@ fn second(files: &HostFiles<'_>, path: String, charges: bool) -> Option<Group> {
         .text(&format!("{path}/memory.stat"))
         .unwrap_or_default();
     let bytes = |name| stat_bytes(&stat, name);
-    // Files' pages and unused slabs go when something needs the room; tmpfs is in `file` and stays.
-    let loose = bytes("file ").saturating_sub(bytes("shmem ")) + bytes("slab_reclaimable ");
+    // The page cache and unused slabs can be reclaimed. `file` includes tmpfs, which cannot.
+    let reclaimable = bytes("file ").saturating_sub(bytes("shmem ")) + bytes("slab_reclaimable ");
     Some(Group {
         path: format!("/{path}"),
         limit,
-        held: used.saturating_sub(loose),
+        held: used.saturating_sub(reclaimable),
         counts_sockets: charges,
     })
 }
 
-fn first(files: &HostFiles<'_>, path: String, charges: bool) -> Option<Group> {
+fn version_1(files: &HostFiles<'_>, path: String, charges: bool) -> Option<Group> {
     let limit = files
         .number(&format!("{path}/memory.limit_in_bytes"))
         .filter(|limit| *limit < NO_LIMIT)?;
@@ -125,13 +124,13 @@ fn first(files: &HostFiles<'_>, path: String, charges: bool) -> Option<Group> {
         .text(&format!("{path}/memory.stat"))
         .unwrap_or_default();
     let bytes = |name| stat_bytes(&stat, name);
-    let loose = bytes("total_cache ").saturating_sub(bytes("total_shmem "));
-    // Version 1 counts sockets from the moment on that they have a limit of their own.
+    let reclaimable = bytes("total_cache ").saturating_sub(bytes("total_shmem "));
+    // Version 1 charges sockets only if they have a limit of their own.
     let sockets = files.number(&format!("{path}/memory.kmem.tcp.limit_in_bytes"));
     Some(Group {
         path: format!("/{path}"),
         limit,
-        held: used.saturating_sub(loose),
+        held: used.saturating_sub(reclaimable),
         counts_sockets: charges && sockets.is_some_and(|limit| limit < NO_LIMIT),
     })
 }
@@ -145,7 +144,7 @@ fn unified(line: &str) -> Option<&str> {
     line.strip_prefix("0::")
 }
 
-/// The path of version 1's line `id:controllers:path` when it names this controller.
+/// The path of version 1's line `id:controllers:path`, if it names this controller.
 fn controller<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = line.split_once(':')?;
     let (controllers, path) = rest.split_once(':')?;
@@ -155,7 +154,7 @@ fn controller<'a>(line: &'a str, name: &str) -> Option<&'a str> {
         .then_some(path)
 }
 
-/// The directory of a group and those of all above it.
+/// The directories of a group and of its ancestors.
 fn above<'a>(mount: &'a str, path: &'a str) -> impl Iterator<Item = String> + 'a {
     let groups = Path::new(path.trim_matches('/')).ancestors();
     groups.map(move |group| {

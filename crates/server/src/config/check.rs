@@ -1,6 +1,6 @@
-//! The combinations of settings that could never work. The table of settings (`settings::schema`) has the ranges of single values.
+//! Checks settings for combinations that cannot work. The table of settings (`settings::schema`) has the ranges of single values.
 //!
-//! All problems are found, not only the first, so that one run shows them all.
+//! One run finds all problems.
 
 use std::iter;
 use std::net::SocketAddr;
@@ -16,13 +16,13 @@ use crate::access::Checks;
 use crate::settings::file::File;
 use crate::settings::problems::{Check, Problem, foreign_wildcards, size};
 
-/// The largest thing that one client sends or is sent takes so small a share of what all together may make the server hold.
+/// `limits.memory_bytes` is at least this multiple of the largest message, batch and outbox, so that one client cannot fill it.
 pub(super) const MEMORY_SHARES: usize = 4;
 
-/// It stands in a packet of its own to each client.
+/// Limit of `drain.server_reference`, which is sent to each client in one packet.
 const MAX_REFERENCE_BYTES: usize = 1_000;
 
-/// All that is wrong with `file`; `insecure` permits addresses besides the loopback.
+/// Checks all settings. `insecure` permits addresses beyond the loopback.
 pub fn all(check: &mut Check, file: &File, insecure: bool) {
     listen(check, &file.listen, insecure || file.access.is_some());
     http(check, &file.http);
@@ -54,8 +54,8 @@ pub fn all(check: &mut Check, file: &File, insecure: bool) {
     }
 }
 
-/// Settings that are right and hardly meant: rules behind one that matches all their topics, and filters with the wildcards of other servers.
-pub fn idle(file: &File) -> Vec<Problem> {
+/// Valid settings that are hardly intended: rules after one that matches all their topics, and filters with the wildcards of other servers.
+pub fn unintended(file: &File) -> Vec<Problem> {
     let mut check = Check::default();
     for (index, entry) in file.rules.iter().enumerate() {
         let filter = &entry.filter;
@@ -85,15 +85,15 @@ pub fn idle(file: &File) -> Vec<Problem> {
     check.problems
 }
 
-/// A filter in the form of another server, which matches no topic but one.
+/// Reports a filter with wildcards of another server, which here matches only the topic of that name.
 fn foreign(check: &mut Check, path: String, filter: &str) {
-    // An author who writes one of our wildcards knows them.
+    // An author who uses our wildcards knows them.
     if let Some(what) = foreign_wildcards(filter).filter(|_| !has_wildcard(filter.as_bytes())) {
         check.fail(path, what);
     }
 }
 
-/// A node of a cluster keeps nothing, and all its topics stand in the log.
+/// A node of a cluster keeps nothing itself, and all its topics are in the cluster's log.
 fn cluster(check: &mut Check, file: &File) {
     file.cluster.check(check);
     if !file.cluster.is_on() {
@@ -115,7 +115,7 @@ fn cluster(check: &mut Check, file: &File) {
     }
 }
 
-/// Checks the rights with the files that they name, and the rules that open topics to everybody.
+/// Checks `[access]` with the files that it names, and the rules that open topics to everybody.
 fn access(check: &mut Check, file: &File) {
     let Some(access) = &file.access else {
         for (index, entry) in file.rules.iter().enumerate() {
@@ -137,7 +137,7 @@ fn access(check: &mut Check, file: &File) {
     }
 }
 
-/// Whether others than this machine's own processes may reach it: then the settings must say what clients may do.
+/// Whether other machines may reach the address. Then the settings must have access control.
 pub(super) fn is_exposed(address: &SocketAddr) -> bool {
     !address.ip().to_canonical().is_loopback()
 }
@@ -224,8 +224,8 @@ fn limits(check: &mut Check, limits: &Limits) {
         let bytes = limits.log_bytes_per_address_max;
         at_least(check, "limits.log_bytes_per_address_max", bytes);
     }
-    // One client that sends or takes the largest thing there is must not fill the sum.
-    for (of, bytes) in [
+    // The largest thing that one client sends or receives must not fill the memory of all.
+    for (key, bytes) in [
         largest,
         ("limits.batch_bytes", limits.batch_bytes),
         ("limits.outbox_bytes", limits.outbox_bytes),
@@ -235,7 +235,7 @@ fn limits(check: &mut Check, limits: &Limits) {
             check.fail(
                 "limits.memory_bytes".to_string(),
                 format!(
-                    "{} is less than {MEMORY_SHARES} times {of} ({}); raise this or lower that",
+                    "{} is less than {MEMORY_SHARES} times {key} ({}); raise this or lower that",
                     size(limits.memory_bytes),
                     size(bytes)
                 ),
@@ -246,7 +246,7 @@ fn limits(check: &mut Check, limits: &Limits) {
     at_least(check, "limits.publish_credit_bytes", bytes);
 }
 
-/// The clock of the rates is the second: a burst below one second's worth would be the rate.
+/// Rates are counted per second, so a burst below one second's worth would lower the rate.
 fn bursts(check: &mut Check, limits: &Limits) {
     for (rate_key, per_s, burst_key, burst) in [
         (

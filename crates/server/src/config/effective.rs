@@ -1,4 +1,4 @@
-//! The settings of one server in force: within their ranges, with the values filled in that they leave to the host.
+//! The settings in force: checked, and with the values that depend on the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ use crate::settings::access::{for_shards, with_secrets};
 use crate::settings::file::File;
 use crate::settings::schema::{SCHEMA, VARIABLES, joined, plain};
 
-/// The settings that `boot` needs, within their ranges.
+/// The settings in force.
 #[derive(Clone, Debug)]
 pub struct Effective {
-    /// The file that gives these settings again.
+    /// All settings, in the form of a settings file.
     pub file: File,
-    /// Where the file was read, if any was.
+    /// The path of the file that was read, if any.
     pub source: Option<PathBuf>,
-    /// Where each setting was given that is not left to its default: `file`, or a variable or flag by its name. `[[rule]]` is one setting.
+    /// The origin of each setting that is not a default: `file`, or the name of a variable or flag. `[[rule]]` is one setting.
     pub given: BTreeMap<String, &'static str>,
-    /// Settings that are no fault and have no effect either, a line each.
+    /// A line for each setting that is valid but hardly intended.
     pub warnings: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ impl Effective {
         }
     }
 
-    /// The variables of the environment that give settings which hold.
+    /// The environment variables whose settings are in force.
     pub fn variables(&self) -> Vec<&'static str> {
         let places = self.given.values().copied();
         places
@@ -41,13 +41,12 @@ impl Effective {
             .collect()
     }
 
-    /// The settings that the shards decide by. `node` is what other nodes of a cluster are told of this one.
+    /// The settings for the shards. `node` describes this node to the others of a cluster.
     pub fn settings(&self, node: Node) -> Settings {
         let file = self.file.clone();
-        let here_only = !file.listen.iter().any(is_exposed);
         Settings {
             http: Http {
-                loopback_hosts_only: here_only,
+                loopback_hosts_only: !file.listen.iter().any(is_exposed),
                 ..file.http
             },
             limits: file.limits,
@@ -64,10 +63,10 @@ impl Effective {
         }
     }
 
-    /// Takes the rights from `asked`.
+    /// Takes the section `[access]` from `asked`.
     ///
     /// # Errors
-    /// `asked` has no table `[access]` any more, the server listens where other machines reach it, and `insecure` does not permit that.
+    /// `asked` has no `[access]`, other machines reach the server, and `insecure` does not permit that.
     pub fn take_access(&mut self, asked: &Effective, insecure: bool) -> Result<(), ConfigError> {
         let exposed = self.file.listen.iter().find(|address| is_exposed(address));
         if let (None, false, Some(address)) = (&asked.file.access, insecure, exposed) {
@@ -80,7 +79,7 @@ impl Effective {
         Ok(())
     }
 
-    /// The keys that have another value in `other`.
+    /// The keys whose values differ in `other`.
     pub fn differences(&self, other: &Effective) -> Vec<String> {
         let flat = |effective: &Effective| {
             let mut keys = BTreeMap::new();
@@ -95,7 +94,7 @@ impl Effective {
             .collect()
     }
 
-    /// The settings as a TOML file that gives them again, with a comment that says where they came from.
+    /// The settings as the text of a settings file, with a comment about their origin.
     pub fn to_toml(&self) -> String {
         let source = self.source.as_ref();
         let mut from = source.map_or("built-in defaults".into(), |path| {
@@ -112,7 +111,7 @@ impl Effective {
     }
 }
 
-/// Values by key, as `limits.topic_bytes`; rules are one value.
+/// Adds the values of a table to `keys`, by paths such as `limits.topic_bytes`. All rules are one value.
 pub(super) fn flatten(path: &str, table: toml::Table, keys: &mut BTreeMap<String, toml::Value>) {
     for (key, value) in table {
         let path = joined(path, &key);

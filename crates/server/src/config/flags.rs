@@ -1,5 +1,5 @@
-//! The flags of `crore serve`, and how they and the variables lie over the settings file. A flag exists for what people change often; everything
-//! else is a key of the file. A flag of one setting is a word in that setting's row (`x-flag`).
+//! The flags of `crore serve`. Flags and environment variables override the settings file. Only settings that people change often have a flag, which the
+//! attribute `x-flag` of the setting's row names.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use crore_broker::settings::Rule;
 use toml::{Table, Value};
 
-use super::locate::Overlay;
+use super::locate::Overrides;
 use super::variables::Variables;
 use crate::settings::file::File;
 use crate::settings::problems::Check;
@@ -54,17 +54,17 @@ pub struct ServeArgs {
     #[arg(long, conflicts_with = "admin.listen")]
     pub no_admin: bool,
 
-    /// Settings of the environment, which lie below the flags.
+    /// Settings in environment variables; flags override them.
     #[arg(skip = Variables::here())]
     pub variables: Variables,
 }
 
 impl ServeArgs {
-    /// Replaces in the file's `table` what variables and then flags name, and says which keys those are.
-    pub fn lay_over(&self, table: &mut Table) -> Overlay {
+    /// Overrides values in the file's `table` by those of variables and then of flags. Returns the keys with their variables and flags.
+    pub fn override_values(&self, table: &mut Table) -> Overrides {
         let mut set: Vec<(&'static str, &'static Row, Value)> = Vec::new();
         for (row, variable, value) in self.variables.settings() {
-            // Its fault is told with those of all other values (`check_variables`).
+            // `check_variables` reports a fault.
             set.extend(value.ok().map(|value| (variable, row, value)));
         }
         let flags = self.settings.0.iter();
@@ -75,14 +75,14 @@ impl ServeArgs {
         }
         let keys =
             |(from, row, _): &(&'static str, &'static Row, Value)| (row.path.as_str(), *from);
-        let overlay = set.iter().map(keys).collect();
+        let overrides = set.iter().map(keys).collect();
         for (_, row, value) in set {
             put(table, row, value);
         }
-        overlay
+        overrides
     }
 
-    /// Tells of variables whose value is no text.
+    /// Reports variables whose value is not UTF-8.
     pub fn check_variables(&self, check: &mut Check) {
         for (row, variable, value) in self.variables.settings() {
             if let Err(what) = value {
@@ -91,7 +91,7 @@ impl ServeArgs {
         }
     }
 
-    /// Lets the rule for all topics keep as much as the flag says.
+    /// Applies `--keep` to the rule for all topics.
     pub fn keep(&self, file: &mut File) {
         if let Some(messages) = self.keep {
             keep_by_default(file, messages);
@@ -99,7 +99,7 @@ impl ServeArgs {
     }
 }
 
-/// Replaces a value in a file's table; sections on the way are made. One that is no table is told where the table is read.
+/// Sets a value in a file's table, with the sections that lead to it. A section that is no table is reported when the table is read.
 fn put(table: &mut Table, row: &Row, value: Value) {
     let mut sections = row.table().split('.').filter(|section| !section.is_empty());
     let inner = sections.try_fold(table, |table, section| {
@@ -109,12 +109,12 @@ fn put(table: &mut Table, row: &Row, value: Value) {
     inner.map(|table| table.insert(row.key().to_string(), value));
 }
 
-/// The settings that have flags of their own, with the values of those that were given.
+/// The values of the flags that were given for single settings.
 #[derive(Clone, Default)]
 pub struct SettingFlags(Vec<(&'static Row, Value)>);
 
 impl SettingFlags {
-    /// The shards alone.
+    /// As if only `--shards` was given.
     pub fn shards(shards: Option<usize>) -> SettingFlags {
         let row = SCHEMA.row("shards").expect("it is a setting");
         let value = |shards| Value::Integer(i64::try_from(shards).unwrap_or(i64::MAX));
@@ -127,7 +127,7 @@ impl SettingFlags {
     }
 }
 
-/// The rows that name a flag: `-l, --listen ADDR:PORT`.
+/// The rows with a flag, and its definition, such as `-l, --listen ADDR:PORT`.
 fn rows() -> impl Iterator<Item = (&'static Row, &'static str)> {
     SCHEMA
         .rows
@@ -209,14 +209,14 @@ impl FromArgMatches for SettingFlags {
     }
 }
 
-/// A number of messages.
+/// Parses the value of `--keep`.
 fn messages(text: &str) -> Result<u32, String> {
     let wrong =
         "write a number of messages, such as 100; for how long is said by log_age_s of a rule";
     text.parse().map_err(|_| wrong.to_string())
 }
 
-/// Lets the rule for all topics keep `messages`, and writes one after the others when there is none.
+/// Sets `log_messages` of the rule for all topics; adds that rule after the others if there is none.
 fn keep_by_default(file: &mut File, messages: u32) {
     match file
         .rules

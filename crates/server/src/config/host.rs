@@ -1,4 +1,4 @@
-//! The resources of the host that the defaults depend on: its cores and its memory.
+//! Defaults that depend on the cores and the memory of the host.
 
 use std::path::Path;
 
@@ -8,35 +8,35 @@ use super::cgroups;
 use super::check::MEMORY_SHARES;
 use super::host_files::HostFiles;
 
-/// The share of the memory that all logs together may use by default (DESIGN: an eighth).
+/// The default of all logs together is this fraction of the memory: an eighth.
 const LOG_SHARE: u64 = 8;
 
-/// The share of the memory that connections may use by default, in tenths: the rest is for logs and other processes.
+/// The default share of connections in the memory, in tenths; the rest is for logs and other processes.
 const CONNECTIONS_TENTHS: u64 = 8;
 
-/// Kernel memory of one connection's end, in bytes: socket, inode, file, epoll item (Linux 6).
+/// Kernel memory of a connection, in bytes: socket, inode, file, epoll item (Linux 6).
 const KERNEL_BYTES: u64 = 4_100;
 
-/// Bytes that an idle subscriber with a topic of its own costs the process.
+/// Process memory of an idle subscriber with a topic of its own, in bytes.
 const PROCESS_BYTES: u64 = 200;
 
-/// Connections that a core takes in a second by default. Measured with the load tool on the same two cores: of 15,000
-/// that return at once, 13,000/s come in as fast as it goes, and then a delivery takes 28 ms; at 5,000/s for each of two
-/// shards it takes 0.3 ms, at half of that 0.1 ms, and 0.06 ms while no connection comes.
+/// The default rate of accepted connections for each core. Measured with the load tool on the same two cores, when 15,000 connections return at
+/// once: without a limit, 13,000 are accepted per second, and a delivery takes 28 ms meanwhile. At 5,000/s for each of two
+/// shards it takes 0.3 ms, at half of that 0.1 ms, and 0.06 ms without new connections.
 const ACCEPTS_PER_CORE_AND_S: usize = 5_000;
 
-/// Bytes that the first answer to an idempotency key takes, with its part of the index.
+/// Memory of an idempotency key with its answer and its part of the index, in bytes.
 const KEY_BYTES: usize = 56;
 
-/// The part of `limits.memory_bytes` that the answers to keys may use by default: outboxes and sessions need the rest.
+/// The default of idempotency keys is this fraction of `limits.memory_bytes`; outboxes and sessions need the rest.
 const KEYS_PART: usize = 4;
 
-/// As many idempotency keys as a quarter of `limits.memory_bytes` holds.
+/// The number of idempotency keys that fit a quarter of `limits.memory_bytes`.
 pub fn keys_default(limits: &Limits) -> usize {
     limits.memory_bytes / KEYS_PART / KEY_BYTES
 }
 
-/// The memory that this process may use, in bytes: the machine's, or the least limit of the control groups that it runs in.
+/// The memory that this process may use, in bytes: the machine's, or the lowest limit of its control groups.
 pub fn memory_bytes() -> u64 {
     let files = HostFiles {
         root: Path::new("/"),
@@ -48,7 +48,7 @@ pub fn memory_bytes() -> u64 {
         .fold(crore_net::memory::machine_bytes(), u64::min)
 }
 
-/// The resources that the defaults depend on: of this host, or of one that is only planned.
+/// The resources that the defaults depend on, of this host or of a planned one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Resources {
     /// Cores that this process may run on.
@@ -58,7 +58,7 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// Those of this process.
+    /// The resources of this process.
     pub fn here() -> Resources {
         Resources {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -66,15 +66,15 @@ impl Resources {
         }
     }
 
-    /// As many connections a second as leave the cores that run shards time for established connections.
+    /// A rate of new connections that leaves the shards' cores time for the established ones.
     pub fn accepts_default(&self, shards: usize) -> u32 {
         u32::try_from(shards.min(self.cores) * ACCEPTS_PER_CORE_AND_S).unwrap_or(u32::MAX)
     }
 
-    /// As many connections as the memory has room for.
+    /// The number of connections that fit the memory.
     pub fn connections_default(&self) -> usize {
         let room = self.memory_bytes / 10 * CONNECTIONS_TENTHS / (KERNEL_BYTES + PROCESS_BYTES);
-        // A row's number has 32 bits.
+        // The number of a connection has 32 bits.
         room.clamp(1, u64::from(u32::MAX - 1)) as usize
     }
 
@@ -83,7 +83,7 @@ impl Resources {
         usize::try_from(self.memory_bytes / LOG_SHARE).unwrap_or(usize::MAX)
     }
 
-    /// An eighth of the memory, or the room for the largest things that one client may send or be sent, whichever is more.
+    /// An eighth of the memory, but at least [`MEMORY_SHARES`] times the largest message, batch or outbox.
     pub fn memory_bytes_default(&self, limits: &Limits) -> usize {
         let largest = [
             limits.message_bytes,

@@ -1,16 +1,15 @@
-//! The files of a host, and lines of them.
+//! Reads files of a host, such as those in `/proc` and `/sys`.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The files of a host below its root directory.
+/// The files of a host. Tests set another root directory than `/`.
 pub struct HostFiles<'a> {
     pub root: &'a Path,
 }
 
 impl HostFiles<'_> {
-    /// Where a file lies.
     pub fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
@@ -20,12 +19,12 @@ impl HostFiles<'_> {
         fs::read_to_string(self.path(name)).ok()
     }
 
-    /// A file that holds one number.
+    /// The number in a file that contains only a number.
     pub fn number(&self, name: &str) -> Option<u64> {
         self.text(name)?.trim().parse().ok()
     }
 
-    /// The names in a directory, in order.
+    /// The names in a directory, sorted.
     pub fn names(&self, directory: &str) -> BTreeSet<String> {
         let entries = fs::read_dir(self.path(directory));
         let entries = entries.into_iter().flatten().flatten();
@@ -34,7 +33,7 @@ impl HostFiles<'_> {
             .collect()
     }
 
-    /// A setting, its words apart by one space each.
+    /// A kernel setting, with single spaces between its words.
     pub fn sysctl(&self, name: &str) -> Option<String> {
         let text = self.text(&format!("proc/sys/{}", name.replace('.', "/")))?;
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -42,7 +41,7 @@ impl HostFiles<'_> {
     }
 }
 
-/// The text behind `name` on its line.
+/// The rest of the first line that begins with `name`.
 pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let line = text.lines().find(|line| line.starts_with(name))?;
     Some(line[name.len()..].trim())

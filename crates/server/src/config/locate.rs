@@ -1,7 +1,7 @@
-//! Turns a problem into a line that an operator can act on: `crore.toml:12:15: limits.topic_bytes: …`.
+//! Error lines with the place of a problem: `crore.toml:12:15: limits.topic_bytes: …`.
 //!
-//! A place is a path such as `rule[2].match`; it is looked up in the parsed document, so that the
-//! settings structs need not carry spans.
+//! A problem names a path such as `rule[2].match`, which is looked up in the parsed document, so that the
+//! settings structs need no spans.
 
 use std::ops::Range;
 use std::path::Path;
@@ -10,10 +10,10 @@ use toml::de::{DeTable, DeValue};
 
 use crate::settings::problems::Problem;
 
-/// Paths that a variable or a flag has set, with its name; the last one of a path counts.
-pub type Overlay = Vec<(&'static str, &'static str)>;
+/// Paths that a variable or a flag has set, with its name. The last entry of a path counts.
+pub type Overrides = Vec<(&'static str, &'static str)>;
 
-/// Why the settings were refused; displays one line for each problem.
+/// Why the settings were refused. Displays one line for each problem.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .lines.join("\n"))]
 pub struct ConfigError {
@@ -25,7 +25,7 @@ impl ConfigError {
         ConfigError { lines: vec![line] }
     }
 
-    /// The same below a line that says which flag named the file.
+    /// Adds a first line that names the file of `--config`.
     pub(super) fn of_flag(mut self, path: &Path) -> Self {
         let faults = match self.lines.len() {
             1 => "a fault".to_string(),
@@ -36,7 +36,7 @@ impl ConfigError {
         self
     }
 
-    /// The lines in the order of their places.
+    /// Sorts the lines by place.
     pub(super) fn of(mut lines: Vec<(Place, String)>) -> Self {
         lines.sort_by_key(|(place, _)| *place);
         let lines = lines.into_iter().map(|(_, line)| line).collect();
@@ -44,23 +44,28 @@ impl ConfigError {
     }
 }
 
-/// Where a fault is told among the others: by its offset in the file, behind these what flags and defaults have.
+/// The order of the lines: the offset in the file; flags and defaults come last.
 pub type Place = usize;
 
-/// The line for a value that cannot stay.
-pub fn problem(file: &str, text: &str, overlay: &Overlay, problem: &Problem) -> (Place, String) {
+/// The line for a faulty value.
+pub fn problem(
+    file: &str,
+    text: &str,
+    overrides: &Overrides,
+    problem: &Problem,
+) -> (Place, String) {
     let Problem { path, what, .. } = problem;
     let mut is_default = "";
-    let (order, place) = match overlay.iter().rfind(|(key, _)| path_is_under(path, key)) {
+    let (order, place) = match overrides.iter().rfind(|(key, _)| path_is_under(path, key)) {
         Some((_, flag)) => (Place::MAX, (*flag).to_string()),
         None => match DeTable::parse(text)
             .ok()
             .and_then(|document| span(document.get_ref(), problem))
         {
             Some((span, true)) => (span.start, at(file, text, span.start)),
-            // A key that lacks in an entry of a list has no default.
+            // A missing key in an entry of a list has no default.
             Some((span, false)) if path.contains('[') => (span.start, at(file, text, span.start)),
-            // Neither in the file nor a flag: a default that another setting rules out, told behind what stands there.
+            // Neither in the file nor a flag: a default that conflicts with another setting.
             Some((span, false)) => {
                 is_default = " (default)";
                 (Place::MAX, at(file, text, span.start))
@@ -74,7 +79,7 @@ pub fn problem(file: &str, text: &str, overlay: &Overlay, problem: &Problem) -> 
 /// The line for text that is not TOML.
 pub fn syntax(file: &str, text: &str, error: &toml::de::Error) -> (Place, String) {
     let message = error.message().replace('\n', "; ");
-    // The parser names the form of a string, and what it lacks.
+    // The parser's messages, reworded where they are unclear.
     let what = match message.strip_suffix(", expected `\"`") {
         Some(form) if form.ends_with("string") => {
             "the string is not closed; write `\"` at its end".to_string()
@@ -86,9 +91,9 @@ pub fn syntax(file: &str, text: &str, error: &toml::de::Error) -> (Place, String
         _ => message.replace(", expected ", "; here may stand "),
     };
     let open = error.span().and_then(|span| text.get(..span.start));
-    let open = open.map(opened).unwrap_or_default();
+    let open = open.map(open_lists).unwrap_or_default();
     let is_list = message.starts_with("unclosed array") && !message.contains("table");
-    // The parser notices it where the next line does not fit, or at the end of the file.
+    // The parser notices an unclosed list only later, where a line does not fit, or at the end of the file.
     if let Some(begin) = open.last().filter(|_| is_list) {
         let place = at(file, text, *begin);
         let what = "the list that begins here is not closed; write ] at its end";
@@ -107,7 +112,7 @@ pub fn syntax(file: &str, text: &str, error: &toml::de::Error) -> (Place, String
     }
 }
 
-/// The words about a list of an earlier line in which the fault at `offset` lies: it may be what follows a list that was not closed.
+/// A hint for a fault at `offset` within a list that begins on an earlier line: perhaps that list is not closed.
 fn unclosed(text: &str, offset: usize, open: &[usize]) -> String {
     let line = |at: usize| text[..at].matches('\n').count() + 1;
     let first = open.first().map(|begin| line(*begin));
@@ -117,8 +122,8 @@ fn unclosed(text: &str, offset: usize, open: &[usize]) -> String {
     }
 }
 
-/// Where the lists begin that are open at the end of `text`, the innermost last.
-fn opened(text: &str) -> Vec<usize> {
+/// The offsets of the lists that are open at the end of `text`, the innermost last.
+fn open_lists(text: &str) -> Vec<usize> {
     let (mut open, mut quote, mut is_comment) = (Vec::new(), None, false);
     let mut letters = text.char_indices();
     while let Some((at, letter)) = letters.next() {
@@ -151,7 +156,7 @@ pub fn path_is_under(path: &str, key: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// The span of the value (or key) that has the problem, or of the innermost table or list on the way that exists; and whether it is its own.
+/// The span of the value (or key) with the problem, and true. If it does not exist, the span of the innermost table or list on its path, and false.
 fn span(table: &DeTable<'_>, problem: &Problem) -> Option<(Range<usize>, bool)> {
     let mut steps = (problem.path.split(['.', '['])).map(|step| step.trim_end_matches(']'));
     let (mut key, mut value) = table.get_key_value(steps.next()?)?;
@@ -178,14 +183,14 @@ fn span(table: &DeTable<'_>, problem: &Problem) -> Option<(Range<usize>, bool)> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ServeArgs, faults};
+    use super::super::{ServeArgs, parse};
     use super::*;
 
     const EXAMPLE: &str = include_str!("../../../../docs/crore.example.toml");
 
-    /// Reads `text` as far as it can be read; each fault must have a place and fit a line.
-    fn explain(text: &str) {
-        let (_, faults) = faults(&ServeArgs::default(), Path::new("f"), text);
+    /// Parses `text`, and checks that each fault has a place and is one line.
+    fn check_faults(text: &str) {
+        let (_, faults) = parse(&ServeArgs::default(), Path::new("f"), text);
         for (_, line) in faults {
             let mut parts = line.split(':').skip(1);
             let mut number = || {
@@ -202,22 +207,22 @@ mod tests {
 
     #[test]
     fn whatever_is_wrong_has_a_place() {
-        // Lines that are commented out in the example count here.
+        // With the settings that are commented out in the example.
         let lines = EXAMPLE
             .lines()
             .map(|line| line.strip_prefix('#').unwrap_or(line));
         let settings = lines.filter(|line| !line.starts_with([' ', ':']));
         let text = &settings.collect::<Vec<_>>().join("\n");
-        let (file, faults) = faults(&ServeArgs::default(), Path::new("f"), text);
+        let (file, faults) = parse(&ServeArgs::default(), Path::new("f"), text);
         assert_eq!((faults, file.rules.len()), (Vec::new(), 1));
         for at in (0..text.len()).filter(|at| text.is_char_boundary(*at)) {
-            explain(&text[..at]);
-            // Each costs a reading of the whole text.
+            check_faults(&text[..at]);
+            // Not at every place, since each call parses the whole text.
             if !at.is_multiple_of(5) {
                 continue;
             }
             for bad in ["0", "-", "\"", "[", "\u{fc}", "\0", "\n"] {
-                explain(&format!("{}{bad}{}", &text[..at], &text[at..]));
+                check_faults(&format!("{}{bad}{}", &text[..at], &text[at..]));
             }
         }
     }
@@ -230,7 +235,7 @@ mod tests {
             ("a = [[1], [2\nb = 2", vec![4, 10]),
             ("[t]\na = 1", vec![]),
         ] {
-            assert_eq!(opened(text), begin, "{text}");
+            assert_eq!(open_lists(text), begin, "{text}");
         }
     }
 

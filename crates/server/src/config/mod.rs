@@ -1,12 +1,10 @@
-//! The settings of one `crore serve`: built-in defaults, then `crore.toml`, then variables of the environment, then flags,
-//! checked and resolved to [`Effective`].
+//! Loads the settings of `crore serve`: defaults, then `crore.toml`, then environment variables, then flags. They are checked, and values that depend
+//! on the host are filled in ([`Effective`]).
 //!
-//! Invariants: every setting that leaves this module lies within the range of its row ([`crate::settings::schema`]) and has
-//! passed [`check`]; an unknown key is an error; every error names the place (file, line, column, or the variable or flag), the key, the
-//! fault of the value and what to write instead.
+//! Invariants: every value is within the range of its row ([`crate::settings::schema`]) and has passed [`check`]; an unknown key is an
+//! error; every error names the place (file, line, column, or the variable or flag), the key, the fault and the remedy.
 //!
-//! It deliberately does not reload, and does not look at the host
-//! beyond its memory and cores, and the addresses of a name in `listen`.
+//! Deliberately not here: the reload. Of the host, only the memory, the cores, and the addresses of names in `listen` are looked up.
 
 pub mod cgroups;
 mod check;
@@ -38,17 +36,16 @@ pub use effective::Effective;
 use effective::flatten;
 pub use flags::{ALL_TOPICS, ServeArgs, SettingFlags};
 pub use host::{Resources, memory_bytes};
-use locate::{ConfigError, Overlay, Place, path_is_under};
+use locate::{ConfigError, Overrides, Place, path_is_under};
 pub use variables::Variables;
 
-/// The file that is read when no `--config` is given and it exists in the current directory.
+/// The settings file in the current directory, which is read without `--config` if it exists.
 pub const DEFAULT_FILE: &str = "crore.toml";
 
-/// Faults of the syntax that are told of one file: more are the sign of another kind of file.
+/// Limit of reported syntax errors: a file with more is of another kind.
 const FAULTS_MAX: usize = 100;
 
-/// Reads the file that `args` names (or [`DEFAULT_FILE`] when it exists), lays the flags over it,
-/// checks the whole and resolves what depends on the host.
+/// Loads the settings: the file of `args` (or [`DEFAULT_FILE`] if it exists), overridden by variables and flags, checked, with the values of this host.
 ///
 /// # Errors
 /// A file that cannot be read or parsed, an unknown key, a value out of its range.
@@ -56,7 +53,7 @@ pub fn load(args: &ServeArgs) -> Result<Effective, ConfigError> {
     load_for(args, &Resources::here())
 }
 
-/// The same for a host with these resources.
+/// [`load`] for a host with these resources.
 ///
 /// # Errors
 /// Those of [`load`].
@@ -76,8 +73,8 @@ pub fn load_for(args: &ServeArgs, resources: &Resources) -> Result<Effective, Co
     })
 }
 
-/// Reads the settings of a server that runs by `now`. A file that it had must be there, and must not be empty: a file is often
-/// empty while it is being written, and an empty one would take away every rule and all that guards access.
+/// Loads the settings again for a server that runs with `now`. Its file must still exist and must not be empty: a file is often
+/// empty while it is being written, and an empty one would remove every rule and all access control.
 ///
 /// # Errors
 /// Those of [`load`].
@@ -95,7 +92,7 @@ pub fn load_again(args: &ServeArgs, now: &Effective) -> Result<Effective, Config
     build(args, Some(path.clone()), &text, &Resources::here())
 }
 
-/// The settings of a file's text under the variables and flags.
+/// The settings of a file's text, overridden by variables and flags.
 fn build(
     args: &ServeArgs,
     source: Option<PathBuf>,
@@ -104,25 +101,25 @@ fn build(
 ) -> Result<Effective, ConfigError> {
     let path = source.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
     let name = path.display().to_string();
-    let (file, lines) = faults(args, path, text);
+    let (file, lines) = parse(args, path, text);
     if !lines.is_empty() {
         return Err(ConfigError::of(lines));
     }
-    let warnings = check::idle(&file);
-    let warning = |found| locate::problem(&name, text, &Overlay::new(), found).1;
+    let warnings = check::unintended(&file);
+    let warning = |found| locate::problem(&name, text, &Overrides::new(), found).1;
     let unknown = args.variables.unknown.iter().cloned();
     let warnings = unknown.chain(warnings.iter().map(warning)).collect();
     let given = given(args, text);
     Ok(resolve(file, source, given, warnings, resources))
 }
 
-/// Where each setting was given, by the file's text, the variables and the flags.
+/// Where each setting comes from: the file, or a variable or flag.
 fn given(args: &ServeArgs, text: &str) -> BTreeMap<String, &'static str> {
     let mut table: Table = text.parse().unwrap_or_default();
     let mut keys = BTreeMap::new();
     flatten("", table.clone(), &mut keys);
     let mut given: BTreeMap<_, _> = keys.into_keys().map(|key| (key, "file")).collect();
-    for (key, from) in args.lay_over(&mut table) {
+    for (key, from) in args.override_values(&mut table) {
         given.insert(key.to_string(), from);
     }
     if args.keep.is_some() {
@@ -131,15 +128,15 @@ fn given(args: &ServeArgs, text: &str) -> BTreeMap<String, &'static str> {
     given
 }
 
-/// The settings of a file's text under the variables and flags, and a line for each fault; settings with a fault are left out. Text that is not TOML has the faults of its
-/// syntax only: the places of the settings are not known then.
-fn faults(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(Place, String)>) {
+/// Parses a file's text, overridden by variables and flags. Returns the settings without those that have a fault, and a line for each fault. If
+/// the text is not TOML, only its syntax errors are reported, since the places of settings are unknown.
+fn parse(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(Place, String)>) {
     let name = &path.display().to_string();
     let mut table = match read_table(name, text) {
         Ok(table) => table,
         Err(lines) => return (File::default(), lines),
     };
-    let overlay = args.lay_over(&mut table);
+    let overrides = args.override_values(&mut table);
     let mut check = Check {
         folder: path.parent().unwrap_or(path).to_path_buf(),
         ..Check::default()
@@ -151,23 +148,19 @@ fn faults(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(Place, Strin
         Err(error) => return (File::default(), vec![locate::syntax(name, text, &error)]),
     };
     args.keep(&mut file);
-    let told: Vec<String> = check
-        .problems
-        .iter()
-        .map(|told| told.path.clone())
-        .collect();
-    // A value that was left out has been told, and is not missing.
-    let is_told = |path: &str| {
-        let mut told = told.iter();
-        told.any(|left| path_is_under(path, left) || path_is_under(left, path))
+    let reported: Vec<String> = check.problems.iter().map(|it| it.path.clone()).collect();
+    // A value with a fault was left out above, so the checks below must not call it missing.
+    let is_reported = |path: &str| {
+        let mut reported = reported.iter();
+        reported.any(|other| path_is_under(path, other) || path_is_under(other, path))
     };
     check::all(&mut check, &file, args.insecure);
     let mut index = 0;
     check.problems.retain(|problem| {
         index += 1;
-        index <= told.len() || !is_told(&problem.path)
+        index <= reported.len() || !is_reported(&problem.path)
     });
-    let line = |problem| locate::problem(name, text, &overlay, problem);
+    let line = |problem| locate::problem(name, text, &overrides, problem);
     (file, check.problems.iter().map(line).collect())
 }
 
@@ -184,7 +177,7 @@ fn read_table(name: &str, text: &str) -> Result<Table, Vec<(Place, String)>> {
         let before = error.span().and_then(|span| text.get(..span.start));
         before.map(|before| before.matches('\n').count())
     };
-    // Text behind the first fault of a line is no fault of its own.
+    // Further errors in the same line are consequences of the first.
     errors.dedup_by(|next, before| line(before).is_some() && line(next) == line(before));
     let lines = errors.iter().take(FAULTS_MAX);
     Err(lines
@@ -192,7 +185,7 @@ fn read_table(name: &str, text: &str) -> Result<Table, Vec<(Place, String)>> {
         .collect())
 }
 
-/// The section on access of a settings file, if it has one.
+/// The section `[access]` of a settings file, if it has one.
 ///
 /// # Errors
 /// A file that cannot be read or parsed.
@@ -202,13 +195,13 @@ pub fn access_of(path: &Path) -> Result<Option<Access>, ConfigError> {
         insecure: true,
         ..ServeArgs::default()
     };
-    match faults(&args, path, &text) {
+    match parse(&args, path, &text) {
         (file, lines) if lines.is_empty() => Ok(file.access),
         (_, lines) => Err(ConfigError::of(lines).of_flag(path)),
     }
 }
 
-/// Brings origins into the form in which requests are compared with them, and replaces the values that the file leaves to the host (0 = by cores, 0 = by memory).
+/// Normalizes origins, and replaces the values 0 that stand for a default by the cores, the memory or the disk of the host.
 fn resolve(
     mut file: File,
     source: Option<PathBuf>,
@@ -260,7 +253,7 @@ fn resolve(
     }
 }
 
-/// The warning that logs may fill the disk.
+/// The warning that the logs may fill `state.bytes_max`.
 fn scarce(state: &State, log_bytes: usize) -> String {
     format!(
         "state.bytes_max ({}) is less than three times limits.log_bytes ({}): messages that are kept may fill it, and publishes are refused then; raise it, or lower limits.log_bytes",

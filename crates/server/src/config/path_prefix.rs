@@ -1,6 +1,6 @@
-//! The form of path prefixes.
+//! Path prefixes in settings.
 
-/// A prefix is plain segments: characters that a request line can hold without an escape.
+/// Checks a prefix: segments of characters that need no escape in a request line.
 pub fn path_prefix(path: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._~!$&'()*+,;=:@".contains(c);
     let segment = |s: &str| !s.is_empty() && s != "." && s != ".." && s.chars().all(plain);
@@ -12,7 +12,7 @@ pub fn path_prefix(path: &str) -> Result<(), String> {
     }
 }
 
-/// One prefix holds the other, segment by segment, so that a request would fit both.
+/// Whether one prefix contains the other, so that a path can match both.
 pub fn overlap(a: &str, b: &str) -> bool {
     let (short, long) = if a.len() <= b.len() { (a, b) } else { (b, a) };
     long.strip_prefix(short)

@@ -1,9 +1,8 @@
-//! Settings in variables of the environment, as containers have them: [`Row::variable`], `CRORE_LIMITS_TOPIC_BYTES` for
-//! `limits.topic_bytes`.
+//! Settings in environment variables, for containers ([`Row::variable`]): `CRORE_LIMITS_TOPIC_BYTES` for `limits.topic_bytes`.
 //!
-//! They lie over the file and below the flags. An empty variable is as none: Compose sets one for `${NAME}` without a value. A name of no
-//! setting is told with the one that was probably meant, and is no error: scripts may have names of their own, and Kubernetes makes some
-//! for a Service called `crore`.
+//! They override the file, and flags override them. An empty variable counts as unset: Compose sets one for `${NAME}` without a value. An unknown
+//! name is a warning with the name that was probably meant, and no error: scripts may have names of their own, and Kubernetes makes some for
+//! a Service called `crore`.
 
 use std::ffi::OsString;
 
@@ -11,7 +10,7 @@ use toml::Value;
 
 use crate::settings::schema::{Row, SCHEMA, VARIABLES, nearest};
 
-/// Variables of the tools, and of the project's tests.
+/// Variables of the tools, and of the tests.
 const OTHERS: [&str; 9] = [
     "CRORE_ADMIN_URL",
     "CRORE_CA",
@@ -27,14 +26,14 @@ const OTHERS: [&str; 9] = [
 /// The variables of one environment.
 #[derive(Clone, Default)]
 pub struct Variables {
-    /// The settings that they give, as texts; the bytes of one that is no text.
+    /// The values by setting; an error if a value is not UTF-8.
     given: Vec<(&'static Row, Result<String, OsString>)>,
-    /// A line for each name that begins like ours and is that of no setting.
+    /// A warning for each name with our prefix that is no setting.
     pub unknown: Vec<String>,
 }
 
 impl Variables {
-    /// Those of this process.
+    /// The variables of this process.
     pub fn here() -> Variables {
         let mut all: Vec<_> = std::env::vars_os().collect();
         all.sort();
@@ -58,7 +57,7 @@ impl Variables {
         variables
     }
 
-    /// The settings with their variables and values; as errors those whose value is no text.
+    /// The settings with their variables and values; an error if a value is not UTF-8.
     pub fn settings(
         &self,
     ) -> impl Iterator<Item = (&'static Row, &'static str, Result<Value, String>)> {
@@ -73,7 +72,7 @@ impl Variables {
     }
 }
 
-/// Whether Kubernetes sets it in the pods beside a Service called `crore`, or `crore-` and more.
+/// Whether Kubernetes sets this variable in pods for a Service called `crore` or `crore-…`.
 fn is_of_kubernetes(name: &str) -> bool {
     let is_port = |rest: &str| rest.starts_with("_TCP") || rest.starts_with("_UDP");
     let (_, behind) = name.rsplit_once("_PORT").unwrap_or((name, "none"));

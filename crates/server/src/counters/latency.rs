@@ -1,16 +1,16 @@
-//! How long messages take, counted by classes: eight for each doubling, so that a class is within an eighth of its
-//! members, from 1 microsecond to a minute.
+//! A histogram of latencies from 1 microsecond to a minute, with eight buckets for each power of two: the bounds of a bucket differ by
+//! at most an eighth.
 
-/// Bits of a value that its class keeps behind the first.
+/// Bits of a value after its highest one that its bucket keeps.
 const FINE_BITS: u32 = 3;
-/// Classes of one doubling.
+/// Buckets for each power of two.
 const FINE: usize = 1 << FINE_BITS;
-/// Longer latencies are counted as if they were this long: 2^26 us are 67 s.
+/// Longer latencies are in the last bucket: 2^26 us are 67 s.
 const TOP_BITS: u32 = 26;
-/// How many classes there are.
+/// The number of buckets.
 pub const BUCKETS: usize = (TOP_BITS - FINE_BITS + 1) as usize * FINE;
 
-/// The class of a value.
+/// The bucket of a value.
 fn bucket_of(us: u64) -> usize {
     if us < FINE as u64 {
         return us as usize;
@@ -23,7 +23,7 @@ fn bucket_of(us: u64) -> usize {
     (shift as usize + 1) * FINE + ((us >> shift) as usize & (FINE - 1))
 }
 
-/// One past the last value of a class, in microseconds.
+/// The end of a bucket (exclusive), in microseconds.
 pub fn bucket_end_us(bucket: usize) -> u64 {
     if bucket < FINE {
         return bucket as u64 + 1;
@@ -32,17 +32,18 @@ pub fn bucket_end_us(bucket: usize) -> u64 {
     ((FINE + fine + 1) as u64) << shift
 }
 
-/// A histogram as it is scraped: the end and the count of each bucket; and the sum and the count of all.
+/// A histogram for `/metrics`.
 pub struct Buckets {
+    /// The end and the count of each bucket.
     pub ends: Vec<(f64, u64)>,
     pub sum: f64,
     pub count: u64,
 }
 
-/// How often each class was seen.
+/// A histogram of latencies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// By class.
+    /// The count of each bucket.
     pub counts: Vec<u64>,
     /// The sum of all values in microseconds.
     pub sum_us: u64,
@@ -58,13 +59,12 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// Counts so many of a value.
+    /// Counts a value `times` times.
     pub fn count_value(&mut self, us: u64, times: u64) {
         self.counts[bucket_of(us)] += times;
         self.sum_us += us.saturating_mul(times);
     }
 
-    /// Adds another shard's.
     pub fn add(&mut self, other: &Latency) {
         for (sum, more) in self.counts.iter_mut().zip(&other.counts) {
             *sum += more;
@@ -72,7 +72,7 @@ impl Latency {
         self.sum_us += other.sum_us;
     }
 
-    /// The samples added since `earlier`.
+    /// The values counted since `earlier`.
     pub fn since(&self, earlier: &Latency) -> Latency {
         let counts = self.counts.iter().zip(&earlier.counts);
         Latency {
@@ -83,12 +83,12 @@ impl Latency {
         }
     }
 
-    /// How many values.
+    /// The number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The value that this share (0 to 1) of all lie below, in microseconds; none when there are none.
+    /// The quantile of `share` (0 to 1), in microseconds; none without values.
     pub fn quantile_us(&self, share: f64) -> Option<u64> {
         let count = self.count();
         let wanted = ((count as f64 * share).ceil() as u64).clamp(1, count.max(1));
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_follow_each_other_and_hold_their_values() {
+    fn buckets_follow_each_other_and_hold_their_values() {
         let mut expected = 0;
         for us in 0..100_000_u64 {
             let bucket = bucket_of(us);

@@ -1,12 +1,11 @@
-//! The shards' counters, for anybody to look at: each shard copies its counters into a block of its own, and the control thread copies them
-//! from there.
+//! The shards' counters: each shard publishes a copy in a block of its own, which other threads read.
 //!
-//! Invariants: a shard never waits for a reader, but copies a moment later. While the shard turns, its block is never older than
-//! `PUBLISH_MS` and that moment, and the bytes of its account never differ by more than `PUBLISH_BYTES` and the growth of that moment. Large
-//! messages are in no shard's account: a reader gets their present bytes. A connection costs nothing here, and a delivery nothing of its
-//! own: latencies are added once for each mail, with its number of deliveries.
+//! Invariants: a shard never waits for a reader; if one holds the block, the shard publishes in its next turn. Therefore, while a shard turns, its block is at
+//! most `PUBLISH_MS` and a turn old, and differs from the shard's account by at most `PUBLISH_BYTES` and the growth of a turn. Large
+//! messages are in no shard's account, so a reader gets their present bytes. The cost does not grow with connections and deliveries: latencies
+//! are added once for each mail, with its number of deliveries.
 //!
-//! Deliberately not here: rates, names and formats. Readers make them.
+//! Deliberately not here: rates, names and formats, which are the readers'.
 
 mod latency;
 
@@ -20,65 +19,63 @@ use crore_net::stream::{self, Streams};
 
 pub use latency::{Buckets, Latency, bucket_end_us};
 
-/// How old the numbers of a block may be while its shard turns.
+/// The time between two copies of a shard that turns.
 const PUBLISH_MS: u64 = 100;
-/// The change of the account's bytes that is published at once: an attack may take 20 MiB in `PUBLISH_MS`.
+/// A change of the account by this number of bytes is published at once: an attack may take 20 MiB in `PUBLISH_MS`.
 const PUBLISH_BYTES: usize = 4 << 20;
-/// The time over which a longest turn is looked for.
+/// The window of the longest turn.
 const WINDOW_MS: u64 = 1_000;
 
-/// A shard thread's turns, and the bytes that it moves.
+/// Counters of a shard's loop: turns, bytes, connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turns {
-    /// Turns.
     pub turns: u64,
-    /// Nanoseconds in which it did not wait.
+    /// Nanoseconds of all turns, without the waits between them.
     pub busy_ns: u64,
     /// The longest turn of the last one to two seconds in which it turned.
     pub longest_ns: u64,
-    /// Bytes that came from sockets.
+    /// Bytes read from sockets.
     pub received_bytes: u64,
-    /// Bytes that sockets took.
+    /// Bytes written to sockets.
     pub sent_bytes: u64,
-    /// Connections that were turned away before they had a row.
+    /// Connections that were closed at once, before they had a row.
     pub shed: u64,
-    /// Connections that it has room for.
+    /// Limit of connections.
     pub room: u64,
 }
 
 /// The counters and sizes of a shard at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Counts of its events.
+    /// Counts of the broker's events.
     pub stats: Stats,
-    /// The memory and the objects that it holds.
+    /// The memory and the objects that clients make it hold.
     pub accounts: Accounts,
-    /// The memory that its tables occupy.
+    /// The memory of its tables.
     pub tables: Tables,
-    /// Counts of its turns.
+    /// Counters of its loop.
     pub turns: Turns,
-    /// Counts of its TLS; all zero where TLS is off, as below.
+    /// Counts of TLS; zero without TLS.
     pub tls: stream::Stats,
-    /// The memory that its TLS holds.
+    /// The memory of TLS; zero without TLS.
     pub tls_usage: stream::Usage,
-    /// From the turn that read a message to the write.
+    /// Time from the turn that read a message to its write.
     pub latency: Latency,
 }
 
-/// All shards' counters.
+/// The published counters of all shards.
 pub struct Counters {
     blocks: Box<[Mutex<Snapshot>]>,
     admission: Admission,
 }
 
 impl Counters {
-    /// For so many shards with these counts.
     pub fn new(shards: usize, admission: Admission) -> Arc<Counters> {
         let blocks = (0..shards).map(|_| Mutex::default()).collect();
         Arc::new(Counters { blocks, admission })
     }
 
-    /// The numbers that all shards wrote last. The first one has the large messages of all.
+    /// The last copy of each shard. The first shard's has the large messages of all.
     pub fn read_all(&self) -> Vec<Snapshot> {
         let read = |block: &Mutex<Snapshot>| {
             let block = block.lock();
@@ -93,25 +90,24 @@ impl Counters {
     }
 }
 
-/// A shard's end of the counters.
+/// A shard's own counters of its loop, which publishes them with those of the broker.
 pub struct Meter {
     counters: Arc<Counters>,
     shard: ShardId,
-    /// The loop's counts.
     pub turns: Turns,
     latency: Latency,
-    /// The longest turns of this second and of the one before.
+    /// The longest turns of this window and of the one before.
     longest_ns: [u64; 2],
     window_ms: u64,
     began_ns: u64,
     due_ms: u64,
-    /// The bytes of the shard's account that were published last.
+    /// The bytes of the shard's account when it published last.
     charged_bytes: usize,
+    /// Turns have ended since it published last.
     changed: bool,
 }
 
 impl Meter {
-    /// The one of this shard.
     pub fn new(counters: Arc<Counters>, shard: ShardId) -> Self {
         Meter {
             counters,
@@ -127,24 +123,23 @@ impl Meter {
         }
     }
 
-    /// The shard.
     pub fn shard(&self) -> ShardId {
         self.shard
     }
 
-    /// A turn begins; returns the moment, which is never 0.
+    /// Begins a turn; returns the monotonic time, which is never 0.
     pub fn begin(&mut self) -> u64 {
         self.began_ns = clock::monotonic_ns().max(1);
         self.began_ns
     }
 
-    /// So many deliveries of messages that were read then are written.
+    /// Counts deliveries that were written now, of messages that were read at `stamp_ns`.
     pub fn written(&mut self, stamp_ns: u64, deliveries: u64) {
         let took_ns = clock::monotonic_ns().saturating_sub(stamp_ns);
         self.latency.count_value(took_ns / 1_000, deliveries);
     }
 
-    /// A turn ends: publishes the counters that are due.
+    /// Ends a turn, and publishes if that is due.
     pub fn end(&mut self, shard: &Shard, tls: Option<&Streams>, now_ms: u64) {
         let took_ns = clock::monotonic_ns().saturating_sub(self.began_ns);
         self.turns.turns += 1;
@@ -166,18 +161,18 @@ impl Meter {
         }
     }
 
-    /// Whether the numbers of a turn are to be published at once, where clients make the shard hold so many bytes.
+    /// Whether to publish now, if the shard's account has `charged_bytes`.
     fn is_due(&self, now_ms: u64, charged_bytes: usize) -> bool {
         now_ms >= self.due_ms || charged_bytes.abs_diff(self.charged_bytes) >= PUBLISH_BYTES
     }
 
-    /// How long the shard may sleep before the numbers of its last turns are to be published; none: for ever.
+    /// How long the shard may sleep before it must publish; none: without end.
     pub fn sleep_ms(&self, now_ms: u64) -> Option<u32> {
         let left_ms = self.due_ms.saturating_sub(now_ms).max(1) as u32;
         self.changed.then_some(left_ms)
     }
 
-    /// Copies the numbers for readers; returns false where a reader is at them just now.
+    /// Copies the counters into the block; false if a reader holds it.
     fn publish(&self, shard: &Shard, tls: Option<&Streams>) -> bool {
         let Ok(mut block) = self.counters.blocks[self.shard as usize].try_lock() else {
             return false;
@@ -204,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn large_messages_are_read_as_they_are_though_no_shard_writes() {
+    fn large_messages_are_read_as_they_are_though_no_shard_publishes() {
         let counters = counters();
         counters.admission.account.hold_message(1 << 20);
         let messages = |all: Vec<Snapshot>| all[0].accounts.parts[Part::Messages as usize];

@@ -1,7 +1,6 @@
-//! As much of an HTTP/1.1 client (RFC 9112) as the toolbox needs: one request at a time on a blocking
-//! connection that is kept alive.
+//! A small HTTP/1.1 client (RFC 9112): one request at a time on a blocking connection that is kept alive.
 //!
-//! Heads and bodies have limits; a peer that breaks the protocol is an error, never a panic.
+//! Heads and bodies have limits; a peer that breaks the protocol causes an error, never a panic.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
@@ -15,13 +14,13 @@ const MAX_HEAD_BYTES: u64 = 64 << 10;
 /// Longest size line of a chunk, in bytes, extensions included.
 const MAX_CHUNK_LINE_BYTES: u64 = 4 << 10;
 
-/// How long one address may take to accept a connection, and a TLS handshake.
+/// Timeout of a connection attempt to one address, and of a TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the server may take to answer, or to take a request, unless a caller expects to wait longer.
+/// Timeout of each read and write, unless the caller expects to wait longer.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The first lines of a response.
+/// The head of a response.
 #[derive(Debug)]
 pub struct Head {
     pub status: u16,
@@ -30,7 +29,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// The first field named `name`, which is in lower case.
+    /// The first header `name`, which must be in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
@@ -55,16 +54,15 @@ impl Head {
     }
 }
 
-/// The part of the response's body that is still to be read (RFC 9112 section 6.3).
+/// What of the body is still unread (RFC 9112 section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Body {
-    /// So many bytes.
+    /// This number of bytes.
     Length(u64),
-    /// So many bytes of the current chunk; at 0 a size line follows.
+    /// This number of bytes of the current chunk; after 0 the next size line follows.
     Chunk(u64),
-    /// All until the peer closes.
+    /// All bytes until the peer closes.
     UntilClose,
-    /// Nothing.
     Done,
 }
 
@@ -84,7 +82,7 @@ fn broken(what: &str) -> io::Error {
 }
 
 impl Connection {
-    /// Connects; answers are waited for 30 s until [`Connection::set_read_timeout`].
+    /// Connects. The timeout of reads is [`ANSWER_TIMEOUT`] until [`Connection::set_read_timeout`].
     ///
     /// # Errors
     /// As [`Stream::open`].
@@ -92,7 +90,7 @@ impl Connection {
         Self::open_within(server, CONNECT_TIMEOUT)
     }
 
-    /// Connects within so much time.
+    /// The same with a timeout for the connection attempt.
     ///
     /// # Errors
     /// As [`Stream::open`].
@@ -106,20 +104,20 @@ impl Connection {
         })
     }
 
-    /// The same, for a connection that ends at this moment: what is waited for then fails.
+    /// The same for a connection that may be used until `end`: later reads and writes fail.
     ///
     /// # Errors
     /// As [`Stream::open`].
     pub fn open_until(server: &Server, end: Instant) -> io::Result<Self> {
         let left = end.saturating_duration_since(Instant::now());
-        // No time at all is no time limit for the system.
+        // Sockets refuse a timeout of zero.
         let timeout = left.clamp(Duration::from_millis(1), CONNECT_TIMEOUT);
         let mut connection = Self::open_within(server, timeout)?;
         connection.set_end(end);
         Ok(connection)
     }
 
-    /// Bounds each later wait for bytes; `None` waits without end.
+    /// Sets the timeout of reads; `None` is no timeout.
     ///
     /// # Errors
     /// The socket refuses.
@@ -128,19 +126,19 @@ impl Connection {
         stream.set_timeouts(timeout, ANSWER_TIMEOUT)
     }
 
-    /// All that is said over it from now on must be said by this moment.
+    /// From now on, reads and writes after `end` fail.
     pub fn set_end(&mut self, end: Instant) {
         self.stream.get_mut().set_end(end);
     }
 
-    /// The connection, if another request may go over it: the last response is read to its end, and
-    /// the peer has neither closed nor said more than it was asked.
+    /// The connection, if it can take another request: the last response is read to its end, and
+    /// the peer has neither closed the connection nor sent unexpected bytes.
     pub fn reusable(mut self) -> Option<Self> {
-        let quiet = self.keep_alive
+        let is_reusable = self.keep_alive
             && self.body == Body::Done
             && self.stream.buffer().is_empty()
-            && self.stream.get_mut().is_quiet();
-        quiet.then_some(self)
+            && self.stream.get_mut().is_idle();
+        is_reusable.then_some(self)
     }
 
     /// Sends a request and reads the head of its final response.
@@ -160,7 +158,7 @@ impl Connection {
             server.authority()
         );
         for (name, value) in headers {
-            // The callers' values are checked where they are given; nothing else may go out as another request.
+            // A line end in a value would begin another header or request. The callers check their values earlier, with a better message.
             if value.chars().any(char::is_control) {
                 let what = format!("the header {name} would hold a control character");
                 return Err(io::Error::new(ErrorKind::InvalidInput, what));
@@ -176,7 +174,7 @@ impl Connection {
         request.push_str("\r\n");
         let mut bytes = request.into_bytes();
         bytes.extend_from_slice(body.unwrap_or_default());
-        // A server that refuses early answers and closes: its answer says more than the failed write.
+        // A server may refuse a request early and close. Its answer says more than the failed write.
         let written = self.stream.get_mut().write_all(&bytes);
         let head = match self.read_head() {
             Err(_) if written.is_err() => return Err(written.unwrap_err()),
@@ -187,10 +185,10 @@ impl Connection {
         Ok(head)
     }
 
-    /// The next bytes of the body; 0 at its end.
+    /// Reads the next bytes of the body; 0 at its end.
     ///
     /// # Errors
-    /// The connection fails or ends within the body, or the chunks are malformed.
+    /// The connection fails or ends within the body, or a chunk is malformed.
     pub fn read_body(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.body == Body::Chunk(0) {
             self.next_chunk()?;
@@ -234,7 +232,7 @@ impl Connection {
         }
     }
 
-    /// Gives up HTTP: the socket, and the bytes read beyond the head.
+    /// Ends the use of HTTP: returns the stream, and the bytes that were read after the head.
     pub fn into_stream(self) -> (Stream, Vec<u8>) {
         let rest = self.stream.buffer().to_vec();
         (self.stream.into_inner(), rest)
@@ -252,7 +250,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads heads until one that is not interim (RFC 9110 section 15.2).
+    /// Reads heads up to the first that is not interim (RFC 9110 section 15.2).
     fn read_head(&mut self) -> io::Result<Head> {
         loop {
             let head = self.read_one_head()?;
@@ -284,7 +282,7 @@ impl Connection {
                 });
             }
             left = left.saturating_sub(line.len() as u64 + 2);
-            // A line that goes on with the last one (RFC 9112 section 5.2).
+            // Obsolete line folding (RFC 9112 section 5.2): the line continues the last value.
             if line.starts_with([' ', '\t'])
                 && let Some((_, value)) = headers.last_mut()
             {
@@ -298,7 +296,7 @@ impl Connection {
         }
     }
 
-    /// One line of at most `limit` bytes, without its end.
+    /// Reads a line of at most `limit` bytes, and returns it without its end.
     fn line(&mut self, limit: u64) -> io::Result<String> {
         let mut line = Vec::new();
         self.stream
@@ -315,7 +313,7 @@ impl Connection {
         if line.last() == Some(&b'\r') {
             line.pop();
         }
-        // Other bytes than ASCII have no meaning here (RFC 9110 section 5.5).
+        // Bytes beyond ASCII have no meaning (RFC 9110 section 5.5).
         Ok(String::from_utf8_lossy(&line).into_owned())
     }
 }

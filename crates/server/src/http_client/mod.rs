@@ -1,6 +1,6 @@
-//! The client's side of HTTP/1.1, with TLS where the URL says `https`: for the tools, for the access callback, and for a start whose port is taken.
+//! The HTTP/1.1 client of this process, with TLS for `https` URLs: for the tools, the access callback, keys by URL, and a start whose port is in use.
 //!
-//! Blocking sockets, one connection at a time.
+//! It blocks, and uses one connection at a time.
 
 pub mod http;
 pub mod port_in_use;

@@ -1,6 +1,6 @@
-//! Why a server cannot listen on an address, and what its user can do: a port that is taken is asked who answers there.
+//! The remedy when a server cannot listen on an address. If the port is in use, a request finds out whether a Crore has it.
 //!
-//! It is a guess for a person, made once, at a start that has failed. A server with TLS only, and one that does not answer soon, count as
+//! The result is a guess for the message of a failed start. A server with TLS only, or one that does not answer soon, counts as
 //! another program.
 
 use std::io::{self, ErrorKind};
@@ -12,23 +12,23 @@ use crore_broker::Reason;
 use super::http::Connection;
 use super::server::Server;
 
-/// How long the program that has the port may take.
+/// Timeout for the answer of the program that has the port.
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// Longest answer of a port of ours to the path.
+/// Limit of the answer; our answers to the path are shorter.
 const ANSWER_BYTES_MAX: usize = 1 << 10;
-/// A path that neither of our ports has.
+/// A path that our ports do not have, so that their errors identify them.
 const NO_PATH: &str = "/who";
-/// Part of the answer of an admin port to that path.
+/// Part of the admin port's answer to that path.
 pub const ADMIN_PORT: &str = "this is the admin port";
-/// Distance of the proposed port from the occupied one.
+/// Distance of the proposed port from the one in use.
 const NEXT_PORT: u16 = 10;
 
-/// The meaning of `error` for a server that would listen on `address`, and another value of `flag` that works.
+/// Explains the `error` of listening on `address`, and proposes another value of `flag`.
 pub fn remedy(address: SocketAddr, error: &io::Error, flag: &str) -> String {
     let mut other = address;
     other.set_port(address.port().checked_add(NEXT_PORT).unwrap_or(0));
     match error.kind() {
-        ErrorKind::AddrInUse => match answers(address) {
+        ErrorKind::AddrInUse => match crore_at(address) {
             Some(whose) => format!(
                 "the port is taken, and {whose} answers there: use that server, stop it, or name another port: {flag} {other}"
             ),
@@ -48,7 +48,7 @@ pub fn remedy(address: SocketAddr, error: &io::Error, flag: &str) -> String {
     }
 }
 
-/// The address by which this host reaches itself, where it is that of a socket that listens on any.
+/// The address at which this host reaches a socket that listens on `address`: the loopback for an unspecified address.
 pub fn loopback(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(match address {
@@ -59,8 +59,8 @@ pub fn loopback(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Which port of ours answers at this address, if one does.
-fn answers(address: SocketAddr) -> Option<&'static str> {
+/// Which port of a Crore answers at this address, if one does.
+fn crore_at(address: SocketAddr) -> Option<&'static str> {
     let server = Server::parse(&loopback(address).to_string(), |_secure| 0).ok()?;
     let mut connection = Connection::open_within(&server, TIMEOUT).ok()?;
     connection.set_read_timeout(Some(TIMEOUT)).ok()?;

@@ -1,4 +1,4 @@
-//! A server's address, the roots to trust there, and its URLs with topics.
+//! A server's URL with its trusted roots and our token, and the request targets of its API.
 
 use std::fmt;
 use std::io;
@@ -10,34 +10,34 @@ use crore_wire::topic::meant_filter;
 
 use super::tls::Trust;
 
-/// The port that `crore serve` listens on by default, for both schemes.
+/// The default port of `crore serve`, for both schemes.
 const DEFAULT_PORT: u16 = 8800;
 
-/// Where a token may stand besides `--token`, which every user of the machine can read.
+/// The variable for a token. Every user of the machine can read the flag `--token`.
 pub const TOKEN_VARIABLE: &str = "CRORE_TOKEN";
 
-/// Where the server's URL may stand instead of `--server`.
+/// The variable for the server's URL, instead of `--server`.
 pub const SERVER_VARIABLE: &str = "CRORE_SERVER";
 
-/// The server when neither names one.
+/// The server if neither flag nor variable names one.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:8800";
 
-/// The paths of a server, which commands add to its URL.
-const DOORS: [&str; 5] = ["pub", "sub", "pubsub", "history", "interest"];
+/// The paths of a server, which the commands append to its URL.
+const PATHS: [&str; 5] = ["pub", "sub", "pubsub", "history", "interest"];
 
 /// A server's URL: `http://HOST[:PORT][/PREFIX]`, or the same with `https`.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// Whether it is spoken to by TLS.
+    /// Whether the scheme is `https`.
     secure: bool,
     /// Without brackets.
     host: String,
     port: u16,
     /// The path before `/pub` and `/sub`; empty or beginning with `/`.
     prefix: String,
-    /// The token that identifies us, if there is one.
+    /// The token that identifies us, if any.
     token: Option<String>,
-    /// The roots to trust, once they are set.
+    /// The roots to trust; must be set before a connection with TLS.
     trust: Option<Trust>,
 }
 
@@ -47,7 +47,7 @@ impl FromStr for Server {
     fn from_str(url: &str) -> Result<Self, String> {
         let server = Server::parse(url, |_secure| DEFAULT_PORT)?;
         let last = server.prefix.rsplit('/').next().unwrap_or_default();
-        match DOORS.contains(&last) {
+        match PATHS.contains(&last) {
             true => Err(format!(
                 "`{url}` is a path of the server; leave /{last} out: the command adds it"
             )),
@@ -57,7 +57,7 @@ impl FromStr for Server {
 }
 
 impl Server {
-    /// Reads a URL; without a port in it, it is the one that `default_port` gives for TLS or none.
+    /// Parses a URL. `default_port` gives the port of a URL without one; its argument says whether the URL has TLS.
     ///
     /// # Errors
     /// The text is not the URL of a server.
@@ -70,7 +70,7 @@ impl Server {
             .or_else(|| url.strip_prefix("http://"))
             .or_else(|| url.strip_prefix("ws://"))
             .unwrap_or(url);
-        // No part of a URL that is taken has this sign. Behind it stands the host, and before it a password, which is not shown.
+        // Only a URL with a user has this character. The message must not show the password before it.
         if rest.contains('@') {
             return Err(
                 "a user and a password have no place in a server's URL; leave them out".to_string(),
@@ -81,7 +81,7 @@ impl Server {
             .map_or((rest, ""), |slash| rest.split_at(slash));
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if !port.contains(']') => {
-                // A number may have a sign, a port may not.
+                // `parse` accepts a sign, a port has none.
                 let digits = Some(port).filter(|port| !port.starts_with('+'));
                 let port = digits.and_then(|port| port.parse().ok());
                 (host, port.ok_or_else(form)?)
@@ -92,7 +92,7 @@ impl Server {
             .strip_prefix('[')
             .map_or(Some(host), |host| host.strip_suffix(']'))
             .ok_or_else(form)?;
-        // The characters that a request line and `Host` can hold without an escape (RFC 3986 sections 3.2.2 and 3.3).
+        // Characters that need no escape in a request line and in `Host` (RFC 3986 sections 3.2.2 and 3.3).
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._~%!$&'()*+,;=:/".contains(c);
         if host.is_empty() || !host.chars().all(plain) || !prefix.chars().all(plain) {
             return Err(form());
@@ -116,7 +116,7 @@ impl fmt::Display for Server {
 }
 
 impl Server {
-    /// The same, asked with this token.
+    /// The same server, with this token for all requests.
     #[must_use]
     pub fn with_token(&self, token: Option<String>) -> Server {
         Server {
@@ -125,12 +125,12 @@ impl Server {
         }
     }
 
-    /// Whether its URL says TLS.
+    /// Whether the scheme is `https`.
     pub fn is_secure(&self) -> bool {
         self.secure
     }
 
-    /// The same, spoken to by TLS with this trust.
+    /// The same server, with these roots to trust.
     #[must_use]
     pub fn with_trust(self, trust: Trust) -> Server {
         assert!(self.secure, "{self} is not spoken to by TLS");
@@ -140,7 +140,7 @@ impl Server {
         }
     }
 
-    /// The roots to trust, where TLS is spoken.
+    /// The roots to trust; none without TLS.
     ///
     /// # Errors
     /// No roots were set ([`Server::with_trust`]).
@@ -151,17 +151,16 @@ impl Server {
         Ok(self.trust.clone())
     }
 
-    /// The host's name or address.
+    /// The host's name or address, without brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The token that identifies us.
     pub fn token(&self) -> Option<&str> {
         self.token.as_deref()
     }
 
-    /// The value of `Host`.
+    /// The value of the header `Host`.
     pub fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -170,10 +169,10 @@ impl Server {
         }
     }
 
-    /// Connects to the first of the host's addresses that accepts, with so much time for each.
+    /// Connects to the first of the host's addresses that accepts. The timeout is for each address.
     ///
     /// # Errors
-    /// The name does not resolve, or no address accepts; the last address's error.
+    /// The name does not resolve, or no address accepts: the error of the last one.
     pub fn connect(&self, timeout: Duration) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
@@ -194,7 +193,7 @@ impl Server {
         }
     }
 
-    /// The request target that the URL itself names.
+    /// The request target of the URL itself.
     pub fn target(&self) -> &str {
         if self.prefix.is_empty() {
             "/"
@@ -205,7 +204,7 @@ impl Server {
 
     /// The request target that publishes to `topic`.
     pub fn publish_target(&self, topic: &str) -> String {
-        // Levels that a path cannot hold travel in the query.
+        // A topic with levels that a path cannot hold is sent in the query.
         let in_path = topic
             .split('/')
             .all(|level| !matches!(level, "" | "." | ".."))
@@ -214,15 +213,15 @@ impl Server {
         format!("{}/pub{slash}{}", self.prefix, escape(topic))
     }
 
-    /// The request target that tells what `topic` keeps from `since` on, so many messages at most.
+    /// The request target for the kept messages of `topic` from `since` on, at most `limit`.
     pub fn history_target(&self, topic: &str, since: &str, limit: u64) -> String {
         let (prefix, topic, since) = (&self.prefix, escape(topic), escape(since));
         let limit = limit.min(u32::MAX.into());
         format!("{prefix}/history?topic={topic}&since={since}&limit={limit}")
     }
 
-    /// The request target that subscribes to `names` with messages in envelopes, from `since` if given. Where one of them is a
-    /// filter all are asked for as filters, of which a topic is one: only those have a position in common.
+    /// The request target that subscribes to `names`, from `since` if given, with messages in envelopes. If one name is a
+    /// filter, all are sent as filters, since only filters share a position. A topic is a filter too.
     pub fn subscribe_target(&self, names: &[String], since: Option<&str>) -> String {
         let filters = names.iter().any(|name| is_filter(name));
         let kind = if filters { "filter" } else { "topic" };
@@ -230,7 +229,7 @@ impl Server {
         for name in names {
             target.push_str(&format!("&{kind}={}", escape(name)));
             if filters && target.ends_with('/') {
-                // A filter that ends in a plain one is taken for one whose # was cut off.
+                // The server takes a plain `/` at the end for a filter whose `#` was cut off.
                 target.pop();
                 target.push_str("%2F");
             }
@@ -243,7 +242,7 @@ impl Server {
     }
 }
 
-/// The text with `…` for the user and the password of a URL in it.
+/// The text with `…` in place of the user and the password of a URL.
 pub fn without_password(text: &str) -> String {
     let (scheme, rest) = match text.find("://") {
         Some(at) => text.split_at(at + "://".len()),
@@ -257,13 +256,12 @@ pub fn without_password(text: &str) -> String {
     }
 }
 
-/// Whether a name is a filter: no topic has such levels.
+/// Whether a name is a filter, by its wildcards.
 pub fn is_filter(name: &str) -> bool {
     name.split('/').any(|level| matches!(level, "+" | "#"))
 }
 
-/// Percent-encodes all but unreserved characters and `/` (RFC 3986 section 2.3; a `/` is data in both
-/// places where a topic stands).
+/// Percent-encodes all but unreserved characters (RFC 3986 section 2.3) and `/`, which needs no escape in a path or query.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

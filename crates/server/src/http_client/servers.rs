@@ -1,4 +1,4 @@
-//! The servers that a command may use, such as the nodes of a cluster: one at a time, the next one where it does not serve.
+//! The servers that a command may use, such as the nodes of a cluster. It uses one, and fails over to the next.
 
 use super::server::Server;
 
@@ -6,34 +6,34 @@ use super::server::Server;
 #[derive(Clone, Debug)]
 pub struct Servers {
     all: Vec<Server>,
-    /// The one in use.
-    at: usize,
+    /// The index of the server in use.
+    current: usize,
 }
 
 impl Servers {
-    /// The first one is in use.
+    /// Begins with the first one.
     ///
     /// # Panics
-    /// There is none.
+    /// `all` is empty.
     pub fn new(all: Vec<Server>) -> Servers {
         assert!(!all.is_empty(), "a command has a server");
-        Servers { all, at: 0 }
+        Servers { all, current: 0 }
     }
 
-    /// The one in use.
+    /// The server in use.
     pub fn current(&self) -> &Server {
-        &self.all[self.at]
+        &self.all[self.current]
     }
 
-    /// Uses the next one, and after the last one the first.
+    /// Fails over to the next server; after the last one to the first.
     pub fn move_on(&mut self) {
-        self.at = (self.at + 1) % self.all.len();
+        self.current = (self.current + 1) % self.all.len();
     }
 
-    /// Tries one after the other, from the one in use, until one serves; that is in use then.
+    /// Tries the servers in turn, from the one in use, until an attempt succeeds. That server stays in use.
     ///
     /// # Errors
-    /// That of the last one that was tried. The log has those of the others.
+    /// The error of the last attempt. Those of the others are logged.
     pub fn try_each<T>(
         &mut self,
         mut attempt: impl FnMut(&Server) -> anyhow::Result<T>,
@@ -48,7 +48,6 @@ impl Servers {
         attempt(self.current())
     }
 
-    /// How many there are.
     pub fn count(&self) -> usize {
         self.all.len()
     }

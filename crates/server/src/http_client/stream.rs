@@ -1,5 +1,4 @@
-//! The bytes of a connection to a server, with TLS or without: blocking, with a bound on each wait or on all of them
-//! together.
+//! A blocking connection to a server, with or without TLS. It has timeouts for each read and write, and may have a deadline for all of them.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
@@ -13,32 +12,31 @@ use super::tls::Trust;
 /// A connection.
 #[derive(Debug)]
 pub enum Stream {
-    /// Without TLS.
     Plain(Socket),
-    /// With it.
-    Tls(Box<Sealed>),
+    Tls(Box<TlsStream>),
 }
 
 /// A connection with TLS.
 #[derive(Debug)]
-pub struct Sealed {
+pub struct TlsStream {
     stream: StreamOwned<ClientConnection, Socket>,
     host: String,
     trust: Trust,
 }
 
-/// A socket whose waits may have to end at one moment.
+/// A socket that may have a deadline.
 #[derive(Debug)]
 pub struct Socket {
     tcp: TcpStream,
-    /// The bounds of each wait to read and to write.
+    /// The timeouts of each read and each write.
     timeouts: [Option<Duration>; 2],
+    /// The deadline.
     end: Option<Instant>,
 }
 
 impl Socket {
-    /// Bounds the next wait by the moment, where there is one.
-    fn limit(&self) -> io::Result<()> {
+    /// Shortens the timeouts of the next call to what is left until the deadline.
+    fn apply_end(&self) -> io::Result<()> {
         let Some(end) = self.end else {
             return Ok(());
         };
@@ -48,7 +46,7 @@ impl Socket {
         }
         let [read, write] = self
             .timeouts
-            .map(|wait| wait.map_or(left, |wait| wait.min(left)));
+            .map(|timeout| timeout.map_or(left, |timeout| timeout.min(left)));
         self.tcp.set_read_timeout(Some(read))?;
         self.tcp.set_write_timeout(Some(write))
     }
@@ -56,20 +54,20 @@ impl Socket {
 
 impl Read for Socket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.limit()?;
+        self.apply_end()?;
         self.tcp.read(buffer)
     }
 }
 
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.limit()?;
+        self.apply_end()?;
         self.tcp.write(bytes)
     }
 
-    // The records that TLS writes lie in several buffers, and its last ones in two.
+    // `rustls` writes its records from several buffers.
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.limit()?;
+        self.apply_end()?;
         self.tcp.write_vectored(parts)
     }
 
@@ -79,10 +77,10 @@ impl Write for Socket {
 }
 
 impl Stream {
-    /// Connects, and greets where the server's URL says TLS: so much time for each address, and for the handshake.
+    /// Connects, with a TLS handshake if the URL is `https`. The timeout is for each address and for the handshake.
     ///
     /// # Errors
-    /// As [`Server::connect`]; the fault of the server's TLS, with the remedy.
+    /// As [`Server::connect`]; a failed handshake, with the remedy.
     pub fn open(server: &Server, timeout: Duration) -> io::Result<Stream> {
         let tcp = server.connect(timeout)?;
         let mut socket = Socket {
@@ -98,10 +96,10 @@ impl Stream {
         let mut tls = trust.begin(&host)?;
         while tls.is_handshaking() {
             let step = tls.complete_io(&mut socket);
-            step.map_err(|error| in_handshake(&host, trust.explain(&host, error)))?;
+            step.map_err(|error| explain_handshake(&host, trust.explain(&host, error)))?;
         }
         socket.end = None;
-        Ok(Stream::Tls(Box::new(Sealed {
+        Ok(Stream::Tls(Box::new(TlsStream {
             stream: StreamOwned::new(tls, socket),
             host,
             trust,
@@ -111,11 +109,11 @@ impl Stream {
     fn socket(&mut self) -> &mut Socket {
         match self {
             Stream::Plain(socket) => socket,
-            Stream::Tls(sealed) => &mut sealed.stream.sock,
+            Stream::Tls(tls) => &mut tls.stream.sock,
         }
     }
 
-    /// Bounds each wait for bytes from now on, and each write; `None` waits without end.
+    /// Sets the timeouts of reads and writes; `None` is no timeout.
     ///
     /// # Errors
     /// The socket refuses.
@@ -126,29 +124,29 @@ impl Stream {
         socket.tcp.set_write_timeout(Some(write))
     }
 
-    /// All that is read and written from now on must be done by this moment.
+    /// Sets the deadline: later reads and writes fail.
     pub fn set_end(&mut self, end: Instant) {
         self.socket().end = Some(end);
     }
 
-    /// Whether the peer is still there, and has said nothing that was not asked for.
-    pub fn is_quiet(&mut self) -> bool {
-        let quiet = |stream: &mut Stream| match stream {
+    /// Whether the peer has neither closed the connection nor sent bytes that are still unread.
+    pub fn is_idle(&mut self) -> bool {
+        let is_idle = |stream: &mut Stream| match stream {
             Stream::Plain(socket) => {
                 let peeked = socket.tcp.peek(&mut [0]);
                 peeked.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
             }
-            Stream::Tls(sealed) => sealed.is_quiet(),
+            Stream::Tls(tls) => tls.is_idle(),
         };
-        let begun = self.socket().tcp.set_nonblocking(true).is_ok();
-        let quiet = begun && quiet(self);
-        self.socket().tcp.set_nonblocking(false).is_ok() && quiet
+        let is_nonblocking = self.socket().tcp.set_nonblocking(true).is_ok();
+        let is_idle = is_nonblocking && is_idle(self);
+        self.socket().tcp.set_nonblocking(false).is_ok() && is_idle
     }
 }
 
-impl Sealed {
-    /// Takes what TLS says for itself, such as tickets, from a socket that does not block.
-    fn is_quiet(&mut self) -> bool {
+impl TlsStream {
+    /// [`Stream::is_idle`], for a socket in non-blocking mode. Reads records of TLS itself, such as tickets.
+    fn is_idle(&mut self) -> bool {
         let StreamOwned { conn, sock } = &mut self.stream;
         loop {
             match conn.read_tls(&mut sock.tcp) {
@@ -168,9 +166,9 @@ impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Stream::Plain(socket) => socket.read(buffer),
-            Stream::Tls(sealed) => {
-                let read = sealed.stream.read(buffer);
-                read.map_err(|error| sealed.trust.explain(&sealed.host, error))
+            Stream::Tls(tls) => {
+                let read = tls.stream.read(buffer);
+                read.map_err(|error| tls.trust.explain(&tls.host, error))
             }
         }
     }
@@ -180,9 +178,9 @@ impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Stream::Plain(socket) => socket.write(bytes),
-            Stream::Tls(sealed) => {
-                let written = sealed.stream.write(bytes);
-                written.map_err(|error| sealed.trust.explain(&sealed.host, error))
+            Stream::Tls(tls) => {
+                let written = tls.stream.write(bytes);
+                written.map_err(|error| tls.trust.explain(&tls.host, error))
             }
         }
     }
@@ -190,16 +188,16 @@ impl Write for Stream {
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Stream::Plain(socket) => socket.flush(),
-            Stream::Tls(sealed) => {
-                let flushed = sealed.stream.flush();
-                flushed.map_err(|error| sealed.trust.explain(&sealed.host, error))
+            Stream::Tls(tls) => {
+                let flushed = tls.stream.flush();
+                flushed.map_err(|error| tls.trust.explain(&tls.host, error))
             }
         }
     }
 }
 
-/// Silence and an end within a handshake mean something else than later.
-fn in_handshake(host: &str, error: io::Error) -> io::Error {
+/// A timeout or a close within the handshake mostly means that the peer does not speak TLS.
+fn explain_handshake(host: &str, error: io::Error) -> io::Error {
     let what = match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => "no answer to the handshake in time",
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {

@@ -1,7 +1,7 @@
-//! The roots that the toolbox and the access callback trust when they speak TLS, and the error messages when that fails.
+//! The TLS configuration of the HTTP client: its trusted roots, its certificate, and its error messages.
 //!
-//! `rustls` with the roots of this host, or with those of one file in their place, and a certificate to show where the tools name
-//! one. An error message names the host, the reason and the remedy.
+//! `rustls` trusts the roots of this host, or those of one file instead; the tools may present a client certificate. An error
+//! message names the host, the reason and the remedy.
 //!
 //! Deliberately not here: a way not to verify a server's certificate.
 
@@ -20,37 +20,35 @@ use rustls::{
 
 /// The tools' flag for the file of roots.
 pub const CA_FLAG: &str = "--ca";
-/// The flag for the certificate to show.
+/// The tools' flag for the client certificate.
 pub const CERT_FLAG: &str = "--cert";
-/// The flag for its key; `--key` is a message's.
+/// The tools' flag for the key of the client certificate; `--key` is the key of a message.
 pub const CERT_KEY_FLAG: &str = "--cert-key";
 
-/// The protocol spoken over TLS (RFC 7301): proxies in front of a server may choose by it.
+/// The protocol for ALPN (RFC 7301), since proxies in front of a server may choose by it.
 const PROTOCOL: &[u8] = b"http/1.1";
 
-/// The roots to trust, and the certificate to show.
+/// The trusted roots, and the client certificate.
 #[derive(Clone, Debug)]
 pub struct Trust {
     config: Arc<ClientConfig>,
-    /// The flag or the key that names the file of roots.
+    /// The flag or the settings key that names the file of roots.
     key: &'static str,
-    /// Whether there is a certificate to show.
-    shows: bool,
+    has_certificate: bool,
 }
 
-/// The PEM files of a certificate to show to servers that ask for one.
-pub struct Shown<'a> {
+/// The PEM files of a client certificate.
+pub struct ClientCertificate<'a> {
     /// The certificate, and those between it and a root.
     pub certificate: &'a Path,
-    /// Its key.
     pub key: &'a Path,
 }
 
 impl Trust {
-    /// Trusts the roots in this PEM file, or without one those of the host. `key` is what names the file.
+    /// Trusts the roots in this PEM file, or without a file those of the host. `key` is the flag or the settings key of the file.
     ///
     /// # Errors
-    /// When there are no roots, with the remedy.
+    /// There are no roots, with the remedy.
     pub fn new(roots: Option<&Path>, key: &'static str) -> Result<Trust, String> {
         let roots = match roots {
             Some(file) => of_file(file).map_err(|what| {
@@ -75,25 +73,25 @@ impl Trust {
         Ok(Trust {
             config: Arc::new(config),
             key,
-            shows: false,
+            has_certificate: false,
         })
     }
 
-    /// The same, which shows this certificate where a server asks for one.
+    /// The same, with a client certificate for servers that ask for one.
     ///
     /// # Errors
-    /// When the files do not hold it and its key, with the remedy.
-    pub fn showing(mut self, shown: &Shown<'_>) -> Result<Trust, String> {
-        let certificate = shown.certificate.display();
-        let chain = read(shown.certificate).and_then(|file| pem::certificates(&file));
+    /// The files do not contain a certificate and its key, with the remedy.
+    pub fn with_certificate(mut self, files: &ClientCertificate<'_>) -> Result<Trust, String> {
+        let certificate = files.certificate.display();
+        let chain = read(files.certificate).and_then(|file| pem::certificates(&file));
         let chain = chain.map_err(|what| {
             format!("{certificate}: {what}; name a PEM file with the certificate to show with {CERT_FLAG}")
         })?;
-        let key = read(shown.key).and_then(|file| pem::private_key(&file));
+        let key = read(files.key).and_then(|file| pem::private_key(&file));
         let key = key.map_err(|what| {
             format!(
                 "{}: {what}; name a PEM file with its key, without a passphrase, with {CERT_KEY_FLAG}",
-                shown.key.display()
+                files.key.display()
             )
         })?;
         let provider = aws_lc_rs::default_provider();
@@ -103,14 +101,14 @@ impl Trust {
         })?;
         let config = Arc::make_mut(&mut self.config);
         config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certified));
-        self.shows = true;
+        self.has_certificate = true;
         Ok(self)
     }
 
-    /// The client's side of a connection to this host.
+    /// Begins a TLS connection to this host.
     ///
     /// # Errors
-    /// When no certificate could name it.
+    /// The host is no name that a certificate can have.
     pub fn begin(&self, host: &str) -> io::Result<ClientConnection> {
         let name = ServerName::try_from(host.to_string()).map_err(|_| {
             let what = format!(
@@ -121,7 +119,7 @@ impl Trust {
         ClientConnection::new(self.config.clone(), name).map_err(io::Error::other)
     }
 
-    /// `error` of a connection to this host, in words that help, if it is one of TLS.
+    /// Replaces a TLS error of a connection to this host by one with a reason and a remedy. Other errors stay.
     pub fn explain(&self, host: &str, error: io::Error) -> io::Error {
         let inner = error.get_ref();
         match inner.and_then(|inner| inner.downcast_ref::<Error>()) {
@@ -129,13 +127,13 @@ impl Trust {
                 let what = format!("TLS with {host}: {}", self.reason(tls));
                 io::Error::new(error.kind(), what)
             }
-            // The peer ended the connection without a close_notify: that ends the connection, but does not say that the answer is whole.
+            // The peer ended the connection without close_notify, so the answer may be truncated.
             None if error.kind() == io::ErrorKind::UnexpectedEof => error.kind().into(),
             None => error,
         }
     }
 
-    /// Why, and what to do.
+    /// The reason and the remedy.
     fn reason(&self, error: &Error) -> String {
         match error {
             Error::InvalidCertificate(error) => self.distrust(error),
@@ -144,7 +142,7 @@ impl Trust {
             }
             Error::AlertReceived(
                 AlertDescription::CertificateRequired | AlertDescription::HandshakeFailure,
-            ) if !self.shows => {
+            ) if !self.has_certificate => {
                 let what =
                     "the server breaks off; if it asks clients for certificates (tls.client_ca)";
                 match self.key == CA_FLAG {
@@ -160,7 +158,7 @@ impl Trust {
                 | AlertDescription::UnsupportedCertificate
                 | AlertDescription::CertificateExpired
                 | AlertDescription::CertificateUnknown),
-            ) if self.shows => format!(
+            ) if self.has_certificate => format!(
                 "the server refuses the certificate of {CERT_FLAG}: {}; it must be one for clients, in its time, and lead to a root in the server's tls.client_ca",
                 of_alert(*alert)
             ),
@@ -180,7 +178,7 @@ impl Trust {
     fn distrust(&self, error: &CertificateError) -> String {
         let what = words(&error.clone().into());
         match error {
-            // The latter where a root has the name of the right one and another key.
+            // `BadSignature`: a trusted root has the issuer's name and another key.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 format!("{what}; name the file with its root by {}", self.key)
             }
@@ -193,7 +191,7 @@ impl Trust {
             | CertificateError::NotValidYetContext { .. } => {
                 format!("{what}; renew it, or compare the clocks")
             }
-            // The verifier's own error, of which `rustls` gives only the words.
+            // An error of `rustls`'s verifier, which is known only by its text.
             CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
                 "its certificate is one of an authority (CA:TRUE), which signs others and no server may show; give the server one with \
                  CA:FALSE (docs/TLS.md has the command)"
@@ -220,7 +218,7 @@ fn read(file: &Path) -> Result<Vec<u8>, String> {
 fn of_host() -> Result<RootCertStore, String> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
-    // One that does not parse is not trusted, and no reason to do without the others.
+    // A root that does not parse is skipped.
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
         let why = found.errors.first().map(|error| format!(" ({error})"));

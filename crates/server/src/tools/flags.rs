@@ -1,5 +1,5 @@
-//! The flags of the tools: the server, the token, the roots to trust by TLS, and the certificate for a server that
-//! asks for a certificate; and the variables that stand for them.
+//! Flags that several tools share: the server, the token, the TLS roots and the client certificate; and the environment variables and
+//! profiles that replace them.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,12 @@ use super::profile::{Profile, ProfileFlag};
 use super::values::Usage;
 use crate::http_client::server::{DEFAULT_SERVER, SERVER_VARIABLE, Server, TOKEN_VARIABLE};
 use crate::http_client::servers::Servers;
-use crate::http_client::tls::{CA_FLAG, CERT_FLAG, CERT_KEY_FLAG, Shown, Trust};
+use crate::http_client::tls::{CA_FLAG, CERT_FLAG, CERT_KEY_FLAG, ClientCertificate, Trust};
 
-/// The variable for the file of roots; it counts for servers with TLS only.
+/// The variable for the file of roots. Ignored for servers without TLS.
 const CA_VARIABLE: &str = "CRORE_CA";
 
-/// Flags of the clients of a data port.
+/// Flags of the tools that connect to a data port.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub struct Connect {
@@ -35,18 +35,17 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// The servers that the flags or the variable name, at least one, in the order in which they are tried. The variable has spaces
-    /// between several.
+    /// The servers of the flags, the profile or the variable, at least one. A profile and the variable separate servers by spaces.
     ///
     /// # Errors
-    /// A value that cannot serve, with its flag or variable and the remedy.
+    /// A faulty value, with its flag or variable and the remedy.
     pub fn servers(&self) -> anyhow::Result<Servers> {
         let profile = self.profile.read()?;
         let server = (SERVER_VARIABLE, !self.server.is_empty());
         let token = profile.token(self.token.as_deref(), TOKEN_VARIABLE, server)?;
         let all = |urls: &str| urls.split_whitespace().map(str::parse).collect();
         let named = match &self.server[..] {
-            [] => not_given(&profile, SERVER_VARIABLE, all)?.unwrap_or_default(),
+            [] => from_profile(&profile, SERVER_VARIABLE, all)?.unwrap_or_default(),
             flags => flags.to_vec(),
         };
         let named = match named.is_empty() {
@@ -59,10 +58,10 @@ impl Connect {
     }
 }
 
-/// The server that a flag names, or else the profile or this variable.
+/// The server of the flag, the profile or this variable.
 ///
 /// # Errors
-/// It is no URL.
+/// The value is no URL.
 pub fn named(
     flag: Option<&Server>,
     profile: &Profile,
@@ -71,12 +70,12 @@ pub fn named(
 ) -> Result<Option<Server>, Usage> {
     match flag {
         Some(server) => Ok(Some(server.clone())),
-        None => not_given(profile, variable, parse),
+        None => from_profile(profile, variable, parse),
     }
 }
 
-/// The value that stands for a flag which is not given, if there is one.
-fn not_given<T>(
+/// The value of the profile or this variable, parsed.
+fn from_profile<T>(
     profile: &Profile,
     variable: &'static str,
     parse: impl Fn(&str) -> Result<T, String>,
@@ -106,10 +105,10 @@ pub struct TlsFlags {
 }
 
 impl TlsFlags {
-    /// The server, spoken to by TLS as they say where its URL says so.
+    /// Sets the roots and the client certificate of a server with TLS.
     ///
     /// # Errors
-    /// Flags for TLS where there is none, one of two that need each other, or a file that cannot serve; with the remedy.
+    /// Flags of TLS for a server without it, a certificate without its key (or the reverse), or a faulty file; with the remedy.
     pub fn apply(&self, server: Server, profile: &Profile) -> Result<Server, String> {
         let given = [
             (CA_FLAG, &self.ca),
@@ -124,23 +123,23 @@ impl TlsFlags {
                 None => Ok(server),
             };
         }
-        let shown = match (&self.cert, &self.cert_key) {
+        let certificate = match (&self.cert, &self.cert_key) {
             (None, None) => None,
-            (Some(certificate), Some(key)) => Some(Shown { certificate, key }),
+            (Some(certificate), Some(key)) => Some(ClientCertificate { certificate, key }),
             (Some(_), None) => return Err(lacks(CERT_FLAG, CERT_KEY_FLAG, "the file of its key")),
             (None, Some(_)) => {
                 return Err(lacks(CERT_KEY_FLAG, CERT_FLAG, "the certificate's file"));
             }
         };
-        let not_given = profile.value(CA_VARIABLE).map_err(|it| it.to_string())?;
-        let (roots, key) = match (&self.ca, not_given) {
+        let default = profile.value(CA_VARIABLE).map_err(|it| it.to_string())?;
+        let (roots, key) = match (&self.ca, default) {
             (None, Some((place, file))) if place == CA_VARIABLE => (Some(file.into()), CA_VARIABLE),
             (None, Some((_, file))) => (Some(file.into()), CA_FLAG),
             (roots, _) => (roots.clone(), CA_FLAG),
         };
         let trust = Trust::new(roots.as_deref(), key)?;
-        Ok(server.with_trust(match shown {
-            Some(shown) => trust.showing(&shown)?,
+        Ok(server.with_trust(match certificate {
+            Some(files) => trust.with_certificate(&files)?,
             None => trust,
         }))
     }

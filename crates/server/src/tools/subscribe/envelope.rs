@@ -1,4 +1,4 @@
-//! A message as `?envelope=json` gives it, and the line that is printed for it.
+//! A message in the server's JSON envelope (`?envelope=json`), and the line that is printed for it.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::format::{Format, Part, Piece};
 
-/// One message. Fields that are missing stay out of the output; fields that are new are ignored.
+/// A message. Missing fields are left out of the output, and unknown fields are ignored.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Envelope<'a> {
     /// The position after this message.
@@ -17,7 +17,7 @@ pub struct Envelope<'a> {
     pub id: Option<String>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     topic: Option<Cow<'a, str>>,
-    /// When it was published, in Unix seconds.
+    /// Unix second of the publish.
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<u64>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
@@ -32,7 +32,7 @@ pub struct Envelope<'a> {
     properties: Option<Vec<(String, String)>>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     data: Option<Cow<'a, str>>,
-    /// No message, but the notice that some before this position are lost.
+    /// This is no message, but the notice that messages before `id` are lost.
     #[serde(skip_serializing)]
     pub gap: Option<IgnoredAny>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,7 @@ pub struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    /// Reads an envelope.
+    /// Parses an envelope.
     ///
     /// # Errors
     /// The bytes are not a JSON object with fields of these types.
@@ -48,12 +48,12 @@ impl<'a> Envelope<'a> {
         serde_json::from_slice(bytes)
     }
 
-    /// Whether it has no message, and says only from where to go on.
+    /// Whether the envelope has no message but only a position.
     pub fn is_position(&self) -> bool {
         self.data.is_none() && self.data_base64.is_none() && self.gap.is_none()
     }
 
-    /// The line to print, with one end: the object again, or the format filled in.
+    /// The line to print, with one line end: in the format, or as JSON.
     ///
     /// # Errors
     /// The data is not base64.
@@ -70,7 +70,7 @@ impl<'a> Envelope<'a> {
                 }
             }
         }
-        // Messages that come from a file or a pipe have one.
+        // Messages from a file or a pipe end with one already.
         if !line.ends_with(b"\n") {
             line.push(b'\n');
         }

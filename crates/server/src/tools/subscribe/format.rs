@@ -1,8 +1,8 @@
-//! `--format`: a line for each message, made of its parts.
+//! `--format`: the line that is printed for a message.
 
 use std::str::FromStr;
 
-/// A part of a message, by the letter behind `%` that stands for it.
+/// A part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Topic,
@@ -13,7 +13,7 @@ pub enum Part {
     ContentType,
 }
 
-/// The letters, as `mosquitto_sub` has them where it has the part too.
+/// The letters after `%` for the parts. They are those of `mosquitto_sub` for the parts that it has.
 const PARTS: [(char, Part); 6] = [
     ('t', Part::Topic),
     ('p', Part::Payload),
@@ -30,7 +30,7 @@ pub enum Piece {
     Part(Part),
 }
 
-/// How a message is printed.
+/// The format of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format(pub Vec<Piece>);
 

@@ -1,9 +1,9 @@
-//! `crore sub`: prints published messages, one line for each, and holds on.
+//! `crore sub`: subscribes, and prints messages, one line for each.
 //!
-//! However a connection ends, the next one begins at the position of the last message that was
-//! printed, so that stdout gets each message once and in order. A refusal that another attempt
-//! cannot change (4xx, a deleted topic) ends the program with the server's reason. A server that
-//! cannot be reached at the start ends it too; later it is tried until it answers, or until `--timeout` is over.
+//! After a lost connection, the next one continues at the position of the last printed message,
+//! so that stdout gets each message once and in order. A refusal that a retry
+//! cannot change (4xx, a deleted topic) ends the program with the server's reason. So does a server that
+//! cannot be reached at the start; later, connections are retried until `--timeout`.
 
 pub(super) mod envelope;
 pub(super) mod format;
@@ -25,11 +25,11 @@ use crate::http_client::server::is_filter;
 use format::Format;
 use session::{Session, Stop};
 
-/// First wait before a new attempt; it doubles up to [`MAX_BACKOFF`]. Each wait is drawn at random
-/// from its second half, so that clients of a server that returns do not return together.
+/// First backoff before a retry; it doubles up to [`MAX_BACKOFF`]. The wait is random between half the backoff
+/// and all of it, so that clients of a restarted server do not return all at once.
 const MIN_BACKOFF: Duration = Duration::from_millis(250);
 
-/// Longest wait before a new attempt.
+/// Longest backoff.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 /// How to subscribe.
@@ -49,7 +49,7 @@ fn protocol(text: &str) -> Result<Protocol, String> {
         "ws" | "websocket" | "websockets" => Ok(Protocol::Ws),
         "poll" | "longpoll" | "long-poll" => Ok(Protocol::Poll),
         "mqtt" => Err("clients of MQTT, such as mosquitto_sub, speak it; write sse, ws or poll, which give the same messages".to_string()),
-        // As other tools have it.
+        // `-p` is the port in other tools.
         port if port.parse::<u16>().is_ok() => Err(format!(
             "a port stands in the URL: --server http://127.0.0.1:{port}; the protocol is sse, ws or poll"
         )),
@@ -123,8 +123,8 @@ pub struct SubArgs {
 const OUTPUT: &str = "Output";
 
 impl SubArgs {
-    /// How a message is printed; none: as JSON.
-    fn printed(&self) -> Option<Format> {
+    /// The format of a message; none for JSON.
+    fn line_format(&self) -> Option<Format> {
         let several = self.topics.len() > 1 || self.topics.iter().any(|name| is_filter(name));
         match &self.format {
             _ if self.json => None,
@@ -138,17 +138,17 @@ impl SubArgs {
 /// Runs `crore sub`.
 ///
 /// # Errors
-/// The first connection fails, the server refuses (with its reason), stdout cannot be written to, or fewer messages than asked for came in
-/// time.
+/// The first connection fails, the server refuses (with its reason), stdout cannot be written to, or fewer than `--count` messages arrived
+/// before `--timeout`.
 pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
     let servers = args.connect.servers()?;
     for hint in args.topics.iter().flat_map(|it| values::hints(it)) {
         tracing::warn!("{hint}");
     }
-    // A long-poll would begin with the oldest message that is kept.
-    let of_polls = (args.protocol == Protocol::Poll).then_some("live");
-    let since = args.since.as_deref().or(of_polls);
-    let mut session = Session::new(servers, &args.topics, since, args.printed());
+    // Without a position, a long-poll would begin with the oldest kept message.
+    let default = (args.protocol == Protocol::Poll).then_some("live");
+    let since = args.since.as_deref().or(default);
+    let mut session = Session::new(servers, &args.topics, since, args.line_format());
     session.left = args.count;
     session.end = (args.timeout).map(|time| Instant::now() + Duration::from_secs(time));
     let mut backoff = MIN_BACKOFF;
@@ -167,12 +167,12 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
         match stop {
             Stop::Done => return Ok(()),
             Stop::Refused(why) => bail!("{why}"),
-            // A long-poll is answered with its first message only.
+            // The first answer to a long-poll is its first message, so a timeout without an answer is no failure there.
             Stop::Lost(_)
                 if session.is_over()
                     && (session.ever_answered || args.protocol == Protocol::Poll) =>
             {
-                return in_time(&session, args);
+                return outcome_at_timeout(&session, args);
             }
             Stop::Lost(why) if !session.ever_answered => {
                 let failed = format!("{}: cannot subscribe", session.server());
@@ -199,8 +199,8 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The outcome when the time is over.
-fn in_time(session: &Session<'_>, args: &SubArgs) -> anyhow::Result<()> {
+/// The outcome at `--timeout`.
+fn outcome_at_timeout(session: &Session<'_>, args: &SubArgs) -> anyhow::Result<()> {
     match (args.count, session.left) {
         (Some(count), Some(left)) => {
             bail!(

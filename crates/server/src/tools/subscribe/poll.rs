@@ -1,11 +1,11 @@
-//! Subscribing by long-poll: one request for each message, over one connection while it lasts.
+//! Subscribes by long-poll: one request for each message, over a connection that is kept alive.
 
 use std::convert::Infallible;
 
 use super::session::{MAX_ENVELOPE_BYTES, Session, Stop, refusal};
 use crate::http_client::http::Head;
 
-/// Receives until something ends it.
+/// Receives messages until the subscription or the connection ends.
 pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
     let server = &session.server().clone();
     let mut connection = session.open()?;
@@ -22,7 +22,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
                 let body = connection.whole_body(MAX_ENVELOPE_BYTES)?;
                 session.deliver(&body)?;
             }
-            // Nothing came within the server's patience.
+            // No message before the server's timeout.
             204 | 304 | 408 => {
                 session.answered();
                 connection.whole_body(MAX_ENVELOPE_BYTES)?;
@@ -33,7 +33,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
             _ => return Err(refusal(&mut connection, &head)),
         }
         if let Some(position) = position(&head) {
-            session.stands_at(position);
+            session.set_position(position);
         }
         connection = match connection.reusable() {
             Some(connection) => connection,
@@ -42,7 +42,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
     }
 }
 
-/// The position that the `ETag` names (RFC 9110 section 8.8.3).
+/// The position in the `ETag` (RFC 9110 section 8.8.3).
 fn position(head: &Head) -> Option<&str> {
     let tag = head.header("etag")?;
     tag.strip_prefix("W/")

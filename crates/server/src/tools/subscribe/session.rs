@@ -1,4 +1,4 @@
-//! The state of a subscription across its connections: the position, the messages left to print, and the meaning of a refusal.
+//! The state of a subscription across its connections: the position, the messages left to print, and whether to retry.
 
 use crore_wire::sse::{GAP_EVENT, OWN_EVENTS};
 use std::io::{self, ErrorKind, IsTerminal as _, StdoutLock, Write};
@@ -11,24 +11,24 @@ use crate::http_client::server::Server;
 use crate::http_client::servers::Servers;
 use crate::tools::refusals;
 
-/// Longest message with its envelope, in bytes: base64 of the largest that a server may be set to take.
+/// Limit of a message with its envelope: base64 of the largest message that a server can permit.
 pub const MAX_ENVELOPE_BYTES: usize = 512 << 20;
 
-/// Longest body of a refusal, in bytes; a line is usual.
+/// Limit of the body of a refusal, which is usually a line.
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
 
-/// Silence after which a connection is taken for dead, if there is a position to go on from. A
-/// server's heartbeats come every 50 s by default.
+/// A connection without bytes for this time counts as dead, if there is a position to continue from. The
+/// server's heartbeats are 50 s apart by default.
 const DEAD_AFTER: Duration = Duration::from_secs(180);
 
-/// Why a connection brings no more messages.
+/// Why a connection ended.
 #[derive(Debug)]
 pub enum Stop {
-    /// All messages that were asked for are printed, or nobody reads them any more.
+    /// All `--count` messages are printed, or the reader of stdout is gone.
     Done,
-    /// Another attempt would end the same way.
+    /// A retry would end the same way.
     Refused(String),
-    /// Worth another attempt.
+    /// A retry may succeed.
     Lost(String),
 }
 
@@ -44,29 +44,29 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// The state that lives across connections.
+/// The state of a subscription across its connections.
 pub struct Session<'a> {
     servers: Servers,
     topics: &'a [String],
-    /// Where to begin; none: where the topic's rule says.
+    /// The position to begin at; none for the default of the topic's rule.
     since: Option<&'a str>,
-    /// How a message is printed; none: as JSON.
+    /// The format of a message; none for JSON.
     format: Option<Format>,
-    /// The id of the last message that was printed.
+    /// The position to continue from, mostly the id of the last printed message.
     position: Option<String>,
-    /// Messages still to print.
+    /// Messages still to print, if that is limited.
     pub left: Option<u64>,
-    /// When it ends in any case.
+    /// The end of `--timeout`.
     pub end: Option<Instant>,
     /// The server has accepted the subscription at least once.
     pub ever_answered: bool,
-    /// The current connection brought a message; reset by the loop.
+    /// The current connection has delivered a message; reset by the loop.
     pub progressed: bool,
     out: StdoutLock<'static>,
 }
 
 impl<'a> Session<'a> {
-    /// Nothing has come yet, and nothing ends it.
+    /// A session without limits of messages or time.
     pub fn new(
         servers: Servers,
         topics: &'a [String],
@@ -92,17 +92,17 @@ impl<'a> Session<'a> {
         self.servers.current()
     }
 
-    /// How many servers there are to try.
+    /// The number of servers.
     pub fn servers(&self) -> usize {
         self.servers.count()
     }
 
-    /// The next connection goes to the next server.
+    /// Fails over to the next server.
     pub fn move_on(&mut self) {
         self.servers.move_on();
     }
 
-    /// A connection to the server, which ends when the subscription does.
+    /// Connects to the server in use, until the end of `--timeout`.
     ///
     /// # Errors
     /// As [`Connection::open`].
@@ -113,12 +113,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether its time is over.
+    /// Whether `--timeout` is over.
     pub fn is_over(&self) -> bool {
         self.time_left().is_some_and(|left| left.is_zero())
     }
 
-    /// The time that is left, where it is bounded.
+    /// The time that is left of `--timeout`.
     pub fn time_left(&self) -> Option<Duration> {
         let now = Instant::now();
         self.end.map(|end| end.saturating_duration_since(now))
@@ -130,13 +130,13 @@ impl<'a> Session<'a> {
         self.server().subscribe_target(self.topics, since)
     }
 
-    /// How long a connection may be silent. Without a position a reconnect could lose what is
-    /// published meanwhile, so the wait has no end.
+    /// The timeout of reads. Without a position there is none, since a new connection could miss what is
+    /// published meanwhile.
     pub fn read_timeout(&self) -> Option<Duration> {
         self.position.as_ref().map(|_| DEAD_AFTER)
     }
 
-    /// Says that messages until the next connection may be missing, where no position is known to go on from.
+    /// Warns that messages until the next connection may be missing, if there is no position to continue from.
     pub fn warn_without_position(&self) {
         let begins_live = self.since.is_none_or(|since| since == "live");
         if self.position.is_none() && begins_live {
@@ -146,7 +146,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The server accepted the subscription. A user at a terminal is told so, once: nothing may come for long.
+    /// The server has accepted the subscription. Prints that once at a terminal, since the first message may take long.
     pub fn answered(&mut self) {
         if !self.ever_answered && io::stderr().is_terminal() {
             let topics = self.topics.join("`, `");
@@ -160,15 +160,15 @@ impl<'a> Session<'a> {
         self.ever_answered = true;
     }
 
-    /// Takes the position that an answer names, which may have had no message.
-    pub fn stands_at(&mut self, position: &str) {
+    /// Sets the position to continue from.
+    pub fn set_position(&mut self, position: &str) {
         self.position = Some(position.to_string());
     }
 
-    /// Prints one message, given as its envelope.
+    /// Prints the message in an envelope.
     ///
     /// # Errors
-    /// [`Stop`], when it was the last one wanted, the envelope makes no sense or stdout fails.
+    /// It was the last message to print, the envelope is malformed, or stdout fails.
     pub fn deliver(&mut self, envelope: &[u8]) -> Result<(), Stop> {
         let envelope = Envelope::parse(envelope).map_err(|error| {
             Stop::Refused(format!(
@@ -191,7 +191,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         if let (true, Some(position)) = (envelope.is_position(), &envelope.id) {
-            self.stands_at(position);
+            self.set_position(position);
             return Ok(());
         }
         let line = envelope
@@ -216,7 +216,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Reports that messages are lost, and why: the server named this position then.
+    /// Warns that messages before the server's `position` are lost, and why.
     pub fn gap(&self, position: Option<&str>) {
         let seen = self.position.as_deref().or(self.since).and_then(epoch);
         let lives = seen.zip(position.and_then(epoch));
@@ -231,7 +231,7 @@ impl<'a> Session<'a> {
         tracing::warn!("messages before the next one are lost: {why} ({GAP_EVENT})");
     }
 
-    /// Reports a notice of the server, such as a gap, and goes on from the position that it gives.
+    /// Warns of a notice of the server, such as a gap, and takes its position.
     pub fn notice(&mut self, name: &str, position: Option<&str>) {
         match name {
             GAP_EVENT => self.gap(position),
@@ -245,13 +245,13 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The life of the logs that a position of one topic belongs to; of other positions nothing is known.
+/// The epoch in a position of a single topic. Other positions have none here.
 fn epoch(position: &str) -> Option<&str> {
     let (epoch, _) = position.split_once('-')?;
     epoch.strip_prefix('1')
 }
 
-/// The meaning of a response that is no subscription. Reads its body for the reason.
+/// Whether to retry after a response that refuses the subscription. Reads the reason in its body.
 pub fn refusal(connection: &mut Connection, head: &Head) -> Stop {
     let body = connection.whole_body(MAX_REFUSAL_BYTES).unwrap_or_default();
     let why = refusals::refusal(head, &body);

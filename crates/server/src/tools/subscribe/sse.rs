@@ -1,4 +1,4 @@
-//! Subscribing by Server-Sent Events: one request whose response does not end.
+//! Subscribes by Server-Sent Events: one request whose response does not end.
 
 use std::convert::Infallible;
 
@@ -7,16 +7,16 @@ use crore_wire::sse::{OWN_EVENTS, Parser};
 use super::session::{MAX_ENVELOPE_BYTES, Session, Stop, refusal};
 use crate::http_client::http::Head;
 
-/// Bytes that are read at once.
+/// Size of the read buffer.
 const READ_BYTES: usize = 16 << 10;
 
-/// Receives until something ends it.
+/// Receives messages until the subscription or the connection ends.
 pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
     let server = &session.server().clone();
     let mut connection = session.open()?;
     let headers = [
         ("Accept", "text/event-stream"),
-        // The server tells its position at the start to clients that say so, as `EventSource` does.
+        // To clients that send this, as `EventSource` does, the server sends a position at the start.
         ("Cache-Control", "no-cache"),
     ];
     let head = connection.request(server, "GET", &session.target(), &headers, None)?;
@@ -27,7 +27,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
                 "{server}: what answered sends no event stream"
             )));
         }
-        // The stream's way to say that there is nothing to reconnect for (HTML, "Server-sent events").
+        // 204 says that clients must not reconnect (HTML, "Server-sent events").
         204 => return Err(Stop::Refused("the topic was deleted".to_string())),
         _ => return Err(refusal(&mut connection, &head)),
     }
@@ -48,8 +48,8 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
         });
         delivered?;
         if let Some(Ok(id)) = parser.last_id().map(std::str::from_utf8) {
-            // An event without data says where a stream begins that has nothing to send yet.
-            session.stands_at(id);
+            // Also the id of an event without data, which the parser does not deliver.
+            session.set_position(id);
         }
         if parsed.is_err() {
             return Err(Stop::Refused(
@@ -67,7 +67,7 @@ fn deliver(
 ) -> Result<(), Stop> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match event {
-        // A notice of the server, which need not come in an envelope.
+        // A notice of the server, which may have no envelope.
         Some(name) if name.starts_with(OWN_EVENTS.as_bytes()) => {
             session.notice(&text(name), id.map(text).as_deref());
             Ok(())

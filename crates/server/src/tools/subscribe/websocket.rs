@@ -1,4 +1,4 @@
-//! Subscribing by WebSocket (RFC 6455), without extensions.
+//! Subscribes by WebSocket (RFC 6455), without extensions.
 
 use std::convert::Infallible;
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,16 +15,16 @@ use crate::http_client::http::ANSWER_TIMEOUT;
 use crate::http_client::stream::Stream;
 use crate::tools::refusals::reason;
 
-/// Bytes that are read at once.
+/// Size of the read buffer.
 const READ_BYTES: usize = 16 << 10;
 
-/// Close codes after which another attempt would end the same way: ours from 4400 to 4499 stand for the
-/// HTTP status 4xx, 1008 is a policy (RFC 6455 section 7.4.1).
+/// Whether a retry would end with the same close code: the server's codes 4400 to 4499 stand for the
+/// HTTP status 4xx, and 1008 is a policy violation (RFC 6455 section 7.4.1).
 fn is_final(code: u16) -> bool {
     code == 1008 || (4400..4500).contains(&code) && code != CLOSE_GAP
 }
 
-/// Receives until something ends it.
+/// Receives messages until the subscription or the connection ends.
 pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
     let (mut stream, mut input) = open(session)?;
     session.answered();
@@ -55,7 +55,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
                     reason: words,
                 }) => {
                     let payload = code.map(u16::to_be_bytes);
-                    // It closes whether our answer arrives or not.
+                    // The server closes the connection even if our answer is lost.
                     let _ = send(
                         &mut stream,
                         Opcode::Close,
@@ -78,7 +78,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
     }
 }
 
-/// The opening handshake (RFC 6455 section 4.1): the socket, and the bytes after the response's head.
+/// The opening handshake (RFC 6455 section 4.1). Returns the stream, and the bytes after the response's head.
 fn open(session: &Session<'_>) -> Result<(Stream, Vec<u8>), Stop> {
     let server = session.server();
     let mut connection = session.open()?;
