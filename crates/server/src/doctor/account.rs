@@ -1,7 +1,7 @@
-//! The use of memory when everything that has a limit is full: the parts, their sum, and the memory there is.
+//! The use of memory when everything that has a limit is full: the parts, their sum, and the available memory.
 //!
-//! The bounds and the checks of memory are for connections that wait. This adds the memory that clients can make the server and
-//! the kernel hold besides.
+//! The bounds and the checks of memory are for idle connections. This adds what else clients can make the server and
+//! the kernel hold.
 
 use serde::Serialize;
 
@@ -13,25 +13,23 @@ use crate::settings::numbers::{bytes, count};
 /// A use of memory that grows up to a limit of its own.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Part {
-    /// Its name.
     pub name: &'static str,
-    /// The most that it holds; none when that cannot be known.
+    /// Its limit, if it is known.
     pub bytes: Option<u64>,
-    /// How the number was reckoned.
+    /// How the number was computed.
     pub how: String,
 }
 
 /// All parts, and the memory that they share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Account {
-    /// In the order in which they are told.
+    /// In the order of the report.
     pub parts: Vec<Part>,
-    /// The memory that the machine has available, or the tightest of the control groups.
+    /// The available memory of the machine or of the tightest control group.
     pub room: Option<u64>,
 }
 
 impl Account {
-    /// The one of this host.
     pub fn new(host: &Host, workload: &Workload) -> Account {
         let part = |name, bytes, how| Part { name, bytes, how };
         let connections = count(workload.connections);
@@ -85,7 +83,7 @@ impl Account {
         self.parts.iter().filter_map(|part| part.bytes).sum()
     }
 
-    /// Whether the sum is more than there is.
+    /// Whether the sum exceeds the available memory.
     pub fn is_over(&self) -> bool {
         self.room.is_some_and(|room| self.bytes() > room)
     }
@@ -94,7 +92,7 @@ impl Account {
 /// The setting of the last part.
 pub const SETTING: &str = "limits.memory_bytes";
 
-/// The most that the kernel holds of bytes not yet sent, or not yet read: for each connection, and for all.
+/// Limit of the kernel's socket buffers, and how it was computed.
 fn buffers(host: &Host, workload: &Workload) -> (Option<u64>, String) {
     let most = |name| host.numbers::<3>(name).map(|[.., most]| most);
     let send = most("net.ipv4.tcp_wmem").map(|most| match workload.send_buffer_bytes {

@@ -1,4 +1,4 @@
-//! How many connections the host holds, by everything that bounds them: the least of them binds.
+//! How many connections the host holds, by each limit. The lowest one binds.
 
 use serde::Serialize;
 
@@ -7,18 +7,17 @@ use super::host::Host;
 use super::workload::Workload;
 use crate::settings::numbers::{bytes, count};
 
-/// Something that ends at a number of connections.
+/// A limit of connections.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bound {
-    /// Its name.
     pub name: String,
-    /// Connections that it has room for.
+    /// The number of connections that it permits.
     pub holds: u64,
-    /// How that was reckoned.
+    /// How that was computed.
     pub how: String,
 }
 
-/// Every bound that can be known, the tightest first.
+/// Every known bound, the tightest first.
 pub fn all(host: &Host, workload: &Workload) -> Vec<Bound> {
     let mut bounds = Vec::new();
     let mut add = |name: &str, holds: u64, how: String| {
@@ -35,7 +34,7 @@ pub fn all(host: &Host, workload: &Workload) -> Vec<Bound> {
     bounds
 }
 
-/// Bounds by the memory of the machine and of its control groups.
+/// Bounds by the memory of the machine and of the control groups.
 fn memory(host: &Host, workload: &Workload, add: &mut impl FnMut(&str, u64, String)) {
     let fixed = workload.fixed_bytes();
     let fixed_text = format!(
@@ -70,7 +69,7 @@ fn memory(host: &Host, workload: &Workload, add: &mut impl FnMut(&str, u64, Stri
     }
 }
 
-/// Bounds by things that the kernel counts: descriptors, files, watches, tracked connections, promised memory.
+/// Bounds by what the kernel counts: descriptors, files, watches, tracked connections, promised memory.
 fn counted(host: &Host, workload: &Workload, add: &mut impl FnMut(&str, u64, String)) {
     if let Some(limit) = host.descriptors {
         let table = limit.min(host.number("fs.nr_open").unwrap_or(limit));

@@ -1,27 +1,26 @@
-//! Network cards: over how many cores their packets are spread.
+//! Network cards, and the cores that handle their packets.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use crate::config::host_files::HostFiles;
 
-/// Where the kernel lists network devices, below the root.
+/// The directory of network devices, below the root.
 const NETWORK: &str = "sys/class/net";
 
-/// A network device with hardware behind it.
+/// A network device with hardware.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Card {
-    /// Its name.
     pub name: String,
     /// Its receive queues.
     pub queues: usize,
-    /// Cores that the interrupts of its receive queues went to; empty when none is known.
+    /// Cores that handled the interrupts of its receive queues; empty if none is known.
     pub interrupts: BTreeSet<usize>,
-    /// Cores that packets are passed on to (RPS), all queues together.
+    /// The largest number of cores that a queue passes packets on to (RPS).
     pub steered: usize,
 }
 
-/// All network cards; virtual devices (loopback, bridges) have none.
+/// All network cards, without virtual devices (loopback, bridges).
 pub fn read(files: &HostFiles<'_>) -> Vec<Card> {
     let interrupts = files.text("proc/interrupts").unwrap_or_default();
     let names = files.names(NETWORK).into_iter();
@@ -51,7 +50,7 @@ pub fn read(files: &HostFiles<'_>) -> Vec<Card> {
     .collect()
 }
 
-/// How many cores a mask such as `ff,00000003` names.
+/// The number of cores in a mask such as `ff,00000003`.
 fn cores_in(mask: &str) -> usize {
     let words = mask.trim().split(',');
     words
@@ -60,7 +59,7 @@ fn cores_in(mask: &str) -> usize {
         .sum()
 }
 
-/// The mask that names the first `cores` cores, as the kernel writes it.
+/// The mask of the first `cores` cores, in the kernel's format.
 pub fn mask_of(cores: usize) -> String {
     let words = cores.div_ceil(32).max(1);
     let word = |index: usize| match cores - index * 32 {
@@ -74,7 +73,7 @@ pub fn mask_of(cores: usize) -> String {
     words.join(",")
 }
 
-/// The cores where most interrupts of each receive queue of the named devices went.
+/// For each receive queue of these devices, the core that handled most of its interrupts.
 fn interrupted(text: &str, names: &[&str]) -> BTreeSet<usize> {
     let mut lines = text.lines();
     let cores = lines
@@ -98,7 +97,7 @@ fn interrupted(text: &str, names: &[&str]) -> BTreeSet<usize> {
     found
 }
 
-/// Whether an interrupt's name (`eth0-TxRx-3`, `virtio2-input.0`, `mlx5_comp4@pci:0000:…`) is that of a queue that receives.
+/// Whether an interrupt's name (`eth0-TxRx-3`, `virtio2-input.0`, `mlx5_comp4@pci:0000:…`) is of a receive queue of the device.
 fn is_queue_of(what: &str, device: &str) -> bool {
     let Some(at) = (!device.is_empty()).then(|| what.find(device)).flatten() else {
         return false;

@@ -1,4 +1,4 @@
-//! The doctor's findings.
+//! All findings of the doctor about a host.
 
 use super::account::Account;
 use super::bounds::{self, Bound};
@@ -6,7 +6,6 @@ use super::checks::{self, Check, State};
 use super::host::Host;
 use super::workload::Workload;
 
-/// The doctor's findings.
 pub struct Findings {
     pub host: Host,
     pub workload: Workload,
@@ -17,7 +16,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Judges the host by the need.
+    /// Judges the host by the workload.
     pub fn new(host: Host, workload: Workload) -> Findings {
         Findings {
             bounds: bounds::all(&host, &workload),
@@ -28,7 +27,7 @@ impl Findings {
         }
     }
 
-    /// Whether the host holds the connections as it is.
+    /// Whether the host holds the connections without a change.
     pub fn fits(&self) -> bool {
         self.bounds[0].holds >= self.workload.connections
             && self.checks.iter().all(|check| check.state != State::Change)

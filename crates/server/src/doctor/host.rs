@@ -1,9 +1,8 @@
-//! The state of a host, read from `/proc` and `/sys`: a value that the checks judge. Settings of the kernel are read when a check asks for
-//! them, all else once.
+//! The state of a host, read from `/proc` and `/sys`. Kernel settings are read when a check asks for them, all else once.
 //!
 //! Everything that may be missing (an old kernel, a container without the file, a network namespace
-//! that hides a setting) is an `Option`; nothing here fails and nothing is guessed. All paths lie below a root directory, so that
-//! a prepared tree can stand for a host. Reads nothing of the network and writes nothing.
+//! that hides a setting) is an `Option`; nothing here fails, and nothing is guessed. All paths are below a root directory, which tests
+//! replace. Writes nothing, and uses no network.
 
 use std::path::{Path, PathBuf};
 
@@ -13,53 +12,49 @@ use super::card::{self, Card};
 use crate::config::cgroups::{self, Group, Tasks};
 use crate::config::host_files::{HostFiles, field};
 
-/// A host as it was when it was read, but for the settings of its kernel.
+/// A host when it was read. Only the kernel settings are read later.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
-    /// Where its files hang.
+    /// The root directory of its files.
     pub root: PathBuf,
     /// Version of the kernel.
     pub kernel: Option<(u32, u32)>,
-    /// `/proc/meminfo`.
     pub memory: Option<Memory>,
-    /// The control groups with a limit of memory that this process runs in, the innermost first.
+    /// The control groups of this process with a limit of memory, the innermost first.
     pub groups: Vec<Group>,
-    /// Those with a limit of tasks, the innermost first.
+    /// The control groups with a limit of tasks, the innermost first.
     pub tasks: Vec<Tasks>,
     /// Cores that this process may run on (affinity and cpuset).
     pub cores: Option<usize>,
-    /// Processor time that a control group grants, in cores.
+    /// The control groups' limit of processor time, in cores.
     pub quota_cores: Option<f64>,
     /// The hard limit of descriptors (`RLIMIT_NOFILE`) of this process; `u64::MAX`: none.
     pub descriptors: Option<u64>,
-    /// Network cards.
     pub cards: Vec<Card>,
     /// Packets that were dropped because a core's queue was full.
     pub backlog_drops: Option<u64>,
     /// Connections that found a listening socket's queue full.
     pub listen_overflows: Option<u64>,
-    /// The clock.
     pub clock: Option<Discipline>,
 }
 
 /// `/proc/meminfo`, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Memory {
-    /// All that the kernel manages.
+    /// All memory that the kernel manages.
     pub total: u64,
-    /// Memory that programs could still get without swapping.
+    /// Memory that programs can still get without swapping.
     pub available: u64,
-    /// Memory that may be promised to programs when `vm.overcommit_memory` is 2.
+    /// Limit of `committed` if `vm.overcommit_memory` is 2.
     pub commit_limit: u64,
-    /// Memory that is promised.
+    /// Memory that the kernel has promised to programs.
     pub committed: u64,
     /// Swap space.
     pub swap: u64,
 }
 
 impl Host {
-    /// Reads the host whose file system is below `root`. The clock is no file: it is known of this
-    /// machine alone.
+    /// Reads the host whose files are below `root`. Its clock is known only if `root` is `/`.
     pub fn read(root: &Path) -> Host {
         let files = HostFiles { root };
         let kernel = files.text("proc/sys/kernel/osrelease");
@@ -95,31 +90,31 @@ impl Host {
         }
     }
 
-    /// A setting of the kernel, as it is now.
+    /// The present value of a kernel setting.
     pub fn sysctl(&self, name: &str) -> Option<String> {
         HostFiles { root: &self.root }.sysctl(name)
     }
 
-    /// A setting that is one number.
+    /// A kernel setting that is one number.
     pub fn number(&self, name: &str) -> Option<u64> {
         self.sysctl(name)?.parse().ok()
     }
 
-    /// A setting that is several numbers.
+    /// A kernel setting that is several numbers.
     pub fn numbers<const N: usize>(&self, name: &str) -> Option<[u64; N]> {
         let text = self.sysctl(name)?;
         let parsed: Option<Vec<u64>> = text.split(' ').map(|word| word.parse().ok()).collect();
         parsed?.try_into().ok()
     }
 
-    /// The memory that this process may use: the machine's, or the least limit of its control groups.
+    /// The memory that this process may use: the machine's, or the lowest limit of its control groups.
     pub fn memory_bytes(&self) -> Option<u64> {
         let machine = self.memory.map(|memory| memory.total);
         let groups = self.groups.iter().map(|group| group.limit);
         machine.into_iter().chain(groups).min()
     }
 
-    /// Whether connections are tracked: the module may be loaded while nothing asks for it.
+    /// Whether connections are tracked. The module may be loaded while no rule uses it.
     pub fn tracks_connections(&self) -> bool {
         self.number("net.netfilter.nf_conntrack_count")
             .is_some_and(|count| count > 0)
@@ -147,7 +142,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// How many numbers a list such as `0-3,8` names.
+/// The length of a list such as `0-3,8`.
 fn list_count(list: &str) -> Option<usize> {
     let mut count = 0;
     for part in list.trim().split(',') {
@@ -166,7 +161,7 @@ fn descriptors(limits: &str) -> Option<u64> {
     }
 }
 
-/// The second column of `/proc/net/softnet_stat`, all cores together.
+/// The sum of the second column of `/proc/net/softnet_stat`, over all cores.
 fn softnet_drops(text: &str) -> Option<u64> {
     let mut sum = 0;
     for line in text.lines() {
@@ -175,7 +170,7 @@ fn softnet_drops(text: &str) -> Option<u64> {
     Some(sum)
 }
 
-/// `ListenOverflows` of `/proc/net/netstat`, whose names stand in the line before the values.
+/// `ListenOverflows` of `/proc/net/netstat`. The line before the values has the names.
 fn listen_overflows(text: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
     let (names, values) = (lines.next()?, lines.next()?);

@@ -1,11 +1,11 @@
-//! `crore doctor`: does this host hold so many connections, which limit comes first, and what is to be changed?
+//! `crore doctor`: can this host hold a given number of connections, which limit is reached first, and what has to be changed?
 //!
-//! [`host`] reads the host once; [`workload`] is the demand on it; [`formula`] has every number's source. [`bounds`]
-//! estimates, [`account`] adds up the memory that has a limit, [`checks`] judges each setting and names the change, [`report`] prints.
-//! Everything between reading and printing is pure.
+//! [`host`] reads the host once; [`workload`] is the load that is planned; [`formula`] has the source of every number. [`bounds`] computes how many
+//! connections each limit permits, [`account`] adds up the memory when everything is full, [`checks`] judges each setting and names the
+//! change, and [`report`] prints. Everything between reading and printing is pure.
 //!
-//! It looks at one host and not at the network, measures nothing, and changes nothing. The estimate is for connections that
-//! wait, with a topic each; `crore-bench run fill` holds it against a server in a control group.
+//! The doctor looks at one host and not at the network, measures nothing, and changes nothing. Its estimate is for idle connections
+//! with a topic each; `crore-bench run fill` compares it with a server in a control group.
 
 mod account;
 mod bounds;
@@ -30,7 +30,7 @@ use findings::Findings;
 use host::{Host, Memory};
 use workload::{Protocol, Workload};
 
-/// Shown below the flags.
+/// The end of the command's help.
 pub const EXAMPLES: &str = "\
 Exit codes: 0 the connections fit, 1 they do not, 2 wrong usage. docs/DOCTOR.md has every formula.
 
@@ -39,11 +39,11 @@ Examples:
   crore doctor --connections 1000000 --all     with every check and its reason
   crore doctor --connections 10000000 --protocol mqtt --cores 32 --memory 64GiB    plan another host";
 
-/// Connections that a host is judged by where neither the flags nor the settings name a number: what a server of one team has, and
-/// what a host holds as it is installed.
+/// The number of connections if neither the flags nor the settings have one: the need of one team, which a host holds with
+/// default settings.
 pub const USUAL_CONNECTIONS: u64 = 10_000;
 
-/// A row's number has 32 bits.
+/// The number of a connection has 32 bits.
 const CONNECTIONS_MAX: u64 = u32::MAX as u64 - 1;
 
 /// `crore doctor`
@@ -100,10 +100,10 @@ fn connections(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Runs the doctor; the exit code says whether the connections fit.
+/// Runs the doctor. The exit code says whether the connections fit.
 ///
 /// # Errors
-/// Settings that the server would refuse.
+/// The settings are faulty.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let findings = examine(args)?;
     let text = match (args.json, args.all) {
@@ -154,7 +154,7 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<Findings> {
     Ok(Findings::new(host, workload))
 }
 
-/// Cores to reckon with: those of the plan, or those that this process may use.
+/// The cores of the plan, or those that this process may use.
 fn cores(args: &DoctorArgs, host: &Host) -> Option<usize> {
     let granted = host
         .quota_cores
@@ -164,7 +164,7 @@ fn cores(args: &DoctorArgs, host: &Host) -> Option<usize> {
         .or(host.cores.map(|cores| cores.min(granted)))
 }
 
-/// Makes it a host with so much memory and no limit on it.
+/// Replaces the memory of the host by a planned one, without control groups.
 fn plan_memory(host: &mut Host, bytes: u64) {
     let available = formula::planned_available(bytes);
     host.memory = Some(Memory {

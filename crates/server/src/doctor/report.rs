@@ -1,4 +1,4 @@
-//! The doctor's findings, for people and as JSON.
+//! Prints the doctor's findings as text and as JSON.
 
 use serde_json::{Value, json};
 
@@ -13,19 +13,19 @@ const WIDTH: usize = 110;
 /// Columns before a check's text.
 const INDENT: usize = 10;
 
-/// Bounds of the first screen.
-const TIGHTEST: usize = 3;
-/// Checks of the first screen, so that it fits a terminal.
-const TOLD: usize = 6;
+/// Limit of bounds in the summary.
+const SUMMARY_BOUNDS: usize = 3;
+/// Limit of checks in the summary, so that it fits a terminal.
+const SUMMARY_CHECKS: usize = 6;
 
-/// The first screen: the verdict, the limit that is reached first, and what is to be changed.
+/// The summary: the tightest limits, the necessary changes, and the verdict.
 pub fn summary(findings: &Findings) -> String {
     let mut out = head(findings);
     out.push_str(
         "\nWhat limits them, the tightest first, and how many connections each has room for:\n",
     );
     out.push_str(&bounds(
-        &findings.bounds[..findings.bounds.len().min(TIGHTEST)],
+        &findings.bounds[..findings.bounds.len().min(SUMMARY_BOUNDS)],
         findings,
     ));
     let account = &findings.account;
@@ -35,12 +35,13 @@ pub fn summary(findings: &Findings) -> String {
         "{mark} memory that Crore may use when everything is full: {} of {room} available\n",
         bytes(account.bytes())
     ));
-    let mut told: Vec<&Check> = findings.checks.iter().filter(|it| it.is_told()).collect();
-    told.sort_by_key(|check| check.state);
-    if !told.is_empty() {
+    let changes = findings.checks.iter().filter(|it| it.has_change());
+    let mut changes: Vec<&Check> = changes.collect();
+    changes.sort_by_key(|check| check.state);
+    if !changes.is_empty() {
         out.push('\n');
     }
-    for check in told.iter().take(TOLD) {
+    for check in changes.iter().take(SUMMARY_CHECKS) {
         let is = check.is.as_deref().unwrap_or("cannot be read here");
         out.push_str(&cut(&format!(
             "{:INDENT$}{}: {is}; should be {}",
@@ -52,11 +53,11 @@ pub fn summary(findings: &Findings) -> String {
             out.push_str(&cut(&format!("{:INDENT$}{fix}", "")));
         }
     }
-    if told.len() > TOLD {
+    if changes.len() > SUMMARY_CHECKS {
         out.push_str(&format!(
             "{:INDENT$}and {} more (--all)\n",
             "",
-            told.len() - TOLD
+            changes.len() - SUMMARY_CHECKS
         ));
     }
     out.push_str(&format!(
@@ -67,7 +68,7 @@ pub fn summary(findings: &Findings) -> String {
     out
 }
 
-/// A line of text, cut between two words where a terminal ends.
+/// A line of text, cut between two words at [`WIDTH`].
 fn cut(text: &str) -> String {
     let line: String = text.chars().take(WIDTH).collect();
     match line.rsplit_once(' ') {
@@ -76,7 +77,7 @@ fn cut(text: &str) -> String {
     }
 }
 
-/// Bounds, a line each.
+/// A line for each bound.
 fn bounds(all: &[Bound], findings: &Findings) -> String {
     let widest = all.iter().map(|bound| bound.name.len()).max().unwrap_or(0);
     let line = |bound: &Bound| {
@@ -201,7 +202,7 @@ fn one(check: &Check) -> String {
     out
 }
 
-/// The text in lines that begin at a column; all but the first a little further.
+/// Wraps the text into lines that are indented by `indent`, and by `hang` more after the first.
 fn wrapped(text: &str, indent: usize, hang: usize) -> String {
     let mut out = " ".repeat(indent);
     let mut column = indent;

@@ -1,4 +1,4 @@
-//! The demand on the host: so many connections of one protocol, with these settings of the server.
+//! The workload that the host is judged by: a number of connections of one protocol, with given settings of the server.
 
 use clap::ValueEnum;
 
@@ -27,8 +27,8 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Bytes that one waiting connection with a topic of its own costs the process: PSS at a
-    /// million (docs/internals/MEMORY.md, docs/benchmarks).
+    /// Memory of the process for an idle connection with a topic of its own, in bytes: PSS with a million of them
+    /// (docs/internals/MEMORY.md, docs/benchmarks).
     pub fn process_bytes(self) -> u64 {
         match self {
             Protocol::Ws => 164,
@@ -38,7 +38,7 @@ impl Protocol {
         }
     }
 
-    /// Its name in a sentence.
+    /// The protocol's name in a sentence.
     pub fn title(self) -> &'static str {
         match self {
             Protocol::Ws => "WebSocket",
@@ -49,40 +49,36 @@ impl Protocol {
     }
 }
 
-/// The demand.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// Connections to hold at once.
+    /// Connections at the same time.
     pub connections: u64,
-    /// The protocol that they speak.
     pub protocol: Protocol,
-    /// Shards of the server.
     pub shards: u64,
-    /// Threads of the server: its shards and all others.
+    /// All threads of the server, the shards included.
     pub threads: u64,
     /// Shards that topics are divided among.
     pub homes: u64,
-    /// Cores that run them.
     pub cores: u64,
     /// Length of each listening socket's queue.
     pub backlog: u64,
-    /// Addresses that the server listens on.
+    /// The number of addresses that the server listens on.
     pub addresses: u64,
-    /// Whether it stands behind proxies.
+    /// Whether the server is behind proxies.
     pub proxies: bool,
-    /// Whether the server speaks TLS: then all connections are taken to.
+    /// Whether the server has TLS. Then all connections are assumed to use it.
     pub tls: bool,
-    /// Bytes of all logs, when they are full.
+    /// `limits.log_bytes`.
     pub log_bytes: u64,
-    /// Bytes of all that clients make the server hold besides, when it is full.
+    /// `limits.memory_bytes`.
     pub memory_bytes_max: u64,
-    /// The least that this may be.
+    /// The lowest valid `limits.memory_bytes`.
     pub memory_bytes_least: u64,
     /// `limits.connections_max`.
     pub connections_max: u64,
     /// `limits.connections_per_shard`.
     pub connections_per_shard: u64,
-    /// Topics that all homes together may have.
+    /// Limit of topics of all homes together.
     pub topics_max: u64,
     /// `limits.accepts_per_s`.
     pub accepts_per_s: u64,
@@ -91,7 +87,6 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// The need of `connections` with these settings.
     pub fn new(connections: u64, protocol: Protocol, cores: usize, file: &File) -> Workload {
         let limits = &file.limits;
         let partitions = match file.partitions {
@@ -100,12 +95,12 @@ impl Workload {
         };
         let placement = Placement::of_server(partitions, file.shards, cores);
         let homes = usize::from(placement.homes());
-        // On a machine without memory the default is what the largest message needs.
-        let nothing = Resources {
+        // On a machine without memory, the default of `limits.memory_bytes` is its lowest valid value.
+        let no_memory = Resources {
             cores,
             memory_bytes: 0,
         };
-        let threads = file.shards + verifiers(cores, file);
+        let threads = file.shards + verifier_threads(cores, file);
         Workload {
             connections,
             protocol,
@@ -119,7 +114,7 @@ impl Workload {
             tls: file.tls.is_on(),
             log_bytes: limits.log_bytes as u64,
             memory_bytes_max: limits.memory_bytes as u64,
-            memory_bytes_least: nothing.memory_bytes_default(limits) as u64,
+            memory_bytes_least: no_memory.memory_bytes_default(limits) as u64,
             connections_max: limits.connections_max as u64,
             connections_per_shard: limits.connections_per_shard as u64,
             topics_max: limits.topics_per_home(homes) as u64 * homes as u64,
@@ -128,18 +123,18 @@ impl Workload {
         }
     }
 
-    /// The process's bytes before the first connection, its logs full.
+    /// Memory of the process without connections, with full logs.
     pub fn fixed_bytes(&self) -> u64 {
         formula::server_bytes(self.shards) + self.log_bytes
     }
 
-    /// The process's bytes of a connection.
+    /// Memory of the process for a connection.
     pub fn process_bytes(&self) -> u64 {
         let tls = if self.tls { formula::TLS_BYTES } else { 0 };
         self.protocol.process_bytes() + tls
     }
 
-    /// Bytes of a connection, of the process and of the kernel together.
+    /// Memory of the process and of the kernel for a connection.
     pub fn connection_bytes(&self, host: &Host) -> u64 {
         let tracked = if host.tracks_connections() {
             formula::TRACKED_BYTES
@@ -149,14 +144,14 @@ impl Workload {
         self.process_bytes() + formula::KERNEL_BYTES + tracked
     }
 
-    /// Bytes of all connections and of the fixed part before them.
+    /// All memory: the fixed part and all connections.
     pub fn memory_bytes(&self, host: &Host) -> u64 {
         self.fixed_bytes() + self.connections * self.connection_bytes(host)
     }
 }
 
-/// Threads that verify passwords and ask the callback, when all of them work.
-fn verifiers(cores: usize, file: &File) -> usize {
+/// The number of threads that verify passwords and ask the callback.
+fn verifier_threads(cores: usize, file: &File) -> usize {
     let Some(access) = &file.access else {
         return 0;
     };

@@ -1,4 +1,4 @@
-//! Socket buffers. An idle socket holds none, whatever the settings say: Linux takes memory when bytes come.
+//! Checks of socket buffers. An idle socket has none, whatever the settings: Linux allocates them when bytes arrive.
 
 use super::check::{Check, State, set_line, sysctl};
 use crate::doctor::formula;
@@ -17,7 +17,7 @@ pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
     ]
 }
 
-/// The value that `net.ipv4.tcp_mem` should have; `None` when the memory is unknown.
+/// The recommended value of `net.ipv4.tcp_mem`; none if the memory is unknown.
 fn wanted(host: &Host, workload: &Workload) -> Option<[u64; 3]> {
     let memory = host.memory?;
     let left = memory.available.saturating_sub(workload.memory_bytes(host));
@@ -39,7 +39,7 @@ fn tcp_mem(host: &Host, workload: &Workload) -> Check {
     };
     let fix = || [sysctl(NAME, spaced(wanted))];
     let [_, pressure, most] = is.unwrap_or(wanted);
-    // A value is too large when it exceeds the memory that the connections leave, and a smaller one would still do.
+    // A value is too large if it exceeds the memory that the connections leave, and a smaller one would suffice.
     let too_large = most > wanted[2] && wanted[1] > busy;
     let left = host.memory.map_or(0, |memory| {
         memory.available.saturating_sub(workload.memory_bytes(host))

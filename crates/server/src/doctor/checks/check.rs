@@ -1,4 +1,4 @@
-//! One check: a setting's value, the value that it should have, why, and how to change it.
+//! A check: a setting's value, the recommended value, the reason, and how to change it.
 
 use std::fmt::Display;
 
@@ -12,48 +12,47 @@ use strum::IntoStaticStr;
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum State {
-    /// The connections are not held.
+    /// The host cannot hold the connections without a change.
     Change,
-    /// They are held, but served worse than they could be.
+    /// The host holds the connections, but serves them worse.
     Advice,
-    /// It cannot be read here.
+    /// The value cannot be read.
     Unknown,
-    /// It is as it should be.
+    /// The value is good.
     Fits,
-    /// It does not matter to the server, and the text says to whom.
+    /// The value does not matter to the server. The text says to whom it does.
     Note,
-    /// It does nothing any more.
+    /// The setting has no effect any more.
     Obsolete,
 }
 
 impl State {
-    /// As it is printed.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
-/// One setting and its finding. Its JSON has the fields in this order.
+/// A setting and its finding. Its JSON has the fields in this order.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Check {
-    /// Its name.
+    /// The name of the setting.
     pub setting: String,
     /// The verdict.
     pub state: State,
-    /// Its value, if it can be read.
+    /// The value, if it can be read.
     pub is: Option<String>,
-    /// The value that it should have.
+    /// The recommended value.
     pub should: String,
     /// The formula, and what happens otherwise.
     pub why: String,
-    /// How to change it, when it is not as it should be.
+    /// How to change the value, if it is not good.
     #[serde(rename = "change")]
     pub fixes: Vec<String>,
 }
 
 impl Check {
-    /// Whether it says to change something.
-    pub fn is_told(&self) -> bool {
+    /// Whether the check demands or advises a change.
+    pub fn has_change(&self) -> bool {
         matches!(self.state, State::Change | State::Advice)
     }
 
@@ -77,8 +76,7 @@ impl Check {
         }
     }
 
-    /// A sysctl that is one number and should be at least `least`. `state` is what less than that comes to; the fix
-    /// sets it to `least`.
+    /// Checks that a kernel setting is at least `least`. A lower value has the verdict `state`, and the fix sets it to `least`.
     pub(super) fn at_least(host: &Host, name: &'static str, least: u64, state: State) -> Check {
         let is = host.number(name);
         let fix = sysctl(name, least);
@@ -94,7 +92,7 @@ impl Check {
         self
     }
 
-    /// Judges: `state` and the fixes, unless it is good or unknown.
+    /// Sets `state` and the fixes, unless the value is good or unknown.
     pub(super) fn unless(
         mut self,
         good: bool,
@@ -108,19 +106,19 @@ impl Check {
         self
     }
 
-    /// It does not matter to the server.
+    /// Sets a verdict that does not depend on the value.
     pub(super) fn only(mut self, state: State) -> Check {
         self.state = state;
         self
     }
 }
 
-/// A change of a setting of the kernel.
+/// The command that changes a kernel setting.
 pub(super) fn sysctl(name: &str, value: impl Display) -> String {
     format!("sysctl -w {name}='{value}'")
 }
 
-/// A change of the server's settings file.
+/// A fix that changes the server's settings file.
 pub(super) fn set_line(line: String) -> String {
     line + " in the server's settings"
 }

@@ -1,4 +1,4 @@
-//! Descriptors and places: what each connection takes one of, and the server's own settings of how many there may be.
+//! Checks of what each connection takes one of: descriptors, files, watches, and the server's own limits.
 
 use super::check::{Check, State, set_line};
 use crate::config::MAX_SHARDS;
@@ -91,7 +91,7 @@ fn topics(workload: &Workload) -> Check {
     const NAME: &str = "limits.topics_per_shard";
     let each = workload.topics_max / workload.homes;
     let wanted = workload.connections.div_ceil(workload.homes);
-    // Names are hashed: no home gets exactly its share.
+    // Topics are placed by the hash of their names, so some homes get more than their share.
     let wanted = wanted + wanted / 16;
     Check::new(NAME, Some(count(each)), format!("at least {}", count(wanted)))
         .because(format!(

@@ -1,4 +1,4 @@
-//! Cores, threads, interrupts, network cards, clock.
+//! Checks of cores, threads, interrupts, network cards and the clock.
 
 use super::check::{Check, State};
 use crate::config::cgroups::Tasks;

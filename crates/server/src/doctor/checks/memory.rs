@@ -1,4 +1,4 @@
-//! Memory: the host's, its control groups', and what the kernel does when it runs short.
+//! Checks of memory: of the host, of its control groups, and of the kernel's settings.
 
 use super::check::{Check, State, set_line, sysctl};
 use crate::doctor::account::{Account, SETTING};
@@ -7,11 +7,11 @@ use crate::doctor::host::Host;
 use crate::doctor::workload::Workload;
 use crate::settings::numbers::{bytes, count};
 
-/// The most that tables may be swapped out eagerly.
+/// The highest acceptable `vm.swappiness`.
 const SWAPPINESS_MAX: u64 = 10;
-/// A swap that is used only before programs are killed.
+/// The recommended `vm.swappiness`: swap is used only before programs are killed.
 const SWAPPINESS: u64 = 1;
-/// `vm.overcommit_memory` that promises no more than there is.
+/// The `vm.overcommit_memory` with which the kernel promises at most `CommitLimit`.
 const OVERCOMMIT_NEVER: u64 = 2;
 
 pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
@@ -93,7 +93,7 @@ fn groups(host: &Host, workload: &Workload) -> Vec<Check> {
     host.groups.iter().map(one).collect()
 }
 
-/// The memory that clients make the server hold, beside everything else that has a limit.
+/// Checks `limits.memory_bytes` against the memory that all else leaves when it is full.
 fn held(host: &Host, workload: &Workload) -> Check {
     const MIB: u64 = 1 << 20;
     let account = Account::new(host, workload);

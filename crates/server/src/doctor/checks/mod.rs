@@ -1,8 +1,8 @@
-//! The checks: each setting, its value, the value that it should have, why, and how to change it.
+//! The checks: for each setting its value, the recommended value, the reason, and how to change it.
 //!
-//! Pure functions of the host and the need. A check *demands* a change when the connections would not be held without it,
-//! and *advises* one when they would be served worse. A value that cannot be read is reported as unknown, and is no reason to
-//! refuse the host. Settings that old guides name are here too, obsolete ones marked as such.
+//! They are pure functions of the host and the workload. A check *demands* a change if the host cannot hold the connections without it,
+//! and *advises* one if it would serve them worse. A value that cannot be read is reported as unknown, and is no reason to
+//! refuse the host. Settings that old guides recommend are here too, some of them marked as obsolete.
 
 mod buffers;
 mod check;

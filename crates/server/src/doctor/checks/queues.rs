@@ -1,4 +1,4 @@
-//! Arrivals and departures: queues, half-open and closed connections, the table of sockets, ports.
+//! Checks of connections that begin or end: queues, half-open and closed connections, the table of sockets, ports.
 
 use super::check::{Check, State, set_line, sysctl};
 use crate::doctor::formula;
@@ -65,7 +65,7 @@ fn somaxconn(host: &Host, workload: &Workload) -> Check {
 fn half_open(host: &Host, workload: &Workload) -> Check {
     const NAME: &str = "net.ipv4.tcp_max_syn_backlog";
     let cookies = host.number("net.ipv4.tcp_syncookies");
-    // Without cookies the kernel keeps the last quarter for peers that it knows.
+    // Without SYN cookies the kernel reserves the last quarter for known peers.
     let wanted = (arrivals(workload) * 4 / 3).next_power_of_two();
     let is = host.number(NAME);
     let shown = is.map(|is| match cookies {
@@ -93,7 +93,7 @@ fn packets(host: &Host) -> Check {
     const NAME: &str = "net.core.netdev_max_backlog";
     let drops = host.backlog_drops.unwrap_or(0);
     let is = host.number(NAME).unwrap_or(0);
-    // A queue that has dropped packets is doubled.
+    // If the queue has dropped packets, twice its length is recommended.
     let wanted = match drops {
         0 => formula::packet_queue(),
         _ => formula::packet_queue().max(is * 2),
@@ -106,14 +106,14 @@ fn packets(host: &Host) -> Check {
 
 fn buckets(host: &Host, workload: &Workload) -> Check {
     const NAME: &str = "net.ipv4.tcp_ehash_entries";
-    // Negative in a network namespace that shares the first one's table.
-    let told: Option<i64> = host.sysctl(NAME).and_then(|text| text.parse().ok());
-    let told = told.map(i64::unsigned_abs).filter(|told| *told > 0);
-    let reckoned = host
+    // Negative in a network namespace that shares the table of the first one.
+    let known: Option<i64> = host.sysctl(NAME).and_then(|text| text.parse().ok());
+    let known = known.map(i64::unsigned_abs).filter(|known| *known > 0);
+    let estimate = host
         .memory
         .map(|memory| formula::buckets_by_kernel(memory.total));
-    let is = told.or(reckoned);
-    let shown = is.map(|is| match told {
+    let is = known.or(estimate);
+    let shown = is.map(|is| match known {
         Some(_) => count(is),
         None => format!(
             "{} by the kernel's rule (it tells since Linux 6.1)",

@@ -1,4 +1,4 @@
-//! The connection tracker of firewalls and NAT: an entry for each connection, where something asks for it.
+//! Checks of the connection tracker of firewalls and NAT, which has an entry for each connection if a rule uses it.
 
 use super::check::{Check, State, sysctl};
 use crate::doctor::formula;
