@@ -1,7 +1,6 @@
-//! `crore admin`: the admin API from a shell.
+//! `crore admin`: the admin API on the command line.
 //!
-//! Tables for people; with `--json` the API's own JSON. The exit code is 0 when the server granted the request.
-//! Tokens are better in the environment than on the command line, where others see them.
+//! Prints tables for people, or with `--json` the API's JSON. The exit code is 0 if the server granted the request.
 
 mod list;
 mod overview;
@@ -26,19 +25,17 @@ use crate::stdout::print;
 use list::List;
 pub use port::Port;
 
-/// Where the admin port is unless told otherwise.
+/// The default of `--url`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8801";
-/// The port of a URL that names none.
+/// The port of a URL without one.
 const DEFAULT_PORT: u16 = 8801;
-/// Where its URL may stand instead of `--url`.
+/// The variable for `--url`.
 const URL_VARIABLE: &str = "CRORE_ADMIN_URL";
-/// Where the token is looked for when no flag names one.
+/// The variable for the token. Others on the host can see the flag `--token`.
 const TOKEN_VARIABLE: &str = "CRORE_ADMIN_TOKEN";
-/// The columns of tables that are made of other answers.
 const LIMIT_COLUMNS: &[&str] = &["name", "used", "limit", "unit", "share", "shard"];
-/// The columns of what is revoked.
 const REVOCATION_COLUMNS: &[&str] = &["id", "issued_before", "expires"];
-/// Of a rule what operators set most; `config` shows all of it.
+/// The keys of a rule that operators set most; `config` shows all of them.
 const RULE_COLUMNS: &[&str] = &[
     "match",
     "keep",
@@ -76,10 +73,10 @@ Examples:
   crore admin rules                                 the rules that hold, with the built-in one
   crore admin config                                the settings that hold";
 
-/// The heading of the flags that say which port is asked.
+/// The heading of the flags for the connection.
 const CONNECTION: &str = "Connection";
 
-/// Where an admin port is, and how it is asked.
+/// Flags for the connection to an admin port, and for the output.
 #[derive(Debug, Args)]
 pub struct AdminFlags {
     /// Print what the server answers, as JSON, for programs
@@ -101,16 +98,16 @@ pub struct AdminFlags {
     tls: TlsFlags,
 }
 
-/// The URL of an admin port; without a port in it, it is on the default one.
+/// Parses the URL of an admin port.
 fn admin_port(url: &str) -> Result<Server, String> {
     Server::parse(url, |_secure| DEFAULT_PORT)
 }
 
 impl AdminFlags {
-    /// The server that they name.
+    /// The server of the flags, the profile or the variables.
     ///
     /// # Errors
-    /// A flag that cannot be used.
+    /// A faulty value.
     pub fn server(&self) -> anyhow::Result<Server> {
         let profile = self.profile.read()?;
         let server = (URL_VARIABLE, self.url.is_some());
@@ -129,12 +126,12 @@ pub struct AdminArgs {
     flags: AdminFlags,
 
     #[command(subcommand)]
-    order: Order,
+    command: Command,
 }
 
 /// The subcommand.
 #[derive(Debug, Subcommand)]
-enum Order {
+enum Command {
     /// List topics; the server's own where the filter begins with $, as '$SYS/#'
     Topics {
         /// Topics that it matches
@@ -286,13 +283,13 @@ struct Revoked {
 }
 
 impl Revoked {
-    /// Whether nothing is named, so that the list is asked for.
+    /// Whether nothing is named: then the command shows the list.
     fn is_none(&self) -> bool {
         self.user.is_none() && self.jti.is_none() && !self.token_stdin
     }
 }
 
-/// A Unix second, or `now`.
+/// Parses a Unix second, or `now`.
 fn moment(text: &str) -> Result<u32, String> {
     match text {
         "now" => Ok(u32::try_from(clock::unix_s()).unwrap_or(u32::MAX)),
@@ -307,7 +304,7 @@ struct Limit {
     limit: u64,
 }
 
-/// The keys by which topics are sorted, the largest first.
+/// The number that topics are sorted by, largest first.
 #[derive(Clone, Copy, Debug, ValueEnum, strum::IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 enum SortBy {
@@ -335,7 +332,7 @@ struct ConnectionFilter {
     slow: bool,
 }
 
-/// A transport by the name that the API has for it, or one that the tools have.
+/// Parses the name of a transport: that of the API, or of the tools.
 fn transport(text: &str) -> Result<String, String> {
     let name = text.to_ascii_lowercase().replace('-', "_");
     let name = match &*name {
@@ -349,7 +346,7 @@ fn transport(text: &str) -> Result<String, String> {
 }
 
 impl ConnectionFilter {
-    /// The flags that were given, as parameters, each behind a `&`.
+    /// The given flags as query parameters, each after a `&`.
     fn query(&self) -> String {
         let pairs = self.pairs().into_iter();
         pairs
@@ -360,7 +357,7 @@ impl ConnectionFilter {
             .collect()
     }
 
-    /// The flags that were given, as pairs.
+    /// The given flags as pairs.
     fn pairs(&self) -> Vec<(&'static str, Value)> {
         let text = |name, value: &Option<String>| Some((name, json!(value.as_ref()?)));
         [
@@ -376,29 +373,29 @@ impl ConnectionFilter {
     }
 }
 
-/// Carries out `crore admin`.
+/// Runs `crore admin`.
 ///
 /// # Errors
-/// The server cannot be reached, or refuses; with its words.
+/// The server cannot be reached, or refuses (with its reason).
 pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
     let server = args.flags.server()?;
     let port = Port { server: &server };
-    let (answer, columns) = carry_out(&port, &args.order)?;
-    let text = match (&args.order, columns) {
+    let (answer, columns) = ask(&port, &args.command)?;
+    let text = match (&args.command, columns) {
         _ if args.flags.json => serde_json::to_string_pretty(&answer)? + "\n",
-        (Order::Stats { all: false }, _) => overview::text(&answer),
-        (Order::Limits, _) => table(&overview::limits(&answer, usize::MAX), LIMIT_COLUMNS),
-        (Order::Memory, _) => overview::memory(&answer),
-        (Order::Topic { .. }, _) => overview::topic(&answer),
-        (Order::Config, _) => overview::config(&answer)?,
-        (Order::Reload, _) => overview::reload(&answer),
-        (Order::Drain, _) => overview::drain(&answer),
-        (Order::Publish { .. }, _) => overview::published(&answer),
-        (Order::Rules, _) => table(&with_default(&answer), columns),
+        (Command::Stats { all: false }, _) => overview::text(&answer),
+        (Command::Limits, _) => table(&overview::limits(&answer, usize::MAX), LIMIT_COLUMNS),
+        (Command::Memory, _) => overview::memory(&answer),
+        (Command::Topic { .. }, _) => overview::topic(&answer),
+        (Command::Config, _) => overview::config(&answer)?,
+        (Command::Reload, _) => overview::reload(&answer),
+        (Command::Drain, _) => overview::drain(&answer),
+        (Command::Publish { .. }, _) => overview::published(&answer),
+        (Command::Rules, _) => table(&with_default(&answer), columns),
         (_, []) => sheet(&answer),
         (_, columns) => table(&answer, columns),
     };
-    if let (Order::Topics { filter, .. }, Some([])) = (&args.order, rows(&answer, "topics")) {
+    if let (Command::Topics { filter, .. }, Some([])) = (&args.command, rows(&answer, "topics")) {
         tracing::warn!(
             "no topic matches '{filter}'{}",
             values::tip_for_none(filter)
@@ -407,12 +404,12 @@ pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
     print(text.as_bytes())
 }
 
-/// The list of this name in an answer.
+/// The list `name` in an answer.
 fn rows<'a>(answer: &'a Value, name: &str) -> Option<&'a [Value]> {
     answer[name].as_array().map(Vec::as_slice)
 }
 
-/// The rules, and behind them the built-in one, for the topics that none of them matches.
+/// The rules, followed by the built-in one for topics that none of them matches.
 fn with_default(answer: &Value) -> Value {
     let mut rules = answer["rules"].as_array().cloned().unwrap_or_default();
     let mut others = answer["default"].clone();
@@ -421,21 +418,21 @@ fn with_default(answer: &Value) -> Value {
     json!({ "rules": rules })
 }
 
-/// The answer, and the columns of its rows where it has some.
-fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static [&'static str])> {
-    if let Some(list) = List::of(order) {
+/// Sends the requests of a command. Returns the answer, and the columns of its rows if it is a list.
+fn ask(port: &Port<'_>, command: &Command) -> anyhow::Result<(Value, &'static [&'static str])> {
+    if let Some(list) = List::of(command) {
         return Ok((port.list(&list)?, list.columns));
     }
     let stats = || port.ask("GET", "stats", None);
     let named = |path: &str, name: &str| format!("{path}?name={}", escape(name));
-    let answer = match order {
-        Order::Topic { name } => port.ask("GET", &named("topic", name), None)?,
-        Order::Purge { name } => port.ask("DELETE", &named("topic/messages", name), None)?,
-        Order::Delete { name } => port.ask("DELETE", &named("topic", name), None)?,
-        Order::Connection { id } => {
+    let answer = match command {
+        Command::Topic { name } => port.ask("GET", &named("topic", name), None)?,
+        Command::Purge { name } => port.ask("DELETE", &named("topic/messages", name), None)?,
+        Command::Delete { name } => port.ask("DELETE", &named("topic", name), None)?,
+        Command::Connection { id } => {
             port.ask("GET", &format!("connections/{}", escape(id)), None)?
         }
-        Order::Sessions {
+        Command::Sessions {
             client_id: Some(id),
             user,
             end,
@@ -452,23 +449,23 @@ fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static 
                 None,
             )?
         }
-        Order::Disconnect { id: Some(id), .. } => {
+        Command::Disconnect { id: Some(id), .. } => {
             port.ask("DELETE", &format!("connections/{}", escape(id)), None)?
         }
-        Order::Disconnect { id: None, which } => {
+        Command::Disconnect { id: None, which } => {
             let body = which.pairs().into_iter();
             let body = Value::Object(body.map(|(name, value)| (name.into(), value)).collect());
             port.ask("POST", "connections/disconnect", Some(&body))?
         }
-        Order::Revoke { what, .. } if what.undo.is_some() => {
+        Command::Revoke { what, .. } if what.undo.is_some() => {
             let entry = escape(what.undo.as_deref().unwrap_or_default());
             port.ask("DELETE", &format!("revocations/{entry}"), None)?
         }
-        Order::Revoke { what, .. } if what.is_none() => {
+        Command::Revoke { what, .. } if what.is_none() => {
             let list = port.ask("GET", "revocations", None)?;
             return Ok((list, REVOCATION_COLUMNS));
         }
-        Order::Revoke {
+        Command::Revoke {
             what,
             issued_before,
             time_s,
@@ -487,7 +484,7 @@ fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static 
             });
             port.ask("POST", "revocations", Some(&body))?
         }
-        Order::Publish {
+        Command::Publish {
             topic,
             data,
             content_type,
@@ -516,22 +513,22 @@ fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static 
             });
             port.ask("POST", "publish", Some(&body))?
         }
-        Order::Stats { .. } => stats()?,
-        Order::Limits => json!({ "limits": stats()?["limits"] }),
-        Order::Memory => memory(stats()?),
-        Order::Rules => return Ok((port.ask("GET", "rules", None)?, RULE_COLUMNS)),
-        Order::Config => port.ask("GET", "config", None)?,
-        Order::Reload => port.ask("POST", "reload", None)?,
-        Order::Drain => port.ask("POST", "drain", None)?,
-        Order::Topics { .. }
-        | Order::Messages { .. }
-        | Order::Connections { .. }
-        | Order::Sessions { .. } => unreachable!("they are lists"),
+        Command::Stats { .. } => stats()?,
+        Command::Limits => json!({ "limits": stats()?["limits"] }),
+        Command::Memory => memory(stats()?),
+        Command::Rules => return Ok((port.ask("GET", "rules", None)?, RULE_COLUMNS)),
+        Command::Config => port.ask("GET", "config", None)?,
+        Command::Reload => port.ask("POST", "reload", None)?,
+        Command::Drain => port.ask("POST", "drain", None)?,
+        Command::Topics { .. }
+        | Command::Messages { .. }
+        | Command::Connections { .. }
+        | Command::Sessions { .. } => unreachable!("they are lists"),
     };
     Ok((answer, &[]))
 }
 
-/// Of the stats, what occupies memory now, and the limits that are counted in bytes.
+/// The tables of memory in the stats, and the limits in bytes.
 fn memory(mut stats: Value) -> Value {
     let mut rows = Vec::new();
     if let Value::Array(tables) = stats["memory"]["tables"].take() {

@@ -1,6 +1,6 @@
-//! `crore cluster`: how a cluster is, as one of its nodes sees it.
+//! `crore cluster`: the state of a cluster, as one of its nodes sees it.
 //!
-//! The exit code is 0 when nothing is wrong, 1 when something is or the node cannot be asked.
+//! The exit code is 0 if there are no problems, and 1 if there are some or the node does not answer.
 
 use std::process::ExitCode;
 
@@ -54,21 +54,21 @@ pub struct ClusterArgs {
     admin: AdminFlags,
 
     #[command(subcommand)]
-    order: Order,
+    command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum Order {
+enum Command {
     /// Show nodes, partitions and the log; fails when something is wrong
     Status,
 }
 
-/// Carries out `crore cluster`.
+/// Runs `crore cluster`.
 ///
 /// # Errors
-/// The node cannot be reached, or is none of a cluster.
+/// The node cannot be reached, or belongs to no cluster.
 pub fn run(args: &ClusterArgs) -> anyhow::Result<ExitCode> {
-    let Order::Status = args.order;
+    let Command::Status = args.command;
     let server = args.admin.server()?;
     let status = Port { server: &server }.ask("GET", "cluster", None)?;
     let text = match args.admin.json {
@@ -116,7 +116,7 @@ fn shown(status: &Value) -> String {
     );
     let problems = status["problems"].as_array().into_iter().flatten();
     for problem in problems.filter_map(Value::as_str) {
-        // Text of other nodes must not steer the terminal.
+        // Control characters in the text of other nodes must not reach the terminal.
         let problem = problem.replace(char::is_control, " ");
         text += &format!("PROBLEM: {problem}\n");
     }

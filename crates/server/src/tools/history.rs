@@ -1,4 +1,4 @@
-//! `crore history`: prints the messages that a topic keeps, one line for each, and ends.
+//! `crore history`: prints the kept messages of a topic, one line for each, and ends.
 
 use std::io::{self, Write as _};
 
@@ -14,10 +14,10 @@ use crate::http_client::http::Connection;
 use crate::http_client::server::Server;
 use crate::stdout;
 
-/// Longest answer, in bytes: a page of messages, or one of the largest that a server may be set to take, in base64 or escaped.
+/// Limit of an answer: a page of messages, or one message of the largest size that a server can permit, in base64 or escaped.
 const MAX_BYTES: usize = 64 << 20;
 
-/// The beginning of all that is kept.
+/// The position before all kept messages.
 const OLDEST: &str = "oldest";
 
 /// Arguments of `crore history`.
@@ -102,7 +102,7 @@ pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
         match messages.last().and_then(|last| last.id.clone()) {
             Some(last) if page.more && left > 0 => since = last,
             None if left == limit => {
-                // No error: a topic that keeps nothing has this history. A closed stderr is no reason to fail.
+                // An empty history is no error, and neither is a closed stderr.
                 let behind = match args.since.as_deref() {
                     None | Some(OLDEST) => String::new(),
                     Some(since) => format!(" from {since} on"),
@@ -122,7 +122,9 @@ pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
 /// An answer.
 struct Page {
     body: Vec<u8>,
+    /// More messages follow.
     more: bool,
+    /// Messages before the first one are lost.
     lost: bool,
 }
 

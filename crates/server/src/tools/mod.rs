@@ -1,7 +1,7 @@
-//! `crore pub`, `crore sub`, `crore history`, `crore admin`, `crore cluster`, `crore token` and `crore log`: the toolbox.
+//! The command-line tools: `crore pub`, `sub`, `history`, `admin`, `cluster`, `token` and `log`.
 //!
-//! The clients use public protocols only (HTTP/1.1, Server-Sent Events, WebSocket), and nothing that is only ours. Data goes to
-//! stdout; everything else goes to stderr. A reader of stdout that went away ends them quietly.
+//! The clients among them use only public protocols (HTTP/1.1, Server-Sent Events, WebSocket). Data is written to
+//! stdout, everything else to stderr. A tool whose stdout is closed by its reader ends without an error.
 
 pub mod admin;
 pub mod cluster;

@@ -1,7 +1,7 @@
-//! Profiles: servers with their tokens by name, in a file of the user, so that `crore pub --profile live` needs no further flags.
+//! Profiles: named servers with their tokens, in a file of the user, so that `crore pub --profile live` needs no further flags.
 //!
-//! A profile stands for the variables of the tools. A flag wins over all. `--profile` wins over the variables, since somebody asked for it here; the
-//! profile that `CRORE_PROFILE` names is a default, and a variable wins over it.
+//! A profile has values for the tools' environment variables. The precedence is: a flag; the profile of `--profile`, which the user has asked for; a
+//! variable; the profile of `CRORE_PROFILE`, which is a default.
 
 use std::collections::BTreeMap;
 use std::env::VarError;
@@ -16,12 +16,12 @@ use super::values::Usage;
 const NO_TOKEN: &str = "has a character that no header may carry: a space, a control character, or one that is not ASCII";
 /// The variable that names a profile.
 const VARIABLE: &str = "CRORE_PROFILE";
-/// The file below the user's directory of configuration.
+/// The file, below the user's directory of configuration.
 const FILE: &str = "crore/profiles.toml";
-/// Bits of a mode by which others read or write a file.
+/// The permission bits of group and others.
 const OTHERS: u32 = 0o077;
 
-/// The flag of the tools that speak to a server.
+/// The flag of the tools that connect to a server.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ProfileFlag {
     /// Server and token by a name in ~/.config/crore/profiles.toml
@@ -29,7 +29,7 @@ pub struct ProfileFlag {
     profile: Option<String>,
 }
 
-/// What the file says of a profile.
+/// A profile in the file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Entry {
@@ -41,7 +41,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// The key that stands for a variable, and its value.
+    /// The key for a variable, and its value.
     fn of(&self, variable: &str) -> Option<(&'static str, &String)> {
         let (key, value) = match variable {
             "CRORE_SERVER" => ("server", &self.server),
@@ -55,22 +55,22 @@ impl Entry {
     }
 }
 
-/// The values that stand for flags which are not given.
+/// The profile in use; without values if there is none.
 #[derive(Debug, Default)]
 pub struct Profile {
     name: String,
     entry: Entry,
-    /// A flag names it.
-    is_asked_for: bool,
+    /// Whether `--profile` names it.
+    is_explicit: bool,
 }
 
 impl ProfileFlag {
-    /// The profile that is named; one without values if none is.
+    /// Reads the profile of the flag or of `CRORE_PROFILE`.
     ///
     /// # Errors
     /// There is no such profile, or the file cannot be read.
     pub fn read(&self) -> Result<Profile, Usage> {
-        let is_asked_for = self.profile.is_some();
+        let is_explicit = self.profile.is_some();
         let named = match &self.profile {
             Some(name) => Some(name.clone()),
             None => variable(VARIABLE)?.filter(|name| !name.is_empty()),
@@ -87,14 +87,14 @@ impl ProfileFlag {
         Ok(Profile {
             name,
             entry,
-            is_asked_for,
+            is_explicit,
         })
     }
 }
 
 impl Profile {
-    /// The same of a value that is for the server only which the same source names.
-    fn beside(
+    /// [`Profile::value`] for a value that belongs to the server, so that it must come from the same source as the server.
+    fn value_for_server(
         &self,
         name: &'static str,
         (server, is_given): (&'static str, bool),
@@ -102,7 +102,7 @@ impl Profile {
         if self.entry.of(server).is_none() {
             return self.value(name);
         }
-        let is_of_variable = !self.is_asked_for && variable(server)?.is_some();
+        let is_of_variable = !self.is_explicit && variable(server)?.is_some();
         match is_given || is_of_variable {
             true => Ok(variable(name)?.map(|value| (name.to_string(), value))),
             false => Ok(self.of_profile(name)),
@@ -114,24 +114,25 @@ impl Profile {
         Some((format!("{key} of profile {}", self.name), value.clone()))
     }
 
-    /// The value that stands for a flag which is not given, and where it is from: the profile, or this variable.
+    /// The value of the profile or of this variable, with its origin for error messages.
     ///
     /// # Errors
     /// The variable is not UTF-8.
     pub fn value(&self, name: &'static str) -> Result<Option<(String, String)>, Usage> {
         let of_profile = self.of_profile(name);
-        if self.is_asked_for && of_profile.is_some() {
+        if self.is_explicit && of_profile.is_some() {
             return Ok(of_profile);
         }
         let of_variable = variable(name)?.map(|value| (name.to_string(), value));
         Ok(of_variable.or(of_profile))
     }
 
-    /// The token of `--token`, else that of the profile or this variable, of which the one counts that names the server too: no server gets the token of another.
-    /// `server` is the variable of the server, and whether a flag names the server. Spaces and line ends around a token are no part of it: files of tokens end in one.
+    /// The token of `--token`, or of the profile or this variable. The latter must come from the same source as the server, so that no server gets the
+    /// token of another. `server` is the variable of the server, and whether a flag names the server. Whitespace around a token is ignored, since
+    /// files of tokens end with a line end.
     ///
     /// # Errors
-    /// [`Usage`], where it is empty, or has characters that no header may carry (RFC 6750 section 2.1). It does not show the token.
+    /// The token is empty, or has characters that a header cannot carry (RFC 6750 section 2.1). The error does not show the token.
     pub fn token(
         &self,
         flag: Option<&str>,
@@ -146,7 +147,7 @@ impl Profile {
         let (place, text) = match flag {
             Some(text) => ("--token".to_string(), text.to_string()),
             None => match self
-                .beside(name, server)
+                .value_for_server(name, server)
                 .map_err(|_| wrong(name, NO_TOKEN))?
             {
                 Some(found) => found,
@@ -164,7 +165,7 @@ impl Profile {
     }
 }
 
-/// A variable, if it is set. Its content may be a secret, and is not shown.
+/// An environment variable, if it is set. The error does not show its value, which may be secret.
 fn variable(name: &str) -> Result<Option<String>, Usage> {
     match std::env::var(name) {
         Ok(text) => Ok(Some(text)),
@@ -187,7 +188,7 @@ fn entry(name: &str, file: &Path) -> Result<Entry, String> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| format!("profile {name}: {shown}: {error}; {form}, such as [{name}]"))?;
     let wrong = |error: toml::de::Error| {
-        // Its words may have a token, which is not shown.
+        // Not the parser's message, which may quote a token.
         let before = error.span().and_then(|span| text.get(..span.start));
         let line = before.map_or(1, |before| before.matches('\n').count() + 1);
         format!("{shown}: line {line} cannot be used; {form}, such as [{name}]")

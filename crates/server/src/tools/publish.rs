@@ -1,7 +1,7 @@
-//! `crore pub`: messages from the command line, files or stdin, each whole or by its lines.
+//! `crore pub`: publishes the command line, files or stdin, as one message each or one for each line.
 //!
-//! A message is bytes, wherever it comes from. No more of an input is read than a server may take ([`MAX_MESSAGE_BYTES`]): one that has no
-//! end would fill the memory.
+//! Messages are bytes, from any source. Input is read up to the largest message that a server can permit ([`MAX_MESSAGE_BYTES`]), since an endless
+//! input would fill the memory.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::settings::problems::size;
 use crate::settings::units::parse_seconds;
 use crate::stdout::print;
 
-/// Longest answer to a publish, in bytes; the topic's info is a few lines.
+/// Limit of the answer to a publish; the topic's info has a few lines.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
 /// The heading of the flags of a message.
@@ -134,10 +134,10 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The message that an argument is or names.
+/// The message of an argument: its text, the file of `@FILE`, or stdin for `-`.
 ///
 /// # Errors
-/// It names a source that cannot be read, is empty, or has too much.
+/// The file or stdin cannot be read, is empty, or is too large.
 pub fn message(argument: &OsStr) -> anyhow::Result<Vec<u8>> {
     match argument.as_bytes() {
         b"-" => from_stdin(),
@@ -148,11 +148,11 @@ pub fn message(argument: &OsStr) -> anyhow::Result<Vec<u8>> {
     }
 }
 
-/// All of a source, as one message. One that has nothing is a slip, such as a command before the pipe that failed: a user who means an empty
-/// message writes `''`.
+/// Reads a file or stdin as one message. Empty input is an error, since it is mostly a mistake, such as a failed command before the pipe; an empty
+/// message is written as `''`.
 ///
 /// # Errors
-/// It cannot be read, is empty, or has more than a server takes.
+/// It cannot be read, is empty, or is too large.
 fn whole(source: &Path) -> anyhow::Result<Vec<u8>> {
     let (mut data, name) = (Vec::new(), shown(source));
     let read = open(source).and_then(|input| input.take(READ_MAX).read_to_end(&mut data));
@@ -171,13 +171,13 @@ fn whole(source: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(data)
 }
 
-/// A byte more than the largest message, which tells that there is too much.
+/// One byte more than the largest message, so that a larger input is noticed.
 const READ_MAX: u64 = MAX_MESSAGE_BYTES as u64 + 1;
 
-/// The name of a file that stands for stdin.
+/// The file name for stdin.
 const STDIN: &str = "-";
 
-/// All of stdin, as one message.
+/// Reads stdin as one message.
 ///
 /// # Errors
 /// Those of [`whole`].
@@ -185,7 +185,7 @@ pub fn from_stdin() -> anyhow::Result<Vec<u8>> {
     whole(Path::new(STDIN))
 }
 
-/// A source in an error.
+/// The name of a source in error messages.
 fn shown(source: &Path) -> String {
     match source == Path::new(STDIN) {
         true => "stdin".to_string(),
@@ -198,7 +198,7 @@ fn open(source: &Path) -> io::Result<Box<dyn BufRead>> {
         return Ok(Box::new(BufReader::new(File::open(source)?)));
     }
     if io::stdin().is_terminal() {
-        // Otherwise it seems to hang.
+        // Without this line the command seems to hang.
         let _ = writeln!(
             io::stderr(),
             "the message comes from the terminal; Ctrl-D ends it"
@@ -212,7 +212,7 @@ struct Publisher<'a> {
     servers: Servers,
     connection: Option<Connection>,
     published: u64,
-    /// The messages so far, this one included.
+    /// The number of the current message, from 1.
     number: u64,
 }
 
@@ -221,7 +221,7 @@ impl Publisher<'_> {
         let name = shown(source);
         let mut input = open(source).with_context(|| name.clone())?;
         let (mut line, mut number) = (Vec::new(), 0u64);
-        // With its end a line may have two bytes more than the message.
+        // The line end may take two bytes more than the message.
         while (&mut input)
             .take(READ_MAX + 1)
             .read_until(b'\n', &mut line)
@@ -303,13 +303,13 @@ impl Publisher<'_> {
             info.push(b'\n');
             print(&info)?;
         } else if !args.lines && io::stderr().is_terminal() {
-            self.tell(&body, head.header("idempotency-replayed").is_some());
+            self.print_outcome(&body, head.header("idempotency-replayed").is_some());
         }
         Ok(())
     }
 
-    /// Tells the user at the terminal the outcome of the message.
-    fn tell(&self, info: &[u8], is_replayed: bool) {
+    /// Prints the outcome of the message for a user at the terminal.
+    fn print_outcome(&self, info: &[u8], is_replayed: bool) {
         let info: Value = serde_json::from_slice(info).unwrap_or_default();
         let (topic, subscribers) = (&self.args.topic, info["subscribers"].as_u64());
         let received = match subscribers {

@@ -1,4 +1,4 @@
-//! A server's words about a failure, as they are shown.
+//! Error messages of servers, prepared for the terminal.
 
 use crore_broker::SEND_A_TOKEN;
 use serde_json::Value;
@@ -7,25 +7,25 @@ use super::tables::plain;
 use crate::http_client::http::Head;
 use crate::http_client::server::TOKEN_VARIABLE;
 
-/// How much of a server's reason is shown, in characters.
+/// Limit of a shown reason, in characters.
 const MAX_REASON_CHARS: usize = 300;
 
-/// Why a data port refuses: its status and words, and where a token goes if it wants one.
+/// The refusal of a data port: its status and reason, and how to give a token if it asks for one.
 pub fn refusal(head: &Head, body: &[u8]) -> String {
     let tip = match head.status {
         401 => format!("; give a token with --token or in {TOKEN_VARIABLE} (crore token mint)"),
         _ => String::new(),
     };
     let why = reason(body);
-    // A user of this program writes no header.
+    // The server's advice to send a header does not help a user of this tool.
     let why = why.split(SEND_A_TOKEN).next().unwrap_or_default();
     format!("{}{why}{tip}", head.status_line())
 }
 
-/// A server's words about a failure, fit for a terminal: one line, no control characters.
+/// The reason in the body of an error, as one line without control characters.
 pub fn reason(body: &[u8]) -> String {
     let text = match serde_json::from_slice::<Value>(body) {
-        // An admin port says it in `error`, a data port in `detail` (RFC 9457).
+        // The admin port uses `error`, a data port `detail` (RFC 9457).
         Ok(Value::Object(said)) => {
             let named = ["error", "detail"].iter().find_map(|name| said.get(*name));
             named.map_or_else(|| String::from_utf8_lossy(body).into_owned(), plain)

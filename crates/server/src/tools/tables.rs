@@ -1,6 +1,6 @@
-//! Answers as people read them: rows in columns, and values by name.
+//! Formats JSON answers for people: rows in columns, and values with their names.
 //!
-//! Invariant: no text from a client steers the terminal.
+//! Invariant: no control character of a client reaches the terminal.
 
 use std::fmt::Write as _;
 
@@ -10,17 +10,16 @@ use time::OffsetDateTime;
 use crate::settings::numbers;
 use crate::settings::units::format_seconds;
 
-/// Rows with more columns than this are shown one below the other.
+/// Rows with more columns are shown as a list of values each.
 const COLUMNS_MAX: usize = 12;
-/// The column that names the row comes first, if it is one of these.
+/// Columns that identify a row; they come first.
 const NAMES: [&str; 4] = ["reason", "name", "id", "shard"];
 
-/// A value as a person reads it.
+/// A value as text.
 pub fn plain(value: &Value) -> String {
     match value {
         Value::Null => "-".to_string(),
         Value::String(text) if text.is_empty() => "-".to_string(),
-        // Text from clients must not steer the terminal.
         Value::String(text) => text.replace(char::is_control, " "),
         Value::Array(list) if list.is_empty() => "-".to_string(),
         Value::Array(list) => list.iter().map(plain).collect::<Vec<_>>().join(","),
@@ -28,7 +27,7 @@ pub fn plain(value: &Value) -> String {
     }
 }
 
-/// A field's value as a person reads it: a date, or bytes and times with their unit.
+/// The value of a field as text: dates are formatted, bytes and times have a unit.
 fn shown(name: &str, value: &Value) -> String {
     if is_date(name) {
         return date(value).unwrap_or_else(|| plain(value));
@@ -36,7 +35,7 @@ fn shown(name: &str, value: &Value) -> String {
     if name.ends_with(SECONDS) && !name.ends_with(PER_S) {
         return match (value.as_u64(), value.is_number()) {
             (Some(seconds), _) => format_seconds(seconds),
-            // A part of a second, or a clock that is behind.
+            // A fraction, or negative.
             (None, true) => format!("{value}s"),
             (None, false) => plain(value),
         };
@@ -48,20 +47,20 @@ fn shown(name: &str, value: &Value) -> String {
     }
 }
 
-/// The ends of the names of fields that count bytes.
+/// Suffixes of fields that count bytes.
 const BYTES: &str = "_bytes";
 const BYTES_PER_S: &str = "_bytes_per_s";
 
-/// The end of the names of fields that count seconds, and of those that count something else in one.
+/// Suffixes of fields that count seconds, and of rates per second.
 const SECONDS: &str = "_s";
 const PER_S: &str = "_per_s";
 
-/// The field of the second of a publish.
+/// The field with the Unix second of a publish.
 const PUBLISHED: &str = "published_s";
-/// The end of the names of other fields that have a second of the calendar.
+/// Suffix of other fields with a Unix second.
 const UNIX_S: &str = "unix_s";
 
-/// Whether the seconds of a field are those since 1970.
+/// Whether a field is a Unix second.
 fn is_date(name: &str) -> bool {
     name == PUBLISHED || name.ends_with(UNIX_S)
 }
@@ -73,7 +72,7 @@ fn date(unix_s: &Value) -> Option<String> {
     Some(format!("{} {hour:02}:{minute:02}:{second:02}", at.date()))
 }
 
-/// The rows of a list, in columns; the last column is not padded.
+/// The rows of a list in columns.
 pub fn table(answer: &Value, columns: &[&str]) -> String {
     let lists = answer.as_object().into_iter().flat_map(|map| map.values());
     let rows = lists.filter_map(Value::as_array).flatten();
@@ -95,7 +94,7 @@ pub fn table(answer: &Value, columns: &[&str]) -> String {
     out
 }
 
-/// An answer's values, a line each with their names, and its lists below as tables.
+/// The values of an answer, one on each line with its name, and its lists below as tables.
 pub fn sheet(answer: &Value) -> String {
     let (mut values, mut lists) = (Vec::new(), Vec::new());
     flatten(String::new(), answer, &mut values, &mut lists);
@@ -135,7 +134,7 @@ fn list(rows: &[Value]) -> String {
     aligned(&lines)
 }
 
-/// The values of an object by their paths, and the lists of objects in it.
+/// Collects the values of an object with their paths, and the lists of objects in it.
 fn flatten<'v>(
     path: String,
     value: &'v Value,
@@ -161,7 +160,7 @@ fn flatten<'v>(
     }
 }
 
-/// Lines of cells, each column as wide as its widest cell; spaces at the end of a line are left out.
+/// Aligns cells in columns, without spaces at the end of a line.
 pub fn aligned(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |n: usize| lines.iter().map(|line| line[n].chars().count()).max();

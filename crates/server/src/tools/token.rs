@@ -1,6 +1,6 @@
-//! `crore token`: makes tokens, shows the claims of one, and hashes passwords for the settings.
+//! `crore token`: makes tokens, shows their claims, and hashes passwords for the settings.
 //!
-//! Tokens are ordinary JWTs, so that any other issuer does as well; this one is for tests, devices and the first hour.
+//! Tokens are ordinary JWTs of any issuer; this command is for tests, devices and the first steps.
 
 use std::io::{BufRead, Read, Write};
 use std::path::{Path, PathBuf};
@@ -27,9 +27,9 @@ use crate::settings::numbers;
 use crate::settings::units::parse_seconds;
 use crate::stdout::print;
 
-/// The longest input: far above any token or password.
+/// Limit of the input, far above any token or password.
 const INPUT_BYTES_MAX: u64 = 64 << 10;
-/// Seconds that a token holds unless told otherwise.
+/// The default of `--ttl`.
 const TTL_DEFAULT: &str = "1h";
 
 const EXAMPLES: &str = "\
@@ -107,7 +107,7 @@ struct InspectArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// A key, a filter or a token that is not in order.
+/// A faulty key, filter or token.
 pub fn run(args: &TokenArgs) -> anyhow::Result<()> {
     match &args.command {
         Command::Mint(args) => mint(args),
@@ -122,7 +122,7 @@ fn mint(args: &MintArgs) -> anyhow::Result<()> {
     lists.grants(args.user.as_deref().unwrap_or_default())?;
     let filters = lists.by_right().into_iter().flat_map(|(_, list)| list);
     for hint in filters.flat_map(|it| values::hints_of_grant(it)) {
-        say(&hint)?;
+        print_note(&hint)?;
     }
     if *lists == Lists::default() {
         let flags: Vec<_> = Right::ALL
@@ -131,7 +131,7 @@ fn mint(args: &MintArgs) -> anyhow::Result<()> {
             .collect();
         let (last, others) = flags.split_last().expect("there are rights");
         let others = others.join(", ");
-        say(&format!(
+        print_note(&format!(
             "this token grants nothing by itself: {others} and {last} name what its owner may do\n"
         ))?;
     }
@@ -166,7 +166,7 @@ fn mint(args: &MintArgs) -> anyhow::Result<()> {
     print(format!("{token}\n").as_bytes())
 }
 
-/// The key that signs, and its algorithm.
+/// Reads the key that signs, and finds its algorithm.
 fn signing_key(path: &Path, alg: Option<&str>) -> anyhow::Result<(Algorithm, EncodingKey)> {
     let wrong = |what: String| anyhow!("--key {}: {what}", path.display());
     let bytes = keys::read_file(path).map_err(|what| {
@@ -223,7 +223,7 @@ fn signing_key(path: &Path, alg: Option<&str>) -> anyhow::Result<(Algorithm, Enc
     })
 }
 
-/// The beginning of a block of a PEM file.
+/// The start of a block in a PEM file.
 const PEM_BEGINS: &[u8] = b"-----BEGIN ";
 
 type ReadKey = fn(&PrivateKeyDer<'_>) -> Option<EncodingKey>;
@@ -271,10 +271,12 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
         } else {
             ("has been over for", -left)
         };
-        say(&format!("{word} {}", numbers::span(span.round() as u64)))?;
+        print_note(&format!("{word} {}", numbers::span(span.round() as u64)))?;
     }
     let Some(path) = &args.config else {
-        return say("the signature was not verified; --config names the settings to do that with");
+        return print_note(
+            "the signature was not verified; --config names the settings to do that with",
+        );
     };
     let access = config::access_of(path)?;
     let keys = &checks(access.as_ref())?.keys;
@@ -282,7 +284,7 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
     let known = keys.verify(token, now_unix_s);
     let known = known
         .map_err(|refusal| anyhow!("refused: {}; {}", refusal.text(), refusal.row().remedy))?;
-    say(&accepted(&known.grants))
+    print_note(&accepted(&known.grants))
 }
 
 /// The rights of a verified token, a line for each filter.
@@ -297,7 +299,7 @@ fn accepted(grants: &Grants) -> String {
     let mut text = format!("accepted, {whose}; it grants");
     for (rights, filter) in grants.iter() {
         let rights: Vec<_> = rights.iter().map(Right::name).collect();
-        // A filter may have characters that would order something of a terminal.
+        // A filter may have characters that control the terminal.
         let filter = filter.escape_debug();
         text.push_str(&format!("\n  {filter}: {}", rights.join(", ")));
     }
@@ -316,7 +318,7 @@ fn hash() -> anyhow::Result<()> {
     print(format!("{hash}\n").as_bytes())
 }
 
-/// The first line of stdin, in UTF-8.
+/// The first line of stdin, without a byte order mark.
 fn input() -> anyhow::Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut stdin = std::io::stdin().lock().take(INPUT_BYTES_MAX);
@@ -336,6 +338,7 @@ fn input() -> anyhow::Result<Vec<u8>> {
     Ok(secret::without_mark(&line).to_vec())
 }
 
-fn say(text: &str) -> anyhow::Result<()> {
+/// Prints a remark to stderr; stdout has the data only.
+fn print_note(text: &str) -> anyhow::Result<()> {
     writeln!(std::io::stderr(), "{text}").context("stderr")
 }

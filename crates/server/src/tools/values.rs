@@ -1,7 +1,7 @@
-//! Values of the tools' flags and variables, checked before anything is sent: a value that its request cannot carry, or an empty one, would
-//! make another request of it.
+//! Checks the values of the tools' flags and variables before anything is sent. A value that a request cannot carry, or an empty one, would
+//! change the meaning of the request.
 //!
-//! Invariant: the error names the flag or the variable, and never shows a token.
+//! Invariant: an error names the flag or the variable, and never shows a token.
 
 use crore_wire::topic::{TopicError, check_filter, check_name, has_wildcard};
 
@@ -9,22 +9,22 @@ use crate::http_client::server::without_password;
 use crate::settings::problems::foreign_wildcards;
 use crate::settings::units::parse_seconds;
 
-/// Wrong usage that `clap` cannot tell: the process ends with 2, as for all wrong usage. So does what cannot be done where 1 says something else.
+/// Wrong usage that `clap` does not detect. The exit code is 2, as for all wrong usage. Commands for which 1 has another meaning use this for all
+/// their errors.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(String);
 
 impl Usage {
-    /// With these words.
     pub fn new(text: String) -> Usage {
         Usage(text)
     }
 }
 
-/// A value that stands in a line, a topic or a name: text without control characters. The server says what else is wrong with it.
+/// Checks that text is not empty and has no control characters. The server checks the rest.
 ///
 /// # Errors
-/// The fault, in words.
+/// The fault.
 pub fn line(text: &str) -> Result<String, String> {
     match () {
         () if text.is_empty() => Err("it is empty; write one".to_string()),
@@ -35,10 +35,10 @@ pub fn line(text: &str) -> Result<String, String> {
     }
 }
 
-/// A topic.
+/// Checks a topic.
 ///
 /// # Errors
-/// It is none, and what to write.
+/// The fault and the remedy.
 pub fn topic(text: &str) -> Result<String, String> {
     match check_name(text.as_bytes(), usize::MAX) {
         Err(TopicError::Wildcard) => Err(
@@ -50,10 +50,10 @@ pub fn topic(text: &str) -> Result<String, String> {
     }
 }
 
-/// A topic or a filter.
+/// Checks a topic or a filter.
 ///
 /// # Errors
-/// It is none, and what to write.
+/// The fault and the remedy.
 pub fn filter(text: &str) -> Result<String, String> {
     match check_filter(text.as_bytes(), usize::MAX) {
         Err(TopicError::Misplaced) => Err(
@@ -65,7 +65,7 @@ pub fn filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// The end of the words about a filter that no topic matches.
+/// A hint for a filter that no topic matches, to append to a message.
 pub fn tip_for_none(filter: &str) -> String {
     match foreign_wildcards(filter) {
         Some(hint) => format!("; {hint}"),
@@ -74,29 +74,29 @@ pub fn tip_for_none(filter: &str) -> String {
     }
 }
 
-/// Hints about a topic or filter that is valid, and is hardly the one that was meant.
+/// Hints about a topic or filter that is valid but hardly intended.
 pub fn hints(topic: &str) -> impl Iterator<Item = String> {
     let several = || {
         let several = topic.replace(',', " ");
         format!("`{topic}` is the name of one topic; write several with spaces between: {several}")
     };
     let list = topic.contains(',').then(several);
-    said([foreign_wildcards(topic), list, url(topic), rooted(topic)])
+    with_prefix([foreign_wildcards(topic), list, url(topic), rooted(topic)])
 }
 
-/// The same about a filter that a token grants.
+/// The same hints about a filter that a token grants.
 pub fn hints_of_grant(filter: &str) -> impl Iterator<Item = String> {
     let one = || format!("`{filter}` is one filter; for several repeat the flag");
     let list = filter.contains(',').then(one);
-    said([foreign_wildcards(filter), list, url(filter), rooted(filter)])
+    with_prefix([foreign_wildcards(filter), list, url(filter), rooted(filter)])
 }
 
-fn said(hints: [Option<String>; 4]) -> impl Iterator<Item = String> {
+fn with_prefix(hints: [Option<String>; 4]) -> impl Iterator<Item = String> {
     let hints = hints.into_iter().flatten();
     hints.map(|hint| format!("hint: {hint}"))
 }
 
-/// Of a URL, that it is none here.
+/// A hint if the topic is a URL.
 fn url(topic: &str) -> Option<String> {
     let schemes = ["http://", "https://", "ws://", "wss://"];
     let is_url = schemes.iter().any(|scheme| topic.starts_with(scheme));
@@ -108,7 +108,7 @@ fn url(topic: &str) -> Option<String> {
     })
 }
 
-/// Of a name with an empty level at its beginning, that it is another one than without.
+/// A hint if the topic begins with `/`.
 fn rooted(topic: &str) -> Option<String> {
     let rest = topic.strip_prefix('/')?;
     Some(format!(
@@ -116,18 +116,18 @@ fn rooted(topic: &str) -> Option<String> {
     ))
 }
 
-/// Where to begin: what no server takes for a position is refused with what there is to write.
+/// Checks the value of `--since`.
 ///
 /// # Errors
-/// It is none of these.
+/// It is no position, and what to write.
 pub fn position(text: &str) -> Result<String, String> {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let newest = text.strip_prefix('-').filter(|number| is_number(number));
-    // The id of a message has numbers behind a sign; what else may be wrong with one the server says.
+    // A rough check of a message id; the server checks the rest.
     let is_id = text.contains(['-', ':']) && text.contains(|c: char| c.is_ascii_digit());
     match newest {
         Some(number) if number.bytes().any(|digit| digit != b'0') => Ok(text.to_string()),
-        // The newest none.
+        // The newest 0 messages.
         Some(_) => Err(POSITIONS.to_string()),
         None if matches!(text, "oldest" | "live") || is_id => line(text),
         None => Err(POSITIONS.to_string()),
@@ -136,28 +136,28 @@ pub fn position(text: &str) -> Result<String, String> {
 
 const POSITIONS: &str = "write oldest, live, -N for the newest N (such as -5), or the id of a message, such as 19582c7cf-1";
 
-/// A number.
+/// Parses a number.
 ///
 /// # Errors
-/// It is none, or too large.
+/// It is no number, or too large.
 pub fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse()
         .map_err(|_| "write a whole number, 0 or more".to_string())
 }
 
-/// A number that is not 0.
+/// Parses a number that is not 0.
 ///
 /// # Errors
-/// It is 0, or none.
+/// It is 0 or no number.
 pub fn some_count(text: &str) -> Result<u64, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| "write a whole number, 1 or more".to_string())
 }
 
-/// A time that is not 0.
+/// Parses a time that is not 0, in seconds.
 ///
 /// # Errors
-/// It is 0, or none.
+/// It is 0 or no time.
 pub fn some_time(text: &str) -> Result<u64, String> {
     match parse_seconds(text)? {
         0 => Err("write 1s or more, or leave it out to wait without end".to_string()),
@@ -165,10 +165,10 @@ pub fn some_time(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A value of a header: the text of a line, without spaces around it, which a header would lose.
+/// Checks the value of a header: as [`line`], and without spaces around it, which a header would lose.
 ///
 /// # Errors
-/// The fault, in words.
+/// The fault.
 pub fn field(text: &str) -> Result<String, String> {
     match text.trim() == text {
         true => line(text),
@@ -176,10 +176,10 @@ pub fn field(text: &str) -> Result<String, String> {
     }
 }
 
-/// A content type (RFC 9110 section 8.3).
+/// Checks a content type (RFC 9110 section 8.3).
 ///
 /// # Errors
-/// The fault, in words.
+/// The fault.
 pub fn content_type(text: &str) -> Result<String, String> {
     match text.is_ascii() {
         true => field(text),

@@ -1,4 +1,4 @@
-//! Listings of the admin API, a page after the other.
+//! Lists of the admin API, read page by page.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -7,13 +7,13 @@ use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::super::tables::plain;
-use super::{Limit, Order, Port, SortBy};
+use super::{Command, Limit, Port, SortBy};
 use crate::http_client::server::escape;
 
-/// Entries of one page; the tool asks for as many as it needs.
+/// Limit of entries in a page.
 const PAGE: usize = 1_000;
 
-/// The columns of each table: fields of its entries.
+/// The columns of each list, which are fields of its entries.
 const TOPIC_COLUMNS: &[&str] = &["name", "messages", "bytes", "subscribers", "offset", "rule"];
 const MESSAGE_COLUMNS: &[&str] = &[
     "offset",
@@ -37,44 +37,45 @@ const CONNECTION_COLUMNS: &[&str] = &[
 ];
 const SESSION_COLUMNS: &[&str] = &["client_id", "user", "expires_in_s", "bytes"];
 
-/// A listing of the API.
+/// A list of the API.
 pub struct List {
     path: &'static str,
-    /// Where its entries stand in the answer.
+    /// The field of the answer with the entries.
     rows: &'static str,
-    /// The parameter that asks for the next page.
-    behind: &'static str,
+    /// The query parameter for the next page.
+    cursor: &'static str,
     /// The value of that parameter for the first page.
     begin: Value,
-    /// Further parameters, each behind a `&`.
+    /// Further query parameters, each after a `&`.
     query: String,
-    /// Only the newest entries, and those first.
+    /// Only the newest entries, newest first.
     newest: bool,
-    /// The entries with the most of this first; else by name.
-    most: Option<SortBy>,
+    /// Sort by this number, largest first; otherwise by name.
+    sort: Option<SortBy>,
     limit: usize,
     pub columns: &'static [&'static str],
 }
 
 impl List {
-    pub(super) fn of(order: &Order) -> Option<List> {
-        let list = match order {
-            Order::Topics {
+    /// The list of a command that shows one.
+    pub(super) fn of(command: &Command) -> Option<List> {
+        let list = match command {
+            Command::Topics {
                 filter,
                 sort,
                 limit,
             } => List {
                 path: "topics",
                 rows: "topics",
-                behind: "cursor",
+                cursor: "cursor",
                 begin: Value::Null,
                 query: format!("&filter={}", escape(filter)),
                 newest: false,
-                most: *sort,
+                sort: *sort,
                 limit: entries(limit),
                 columns: TOPIC_COLUMNS,
             },
-            Order::Messages {
+            Command::Messages {
                 name,
                 after,
                 newest,
@@ -82,37 +83,37 @@ impl List {
             } => List {
                 path: "topic/messages",
                 rows: "messages",
-                behind: "after",
+                cursor: "after",
                 begin: json!(after),
                 query: format!("&name={}", escape(name)),
                 newest: *newest,
-                most: None,
+                sort: None,
                 limit: entries(limit),
                 columns: MESSAGE_COLUMNS,
             },
-            Order::Connections { which, limit } => List {
+            Command::Connections { which, limit } => List {
                 path: "connections",
                 rows: "connections",
-                behind: "cursor",
+                cursor: "cursor",
                 begin: Value::Null,
                 query: which.query(),
                 newest: false,
-                most: None,
+                sort: None,
                 limit: entries(limit),
                 columns: CONNECTION_COLUMNS,
             },
-            Order::Sessions {
+            Command::Sessions {
                 client_id: None,
                 limit,
                 ..
             } => List {
                 path: "sessions",
                 rows: "sessions",
-                behind: "cursor",
+                cursor: "cursor",
                 begin: Value::Null,
                 query: String::new(),
                 newest: false,
-                most: None,
+                sort: None,
                 limit: entries(limit),
                 columns: SESSION_COLUMNS,
             },
@@ -127,7 +128,7 @@ fn entries(limit: &Limit) -> usize {
 }
 
 impl Port<'_> {
-    /// Pages of a list, until there are as many entries as wanted or no more.
+    /// Reads pages until there are `limit` entries or no more pages. A sorted list needs all pages.
     pub fn list(&self, list: &List) -> anyhow::Result<Value> {
         let (mut all, mut next) = (Vec::new(), list.begin.clone());
         let mut newest = if list.newest { "&newest=true" } else { "" };
@@ -135,22 +136,21 @@ impl Port<'_> {
             bail!("--limit is at most {PAGE} with --newest");
         }
         let mut is_cut = false;
-        while all.len() < list.limit || list.most.is_some() {
-            let left = match list.most {
-                // Those with the most may stand on any page.
+        while all.len() < list.limit || list.sort.is_some() {
+            let left = match list.sort {
                 Some(_) => PAGE,
                 None => PAGE.min(list.limit - all.len()),
             };
             let mut target = format!("{}?limit={left}{}{newest}", list.path, list.query);
             newest = "";
             if !next.is_null() {
-                let _ = write!(target, "&{}={}", list.behind, escape(&plain(&next)));
+                let _ = write!(target, "&{}={}", list.cursor, escape(&plain(&next)));
             }
             let mut page = self.ask("GET", &target, None)?;
             if let Some(Value::Array(more)) = page.get_mut(list.rows).map(Value::take) {
                 all.extend(more);
             }
-            if let Some(by) = list.most {
+            if let Some(by) = list.sort {
                 let by: &str = by.into();
                 all.sort_by_key(|row: &Value| Reverse(row[by].as_u64()));
                 is_cut |= all.len() > list.limit;
@@ -161,13 +161,13 @@ impl Port<'_> {
                 break;
             }
         }
-        match list.most {
+        match list.sort {
             Some(_) if is_cut => next = json!(true),
             None if list.rows == "topics" => all.sort_by_key(|row| plain(&row["name"])),
             _ => {}
         }
         if list.newest {
-            // The server tells them from the oldest on.
+            // The server's answer begins with the oldest.
             all.reverse();
             next = Value::Null;
         }

@@ -1,4 +1,4 @@
-//! The first screen of `crore admin stats`: what an operator looks for first, in a line each.
+//! Answers of the admin API as text: the summary of `crore admin stats`, and those of other commands that are more than a table.
 
 use std::cmp::Reverse;
 
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use super::super::tables::{aligned, plain, sheet, table};
 use crate::settings::numbers;
 
-/// Limits that are shown.
+/// The number of limits in the summary.
 const NEAREST: usize = 3;
-/// Where the rest is.
+/// The last lines of the summary.
 const MORE: &str = "\ncrore admin stats --all has every figure, crore admin limits every limit, crore admin memory every table\n";
 
-/// The first screen.
+/// The summary of `crore admin stats`.
 pub fn text(stats: &Value) -> String {
     let n = |path: &str| numbers::count(whole(at(stats, path)));
     let bytes = |path: &str| numbers::bytes(whole(at(stats, path)));
@@ -101,7 +101,7 @@ fn latency(us: &Value) -> String {
     }
 }
 
-/// The limits, the nearest first, as a person reads them.
+/// The limits, the nearest first, with formatted values.
 pub fn limits(stats: &Value, most: usize) -> Value {
     let mut all: Vec<&Value> = stats["limits"].as_array().into_iter().flatten().collect();
     all.sort_by(|a, b| share(b).total_cmp(&share(a)));
@@ -123,7 +123,7 @@ pub fn limits(stats: &Value, most: usize) -> Value {
     json!({ "limits": rows.collect::<Vec<_>>() })
 }
 
-/// The memory by use, with sizes in words: the process, the parts with a limit, and then the tables that are not empty.
+/// The use of memory: the process, the parts with a limit, and the tables that are not empty.
 pub fn memory(answer: &Value) -> String {
     let rows = || answer["memory"].as_array().into_iter().flatten();
     let bytes = |value: &Value| numbers::bytes(whole(value));
@@ -156,7 +156,7 @@ pub fn memory(answer: &Value) -> String {
     )
 }
 
-/// A topic, as a person reads it.
+/// A topic.
 pub fn topic(topic: &Value) -> String {
     let requested = match &topic["requested_s"] {
         Value::Null => "never".to_string(),
@@ -188,7 +188,7 @@ pub fn topic(topic: &Value) -> String {
     aligned(&lines) + &of_cluster
 }
 
-/// The position of the newest message, as clients name it.
+/// The position of the newest message, in the form that clients use.
 fn id(topic: &Value) -> String {
     let number = |name: &str| topic[name].as_u64().unwrap_or_default();
     let epoch = u32::try_from(number("epoch")).unwrap_or_default();
@@ -196,7 +196,7 @@ fn id(topic: &Value) -> String {
     position::text(Position { epoch, offset })
 }
 
-/// The settings that a reload has changed, and those that wait for a restart.
+/// The settings that a reload has changed, and those that need a restart.
 pub fn reload(answer: &Value) -> String {
     let keys = |field: &str| match plain(&answer[field]) {
         none if none == "-" => None,
@@ -212,7 +212,7 @@ pub fn reload(answer: &Value) -> String {
     }
 }
 
-/// The number of connections that a drain moves off.
+/// The number of connections that a drain ends.
 pub fn drain(answer: &Value) -> String {
     let connections = numbers::count(whole(&answer["connections"]));
     format!("the server moves its clients off and stops; connections: {connections}\n")
@@ -231,7 +231,7 @@ pub fn published(answer: &Value) -> String {
     aligned(&lines.map(|(name, text)| vec![name.to_string(), text]))
 }
 
-/// The filter of the rule that governs a topic, as the file has it.
+/// The filter of a topic's rule.
 fn rule_of(topic: &Value) -> String {
     match topic["built_in_rule"].as_bool() {
         Some(true) => format!("{} (built-in)", plain(&topic["rule"])),
@@ -239,7 +239,7 @@ fn rule_of(topic: &Value) -> String {
     }
 }
 
-/// The settings that hold, as a file that gives them again.
+/// The settings in force, as a settings file.
 ///
 /// # Errors
 /// The answer has no settings.
@@ -263,7 +263,7 @@ fn at<'v>(value: &'v Value, path: &str) -> &'v Value {
     path.split('.').fold(value, |value, name| &value[name])
 }
 
-/// The number, rounded; 0 where it is not known.
+/// The number, rounded; 0 if it is unknown.
 fn whole(value: &Value) -> u64 {
     value.as_f64().unwrap_or_default().round() as u64
 }

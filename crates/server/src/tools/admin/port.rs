@@ -1,4 +1,4 @@
-//! An admin port: one request and its answer, with the server's words where it refuses.
+//! The client of an admin port: one request and its answer, or the server's error message.
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use super::{DEFAULT_URL, TOKEN_VARIABLE};
 use crate::http_client::http::Connection;
 use crate::http_client::server::Server;
 
-/// Longest answer, in bytes: a page of a thousand entries, or messages.
+/// Limit of an answer: a page of a thousand entries or messages.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
 /// An admin port.
@@ -18,7 +18,7 @@ pub struct Port<'a> {
 }
 
 impl Port<'_> {
-    /// One request, and its answer.
+    /// Sends a request, and returns the answer.
     pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let server = self.server;
         let unreachable = || format!("no admin port at {server}; name it with --url");
@@ -46,7 +46,7 @@ impl Port<'_> {
                 )
             }
             (_, Some(why), _) => bail!("{} ({})", plain(why), head.status_line()),
-            // A data port, or a server of another kind.
+            // A data port, or another server.
             _ => bail!(
                 "{server} is no admin port: it answers {}{}; name the address of admin.listen with --url, by default {DEFAULT_URL}",
                 head.status_line(),

@@ -1,4 +1,4 @@
-//! `crore log dump`: a line for each record.
+//! `crore log dump`: prints a line for each record.
 
 use std::io::{self, BufWriter, ErrorKind, Write};
 
@@ -14,28 +14,28 @@ use serde_json::{Map, Value, json};
 use super::source::Source;
 use super::survey::hex;
 
-/// Fields that are bytes of a client, where they are no text, have this behind their name.
+/// Suffix of fields with bytes of a client that are not UTF-8.
 const BASE64: &str = "_base64";
 
-/// Prints the records for which the filter and the partition hold; says whether nothing is damaged.
+/// Prints the records that match the filter and the partition. Returns whether the log is undamaged.
 ///
 /// # Errors
-/// When the log cannot be read.
+/// The log cannot be read, or stdout cannot be written to.
 pub fn dump(
     source: &Source,
-    (filter, partition): (Option<&str>, Option<u16>),
+    filter: Option<&str>,
+    partition: Option<u16>,
     as_json: bool,
 ) -> anyhow::Result<bool> {
     let mut out = BufWriter::new(io::stdout().lock());
     let (mut written, mut is_good) = (Ok(()), true);
     let mut damage = |what: String| {
         is_good = false;
-        // A closed stderr is no reason to fail in another way.
+        // If stderr is closed, the exit code still reports the damage.
         let _ = writeln!(io::stderr(), "crore: damage: {what}");
     };
-    let found = source.walk(|met| {
-        let (place, bytes) = match met {
-            // Nobody reads any more.
+    let recovered = source.walk(|found| {
+        let (place, bytes) = match found {
             _ if written.is_err() => return,
             Found::Damage(what) => return damage(what.to_string()),
             Found::Batch(place, bytes) => (place, bytes),
@@ -71,7 +71,7 @@ pub fn dump(
         }
         _ => {}
     }
-    if let Some(torn) = found.torn {
+    if let Some(torn) = recovered.torn {
         let _ = writeln!(
             io::stderr(),
             "crore: the log is torn in segment {} at byte {}: a group was being written; it is no damage",
@@ -168,7 +168,7 @@ fn kind(fact: &Fact<'_>) -> &'static str {
     }
 }
 
-/// Bytes of a client: as they are where they are text, else in base64.
+/// Puts bytes of a client: as text if they are UTF-8, otherwise in base64.
 fn put_bytes(put: &mut impl FnMut(&str, Value), name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => put(name, json!(text)),
@@ -176,9 +176,9 @@ fn put_bytes(put: &mut impl FnMut(&str, Value), name: &str, bytes: &[u8]) {
     }
 }
 
-/// The same for people, without the message.
+/// The fields as a line of text, without the message.
 fn line(row: &Map<String, Value>) -> String {
-    /// In the order of the line; the others follow in theirs.
+    /// The first fields of the line, in this order.
     const FIRST: [&str; 8] = [
         "segment",
         "group",
@@ -195,7 +195,7 @@ fn line(row: &Map<String, Value>) -> String {
     let rest = row.iter().map(|(name, value)| (name.as_str(), value));
     let rest = rest.filter(|(name, _)| !FIRST.contains(name) && !LEFT_OUT.contains(name));
     let field = |(name, value): (&str, &Value)| match value {
-        // Quoted, so that no text of a client steers the terminal or looks like a field.
+        // Quoted, so that text of a client cannot control the terminal or look like a field.
         Value::String(text) if name != "kind" => format!("{name}={text:?}"),
         Value::String(text) => format!("{name}={text}"),
         value => format!("{name}={value}"),

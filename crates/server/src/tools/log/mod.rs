@@ -1,7 +1,7 @@
-//! `crore log`: looks into the log of durable messages on disk, and at the base that it goes on from.
+//! `crore log`: inspects, verifies and dumps the log of durable messages on disk, with its base.
 //!
-//! Invariants: nothing is changed and nothing is locked, so that a server may be writing meanwhile; the exit code is 0 when all is good, 1 for
-//! damage, 2 when it cannot be looked at. Batches and records are read by the decoders of the server (`crore_disk::scan`, `crore_broker::batch`).
+//! Invariants: it changes and locks nothing, so that a server may write meanwhile; the exit code is 0 if all is good, 1 for damage, and 2 for any
+//! other failure. It uses the server's decoders of batches and records (`crore_disk::scan`, `crore_broker::batch`).
 
 mod dump;
 mod source;
@@ -19,7 +19,7 @@ use crate::stdout::print;
 use source::Source;
 use survey::Survey;
 
-/// The exit code for a log that is damaged.
+/// The exit code for a damaged log.
 pub const DAMAGED: u8 = 1;
 
 /// Examples of `crore log --help`.
@@ -40,12 +40,12 @@ pub struct LogArgs {
     json: bool,
 
     #[command(subcommand)]
-    order: Order,
+    command: Command,
 }
 
 /// The subcommand.
 #[derive(Debug, Subcommand)]
-enum Order {
+enum Command {
     /// Tell what the log has: its segments, its base, its partitions
     Inspect(Place),
     /// Verify every checksum, every record and the documents of the base; ends with 1 where something is damaged
@@ -70,22 +70,21 @@ struct Place {
     directory: PathBuf,
 }
 
-/// Carries out `crore log`.
+/// Runs `crore log`.
 ///
 /// # Errors
-/// [`Usage`], when it cannot be looked at.
+/// The log cannot be read ([`Usage`], since exit code 1 means damage).
 pub fn run(args: &LogArgs) -> anyhow::Result<ExitCode> {
-    let is_good = match &args.order {
-        Order::Inspect(place) => inspect(place, args.json),
-        Order::Verify(place) => verify(place, args.json),
-        Order::Dump {
+    let is_good = match &args.command {
+        Command::Inspect(place) => inspect(place, args.json),
+        Command::Verify(place) => verify(place, args.json),
+        Command::Dump {
             place,
             topic,
             partition,
         } => Source::find(&place.directory)
-            .and_then(|source| dump::dump(&source, (topic.as_deref(), *partition), args.json)),
+            .and_then(|source| dump::dump(&source, topic.as_deref(), *partition, args.json)),
     };
-    // 1 says that something is damaged.
     match is_good.map_err(|error| Usage::new(format!("{error:#}")))? {
         true => Ok(ExitCode::SUCCESS),
         false => Ok(ExitCode::from(DAMAGED)),
@@ -109,7 +108,7 @@ fn inspect(place: &Place, as_json: bool) -> anyhow::Result<bool> {
             table(&json!({ rows: value[rows] }), columns)
         ));
     }
-    text.push_str(&format!("\n{}", survey.faults_told()));
+    text.push_str(&format!("\n{}", survey.faults_text()));
     print(text.as_bytes())?;
     Ok(true)
 }
@@ -118,7 +117,7 @@ fn verify(place: &Place, as_json: bool) -> anyhow::Result<bool> {
     let survey = Survey::of(&place.directory)?;
     let text = match as_json {
         true => serde_json::to_string_pretty(&survey.verdict())? + "\n",
-        false => survey.faults_told(),
+        false => survey.faults_text(),
     };
     print(text.as_bytes())?;
     Ok(survey.is_good())

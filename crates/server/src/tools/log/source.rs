@@ -1,4 +1,4 @@
-//! Where the log and its base are, and the way through the log.
+//! Finds the log and its base in a directory, and reads through the log.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -10,19 +10,19 @@ use crate::life::state::{Base, LOG};
 
 /// A log, and the directory that it belongs to.
 pub struct Source {
-    /// `state.directory`; none for a log that lies elsewhere.
+    /// `state.directory`; none for a log elsewhere.
     pub state: Option<PathBuf>,
-    /// The log; none where the directory has documents alone.
+    /// The log; none if the directory has only a base.
     pub log: Option<PathBuf>,
     /// The newest base.
     pub base: Option<Base>,
 }
 
 impl Source {
-    /// Finds them: `directory` is the one of `state.directory`, or the log in it.
+    /// Finds log and base. `directory` is that of `state.directory`, or the log in it.
     ///
     /// # Errors
-    /// When it cannot be read, or has neither a log nor a base.
+    /// The directory cannot be read, or has neither a log nor a base.
     pub fn find(directory: &Path) -> anyhow::Result<Source> {
         let shown = || {
             format!(
@@ -59,15 +59,15 @@ impl Source {
         })
     }
 
-    /// The first segment that counts; none where any may be the first.
+    /// The first segment that a server would read; none if that is unknown.
     pub fn first_segment(&self) -> Option<u64> {
         (self.state.is_some()).then(|| self.base.map_or(1, |base| base.end.0.max(1)))
     }
 
-    /// Goes through the log, in order.
+    /// Reads the log in order, and calls `each` with every batch and every damage.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The log cannot be read.
     pub fn walk(&self, each: impl FnMut(Found<'_>)) -> anyhow::Result<Recovered> {
         let Some(log) = &self.log else {
             return Ok(Recovered::default());
@@ -78,7 +78,7 @@ impl Source {
     }
 }
 
-/// The segments in a directory, in order: number, and bytes of the file.
+/// The segments in a directory, in order: the number and the size of the file.
 pub fn segments(log: &Path) -> anyhow::Result<Vec<(u64, u64)>> {
     let listed = Directory::read_only(log)?.list();
     let listed = listed.with_context(|| log.display().to_string())?;
@@ -88,8 +88,8 @@ pub fn segments(log: &Path) -> anyhow::Result<Vec<(u64, u64)>> {
     Ok(found)
 }
 
-/// Whether a file went while it was to be read: a server has removed it behind a checkpoint.
-pub fn has_gone(error: &anyhow::Error) -> bool {
+/// Whether a file was missing: a running server removes files after a checkpoint.
+pub fn is_missing_file(error: &anyhow::Error) -> bool {
     let is_missing = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
     error.chain().any(|cause| {
         let of_scan = cause.downcast_ref::<ScanError>();

@@ -1,4 +1,4 @@
-//! One pass through a log and its base: their content and their faults.
+//! Reads a log and its base once, and reports their content and their faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,10 +9,10 @@ use crore_disk::{Found, Place, Torn};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::source::{Source, has_gone, segments};
+use super::source::{Source, is_missing_file, segments};
 use crate::life::state::{self, Documents};
 
-/// So many faults are told; the others are counted.
+/// Limit of reported faults; further ones are only counted.
 const FAULTS_MAX: usize = 100;
 
 pub const SEGMENT_COLUMNS: &[&str] = &[
@@ -36,7 +36,7 @@ pub const PARTITION_COLUMNS: &[&str] = &[
 #[derive(Debug, Default, Serialize)]
 pub struct Survey {
     log: Option<String>,
-    /// Drawn at random when the log was made.
+    /// The random number that the log got when it was created.
     identity: Option<String>,
     base: Option<BaseFound>,
     segments: Vec<Segment>,
@@ -45,7 +45,7 @@ pub struct Survey {
     torn: Option<Value>,
     foreign: Vec<String>,
     damages: Vec<Fault>,
-    /// Damages that are not among them.
+    /// The number of faults beyond [`FAULTS_MAX`].
     more_damages: usize,
 }
 
@@ -61,14 +61,14 @@ struct Totals {
 #[derive(Debug, Serialize)]
 struct BaseFound {
     number: u64,
-    /// The first segment that counts.
+    /// The first segment that a server reads after the base.
     segment: u64,
-    /// The last group that it contains.
+    /// The last group of the log that the base contains.
     group: u64,
     homes: u16,
     partitions: u16,
     bytes: u64,
-    /// A stop has written it, and nobody was served since.
+    /// Written at a stop, and the server has served nobody since.
     clean: bool,
 }
 
@@ -79,7 +79,7 @@ struct Segment {
     first_group: Option<u64>,
     last_group: Option<u64>,
     batches: u64,
-    /// Not one that the base has made superfluous.
+    /// Whether a server would read it: the base does not contain all of it.
     counts: bool,
 }
 
@@ -93,7 +93,7 @@ struct Partition {
     writers: BTreeSet<String>,
 }
 
-/// Something that is damaged.
+/// A damage.
 #[derive(Debug, Serialize)]
 struct Fault {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,21 +104,21 @@ struct Fault {
 }
 
 impl Survey {
-    /// Looks at everything. A running server writes and removes files meanwhile: what looks wrong is looked at once more.
+    /// Reads everything. A running server may write and remove files meanwhile, so a faulty result is tried once more.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The log or the base cannot be read.
     pub fn of(directory: &Path) -> anyhow::Result<Survey> {
         match Survey::once(&Source::find(directory)?) {
             Ok(survey) if survey.is_good() => Ok(survey),
-            Err(error) if !has_gone(&error) => Err(error),
+            Err(error) if !is_missing_file(&error) => Err(error),
             _ => Survey::once(&Source::find(directory)?),
         }
     }
 
     fn once(source: &Source) -> anyhow::Result<Survey> {
         let mut survey = Survey::default();
-        let partitions = survey.look_at_base(source);
+        let partitions = survey.read_base(source);
         if let Some(log) = &source.log {
             survey.log = Some(log.display().to_string());
             let first = source.first_segment().unwrap_or(1);
@@ -133,7 +133,7 @@ impl Survey {
                 .collect();
         }
         let mut found = BTreeMap::new();
-        let recovered = source.walk(|met| match met {
+        let recovered = source.walk(|it| match it {
             Found::Batch(place, batch) => survey.batch(place, batch, &mut found, partitions),
             Found::Damage(damage) => {
                 survey.fault(Some((damage.segment, damage.offset)), damage.to_string());
@@ -165,8 +165,8 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Looks at the documents of the base; returns the number of partitions where it is known.
-    fn look_at_base(&mut self, source: &Source) -> Option<u16> {
+    /// Verifies the documents of the base. Returns the number of partitions, if it is known.
+    fn read_base(&mut self, source: &Source) -> Option<u16> {
         let (base, directory) = (source.base?, source.state.as_ref()?);
         let documents = match Documents::of(directory, base) {
             Ok(documents) => documents,
@@ -213,7 +213,7 @@ impl Survey {
         }
         let mut offsets = Vec::new();
         let placement = partitions.map(|partitions| Placement::new(partitions, 1));
-        // The check of a server that starts.
+        // The same check as when a server starts.
         let read = batch::read(bytes, |offset, _| offsets.push(offset)).and_then(|header| {
             let checked = placement.map(|placement| batch::check(bytes, placement, false));
             checked.unwrap_or(Ok(header))
@@ -264,7 +264,7 @@ impl Survey {
         });
     }
 
-    /// Whether nothing is damaged. A torn end is none.
+    /// Whether nothing is damaged. A torn end is no damage.
     pub fn is_good(&self) -> bool {
         self.damages.is_empty()
     }
@@ -298,8 +298,8 @@ impl Survey {
         )
     }
 
-    /// The faults, and the totals.
-    pub fn faults_told(&self) -> String {
+    /// The faults and the totals as text.
+    pub fn faults_text(&self) -> String {
         let mut text = String::new();
         for fault in &self.damages {
             text.push_str(&format!("damage: {}\n", fault.what));
@@ -335,7 +335,7 @@ impl Survey {
     }
 }
 
-/// Numbers that are drawn at random: JSON readers would round them.
+/// A random number as text, since JSON readers would round it.
 pub fn hex(number: u64) -> String {
     format!("{number:016x}")
 }
