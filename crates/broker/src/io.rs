@@ -10,7 +10,7 @@ use crate::base::journal::ClientEvent;
 use crate::base::verdict::Verdict;
 use crate::commit::{Batch, Committed};
 use crate::mail::orders::{Control, Report, Ticket};
-use crate::mail::{Elsewhere, Mail, ReplyTo};
+use crate::mail::{Mail, RemoteSubscribers, ReplyTo};
 use crate::store::shared::Part;
 
 /// How a link ends.
@@ -93,7 +93,7 @@ pub enum Input<'a> {
     /// The answer about a credential that this connection came with.
     Verdict(ConnId, Verdict),
     /// Subscribers at the other nodes, for a request.
-    Counted(ReplyTo, Elsewhere),
+    Counted(ReplyTo, RemoteSubscribers),
     /// A batch stands in the log of its partition. The batches of a partition come in the order of its log.
     Committed(Committed),
     /// Time has passed: to be said as each second begins, and before that whenever

@@ -44,7 +44,7 @@ use crate::log::keys::{Key, Keys};
 use crate::log::lists::Lists;
 pub use crate::log::losses::LOSS_BYTES;
 use crate::log::losses::Losses;
-use crate::mail::message::New;
+use crate::mail::message::NewMessage;
 use crate::store::blobs::Blobs;
 use crate::store::shared::{Shared, Slice};
 use crate::store::slab::{NONE, Slab};
@@ -213,7 +213,7 @@ impl Log {
         number: u8,
         rule: &Rule,
         (most, steps_max): (u32, usize),
-        new: &New<'_>,
+        new: &NewMessage<'_>,
     ) -> (u32, bool) {
         let latest = rule.keep == Keep::Latest;
         if latest && chain != NONE {
@@ -264,7 +264,7 @@ impl Log {
     }
 
     /// Adds an entry to the list of its rule, but not yet to its chain. Returns it, and the bytes that it takes up.
-    fn insert(&mut self, chain: u32, previous: u64, new: &New<'_>) -> (u32, usize) {
+    fn insert(&mut self, chain: u32, previous: u64, new: &NewMessage<'_>) -> (u32, usize) {
         let end_s = new
             .headers
             .ttl_s
@@ -310,7 +310,7 @@ impl Log {
 }
 
 /// The bytes of a large message as a log keeps them; returns the frame among them, which other holders can share.
-pub fn lay_out(new: &New<'_>, frame: [&[u8]; 2], admission: &Admission) -> Slice {
+pub fn lay_out(new: &NewMessage<'_>, frame: [&[u8]; 2], admission: &Admission) -> Slice {
     let frame_bytes = frame[0].len() + frame[1].len();
     let bytes = with_parts(new, frame, |parts| parts.concat()).into_boxed_slice();
     let len = bytes.len();

@@ -17,7 +17,7 @@ mod answer;
 mod ask;
 mod fact;
 mod frames;
-mod news;
+mod interest;
 mod span;
 mod tell;
 
@@ -26,13 +26,13 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 
-pub use answer::{Answer, Attached, Elsewhere, Info, Outcome, ReplyTo};
-pub use ask::{Ask, Attach, AttachFilters, Farewell, LeaveGroup, Unacked, Verb};
+pub use answer::{Answer, Attached, Info, Outcome, RemoteSubscribers, ReplyTo};
+pub use ask::{Ask, Attach, AttachFilters, ClosingSession, LeaveGroup, TopicRequest, Unacked};
 pub use fact::{Change, Fact};
 pub use frames::{FRAMES_KEPT_BYTES, Frames, NO_CLIENT, ORIGIN_BYTES, Record};
-pub use news::{News, Part};
+pub use interest::{InterestChanges, InterestPart};
 pub use span::Span;
-pub use tell::{Given, MatchPage, Page, Tell, Values};
+pub use tell::{FilterPage, LatestValues, Page, SessionReply, Tell};
 
 /// All mail from one shard to another in one turn.
 pub struct Mail {

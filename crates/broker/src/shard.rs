@@ -56,7 +56,7 @@ use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
 use crate::io::{Close, Input, Io};
 use crate::mail::Mail;
-use crate::mail::lanes::UnhandledAsks;
+use crate::mail::lanes::WaitingAsks;
 use crate::protocol::http::interest::ask_pages;
 use crate::protocol::mqtt::kept::needs_bytes;
 use crate::shard::cluster_view::ClusterView;
@@ -356,7 +356,7 @@ impl Shard {
         });
         let front = &mut self.front;
         let lanes = &mut front.subs.lanes;
-        lanes.turn_valve(&front.clients.ctx.world.admission.valve);
+        lanes.update_valve(&front.clients.ctx.world.admission.valve);
         if front.queues.has_stalled() {
             release_stalled(&mut front.clients, lanes, &mut front.queues, io);
         }
@@ -393,7 +393,7 @@ impl Shard {
         self.mail_count.received += 1;
         let from = mail.from as usize;
         self.front.subs.lanes.to[from].under_way_bytes -= mail.credit_bytes;
-        let asked = UnhandledAsks {
+        let asked = WaitingAsks {
             asks: mail.asks.into(),
             bytes: mail.bytes,
             weight: mail.weight,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crore_broker::mail::message::Headers;
-use crore_broker::orders::Publishing;
+use crore_broker::orders::AdminPublish;
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::snapshot::Head;
 use crore_broker::{Control, Input, Pace, Restored, Shard, Ticket, World};
@@ -178,7 +178,7 @@ fn operator_changes_nothing_while_a_stop_writes() {
     town.settle();
     town.io[0].reports.clear();
     let name: Box<[u8]> = b"kept/one".as_slice().into();
-    let publishing = Box::new(Publishing {
+    let publishing = Box::new(AdminPublish {
         name: name.clone(),
         data: b"late".to_vec(),
         headers: Headers::default(),

@@ -12,7 +12,7 @@ use crate::client::parts::{Clients, Context, Lanes, Matching, Subscriptions, Wor
 use crate::client::types::ProtocolTypes;
 use crate::home::{Home, HomeContext};
 use crate::mail::message::{Headers, Publish, Retry};
-use crate::mail::{Answer, Ask, Attach, Fact, Outcome, ReplyTo, Span, Verb, properties};
+use crate::mail::{Answer, Ask, Attach, Fact, Outcome, ReplyTo, Span, TopicRequest, properties};
 
 impl Lanes {
     /// Puts a request into the lane to a home.
@@ -153,7 +153,7 @@ pub(crate) fn warm_topics<'a>(
 pub(crate) fn ask_verb<P: ProtocolTypes>(
     clients: &Clients<P>,
     lanes: &mut Lanes,
-    verb: Verb,
+    verb: TopicRequest,
     name: &[u8],
     to: ReplyTo,
 ) {

@@ -15,7 +15,7 @@ use crate::client::parts::{Clients, Connections, Matching, Subscriptions};
 use crate::client::types::ProtocolTypes;
 use crate::filters::matching::{At, Filtered, Left, Member};
 use crate::home::SEPARATOR;
-use crate::mail::{Ask, AttachFilters, MatchPage, ReplyTo, Span};
+use crate::mail::{Ask, AttachFilters, FilterPage, ReplyTo, Span};
 
 /// The refusal of a subscription that failed through a fault of the server.
 const BROKEN: &str = "an internal error of the server";
@@ -265,7 +265,7 @@ impl<P: ProtocolTypes> Clients<P> {
         &mut self,
         slot: u32,
         serial: u32,
-        page: &MatchPage,
+        page: &FilterPage,
         offset: u64,
         live: bool,
     ) {

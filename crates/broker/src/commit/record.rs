@@ -13,7 +13,7 @@ use crate::base::ids::PartitionId;
 use crate::base::placement::Placement;
 use crate::base::snapshot::{Damaged, In, Out};
 use crate::budget::admission::{Client, Party};
-use crate::mail::fields::{check_fields, check_read_message, check_read_name};
+use crate::mail::fields::{check_fields, check_stored_message, check_stored_name};
 use crate::mail::message::{Headers, Publish, Retry};
 use crate::mail::{Change, Fact};
 
@@ -206,12 +206,12 @@ pub(crate) fn check(
     }
     let checked = |behind, fact: &Fact<'_>| {
         let name = fact.topic().1;
-        check_read_name(name)?;
+        check_stored_name(name)?;
         if placement.partition_of(name) != partition {
             return Err("a record is of another partition");
         }
         match fact {
-            Fact::Publish(it) => check_read_message(&it.headers, it.data, it.retry.as_ref())?,
+            Fact::Publish(it) => check_stored_message(&it.headers, it.data, it.retry.as_ref())?,
             Fact::Topic { .. } => {}
         }
         Ok(Some(behind))

@@ -10,7 +10,7 @@ use super::topics::TopicTable;
 use crate::base::settings::Settings;
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
-use crate::mail::message::New;
+use crate::mail::message::NewMessage;
 use crate::mail::{Frames, Record};
 
 /// The home's compressor and its buffer.
@@ -57,7 +57,7 @@ impl MessageCompressor {
         id: u32,
         frames: &mut Frames,
         span: (u32, u32),
-        new: &New<'_>,
+        new: &NewMessage<'_>,
         settings: &Settings,
     ) -> Record {
         let mut record = frames.finish(span, new);

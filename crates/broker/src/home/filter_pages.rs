@@ -23,7 +23,7 @@ use crate::base::time::Now;
 use crate::filters::overlap;
 use crate::log::Log;
 use crate::log::arrival::{Arrival, Arrivals};
-use crate::mail::{AttachFilters, Attached, Frames, MatchPage};
+use crate::mail::{AttachFilters, Attached, FilterPage, Frames};
 
 /// Rows read for each message of a page: entry, chain, topic, and the topic's name.
 pub(super) const ROWS: usize = 4;
@@ -36,7 +36,7 @@ impl Home {
         filters: &[&[u8]],
         reader: Reader,
         context: &mut HomeContext<'_>,
-    ) -> Option<MatchPage> {
+    ) -> Option<FilterPage> {
         let (rules, now) = (context.rules, context.now);
         let (topics, logs, pace) = (&mut self.topics, &mut self.logs, &self.pace);
         let place = logs.placement.place_at_home(reader.partition);
@@ -88,7 +88,7 @@ impl Home {
             self.reports.log_was_short(topics, logs, topic, rules);
         }
         self.reports.count_page(ask, reader, gap);
-        Some(MatchPage {
+        Some(FilterPage {
             attached: Attached::Yes,
             partition: reader.partition,
             first,

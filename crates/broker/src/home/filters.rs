@@ -9,7 +9,7 @@
 //! * A shard's filter is registered from its first attach until it leaves, and mail between the two stays in order.
 //! * A page marked `at_head` uses the lane of the live messages.
 //! * A subscriber without a position first gets a snapshot: latest values under rules that keep the latest, and retained messages. The
-//!   snapshot ends at offset [`MatchPage::from`].
+//!   snapshot ends at offset [`FilterPage::from`].
 
 use super::Home;
 use super::context::HomeContext;
@@ -23,7 +23,7 @@ use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
 use crate::base::work::page_visits;
 use crate::mail::lanes::Lanes;
-use crate::mail::{AttachFilters, Attached, MatchPage, Tell};
+use crate::mail::{AttachFilters, Attached, FilterPage, Tell};
 
 impl Subscriptions {
     /// Removes a filter of a shard without subscribers.
@@ -156,12 +156,12 @@ impl Logs {
         partition: PartitionId,
         lanes: &mut Lanes,
     ) {
-        let page = MatchPage {
+        let page = FilterPage {
             attached: Attached::Full(Reason::TopicsFull),
             partition,
             epoch: self.epoch,
             at_head: true,
-            ..MatchPage::default()
+            ..FilterPage::default()
         };
         let (to, serial) = (ask.to, ask.serial);
         lanes

@@ -9,7 +9,7 @@ use crore_wire::topic;
 use crate::base::ids::ShardId;
 use crate::base::time::Now;
 use crate::mail::lanes::Lanes;
-use crate::mail::{News, Part, ReplyTo, Tell};
+use crate::mail::{InterestChanges, InterestPart, ReplyTo, Tell};
 
 /// The most bytes of unsent news for another node: some ten thousand changes. A node asks twice a second.
 const NODE_NEWS_BYTES_MAX: usize = 256 << 10;
@@ -49,9 +49,9 @@ pub(super) struct Follower {
     key: FollowerKey,
     filters: Vec<Box<[u8]>>,
     pub cursor: Cursor,
-    pub news: News,
+    pub news: InterestChanges,
     /// Whether `news` has a page of the snapshot.
-    part: Part,
+    part: InterestPart,
     /// News was dropped for lack of room.
     lost: bool,
 }
@@ -91,7 +91,7 @@ impl Follower {
     }
 
     /// Takes the news; says whether more of the snapshot is left. `None` if news was lost.
-    pub fn take_news(&mut self) -> Option<(News, bool)> {
+    pub fn take_news(&mut self) -> Option<(InterestChanges, bool)> {
         let more = !matches!(self.cursor, Cursor::Whole);
         (!self.lost).then(|| (core::mem::take(&mut self.news), more))
     }
@@ -139,8 +139,8 @@ impl Followers {
             key,
             filters,
             cursor: Cursor::Row(0),
-            news: News::default(),
-            part: Part::Live,
+            news: InterestChanges::default(),
+            part: InterestPart::Live,
             lost: false,
         });
     }
@@ -167,8 +167,8 @@ impl Followers {
     /// Puts back a follower whose news now has a page of its snapshot.
     pub fn put_page(&mut self, mut follower: Follower) {
         follower.part = match follower.cursor {
-            Cursor::Whole => Part::Last,
-            Cursor::Row(_) | Cursor::Name(_) => Part::More,
+            Cursor::Whole => InterestPart::Last,
+            Cursor::Row(_) | Cursor::Name(_) => InterestPart::More,
         };
         self.has_news = true;
         self.put(follower);
@@ -219,8 +219,8 @@ impl Followers {
             let FollowerKey::Connection(shard, to) = follower.key else {
                 continue;
             };
-            let part = core::mem::replace(&mut follower.part, Part::Live);
-            if part == Part::Live && follower.news.is_empty() {
+            let part = core::mem::replace(&mut follower.part, InterestPart::Live);
+            if part == InterestPart::Live && follower.news.is_empty() {
                 continue;
             }
             let news = core::mem::take(&mut follower.news);

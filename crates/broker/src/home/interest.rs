@@ -28,8 +28,8 @@ use crate::base::time::Now;
 use crate::base::work::{FILTERS_PER_STEP, Steps};
 use crate::budget::admission::Party;
 use crate::mail::lanes::Lanes;
-use crate::mail::orders::{Interest, Interested};
-use crate::mail::{News, ReplyTo};
+use crate::mail::orders::{Interest, InterestReply};
+use crate::mail::{InterestChanges, ReplyTo};
 use crate::store::slab::NONE;
 
 /// The most ends of interest told at once, each to all followers; the rest is told in later turns.
@@ -216,21 +216,21 @@ impl TopicInterest {
         page_queue: &PageQueue,
         pace: &Pace,
         order: Interest,
-    ) -> Interested {
+    ) -> InterestReply {
         match order {
-            Interest::Filters => Interested::Filters(self.followers.filters()),
+            Interest::Filters => InterestReply::Filters(self.followers.filters()),
             Interest::Next(stream, filters) => {
-                Interested::News(self.next_news(topics, page_queue, pace, stream, filters))
+                InterestReply::Changes(self.next_news(topics, page_queue, pace, stream, filters))
             }
             Interest::End(stream) => {
                 self.followers.remove(FollowerKey::Node(stream));
-                Interested::Done
+                InterestReply::Done
             }
             Interest::Elsewhere(stream, news) => {
-                Interested::Refused(self.take_remote(topics, stream, &news))
+                InterestReply::Refused(self.take_remote(topics, stream, &news))
             }
             Interest::Forget(stream, from) => {
-                Interested::Forgot(self.forget_remote(topics, stream, from))
+                InterestReply::Forgot(self.forget_remote(topics, stream, from))
             }
         }
     }
@@ -243,7 +243,7 @@ impl TopicInterest {
         pace: &Pace,
         stream: u64,
         filters: Option<Vec<Box<[u8]>>>,
-    ) -> Option<(News, bool)> {
+    ) -> Option<(InterestChanges, bool)> {
         let key = FollowerKey::Node(stream);
         if let Some(filters) = filters {
             self.followers.add(key, filters);
@@ -261,7 +261,7 @@ impl TopicInterest {
     }
 
     /// Takes in another node's news; returns the number of topics without room.
-    fn take_remote(&mut self, topics: &TopicTable, stream: u8, news: &News) -> u32 {
+    fn take_remote(&mut self, topics: &TopicTable, stream: u8, news: &InterestChanges) -> u32 {
         let mut refused = 0;
         for (begins, name) in news.iter() {
             self.steps.add(1);

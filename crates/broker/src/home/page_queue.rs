@@ -250,7 +250,7 @@ impl PageQueue {
         KINDS.map(|kind| {
             self.has(kind)
                 && match kind {
-                    Kind::Group => lanes.may_give(),
+                    Kind::Group => lanes.may_tell_group_members(),
                     Kind::Large => lanes.may_tell_large(),
                 }
         })

@@ -16,7 +16,7 @@ use crate::base::work::STEP_BYTES;
 use crate::budget::admission::Party;
 use crate::log::lay_out;
 use crate::mail::Info;
-use crate::mail::message::{New, Publish};
+use crate::mail::message::{NewMessage, Publish};
 use crate::store::shared::SHARED_MIN;
 use crate::store::slab::NONE;
 
@@ -43,7 +43,7 @@ impl Home {
         row.set_last(offset);
         row.flags = (row.flags | CREATED) & !DELETED;
         let rule = rules.get(row.rule);
-        let new = New {
+        let new = NewMessage {
             topic: id,
             offset,
             previous,
@@ -94,7 +94,7 @@ impl Home {
     fn keep_and_tell(
         &mut self,
         message: &Publish<'_>,
-        new: &New<'_>,
+        new: &NewMessage<'_>,
         most: u32,
         recipients: &Recipients,
         context: &mut HomeContext<'_>,
@@ -117,7 +117,7 @@ impl Home {
             Some(frame) => frames.share(frame.clone()),
             None => frames.begin(header, message.data),
         };
-        let kept = New {
+        let kept = NewMessage {
             frame: frames.frame_at(span),
             whole,
             ..*new

@@ -109,7 +109,7 @@ mod tests {
         Create(u8, u8),
         Forget(usize),
         Turn,
-        Foresee,
+        PrepareRules,
         Change(usize),
     }
 
@@ -118,7 +118,7 @@ mod tests {
             6 => (0u8..3, 0u8..6).prop_map(|(first, second)| Step::Create(first, second)),
             2 => any::<usize>().prop_map(Step::Forget),
             1 => Just(Step::Turn),
-            3 => Just(Step::Foresee),
+            3 => Just(Step::PrepareRules),
             1 => (0..FILTERS.len()).prop_map(Step::Change),
         ]
     }
@@ -162,7 +162,7 @@ mod tests {
                         home.tick(now.unix_s);
                         home.forget(&here.rules, now);
                     }
-                    Step::Foresee => drop(home.topics.foresee(&worlds[next])),
+                    Step::PrepareRules => drop(home.topics.foresee(&worlds[next])),
                     Step::Change(to) => {
                         home.change(&worlds[to], &here.rules, now);
                         here = worlds[to].clone();

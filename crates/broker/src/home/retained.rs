@@ -12,7 +12,7 @@ use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::mail::Record;
 use crate::mail::lanes::Lanes;
-use crate::mail::message::New;
+use crate::mail::message::NewMessage;
 use crate::store::slab::NONE;
 
 impl Logs {
@@ -21,7 +21,7 @@ impl Logs {
         &mut self,
         topics: &mut TopicTable,
         id: u32,
-        new: &New<'_>,
+        new: &NewMessage<'_>,
         is_empty: bool,
         rules: &Rules,
     ) {

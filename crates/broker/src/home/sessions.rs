@@ -23,7 +23,7 @@ use wills::{Delayed, end_s};
 pub use absent::Left;
 pub use at_home::SessionsAtHome;
 
-use crate::mail::session::{Kept, SessionId, Will};
+use crate::mail::session::{SavedSession, SessionId, Will};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ use crate::base::planted::{self, Fault};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
 use crate::budget::stats::Accounts;
-use crate::mail::{Farewell, ReplyTo};
+use crate::mail::{ClosingSession, ReplyTo};
 use crate::store::blobs::{Blob, Placed};
 use crate::store::index::{Index, chained};
 use crate::store::names::Names;
@@ -122,9 +122,9 @@ pub enum Opening {
         /// Names the session and its holder from now on.
         id: SessionId,
         /// State that the session left behind, if it goes on.
-        kept: Option<Kept>,
+        kept: Option<SavedSession>,
         /// State left behind by the session that ends.
-        ended: Option<Kept>,
+        ended: Option<SavedSession>,
         /// The will that is due.
         will: Option<Box<Will>>,
     },
@@ -256,7 +256,7 @@ impl Sessions {
         &mut self,
         id: u32,
         claim: &Claim,
-        kept: Option<Kept>,
+        kept: Option<SavedSession>,
         will: Option<Box<Will>>,
     ) -> Opening {
         let row = self.rows.get_mut(id);
@@ -285,8 +285,8 @@ impl Sessions {
     }
 
     /// The holder gives a session back. Returns the claimant that gets it next, and the will that is due.
-    pub fn close(&mut self, farewell: Farewell, counts: &Admission, now: Now) -> Closing {
-        let Farewell {
+    pub fn close(&mut self, farewell: ClosingSession, counts: &Admission, now: Now) -> Closing {
+        let ClosingSession {
             id,
             owner,
             kept,

@@ -103,10 +103,16 @@ impl Subscriptions {
         record: Record,
         lanes: &mut Lanes,
     ) {
-        let may_give = lanes.may_give();
+        let may_tell_group_members = lanes.may_tell_group_members();
         let give = |group, member| lanes.give(member, group, name, record);
-        let is_late = self.groups.give_due((at, record.offset), may_give, give);
-        let due = if may_give { 0 } else { self.groups.due.len() };
+        let is_late = self
+            .groups
+            .give_due((at, record.offset), may_tell_group_members, give);
+        let due = if may_tell_group_members {
+            0
+        } else {
+            self.groups.due.len()
+        };
         for n in 0..due {
             self.pump_later(page_queue, self.groups.due[n]);
         }
@@ -174,7 +180,7 @@ impl Home {
         // Looking up a returned message takes steps even if it is no longer in the log.
         let until = self.steps.count() + self.pace.page_visits as u64;
         while group.has_credit()
-            && context.lanes.may_give()
+            && context.lanes.may_tell_group_members()
             && most > 0
             && self.steps.count() < until
         {
@@ -217,7 +223,7 @@ impl Home {
         while *visits > 0 {
             *visits -= 1;
             self.steps.add(1 + ROWS);
-            if !group.has_credit() || *most == 0 || !context.lanes.may_give() {
+            if !group.has_credit() || *most == 0 || !context.lanes.may_tell_group_members() {
                 return;
             }
             let offset = match log.next_arrival(&mut arrivals) {

@@ -20,7 +20,7 @@ use crate::base::settings::Keep;
 use crate::base::snapshot::{Block, Damaged, In, NO_TOPIC, Origin, kind};
 use crate::base::time::Now;
 use crate::log::snapshot::Past;
-use crate::mail::fields::check_read_name;
+use crate::mail::fields::check_stored_name;
 use crate::store::blobs::Blob;
 use crate::store::slab::{NONE, Vacant as _};
 
@@ -142,7 +142,7 @@ impl TopicTable {
             _ => 0,
         };
         let name = from.field()?;
-        check_read_name(name).map_err(Damaged)?;
+        check_stored_name(name).map_err(Damaged)?;
         let rule = rules.number_for(name);
         let is_kept = origin.local || rules.get(rule).durable;
         if !origin.is_for(name, logs.placement, logs.me)? || !is_kept {
@@ -301,7 +301,7 @@ impl Logs {
         rules: &Rules,
     ) -> Result<(), Damaged> {
         let (lost, number, name) = (from.number()?, from.number()?, from.field()?);
-        check_read_name(name).map_err(Damaged)?;
+        check_stored_name(name).map_err(Damaged)?;
         if !origin.is_for(name, self.placement, self.me)? {
             return Ok(());
         }

@@ -14,7 +14,7 @@ use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
 use crate::base::settings::Keep;
 use crate::log::seek::{Back, SeekResult};
-use crate::mail::{Attach, Page, Values};
+use crate::mail::{Attach, LatestValues, Page};
 use crate::store::slab::NONE;
 
 impl Home {
@@ -151,12 +151,12 @@ impl Logs {
             );
         let count = frames.pages.len() as u32 - first;
         let values = match ask.retained && latest {
-            true if ask.reads_values() => Values::These,
+            true if ask.reads_values() => LatestValues::These,
             // A subscriber that gave no beginning gets the values as the messages of its first pages.
             true if ask.since != Since::Default && self.messages_of(topics.rows.get(id)) > 0 => {
-                Values::Wait
+                LatestValues::Wait
             }
-            _ => Values::None,
+            _ => LatestValues::None,
         };
         let head = frames
             .pages

@@ -5,7 +5,7 @@
 
 use crate::base::settings::Rule;
 use crate::budget::admission::Client;
-use crate::mail::message::New;
+use crate::mail::message::NewMessage;
 use crate::store::blobs::{Blob, Blobs, Placed, occupied};
 use crate::store::slab::{NONE, Vacant};
 
@@ -97,7 +97,7 @@ pub(super) struct Parts<'a> {
 }
 
 /// The form of a message: what its bytes have.
-pub(super) fn form_of(new: &New<'_>) -> u8 {
+pub(super) fn form_of(new: &NewMessage<'_>) -> u8 {
     let headers = &new.headers;
     let flag = |set, flag| if set { flag } else { 0 };
     flag(headers.binary, BINARY)
@@ -177,7 +177,7 @@ impl Entry {
 
 /// Calls `take` with the parts of a message's bytes, in the order that [`Entry::parts`] reads; the frame may have two.
 pub(super) fn with_parts<T>(
-    new: &New<'_>,
+    new: &NewMessage<'_>,
     frame: [&[u8]; 2],
     take: impl FnOnce(&[&[u8]]) -> T,
 ) -> T {

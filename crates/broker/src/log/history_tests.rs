@@ -52,8 +52,14 @@ fn frame(offset: u64) -> Vec<u8> {
     [b"\x81\x05", data.as_bytes()].concat()
 }
 
-fn new<'a>(kept: &Kept, key: &'a [u8], frame: &'a [u8], previous: u64, latest: bool) -> New<'a> {
-    New {
+fn new<'a>(
+    kept: &Kept,
+    key: &'a [u8],
+    frame: &'a [u8],
+    previous: u64,
+    latest: bool,
+) -> NewMessage<'a> {
+    NewMessage {
         topic: kept.topic as u32,
         offset: kept.offset,
         previous,

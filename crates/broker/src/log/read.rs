@@ -84,7 +84,7 @@ impl Log {
         if message.whole.is_none() {
             self.steps.add_bytes(message.frame.len());
         }
-        frames.push(&New {
+        frames.push(&NewMessage {
             previous,
             ..message
         })

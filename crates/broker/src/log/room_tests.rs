@@ -39,8 +39,8 @@ fn rule() -> Rule {
     }
 }
 
-fn new<'a>(offset: u64, key: &'a [u8], frame: &'a [u8]) -> New<'a> {
-    New {
+fn new<'a>(offset: u64, key: &'a [u8], frame: &'a [u8]) -> NewMessage<'a> {
+    NewMessage {
         topic: 0,
         offset,
         previous: offset - 1,
@@ -197,7 +197,7 @@ fn topic_furthest_over_its_share_makes_room() {
             .0;
     }
     for offset in 4..=400 {
-        let new = New {
+        let new = NewMessage {
             topic: 1,
             time_s: NOW_S + offset as u32,
             ..new(offset, b"", &message)
@@ -228,7 +228,7 @@ fn among_equals_the_oldest_makes_room() {
         let rules = [rule(), rule()];
         let mut log = log(&rules);
         for (number, time_s) in times.into_iter().enumerate() {
-            let new = New {
+            let new = NewMessage {
                 topic: number as u32,
                 time_s,
                 ..new(number as u64 + 1, b"", &[1; 100])
@@ -267,7 +267,7 @@ fn those_that_expired_are_counted_and_not_missed() {
         (4, None),
         (5, Some(2)),
     ] {
-        let new = New {
+        let new = NewMessage {
             headers: Headers {
                 ttl_s,
                 ..Headers::default()
@@ -304,7 +304,7 @@ fn a_message_comes_out_as_it_went_in() {
         .flat_map(|binary| flags.map(|retain| (*binary, retain)));
     let all: Vec<(bool, bool)> = all.collect();
     for (n, (binary, retain)) in all.iter().enumerate() {
-        let new = New {
+        let new = NewMessage {
             headers: Headers {
                 binary: *binary,
                 retain: *retain,
@@ -339,7 +339,7 @@ fn topic_below_its_share_loses_messages_by_age_only() {
     let mut log = log(core::slice::from_ref(&rule));
     let mut chains = [NONE; 2];
     for (topic, frame) in [&[1; 1][..], &[1; 10]].into_iter().enumerate() {
-        let new = New {
+        let new = NewMessage {
             topic: topic as u32,
             time_s: NOW_S + topic as u32,
             ..new(topic as u64 + 1, b"", frame)
@@ -368,7 +368,7 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
     assert_eq!(log.chain_bytes(NONE), 0);
     let mut chains = [NONE; 3];
     for (offset, chain) in (1..).zip(&mut chains) {
-        let new = New {
+        let new = NewMessage {
             topic: offset as u32,
             ..new(offset, b"", &[1; 100])
         };
@@ -386,7 +386,7 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
         assert_eq!(gone, expected);
     }
     assert_eq!(log.chains(), 1);
-    let second = New {
+    let second = NewMessage {
         topic: 3,
         previous: 3,
         ..new(4, b"", &[1; 100])

@@ -2,7 +2,7 @@
 //! without messages made again.
 
 use super::{Chain, Log};
-use crate::mail::message::{Headers, New};
+use crate::mail::message::{Headers, NewMessage};
 use crate::store::blobs::Place;
 use crate::store::slab::NONE;
 
@@ -66,7 +66,7 @@ impl Log {
     }
 
     /// A message as it was appended.
-    pub fn message(&self, id: u32) -> New<'_> {
+    pub fn message(&self, id: u32) -> NewMessage<'_> {
         let entry = self.entries.get(id);
         let chain = self.chains.get(entry.chain);
         let place = self.blobs.get(entry.blob);
@@ -78,7 +78,7 @@ impl Log {
             }
             Place::Bytes(_) => None,
         };
-        New {
+        NewMessage {
             topic: chain.topic,
             offset: entry.offset,
             previous: entry.previous,

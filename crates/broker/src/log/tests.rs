@@ -262,7 +262,7 @@ proptest! {
                     let (key, data) = ("k".repeat(key as usize), format!("d{offset}"));
                     let frame = [b"\x81\x05", data.as_bytes()].concat();
                     let model = &mut models[topic];
-                    let new = New {
+                    let new = NewMessage {
                         topic: topic as u32,
                         offset,
                         previous: model.last,

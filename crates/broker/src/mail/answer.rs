@@ -64,14 +64,14 @@ pub struct Info {
 
 /// Subscribers of a topic at the other nodes of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Elsewhere {
+pub struct RemoteSubscribers {
     /// Those of the nodes that answered.
     pub subscribers: u32,
     /// Nodes that did not.
     pub unanswered: u32,
 }
 
-/// The answer to a publish or to a [`Verb`](crate::mail::Verb).
+/// The answer to a publish or to a [`TopicRequest`](crate::mail::TopicRequest).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Done. A create has made the topic; a publish may have found subscribers.

@@ -10,12 +10,12 @@ use crate::budget::passage::Passage;
 use crate::mail::answer::{Answer, ReplyTo};
 use crate::mail::fact::Change;
 use crate::mail::message::{Headers, Retry};
-use crate::mail::session::{Kept, SessionId, Will};
+use crate::mail::session::{SavedSession, SessionId, Will};
 use crate::mail::span::Span;
 
 /// A client's request about a topic as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub enum TopicRequest {
     /// Report its state.
     Info,
     /// Change it.
@@ -61,7 +61,7 @@ pub enum Ask {
     /// Report or change a topic.
     Topic {
         /// The request.
-        verb: Verb,
+        verb: TopicRequest,
         /// The keyed hash of the name.
         hash: u32,
         /// The topic.
@@ -94,7 +94,7 @@ pub enum Ask {
         owner: Client,
     },
     /// An MQTT connection has ended.
-    SessionClose(Box<Farewell>),
+    SessionClose(Box<ClosingSession>),
     /// An MQTT client joins a shared subscription.
     JoinGroup {
         /// The client and its part.
@@ -129,7 +129,7 @@ pub enum Ask {
         filter: Box<[u8]>,
     },
     /// Tell in the logs of this home's partitions that a writer is dead.
-    Bury(u64),
+    DeclareWriterDead(u64),
     /// Answer once all earlier asks are done.
     Fence(ReplyTo),
     /// From now on, tell this connection which topics have subscribers.
@@ -194,7 +194,7 @@ pub struct Attach {
 }
 
 impl Attach {
-    /// Whether it reads latest values, as [`Values::Wait`](crate::mail::Values::Wait) asked for.
+    /// Whether it reads latest values, as [`LatestValues::Wait`](crate::mail::LatestValues::Wait) asked for.
     pub fn reads_values(&self) -> bool {
         self.again && self.retained && self.since != Since::Live
     }
@@ -212,11 +212,11 @@ pub struct AttachFilters {
     /// Where to begin.
     pub since: Since,
     /// For a further page: up to here only messages kept by `latest` or retained are wanted, see
-    /// [`MatchPage::from`](crate::mail::MatchPage::from).
+    /// [`FilterPage::from`](crate::mail::FilterPage::from).
     pub from: u64,
     /// Of each topic only so many of the newest messages are wanted, up to `from`; 0: what the last line says.
     pub newest: u32,
-    /// For a further page: losses up to this number do not count, see [`MatchPage::base`](crate::mail::MatchPage::base).
+    /// For a further page: losses up to this number do not count, see [`FilterPage::base`](crate::mail::FilterPage::base).
     pub base: u64,
     /// A long-poll: one message is enough.
     pub poll: bool,
@@ -228,32 +228,32 @@ pub struct AttachFilters {
 
 /// The state that an MQTT connection gives back when it ends.
 #[derive(Debug)]
-pub struct Farewell {
+pub struct ClosingSession {
     /// The session.
     pub id: SessionId,
     /// The client that the session is counted for.
     pub owner: Client,
     /// Its kept state, unless the session ends too.
-    pub kept: Option<Kept>,
+    pub kept: Option<SavedSession>,
     /// The message to publish then.
     pub will: Option<Box<Will>>,
     /// Charges the two on their way home.
     pub passage: Passage,
 }
 
-impl Farewell {
+impl ClosingSession {
     /// A session on its way home, which is charged until it is there.
     pub fn new(
         id: SessionId,
         owner: Client,
-        kept: Option<Kept>,
+        kept: Option<SavedSession>,
         will: Option<Box<Will>>,
         admission: &Admission,
-    ) -> Box<Farewell> {
+    ) -> Box<ClosingSession> {
         let state = kept.as_ref().map_or(0, |kept| kept.state.bytes.len());
         let bytes = state + will.as_ref().map_or(0, |will| will.bytes());
-        let passage = Passage::new(admission, size_of::<Farewell>() + bytes);
-        Box::new(Farewell {
+        let passage = Passage::new(admission, size_of::<ClosingSession>() + bytes);
+        Box::new(ClosingSession {
             id,
             owner,
             kept,

@@ -69,7 +69,7 @@ pub(crate) fn check_idempotency_key(key: &[u8]) -> Result<(), &'static str> {
 ///
 /// # Errors
 /// What is wrong.
-pub fn check_read_name(name: &[u8]) -> Result<(), &'static str> {
+pub fn check_stored_name(name: &[u8]) -> Result<(), &'static str> {
     topic::check_name(name, MAX_TOPIC_BYTES).map_err(|_| "the name of a topic is not valid")
 }
 
@@ -77,7 +77,7 @@ pub fn check_read_name(name: &[u8]) -> Result<(), &'static str> {
 ///
 /// # Errors
 /// What is wrong.
-pub(crate) fn check_read_message(
+pub(crate) fn check_stored_message(
     headers: &Headers<&[u8]>,
     data: &[u8],
     retry: Option<&Retry<&[u8]>>,

@@ -7,7 +7,7 @@ use crore_wire::websocket::frame;
 
 use crate::budget::admission::Admission;
 use crate::budget::admission::valve::Weights;
-use crate::mail::message::{Headers, New};
+use crate::mail::message::{Headers, NewMessage};
 use crate::store::shared::{Part, SHARED_MIN, Shared, Slice};
 
 /// The place of a message in [`Frames`], and its properties.
@@ -82,7 +82,7 @@ pub const FRAMES_KEPT_BYTES: usize = 1 << 20;
 
 impl Frames {
     /// Copies a message in.
-    pub fn push(&mut self, new: &New<'_>) -> Record {
+    pub fn push(&mut self, new: &NewMessage<'_>) -> Record {
         let span = match &new.whole {
             Some(frame) => self.share(frame.clone()),
             None => self.begin(&[], new.frame),
@@ -92,7 +92,7 @@ impl Frames {
 
     /// Copies a message over from other frames.
     pub fn copy(&mut self, record: &Record, of: &Frames) -> Record {
-        self.push(&New {
+        self.push(&NewMessage {
             topic: crate::store::slab::NONE,
             offset: record.offset,
             previous: record.previous,
@@ -147,7 +147,7 @@ impl Frames {
     }
 
     /// The record of a frame that [`Frames::begin`] built.
-    pub fn finish(&mut self, span: (u32, u32), new: &New<'_>) -> Record {
+    pub fn finish(&mut self, span: (u32, u32), new: &NewMessage<'_>) -> Record {
         let meta = self.meta.len() as u32;
         let headers = &new.headers;
         for field in headers.fields() {

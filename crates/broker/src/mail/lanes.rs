@@ -38,11 +38,11 @@ pub struct Lane {
     /// The weight of asks sent to the peer, until their credit comes back.
     pub under_way_bytes: usize,
     /// The peer's asks that wait for a later turn, in order. Its publishes are within the credit.
-    pub waiting: VecDeque<UnhandledAsks>,
+    pub waiting: VecDeque<WaitingAsks>,
 }
 
 /// The unhandled asks of one mail.
-pub struct UnhandledAsks {
+pub struct WaitingAsks {
     /// Their weight against the credit of their sender.
     pub weight: usize,
     /// The asks.
@@ -125,7 +125,7 @@ impl Lanes {
     }
 
     /// Drops the messages of this turn if nobody is told of them, so that they do not pile up within a turn.
-    pub fn drop_untold(&mut self) {
+    pub fn drop_unused_frames(&mut self) {
         if self.to.iter().all(|lane| lane.tells.is_empty()) {
             self.frames().clear();
         }
@@ -159,7 +159,7 @@ impl Lanes {
 
     /// Whether members of groups may be told more messages: no more are under way than carriers deliver in a few turns. Else those
     /// messages would hold so many turns that publishers had to wait.
-    pub fn may_give(&mut self) -> bool {
+    pub fn may_tell_group_members(&mut self) -> bool {
         let most = TURNS_OF_MEMBERS * self.pace.visits_per_turn as usize * self.to.len();
         if self.given + self.frames.given >= most {
             self.given = self.held().map(|frames| frames.given).sum();
@@ -201,7 +201,7 @@ impl Lanes {
     }
 
     /// Takes the next waiting asks, lane by lane.
-    pub fn next_asked(&mut self) -> Option<(ShardId, UnhandledAsks)> {
+    pub fn next_asked(&mut self) -> Option<(ShardId, WaitingAsks)> {
         let count = self.to.len();
         for n in 0..count {
             let from = (self.next + n) % count;
@@ -214,7 +214,7 @@ impl Lanes {
     }
 
     /// Takes what the shard asks itself.
-    pub fn take_own_asks(&mut self) -> Option<UnhandledAsks> {
+    pub fn take_own_asks(&mut self) -> Option<WaitingAsks> {
         let lane = &mut self.to[self.me as usize];
         if lane.asks.is_empty() {
             return None;
@@ -225,7 +225,7 @@ impl Lanes {
         );
         let weight = core::mem::take(&mut lane.publishes) * self.pace.ask_bytes + bytes.len();
         lane.under_way_bytes += weight;
-        Some(UnhandledAsks {
+        Some(WaitingAsks {
             weight,
             asks: asks.into(),
             bytes,
@@ -234,7 +234,7 @@ impl Lanes {
     }
 
     /// Takes carried-out asks of the shard to itself back for the next ones.
-    pub fn recycle_asks(&mut self, mut asked: UnhandledAsks) {
+    pub fn recycle_asks(&mut self, mut asked: WaitingAsks) {
         let own = &mut self.to[self.me as usize];
         let kept = asked.asks.capacity() <= ASKS_KEPT && asked.bytes.capacity() <= ASK_BYTES_KEPT;
         if kept && own.asks.is_empty() {
@@ -352,7 +352,7 @@ impl Lanes {
 
     /// Stops who has much under way while carriers are behind, and lets the others pass.
     #[inline]
-    pub fn turn_valve(&mut self, valve: &Valve) {
+    pub fn update_valve(&mut self, valve: &Valve) {
         if self.under_way.len() < self.pace.turns_under_way && !self.is_behind() {
             return;
         }

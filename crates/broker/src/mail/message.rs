@@ -84,7 +84,7 @@ pub struct Retry<F> {
 }
 
 /// A message on its way into the log.
-pub struct New<'a> {
+pub struct NewMessage<'a> {
     /// The home's topic row.
     pub topic: u32,
     /// Its number in its partition.

@@ -24,7 +24,7 @@ use crate::budget::stats::{Accounts, Stats, Transport};
 use crate::budget::world::World;
 use crate::mail::message::Headers;
 use crate::mail::session::SessionId;
-use crate::mail::{Info, News, Outcome};
+use crate::mail::{Info, InterestChanges, Outcome};
 
 /// An order.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub enum Control {
     /// Delete this topic and end its subscriptions.
     Delete(Box<[u8]>),
     /// Publish to a topic of the home.
-    Publish(Box<Publishing>),
+    Publish(Box<AdminPublish>),
     /// A page of connections: at most this many, from this row on.
     Connections {
         /// Which ones.
@@ -80,7 +80,7 @@ pub enum Control {
         from: u32,
     },
     /// Determine the rules of this world for a bounded number of further topics, so that the change itself is short.
-    Foresee(Arc<World>),
+    PrepareRules(Arc<World>),
     /// The messages that are left of these topics of a partition of the home, once it has applied all up to this offset.
     Floors(PartitionId, u64, Vec<Box<[u8]>>),
     /// Change to the settings and rules of this world, which has the same shards and topics.
@@ -124,15 +124,15 @@ pub enum Report {
     Session(Option<Box<Session>>),
     /// How many connections were ended.
     Ended(Ended),
-    /// Whether topics are left for [`Control::Foresee`].
-    Foreseen(bool),
+    /// Whether topics are left for [`Control::PrepareRules`].
+    RulesPrepared(bool),
     /// For each topic the offset up to which it has no messages in its log; `None` for one that is not known. None at all where the home
     /// has not come so far.
     Floors(Option<Vec<Option<u64>>>),
     /// The home's view of the cluster, if this is a node of one and the shard a home.
     Cluster(Option<Box<ClusterState>>),
     /// The answer to [`Control::Interest`].
-    Interest(Interested),
+    Interest(InterestReply),
     /// It is done.
     Done,
     /// Whether anything is under way.
@@ -152,18 +152,18 @@ pub enum Interest {
     End(u64),
     /// Changes of topics of the home that another node has told, some hundred at most, in a stream with a number below
     /// [`STREAMS`](crate::STREAMS).
-    Elsewhere(u8, News),
+    Elsewhere(u8, InterestChanges),
     /// Forget what this stream has told of topics behind this name.
     Forget(u8, Box<[u8]>),
 }
 
 /// The answer to an [`Interest`].
 #[derive(Debug)]
-pub enum Interested {
+pub enum InterestReply {
     /// Filters.
     Filters(BTreeSet<Box<[u8]>>),
     /// The news, and whether there is more at once; none where the home has no such stream, or not all of its news.
-    News(Option<(News, bool)>),
+    Changes(Option<(InterestChanges, bool)>),
     /// For how many topics there was no room.
     Refused(u32),
     /// The name to go on with, unless all is forgotten.
@@ -259,7 +259,7 @@ pub struct Message {
 
 /// A message that the operator publishes. The sender of the order has checked all of it.
 #[derive(Debug)]
-pub struct Publishing {
+pub struct AdminPublish {
     /// The topic.
     pub name: Box<[u8]>,
     /// The message.

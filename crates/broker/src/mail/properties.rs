@@ -25,9 +25,9 @@ pub const PUBLISHER: &str = "crore-publisher";
 /// The field of HTTP for the same.
 pub const PUBLISHER_HEADER: &str = "Crore-Publisher";
 /// User properties that a client's message has at most. One more is the server's, [`PUBLISHER`].
-pub const OF_CLIENT_MAX: usize = USER_PROPERTIES_MAX - 1;
+pub const CLIENT_PROPERTIES_MAX: usize = USER_PROPERTIES_MAX - 1;
 /// Bytes of the attributes that a client's message has at most; the rest is room for [`PUBLISHER`], with a name of 255 bytes.
-pub const OF_CLIENT_BYTES_MAX: usize = u16::MAX as usize - 5 - PUBLISHER.len() - 255;
+pub const CLIENT_ATTRIBUTES_BYTES_MAX: usize = u16::MAX as usize - 5 - PUBLISHER.len() - 255;
 /// Bytes of [`HEADER`] lines in one answer at most. An answer's other fields have at most about 1.5 KiB, and proxies and clients often
 /// take no head of more than 4 KiB (nginx: `proxy_buffer_size`, a page of memory).
 pub const HEADERS_BYTES_MAX: usize = 2 << 10;
@@ -50,7 +50,7 @@ pub fn from_headers<'a>(headers: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u
         }
         count += 1;
         let added = set.user_property(name, value);
-        if count > OF_CLIENT_MAX || added.is_err() {
+        if count > CLIENT_PROPERTIES_MAX || added.is_err() {
             return Err("at most 127 Crore-Property headers are taken");
         }
     }

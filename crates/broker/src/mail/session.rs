@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crate::base::ids::PartitionId;
 use crate::base::snapshot::{Damaged, In, Out};
 use crate::budget::admission::Client;
-use crate::mail::fields::{check_read_message, check_read_name};
+use crate::mail::fields::{check_stored_message, check_stored_name};
 use crate::mail::message::{Headers, is_binary};
 use crate::store::shared::Slice;
 use crate::store::slab::NONE;
@@ -110,8 +110,8 @@ impl Will {
             qos: form >> QOS_SHIFT & 3,
             retain: form & RETAIN != 0,
         };
-        check_read_name(&topic).map_err(Damaged)?;
-        check_read_message(&headers.map(|field| &**field), &data, None).map_err(Damaged)?;
+        check_stored_name(&topic).map_err(Damaged)?;
+        check_stored_message(&headers.map(|field| &**field), &data, None).map_err(Damaged)?;
         Ok(Will {
             delay_s,
             topic,
@@ -124,11 +124,11 @@ impl Will {
 
 /// The state that a session leaves when its connection ends.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct SavedSession {
     /// Seconds until it is forgotten.
     pub expiry_s: u32,
     /// Its state, as its carrier wrote it.
-    pub state: Written,
+    pub state: EncodedSession,
 }
 
 /// Where the epoch of its positions stands in a session that is written down.
@@ -136,7 +136,7 @@ const EPOCH_AT: core::ops::Range<usize> = 1..5;
 
 /// A session as its carrier wrote it down: a byte for the form, the epoch of its positions, and what only the carrier reads.
 #[derive(Clone, Debug, Default)]
-pub struct Written {
+pub struct EncodedSession {
     /// All but the large payloads.
     pub bytes: Box<[u8]>,
     /// The payloads of large unacknowledged messages, in order.

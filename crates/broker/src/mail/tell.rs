@@ -8,8 +8,8 @@ use crate::base::ids::{ConnId, PartitionId};
 use crate::budget::admission::Client;
 use crate::mail::answer::{Attached, Outcome, ReplyTo};
 use crate::mail::frames::{Frames, Record};
-use crate::mail::news::{News, Part};
-use crate::mail::session::{Kept, SessionId};
+use crate::mail::interest::{InterestChanges, InterestPart};
+use crate::mail::session::{SavedSession, SessionId};
 
 /// From a home to a carrier.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ pub enum Tell {
         /// The serial of the filters' group at the connection.
         serial: u32,
         /// The page.
-        page: MatchPage,
+        page: FilterPage,
     },
     /// The topic was deleted.
     Gone {
@@ -93,7 +93,7 @@ pub enum Tell {
         record: Record,
     },
     /// To an MQTT client that connects.
-    Session(ReplyTo, Box<Given>),
+    Session(ReplyTo, Box<SessionReply>),
     /// To an MQTT connection: another one has claimed its session.
     SessionTaken(ConnId),
     /// Topics that now have subscribers, or no longer have any.
@@ -101,9 +101,9 @@ pub enum Tell {
         /// The follower.
         to: ReplyTo,
         /// The topics.
-        news: News,
+        news: InterestChanges,
         /// Whether it is news or a page of the snapshot.
-        part: Part,
+        part: InterestPart,
     },
 }
 
@@ -156,12 +156,12 @@ pub struct Page {
     /// Only retained messages were asked for: the subscriber's offset does not change.
     pub only_retained: bool,
     /// Whether the topic's retained state is many messages, which are not among those above.
-    pub values: Values,
+    pub values: LatestValues,
 }
 
 /// The latest values of a topic whose rule keeps only those, for a subscriber that wants what is retained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Values {
+pub enum LatestValues {
     /// There are none, or the page has them as its ordinary messages.
     #[default]
     None,
@@ -173,7 +173,7 @@ pub enum Values {
 
 /// The answer to an attach by filter.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct MatchPage {
+pub struct FilterPage {
     /// The outcome; the rest counts only for [`Attached::Yes`], and `head` for [`Attached::Gone`] too.
     pub attached: Attached,
     /// The partition that was read.
@@ -199,7 +199,7 @@ pub struct MatchPage {
     pub gap: bool,
 }
 
-impl MatchPage {
+impl FilterPage {
     /// Its records, each with the number of its topic's name.
     pub fn records<'a>(
         &self,
@@ -214,7 +214,7 @@ impl MatchPage {
 
 /// The answer to a client that wants its session.
 #[derive(Clone, Debug)]
-pub enum Given {
+pub enum SessionReply {
     /// It has it.
     Yes {
         /// The session.
@@ -222,7 +222,7 @@ pub enum Given {
         /// The client that the session is counted for.
         owner: Client,
         /// The state that it left when its last connection ended.
-        kept: Option<Kept>,
+        kept: Option<SavedSession>,
     },
     /// The client is refused.
     Refused(ReasonCode),

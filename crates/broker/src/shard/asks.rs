@@ -5,10 +5,10 @@ use crate::base::pace::WARMED;
 use crate::client::asking::{home_context, is_past_budget, lacks_room};
 use crate::home::sessions::Claim;
 use crate::home::{HERE, Home};
-use crate::mail::lanes::UnhandledAsks;
+use crate::mail::lanes::WaitingAsks;
 use crate::mail::message::{Publish, Retry};
 use crate::mail::orders::Report;
-use crate::mail::{Answer, Ask, Fact, Outcome, Tell, Verb};
+use crate::mail::{Answer, Ask, Fact, Outcome, Tell, TopicRequest};
 use crate::protocol::front::{Clients, Lanes, Matching, Subscriptions};
 use crate::shard::Shard;
 use crate::shard::sessions::trim;
@@ -23,7 +23,7 @@ impl Shard {
     }
 
     /// Takes the asks of a shard. They are carried out in order, as far as the turn's budget goes; the rest waits for later turns.
-    pub(crate) fn take_asks(&mut self, from: ShardId, asked: UnhandledAsks) {
+    pub(crate) fn take_asks(&mut self, from: ShardId, asked: WaitingAsks) {
         // Mail without asks is done at once.
         let spent = !asked.asks.is_empty() && self.front.clients.meter.work.is_spent();
         let lane = &mut self.front.subs.lanes.to[from as usize];
@@ -50,7 +50,7 @@ impl Shard {
 
     /// Carries out a shard's asks in order, until the turn's budget or the step `until` is reached. The rest is put back at the front of
     /// its lane. Returns whether all were done.
-    fn all_asked(&mut self, from: ShardId, mut asked: UnhandledAsks, until: u64) -> bool {
+    fn all_asked(&mut self, from: ShardId, mut asked: WaitingAsks, until: u64) -> bool {
         self.front.subs.lanes.read_at = asked.stamp;
         let mut done = 0;
         while !asked.asks.is_empty()
@@ -115,7 +115,7 @@ impl Shard {
                 self.admit(from, &Fact::Publish(&message), *answer)
             }
             &Ask::Topic {
-                verb: Verb::Change(change),
+                verb: TopicRequest::Change(change),
                 hash,
                 name,
                 answer,
@@ -160,7 +160,7 @@ impl Shard {
                 trim(clients, lanes, &front.census, &self.sessions, &mut farewell);
                 self.session_close(*farewell);
             }
-            Ask::Bury(writer) => {
+            Ask::DeclareWriterDead(writer) => {
                 let cluster = self.cluster.iter_mut();
                 cluster.for_each(|cluster| cluster.is_to_tell_death(writer));
             }
@@ -232,7 +232,10 @@ fn home_asked(
         }
         Ask::LeaveGroup(leave) => subscriptions.group_leave(page_queue, from, leave),
         Ask::ReleaseGroup { name, filter } => subscriptions.group_release(filter, name),
-        Ask::Publish { .. } | Ask::SessionOpen { .. } | Ask::SessionClose(_) | Ask::Bury(_) => {
+        Ask::Publish { .. }
+        | Ask::SessionOpen { .. }
+        | Ask::SessionClose(_)
+        | Ask::DeclareWriterDead(_) => {
             unreachable!("it was carried out before")
         }
         Ask::Fence(to) => lanes.tell(from, Tell::Fenced(*to)),

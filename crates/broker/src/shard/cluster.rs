@@ -124,7 +124,7 @@ impl Node<'_> {
             for home in 0..self.ctx.world.homes {
                 match home == self.ctx.me {
                     true => self.cluster.is_to_tell_death(writer),
-                    false => self.lanes.ask(home, |_| Ask::Bury(writer)),
+                    false => self.lanes.ask(home, |_| Ask::DeclareWriterDead(writer)),
                 }
             }
         }

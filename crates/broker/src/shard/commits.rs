@@ -249,7 +249,7 @@ impl Shard {
                 home.make_room(&self.front.clients.ctx.world.rules, now);
             }
         }
-        self.front.subs.lanes.drop_untold();
+        self.front.subs.lanes.drop_unused_frames();
         records.end()
     }
 

@@ -72,9 +72,9 @@ impl Shard {
             Control::DisconnectAll { which, from } => {
                 Report::Ended(end_connections(clients, subs, &which, from, io))
             }
-            Control::Foresee(world) => {
+            Control::PrepareRules(world) => {
                 let home = self.home.as_mut();
-                Report::Foreseen(home.is_some_and(|home| home.topics.foresee(&world)))
+                Report::RulesPrepared(home.is_some_and(|home| home.topics.foresee(&world)))
             }
             Control::Settings(world) => {
                 self.change(world);

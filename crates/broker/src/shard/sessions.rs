@@ -11,7 +11,7 @@ use crate::client::relief::may_leave;
 use crate::home::sessions::{Claim, Closing, Opening, SessionsAtHome};
 use crate::mail::message::Publish;
 use crate::mail::session::Will;
-use crate::mail::{Answer, Farewell, Given, ReplyTo, Tell};
+use crate::mail::{Answer, ClosingSession, ReplyTo, SessionReply, Tell};
 use crate::protocol::front::{Census, Clients, Front, Lanes, Subscriptions};
 use crate::protocol::mqtt::kept::session_ended;
 use crate::shard::Shard;
@@ -34,7 +34,7 @@ impl Shard {
     }
 
     /// A connection gives its session back.
-    pub(crate) fn session_close(&mut self, farewell: Farewell) {
+    pub(crate) fn session_close(&mut self, farewell: ClosingSession) {
         let (Front { clients, subs, .. }, sessions) = (&mut self.front, &mut self.sessions);
         let before = sessions.len();
         let admission = &clients.ctx.world.admission;
@@ -80,7 +80,7 @@ pub(super) fn trim(
     lanes: &mut Lanes,
     census: &Census,
     sessions: &SessionsAtHome,
-    farewell: &mut Farewell,
+    farewell: &mut ClosingSession,
 ) {
     let Some(name) = sessions.name_of(farewell.id) else {
         return;
@@ -120,7 +120,7 @@ fn opened(
         } => {
             session_ended(&mut subs.lanes, &clients.meter.work, &clients.ctx, ended);
             publish_will(clients, subs, will);
-            let given = Box::new(Given::Yes { id, owner, kept });
+            let given = Box::new(SessionReply::Yes { id, owner, kept });
             subs.lanes.tell(shard, Tell::Session(to, given));
         }
         Opening::Claimed { holder, superseded } => {
@@ -138,7 +138,7 @@ fn opened(
 }
 
 fn refuse_session(lanes: &mut Lanes, shard: ShardId, to: ReplyTo, reason: ReasonCode) {
-    let given = Box::new(Given::Refused(reason));
+    let given = Box::new(SessionReply::Refused(reason));
     lanes.tell(shard, Tell::Session(to, given));
 }
 

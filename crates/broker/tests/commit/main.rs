@@ -11,7 +11,7 @@ mod unlogged;
 use std::sync::Arc;
 
 use crore_broker::mail::message::Headers;
-use crore_broker::orders::Publishing;
+use crore_broker::orders::AdminPublish;
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{Control, Input, Pace, Report, Ticket, World};
 use crore_wire::mqtt::{self, Packet, PacketId, Publish, Qos, SubscribeOptions, Version, encode};
@@ -373,7 +373,7 @@ fn orders_of_the_operator_are_carried_out_in_order_once_they_are_committed() {
     let topic = topic_at(0, 0);
     let name: Box<[u8]> = topic.as_bytes().into();
     let publishing = || {
-        Box::new(Publishing {
+        Box::new(AdminPublish {
             name: name.clone(),
             data: b"ordered".to_vec(),
             headers: Headers::default(),

@@ -14,9 +14,9 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crore_broker::mail::News;
-use crore_broker::mail::fields::check_read_name;
-use crore_broker::orders::{Interest as Order, Interested};
+use crore_broker::mail::InterestChanges;
+use crore_broker::mail::fields::check_stored_name;
+use crore_broker::orders::{Interest as Order, InterestReply};
 use crore_broker::{Control, STREAMS, ShardId};
 use crore_nats::Question;
 use crore_settings::MAX_TOPIC_BYTES;
@@ -95,7 +95,7 @@ impl Interest {
         }
     }
 
-    async fn ask(&self, home: ShardId, order: Order) -> Option<Interested> {
+    async fn ask(&self, home: ShardId, order: Order) -> Option<InterestReply> {
         let order = Control::Interest(order);
         self.shards.ask(home, order).await.ok()
     }
@@ -245,7 +245,7 @@ impl Following {
                 let filters = filters.map(|it| it.as_bytes().into()).collect();
                 let begins = self.begun.insert(self.home).then_some(filters);
                 let order = Order::Next(self.own, begins);
-                let Some(Interested::News(news)) = node.ask(self.home, order).await else {
+                let Some(InterestReply::Changes(news)) = node.ask(self.home, order).await else {
                     return None;
                 };
                 let (news, is_more) = news?;
@@ -275,7 +275,7 @@ fn read_change(change: &str) -> Option<(bool, &[u8])> {
         "-" => false,
         _ => return None,
     };
-    check_read_name(name.as_bytes()).ok()?;
+    check_stored_name(name.as_bytes()).ok()?;
     Some((begins, name.as_bytes()))
 }
 
@@ -351,7 +351,7 @@ impl Follower {
 
     /// The filters of all who follow here. A follower asks home 0 first.
     async fn filters(&self) -> Option<BTreeSet<String>> {
-        let Some(Interested::Filters(filters)) = self.node.ask(0, Order::Filters).await else {
+        let Some(InterestReply::Filters(filters)) = self.node.ask(0, Order::Filters).await else {
             return None;
         };
         if filters.len() > FILTERS_MAX {
@@ -441,7 +441,7 @@ impl Follower {
         let placement = self.node.life.world().placement();
         let mut refused = 0;
         for changes in changes.chunks(CHANGES_MAX) {
-            let mut of_homes: BTreeMap<ShardId, News> = BTreeMap::new();
+            let mut of_homes: BTreeMap<ShardId, InterestChanges> = BTreeMap::new();
             for change in changes {
                 let Some((begins, name)) = read_change(change) else {
                     continue;
@@ -451,7 +451,7 @@ impl Follower {
             }
             for (home, news) in of_homes {
                 let taken = self.node.ask(home, Order::Elsewhere(slot, news)).await;
-                if let Some(Interested::Refused(count)) = taken {
+                if let Some(InterestReply::Refused(count)) = taken {
                     refused += count;
                 }
             }
@@ -469,7 +469,7 @@ impl Follower {
             let mut from: Box<[u8]> = Box::default();
             loop {
                 match self.node.ask(home, Order::Forget(slot, from)).await {
-                    Some(Interested::Forgot(Some(next))) => from = next,
+                    Some(InterestReply::Forgot(Some(next))) => from = next,
                     Some(_) => break,
                     // A shard is stuck; the slot stays taken.
                     None => return,

@@ -191,7 +191,7 @@ impl Neighbours {
         let one = async |(shard, to, topic): Count| {
             let topic = String::from_utf8_lossy(&topic);
             let found = self.subscribers(&topic).await.unwrap_or_default();
-            let elsewhere = mail::Elsewhere {
+            let elsewhere = mail::RemoteSubscribers {
                 subscribers: u32::try_from(found.subscribers).unwrap_or(u32::MAX),
                 unanswered: found.unanswered.len() as u32,
             };

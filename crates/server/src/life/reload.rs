@@ -132,7 +132,11 @@ impl Life {
     async fn foresee(&self, world: &Arc<World>) {
         let homes = (0..world.homes as ShardId).map(async |home| {
             // A home that is busy looks at the rest when it takes the settings.
-            let foresee = || self.0.shards.ask(home, Control::Foresee(world.clone()));
+            let foresee = || {
+                self.0
+                    .shards
+                    .ask(home, Control::PrepareRules(world.clone()))
+            };
             while foresee().await == Ok(true) {}
         });
         futures_util::future::join_all(homes).await;

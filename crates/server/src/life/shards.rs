@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crore_broker::mail::{Elsewhere, ReplyTo};
+use crore_broker::mail::{RemoteSubscribers, ReplyTo};
 use crore_broker::{Accounts, Control, Report, ShardId, Stats, Ticket};
 use crore_net::{Inbox, Sender};
 use tokio::io::Interest;
@@ -58,7 +58,7 @@ impl Shards {
     }
 
     /// Tells a shard how many subscribers a topic has at other nodes.
-    pub fn counted(&self, shard: ShardId, to: ReplyTo, elsewhere: Elsewhere) {
+    pub fn counted(&self, shard: ShardId, to: ReplyTo, elsewhere: RemoteSubscribers) {
         self.0.senders[shard as usize].post(Letter::Counted(to, elsewhere));
     }
 

@@ -1,7 +1,7 @@
 //! Letters to a shard's thread, and its reports to the control thread.
 
 use crore_broker::Verdict;
-use crore_broker::mail::{Elsewhere, ReplyTo};
+use crore_broker::mail::{RemoteSubscribers, ReplyTo};
 use crore_broker::{Committed, ConnId, Control, Mail, Report, ShardId, Ticket};
 
 /// A letter in a shard's inbox.
@@ -13,7 +13,7 @@ pub enum Letter {
     /// About the credential of a connection.
     Verdict(ConnId, Verdict),
     /// Subscribers of a topic at the other nodes, for a request.
-    Counted(ReplyTo, Elsewhere),
+    Counted(ReplyTo, RemoteSubscribers),
     /// From the engine.
     Committed(Committed),
 }

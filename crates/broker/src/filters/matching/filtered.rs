@@ -24,9 +24,9 @@ pub struct Part {
 pub struct At {
     /// The offset that it has seen.
     pub offset: u64,
-    /// See [`crate::mail::MatchPage`].
+    /// See [`crate::mail::FilterPage`].
     pub from: u64,
-    /// See [`crate::mail::MatchPage`].
+    /// See [`crate::mail::FilterPage`].
     pub base: u64,
     /// The epoch of the log.
     pub epoch: u32,

@@ -16,7 +16,7 @@ use crate::budget::admission::{Admission, Client as Owner};
 use crate::filters::matching::Matching;
 use crate::home::carriers::Carrier;
 use crate::home::{Home, HomeContext};
-use crate::mail::{Change, Fact, Part, Tell};
+use crate::mail::{Change, Fact, InterestPart, Tell};
 
 const NOBODY: Owner = Owner::NOBODY;
 const TOPICS: usize = 12;
@@ -78,7 +78,7 @@ impl Client {
     }
 
     /// Takes what it is told; returns the topics whose interest has ended and has not begun again.
-    fn take(&mut self, news: &News) -> Vec<String> {
+    fn take(&mut self, news: &InterestChanges) -> Vec<String> {
         let mut ended = Vec::new();
         for (begins, name) in news.iter() {
             let name = String::from_utf8(name.to_vec()).unwrap();
@@ -104,7 +104,7 @@ impl Client {
             &home.pace,
             Interest::Next(stream, filters),
         );
-        let Interested::News(Some((news, more))) = told else {
+        let InterestReply::Changes(Some((news, more))) = told else {
             panic!("{told:?}")
         };
         self.take(&news);
@@ -290,7 +290,7 @@ impl World {
     fn remote(&mut self, topic: usize, stream: u8, begins: bool) {
         // Its end there waits for no debounce here.
         self.left_s.remove(&name(topic));
-        let mut news = News::default();
+        let mut news = InterestChanges::default();
         news.push(begins, name(topic).as_bytes());
         let order = Interest::Elsewhere(stream, news);
         let taken = self.home.interest.interest_order(
@@ -299,7 +299,7 @@ impl World {
             &self.home.pace,
             order,
         );
-        let Interested::Refused(refused) = taken else {
+        let InterestReply::Refused(refused) = taken else {
             panic!("{taken:?}")
         };
         let pair = (topic, stream);
@@ -317,7 +317,7 @@ impl World {
             &self.home.pace,
             order,
         );
-        assert!(matches!(forgot, Interested::Forgot(None)), "{forgot:?}");
+        assert!(matches!(forgot, InterestReply::Forgot(None)), "{forgot:?}");
         for (topic, _) in self.remote.extract_if(.., |(_, of)| *of == stream) {
             // Its end there waits for no debounce here.
             self.left_s.remove(&name(topic));
@@ -363,8 +363,8 @@ impl World {
                     assert!(self.now.s - left_s >= debounce_s, "{name} ends early");
                 }
             }
-            client.asked &= part == Part::Live;
-            client.whole |= part == Part::Last;
+            client.asked &= part == InterestPart::Live;
+            client.whole |= part == InterestPart::Last;
         }
         for client in &mut self.clients {
             match client.key {

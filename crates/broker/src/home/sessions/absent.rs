@@ -14,7 +14,7 @@ use super::wills::Delayed;
 use super::{FOREVER_S, Hold, Row, Sessions};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
-use crate::mail::session::{Kept, SessionId, Will, Written};
+use crate::mail::session::{EncodedSession, SavedSession, SessionId, Will};
 use crate::store::blobs::{Blob, Blobs, Placed, occupied};
 use crate::store::shared::{SHARED_BESIDE, Shared, Slice};
 use crate::store::slab::{Side, Slot};
@@ -142,7 +142,7 @@ impl Sessions {
         id: u32,
         counts: &Admission,
         now: Now,
-    ) -> (Kept, Option<Box<Will>>, Client) {
+    ) -> (SavedSession, Option<Box<Will>>, Client) {
         let (party, bytes) = self.charged(id, counts);
         counts.change_absent(party, bytes, 0);
         let row = self.rows.get(id);
@@ -154,7 +154,7 @@ impl Sessions {
         let len = away.state_bytes as usize;
         self.states.state_bytes -= len;
         self.states.will_bytes -= away.will_bytes();
-        let state = Written {
+        let state = EncodedSession {
             bytes: self.states.blobs.get(away.state)[..len].into(),
             payloads: self.states.payloads.remove(&holder).unwrap_or_default(),
         };
@@ -165,7 +165,7 @@ impl Sessions {
             expires_s => expires_s.saturating_sub(now.unix_s + 1),
         };
         let will = away.will.map(|delayed| delayed.will);
-        (Kept { expiry_s, state }, will, away.owner)
+        (SavedSession { expiry_s, state }, will, away.owner)
     }
 
     /// Bytes of what the sessions that are away left behind, with their rows and names.

@@ -15,8 +15,8 @@ use crate::base::time::Now;
 use crate::budget::admission::Admission;
 use crate::budget::stats::Accounts;
 use crate::budget::world::World;
-use crate::mail::Farewell;
-use crate::mail::session::{Kept, SessionId, Will};
+use crate::mail::ClosingSession;
+use crate::mail::session::{SavedSession, SessionId, Will};
 
 /// All sessions of a home; a shard that is no home has none.
 pub struct SessionsAtHome {
@@ -124,7 +124,7 @@ impl SessionsAtHome {
     }
 
     /// The holder gives a session back. Returns the claimant that gets it next, and the will that is due.
-    pub fn close(&mut self, farewell: Farewell, counts: &Admission, now: Now) -> Closing {
+    pub fn close(&mut self, farewell: ClosingSession, counts: &Admission, now: Now) -> Closing {
         match self.place_of(farewell.id) {
             Some(at) => self.change(at, |it| it.close(farewell, counts, now)),
             None => Closing::Stale,
@@ -212,7 +212,7 @@ impl SessionsAtHome {
         at: usize,
         counts: &Admission,
         now: Now,
-    ) -> Option<(Option<Box<Will>>, Option<Kept>)> {
+    ) -> Option<(Option<Box<Will>>, Option<SavedSession>)> {
         let is_due = self.partitions[at].next_due_s() <= now.unix_s;
         is_due.then(|| self.change(at, |sessions| sessions.next_due(counts, now)))?
     }

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use super::{FOREVER_S, Sessions};
 use crate::base::time::Now;
 use crate::budget::admission::Admission;
-use crate::mail::session::{Kept, Will};
+use crate::mail::session::{SavedSession, Will};
 
 /// A will that is sent when its delay is over, unless its client comes back before.
 pub(super) struct Delayed {
@@ -36,7 +36,7 @@ impl Sessions {
         &mut self,
         counts: &Admission,
         now: Now,
-    ) -> Option<(Option<Box<Will>>, Option<Kept>)> {
+    ) -> Option<(Option<Box<Will>>, Option<SavedSession>)> {
         let (_, id) = self.due.pop_first()?;
         let holder = self.rows.get(id).holder;
         let (party, before) = self.charged(id, counts);

@@ -15,8 +15,8 @@ use crate::home::logs::Logs;
 use crate::home::topic_row::KEEPS;
 use crate::log::Log;
 use crate::log::arrival::{Arrival, Arrivals};
-use crate::mail::fields::check_read_message;
-use crate::mail::message::{Headers, New};
+use crate::mail::fields::check_stored_message;
+use crate::mail::message::{Headers, NewMessage};
 use crate::store::slab::NONE;
 
 /// Flags of a message's record.
@@ -121,7 +121,7 @@ impl Home {
         }
         let row = self.topics.rows.get(id);
         let rule = rules.get(row.rule);
-        let new = New {
+        let new = NewMessage {
             latest: rule.keep == Keep::Latest,
             ..new
         };
@@ -168,7 +168,10 @@ impl Home {
 
 /// Reads a message's record. Returns whether it is the topic's retained message, and the message. `latest` is not in the record: the caller
 /// sets it by the topic's rule.
-fn read_message<'a>(from: &mut In<'a>, topics: &[(u32, u32)]) -> Result<(bool, New<'a>), Damaged> {
+fn read_message<'a>(
+    from: &mut In<'a>,
+    topics: &[(u32, u32)],
+) -> Result<(bool, NewMessage<'a>), Damaged> {
     let form = from.byte()?;
     let topic = topic_of(from.number32()?, topics)?;
     let (offset, previous, time_s) = (from.number()?, from.number()?, from.number32()?);
@@ -187,7 +190,7 @@ fn read_message<'a>(from: &mut In<'a>, topics: &[(u32, u32)]) -> Result<(bool, N
     let [key, content_type, event, attributes, frame] = fields;
     let binary = form & BINARY != 0;
     let data = frame::payload(frame, opcode_of(binary)).ok_or(IMPOSSIBLE)?;
-    let new = New {
+    let new = NewMessage {
         topic,
         offset,
         previous,
@@ -207,6 +210,6 @@ fn read_message<'a>(from: &mut In<'a>, topics: &[(u32, u32)]) -> Result<(bool, N
         frame,
         whole: None,
     };
-    check_read_message(&new.headers, data, None).map_err(Damaged)?;
+    check_stored_message(&new.headers, data, None).map_err(Damaged)?;
     Ok((form & RETAINED != 0, new))
 }

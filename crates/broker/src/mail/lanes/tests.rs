@@ -108,7 +108,7 @@ fn turn_of(lanes: &mut Lanes, party: Party, visits: u32, valve: &Valve) -> Vec<(
     lanes.frames().weights.add(party, visits);
     lanes.tell(0, GONE);
     let posted = flush(lanes);
-    lanes.turn_valve(valve);
+    lanes.update_valve(valve);
     posted
 }
 
@@ -128,7 +128,7 @@ fn party_with_much_under_way_waits_while_carriers_hold_too_many_turns() {
     lanes.to[2].credit_bytes = 9;
     assert_eq!(flush(&mut lanes)[0].1.credit_bytes, 9, "others go on");
     held.clear();
-    lanes.turn_valve(&valve);
+    lanes.update_valve(&valve);
     assert_eq!(lanes.turns_held(), 0);
     assert!(valve.is_open() && !lanes.is_behind());
 }
@@ -149,7 +149,7 @@ fn all_wait_while_carriers_hold_many_more_turns() {
         );
     }
     held.truncate(2);
-    lanes.turn_valve(&valve);
+    lanes.update_valve(&valve);
     assert!(valve.stops(much) && !valve.stops(other));
 }
 
@@ -166,7 +166,7 @@ fn mail_that_was_let_go_counts_no_more() {
     held.drain(..2);
     assert_eq!(lanes.turns_held(), 1);
     let valve = Valve::default();
-    lanes.turn_valve(&valve);
+    lanes.update_valve(&valve);
     assert!(valve.is_open());
 }
 

@@ -10,7 +10,7 @@ use crate::client::push::{Parcel, push};
 use crate::client::row::{COUNTED, LIVE, MULTI, Row, State};
 use crate::client::subscriptions::{flags_of, topic_of};
 use crate::io::Io;
-use crate::mail::{Attached, Frames, MatchPage, Outcome, Page, ReplyTo, Tell};
+use crate::mail::{Attached, FilterPage, Frames, Outcome, Page, ReplyTo, Tell};
 use crate::protocol::contract::run::encode_once;
 use crate::protocol::encode::Encoding;
 use crate::protocol::front::{Clients, Feed, Front, Queues, Subscriptions};
@@ -168,7 +168,7 @@ impl Front {
         &mut self,
         to: ReplyTo,
         serial: u32,
-        page: &MatchPage,
+        page: &FilterPage,
         frames: &Frames,
         io: &mut I,
     ) {

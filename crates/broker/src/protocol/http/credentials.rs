@@ -24,7 +24,7 @@ use crate::base::verdict::Identity;
 use crate::client::rights::{found, pause_for_verdict};
 use crate::client::row::{State, TURNED_AWAY};
 use crate::io::Io;
-use crate::mail::Verb;
+use crate::mail::TopicRequest;
 use crate::protocol::front::{Clients, Context, Gate, Queues};
 use crate::protocol::http::sites::sends_cookies;
 use crate::protocol::http::state::HttpSpill;
@@ -131,14 +131,14 @@ fn credential(ctx: &Context, head: &Head<'_>) -> Result<Option<Came>, Reason> {
 
 /// The rights that a request needs on each topic that it names. Follows of interest and lines of a batch are checked where
 /// they are read.
-pub(crate) fn rights(door: Door, verb: Option<Verb>, method: Method) -> &'static [Right] {
+pub(crate) fn rights(door: Door, verb: Option<TopicRequest>, method: Method) -> &'static [Right] {
     match (door, verb) {
         (Door::Interest, _) => &[Right::Interest],
         (Door::Subscribe | Door::History, _) => &[Right::Subscribe],
         (Door::PubSub, _) => &[Right::Subscribe, Right::Publish],
         (Door::Publish, None) => &[Right::Publish],
         (Door::Publish, Some(_)) if method == Method::Post => &[Right::Publish],
-        (Door::Publish, Some(Verb::Info)) => &[Right::Info],
+        (Door::Publish, Some(TopicRequest::Info)) => &[Right::Info],
         (Door::Publish, Some(_)) => &[Right::Manage],
     }
 }

@@ -16,7 +16,7 @@ use crate::client::joining::{self, Asking, ask_matches, filtered_mut, join_filte
 use crate::client::push::{Parcel, push_picks, put_picks};
 use crate::client::row::State;
 use crate::io::Io;
-use crate::mail::{Attached, Frames, MatchPage, Record};
+use crate::mail::{Attached, FilterPage, Frames, Record};
 use crate::protocol::contract::run::encode_run;
 use crate::protocol::contract::streams::{end_stream, tell_position};
 use crate::protocol::encode::{Encoding, Message};
@@ -52,7 +52,7 @@ pub(crate) fn request_match_page<I: Io>(
     feed: &mut Feed,
     queues: &mut Queues,
     (slot, serial): (u32, u32),
-    (page, frames): (&MatchPage, &Frames),
+    (page, frames): (&FilterPage, &Frames),
     io: &mut I,
 ) -> Option<Box<Opening>> {
     if page.attached != Attached::Yes {
@@ -76,7 +76,7 @@ fn opening_page(
     clients: &mut Clients,
     queues: &mut Queues,
     (slot, serial): (u32, u32),
-    (page, frames): (&MatchPage, &Frames),
+    (page, frames): (&FilterPage, &Frames),
 ) -> Option<Box<Opening>> {
     let most = match is_stream(&clients.conns, slot) {
         true => Most::Bytes(clients.ctx.bounds().bytes),
@@ -161,7 +161,7 @@ fn further_page<I: Io>(
     feed: &mut Feed,
     queues: &mut Queues,
     (slot, serial): (u32, u32),
-    (page, frames): (&MatchPage, &Frames),
+    (page, frames): (&FilterPage, &Frames),
     io: &mut I,
 ) {
     let records = page.records(frames);

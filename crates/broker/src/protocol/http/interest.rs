@@ -21,7 +21,7 @@ use crate::base::reason::Reason;
 use crate::client::row::State;
 use crate::client::send::fits;
 use crate::io::Io;
-use crate::mail::{Ask, News, Part, ReplyTo, Span};
+use crate::mail::{Ask, InterestChanges, InterestPart, ReplyTo, Span};
 use crate::protocol::contract::streams::{end_stream, stream_head};
 use crate::protocol::front::{Clients, Connections, Context, Lanes, Queues};
 use crate::protocol::http::body::write_part;
@@ -38,8 +38,8 @@ pub(crate) fn news_came<I: Io>(
     clients: &mut Clients,
     queues: &mut Queues,
     to: ReplyTo,
-    news: &News,
-    part: Part,
+    news: &InterestChanges,
+    part: InterestPart,
     io: &mut I,
 ) {
     let slot = to.slot;
@@ -61,10 +61,10 @@ pub(crate) fn news_came<I: Io>(
             follow.topics - 1
         };
     }
-    if part != Part::Live {
+    if part != InterestPart::Live {
         follow.asked = false;
     }
-    if part == Part::Last {
+    if part == InterestPart::Last {
         follow.home += 1;
         follow.begun = false;
         if follow.home == homes {
@@ -75,7 +75,7 @@ pub(crate) fn news_came<I: Io>(
     if let Some(attaching) = &mut clients.conns.extra(slot).own.attaching {
         attaching.body.own.extend_from_slice(&bytes);
         begin_stream(clients, queues, slot, io);
-    } else if part == Part::Live
+    } else if part == InterestPart::Live
         && !fits(&clients.conns, slot, bytes.len(), || clients.ctx.bounds())
     {
         return end_follower(clients, slot, io);
@@ -213,7 +213,7 @@ pub(crate) fn ask_pages(clients: &mut Clients, lanes: &mut Lanes, queues: &mut Q
     }
 }
 
-fn encode_news(conns: &Connections, slot: u32, news: &News) -> Vec<u8> {
+fn encode_news(conns: &Connections, slot: u32, news: &InterestChanges) -> Vec<u8> {
     let (mut out, mut text) = (Vec::new(), Vec::new());
     let events = conns.get(slot).wants(EVENTS);
     let mut data = Vec::new();

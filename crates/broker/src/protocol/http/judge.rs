@@ -13,7 +13,7 @@ use crate::base::notices::Notice;
 use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::client::row::TURNED_AWAY;
-use crate::mail::{Change, Verb};
+use crate::mail::{Change, TopicRequest};
 use crate::protocol::contract::requests::names_other_protocol;
 use crate::protocol::front::{Clients, Context};
 use crate::protocol::http::credentials::{deny, rights};
@@ -201,14 +201,14 @@ fn judge_names(
     let get = matches!(head.method, Method::Get | Method::Head);
     let verb = match head.method {
         _ if get && upgrade => None,
-        Method::Put => Some(Verb::Change(Change::Create)),
-        Method::Delete => Some(Verb::Change(Change::Delete)),
-        _ => Some(Verb::Info),
+        Method::Put => Some(TopicRequest::Change(Change::Create)),
+        Method::Delete => Some(TopicRequest::Change(Change::Delete)),
+        _ => Some(TopicRequest::Info),
     };
     let may = clients.may_all(slot, rights(door, verb, head.method), &names);
     may.map_err(|denied| deny(clients, slot, denied, head.path))?;
     let writes = match door {
-        Door::Publish => posts || verb != Some(Verb::Info),
+        Door::Publish => posts || verb != Some(TopicRequest::Info),
         door => door == Door::PubSub,
     };
     if writes && names.iter().any(|name| topic::is_reserved(name)) {

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use crate::base::ids::PartitionId;
 use crate::client::outbox::Bounds;
 use crate::filters::matching::At;
-use crate::mail::{Frames, MatchPage, Record};
+use crate::mail::{FilterPage, Frames, Record};
 
 /// A response that waits for the homes.
 #[derive(Default)]
@@ -111,7 +111,7 @@ impl Opening {
     /// bytes are held already. `None` where it was not asked for.
     pub(crate) fn take_page<'a>(
         &mut self,
-        page: &MatchPage,
+        page: &FilterPage,
         records: impl Iterator<Item = (u32, &'a Record)> + Clone,
         frames: &Frames,
         most: Most,

@@ -17,7 +17,7 @@ use crate::client::row::State;
 use crate::home::Home;
 use crate::mail::fields::check_fields;
 use crate::mail::message::{Headers, Publish, Retry, is_binary};
-use crate::mail::{Answer, Change, Verb, properties};
+use crate::mail::{Answer, Change, TopicRequest, properties};
 use crate::protocol::front::{Clients, Connections, Lanes, Subscriptions};
 use crate::protocol::http::publish::outcomes::respond_outcome;
 use crate::protocol::http::state::Pending;
@@ -114,11 +114,11 @@ pub(crate) fn verb(
     lanes: &mut Lanes,
     slot: u32,
     head: &Head<'_>,
-    verb: Verb,
+    verb: TopicRequest,
     name: &[u8],
 ) -> Flow {
     let verb = match verb {
-        Verb::Change(Change::Delete) => delete_or_purge(head).map(Verb::Change),
+        TopicRequest::Change(Change::Delete) => delete_or_purge(head).map(TopicRequest::Change),
         other => Ok(other),
     };
     let verb = match verb {
@@ -131,7 +131,7 @@ pub(crate) fn verb(
     let to = clients.conns.reply_to(slot, 0);
     ask_verb(clients, lanes, verb, name, to);
     let pending = match verb {
-        Verb::Info if clients.ctx.world.is_shared() => Pending::Info(name.into()),
+        TopicRequest::Info if clients.ctx.world.is_shared() => Pending::Info(name.into()),
         verb => Pending::Verb(verb),
     };
     wait(&mut clients.conns, slot, pending)

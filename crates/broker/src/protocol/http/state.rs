@@ -79,7 +79,7 @@ pub enum Pending {
     /// A publish.
     Publish,
     /// `PUT`, `GET` or `DELETE` on a topic.
-    Verb(crate::mail::Verb),
+    Verb(crate::mail::TopicRequest),
     /// The info of this topic at a node of a cluster.
     Info(Box<[u8]>),
     /// The same; other nodes are asked for their subscribers.

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use crate::mail::Verb;
+use crate::mail::TopicRequest;
 
 /// The kind of request that a path stands for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(crate) enum Task {
     /// Frames to publish.
     PublishFrames(Vec<u8>),
     /// Something done to a topic as a whole.
-    Verb(Verb, Vec<u8>),
+    Verb(TopicRequest, Vec<u8>),
     /// The kept messages of a topic.
     History(Vec<u8>),
     /// Messages of these topics or filters.

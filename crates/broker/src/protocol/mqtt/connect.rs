@@ -21,8 +21,8 @@ use crate::client::row::{State, TURNED_AWAY};
 use crate::home::sessions::FOREVER_S;
 use crate::io::{Close, Io};
 use crate::mail::message::{Headers, is_binary};
-use crate::mail::session::{Kept, SessionId, Will};
-use crate::mail::{Ask, Farewell, Given, NO_CLIENT, ReplyTo};
+use crate::mail::session::{SavedSession, SessionId, Will};
+use crate::mail::{Ask, ClosingSession, NO_CLIENT, ReplyTo, SessionReply};
 use crate::protocol::front::{Clients, Context, Front, Lanes, Queues, Subscriptions};
 use crate::protocol::mqtt::access::{
     NO_CREDENTIALS, connect_as, session_expiry_most_s, session_name,
@@ -102,7 +102,7 @@ impl Front {
                     &mut subs.lanes,
                     &clients.meter.work,
                     &clients.ctx,
-                    Some(Kept { expiry_s, state }),
+                    Some(SavedSession { expiry_s, state }),
                 );
                 None
             }
@@ -116,7 +116,7 @@ impl Front {
                     leave_unanswered(clients, subs, queues, slot);
                     write_down(clients, subs, &feed.deliveries, slot)
                 });
-                Some(Kept { expiry_s, state })
+                Some(SavedSession { expiry_s, state })
             }
         };
         clients.leave_filters(subs, slot);
@@ -125,7 +125,7 @@ impl Front {
         }
         let owner = clients.conns.get(slot).client;
         let admission = &clients.ctx.world.admission;
-        let farewell = Farewell::new(mqtt.session, owner, kept, will, admission);
+        let farewell = ClosingSession::new(mqtt.session, owner, kept, will, admission);
         let from = clients.conns.id_of(slot);
         give_back(clients, &mut subs.lanes, from, farewell, due);
     }
@@ -224,13 +224,13 @@ pub(crate) fn session_given<I: Io>(
     lanes: &mut Lanes,
     queues: &mut Queues,
     to: ReplyTo,
-    given: &Given,
+    given: &SessionReply,
     io: &mut I,
 ) {
     let current = clients.conns.is_asked(to) && clients.conns.get(to.slot).own != NONE;
     match (current, given) {
-        (true, Given::Refused(reason)) => refuse_client(clients, to.slot, *reason, "", io),
-        (true, Given::Yes { id, kept, .. }) => {
+        (true, SessionReply::Refused(reason)) => refuse_client(clients, to.slot, *reason, "", io),
+        (true, SessionReply::Yes { id, kept, .. }) => {
             clients.conns.own_row_mut(to.slot).session = *id;
             let state = kept.as_ref().map(|kept| kept.state.clone());
             let Some(connecting) = &mut mqtt_state(&mut clients.conns, to.slot).connecting else {
@@ -239,13 +239,13 @@ pub(crate) fn session_given<I: Io>(
             connecting.given = Some(state);
             queues.resume_later(clients, clients.conns.id_of(to.slot));
         }
-        (false, Given::Yes { id, owner, kept }) => {
+        (false, SessionReply::Yes { id, owner, kept }) => {
             let admission = &clients.ctx.world.admission;
-            let farewell = Farewell::new(*id, *owner, kept.clone(), None, admission);
+            let farewell = ClosingSession::new(*id, *owner, kept.clone(), None, admission);
             let home = home_of_session(&clients.ctx, *id);
             lanes.ask(home, |_| Ask::SessionClose(farewell));
         }
-        (false, Given::Refused(_)) => {}
+        (false, SessionReply::Refused(_)) => {}
     }
 }
 

@@ -7,12 +7,12 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::base::ids::ConnId;
-use crate::mail::Farewell;
+use crate::mail::ClosingSession;
 
 /// A session on its way home.
 pub(super) struct Leaving {
     /// The last message to its home.
-    pub farewell: Box<Farewell>,
+    pub farewell: Box<ClosingSession>,
     /// The unanswered publishes, by the numbers that homes answer with, and fences.
     pub due: Vec<u32>,
 }
@@ -43,7 +43,7 @@ impl Farewells {
         &mut self,
         from: ConnId,
         number: u32,
-    ) -> Option<Result<&mut Farewell, NotDue>> {
+    ) -> Option<Result<&mut ClosingSession, NotDue>> {
         let leaving = self.leaving.get_mut(&from)?;
         let Some(at) = leaving.due.iter().position(|due| *due == number) else {
             return Some(Err(NotDue));
@@ -74,7 +74,7 @@ mod tests {
             generation: 1,
         };
         let leaving = |due: &[u32]| Leaving {
-            farewell: Box::new(Farewell {
+            farewell: Box::new(ClosingSession {
                 id: SessionId::none(2),
                 owner: Client::NOBODY,
                 kept: None,

@@ -14,7 +14,7 @@ use crate::client::matches::seen_by;
 use crate::client::outbox::Packets;
 use crate::filters::matching::{OVER, Part};
 use crate::io::Io;
-use crate::mail::{Attached, Frames, MatchPage};
+use crate::mail::{Attached, FilterPage, Frames};
 use crate::protocol::front::{
     Clients, Connections, Deliveries, Matching, Queues, Sub, Subscriptions,
 };
@@ -37,7 +37,7 @@ pub(crate) fn mqtt_match_page<I: Io>(
     deliveries: &Deliveries,
     queues: &mut Queues,
     (slot, serial): (u32, u32),
-    (page, frames): (&MatchPage, &Frames),
+    (page, frames): (&FilterPage, &Frames),
     io: &mut I,
 ) -> Option<u32> {
     let part = part_of_group(&clients.conns, slot, serial)?;
@@ -180,7 +180,7 @@ fn showed(
     queues: &mut Queues,
     slot: u32,
     serial: u32,
-    page: &MatchPage,
+    page: &FilterPage,
     (offset, ends): (u64, bool),
 ) {
     clients.took_page(slot, serial, page, offset, false);

@@ -4,7 +4,7 @@
 //! Invariant: only bytes written by [`write_down`] are read.
 
 use crate::mail::Ask;
-use crate::mail::session::{Kept, Written};
+use crate::mail::session::{EncodedSession, SavedSession};
 use crate::protocol::mqtt::close::end_unplaced;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
@@ -167,7 +167,7 @@ pub(super) fn restore_session<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
-    state: &Written,
+    state: &EncodedSession,
     io: &mut I,
 ) {
     let mut from = Reader(&state.bytes);
@@ -258,7 +258,12 @@ fn restore_sub(
 }
 
 /// An ended session's messages need not be kept any more.
-pub(crate) fn session_ended(lanes: &mut Lanes, work: &Work, ctx: &Context, ended: Option<Kept>) {
+pub(crate) fn session_ended(
+    lanes: &mut Lanes,
+    work: &Work,
+    ctx: &Context,
+    ended: Option<SavedSession>,
+) {
     let Some(kept) = ended else { return };
     work.steps.add_bytes(kept.state.bytes.len());
     for name in topics_kept(&kept.state.bytes) {
@@ -290,7 +295,7 @@ pub(super) fn write_down(
     subs: &Subscriptions,
     deliveries: &Deliveries,
     slot: u32,
-) -> Written {
+) -> EncodedSession {
     clients.expand(slot);
     let (mut out, mut payloads) = (Vec::with_capacity(64), Vec::new());
     out.push(FORM);
@@ -343,7 +348,7 @@ pub(super) fn write_down(
         }
     }
     write_received(&mut out, &mqtt.received);
-    Written {
+    EncodedSession {
         bytes: out.into_boxed_slice(),
         payloads,
     }

@@ -11,7 +11,7 @@ use crate::base::ids::ConnId;
 use crate::base::reason::Closed;
 use crate::client::row::CLOSING;
 use crate::io::Io;
-use crate::mail::{Ask, Farewell, Outcome, ReplyTo};
+use crate::mail::{Ask, ClosingSession, Outcome, ReplyTo};
 use crate::protocol::front::{Clients, Context, Lanes, Queues};
 use crate::protocol::mqtt::client::{home_of_session, took_page_of};
 use crate::protocol::mqtt::farewells::{Leaving, NotDue};
@@ -26,7 +26,7 @@ pub(super) fn give_back(
     clients: &mut Clients,
     lanes: &mut Lanes,
     from: ConnId,
-    farewell: Box<Farewell>,
+    farewell: Box<ClosingSession>,
     due: Vec<u32>,
 ) {
     let lasts = farewell.kept.is_some();

@@ -11,7 +11,7 @@ use crate::client::row::{COUNTED, HELD, LIVE, MULTI, State};
 use crate::client::side::Behind;
 use crate::client::subscriptions::ask_behind;
 use crate::io::Io;
-use crate::mail::{Attach, Attached, Frames, Page, Values};
+use crate::mail::{Attach, Attached, Frames, LatestValues, Page};
 use crate::protocol::front::{Clients, Deliveries, Queues, Subscriptions};
 use crate::protocol::mqtt::client::{asked_pages, mqtt_state};
 use crate::protocol::mqtt::close::end_unplaced;
@@ -57,7 +57,7 @@ pub(crate) fn mqtt_page<I: Io>(
     }
     let (first, count) = (page.first as usize, page.count as usize);
     let records = frames.pages.get(first..first + count).unwrap_or_default();
-    if page.values == Values::These {
+    if page.values == LatestValues::These {
         return show_page(
             clients,
             &subs.topics,
@@ -80,7 +80,7 @@ pub(crate) fn mqtt_page<I: Io>(
         };
         give_once(clients, slot, &wants, (&name, record, frames), io);
     }
-    if page.values == Values::Wait {
+    if page.values == LatestValues::Wait {
         // Values behind the position of a session come by the subscription.
         let position = list::sub(&clients.conns, slot, part).filter(|sub| sub.epoch == page.epoch);
         let until = position.filter(|_| !page.only_retained);

@@ -16,7 +16,9 @@ use crate::home::Home;
 use crate::io::Io;
 use crate::mail::fields::check_fields;
 use crate::mail::message::{self, Headers, is_binary, is_utf8};
-use crate::mail::properties::{EVENT, KEY, OF_CLIENT_BYTES_MAX, OF_CLIENT_MAX, PUBLISHER};
+use crate::mail::properties::{
+    CLIENT_ATTRIBUTES_BYTES_MAX, CLIENT_PROPERTIES_MAX, EVENT, KEY, PUBLISHER,
+};
 use crate::mail::{self, Outcome};
 use crate::protocol::front::{Clients, Queues, Subscriptions};
 use crate::protocol::mqtt::beyond::Beyond;
@@ -93,10 +95,10 @@ impl<'a> Fields<'a> {
                 attributes.extend_from_slice(item);
             }
         }
-        if attributes.len() > OF_CLIENT_BYTES_MAX {
+        if attributes.len() > CLIENT_ATTRIBUTES_BYTES_MAX {
             return Err(invalid("the properties have more than 65,260 bytes"));
         }
-        if count > OF_CLIENT_MAX {
+        if count > CLIENT_PROPERTIES_MAX {
             return Err(invalid("there are more than 127 user properties"));
         }
         Ok(Fields {

@@ -12,7 +12,7 @@ use crate::base::position::write_varint;
 use crate::base::verdict::Identity;
 use crate::client::progress::Progress;
 use crate::mail::inbox::Inbox;
-use crate::mail::session::{SessionId, Will, Written};
+use crate::mail::session::{EncodedSession, SessionId, Will};
 use crate::protocol::mqtt::beyond::Beyond;
 use crate::protocol::mqtt::reading::{Show, Start};
 use crate::store::shared::Slice;
@@ -141,7 +141,7 @@ pub struct Connecting {
     /// There are no shared subscriptions here.
     pub no_groups: bool,
     /// The home's answer: the stored session, if there was one.
-    pub given: Option<Option<Written>>,
+    pub given: Option<Option<EncodedSession>>,
 }
 
 /// DUP in the first byte of a PUBLISH; in one that waits it says that it was sent before (section 3.3.1.1).

@@ -6,9 +6,10 @@ use crate::client::asking;
 use crate::home::Home;
 use crate::mail::message::Publish;
 use crate::mail::orders::{
-    Control, Interest, Interested, LogPage, Messages, Page, Publishing, Ticket, Topic, TopicsPage,
+    AdminPublish, Control, Interest, InterestReply, LogPage, Messages, Page, Ticket, Topic,
+    TopicsPage,
 };
-use crate::mail::{Answer, Ask, Change, Span, Verb};
+use crate::mail::{Answer, Ask, Change, Span, TopicRequest};
 use crate::protocol::front::{Clients, Context, Lanes, Subscriptions};
 
 /// The most messages that one order removes from a log.
@@ -35,9 +36,9 @@ pub(super) fn log_page(home: Option<&mut Home>, ctx: &Context, page: &LogPage) -
 }
 
 /// Carries out a cluster node's order about interest.
-pub(super) fn interested(home: Option<&mut Home>, order: Interest) -> Interested {
+pub(super) fn interested(home: Option<&mut Home>, order: Interest) -> InterestReply {
     let Some(home) = home else {
-        return Interested::Done;
+        return InterestReply::Done;
     };
     let (topics, page_queue, pace) = (&home.topics, &home.page_queue, &home.pace);
     home.interest
@@ -71,7 +72,7 @@ pub(in crate::shard) fn change_topic(
 ) {
     let (hash, home) = ctx.place_of(name);
     lanes.ask(home, |bytes| Ask::Topic {
-        verb: Verb::Change(change),
+        verb: TopicRequest::Change(change),
         hash,
         name: Span::of(bytes, name),
         answer,
@@ -82,7 +83,7 @@ pub(in crate::shard) fn change_topic(
 fn publish_ordered(
     clients: &mut Clients,
     subs: &mut Subscriptions,
-    message: &Publishing,
+    message: &AdminPublish,
     ticket: Ticket,
 ) {
     let (hash, home) = clients.ctx.place_of(&message.name);

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use crore_broker::mail::Outcome;
 use crore_broker::mail::fields::check_fields;
 use crore_broker::mail::message::Headers;
-use crore_broker::orders::{self, LogPage, Publishing, TopicsPage};
+use crore_broker::orders::{self, AdminPublish, LogPage, TopicsPage};
 use crore_broker::position::{self, Position};
 use crore_broker::protocol::check_message;
 use crore_broker::{Control, Reason, ShardId};
@@ -432,7 +432,7 @@ pub async fn publish(
     )
     .map_err(ApiError::bad)?;
     let topic = message.topic;
-    let order = Control::Publish(Box::new(Publishing {
+    let order = Control::Publish(Box::new(AdminPublish {
         name,
         data,
         headers: Headers {

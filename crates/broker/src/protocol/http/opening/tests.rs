@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::budget::admission::Client;
 use crate::mail::Attached;
-use crate::mail::message::{Headers, New};
+use crate::mail::message::{Headers, NewMessage};
 use crate::protocol::http::opening::*;
 
 const PARTITIONS: PartitionId = 2;
@@ -32,7 +32,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn push(frames: &mut Frames, offset: u64, time_s: u32) -> Record {
-    frames.push(&New {
+    frames.push(&NewMessage {
         topic: 0,
         offset,
         previous: 0,
@@ -79,7 +79,7 @@ impl Waiting {
                     .filter(|message| message.0 == *partition)
                     .map(|(_, offset, time_s)| push(&mut frames, *offset, *time_s))
                     .collect();
-                let page = MatchPage {
+                let page = FilterPage {
                     attached: Attached::Yes,
                     partition: *partition,
                     first: 0,

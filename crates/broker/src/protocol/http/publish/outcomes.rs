@@ -2,7 +2,7 @@
 
 use crate::base::reason::Reason;
 use crate::io::Io;
-use crate::mail::{Change, Elsewhere, Info, Outcome, ReplyTo, Verb};
+use crate::mail::{Change, Info, Outcome, RemoteSubscribers, ReplyTo, TopicRequest};
 use crate::protocol::front::{Clients, Lanes, Queues};
 use crate::protocol::http::answer::answer_waiting;
 use crate::protocol::http::options::REPLAYED;
@@ -48,7 +48,7 @@ pub(crate) fn info_counted<I: Io>(
     clients: &mut Clients,
     queues: &mut Queues,
     to: ReplyTo,
-    elsewhere: Elsewhere,
+    elsewhere: RemoteSubscribers,
     io: &mut I,
 ) {
     if !clients.conns.is_asked(to) {
@@ -84,7 +84,7 @@ pub(super) fn respond_outcome(
                 None,
             );
         }
-        (Pending::Verb(Verb::Change(Change::Create)), Outcome::Done(info)) => {
+        (Pending::Verb(TopicRequest::Change(Change::Create)), Outcome::Done(info)) => {
             clients.respond_info(slot, 201, &info, None)
         }
         (_, Outcome::Done(info) | Outcome::Existed(info) | Outcome::Replayed(info)) => {

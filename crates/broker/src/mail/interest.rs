@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 /// The part of a follower's stream that some news belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum InterestPart {
     /// Changes as they happen.
     Live,
     /// A page of the snapshot; there are more.
@@ -15,9 +15,9 @@ pub enum Part {
 
 /// Topics with and without subscribers, one behind the other: 1 or 0, the length of the name, the name.
 #[derive(Clone, Debug, Default)]
-pub struct News(Vec<u8>);
+pub struct InterestChanges(Vec<u8>);
 
-impl News {
+impl InterestChanges {
     /// Adds a topic whose interest begins or ends.
     pub fn push(&mut self, begins: bool, name: &[u8]) {
         let len = u16::try_from(name.len()).expect("names are shorter");
