@@ -43,7 +43,7 @@ impl Users {
                 fail(".name", "is missing; write the user's name".to_string());
                 continue;
             }
-            let grants = match entry.lists.grants(&entry.name) {
+            let grants = match entry.filters.grants(&entry.name) {
                 Ok(grants) => Arc::new(grants),
                 Err(error) => {
                     fail(

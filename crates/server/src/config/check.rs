@@ -72,9 +72,9 @@ pub fn unintended(file: &File) -> Vec<Problem> {
     if let Some(access) = &file.access {
         let everybody = ("access.anonymous".to_string(), &access.anonymous);
         let users = access.users.iter().enumerate();
-        let users = users.map(|(index, it)| (format!("access.user[{}]", index + 1), &it.lists));
-        for (path, lists) in iter::once(everybody).chain(users) {
-            for (right, list) in lists.by_right() {
+        let users = users.map(|(index, it)| (format!("access.user[{}]", index + 1), &it.filters));
+        for (path, filters) in iter::once(everybody).chain(users) {
+            for (right, list) in filters.by_right() {
                 for (index, filter) in list.iter().enumerate() {
                     let path = format!("{path}.{}[{}]", right.name(), index + 1);
                     foreign(&mut check, path, filter);

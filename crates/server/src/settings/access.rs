@@ -1,6 +1,6 @@
-//! `[access]`: the rights of clients. Where the table stands in the file, even an empty one, only granted actions are permitted.
+//! `[access]`: the rights of clients. If the file has this table, even an empty one, only granted actions are permitted.
 //!
-//! Keys, passwords and the callback are read here as text; `access::Checks` makes verifiers of them.
+//! Keys, passwords and the callback are only text here; `access::Checks` parses them.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,24 +15,24 @@ use smart_default::SmartDefault;
 
 use super::problems::Check;
 
-/// A token of more bytes than a request head may have comes nowhere.
+/// No request head can hold a larger token.
 const MAX_TOKEN_BYTES: usize = 64 << 10;
-/// An hour: a client that lost a right keeps it for so long at most, with a token that has not expired.
+/// An hour. A client that loses a right may keep it for this time, with a token that has not expired.
 const MAX_CACHE_S: u32 = 3_600;
-/// Each takes some 100 bytes.
+/// Each takes about 100 bytes.
 const MAX_CACHE_ENTRIES: usize = 10_000_000;
-/// Past a minute no client waits for an answer.
+/// A longer queue would take more than a minute, and no client waits so long.
 const MAX_QUESTIONS: usize = 1 << 20;
-/// Clocks that are further apart than that are wrong.
+/// Clocks that differ by more are wrong.
 const MAX_LEEWAY_S: u32 = 300;
-/// A day: for longer nobody should use a key that its issuer has withdrawn.
+/// A day. Keys that their issuer has withdrawn should not be used for longer.
 const MAX_REFRESH_S: u32 = 86_400;
-/// More threads than this would fight for the memory that each password takes.
+/// More threads would need too much memory for passwords.
 const MAX_THREADS: usize = 256;
-/// A client does not wait for longer.
+/// No client waits longer.
 const MAX_TIMEOUT_S: u32 = 60;
 
-/// Stands for a secret when settings are printed.
+/// Printed instead of a secret.
 const HIDDEN: &str = "(hidden)";
 
 /// Text that is never printed.
@@ -51,7 +51,7 @@ thread_local! {
     static REVEALED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns what `serialize` makes of settings where secrets stand as they are: to compare settings, never to print them.
+/// Runs `serialize` with secrets in clear text: to compare settings, never to print them.
 pub fn with_secrets<T>(serialize: impl FnOnce() -> T) -> T {
     REVEALED.set(true);
     let serialized = serialize();
@@ -120,8 +120,8 @@ pub struct Access {
     #[schemars(extend("x-share" = "addresses take turns"))]
     pub password_threads: usize,
     /// Rights of all clients: filters by right.
-    #[serde(skip_serializing_if = "Lists::is_empty")]
-    pub anonymous: Lists,
+    #[serde(skip_serializing_if = "FiltersByRight::is_empty")]
+    pub anonymous: FiltersByRight,
     /// Keys that sign tokens.
     #[serde(rename = "key", skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<Key>,
@@ -137,7 +137,7 @@ pub struct Access {
 /// Filters by right.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Lists {
+pub struct FiltersByRight {
     /// Filters of topics to which publishing is granted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("format" = "filters"))]
@@ -185,11 +185,11 @@ pub struct Lists {
     pub interest: Vec<String>,
 }
 
-impl Lists {
-    /// As the shards want them.
+impl FiltersByRight {
+    /// The rights in the form of the shards.
     ///
     /// # Errors
-    /// An entry that is no filter.
+    /// An entry is no filter.
     pub fn grants(&self, user: &str) -> Result<Grants, GrantError> {
         let all = self.by_right().into_iter().flat_map(|(right, list)| {
             let filters = list.iter().map(String::as_str);
@@ -210,7 +210,7 @@ impl Lists {
     }
 
     fn is_empty(&self) -> bool {
-        *self == Lists::default()
+        *self == FiltersByRight::default()
     }
 }
 
@@ -255,7 +255,7 @@ fn is_default_refresh(refresh_s: &u32) -> bool {
 
 /// `[[access.user]]`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-// A flattened part rules out `deny_unknown_fields`; the table of settings knows all keys.
+// `flatten` excludes `deny_unknown_fields`; the table of settings rejects unknown keys.
 #[serde(default)]
 pub struct User {
     /// The user's name.
@@ -264,7 +264,7 @@ pub struct User {
     pub password: Secret,
     /// The user's rights.
     #[serde(flatten)]
-    pub lists: Lists,
+    pub filters: FiltersByRight,
 }
 
 /// `[access.callback]`.
@@ -293,7 +293,7 @@ pub struct Callback {
     pub concurrency: usize,
 }
 
-/// Secrets of this process alone: the key of its caches, and the token by which it asks itself.
+/// Random secrets of this process: the key of its caches, and the token of [`operator_token`].
 static OWN: LazyLock<([u8; 32], String)> = LazyLock::new(|| {
     let random = || [(); 4].map(|()| crore_net::memory::random_u64());
     let key = random().map(u64::to_le_bytes).concat();
@@ -301,12 +301,12 @@ static OWN: LazyLock<([u8; 32], String)> = LazyLock::new(|| {
     (key.try_into().expect("four times eight bytes"), token)
 });
 
-/// The token by which the process asks itself over its own data port. It may read everything.
+/// The token with which the process connects to its own data port. It may subscribe to everything.
 pub fn operator_token() -> &'static str {
     &OWN.1
 }
 
-/// The operator's: all that may be read.
+/// The digest and the rights of [`operator_token`].
 fn operator(key: &[u8; 32]) -> (Digest, Arc<Grants>) {
     let reads = ["#", "$SYS/#"].map(|filter| (Right::Subscribe, filter));
     let grants = Grants::new("", reads).expect("these are filters");
@@ -316,7 +316,7 @@ fn operator(key: &[u8; 32]) -> (Digest, Arc<Grants>) {
     )
 }
 
-/// The settings of access that the shards need.
+/// The settings of access for the shards.
 pub fn for_shards(access: Option<&Access>) -> crore_broker::settings::Access {
     let defaults = crore_broker::settings::Settings::default().access;
     let Some(access) = access else {
@@ -336,7 +336,7 @@ pub fn for_shards(access: Option<&Access>) -> crore_broker::settings::Access {
 }
 
 impl Access {
-    /// Checks all but keys, passwords and the callback, which are checked where they are read.
+    /// Checks all but keys, passwords and the callback, which `access::Checks` checks.
     pub fn check(&self, check: &mut Check) {
         for (path, name) in [
             ("access.cookie", &self.cookie),

@@ -9,14 +9,14 @@ use smart_default::SmartDefault;
 use super::listen::optional_address;
 use super::problems::Check;
 
-/// The default address of the admin port: the loopback, since any client that reaches it may do everything.
+/// The default address of the admin port: the loopback, since every client that reaches it may do everything.
 const DEFAULT_LISTEN: &str = "127.0.0.1:8801";
 /// A shorter token can be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 
-/// Each takes a descriptor, of which the process's own table has few.
+/// Each connection needs a descriptor, and the control plane's table has few.
 const MAX_CONNECTIONS: u32 = 10_000;
-/// A client that is silent for an hour stays silent.
+/// A longer timeout makes no sense.
 const MAX_WAIT_S: u32 = 3_600;
 
 /// The admin port.

@@ -1,4 +1,4 @@
-//! `[cluster]`: where the servers of NATS are that keep the log of several nodes, and the credentials of this node there.
+//! `[cluster]`: the NATS servers that keep the log of a cluster, and this node's credentials for them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,19 +11,19 @@ use smart_default::SmartDefault;
 use super::access::Secret;
 use super::problems::Check;
 
-/// A name stands in names of streams and subjects.
+/// The name is a part of the names of streams and subjects.
 const MAX_NAME_BYTES: usize = 32;
-/// JetStream has no more.
+/// JetStream's limit.
 const MAX_REPLICAS: usize = 5;
-/// Less than this would hold a few batches of each partition.
+/// Less would hold only a few batches of each partition.
 const MIN_HISTORY_BYTES: usize = 64 << 20;
-/// Less than this would write a checkpoint for every few batches.
+/// With less, a checkpoint would be written every few batches.
 const MIN_CHECKPOINT_BYTES: usize = 1 << 20;
 /// A hundred years.
 const MAX_HISTORY_AGE_S: u32 = 3_155_760_000;
-/// Batches that are read and not applied yet: as much as a shard applies in well under a second.
+/// Limit of batches that are read but not applied yet; a shard applies them in well under a second.
 const BACKLOG_BYTES: usize = 32 << 20;
-/// How long a start waits for servers of NATS that start, too.
+/// How long a start waits for NATS servers that start at the same time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The section.
@@ -94,13 +94,13 @@ impl Cluster {
         !self.urls.is_empty()
     }
 
-    /// As the log in NATS wants them.
+    /// The settings of the log in NATS.
     pub fn nats(&self) -> crore_nats::Settings {
         let file = |path: &PathBuf| (!path.as_os_str().is_empty()).then(|| path.clone());
         crore_nats::Settings {
             urls: self.urls.clone(),
             name: self.name.clone(),
-            credentials: self.who(),
+            credentials: self.login(),
             tls: crore_nats::Tls {
                 ca: file(&self.tls_ca),
                 identity: file(&self.tls_certificate).zip(file(&self.tls_key)),
@@ -114,7 +114,7 @@ impl Cluster {
         }
     }
 
-    fn who(&self) -> Credentials {
+    fn login(&self) -> Credentials {
         if !self.user.is_empty() {
             Credentials::User(self.user.clone(), self.password.0.clone())
         } else if !self.token.0.is_empty() {
@@ -128,7 +128,7 @@ impl Cluster {
         }
     }
 
-    /// The files that it names, with their keys.
+    /// The files in the settings, with their keys.
     pub fn files(&self) -> Vec<(&'static str, &Path)> {
         let all = [
             ("cluster.credentials", &self.credentials),

@@ -1,4 +1,4 @@
-//! `crore.toml` as a type: the settings of the process, and the sections of the others.
+//! `crore.toml` as a type.
 
 use std::net::SocketAddr;
 
@@ -18,10 +18,10 @@ use super::log::Logging;
 use super::state::State;
 use super::tls::Tls;
 
-/// Where the server listens unless told otherwise: the loopback, which only this machine reaches.
+/// The default of `listen`: the loopback, which only this machine reaches.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:8800";
 
-/// A topic hashes to one of 256 slots; more shards than that would share none of the work.
+/// Topics hash to 256 slots, so further shards would have no work.
 pub const MAX_SHARDS: usize = 256;
 
 /// The whole file. A value that is left to the host is 0 here.
@@ -49,8 +49,8 @@ pub struct File {
     #[schemars(range(min = 1, max = SLOTS as u32), extend("x-changes" = "restart", "x-zero" = "16, or 4 in a new cluster"))]
     pub partitions: PartitionId,
     /// Pin each shard to a core. Good on a machine that serves nothing else.
-    // A pinned shard cannot move away from a neighbour that uses its core; on a machine that the server shares with
-    // anything else that costs more than the warm cache gives.
+    // A pinned shard cannot move away from another program that uses its core. On a shared machine that costs more than the
+    // warm cache gains.
     #[schemars(extend("x-changes" = "restart", "x-flag" = "--pin"))]
     pub pin: bool,
     /// Length of each listening socket's queue, in connections. Linux cuts it at `net.core.somaxconn`.

@@ -1,8 +1,8 @@
-//! Where to listen: addresses with a port, and names that stand for some.
+//! The addresses to listen on: addresses with a port, and names that are resolved.
 //!
-//! Invariants: `localhost` is the loopback, and no resolver is asked (RFC 6761 section 6.3), 127.0.0.1 first and `[::1]` where
-//! this host has it. Other names are asked of the host's resolver, once, when the settings are read; conclusions from an
-//! address, such as whether the server is exposed, are drawn from the resolved addresses and never from the name.
+//! Invariants: `localhost` is the loopback without asking a resolver (RFC 6761 section 6.3): 127.0.0.1, and then `[::1]` if
+//! this host has IPv6. The host's resolver resolves other names once, when the settings are read. Checks, such as whether the
+//! server is exposed, use the resolved addresses and never the name.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use std::str::FromStr;
 /// The accepted forms, for error messages.
 pub const FORM: &str = "an address and a port, such as \"127.0.0.1:8800\", \"[::1]:8800\" or \"localhost:8800\", or a port of the loopback alone, such as 8800";
 
-/// One entry of `listen`: the addresses that it stands for, at least one.
+/// The addresses of an entry of `listen`, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen(Vec<SocketAddr>);
 
@@ -54,13 +54,13 @@ impl FromStr for Listen {
     }
 }
 
-/// A port, in digits alone.
+/// Parses a port, without a sign.
 fn port(text: &str) -> Option<u16> {
     let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_digits)
 }
 
-/// The fault of a text that is no address with a port, and the remedy.
+/// The fault of an entry, and the remedy.
 fn remedy(text: &str) -> String {
     let bare = ["http://", "https://"]
         .iter()
@@ -87,13 +87,13 @@ fn remedy(text: &str) -> String {
 }
 
 impl Listen {
-    /// The first of its addresses, where one is wanted.
+    /// The first address.
     pub fn first(&self) -> SocketAddr {
         self.0[0]
     }
 
-    /// All addresses of a list: the first of each entry in the list's order, so that a place in one is the place in the
-    /// other, then what names stand for besides.
+    /// All addresses of a list: first the first address of each entry, so that indices agree with the list; then the
+    /// others.
     pub fn all(list: &[Listen]) -> Vec<SocketAddr> {
         let others = list.iter().flat_map(|entry| &entry.0[1..]);
         let firsts = list.iter().map(Listen::first);
@@ -101,7 +101,7 @@ impl Listen {
     }
 }
 
-/// `serde(with)` for a list of entries.
+/// For `serde(with)`: a list of entries.
 pub mod addresses {
     use std::net::SocketAddr;
 
@@ -127,7 +127,7 @@ pub mod addresses {
     }
 }
 
-/// `serde(with)` for an entry that may be empty, for none.
+/// For `serde(with)`: an entry; empty for none.
 pub mod optional_address {
     use std::net::SocketAddr;
 
@@ -156,8 +156,8 @@ pub mod optional_address {
     }
 }
 
-/// Whether it can be a host's name: labels of letters, digits and hyphens, of which the last begins with a letter, so
-/// that a mistyped address is not looked for in the network.
+/// Whether this can be a host's name: labels of letters, digits and hyphens. The last label must begin with a letter, so
+/// that a mistyped address is not resolved.
 fn is_name(name: &str) -> bool {
     let label = |label: &str| {
         !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
@@ -166,7 +166,7 @@ fn is_name(name: &str) -> bool {
     name.split('.').all(label) && last.starts_with(|c: char| c.is_ascii_alphabetic())
 }
 
-/// Both loopbacks, or that of IPv4 alone where the host has no IPv6.
+/// The loopback addresses of IPv4 and, if the host has it, of IPv6.
 fn loopback(port: u16) -> Vec<SocketAddr> {
     let mut addresses = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))];
     if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {

@@ -1,4 +1,4 @@
-//! Settings of the log lines of a server. Their level is the flag `--log`, which every command has.
+//! `[log]`: the log of a server. Its level is the flag `--log`, which every command has.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -31,15 +31,14 @@ pub enum Format {
     Json,
 }
 
-/// Clients that the log tells of.
+/// Clients whose lines are in the log of clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum ClientFilter {
-    /// Those of a user.
     User(String),
-    /// Those of an address, in its one normal form.
+    /// In its canonical form: no IPv4 address is mapped to IPv6.
     Address(IpAddr),
-    /// The one with this MQTT client id.
+    /// The MQTT client id.
     Client(String),
 }
 
@@ -82,7 +81,7 @@ impl fmt::Display for ClientFilter {
 }
 
 impl From<ClientFilter> for String {
-    fn from(whom: ClientFilter) -> String {
-        whom.to_string()
+    fn from(filter: ClientFilter) -> String {
+        filter.to_string()
     }
 }

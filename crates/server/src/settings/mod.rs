@@ -1,8 +1,9 @@
-//! An operator's settings: the types of `crore.toml`, their defaults, and how TOML's values become theirs.
+//! The settings: the types of `crore.toml`, their defaults, and their conversion from TOML.
 //!
-//! A setting is one documented field with attributes, of a section here or, where the shards decide by it, in `crates/settings`. [`file`](mod@file)
-//! is the whole file; [`schema`] makes rows of its fields, and all else from the rows. Nothing here reads a file or looks at the host: that is
-//! [`crate::config`], which also lays the flags over it.
+//! A setting is one documented field with attributes. Settings that the shards use are in `crates/settings`, all others here. [`file`](mod@file)
+//! is the whole file; [`schema`] is the table of its fields, from which parser, flags and documents are made.
+//!
+//! Deliberately not here: reading the file, looking at the host, and overriding the file by flags, which [`crate::config`] does.
 
 pub mod access;
 pub mod admin;

@@ -1,6 +1,6 @@
-//! Numbers as people read them.
+//! Formats numbers for people, and parses counts.
 
-/// A count with its thousands apart.
+/// A count with commas between thousands.
 pub fn count(number: u64) -> String {
     if number == u64::MAX {
         return "unlimited".to_string();
@@ -16,10 +16,10 @@ pub fn count(number: u64) -> String {
     out
 }
 
-/// Reads a count as people write it: `1000000`, `1,000,000`, `1_000_000`, `10k`, `1m`.
+/// Parses `1000000`, `1,000,000`, `1_000_000`, `10k` or `1m`.
 ///
 /// # Errors
-/// It is none of these, or more than 64 bits hold.
+/// The text is no count, or does not fit 64 bits.
 pub fn parse_count(text: &str) -> Result<u64, String> {
     let (digits, factor) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1_000),
@@ -35,7 +35,7 @@ pub fn parse_count(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| "write a count, such as 10000, 1,000,000, 10k or 1m".to_string())
 }
 
-/// Bytes in the largest unit of which there is one.
+/// Bytes in the largest unit that is not larger than the number.
 pub fn bytes(number: u64) -> String {
     const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     match UNITS.iter().find(|(_, shift)| number >= 1 << shift) {

@@ -1,4 +1,4 @@
-//! Faults of settings: found section by section, told all at once.
+//! Collects the faults of settings, so that one run reports them all.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use crore_wire::topic::meant_filter;
 
 use super::units::format_size;
 
-/// Of a topic or filter with the wildcards of other servers, what to write. It is valid as it is, and matches topics of this very name only.
+/// A hint for a topic or filter with the wildcards of other servers. It is valid, but matches only the topic of that name.
 pub fn foreign_wildcards(name: &str) -> Option<String> {
     let meant = meant_filter(name.as_bytes())?;
     // An author who writes `*` may mean one level, or all below.
@@ -19,33 +19,33 @@ pub fn foreign_wildcards(name: &str) -> Option<String> {
     ))
 }
 
-/// A size as a person writes it.
+/// A size as text, with a unit if it divides the size.
 pub fn size(bytes: usize) -> String {
     format_size(bytes).unwrap_or_else(|| bytes.to_string())
 }
 
-/// A setting that cannot stay as it is.
+/// A faulty setting.
 #[derive(Debug)]
 pub struct Problem {
-    /// Where, as `limits.topic_bytes` or `rule[2].match` (counted from 1).
+    /// Such as `limits.topic_bytes` or `rule[2].match` (counted from 1).
     pub path: String,
-    /// The fault, and what to write instead.
+    /// The fault and the remedy.
     pub what: String,
-    /// Whether it is the key that is wrong.
+    /// Whether the key is wrong, not the value.
     pub of_key: bool,
 }
 
 /// Collects problems.
 #[derive(Default)]
 pub struct Check {
-    /// All that were found, in the order of the file's sections.
+    /// In the order in which they were found.
     pub problems: Vec<Problem>,
-    /// Where relative paths begin: the folder of the settings file.
+    /// The folder of the settings file, to which paths in it are relative.
     pub folder: PathBuf,
 }
 
 impl Check {
-    /// Something is wrong with the value at `path`.
+    /// Reports a fault of the value at `path`.
     pub fn fail(&mut self, path: impl Into<String>, what: impl Into<String>) {
         self.problems.push(Problem {
             path: path.into(),
@@ -54,13 +54,13 @@ impl Check {
         });
     }
 
-    /// The key at `path` is wrong itself.
+    /// Reports a fault of the key at `path`.
     pub fn fail_key(&mut self, path: impl Into<String>, what: impl Into<String>) {
         self.fail(path, what);
-        self.problems.last_mut().expect("it was just told").of_key = true;
+        self.problems.last_mut().expect("it was just added").of_key = true;
     }
 
-    /// The values of a list must be hosts as a `Host` field has them.
+    /// Checks that the values of a list are hosts in the form of the header `Host`.
     pub fn hosts(&mut self, path: &str, hosts: &[String]) {
         for (index, host) in hosts.iter().enumerate() {
             let plain = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic());
@@ -73,7 +73,7 @@ impl Check {
         }
     }
 
-    /// The value must be as much as another setting's.
+    /// Checks that the value is at least `least`, the value of the setting `other`.
     pub fn at_least(&mut self, path: &str, value: usize, other: &str, least: usize) {
         if value < least {
             self.fail(

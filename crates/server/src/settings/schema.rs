@@ -1,8 +1,9 @@
 //! The table of settings: a row for each field of [`File`], made from its JSON Schema. The parser, the checks of single values, the flags and the
-//! documents read these rows, so that a setting stands in one place.
+//! documents are made from these rows, so that a setting is defined in one place.
 //!
-//! The schema itself has type, default, range (`minimum`, `maximum`), choices (`enum`), help (`description`). `x-zero` says what 0 stands
-//! for besides the range, `x-changes` whether a restart is needed, `x-flag` the flag of `crore serve`. The unit is the last part of the key.
+//! The schema has type, default, range (`minimum`, `maximum`), choices (`enum`) and help (`description`). Our own attributes are: `x-zero`, the meaning of 0
+//! outside the range; `x-changes`, whether a change needs a restart; `x-flag`, the flag of `crore serve`; `x-share`, the share of a client address. The
+//! unit is the last part of the key.
 
 #[cfg(test)]
 mod documents;
@@ -19,10 +20,10 @@ use super::units::format_size;
 pub use row::Row;
 use row::Unit;
 
-/// How alike two names are at least of which one is taken for the other (Jaro-Winkler, from 0 to 1).
+/// Least similarity of a suggested name (Jaro-Winkler, from 0 to 1).
 const ALIKE: f64 = 0.8;
 
-/// What the name of each variable begins with that gives a setting.
+/// The prefix of environment variables with settings.
 pub const VARIABLES: &str = "CRORE_";
 
 /// The table.
@@ -42,11 +43,10 @@ pub static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
 
 /// All rows, in the order of the file.
 pub struct Schema {
-    /// As JSON Schema.
+    /// The JSON Schema.
     pub json: Json,
-    /// Tables by path, and whether it is a list of tables.
+    /// The paths of tables, and whether each is a list of tables.
     pub sections: Vec<(String, bool)>,
-    /// The settings.
     pub rows: Vec<Row>,
 }
 
@@ -73,17 +73,16 @@ impl Schema {
         }
     }
 
-    /// The row of a setting.
     pub fn row(&self, path: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.path == path)
     }
 
-    /// The values of a file in the form that [`File`] takes, without those that are wrong: these are told.
+    /// Converts the values of a file to the form that [`File`] deserializes. Faulty values are reported and left out.
     pub fn read(&self, table: Table, check: &mut Check) -> Table {
         self.table("", "", table, check)
     }
 
-    /// The table at `path`, which the file has at `place`.
+    /// Converts the table at `path`. `place` is the same with the indices of the file, such as `rule[2]`.
     fn table(&self, path: &str, place: &str, table: Table, check: &mut Check) -> Table {
         let mut read = Table::new();
         for (key, value) in table {
@@ -139,7 +138,7 @@ impl Schema {
         Some(Value::Array(each.collect()))
     }
 
-    /// The fault of a key that does not exist.
+    /// The error message for an unknown key.
     fn unknown(&self, path: &str) -> String {
         let (table, wrong) = split(path);
         let all = || {
@@ -162,7 +161,7 @@ impl Schema {
         )
     }
 
-    /// The file that gives these settings again: sizes have units.
+    /// The settings as a file, with units for sizes.
     pub fn written(&self, file: &File) -> Table {
         let mut table = plain(file);
         self.name_sizes("", &mut table);
@@ -193,12 +192,12 @@ impl Schema {
     }
 }
 
-/// The settings as TOML has them.
+/// The settings as TOML.
 pub fn plain(file: &File) -> Table {
     Table::try_from(file).expect("settings are plain TOML values")
 }
 
-/// A value in the words of a message.
+/// A value for an error message.
 fn shown(value: &Value) -> String {
     match value {
         Value::Array(_) => "a list".to_string(),
@@ -207,7 +206,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// The name that was probably meant.
+/// The most similar name, if it is similar enough.
 pub fn nearest<'a>(names: &[&'a str], wrong: &str) -> Option<&'a str> {
     let alike = |name: &&str| strsim::jaro_winkler(name, wrong);
     let nearest = names
@@ -226,7 +225,7 @@ pub fn joined(table: &str, key: &str) -> String {
     }
 }
 
-/// The path of its table, and the key.
+/// Splits a path into its table and its key.
 fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('.').unwrap_or(("", path))
 }

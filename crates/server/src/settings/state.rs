@@ -1,4 +1,4 @@
-//! Settings of what is kept on disk: the log of durable messages, and the state of a planned restart. The broker knows nothing of files.
+//! `[state]`: the log of durable messages on disk, and the state files of a planned restart.
 
 use std::path::PathBuf;
 
@@ -7,23 +7,24 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 
-/// Less than this would not hold the names of a few topics.
+/// Less would not hold the names of a few topics.
 const MIN_BYTES: usize = 1 << 20;
-/// By default it is so many times as large as the logs: a base, the log behind it, and as much that is written while the next base is.
+/// The default of `bytes_max` as a multiple of `limits.log_bytes`: room for a base, the log after it, and what is written while the next base
+/// is written.
 const FILES_TIMES: usize = 4;
 
-/// With less than so many times their size the logs may fill it.
+/// Below this multiple of `limits.log_bytes` the logs may fill the disk.
 const FILES_TIMES_LEAST: usize = 3;
 
-/// The default is not below this.
+/// The lowest default of `bytes_max`.
 const LEAST_BYTES: usize = 4 << 30;
 
-/// Ten minutes: a supervisor kills a service that takes longer to stop.
+/// Ten minutes; a supervisor kills a service that takes longer to stop.
 const MAX_DEADLINE_S: u32 = 600;
 
 /// A day.
 const ERASE_WITHIN_S: u32 = 86_400;
-/// A month, within which the GDPR asks for an erasure.
+/// A month, the time limit of the GDPR for an erasure.
 const MAX_ERASE_WITHIN_S: u32 = 30 * 86_400;
 
 /// The section `[state]`.
@@ -64,39 +65,39 @@ pub struct State {
 }
 
 impl State {
-    /// Sets what the host and the size of the logs decide. Returns the bytes of the file system of the directory, if the setting is more than it has.
+    /// Sets the default of `bytes_max`, and limits it to the size of the file system. Returns that size if the setting is larger.
     pub fn derive(&mut self, log_bytes: usize) -> Option<usize> {
         let asked = self.bytes_max;
         if asked == 0 {
             self.bytes_max = log_bytes.saturating_mul(FILES_TIMES).max(LEAST_BYTES);
         }
-        let there = self.directory()?.ancestors().find(|path| path.exists())?;
-        let disk = FileSystem::of(there).ok()?.all_bytes;
+        let existing = self.directory()?.ancestors().find(|path| path.exists())?;
+        let disk = FileSystem::of(existing).ok()?.all_bytes;
         let disk = usize::try_from(disk).unwrap_or(usize::MAX).max(MIN_BYTES);
         self.bytes_max = self.bytes_max.min(disk);
         (disk < asked).then_some(disk)
     }
 
-    /// Whether logs of so many bytes may fill it, so that publishes are refused though each log keeps within its limit.
+    /// Whether logs of this size may fill `bytes_max`, so that publishes are refused although the logs are within their limit.
     pub fn is_scarce(&self, log_bytes: usize) -> bool {
         self.is_durable() && self.bytes_max / FILES_TIMES_LEAST < log_bytes
     }
 
-    /// Where, if at all.
+    /// The directory, if one is set.
     pub fn directory(&self) -> Option<&std::path::Path> {
         (!self.directory.as_os_str().is_empty()).then_some(self.directory.as_path())
     }
 
-    /// Whether messages are on disk before they are answered.
+    /// Whether publishes are answered after they are on disk.
     pub fn is_durable(&self) -> bool {
         self.durable && self.directory().is_some()
     }
 
-    /// Bytes of a segment of the log.
+    /// Size of a segment of the log.
     pub fn segment_bytes(&self) -> u64 {
-        /// So many have room for the files that wait as segments, and for a checkpoint.
+        /// `bytes_max` has room for at least this number of segments, the prepared ones and a checkpoint included.
         const SEGMENTS: u64 = 16;
-        let usual = Options::default().segment_bytes;
-        (self.bytes_max as u64 / SEGMENTS).clamp(64 << 10, usual)
+        let default = Options::default().segment_bytes;
+        (self.bytes_max as u64 / SEGMENTS).clamp(64 << 10, default)
     }
 }

@@ -1,4 +1,4 @@
-//! `[tls]`: certificate and key of the data ports, and whether clients must show one.
+//! `[tls]`: certificate and key of the data ports, and the certificates of clients.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ pub struct Tls {
     /// Whether a client must show a certificate (`"required"`), or may (`"optional"`; a bad one is refused all the same).
     pub client_certificates: ClientCertificates,
     /// Handshakes under way at once, of all shards together; past it the oldest is ended.
-    // A handshake under way holds some ten kilobytes.
+    // Each takes about ten kilobytes.
     #[default(10_000)]
     #[schemars(range(min = 1, max = u32::MAX), extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "none: the oldest ends, and addresses take turns when connections are accepted, so that a handshake has seconds"))]
@@ -60,7 +60,7 @@ pub enum ClientCertificates {
 }
 
 impl Tls {
-    /// Whether TLS is spoken at all.
+    /// Whether the data ports have TLS.
     pub fn is_on(&self) -> bool {
         !self.certificate.as_os_str().is_empty()
     }
@@ -74,6 +74,7 @@ impl Tls {
     pub fn asks_clients(&self) -> bool {
         !self.client_ca.as_os_str().is_empty()
     }
+
     /// Checks the values, but not the files themselves.
     pub fn check(&self, check: &mut Check) {
         let needs = "; set tls.certificate and tls.key, or remove it";

@@ -1,6 +1,6 @@
-//! Values that TOML has no type for: sizes and times, in the words of people and back.
+//! Parses and formats sizes and times with units, for which TOML has no type.
 
-/// Units of a size, largest first.
+/// Units of a size: the binary and the decimal ones, each largest first.
 const UNITS: [(&str, usize); 7] = [
     ("GiB", 1 << 30),
     ("MiB", 1 << 20),
@@ -11,11 +11,11 @@ const UNITS: [(&str, usize); 7] = [
     ("B", 1),
 ];
 
-/// For error messages.
+/// The accepted forms, for error messages.
 pub const SIZE_FORM: &str =
     "a size; write bytes as a whole number, or a string such as \"64 KiB\", \"1 MiB\" or \"10 GB\"";
 
-/// Reads `65536`, `64 KiB` or `64KiB` as bytes.
+/// Parses `65536`, `64 KiB` or `64KiB` as bytes.
 ///
 /// # Errors
 /// The fault, with the accepted forms.
@@ -40,7 +40,7 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("`{text}` is more than this machine can address"))
 }
 
-/// The shortest exact form: `1 MiB`, `10 GB`, or plain bytes when no unit divides them.
+/// The shortest exact form, such as `1 MiB` or `10 GB`; none if no unit divides the bytes.
 pub fn format_size(bytes: usize) -> Option<String> {
     let divides = |factor: usize| bytes >= factor && bytes.is_multiple_of(factor);
     let units = UNITS[..5].iter().filter(|(_, factor)| divides(*factor));
@@ -57,10 +57,10 @@ const TIME_UNITS: [(&str, u64); 5] = [
     ("d", 86_400_000),
 ];
 
-/// For error messages.
+/// The accepted forms, for error messages.
 pub const TIME_FORM: &str = "a time; write one such as 90s, 15m, 8h or 30d";
 
-/// Reads `90s`, `15m`, `8h`, `30d`, `1500ms`, or a number of units of `unit_ms` milliseconds, as a number of such units.
+/// Parses `90s`, `15m`, `8h`, `30d` or `1500ms` as a number of units of `unit_ms` milliseconds. A bare number counts these units.
 pub fn parse_time(text: &str, unit_ms: u64) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
@@ -82,7 +82,7 @@ pub fn parse_time(text: &str, unit_ms: u64) -> Result<u64, String> {
     }
 }
 
-/// Reads `90s`, `15m`, `8h`, `30d` or a number of seconds as seconds.
+/// Parses `90s`, `15m`, `8h`, `30d` or a bare number of seconds as seconds.
 ///
 /// # Errors
 /// The fault, with the accepted forms.
@@ -91,7 +91,7 @@ pub fn parse_seconds<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     T::try_from(seconds).map_err(|_| format!("`{text}` is too long a time"))
 }
 
-/// The shortest exact form: `1h`, `90s`.
+/// The shortest exact form, such as `1h` or `90s`.
 pub fn format_seconds(seconds: u64) -> String {
     let ms = seconds.saturating_mul(1_000);
     let mut units = TIME_UNITS.iter().rev();

@@ -22,7 +22,7 @@ use super::values;
 use crate::access::algorithm::algorithm;
 use crate::access::{checks, jwt, keys, public, secret};
 use crate::config;
-use crate::settings::access::Lists;
+use crate::settings::access::FiltersByRight;
 use crate::settings::numbers;
 use crate::settings::units::parse_seconds;
 use crate::stdout::print;
@@ -79,7 +79,7 @@ struct MintArgs {
     user: Option<String>,
 
     #[command(flatten)]
-    lists: Lists,
+    filters: FiltersByRight,
 
     /// How long it holds: 90s, 15m, 8h, 30d; 0 = without end
     #[arg(long, value_name = "TIME", default_value = TTL_DEFAULT, value_parser = parse_seconds::<u64>)]
@@ -118,13 +118,13 @@ pub fn run(args: &TokenArgs) -> anyhow::Result<()> {
 
 fn mint(args: &MintArgs) -> anyhow::Result<()> {
     let (algorithm, key) = signing_key(&args.key, args.alg.as_deref())?;
-    let lists = &args.lists;
-    lists.grants(args.user.as_deref().unwrap_or_default())?;
-    let filters = lists.by_right().into_iter().flat_map(|(_, list)| list);
+    let by_right = &args.filters;
+    by_right.grants(args.user.as_deref().unwrap_or_default())?;
+    let filters = by_right.by_right().into_iter().flat_map(|(_, list)| list);
     for hint in filters.flat_map(|it| values::hints_of_grant(it)) {
         print_note(&hint)?;
     }
-    if *lists == Lists::default() {
+    if *by_right == FiltersByRight::default() {
         let flags: Vec<_> = Right::ALL
             .iter()
             .map(|right| format!("--{}", right.name()))
@@ -136,8 +136,8 @@ fn mint(args: &MintArgs) -> anyhow::Result<()> {
         ))?;
     }
     let now_unix_s = clock::unix_s();
-    let mut claims = match serde_json::to_value(lists)? {
-        Value::Object(lists) => lists,
+    let mut claims = match serde_json::to_value(by_right)? {
+        Value::Object(filters) => filters,
         _ => Map::new(),
     };
     claims.insert("iat".to_string(), json!(now_unix_s));

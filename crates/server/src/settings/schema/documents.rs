@@ -1,5 +1,5 @@
-//! `docs/SETTINGS.md` (its tables), `docs/crore.example.toml`, `docs/crore.schema.json` and the table of shares in `docs/internals/MEMORY.md` are
-//! made from the table of settings.
+//! Tests that write documents from the table of settings, or compare them with it: the tables of `docs/SETTINGS.md`, `docs/crore.example.toml`,
+//! `docs/crore.schema.json`, and the table of shares in `docs/internals/MEMORY.md`.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ const HEAD: &str = "\
 # SETTINGS.md explains each key. `crore serve --check` prints the resulting settings.
 ";
 
-/// Tables that are switched off in the example, and why.
+/// Tables that are commented out in the example, and why.
 const OFF: [(&str, &str); 2] = [
     (
         "access",
@@ -27,8 +27,8 @@ const OFF: [(&str, &str); 2] = [
     ),
 ];
 
-/// Compares the page with this text; with `INSTA_UPDATE=always` it is written.
-fn is_made(name: &str, make: impl Fn(&str) -> String) {
+/// Compares the page with the text that `make` returns. With `INSTA_UPDATE=always` it writes the page.
+fn check_page(name: &str, make: impl Fn(&str) -> String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../docs")
         .join(name);
@@ -46,7 +46,7 @@ fn is_made(name: &str, make: impl Fn(&str) -> String) {
 
 #[test]
 fn the_documented_settings_are_those_of_the_table() {
-    is_made("SETTINGS.md", |page| {
+    check_page("SETTINGS.md", |page| {
         let (mut made, mut table, mut is_made) = (String::new(), "", false);
         for line in page.lines() {
             if line.starts_with("## ") || line.starts_with("### ") {
@@ -61,7 +61,7 @@ fn the_documented_settings_are_those_of_the_table() {
             is_made = begins.is_some() || is_made && line.starts_with('|');
             made += &match begins {
                 Some(begins) => begins,
-                // The other rows of such a table are written by hand.
+                // Rows of a generated table are replaced; its other rows are written by hand.
                 None if is_made && is_row(line) => String::new(),
                 None if is_note(line) => String::new(),
                 None => format!("{line}\n"),
@@ -71,13 +71,13 @@ fn the_documented_settings_are_those_of_the_table() {
     });
 }
 
-/// Whether the line is a note below a table.
+/// Whether the line is a generated note below a table.
 fn is_note(line: &str) -> bool {
     let name = line.strip_prefix("* `").and_then(|it| it.split_once("`: "));
     name.is_some_and(|(name, _)| SCHEMA.row(name).is_some())
 }
 
-/// Whether the line of a table is made.
+/// Whether the line of a table is generated.
 fn is_row(line: &str) -> bool {
     let first = line.split('`').nth(1).unwrap_or_default();
     let is_flag = |row: &Row| row.word("x-flag").is_some_and(|flag| flag.ends_with(first));
@@ -126,7 +126,7 @@ fn flags() -> String {
     made
 }
 
-/// The ends of the keys that bound what clients can use up.
+/// Suffixes of keys that limit a resource that clients can use up.
 const BOUNDS: [&str; 14] = [
     "_max",
     "_bytes",
@@ -144,7 +144,7 @@ const BOUNDS: [&str; 14] = [
     "bytes_max",
 ];
 
-/// Rows that end so and bound nothing that a client can use up.
+/// Rows with such a suffix that limit no such resource.
 const NO_BOUNDS: [&str; 3] = ["deflate.min_bytes", "drain.rate_per_s", "rule.concurrency"];
 
 #[test]
@@ -164,7 +164,7 @@ fn each_limit_has_its_share_or_the_reason_why_it_has_none() {
 #[test]
 fn the_table_of_shares_is_made_from_the_table() {
     const BEGIN: &str = "| limit | default | share of one address, or why it has none |\n";
-    is_made("internals/MEMORY.md", |page| {
+    check_page("internals/MEMORY.md", |page| {
         let (before, rest) = page.split_once(BEGIN).expect("the table of shares");
         let (_, after) = rest.split_once("\n\n").expect("its end");
         let mut made = format!("{before}{BEGIN}|---|---|---|\n");
@@ -184,7 +184,7 @@ fn the_table_of_shares_is_made_from_the_table() {
 
 #[test]
 fn the_example_is_made_from_the_table() {
-    is_made("crore.example.toml", |_| {
+    check_page("crore.example.toml", |_| {
         let tables = SCHEMA
             .sections
             .iter()
@@ -215,7 +215,7 @@ fn the_example_is_made_from_the_table() {
 
 #[test]
 fn the_schema_for_editors_is_that_of_the_table() {
-    is_made("crore.schema.json", |_| {
+    check_page("crore.schema.json", |_| {
         let mut schema = SCHEMA.json.clone();
         schema["title"] = "crore.toml".into();
         for_editors(&mut schema, "");
@@ -223,7 +223,7 @@ fn the_schema_for_editors_is_that_of_the_table() {
     });
 }
 
-/// A comment of lines that fit a screen.
+/// A wrapped comment.
 fn commented(text: &str) -> String {
     let mut made = "#".to_string();
     let mut width = 0;
@@ -239,7 +239,7 @@ fn commented(text: &str) -> String {
     made + "\n"
 }
 
-/// Says in the words of JSON Schema what stands in words of ours: 0 besides the range, and values with units.
+/// Replaces our attributes by standard JSON Schema: 0 outside the range, and values with units.
 fn for_editors(schema: &mut Json, path: &str) {
     if let Some(row) = SCHEMA.row(path) {
         schema["description"] = row.help().into();
@@ -268,7 +268,7 @@ fn for_editors(schema: &mut Json, path: &str) {
 }
 
 impl Row {
-    /// Its help behind the first paragraph.
+    /// The help after its first paragraph.
     fn note(&self) -> Option<String> {
         let (_, note) = self.word("description")?.split_once("\n\n")?;
         Some(note.split_whitespace().collect::<Vec<_>>().join(" "))
@@ -281,7 +281,7 @@ impl Row {
         }
     }
 
-    /// A value of a setting that must be given.
+    /// An example value of a required setting.
     fn example(&self) -> Option<String> {
         let first = self.json.get("examples")?.get(0)?;
         Some(first.to_string())

@@ -1,4 +1,4 @@
-//! One setting: what its schema says, and whether a value of a file fits.
+//! A setting: its schema, and the checks of its values.
 
 use std::path::Path;
 
@@ -11,16 +11,16 @@ use crate::settings::file::File;
 use crate::settings::problems::{Check, size};
 use crate::settings::units::{SIZE_FORM, TIME_FORM, parse_size, parse_time};
 
-/// The forms of values that are paths.
+/// The formats of settings that are paths.
 const PATHS: [&str; 3] = ["a file", "a PEM file", "a directory"];
 
-/// One setting.
+/// A setting.
 pub struct Row {
-    /// Its key behind that of its table: `limits.topic_bytes`, `rule.keep`.
+    /// Its table and key: `limits.topic_bytes`, `rule.keep`.
     pub path: String,
-    /// The variable of the environment that gives it: `CRORE_LIMITS_TOPIC_BYTES`. None in a list of tables, where it would not say of which.
+    /// Its environment variable: `CRORE_LIMITS_TOPIC_BYTES`. None in a list of tables, where it would be ambiguous.
     pub variable: Option<String>,
-    /// Whether a running server keeps the value that it has.
+    /// Whether a change needs a restart.
     pub restart: bool,
     pub(super) json: Json,
 }
@@ -29,7 +29,7 @@ pub struct Row {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     Bytes,
-    /// So many milliseconds.
+    /// A time, in units of this number of milliseconds.
     Time(u64),
 }
 
@@ -44,12 +44,12 @@ impl Row {
         split(&self.path).0
     }
 
-    /// A word of the schema: `x-flag`, `x-zero`, `description`.
+    /// A text of the schema: `x-flag`, `x-zero`, `description`.
     pub fn word(&self, name: &str) -> Option<&str> {
         self.json[name].as_str()
     }
 
-    /// Its effect, and the meaning of 0: the first paragraph of its help.
+    /// The first paragraph of its help, and the meaning of 0.
     pub fn meaning(&self) -> String {
         let help = self.word("description").unwrap_or_default();
         let first = help.split("\n\n").next().unwrap_or_default();
@@ -60,7 +60,7 @@ impl Row {
         }
     }
 
-    /// The first sentence of its help, and those about what stands for nothing or for the host.
+    /// The first sentence of its help, and those about an empty value or 0.
     pub fn brief(&self) -> String {
         let help = self.meaning();
         let special = |it: &&str| {
@@ -77,7 +77,7 @@ impl Row {
         brief.join(". ")
     }
 
-    /// The default as a file has it.
+    /// The default in TOML.
     pub fn default_text(&self) -> Option<String> {
         let value: Value = serde_json::from_value(self.json.get("default")?.clone()).ok()?;
         Some(match value {
@@ -94,17 +94,17 @@ impl Row {
         self.json.get("items").is_some()
     }
 
-    /// Whether one value may stand where a list is asked for.
+    /// Whether the file may have a single value instead of a list.
     fn takes_one(&self) -> bool {
         self.json["type"].is_array() && self.is_list()
     }
 
-    /// Whether it is where to listen.
+    /// Whether it is an address to listen on, or a list of them.
     fn is_address(&self) -> bool {
         matches!(self.word("format"), Some("an address" | "addresses"))
     }
 
-    /// The schema of the value, or of each value of a list.
+    /// The schema of the value, or of the values of a list.
     fn item(&self) -> &Json {
         self.json.get("items").unwrap_or(&self.json)
     }
@@ -117,7 +117,7 @@ impl Row {
                 .is_some_and(|all| all.iter().any(is))
     }
 
-    /// The values that are offered, where these are few.
+    /// The possible values of an enumeration; empty for other settings.
     pub(super) fn choices(&self) -> Vec<Value> {
         let (names, each) = (&self.item()["enum"], &self.item()["oneOf"]);
         let names = names.as_array().into_iter().flatten();
@@ -133,7 +133,7 @@ impl Row {
         names.chain(each).filter_map(value).collect()
     }
 
-    /// The least and the largest number.
+    /// The lowest and the highest number.
     pub(super) fn range(&self) -> (i64, i64) {
         let bound = |name: &str| self.item()[name].as_i64();
         let largest = match self.item()["format"].as_str() {
@@ -160,9 +160,9 @@ impl Row {
         }
     }
 
-    /// The value that the file has at `place`, as [`File`] takes it.
+    /// Converts the file's value at `place` to the form that [`File`] deserializes; none if it is faulty.
     pub(super) fn value(&self, place: &str, value: Value, check: &mut Check) -> Option<Value> {
-        // One address is a list of it, and its place has no number.
+        // A single value becomes a list, and its place has no index.
         let is_one = !value.is_array();
         let list = match value {
             Value::Array(list) if self.is_list() => list,
@@ -177,7 +177,7 @@ impl Row {
             }
             value => {
                 let entry = self.entry(value).map_err(|what| check.fail(place, what));
-                return entry.ok().map(|value| self.placed(value, &check.folder));
+                return entry.ok().map(|value| self.absolute(value, &check.folder));
             }
         };
         let before = check.problems.len();
@@ -193,8 +193,8 @@ impl Row {
         (check.problems.len() == before).then_some(list.into())
     }
 
-    /// A path as it is from everywhere; a relative one begins at `folder`.
-    fn placed(&self, value: Value, folder: &Path) -> Value {
+    /// Makes a path absolute; a relative one is relative to `folder`. Other values stay.
+    fn absolute(&self, value: Value, folder: &Path) -> Value {
         let is_path = self.word("format").is_some_and(|it| PATHS.contains(&it));
         let text = value.as_str().filter(|text| is_path && !text.is_empty());
         let path = text.and_then(|text| std::path::absolute(folder.join(text)).ok());
@@ -204,7 +204,10 @@ impl Row {
         }
     }
 
-    /// The value in the form that [`File`] takes, or its fault.
+    /// Converts a value, or an entry of a list, to the form that [`File`] deserializes.
+    ///
+    /// # Errors
+    /// Its fault.
     fn entry(&self, value: Value) -> Result<Value, String> {
         let choices = self.choices();
         if !choices.is_empty() {
@@ -226,16 +229,20 @@ impl Row {
                 self.in_range(time.unwrap_or(i64::MAX))
             }
             // A port of the loopback.
-            (Value::Integer(port), _) if self.is_address() => self.tried(port.to_string().into()),
-            (Value::String(_) | Value::Integer(_), _) if self.is("string") => self.tried(value),
+            (Value::Integer(port), _) if self.is_address() => {
+                self.deserialized(port.to_string().into())
+            }
+            (Value::String(_) | Value::Integer(_), _) if self.is("string") => {
+                self.deserialized(value)
+            }
             (Value::Integer(number), _) if self.is("integer") => self.in_range(*number),
             (Value::Boolean(_), _) if self.is("boolean") => Ok(value),
             _ => Err(format!("{} is not {}", shown(&value), self.form())),
         }
     }
 
-    /// A value whose type reads it itself, such as an address.
-    fn tried(&self, value: Value) -> Result<Value, String> {
+    /// Checks a value whose type parses it, such as an address, by deserializing a [`File`] with it.
+    fn deserialized(&self, value: Value) -> Result<Value, String> {
         if !self.is("integer") && !value.is_str() {
             return Err(format!("{value} is not {}", self.form()));
         }
@@ -274,7 +281,7 @@ impl Row {
         Err(format!("{number} is out of range; write {}", self.wanted()))
     }
 
-    /// The numbers that fit.
+    /// The valid numbers, for error messages.
     fn wanted(&self) -> String {
         let zero = self.word("x-zero");
         let zero = zero.map_or(String::new(), |zero| format!("0 ({zero}) or "));
@@ -286,7 +293,7 @@ impl Row {
         format!("{zero}a value from {} {upper}", self.number(low))
     }
 
-    /// A number as a person writes it: where the key says bytes, a size.
+    /// A number as text: with a unit if it is a size.
     pub(super) fn number(&self, number: i64) -> String {
         match (self.unit(), usize::try_from(number)) {
             (Some(Unit::Bytes), Ok(bytes)) => size(bytes),
@@ -294,7 +301,7 @@ impl Row {
         }
     }
 
-    /// The form of a value, for the error about another one.
+    /// The form of a value, for error messages.
     fn form(&self) -> String {
         let choices: Vec<String> = self.choices().iter().map(Value::to_string).collect();
         match (choices.split_last(), self.unit()) {
@@ -308,7 +315,7 @@ impl Row {
         }
     }
 
-    /// The choice that was probably meant.
+    /// A hint with the most similar choice.
     fn meant(&self, value: &Value) -> String {
         let choices = self.choices();
         let names: Vec<&str> = choices.iter().filter_map(Value::as_str).collect();
@@ -316,12 +323,15 @@ impl Row {
         near.map_or(String::new(), |name| format!("; did you mean \"{name}\"?"))
     }
 
-    /// The value that a flag gives as text.
+    /// Converts the text of a flag.
+    ///
+    /// # Errors
+    /// Its fault.
     pub fn of_text(&self, text: &str) -> Result<Value, String> {
         self.entry(self.typed(text))
     }
 
-    /// The value that a variable gives as text, for a table that is read: a list has commas between its entries.
+    /// Converts the text of a variable to a value of a file, which is checked later. Commas separate the entries of a list.
     pub fn of_variable(&self, text: &str) -> Value {
         match self.is_list() {
             true => {
@@ -332,7 +342,7 @@ impl Row {
         }
     }
 
-    /// A text as the value of a file that stands for it.
+    /// Converts text to a TOML value of the setting's type.
     fn typed(&self, text: &str) -> Value {
         let number = text.parse::<i64>().ok().filter(|_| self.is("integer"));
         match (number, text) {
@@ -343,7 +353,7 @@ impl Row {
     }
 }
 
-/// A sentence of a help without the signs of Markdown, and without what only links.
+/// A sentence of help without Markdown and without links.
 fn plain_text(sentence: &str) -> String {
     let mut text = sentence.trim_end_matches('.').replace('`', "");
     while let Some(end) = text.find("](") {
