@@ -79,6 +79,8 @@ fn answered_publishes_are_there_after_kills() {
 fn every_client_of_the_grid_publishes_itself_and_is_heard_by_its_neighbours() {
     // 500 clients in rows of 23 have 1,910 neighbours; 955 messages a second are each client's word every two seconds.
     let result = run(&[
+        "hold",
+        "--preset",
         "comet-million",
         "--connections",
         "500",

@@ -29,6 +29,15 @@ impl Record {
         self.value["scenario"].as_str().unwrap_or_default()
     }
 
+    /// Whether it is a run with a topic for each connection: `million`, or `hold` with the preset of that name.
+    pub fn is_million(&self) -> bool {
+        match self.scenario() {
+            "Million" => true,
+            "Hold" => self.result()["preset"] == "million",
+            _ => false,
+        }
+    }
+
     /// A number of the result, by JSON pointer.
     pub fn number(&self, place: &str) -> Option<f64> {
         self.result().pointer(place)?.as_f64()

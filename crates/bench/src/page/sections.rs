@@ -58,10 +58,7 @@ pub fn memory(records: &[Record]) -> Result<String> {
 /// only for long-poll, which needs one.
 fn best(records: &[Record]) -> Vec<&Record> {
     let mut found: Vec<&Record> = Vec::new();
-    for record in records
-        .iter()
-        .filter(|record| record.scenario() == "Million")
-    {
+    for record in records.iter().filter(|record| record.is_million()) {
         let keeps = record.number("/log_messages") > Some(0.0) && record.protocol() != "poll";
         if keeps || record.bytes().is_none() {
             continue;
@@ -106,10 +103,7 @@ fn rows(records: &[Record]) -> Vec<Vec<String>> {
             text(one.cores),
         ]);
     }
-    for record in records
-        .iter()
-        .filter(|record| record.scenario() == "Million")
-    {
+    for record in records.iter().filter(|record| record.is_million()) {
         let (Some(n), Some(rate)) = (record.number("/connections"), record.number("/rate_per_s"))
         else {
             continue;

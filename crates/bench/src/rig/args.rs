@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use strum::IntoStaticStr;
 
 use super::certificate::Certificate;
 use super::kind::Kind;
@@ -14,17 +15,13 @@ use crate::sys;
 /// A scenario.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
-    /// A million subscribers with a topic each at the highest rate; over ws and sse they need no sockets of their own
+    /// A million subscribers over ws or sse with a topic each at the highest rate; they need no sockets of their own
     Million,
+    /// Connections with sockets of the kernel, over any protocol, as --preset says
+    Hold,
     /// The table of 2009: bytes per connection and time of a broadcast, up to 10,000 long-polls
     #[value(name = "comet-10k")]
     Comet10k,
-    /// A million long-polls on a grid; each client talks to its neighbours once a minute, in a request of its own
-    CometMillion,
-    /// Many ports instead of many addresses, as in 2014
-    OneHost,
-    /// Raw TCP connections that have said MQTT's CONNECT and nothing else, as in 2014
-    Tcp,
     /// MQTT sessions whose clients have gone away
     Sessions,
     /// Connections close and open while the others are served
@@ -63,12 +60,37 @@ pub enum Scenario {
     Filters,
 }
 
+/// The connections of `hold` and how they are published to.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Preset {
+    /// A million subscribers with a topic each
+    #[default]
+    Million,
+    /// A million long-polls on a grid, as in 2012; each client publishes to its neighbours once a minute, in a request of its own
+    CometMillion,
+    /// The same as million, over many server ports instead of from many addresses, as in 2014
+    OneHost,
+    /// Raw TCP connections that have sent MQTT's CONNECT and nothing else, as in 2014
+    Tcp,
+}
+
+impl Preset {
+    /// Its name in flags and results.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
 /// `crore-bench run`
 #[derive(clap::Args, Clone, Debug)]
 pub struct RunArgs {
     /// The scenario
     #[arg(value_enum)]
     pub scenario: Scenario,
+    /// What hold holds
+    #[arg(long, value_enum, default_value_t)]
+    pub preset: Preset,
     /// Connections [default: what the scenario's name says]
     #[arg(long, visible_alias = "subscribers")]
     pub connections: Option<u32>,

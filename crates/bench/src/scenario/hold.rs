@@ -1,20 +1,19 @@
-//! `million` over long-poll and MQTT, `one-host`, `tcp` and `comet-million`: hold many connections and serve them for minutes.
+//! `hold`: holds many connections with kernel sockets, and serves them for minutes.
 //!
-//! They differ in how connections get their tuples (many local addresses, or many server
-//! ports), in the protocol and in the publishers. Every message that the server
-//! accepts must arrive, exactly once, at its own client: the last messages are checked by the totals, which no
-//! gap in a sequence would show.
+//! Its presets differ in the addresses (many local addresses, or many server ports), in the protocol and in the publishers. With
+//! `comet-million` the clients are a grid, and each publishes to its neighbours over a connection of its own
+//! (`subscribe/worker/grid_publisher.rs`). With `tcp` the clients have sent MQTT's CONNECT and nothing else, and receive no messages. With
+//! the others one tool publishes.
 //!
-//! The clients of `comet-million` stand in a grid, and each sends its messages to its neighbours itself, over a
-//! connection of its own (`subscribe/worker/talk.rs`). Those of `tcp` have said MQTT's CONNECT and nothing else, and nobody publishes to them. The
-//! others are published to by one tool.
+//! Every message that the server accepts must arrive exactly once, at its own client. The totals show whether the last
+//! messages are missing, which leave no gap in a sequence.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::measure::sample::Process;
 use crate::report;
-use crate::rig::args::Scenario;
+use crate::rig::args::Preset;
 use crate::rig::{
     Audience, Kind, Publisher, RunArgs, Sample, Server, Setting, bottleneck, count, is_clean,
     local_addresses, number, pause, per_connection, topics, watch,
@@ -24,20 +23,22 @@ use crate::subscribe::grid::Grid;
 
 /// Seconds after the opening before memory is read, so that the last handshakes are over.
 const REST_S: f64 = 5.0;
-/// Connections for each port of `one-host`. The kernel offers only every second port of its range
-/// until those are used up, and then searches all of them each time: stay below 14,000.
+/// Connections per server port, below 14,000: the kernel first uses every second local port of its range, and when those are used
+/// up each connect searches the whole range.
 const PER_PORT: u32 = 10_000;
-/// Seconds between two messages to one client, and from one request of a client in the grid to its next.
+/// Seconds between two messages to one client, and between two requests of a grid client.
 const EVERY_S: f64 = 60.0;
 
+/// The parameters of a run: preset, changed by flags.
 struct Shape {
+    preset: Preset,
     connections: u32,
     ports: u16,
     protocol: Protocol,
     size: usize,
-    /// Messages a second; 0: nobody publishes, and the clients have no topic.
+    /// Messages a second; 0: no messages, and the clients have no topic.
     rate: f64,
-    /// How often each client talks to its neighbours, in seconds, if they publish themselves.
+    /// Seconds between two requests of a grid client, if the clients publish themselves.
     talk_every_s: Option<f64>,
     duration_s: f64,
 }
@@ -45,15 +46,15 @@ struct Shape {
 fn shape(args: &RunArgs) -> Shape {
     let connections = args.connections.unwrap_or(1_000_000);
     let (comet, tcp) = (
-        args.scenario == Scenario::CometMillion,
-        args.scenario == Scenario::Tcp,
+        args.preset == Preset::CometMillion,
+        args.preset == Preset::Tcp,
     );
-    let ports = match args.scenario {
-        Scenario::OneHost | Scenario::Tcp => connections.div_ceil(PER_PORT).clamp(2, 200) as u16,
-        _ => 1,
+    let ports = match args.preset {
+        Preset::OneHost | Preset::Tcp => connections.div_ceil(PER_PORT).clamp(2, 200) as u16,
+        Preset::Million | Preset::CometMillion => 1,
     };
     let size = args.size.unwrap_or(if comet { 64 } else { 512 });
-    // Messages when each client gets one, or when each talks to its neighbours once.
+    // The number of messages if each client receives one, or if each publishes to its neighbours once.
     let round = if comet {
         Grid::of(connections).messages() as f64
     } else {
@@ -63,15 +64,16 @@ fn shape(args: &RunArgs) -> Shape {
         true => 0.0,
         false => args.rate.unwrap_or(round / EVERY_S),
     };
-    let usual = match args.scenario {
-        Scenario::CometMillion => Protocol::Poll,
-        Scenario::Tcp => Protocol::Mqtt,
-        _ => Protocol::Ws,
+    let default_protocol = match args.preset {
+        Preset::CometMillion => Protocol::Poll,
+        Preset::Tcp => Protocol::Mqtt,
+        Preset::Million | Preset::OneHost => Protocol::Ws,
     };
     Shape {
+        preset: args.preset,
         connections,
         ports,
-        protocol: args.protocol.unwrap_or(usual),
+        protocol: args.protocol.unwrap_or(default_protocol),
         size,
         rate,
         talk_every_s: comet.then(|| round / rate),
@@ -79,7 +81,7 @@ fn shape(args: &RunArgs) -> Shape {
     }
 }
 
-/// Runs one of them.
+/// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
     let shape = shape(args);
     let is_mqtt = matches!(shape.protocol, Protocol::Mqtt | Protocol::MqttWs);
@@ -122,7 +124,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     Ok(result)
 }
 
-/// The results of the time in which the connections were served.
+/// The results of serving the connections.
 struct Served {
     samples: Vec<Value>,
     published: Value,
@@ -133,7 +135,7 @@ struct Served {
     after: Sample,
 }
 
-/// Publishes for as long as was asked for, or has the clients talk to each other.
+/// Publishes for the duration, or makes the clients publish.
 fn serve(args: &RunArgs, shape: &Shape, topics: &str, audience: &mut Audience) -> Result<Served> {
     let Audience {
         server, subscriber, ..
@@ -190,6 +192,7 @@ fn result(shape: &Shape, setting: Setting, audience: &Audience, served: Served) 
     let connections = f64::from(shape.connections);
     Ok(json!({
         "clean": clean,
+        "preset": shape.preset.name(),
         "connections": shape.connections,
         "protocol": shape.protocol.name(),
         "shards": setting.shards,
@@ -207,7 +210,7 @@ fn result(shape: &Shape, setting: Setting, audience: &Audience, served: Served) 
         "server_cores_busy": busy,
         "server_cpu_us_per_delivery": server_cpu_s * 1e6 / arrived as f64,
         "tools_cores_busy": tools_busy,
-        // Tools on the same machine are at their limit when they use all that the server leaves.
+        // The tools are at their limit if they use all the processor time that the server leaves.
         "bottleneck": bottleneck(busy, cores.min(setting.shards.into()), tools_busy, cores - busy),
         "subscriber_rss_bytes_per_connection": tool.rss_bytes as f64 / connections,
         "empty": audience.empty.json(),
@@ -219,7 +222,7 @@ fn result(shape: &Shape, setting: Setting, audience: &Audience, served: Served) 
     }))
 }
 
-/// Prints the figures that a reader wants first.
+/// Prints the main figures.
 fn tell(result: &Value) {
     let (published, received) = (&result["published"], &result["received"]);
     let after = &result["per_connection_after"];

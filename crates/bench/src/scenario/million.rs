@@ -95,7 +95,7 @@ pub fn swarm_of(args: &RunArgs) -> Result<SwarmArgs> {
     let protocol = match args.subscribe_protocol() {
         Protocol::Ws => swarm::Protocol::Ws,
         Protocol::Sse => swarm::Protocol::Sse,
-        other => bail!("a swarm does not speak {}", other.name()),
+        other => bail!("a swarm does not speak {}: run `hold`", other.name()),
     };
     Ok(SwarmArgs {
         server_binary: args.server_binary.clone(),

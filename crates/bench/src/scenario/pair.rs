@@ -178,11 +178,11 @@ impl Side {
     /// Whether the server was full, in a row that is meant to fill it; none in other rows.
     fn is_saturated(&self) -> Option<bool> {
         let is_wanted = self.runs.iter().any(|run| run["is_saturating"] == true);
-        is_wanted.then(|| self.subscribe_protocol() >= SATURATED)
+        is_wanted.then(|| self.core_demand() >= SATURATED)
     }
 
     /// Share of its core in which the server was busy, or ready while others had it.
-    fn subscribe_protocol(&self) -> f64 {
+    fn core_demand(&self) -> f64 {
         let (busy, waited) = ("server_cores_busy", "server_cores_waited_for");
         self.median_by(|run| Some(run[busy].as_f64()? + run[waited].as_f64()?))
     }
@@ -326,7 +326,7 @@ fn tell_bottleneck(row: &str, sides: &[Side]) {
             report::say(&format!(
                 "{row:<10} {}: it wanted {:.2} of its core only, and could do more",
                 side.kind.name(),
-                side.subscribe_protocol()
+                side.core_demand()
             ));
         }
     }
