@@ -11,7 +11,7 @@ use crore_broker::batch::{self, Header};
 use crore_broker::rules::Rules;
 use crore_broker::settings::{Keep, Rule, Settings};
 use crore_broker::{
-    Backlog, Committed, Foreign, Input, Now, OFFSET_BITS, Offsets, Placement, Shard, World,
+    Backlog, Committed, ForeignBatch, Input, Now, OFFSET_BITS, Offsets, Placement, Shard, World,
 };
 
 use crate::Input as Bytes;
@@ -116,7 +116,7 @@ pub fn batch(data: &[u8]) {
     let empty = live.shard.digest();
     let readers = readers("live").map(|says| live.client(&says));
     let placement = Placement::new(PARTITIONS, 1);
-    let checked = Foreign::checked(bytes.clone(), placement, &Backlog::default());
+    let checked = ForeignBatch::checked(bytes.clone(), placement, &Backlog::default());
     let is_void = checked.is_err();
     let in_log = |header| Header {
         first: 5 << OFFSET_BITS,

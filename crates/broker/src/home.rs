@@ -209,7 +209,7 @@ impl Home {
             sum ^ self.topics.names.get(row.name).len() ^ row.flags as usize
         };
         core::hint::black_box(found.clone().fold(0, touch));
-        log::warm::appends(found.map(|id| {
+        log::prefetch::for_appends(found.map(|id| {
             (
                 &self.logs.partitions[self.logs.at(&self.topics, *id)].log,
                 self.topics.rows.get(*id).log,

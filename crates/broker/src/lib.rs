@@ -37,7 +37,7 @@ pub use budget::stats::{Accounts, COUNTERS, GAUGES, Moved, Stats, Transport};
 pub use budget::world::{Offsets, World};
 pub use budget::{account, admission, door, stats, totals};
 pub use commit::record::{Beat, Note};
-pub use commit::{Backlog, Batch, Committed, Foreign, batch, history};
+pub use commit::{Backlog, Batch, Committed, ForeignBatch, batch, log_retention};
 pub use home::STREAMS;
 pub use io::{Close, Input, Io};
 pub use mail::orders::{Control, Report, Settled, Ticket};

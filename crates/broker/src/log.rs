@@ -19,6 +19,7 @@ mod keys;
 mod lists;
 mod losses;
 mod orphans;
+pub mod prefetch;
 mod read;
 pub mod removal;
 #[cfg(test)]
@@ -28,7 +29,6 @@ pub mod seek;
 pub mod snapshot;
 #[cfg(test)]
 mod tests;
-pub mod warm;
 
 use alloc::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ use crate::base::work::Steps;
 use crate::budget::admission::holdings::Holdings;
 use crate::budget::admission::{Admission, Client};
 use crate::log::cursors::Cursors;
-use crate::log::entry::{Chain, Entry, LENGTH_BYTES, form_of, taken_by, with_parts};
+use crate::log::entry::{Chain, Entry, LENGTH_BYTES, flags_of, occupied_bytes, with_parts};
 use crate::log::keys::{Key, Keys};
 use crate::log::lists::Lists;
 pub use crate::log::losses::LOSS_BYTES;
@@ -50,7 +50,7 @@ use crate::store::shared::{Shared, Slice};
 use crate::store::slab::{NONE, Slab};
 
 /// About the bytes that a set needs for each member.
-const MORTAL_BYTES: usize = 20;
+const EXPIRY_BYTES: usize = 20;
 
 /// All messages that one partition keeps.
 pub struct Log {
@@ -62,7 +62,7 @@ pub struct Log {
     lists: Lists,
     /// Entries with a time to live of their own: chain, second of expiry, entry. So the expired entries of a chain are
     /// found without looking at the others.
-    mortals: BTreeSet<(u32, u32, u32)>,
+    expiries: BTreeSet<(u32, u32, u32)>,
     /// Chains of deleted or emptied topics that still have messages, see `orphans.rs`.
     orphaned: BTreeSet<u32>,
     /// Steps of work done.
@@ -77,12 +77,12 @@ pub struct Log {
 /// The counts of kept bytes by client: those of the process, and those of the logs of this home.
 struct Counts {
     admission: Admission,
-    of_home: OfHome,
+    home: HomeCounts,
 }
 
 /// The counts that the logs of a home have together. Copies share them.
 #[derive(Clone, Default)]
-pub struct OfHome {
+pub struct HomeCounts {
     /// Kept bytes by client.
     pub holdings: Holdings,
     /// Topics whose losses are remembered.
@@ -94,12 +94,12 @@ pub struct OfHome {
 impl Counts {
     fn add(&self, owner: Client, bytes: usize) {
         self.admission.keep(owner, bytes);
-        self.of_home.holdings.add(owner, bytes);
+        self.home.holdings.add(owner, bytes);
     }
 
     fn subtract(&self, owner: Client, bytes: usize) {
         self.admission.drop_kept(owner, bytes);
-        self.of_home.holdings.subtract(owner, bytes);
+        self.home.holdings.subtract(owner, bytes);
     }
 }
 
@@ -114,7 +114,7 @@ pub struct Unneeded {
 
 /// Bytes of a log, or of several.
 #[derive(Clone, Copy, Default)]
-pub struct Held {
+pub struct LogBytes {
     /// That the messages occupy, their rows included.
     pub messages: usize,
     /// Of the chunks in which they lie, used or not.
@@ -132,18 +132,18 @@ impl Log {
     pub fn new(
         rules: &Rules,
         seed: u64,
-        (admission, of_home): (Admission, OfHome),
+        (admission, home): (Admission, HomeCounts),
         steps: Steps,
     ) -> Self {
-        let losses = Losses::new(of_home.losses.clone());
+        let losses = Losses::new(home.losses.clone());
         Log {
             entries: Slab::default(),
             chains: Slab::default(),
             blobs: Blobs::default(),
             keys: Keys::new(seed),
-            counts: Counts { admission, of_home },
+            counts: Counts { admission, home },
             lists: Lists::new(rules),
-            mortals: BTreeSet::new(),
+            expiries: BTreeSet::new(),
             orphaned: BTreeSet::new(),
             steps,
             cursors: Cursors::new(),
@@ -157,18 +157,18 @@ impl Log {
         self.blobs.bytes()
             + self.entries.len() as usize * size_of::<Entry>()
             + self.keys.len() as usize * size_of::<Key>()
-            + self.mortals.len() * MORTAL_BYTES
+            + self.expiries.len() * EXPIRY_BYTES
     }
 
     /// All its bytes.
-    pub fn held(&self) -> Held {
-        let mortals = self.mortals.len() * MORTAL_BYTES;
-        Held {
+    pub fn held(&self) -> LogBytes {
+        let expiries = self.expiries.len() * EXPIRY_BYTES;
+        LogBytes {
             messages: self.bytes(),
             chunks: self.blobs.reserved_bytes()
                 + self.entries.bytes()
                 + self.keys.bytes()
-                + mortals,
+                + expiries,
             chains: self.chains.bytes(),
         }
     }
@@ -223,7 +223,7 @@ impl Log {
         let frame_bytes = new.frame.len();
         let until = self.steps.count().saturating_add(steps_max as u64);
         let mut is_past = false;
-        while chain != NONE && (self.chains.get(chain)).is_over(rule, most, frame_bytes, 0) {
+        while chain != NONE && (self.chains.get(chain)).exceeds_limits(rule, most, frame_bytes, 0) {
             is_past = self.steps.count() >= until;
             if is_past {
                 break;
@@ -252,8 +252,8 @@ impl Log {
         let row = self.chains.get_mut(chain);
         row.count += 1;
         row.bytes += taken as u32;
-        row.mortal |= new.headers.ttl_s.is_some();
-        row.ended = false;
+        row.has_ttls |= new.headers.ttl_s.is_some();
+        row.newest_removed = false;
         row.set_newest(id);
         if before == NONE {
             row.set_oldest(id);
@@ -294,14 +294,14 @@ impl Log {
             key: new.headers.key.len() as u8,
             content_type: new.headers.content_type.len() as u8,
             event: new.headers.event.len() as u8,
-            form: form_of(new),
+            flags: flags_of(new),
         };
-        let taken = taken_by(entry.bytes());
+        let taken = occupied_bytes(entry.bytes());
         let id = self.entries.insert(entry);
         let number = self.chains.get(chain).rule;
         self.lists.append(&mut self.entries, number, id);
         if let Some(end_s) = end_s {
-            self.mortals.insert((chain, end_s, id));
+            self.expiries.insert((chain, end_s, id));
         }
         self.steps.add_bytes(new.frame.len());
         self.counts.add(new.owner, taken);
@@ -310,7 +310,7 @@ impl Log {
 }
 
 /// The bytes of a large message as a log keeps them; returns the frame among them, which other holders can share.
-pub fn lay_out(new: &NewMessage<'_>, frame: [&[u8]; 2], admission: &Admission) -> Slice {
+pub fn encode_shared(new: &NewMessage<'_>, frame: [&[u8]; 2], admission: &Admission) -> Slice {
     let frame_bytes = frame[0].len() + frame[1].len();
     let bytes = with_parts(new, frame, |parts| parts.concat()).into_boxed_slice();
     let len = bytes.len();

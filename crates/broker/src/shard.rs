@@ -324,7 +324,7 @@ impl Shard {
             let (home, lanes) = (self.home.as_mut(), &mut self.front.subs.lanes);
             more_news =
                 home.is_some_and(|home| home.interest.tell_followers(&home.topics, now, lanes));
-            if let Some(told) = lanes.take_own() {
+            if let Some(told) = lanes.take_own_tells() {
                 let Clients { conns, ctx, .. } = &self.front.clients;
                 self.front.feed.deliveries.enqueue(conns, ctx.me, told);
             }
@@ -334,7 +334,7 @@ impl Shard {
             self.take_own_asks();
             let waits = !self.has_more() || self.front.clients.meter.work.is_half_spent();
             if waits
-                && !self.front.subs.lanes.has_own()
+                && !self.front.subs.lanes.has_own_tells()
                 && !self
                     .home
                     .as_ref()

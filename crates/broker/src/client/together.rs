@@ -31,7 +31,7 @@ impl Together {
             if let Tell::Match { name, record, .. } = &mut tell {
                 self.bytes += record.frame_bytes();
                 *name = self.frames.push_name(delivery.frames.name(*name));
-                *record = self.frames.carry(record, &delivery.frames);
+                *record = self.frames.copy_with_compressed(record, &delivery.frames);
             }
             self.tells.push(tell);
         }

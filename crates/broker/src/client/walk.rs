@@ -120,7 +120,7 @@ impl Walk {
         {
             if serial == self.serial {
                 self.bytes += record.frame_bytes();
-                let record = self.frames.carry(&record, &delivery.frames);
+                let record = self.frames.copy_with_compressed(&record, &delivery.frames);
                 self.records.push_back(record);
             }
             delivery.at += 1;
@@ -178,7 +178,7 @@ impl Walk {
         }
         let before = core::mem::take(&mut self.frames);
         for record in &mut self.records {
-            *record = self.frames.carry(record, &before);
+            *record = self.frames.copy_with_compressed(record, &before);
         }
         self.ended_bytes = 0;
     }

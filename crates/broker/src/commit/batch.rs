@@ -152,18 +152,18 @@ pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header
 
 /// The header of a batch in the log.
 #[derive(Clone, Copy)]
-pub(crate) struct Told {
+pub(crate) struct StoredHeader {
     /// As the log has it: with the offset of its first record and the second that hold at all readers.
     pub header: Header,
     /// When its records were admitted, by the clock of its writer.
     pub written_s: u32,
 }
 
-impl Told {
+impl StoredHeader {
     /// Of a batch; `header` is as the log has it.
-    pub fn new(header: Header, batch: &[u8]) -> Told {
+    pub fn new(header: Header, batch: &[u8]) -> StoredHeader {
         let written_s = Header::read(batch).map_or(header.unix_s, |it| it.unix_s);
-        Told { header, written_s }
+        StoredHeader { header, written_s }
     }
 
     /// Whether a log that several processes write stored it too late for its messages and changes of topics to take effect: other nodes may have published newer
@@ -181,14 +181,14 @@ pub const fn is_late(written_s: u32, stored_s: u32) -> bool {
 
 /// The records of a batch that stands in the log, as far as they are not applied.
 pub(crate) struct Records {
-    told: Told,
+    told: StoredHeader,
     batch: Arc<[u8]>,
     at: usize,
 }
 
 /// A record that stands in the log.
 pub(crate) struct Record {
-    pub told: Told,
+    pub told: StoredHeader,
     batch: Arc<[u8]>,
     range: Range<usize>,
 }
@@ -208,7 +208,7 @@ impl Records {
     /// Those of a batch; `header` is as the log has it.
     pub fn new(header: Header, batch: Arc<[u8]>) -> Records {
         Records {
-            told: Told::new(header, &batch),
+            told: StoredHeader::new(header, &batch),
             batch,
             at: HEADER_BYTES,
         }

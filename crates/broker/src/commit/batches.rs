@@ -26,9 +26,9 @@ const MARK_STEP: u64 = 1 << 20;
 pub(super) const IN_FLIGHT_MAX: usize = 16;
 /// The same where the log has several writers: one is on its way while the other is stored, and what waits meanwhile is one batch. With NATS 16 of them
 /// answer no more publishes, in twice as many batches, each of which every node reads.
-pub(super) const IN_FLIGHT_SHARED: usize = 2;
+pub(super) const IN_FLIGHT_REPLICATED: usize = 2;
 /// Seconds after which batches in flight are appended again, if none of them was committed.
-pub(super) const AGAIN_S: u32 = 2;
+pub(super) const RESEND_S: u32 = 2;
 
 /// The batch that is being filled.
 #[derive(Default)]
@@ -188,13 +188,13 @@ impl Batches {
         append: &mut impl FnMut(Batch),
     ) {
         let most = match self.is_shared {
-            true => IN_FLIGHT_SHARED,
+            true => IN_FLIGHT_REPLICATED,
             false => IN_FLIGHT_MAX,
         };
         if self.open.records > 0 && self.in_flight.len() < most {
             self.close(sequence());
         }
-        if self.sent > 0 && now_s.saturating_sub(self.since_s) >= AGAIN_S {
+        if self.sent > 0 && now_s.saturating_sub(self.since_s) >= RESEND_S {
             self.sent = 0;
             if planted::is(Fault::NewNumber) {
                 self.renumber();
@@ -223,7 +223,7 @@ impl Batches {
     }
 
     /// This writer is dead for all others: what is in flight does not count. It goes on as the next writer, and writes the same records in its first batches.
-    pub fn go_on_as_another(&mut self) {
+    pub fn restart_as_next_writer(&mut self) {
         self.writer += 1;
         (self.closed, self.sent) = (0, 0);
         self.renumber();

@@ -19,7 +19,7 @@
 
 pub mod batch;
 mod batches;
-pub mod history;
+pub mod log_retention;
 pub(crate) mod queue;
 pub(crate) mod record;
 
@@ -53,17 +53,17 @@ pub struct Committed {
     /// the log's clock. So no process's clock decides anything for others.
     pub header: Header,
     /// Its bytes, where the log has other writers. Those of a batch of this process are not looked at.
-    pub batch: Option<Foreign>,
+    pub batch: Option<ForeignBatch>,
 }
 
 /// A batch that may be another process's, checked. Its bytes count in a backlog until it is applied.
 #[derive(Debug)]
-pub struct Foreign {
+pub struct ForeignBatch {
     bytes: Arc<[u8]>,
     backlog: Backlog,
 }
 
-impl Foreign {
+impl ForeignBatch {
     /// Checks a batch of the log ([`batch::check`]), which counts in this backlog from now on.
     ///
     /// # Errors
@@ -72,11 +72,11 @@ impl Foreign {
         bytes: Arc<[u8]>,
         placement: Placement,
         backlog: &Backlog,
-    ) -> Result<(Header, Foreign), Damaged> {
+    ) -> Result<(Header, ForeignBatch), Damaged> {
         let header = batch::check(&bytes, placement, true)?;
         backlog.0.fetch_add(bytes.len(), Relaxed);
         let backlog = backlog.clone();
-        Ok((header, Foreign { bytes, backlog }))
+        Ok((header, ForeignBatch { bytes, backlog }))
     }
 
     /// The header and the records.
@@ -85,7 +85,7 @@ impl Foreign {
     }
 }
 
-impl Drop for Foreign {
+impl Drop for ForeignBatch {
     fn drop(&mut self) {
         self.backlog.0.fetch_sub(self.bytes.len(), Relaxed);
     }

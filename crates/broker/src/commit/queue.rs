@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use super::batch::{BOUND_S, Record, Records};
 use super::batches::Batches;
 use super::record::{Note, is_note};
-use super::{Batch, Committed, Foreign};
+use super::{Batch, Committed, ForeignBatch};
 use crate::base::placement::Placement;
 use crate::base::planted::{self, Fault};
 use crate::base::time::Now;
@@ -38,15 +38,15 @@ struct Entry<T> {
 }
 
 /// Requests, in the order in which they were asked.
-struct Line<T> {
+struct RequestQueue<T> {
     entries: VecDeque<Entry<T>>,
     /// Entries before this place are known to be late.
     late: usize,
 }
 
-impl<T> Line<T> {
-    const fn new() -> Line<T> {
-        Line {
+impl<T> RequestQueue<T> {
+    const fn new() -> RequestQueue<T> {
+        RequestQueue {
             entries: VecDeque::new(),
             late: 0,
         }
@@ -66,20 +66,20 @@ impl<T> Line<T> {
 }
 
 /// The batch that is being applied.
-struct Begun {
+struct CurrentBatch {
     records: Records,
     is_own: bool,
     /// Its bytes count until it is applied.
-    foreign: Option<Foreign>,
+    foreign: Option<ForeignBatch>,
 }
 
 /// The queue of one partition.
 struct Queue<T> {
-    line: Line<T>,
+    line: RequestQueue<T>,
     batches: Batches,
     /// Batches that the engine has told, in the order of the log.
     told: VecDeque<Committed>,
-    begun: Option<Begun>,
+    current: Option<CurrentBatch>,
 }
 
 /// The batch or request that takes effect next.
@@ -92,14 +92,14 @@ pub(crate) enum Next<T> {
 
 /// The partitions that a request must be ordered in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Scope {
     /// The partition at this place of the home.
-    One(usize),
+    Partition(usize),
     /// All partitions of the home.
     All,
 }
 
-fn bytes_of(foreign: Option<&Foreign>) -> usize {
+fn bytes_of(foreign: Option<&ForeignBatch>) -> usize {
     foreign.map_or(0, |it| it.bytes().len())
 }
 
@@ -108,14 +108,14 @@ pub(crate) struct Commits<T> {
     is_shared: bool,
     queues: Vec<Queue<T>>,
     /// The requests that concern all partitions.
-    of_all: Line<T>,
+    of_all: RequestQueue<T>,
     /// The queue that is looked at first.
     next: usize,
     /// The queue in which late requests are looked for, those of this second; the last one is `of_all`.
     looks_at: usize,
     late_s: u32,
     /// Whether an entry may have become due.
-    stirred: bool,
+    may_have_due: bool,
     /// Requests that wait.
     requests: usize,
     /// Bytes that they and the batches that were told occupy.
@@ -142,7 +142,7 @@ impl<T> Queue<T> {
             let bytes = bytes.filter(|_| counts(header.writer, header.number) || is_own);
             let records = bytes.map(|bytes| Records::new(header, bytes));
             if let Some(records) = records.filter(|it| !it.is_empty()) {
-                self.begun = Some(Begun {
+                self.current = Some(CurrentBatch {
                     records,
                     is_own,
                     foreign: batch,
@@ -166,18 +166,18 @@ impl<T> Queue<T> {
             return Some((self.line.pop(), None));
         }
         let is_first = first.is_some_and(|it| it.writes);
-        if self.begun.is_none() && !self.begin(held_bytes, now_s, counts) {
+        if self.current.is_none() && !self.begin(held_bytes, now_s, counts) {
             return None;
         }
-        let begun = self.begun.as_mut()?;
-        let is_asked = begun.is_own && !(is_shared && is_note(begun.records.peek()));
+        let current = self.current.as_mut()?;
+        let is_asked = current.is_own && !(is_shared && is_note(current.records.peek()));
         if is_asked && !is_first {
             return None;
         }
-        let record = begun.records.take();
-        if begun.records.is_empty() {
-            *held_bytes -= bytes_of(begun.foreign.as_ref());
-            self.begun = None;
+        let record = current.records.take();
+        if current.records.is_empty() {
+            *held_bytes -= bytes_of(current.foreign.as_ref());
+            self.current = None;
         }
         let entry = if is_asked { self.line.pop() } else { None };
         Some((entry, Some(record)))
@@ -189,19 +189,19 @@ impl<T> Commits<T> {
     pub fn new(placement: Placement, home: u16, (writer, is_shared): (u64, bool)) -> Commits<T> {
         let all = (home < placement.homes()).then(|| placement.of_home(home));
         let queue = |partition| Queue {
-            line: Line::new(),
+            line: RequestQueue::new(),
             batches: Batches::new(partition, writer, is_shared),
             told: VecDeque::new(),
-            begun: None,
+            current: None,
         };
         Commits {
             is_shared,
             queues: all.into_iter().flatten().map(queue).collect(),
-            of_all: Line::new(),
+            of_all: RequestQueue::new(),
             next: 0,
             looks_at: usize::MAX,
             late_s: 0,
-            stirred: false,
+            may_have_due: false,
             requests: 0,
             bytes: 0,
             has_buffers: false,
@@ -210,22 +210,22 @@ impl<T> Commits<T> {
     }
 
     /// Whether a request that writes nothing takes effect at once in this place.
-    pub fn is_free(&self, place: Place) -> bool {
+    pub fn is_free(&self, place: Scope) -> bool {
         match place {
-            Place::One(at) => self.queues[at].line.entries.is_empty(),
-            Place::All => self.requests == 0,
+            Scope::Partition(at) => self.queues[at].line.entries.is_empty(),
+            Scope::All => self.requests == 0,
         }
     }
 
     /// The same for a fact that stands in no log. `sequence` is the last offset of the partition.
     pub fn is_free_unlogged(&self, at: usize, sequence: u64) -> bool {
-        self.is_free(Place::One(at)) && !self.queues[at].batches.needs_mark(sequence)
+        self.is_free(Scope::Partition(at)) && !self.queues[at].batches.needs_mark(sequence)
     }
 
-    fn line_up(&mut self, place: Place, writes: bool, request: T, bytes: usize, now: Now) {
+    fn enqueue(&mut self, place: Scope, writes: bool, request: T, bytes: usize, now: Now) {
         let parts = match place {
-            Place::One(_) => 1,
-            Place::All => self.queues.len(),
+            Scope::Partition(_) => 1,
+            Scope::All => self.queues.len(),
         };
         let bytes = bytes + parts * size_of::<Entry<T>>();
         self.has_buffers |= writes;
@@ -236,8 +236,8 @@ impl<T> Commits<T> {
             bytes,
         };
         let line = match place {
-            Place::One(at) => &mut self.queues[at].line,
-            Place::All => {
+            Scope::Partition(at) => &mut self.queues[at].line,
+            Scope::All => {
                 for queue in &mut self.queues {
                     queue.line.entries.push_back(entry(None, 0));
                 }
@@ -250,9 +250,9 @@ impl<T> Commits<T> {
     }
 
     /// Queues a request that writes nothing and holds so many bytes.
-    pub fn push(&mut self, place: Place, request: T, bytes: usize, now: Now) {
-        self.line_up(place, false, request, bytes, now);
-        self.stirred = true;
+    pub fn push(&mut self, place: Scope, request: T, bytes: usize, now: Now) {
+        self.enqueue(place, false, request, bytes, now);
+        self.may_have_due = true;
     }
 
     /// Queues a write of the partition at this place. `encode` appends its record and is given the distance of its offset from that of the
@@ -267,7 +267,7 @@ impl<T> Commits<T> {
         let batches = &mut self.queues[at].batches;
         let len = batches.write((now.unix_s, sequence), &mut self.record, encode);
         self.record.shrink_to(RECORD_KEPT_BYTES);
-        self.line_up(Place::One(at), true, request, len, now);
+        self.enqueue(Scope::Partition(at), true, request, len, now);
         len
     }
 
@@ -295,8 +295,8 @@ impl<T> Commits<T> {
             batches.write((now.unix_s, sequence), &mut self.record, encode);
         }
         batches.skip_offset();
-        self.line_up(Place::One(at), mark.is_some(), request, bytes, now);
-        self.stirred = true;
+        self.enqueue(Scope::Partition(at), mark.is_some(), request, bytes, now);
+        self.may_have_due = true;
         bytes
     }
 
@@ -307,7 +307,7 @@ impl<T> Commits<T> {
         now: Now,
         mut counts: impl FnMut(usize, u64, u64) -> bool,
     ) -> Option<Next<T>> {
-        if !self.stirred {
+        if !self.may_have_due {
             return None;
         }
         for n in 0..self.queues.len() {
@@ -318,15 +318,15 @@ impl<T> Commits<T> {
                 continue;
             };
             // Behind its batch it is the next queue's turn: one that is filled again and again must not hold up the others.
-            self.next = at + usize::from(queue.begun.is_none());
+            self.next = at + usize::from(queue.current.is_none());
             return Some(match next {
                 (Some(entry), record) => Next::Request(self.takes_effect(entry)?, record),
                 (None, record) => Next::Record(record?),
             });
         }
         let mut firsts = self.queues.iter().map(|queue| queue.line.entries.front());
-        self.stirred = firsts.all(|first| first.is_some_and(|it| it.request.is_none()));
-        if !self.stirred {
+        self.may_have_due = firsts.all(|first| first.is_some_and(|it| it.request.is_none()));
+        if !self.may_have_due {
             return None;
         }
         self.queues.iter_mut().for_each(|it| drop(it.line.pop()));
@@ -341,8 +341,8 @@ impl<T> Commits<T> {
     }
 
     /// Whether an entry may be due.
-    pub fn is_stirred(&self) -> bool {
-        self.stirred
+    pub fn may_have_due(&self) -> bool {
+        self.may_have_due
     }
 
     /// How many requests wait.
@@ -370,8 +370,8 @@ impl<T> Commits<T> {
     }
 
     /// In the log of the partition at this place it says that this process is dead: it goes on as another one.
-    pub fn go_on_as_another(&mut self, at: usize) {
-        self.queues[at].batches.go_on_as_another();
+    pub fn restart_as_next_writer(&mut self, at: usize) {
+        self.queues[at].batches.restart_as_next_writer();
     }
 
     /// The second of the oldest record that is not applied; those to come are of this second or a later one.
@@ -379,8 +379,8 @@ impl<T> Commits<T> {
         if self.requests == 0 {
             return now.unix_s;
         }
-        let begun = |queue: &Queue<T>| Some(queue.begun.as_ref()?.records.unix_s());
-        let oldest = |queue: &Queue<T>| begun(queue).or_else(|| queue.batches.oldest_s());
+        let current = |queue: &Queue<T>| Some(queue.current.as_ref()?.records.unix_s());
+        let oldest = |queue: &Queue<T>| current(queue).or_else(|| queue.batches.oldest_s());
         let all = self.queues.iter().filter_map(oldest);
         all.fold(now.unix_s, u32::min)
     }
@@ -418,7 +418,7 @@ impl<T> Commits<T> {
     pub fn committed(&mut self, at: usize, of: Committed) {
         self.bytes += bytes_of(of.batch.as_ref());
         self.queues[at].told.push_back(of);
-        self.stirred = true;
+        self.may_have_due = true;
     }
 
     /// A second has begun: looks for requests that have become late.

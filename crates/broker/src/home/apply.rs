@@ -328,7 +328,7 @@ impl TopicTable {
         partition.sequence = offset;
         let log = &mut partition.log;
         let lost = log.reaches_back_to(row.log).unwrap_or(row.last());
-        log.losses.forgive(id, lost);
+        log.losses.forget_topic(id, lost);
         row.set_last(offset);
         row.flags = (row.flags | DELETED) & !CREATED;
         row.touched_s = now.unix_s;

@@ -227,7 +227,7 @@ impl Logs {
         let log = |at: usize| &self.partitions[at].log;
         let rank = |at: &usize| {
             let log = log(*at);
-            (log.has_doomed(), log.has_besides(retained), bytes(log))
+            (log.has_orphans(), log.has_besides(retained), bytes(log))
         };
         (0..self.partitions.len())
             .filter(|at| log(*at).len() > 0)

@@ -60,7 +60,7 @@ impl MessageCompressor {
         new: &NewMessage<'_>,
         settings: &Settings,
     ) -> Record {
-        let mut record = frames.finish(span, new);
+        let mut record = frames.push_record(span, new);
         let deflate = &settings.deflate;
         if topics.rows.get(id).has(WANTS_DEFLATE) {
             let data = frames.data(&record);
@@ -72,7 +72,7 @@ impl MessageCompressor {
                     .compress(data, deflate.level, &mut self.compressed);
                 let opcode = opcode_of(new.headers.binary);
                 let (header, len) = frame::header(opcode, true, self.compressed.len());
-                frames.pack(
+                frames.push_compressed(
                     &mut record,
                     &header[..len],
                     &self.compressed,

@@ -122,7 +122,7 @@ impl TopicTable {
         let at = logs.place_of(&row);
         let Partition { log, forgotten, .. } = &mut logs.partitions[at];
         let lost = log.reaches_back_to(row.log).unwrap_or(row.last());
-        if let Some(number) = log.losses.forgive(id, lost) {
+        if let Some(number) = log.losses.forget_topic(id, lost) {
             forgotten.add(row.rule, lost, number, self.names.get(row.name));
         }
         log.clear(row.log);
@@ -195,7 +195,7 @@ impl Home {
         let has_orphans = self.logs.of_home.orphans.get() > 0;
         if has_orphans {
             for partition in &mut self.logs.partitions {
-                most -= partition.log.clear_some(most);
+                most -= partition.log.clear_orphans(most);
             }
         }
         if !self.topics.idle_topics.due {

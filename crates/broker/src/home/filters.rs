@@ -196,7 +196,7 @@ impl Logs {
             Since::Live => reader(sequence, sequence, losses, false, false),
             Since::Newest(_) => reader(0, sequence, losses, false, false),
             Since::Default | Since::Oldest => reader(0, 0, losses, false, true),
-            Since::After(time_s) => reader(log.arrived_by(time_s), 0, losses, false, false),
+            Since::After(time_s) => reader(log.last_arrived_by(time_s), 0, losses, false, false),
             Since::At(Position { epoch, offset }) if epoch == self.epoch && offset <= known_to => {
                 if ask.again {
                     // A subscriber past its initial snapshot does not get the retained messages again.

@@ -43,7 +43,7 @@ impl TopicTable {
         let (row, log) = (self.rows.get_mut(id), &mut logs.partitions[at].log);
         if log.count(row.log) > 0 {
             // The rest of the expired messages is dropped in later turns.
-            (row.log, _) = log.freshen_some(
+            (row.log, _) = log.remove_expired(
                 row.log,
                 rules.get(row.rule).log_age_s,
                 now.unix_s,

@@ -21,7 +21,7 @@ use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
-use crate::log::{Held, Log, OfHome};
+use crate::log::{HomeCounts, Log, LogBytes};
 
 use crore_wire::topic;
 
@@ -30,7 +30,7 @@ pub(super) struct Budget {
     /// Limit of the bytes of all partitions' messages.
     pub bytes_max: usize,
     /// An upper bound of the bytes held.
-    pub held_most: Held,
+    pub held_most: LogBytes,
     /// The topic of the last publish, if it is still past its own limits.
     pub untrimmed: Option<Untrimmed>,
     /// The search for messages that may be removed was restarted, and has found none since.
@@ -50,7 +50,7 @@ impl Budget {
     pub fn new(bytes_max: usize) -> Budget {
         Budget {
             bytes_max,
-            held_most: Held::default(),
+            held_most: LogBytes::default(),
             untrimmed: None,
             searches_again: false,
         }
@@ -59,7 +59,7 @@ impl Budget {
 
 pub(crate) struct Logs {
     pub(super) partitions: Vec<Partition>,
-    pub(super) of_home: OfHome,
+    pub(super) of_home: HomeCounts,
     /// By slot: the index in `partitions`.
     pub(super) places: [u8; SLOTS],
     /// By slot: the highest last offset of its forgotten topics.
@@ -91,7 +91,7 @@ impl Logs {
         steps: &Steps,
     ) -> Logs {
         let count = placement.count_at(me);
-        let of_home = OfHome::default();
+        let of_home = HomeCounts::default();
         let partition = |_| {
             let counts = (admission.clone(), of_home.clone());
             Partition::new(rules, count, seed, counts, steps.clone())

@@ -8,7 +8,7 @@ use super::logs::Logs;
 use super::topic_row::DELETED;
 use super::topics::TopicTable;
 use crate::base::time::Now;
-use crate::log::seek::Back;
+use crate::log::seek::SeekBack;
 use crate::mail::Frames;
 use crate::mail::orders::{LogPage, Message, Messages, Page, Topic, TopicsPage};
 use crate::store::blobs::Blob;
@@ -68,9 +68,9 @@ impl Logs {
         let mut frames = Frames::default();
         let most = page.most as usize;
         let log = &mut self.partitions[at].log;
-        let newest = (log.before_newest(chain, page.most, usize::MAX)).filter(|_| page.newest);
+        let newest = (log.seek_newest(chain, page.most, usize::MAX)).filter(|_| page.newest);
         let after = match newest {
-            Some(Back::Found(before)) => before.max(page.after),
+            Some(SeekBack::Found(before)) => before.max(page.after),
             _ => page.after,
         };
         let all = log.read(chain, after, most, LOG_BYTES_PER_TURN, &mut frames);

@@ -7,7 +7,7 @@ use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
-use crate::log::{Held, Log, OfHome};
+use crate::log::{HomeCounts, Log, LogBytes};
 
 /// Forgotten topics with losses that a home remembers by name; its partitions share this limit.
 const NAMED_MAX: usize = 1024;
@@ -30,7 +30,7 @@ pub(super) struct Partition {
     pub time_s: u32,
     pub forgotten: ForgottenTopics,
     /// Bytes of the log when last counted (`budget.rs`).
-    pub counted: Held,
+    pub counted: LogBytes,
 }
 
 impl Partition {
@@ -39,7 +39,7 @@ impl Partition {
         rules: &Rules,
         beside: usize,
         seed: u64,
-        counts: (Admission, OfHome),
+        counts: (Admission, HomeCounts),
         steps: Steps,
     ) -> Partition {
         Partition {
@@ -52,7 +52,7 @@ impl Partition {
             roster: Roster::default(),
             time_s: 0,
             forgotten: ForgottenTopics::new(rules.count(), NAMED_MAX / beside),
-            counted: Held::default(),
+            counted: LogBytes::default(),
         }
     }
 

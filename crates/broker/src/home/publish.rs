@@ -14,7 +14,7 @@ use super::topic_row::{CREATED, DELETED};
 use crate::base::settings::Keep;
 use crate::base::work::STEP_BYTES;
 use crate::budget::admission::Party;
-use crate::log::lay_out;
+use crate::log::encode_shared;
 use crate::mail::Info;
 use crate::mail::message::{NewMessage, Publish};
 use crate::store::shared::SHARED_MIN;
@@ -70,7 +70,7 @@ impl Home {
             let kept = &mut logs.partitions[at].log;
             let before = match log {
                 NONE => previous,
-                log => kept.abandon(log, now.unix_s).unwrap_or(previous),
+                log => kept.discard(log, now.unix_s).unwrap_or(previous),
             };
             kept.losses.add(id, before, offset);
         }
@@ -112,10 +112,10 @@ impl Home {
         let (header, header_len) = frame::header(opcode, false, message.data.len());
         let header = &header[..header_len];
         let large = header_len + message.data.len() >= SHARED_MIN;
-        let whole = large.then(|| lay_out(new, [header, message.data], &self.admission));
+        let whole = large.then(|| encode_shared(new, [header, message.data], &self.admission));
         let span = match &whole {
-            Some(frame) => frames.share(frame.clone()),
-            None => frames.begin(header, message.data),
+            Some(frame) => frames.push_shared(frame.clone()),
+            None => frames.push_frame(header, message.data),
         };
         let kept = NewMessage {
             frame: frames.frame_at(span),

@@ -78,7 +78,7 @@ impl Logs {
         let at = self.at(topics, id);
         let log = &mut self.partitions[at].log;
         // The chain has one message.
-        let (chain, _) = log.freshen_some(chain, u32::MAX, now.unix_s, usize::MAX);
+        let (chain, _) = log.remove_expired(chain, u32::MAX, now.unix_s, usize::MAX);
         if log.count(chain) == 0 {
             self.unretain(topics, id);
             topics.queue_if_idle(self, id, now);

@@ -92,7 +92,7 @@ impl Home {
                 ) == EXPIRED_AT_ONCE
                 {}
             }
-            while self.logs.partitions[at].log.clear_some(EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {}
+            while self.logs.partitions[at].log.clear_orphans(EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {}
         }
         // Also messages that expired behind older ones that have not: a serving home drops those when it reads them.
         for id in 0..self.topics.rows.end() {
@@ -123,7 +123,7 @@ impl Home {
         let at = self.logs.place_of(row);
         let log = &mut self.logs.partitions[at].log;
         if log.count(chain) > 0 {
-            let (left, _) = log.freshen_some(chain, age_s, now.unix_s, usize::MAX);
+            let (left, _) = log.remove_expired(chain, age_s, now.unix_s, usize::MAX);
             let is_empty = log.count(left) == 0;
             self.topics.rows.get_mut(id).log = left;
             if is_empty {
@@ -132,7 +132,7 @@ impl Home {
         }
         let log = &mut self.logs.partitions[at].log;
         if let Some(chain) = self.logs.retained.get_mut(&id) {
-            (*chain, _) = log.freshen_some(*chain, u32::MAX, now.unix_s, usize::MAX);
+            (*chain, _) = log.remove_expired(*chain, u32::MAX, now.unix_s, usize::MAX);
             if log.count(*chain) == 0 {
                 self.logs.unretain(&mut self.topics, id);
             }

@@ -104,7 +104,7 @@ impl Subscriptions {
         lanes: &mut Lanes,
     ) {
         let may_tell_group_members = lanes.may_tell_group_members();
-        let give = |group, member| lanes.give(member, group, name, record);
+        let give = |group, member| lanes.tell_group_member(member, group, name, record);
         let is_late = self
             .groups
             .give_due((at, record.offset), may_tell_group_members, give);
@@ -285,5 +285,5 @@ impl Logs {
 
 fn give(group: &mut Group, id: u64, name: &[u8], record: Record, lanes: &mut Lanes) {
     let member = group.next().expect("a member has credit");
-    lanes.give(member, id, name, record);
+    lanes.tell_group_member(member, id, name, record);
 }

@@ -19,7 +19,7 @@ use crate::base::rules::Rules;
 use crate::base::settings::Keep;
 use crate::base::snapshot::{Block, Damaged, In, NO_TOPIC, Origin, kind};
 use crate::base::time::Now;
-use crate::log::snapshot::Past;
+use crate::log::snapshot::ChainState;
 use crate::mail::fields::check_stored_name;
 use crate::store::blobs::Blob;
 use crate::store::slab::{NONE, Vacant as _};
@@ -48,7 +48,7 @@ impl Home {
         for id in ended {
             let row = self.topics.rows.get(*id);
             let at = self.logs.place_of(row);
-            self.logs.partitions[at].log.end(row.log);
+            self.logs.partitions[at].log.note_newest_removed(row.log);
         }
         for id in 0..self.topics.rows.end() {
             let touched_s = self.topics.rows.get(id).touched_s;
@@ -102,11 +102,16 @@ impl TopicTable {
             if row.name == Blob::NONE {
                 continue;
             }
-            let past = logs.partitions[logs.place_of(row)].log.past(row.log);
+            let past = logs.partitions[logs.place_of(row)].log.chain_state(row.log);
             let (form, lost) = match past {
-                Past::None => (0, 0),
-                Past::Lost { lost, ended } => (LOST | if ended { ENDED } else { 0 }, lost),
-                Past::Some { ended } => (HAS_SOME | if ended { ENDED } else { 0 }, 0),
+                ChainState::None => (0, 0),
+                ChainState::Empty {
+                    lost,
+                    newest_removed,
+                } => (LOST | if newest_removed { ENDED } else { 0 }, lost),
+                ChainState::Filled { newest_removed } => {
+                    (HAS_SOME | if newest_removed { ENDED } else { 0 }, 0)
+                }
             };
             let mut out = block.record(kind::TOPIC);
             out.number(u64::from(id));

@@ -13,7 +13,7 @@ use crate::base::pace::Pace;
 use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
 use crate::base::settings::Keep;
-use crate::log::seek::{Back, SeekResult};
+use crate::log::seek::{SeekBack, SeekResult};
 use crate::mail::{Attach, LatestValues, Page};
 use crate::store::slab::NONE;
 
@@ -32,7 +32,7 @@ impl Home {
         let row = self.topics.rows.get_mut(id);
         let rule = rules.get(row.rule);
         let log = &mut self.logs.partitions[at].log;
-        let (chain, fresh) = log.freshen_some(row.log, rule.log_age_s, now.unix_s, limit);
+        let (chain, fresh) = log.remove_expired(row.log, rule.log_age_s, now.unix_s, limit);
         row.log = chain;
         if !fresh {
             return Err(progress.into());
@@ -53,7 +53,7 @@ impl Home {
         let start = start.max(oldest);
         let first_entry = match log.seek(chain, start, limit) {
             SeekResult::Found(entry) => entry,
-            SeekResult::Further(offset) => {
+            SeekResult::Continue(offset) => {
                 let behind = SearchProgress::Behind {
                     offset,
                     gap,
@@ -201,15 +201,17 @@ impl Logs {
                 },
                 _,
             ) => return Ok((offset, gap, promised)),
-            (SearchProgress::Back(offset, left), _) => Some(log.back(chain, offset, left, limit)),
-            (SearchProgress::Unknown, Since::Newest(count)) => {
-                log.before_newest(chain, count, limit)
+            (SearchProgress::Back(offset, left), _) => {
+                Some(log.seek_back(chain, offset, left, limit))
             }
+            (SearchProgress::Unknown, Since::Newest(count)) => log.seek_newest(chain, count, limit),
             (SearchProgress::Unknown, _) => None,
         };
         match back {
-            Some(Back::Further(offset, left)) => return Err(SearchProgress::Back(offset, left)),
-            Some(Back::Found(offset)) => return Ok((offset, false, false)),
+            Some(SeekBack::Continue(offset, left)) => {
+                return Err(SearchProgress::Back(offset, left));
+            }
+            Some(SeekBack::Found(offset)) => return Ok((offset, false, false)),
             None => {}
         }
         Ok(match since {

@@ -62,7 +62,7 @@ impl Log {
     pub fn arrivals(&self, lists: impl Iterator<Item = (u8, u64)>, lost: u64) -> Arrivals {
         let heads = lists.filter_map(|(number, offset)| {
             let (entries, steps) = (&self.entries, &self.steps);
-            let id = self.lists.first_behind(entries, number, offset, steps);
+            let id = self.lists.first_after(entries, number, offset, steps);
             (id != NONE).then(|| (self.entries.get(id).offset, id))
         });
         Arrivals {
@@ -107,10 +107,10 @@ impl Log {
     }
 
     /// The offset behind which to read all messages that came after this second.
-    pub fn arrived_by(&self, time_s: u32) -> u64 {
+    pub fn last_arrived_by(&self, time_s: u32) -> u64 {
         let lists = 0..=self.lists.retained();
         let (entries, steps) = (&self.entries, &self.steps);
-        let all = lists.map(|number| self.lists.arrived(entries, number, time_s, steps));
+        let all = lists.map(|number| self.lists.last_arrived_by(entries, number, time_s, steps));
         all.max().unwrap_or(0)
     }
 

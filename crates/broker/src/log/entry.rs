@@ -12,7 +12,7 @@ use crate::store::slab::{NONE, Vacant};
 /// Sent in a binary frame.
 const BINARY: u8 = 1;
 /// The message brought a time to live of its own; the second of expiry is before its other bytes.
-const MORTAL: u8 = 2;
+const TTL: u8 = 2;
 /// It has attributes, with their length before them.
 const ATTRIBUTES: u8 = 4;
 /// It was published to be retained.
@@ -47,7 +47,7 @@ pub(super) struct Entry {
     pub key: u8,
     pub content_type: u8,
     pub event: u8,
-    pub form: u8,
+    pub flags: u8,
 }
 
 const _: () = assert!(size_of::<Entry>() == 48);
@@ -68,7 +68,7 @@ impl Vacant for Entry {
             key: 0,
             content_type: 0,
             event: 0,
-            form: 0,
+            flags: 0,
         }
     }
     fn next_vacant(&self) -> u32 {
@@ -83,7 +83,7 @@ impl Placed for Entry {
 }
 
 /// Bytes that a message takes up, of which `len` are its own.
-pub fn taken_by(len: usize) -> usize {
+pub fn occupied_bytes(len: usize) -> usize {
     size_of::<Entry>() + occupied(len)
 }
 
@@ -97,11 +97,11 @@ pub(super) struct Parts<'a> {
 }
 
 /// The form of a message: what its bytes have.
-pub(super) fn form_of(new: &NewMessage<'_>) -> u8 {
+pub(super) fn flags_of(new: &NewMessage<'_>) -> u8 {
     let headers = &new.headers;
     let flag = |set, flag| if set { flag } else { 0 };
     flag(headers.binary, BINARY)
-        | flag(headers.ttl_s.is_some(), MORTAL)
+        | flag(headers.ttl_s.is_some(), TTL)
         | flag(!headers.attributes.is_empty(), ATTRIBUTES)
         | flag(headers.retain, RETAIN)
         | flag(new.owner.is_known(), OWNED)
@@ -110,21 +110,21 @@ pub(super) fn form_of(new: &NewMessage<'_>) -> u8 {
 
 impl Entry {
     pub fn is_binary(&self) -> bool {
-        self.form & BINARY != 0
+        self.flags & BINARY != 0
     }
-    pub fn is_mortal(&self) -> bool {
-        self.form & MORTAL != 0
+    pub fn has_ttl(&self) -> bool {
+        self.flags & TTL != 0
     }
     pub fn is_retain(&self) -> bool {
-        self.form & RETAIN != 0
+        self.flags & RETAIN != 0
     }
     pub fn qos(&self) -> u8 {
-        self.form >> QOS_SHIFT & 3
+        self.flags >> QOS_SHIFT & 3
     }
     /// The ends of the time to live and of the client's number.
     fn begin(&self) -> (usize, usize) {
-        let ttl = if self.is_mortal() { TTL_BYTES } else { 0 };
-        let owner = OWNER_BYTES * usize::from(self.form & OWNED != 0);
+        let ttl = if self.has_ttl() { TTL_BYTES } else { 0 };
+        let owner = OWNER_BYTES * usize::from(self.flags & OWNED != 0);
         (ttl, ttl + owner)
     }
     pub fn bytes(&self) -> usize {
@@ -133,19 +133,19 @@ impl Entry {
     }
     /// Its own time to live, from its bytes, if it has one.
     pub fn ttl_s(&self, place: &[u8]) -> Option<u32> {
-        let bytes = place.first_chunk().filter(|_| self.is_mortal());
+        let bytes = place.first_chunk().filter(|_| self.has_ttl());
         bytes.map(|bytes| u32::from_le_bytes(*bytes))
     }
     /// The second of its own expiry; the last that there is where it lies behind that. Most have none, and their bytes are not touched.
     #[inline]
     pub fn end_s(&self, blobs: &Blobs) -> Option<u32> {
-        let place = self.is_mortal().then(|| blobs.get(self.blob))?;
+        let place = self.has_ttl().then(|| blobs.get(self.blob))?;
         let ttl_s = self.ttl_s(place)?;
         Some(self.time_s.saturating_add(ttl_s))
     }
     /// The client that it is counted for; `place` has its bytes.
     pub fn owner(&self, place: &[u8]) -> Client {
-        if self.form & OWNED == 0 {
+        if self.flags & OWNED == 0 {
             return Client::NOBODY;
         }
         let (from, to) = self.begin();
@@ -160,7 +160,7 @@ impl Entry {
         let (event, rest) = rest.split_at(self.event as usize);
         let rest = &rest[..self.len as usize];
         let (attributes, frame) = match rest.split_first_chunk::<LENGTH_BYTES>() {
-            Some((len, rest)) if self.form & ATTRIBUTES != 0 => {
+            Some((len, rest)) if self.flags & ATTRIBUTES != 0 => {
                 rest.split_at(u16::from_le_bytes(*len) as usize)
             }
             _ => rest.split_at(0),
@@ -224,9 +224,9 @@ pub(super) struct Chain {
     /// It keeps only the newest message of each key.
     pub latest: bool,
     /// Some entries may have a time to live of their own.
-    pub mortal: bool,
+    pub has_ttls: bool,
     /// Its newest messages were removed without being lost, so that the topic's last offset is not that of an entry.
-    pub ended: bool,
+    pub newest_removed: bool,
 }
 
 const _: () = assert!(size_of::<Chain>() == 24);
@@ -242,8 +242,8 @@ impl Vacant for Chain {
             topic: NONE,
             rule: 0,
             latest: false,
-            mortal: false,
-            ended: false,
+            has_ttls: false,
+            newest_removed: false,
         }
     }
     fn next_vacant(&self) -> u32 {
@@ -265,7 +265,13 @@ impl Chain {
     }
     /// Whether a message with a frame of so many bytes is one too many for a topic of this rule that keeps `most`. If it is the newest one
     /// already, `newest` are the bytes that it takes up, else 0.
-    pub fn is_over(&self, rule: &Rule, most: u32, frame_bytes: usize, newest: usize) -> bool {
+    pub fn exceeds_limits(
+        &self,
+        rule: &Rule,
+        most: u32,
+        frame_bytes: usize,
+        newest: usize,
+    ) -> bool {
         let count = self.count - u32::from(newest > 0);
         let bytes = self.bytes as usize - newest + size_of::<Entry>() + frame_bytes;
         count > 0 && (count >= most || bytes > rule.log_bytes)

@@ -35,7 +35,7 @@ impl Log {
                 id = entry.next;
             }
         }
-        self.lists.mark_anew(&self.entries);
+        self.lists.update_marks(&self.entries);
         self.cursors = Cursors::new();
         if let Some(count) = self.losses.counted() {
             self.losses.watch_from(count);

@@ -1,6 +1,6 @@
 //! Removal by time: messages past the rule's age, and messages past their time to live.
 //!
-//! Invariants: when [`Log::freshen_some`] says that it has finished, the chain has no expired messages. Other chains
+//! Invariants: when [`Log::remove_expired`] says that it has finished, the chain has no expired messages. Other chains
 //! are not searched, but for the oldest message of each rule.
 
 use super::removal::Cause;
@@ -51,13 +51,13 @@ impl Log {
 
     /// Removes all messages of a chain that are too old or have expired: readers see exact times.
     #[cfg(test)]
-    pub fn freshen(&mut self, chain: u32, age_s: u32, now_s: u32) -> u32 {
-        self.freshen_some(chain, age_s, now_s, usize::MAX).0
+    pub fn remove_all_expired(&mut self, chain: u32, age_s: u32, now_s: u32) -> u32 {
+        self.remove_expired(chain, age_s, now_s, usize::MAX).0
     }
 
     /// Removes the messages of a chain that are too old or have expired, in at most so many steps. Returns the chain,
     /// and whether it has finished: only then is it exact for readers.
-    pub fn freshen_some(
+    pub fn remove_expired(
         &mut self,
         mut chain: u32,
         age_s: u32,
@@ -76,7 +76,7 @@ impl Log {
             }
             chain = self.drop_oldest(chain, now_s);
         }
-        if self.count(chain) > 0 && self.chains.get(chain).mortal {
+        if self.count(chain) > 0 && self.chains.get(chain).has_ttls {
             return (chain, self.sweep(chain, NONE, now_s, until));
         }
         (chain, true)
@@ -86,7 +86,7 @@ impl Log {
     /// were any.
     pub(super) fn drop_expired(&mut self, chain: u32, spared: u32, now_s: u32) -> bool {
         let before = self.count(chain);
-        if self.chains.get(chain).mortal {
+        if self.chains.get(chain).has_ttls {
             let until = self.steps.count().saturating_add(EXPIRED_AT_ONCE);
             self.sweep(chain, spared, now_s, until);
         }
@@ -97,10 +97,10 @@ impl Log {
     fn sweep(&mut self, chain: u32, spared: u32, now_s: u32, until: u64) -> bool {
         loop {
             let of_chain = (chain, 0, 0)..=(chain, u32::MAX, u32::MAX);
-            let mut all = self.mortals.range(of_chain).peekable();
+            let mut all = self.expiries.range(of_chain).peekable();
             let mortal = all.peek().is_some();
             let Some(&(_, end_s, id)) = all.find(|(_, _, id)| *id != spared) else {
-                self.chains.get_mut(chain).mortal = mortal;
+                self.chains.get_mut(chain).has_ttls = mortal;
                 return true;
             };
             if now_s < end_s {
@@ -110,7 +110,7 @@ impl Log {
                 return false;
             }
             self.unneeded.expired += 1;
-            self.take(self.before(id), id, Cause::Unneeded);
+            self.remove_entry(self.before(id), id, Cause::Unneeded);
             if self.count(chain) == 0 {
                 return true;
             }

@@ -14,8 +14,8 @@ use crate::base::settings::Settings;
 use crate::log::arrival::Arrival;
 use crate::log::entry::MARKED;
 use crate::log::lists::MARK_EVERY;
-use crate::log::seek::{Back, SeekResult};
-use crate::log::snapshot::Past;
+use crate::log::seek::{SeekBack, SeekResult};
+use crate::log::snapshot::ChainState;
 use crate::mail::Frames;
 use crate::mail::message::Headers;
 use plain::{Kept, Plain, TOPICS};
@@ -85,7 +85,7 @@ impl World {
             log: Log::new(
                 &rules,
                 7,
-                (admission(), OfHome::default()),
+                (admission(), HomeCounts::default()),
                 Steps::default(),
             ),
             plain: Plain::new(rules, of),
@@ -133,7 +133,7 @@ impl World {
         plain.last[topic] = kept.offset;
         let most = rule.messages_max();
         if most == 0 {
-            let before = self.log.abandon(self.chains[topic], plain.now_s);
+            let before = self.log.discard(self.chains[topic], plain.now_s);
             self.chains[topic] = NONE;
             self.log
                 .losses
@@ -182,7 +182,10 @@ impl World {
         let chain = core::mem::replace(&mut self.chains[topic], NONE);
         let lost = self.log.reaches_back_to(chain);
         assert_eq!(lost.unwrap_or(plain.last[topic]), plain.lost[topic]);
-        let told = self.log.losses.forgive(topic as u32, plain.lost[topic]);
+        let told = self
+            .log
+            .losses
+            .forget_topic(topic as u32, plain.lost[topic]);
         assert_eq!(told, plain.losses[topic].take().map(|loss| loss.1));
         self.log.clear(chain);
         (plain.last[topic], plain.lost[topic]) = (plain.offset, plain.offset);
@@ -205,7 +208,7 @@ impl World {
         let mut log = Log::new(
             &plain.rules,
             9,
-            (admission(), OfHome::default()),
+            (admission(), HomeCounts::default()),
             Steps::default(),
         );
         let mut ended = Vec::new();
@@ -213,13 +216,18 @@ impl World {
         for (topic, chain) in chains.iter_mut().enumerate() {
             let number = plain.of[topic];
             let latest = plain.rules.get(number).keep == Keep::Latest;
-            match self.log.past(self.chains[topic]) {
-                Past::None => {}
-                Past::Lost { lost, ended: ends } => {
+            match self.log.chain_state(self.chains[topic]) {
+                ChainState::None => {}
+                ChainState::Empty {
+                    lost,
+                    newest_removed: ends,
+                } => {
                     *chain = log.empty_chain(topic as u32, number, latest, lost);
                     ended.extend(ends.then_some(topic));
                 }
-                Past::Some { ended: ends } => ended.extend(ends.then_some(topic)),
+                ChainState::Filled {
+                    newest_removed: ends,
+                } => ended.extend(ends.then_some(topic)),
             }
         }
         if let Some(count) = self.log.losses.counted() {
@@ -251,7 +259,7 @@ impl World {
                 .0;
         }
         for topic in ended {
-            log.end(chains[topic]);
+            log.note_newest_removed(chains[topic]);
         }
         (log.unneeded.superseded, log.unneeded.expired) =
             (self.log.unneeded.superseded, self.log.unneeded.expired);
@@ -406,9 +414,9 @@ proptest! {
                 Op::Clock(seconds) => plain.now_s += seconds,
                 Op::Publish(topic, key, ttl_s, retain) => world.publish(topic, key, ttl_s, retain),
                 Op::Freshen(topic) => {
-                    plain.freshen(topic);
+                    plain.remove_all_expired(topic);
                     let age_s = plain.rules.get(plain.of[topic]).log_age_s;
-                    world.chains[topic] = world.log.freshen(world.chains[topic], age_s, now_s);
+                    world.chains[topic] = world.log.remove_all_expired(world.chains[topic], age_s, now_s);
                 }
                 Op::Upkeep(number, limit) => world.expire(number, limit),
                 Op::Remove(topic, key) => world.remove(topic, key),

@@ -162,7 +162,7 @@ impl Lists {
             list.hand = id;
         }
         let entry = entries.get_mut(id);
-        entry.form |= marked;
+        entry.flags |= marked;
         (entry.older, entry.younger) = (elder, NONE);
     }
 
@@ -171,10 +171,10 @@ impl Lists {
         let list = &mut self.0[number as usize];
         let entry = entries.get(id);
         let (offset, older, younger) = (entry.offset, entry.older, entry.younger);
-        if entry.form & MARKED != 0 {
+        if entry.flags & MARKED != 0 {
             let heir = (older != NONE).then(|| entries.get_mut(older));
-            let heir = heir.filter(|entry| entry.form & MARKED == 0).map(|entry| {
-                entry.form |= MARKED;
+            let heir = heir.filter(|entry| entry.flags & MARKED == 0).map(|entry| {
+                entry.flags |= MARKED;
                 (entry.offset, older)
             });
             list.marks.pass_on(offset, heir);
@@ -195,7 +195,7 @@ impl Lists {
     }
 
     /// The first entry of a list behind an offset.
-    pub fn first_behind(
+    pub fn first_after(
         &self,
         entries: &Slab<Entry>,
         number: u8,
@@ -216,7 +216,13 @@ impl Lists {
     }
 
     /// The offset of the last entry of a list that came by this second, or 0.
-    pub fn arrived(&self, entries: &Slab<Entry>, number: u8, time_s: u32, steps: &Steps) -> u64 {
+    pub fn last_arrived_by(
+        &self,
+        entries: &Slab<Entry>,
+        number: u8,
+        time_s: u32,
+        steps: &Steps,
+    ) -> u64 {
         let list = &self.0[number as usize];
         let came = |id: u32| entries.get(id).time_s <= time_s;
         let marks = list.marks.all.partition_point(|mark| came(mark.1));
@@ -257,7 +263,7 @@ impl Lists {
         rest.sort_unstable();
         for (_, id) in rest {
             let entry = entries.get_mut(id);
-            entry.form &= !MARKED;
+            entry.flags &= !MARKED;
             let number = chains.get(entry.chain).rule;
             self.append(entries, number, id);
         }
@@ -273,7 +279,7 @@ impl Lists {
     }
 
     /// The entries have got other offsets, in the same order.
-    pub fn mark_anew(&mut self, entries: &Slab<Entry>) {
+    pub fn update_marks(&mut self, entries: &Slab<Entry>) {
         let marks = self.0.iter_mut().flat_map(|list| &mut list.marks.all);
         marks.for_each(|(offset, id)| *offset = entries.get(*id).offset);
     }

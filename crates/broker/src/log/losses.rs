@@ -29,14 +29,14 @@ pub struct Losses {
     /// The number of the last loss.
     last: u64,
     /// Topics whose losses all logs of the home remember.
-    of_home: Tally,
+    home_topics: Tally,
 }
 
 impl Losses {
     /// No losses. `of_home` counts the topics of all logs of the home.
-    pub fn new(of_home: Tally) -> Losses {
+    pub fn new(home_topics: Tally) -> Losses {
         Losses {
-            of_home,
+            home_topics,
             ..Losses::default()
         }
     }
@@ -45,13 +45,13 @@ impl Losses {
         if let Some(losses) = &mut self.by_offset
             && losses.insert(offset, loss).is_none()
         {
-            self.of_home.add(1);
+            self.home_topics.add(1);
         }
     }
 
     fn remove(&mut self, offset: u64) -> Option<(u32, u64)> {
         let loss = self.by_offset.as_mut()?.remove(&offset)?;
-        self.of_home.subtract(1);
+        self.home_topics.subtract(1);
         Some(loss)
     }
 
@@ -68,7 +68,7 @@ impl Losses {
 
     /// Begins to remember losses, with this number of them so far.
     pub fn watch_from(&mut self, count: u64) {
-        self.of_home.subtract(self.topics());
+        self.home_topics.subtract(self.topics());
         (self.by_offset, self.last) = (Some(BTreeMap::new()), count);
         self.earlier.as_mut().into_iter().for_each(BTreeMap::clear);
     }
@@ -92,7 +92,7 @@ impl Losses {
     /// Takes out the first loss: offset, topic, number.
     pub fn pop(&mut self) -> Option<(u64, u32, u64)> {
         let (offset, (topic, number)) = self.by_offset.as_mut()?.pop_first()?;
-        self.of_home.subtract(1);
+        self.home_topics.subtract(1);
         Some((offset, topic, number))
     }
 
@@ -122,7 +122,7 @@ impl Losses {
 
     /// Forgets the losses of a topic that goes, with the last one at `offset`; returns the number of that loss, if
     /// there is one.
-    pub fn forgive(&mut self, topic: u32, offset: u64) -> Option<u64> {
+    pub fn forget_topic(&mut self, topic: u32, offset: u64) -> Option<u64> {
         if let Some(earlier) = &mut self.earlier {
             earlier.retain(|_, loss| loss.0 != topic);
         }
@@ -174,15 +174,18 @@ mod tests {
         assert_eq!(losses.from(0).collect::<Vec<_>>(), [(7, 2, 2), (9, 1, 5)]);
         assert_eq!(losses.next(7), Some((9, 1, 5)));
         // The loss at that offset is another topic's.
-        assert_eq!(losses.forgive(1, 7), None);
-        assert_eq!(losses.forgive(1, 9), Some(5));
+        assert_eq!(losses.forget_topic(1, 7), None);
+        assert_eq!(losses.forget_topic(1, 9), Some(5));
         assert_eq!((losses.topics(), losses.count()), (1, 5));
         // The count of the home keeps up with all of that.
-        assert_eq!(losses.of_home.get(), 1);
+        assert_eq!(losses.home_topics.get(), 1);
         losses.restore(12, 3, 6);
-        assert_eq!((losses.pop(), losses.of_home.get()), (Some((7, 2, 2)), 1));
+        assert_eq!(
+            (losses.pop(), losses.home_topics.get()),
+            (Some((7, 2, 2)), 1)
+        );
         losses.watch_from(6);
-        assert_eq!((losses.topics(), losses.of_home.get()), (0, 0));
+        assert_eq!((losses.topics(), losses.home_topics.get()), (0, 0));
     }
 
     #[test]
@@ -200,7 +203,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(found(&losses), [(67, 1), (68, 1), (69, 2), (70, 1)]);
-        losses.forgive(1, 70);
+        losses.forget_topic(1, 70);
         assert_eq!(found(&losses), [(69, 2)]);
         for offset in 70..80 + EARLIER_MAX as u64 {
             losses.add(2, offset - 1, offset);

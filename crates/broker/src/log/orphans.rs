@@ -17,23 +17,24 @@ impl Log {
     }
 
     /// Dooms a chain with messages.
-    pub(super) fn doom(&mut self, chain: u32) {
+    pub(super) fn orphan(&mut self, chain: u32) {
         self.chains.get_mut(chain).topic = ORPHANED;
         self.orphaned.insert(chain);
-        self.counts.of_home.orphans.add(1);
+        self.counts.home.orphans.add(1);
     }
 
     /// Whether messages of a chain may have expired.
     pub(super) fn may_expire(&self, chain: u32) -> bool {
         let row = self.chains.get(chain);
-        row.mortal || self.lists.ttl_s(row.rule) != 0
+        row.has_ttls || self.lists.ttl_s(row.rule) != 0
     }
 
     /// Removes all messages of a chain as a limit would; returns the topic's new chain, or `NONE`. The last lost
     /// message is the newest that has not expired, if one is found among the newest few; else the newest.
     pub(super) fn lose_all(&mut self, chain: u32, now_s: u32) -> u32 {
         let row = self.chains.get(chain);
-        let (topic, number, latest, ended) = (row.topic, row.rule, row.latest, row.ended);
+        let (topic, number, latest, newest_removed) =
+            (row.topic, row.rule, row.latest, row.newest_removed);
         let newest = row.newest();
         let before = self.entries.get(row.oldest()).previous;
         let mut last = newest;
@@ -51,29 +52,29 @@ impl Log {
         }
         let lost = self.entries.get(last).offset;
         let count = self.count(chain);
-        self.doom(chain);
+        self.orphan(chain);
         self.losses.add_all(topic, before, lost, count);
-        if !ended && last == newest {
+        if !newest_removed && last == newest {
             return NONE;
         }
         let left = self.empty_chain(topic, number, latest, lost);
-        self.end(left);
+        self.note_newest_removed(left);
         left
     }
 
     /// Whether there are orphaned chains.
-    pub fn has_doomed(&self) -> bool {
+    pub fn has_orphans(&self) -> bool {
         !self.orphaned.is_empty()
     }
 
     /// Removes at most this many messages of orphaned chains; returns how many.
-    pub fn clear_some(&mut self, most: usize) -> usize {
+    pub fn clear_orphans(&mut self, most: usize) -> usize {
         for dropped in 0..most {
             let Some(chain) = self.orphaned.first().copied() else {
                 return dropped;
             };
             let oldest = self.chains.get(chain).oldest();
-            self.take(NONE, oldest, Cause::Unneeded);
+            self.remove_entry(NONE, oldest, Cause::Unneeded);
         }
         most
     }

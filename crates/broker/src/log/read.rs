@@ -1,6 +1,6 @@
 //! Reading a chain: how far back it reaches, and the pages that a subscriber gets (`seek` finds where they begin).
 //!
-//! Invariant: time plays no part here; callers that must show no expired message have removed them ([`Log::freshen_some`]).
+//! Invariant: time plays no part here; callers that must show no expired message have removed them ([`Log::remove_expired`]).
 
 use super::*;
 use crate::log::seek::SeekResult;

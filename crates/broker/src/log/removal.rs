@@ -67,7 +67,7 @@ impl Log {
         let share = budget_bytes / self.chains.len().max(1) as usize;
         let mut found = None;
         while self.bytes() > budget_bytes || self.blobs.is_full() {
-            if self.clear_some(1) == 0 {
+            if self.clear_orphans(1) == 0 {
                 let Some(chain) = victim(self, share, last, &mut found) else {
                     return false;
                 };
@@ -100,7 +100,7 @@ impl Log {
     ) -> (usize, bool) {
         let mut gone = 0;
         while gone < limit && self.held().chunks > bytes_max {
-            if self.clear_some(1) > 0 {
+            if self.clear_orphans(1) > 0 {
                 gone += 1;
                 continue;
             }
@@ -134,7 +134,7 @@ impl Log {
             return;
         }
         if self.is_long(chain) {
-            return self.doom(chain);
+            return self.orphan(chain);
         }
         loop {
             let oldest = self.chains.get(chain).oldest();
@@ -142,13 +142,13 @@ impl Log {
                 self.chains.remove(chain);
                 return;
             }
-            self.take(NONE, oldest, Cause::Unneeded);
+            self.remove_entry(NONE, oldest, Cause::Unneeded);
         }
     }
 
     /// Removes a chain whose topic goes on without a log; returns the last lost offset, unless all up to the topic's
     /// last message is lost.
-    pub fn abandon(&mut self, mut chain: u32, now_s: u32) -> Option<u64> {
+    pub fn discard(&mut self, mut chain: u32, now_s: u32) -> Option<u64> {
         if self.is_long(chain) && !self.may_expire(chain) {
             chain = self.lose_all(chain, now_s);
         }
@@ -185,9 +185,9 @@ impl Log {
         let oldest = self.chains.get(chain).oldest();
         if self.is_expired(oldest, now_s) {
             self.unneeded.expired += 1;
-            return self.take(NONE, oldest, Cause::Unneeded);
+            return self.remove_entry(NONE, oldest, Cause::Unneeded);
         }
-        self.take(NONE, oldest, Cause::Lost)
+        self.remove_entry(NONE, oldest, Cause::Lost)
     }
 
     /// Removes the message with this key from a chain that keeps the latest, if there is one.
@@ -202,13 +202,13 @@ impl Log {
         if let Some(row) = self.keys.row(&self.entries, &self.blobs, chain, key) {
             let Key { entry, before, .. } = *self.keys.get(row);
             self.unneeded.superseded += 1;
-            self.take(before, entry, Cause::Unneeded);
+            self.remove_entry(before, entry, Cause::Unneeded);
         }
     }
 
     /// Removes the entry behind `before` (`NONE`: the oldest) from its chain; returns the chain, or `NONE` when all up
     /// to the topic's last message is lost.
-    pub(super) fn take(&mut self, before: u32, id: u32, cause: Cause) -> u32 {
+    pub(super) fn remove_entry(&mut self, before: u32, id: u32, cause: Cause) -> u32 {
         let chain = self.entries.get(id).chain;
         self.steps.add(1);
         let latest = self.chains.get(chain).latest;
@@ -220,13 +220,13 @@ impl Log {
         self.lists.remove(&mut self.entries, number, id);
         let entry = self.entries.remove(id);
         if let Some(end_s) = entry.end_s(&self.blobs) {
-            self.mortals.remove(&(chain, end_s, id));
+            self.expiries.remove(&(chain, end_s, id));
         }
         let row = self.chains.get_mut(chain);
         row.count -= 1;
-        row.bytes -= taken_by(entry.bytes()) as u32;
+        row.bytes -= occupied_bytes(entry.bytes()) as u32;
         let owner = entry.owner(self.blobs.get(entry.blob));
-        self.counts.subtract(owner, taken_by(entry.bytes()));
+        self.counts.subtract(owner, occupied_bytes(entry.bytes()));
         self.blobs.remove(entry.blob);
         let retained = number == self.lists.retained();
         let orphaned = row.topic == ORPHANED;
@@ -237,13 +237,13 @@ impl Log {
             let lost = cause == Cause::Lost;
             if orphaned {
                 self.orphaned.remove(&chain);
-                self.counts.of_home.orphans.subtract(1);
+                self.counts.home.orphans.subtract(1);
             }
-            if orphaned || lost && !row.ended {
+            if orphaned || lost && !row.newest_removed {
                 self.chains.remove(chain);
                 return NONE;
             }
-            row.mortal = false;
+            row.has_ttls = false;
             row.set_lost(if lost { entry.offset } else { entry.previous });
             return chain;
         }
@@ -254,7 +254,7 @@ impl Log {
         }
         if entry.next == NONE {
             row.set_newest(before);
-            row.ended = true;
+            row.newest_removed = true;
             return chain;
         }
         if cause == Cause::Unneeded {
@@ -281,8 +281,8 @@ pub fn trim(
     while log.count(chain) > 1 {
         let row = log.chains.get(chain);
         let newest = row.newest();
-        let newest_bytes = taken_by(log.entries.get(newest).bytes());
-        if !row.is_over(rule, most, frame_bytes, newest_bytes) {
+        let newest_bytes = occupied_bytes(log.entries.get(newest).bytes());
+        if !row.exceeds_limits(rule, most, frame_bytes, newest_bytes) {
             return false;
         }
         if !log.drop_expired(chain, newest, now_s) {
@@ -299,7 +299,7 @@ pub fn trim(
 fn is_spared(log: &Log, id: u32, all_bytes: usize) -> bool {
     let entry = log.entries.get(id);
     let owner = entry.owner(log.blobs.get(entry.blob));
-    log.counts.of_home.holdings.spares(owner, all_bytes)
+    log.counts.home.holdings.spares(owner, all_bytes)
 }
 
 /// The search for messages that are not spared begins anew.

@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::*;
 use crate::base::settings::Settings;
-use crate::log::snapshot::Past;
+use crate::log::snapshot::ChainState;
 use crate::mail::Frames;
 use crate::mail::message::Headers;
 use crate::store::blobs::occupied;
@@ -27,7 +27,7 @@ fn log(rules: &[Rule]) -> Log {
     Log::new(
         &Rules::new(&settings.rules),
         SEED,
-        (admission, OfHome::default()),
+        (admission, HomeCounts::default()),
         Steps::default(),
     )
 }
@@ -116,7 +116,7 @@ fn bytes_are_those_of_messages_rows_and_keys() {
 #[test]
 fn a_topic_keeps_as_many_bytes_as_its_rule_says() {
     let frame = alloc::vec![1; full_len()];
-    let len = taken_by(frame.len());
+    let len = occupied_bytes(frame.len());
     for (log_bytes, kept) in [(3 * len - 1, 2), (3 * len, 3), (3 * len + 1, 3), (1, 1)] {
         let rule = Rule {
             log_bytes,
@@ -286,7 +286,7 @@ fn those_that_expired_are_counted_and_not_missed() {
         (NOW_S + 5, &[2, 4], 3),
         (NOW_S + 10, &[], 5),
     ] {
-        chain = log.freshen(chain, rule.log_age_s, now_s);
+        chain = log.remove_all_expired(chain, rule.log_age_s, now_s);
         assert_eq!(offsets(&mut log, chain), left);
         assert_eq!(log.unneeded.expired, expired);
         assert_eq!(log.reaches_back_to(chain), Some(0));
@@ -408,7 +408,7 @@ fn losses_are_told_beyond_four_billion_messages() {
         let chain = log.empty_chain(0, 0, false, lost);
         assert_eq!(log.reaches_back_to(chain), Some(lost));
         assert!(
-            matches!(log.past(chain), Past::Lost { lost: found, ended: false } if found == lost)
+            matches!(log.chain_state(chain), ChainState::Empty { lost: found, newest_removed: false } if found == lost)
         );
         log.clear(chain);
     }
@@ -452,5 +452,5 @@ fn as_many_rules_as_there_may_be_are_read() {
     let rules = alloc::vec![rule(); crate::base::rules::RULES_MAX];
     let mut log = log(&rules);
     log.append(NONE, 0, &rules[0], (9, usize::MAX), &new(5, b"", b"x"));
-    assert_eq!(log.arrived_by(NOW_S), 5);
+    assert_eq!(log.last_arrived_by(NOW_S), 5);
 }

@@ -41,7 +41,7 @@ impl Log {
             };
             let latest = rules.get(number).keep == Keep::Latest;
             if latest != row.latest && !orphaned {
-                self.change_form(chain, latest);
+                self.change_keep(chain, latest);
             }
             let row = self.chains.get_mut(chain);
             row.rule = number;
@@ -54,7 +54,7 @@ impl Log {
     }
 
     /// A chain begins or ceases to keep only the newest message of each key.
-    fn change_form(&mut self, chain: u32, latest: bool) {
+    fn change_keep(&mut self, chain: u32, latest: bool) {
         if !latest {
             let mut id = self.chains.get(chain).oldest();
             while id != NONE {
@@ -80,7 +80,7 @@ impl Log {
                 before = id;
             } else {
                 self.unneeded.superseded += 1;
-                self.take(before, id, Cause::Unneeded);
+                self.remove_entry(before, id, Cause::Unneeded);
             }
             id = next;
         }

@@ -15,16 +15,16 @@ pub enum SeekResult {
     /// This entry; `NONE` if there is none.
     Found(u32),
     /// Not found up to this offset: the search goes on from there.
-    Further(u64),
+    Continue(u64),
 }
 
 /// The place where the newest messages of a chain begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Back {
+pub enum SeekBack {
     /// Behind this offset.
     Found(u64),
     /// Not found yet: so many messages further back from the one at this offset.
-    Further(u64, u32),
+    Continue(u64, u32),
 }
 
 impl Log {
@@ -51,7 +51,7 @@ impl Log {
         let number = self.chains.get(chain).rule;
         let (entries, steps) = (&self.entries, &self.steps);
         let behind = offset.saturating_sub(1);
-        let mut by_list = self.lists.first_behind(entries, number, behind, steps);
+        let mut by_list = self.lists.first_after(entries, number, behind, steps);
         let entry = self.entries.get(by_list);
         if entry.offset == offset && entry.chain == chain {
             return SeekResult::Found(entry.next);
@@ -74,22 +74,22 @@ impl Log {
             }
             by_chain = entry.next;
         }
-        SeekResult::Further(seen)
+        SeekResult::Continue(seen)
     }
 
     /// Looks for the place where the newest `count` messages begin, at no more than `limit` entries; none if there are
     /// no messages.
-    pub fn before_newest(&self, chain: u32, count: u32, limit: usize) -> Option<Back> {
+    pub fn seek_newest(&self, chain: u32, count: u32, limit: usize) -> Option<SeekBack> {
         if count == 0 || self.count(chain) == 0 {
             return None;
         }
         let newest = self.entries.get(self.chains.get(chain).newest());
-        Some(self.back(chain, newest.offset, count, limit))
+        Some(self.seek_back(chain, newest.offset, count, limit))
     }
 
     /// Goes back from the message at `offset`, which is the first of `left`, by no more than `limit` entries.
-    pub fn back(&self, chain: u32, offset: u64, mut left: u32, limit: usize) -> Back {
-        let all = Back::Found(self.reaches_back_to(chain).unwrap_or(offset));
+    pub fn seek_back(&self, chain: u32, offset: u64, mut left: u32, limit: usize) -> SeekBack {
+        let all = SeekBack::Found(self.reaches_back_to(chain).unwrap_or(offset));
         if left >= self.count(chain) {
             return all;
         }
@@ -102,7 +102,7 @@ impl Log {
             self.steps.add(1);
             let entry = self.entries.get(id);
             if left == 1 {
-                return Back::Found(entry.previous);
+                return SeekBack::Found(entry.previous);
             }
             let neighbour = self.entries.try_get(entry.older);
             let before = match neighbour.is_some_and(|older| older.chain == chain) {
@@ -112,7 +112,7 @@ impl Log {
             let Some(before) = before else { return all };
             (id, left) = (before, left - 1);
             if self.steps.count() >= until {
-                return Back::Further(self.entries.get(id).offset, left);
+                return SeekBack::Continue(self.entries.get(id).offset, left);
             }
         }
     }
@@ -123,7 +123,7 @@ impl Log {
         let number = self.chains.try_get(chain)?.rule;
         let (entries, steps) = (&self.entries, &self.steps);
         let behind = offset.checked_sub(1)?;
-        let id = self.lists.first_behind(entries, number, behind, steps);
+        let id = self.lists.first_after(entries, number, behind, steps);
         let entry = self.entries.try_get(id)?;
         (entry.offset == offset && entry.chain == chain).then_some(id)
     }
@@ -133,7 +133,7 @@ impl Log {
         let oldest = self.reaches_back_to(chain)?;
         let number = self.chains.get(chain).rule;
         let (entries, steps) = (&self.entries, &self.steps);
-        let arrived = self.lists.arrived(entries, number, time_s, steps);
+        let arrived = self.lists.last_arrived_by(entries, number, time_s, steps);
         Some(arrived.max(oldest))
     }
 }

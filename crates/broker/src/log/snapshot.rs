@@ -7,37 +7,37 @@ use crate::store::blobs::Place;
 use crate::store::slab::NONE;
 
 /// The past of a topic, as its chain has it.
-pub enum Past {
+pub enum ChainState {
     /// There is no chain.
     None,
     /// It has no messages.
-    Lost {
+    Empty {
         /// The last lost offset.
         lost: u64,
         /// Its newest messages were removed without being lost.
-        ended: bool,
+        newest_removed: bool,
     },
     /// It has messages.
-    Some {
+    Filled {
         /// Its newest messages were removed without being lost.
-        ended: bool,
+        newest_removed: bool,
     },
 }
 
 impl Log {
     /// The past of a chain's topic.
-    pub fn past(&self, chain: u32) -> Past {
+    pub fn chain_state(&self, chain: u32) -> ChainState {
         if chain == NONE {
-            return Past::None;
+            return ChainState::None;
         }
         let row = self.chains.get(chain);
-        let ended = row.ended;
+        let newest_removed = row.newest_removed;
         match row.count {
-            0 => Past::Lost {
+            0 => ChainState::Empty {
                 lost: row.lost(),
-                ended,
+                newest_removed,
             },
-            _ => Past::Some { ended },
+            _ => ChainState::Filled { newest_removed },
         }
     }
 
@@ -59,9 +59,9 @@ impl Log {
     }
 
     /// Notes that a chain's newest messages were removed without being lost.
-    pub fn end(&mut self, chain: u32) {
+    pub fn note_newest_removed(&mut self, chain: u32) {
         if chain != NONE {
-            self.chains.get_mut(chain).ended = true;
+            self.chains.get_mut(chain).newest_removed = true;
         }
     }
 

@@ -154,7 +154,7 @@ fn qos(offset: u64) -> u8 {
 fn freshen_all(log: &mut Log, chains: &mut [u32; 3], models: &mut [Model], now_s: u32) {
     for (chain, model) in chains.iter_mut().zip(models) {
         model.look(now_s);
-        *chain = log.freshen(*chain, model.rule.log_age_s, now_s);
+        *chain = log.remove_all_expired(*chain, model.rule.log_age_s, now_s);
     }
 }
 
@@ -250,7 +250,7 @@ proptest! {
         // wider the tables of counters, and every case makes its own.
         settings.limits.log_bytes_per_address_max = settings.limits.log_bytes;
         let admission = Admission::new(&settings, 7);
-        let mut log = Log::new(&Rules::new(&settings.rules), 7, (admission.clone(), OfHome::default()), Steps::default());
+        let mut log = Log::new(&Rules::new(&settings.rules), 7, (admission.clone(), HomeCounts::default()), Steps::default());
         let mut models: Vec<_> = rules.into_iter().map(Model::new).collect();
         let mut chains = [NONE; 3];
         let (mut now_s, mut offset) = (100, 0);
@@ -279,7 +279,7 @@ proptest! {
                 Op::Look(topic) => {
                     let model = &mut models[topic];
                     model.look(now_s);
-                    chains[topic] = log.freshen(chains[topic], model.rule.log_age_s, now_s);
+                    chains[topic] = log.remove_all_expired(chains[topic], model.rule.log_age_s, now_s);
                     look(&mut log, chains[topic], model, pages)?;
                 }
                 Op::Epoch => {
@@ -301,8 +301,8 @@ proptest! {
             look(&mut log, chain, model, pages)?;
             log.clear(chain);
         }
-        while log.has_doomed() {
-            prop_assert_eq!(log.clear_some(1), 1);
+        while log.has_orphans() {
+            prop_assert_eq!(log.clear_orphans(1), 1);
         }
         prop_assert_eq!((log.bytes(), log.len(), log.chains(), log.keys()), (0, 0, 0, 0));
         prop_assert!(admission.keeps_nothing());

@@ -22,8 +22,8 @@ pub struct Record {
     start: u32,
     len: u32,
     meta: u32,
-    packed: u32,
-    packed_len: u32,
+    compressed: u32,
+    compressed_len: u32,
     ttl_s: u32,
     attributes: u16,
     content_type: u8,
@@ -39,7 +39,7 @@ pub struct Record {
     /// before the socket takes it.
     pub latest: bool,
     /// It brought a time to live.
-    mortal: bool,
+    has_ttl: bool,
 }
 
 const _: () = assert!(size_of::<Record>() == 56);
@@ -60,7 +60,7 @@ pub struct Frames {
     /// Content types, event names and keys.
     meta: Vec<u8>,
     /// Compressed frames, for connections that negotiated it.
-    packed: Vec<u8>,
+    compressed: Vec<u8>,
     /// Large messages: frames, plain and compressed.
     large: Vec<Slice>,
     /// The records of answers to attaches.
@@ -70,7 +70,7 @@ pub struct Frames {
     /// When the first of the turn's messages was read, as a [`Shard::stamp`](crate::Shard::stamp); 0 without messages.
     pub stamp: u64,
     /// How many of its messages members of groups are told.
-    pub given: usize,
+    pub group_messages: usize,
     /// Bytes of its pages that begin with a message larger than a page.
     pub large_pages: usize,
     /// The visits that carriers owe, by the parties that caused them.
@@ -84,10 +84,10 @@ impl Frames {
     /// Copies a message in.
     pub fn push(&mut self, new: &NewMessage<'_>) -> Record {
         let span = match &new.whole {
-            Some(frame) => self.share(frame.clone()),
-            None => self.begin(&[], new.frame),
+            Some(frame) => self.push_shared(frame.clone()),
+            None => self.push_frame(&[], new.frame),
         };
-        self.finish(span, new)
+        self.push_record(span, new)
     }
 
     /// Copies a message over from other frames.
@@ -106,19 +106,19 @@ impl Frames {
     }
 
     /// Copies a message over from other frames, with its compressed form.
-    pub fn carry(&mut self, record: &Record, of: &Frames) -> Record {
+    pub fn copy_with_compressed(&mut self, record: &Record, of: &Frames) -> Record {
         let mut carried = self.copy(record, of);
-        if record.packed_len > 0 {
-            (carried.packed, carried.packed_len) = match of.large_packed(record) {
-                Some(frame) => self.share(frame.clone()),
-                None => self.put_packed(&[of.packed(record)]),
+        if record.compressed_len > 0 {
+            (carried.compressed, carried.compressed_len) = match of.large_compressed(record) {
+                Some(frame) => self.push_shared(frame.clone()),
+                None => self.copy_compressed(&[of.compressed(record)]),
             };
         }
         carried
     }
 
     /// Builds a frame in place from its header and data; returns the span for [`Frames::frame_at`].
-    pub fn begin(&mut self, header: &[u8], data: &[u8]) -> (u32, u32) {
+    pub fn push_frame(&mut self, header: &[u8], data: &[u8]) -> (u32, u32) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(header);
         self.bytes.extend_from_slice(data);
@@ -131,7 +131,7 @@ impl Frames {
     }
 
     /// Adds a large frame by reference; returns its span.
-    pub fn share(&mut self, frame: Slice) -> (u32, u32) {
+    pub fn push_shared(&mut self, frame: Slice) -> (u32, u32) {
         let span = (LARGE | self.large.len() as u32, frame.len() as u32);
         self.large.push(frame);
         span
@@ -146,8 +146,8 @@ impl Frames {
         }
     }
 
-    /// The record of a frame that [`Frames::begin`] built.
-    pub fn finish(&mut self, span: (u32, u32), new: &NewMessage<'_>) -> Record {
+    /// The record of a frame that [`Frames::push_frame`] built.
+    pub fn push_record(&mut self, span: (u32, u32), new: &NewMessage<'_>) -> Record {
         let meta = self.meta.len() as u32;
         let headers = &new.headers;
         for field in headers.fields() {
@@ -160,8 +160,8 @@ impl Frames {
             start: span.0,
             len: span.1,
             meta,
-            packed: 0,
-            packed_len: 0,
+            compressed: 0,
+            compressed_len: 0,
             ttl_s: headers.ttl_s.unwrap_or_default(),
             attributes: headers.attributes.len() as u16,
             content_type: headers.content_type.len() as u8,
@@ -171,7 +171,7 @@ impl Frames {
             retain: headers.retain,
             binary: headers.binary,
             latest: new.latest,
-            mortal: headers.ttl_s.is_some(),
+            has_ttl: headers.ttl_s.is_some(),
         }
     }
 
@@ -193,24 +193,30 @@ impl Frames {
     }
 
     /// Adds the compressed form of a message.
-    pub fn pack(&mut self, record: &mut Record, header: &[u8], data: &[u8], admission: &Admission) {
+    pub fn push_compressed(
+        &mut self,
+        record: &mut Record,
+        header: &[u8],
+        data: &[u8],
+        admission: &Admission,
+    ) {
         if data.len() >= SHARED_MIN {
             let bytes = [header, data].concat().into_boxed_slice();
             let len = bytes.len();
-            (record.packed, record.packed_len) =
-                self.share(Shared::new(bytes, admission).slice(0..len));
+            (record.compressed, record.compressed_len) =
+                self.push_shared(Shared::new(bytes, admission).slice(0..len));
             return;
         }
-        (record.packed, record.packed_len) = self.put_packed(&[header, data]);
+        (record.compressed, record.compressed_len) = self.copy_compressed(&[header, data]);
     }
 
     /// Copies a compressed frame in; returns its span.
-    fn put_packed(&mut self, parts: &[&[u8]]) -> (u32, u32) {
-        let start = self.packed.len();
+    fn copy_compressed(&mut self, parts: &[&[u8]]) -> (u32, u32) {
+        let start = self.compressed.len();
         for part in parts {
-            self.packed.extend_from_slice(part);
+            self.compressed.extend_from_slice(part);
         }
-        (start as u32, (self.packed.len() - start) as u32)
+        (start as u32, (self.compressed.len() - start) as u32)
     }
 
     /// The message as one WebSocket frame.
@@ -232,22 +238,25 @@ impl Frames {
     }
 
     /// The message as one large frame, compressed if it was; none if that frame is not large.
-    pub fn large_packed(&self, record: &Record) -> Option<&Slice> {
-        match record.packed_len {
+    pub fn large_compressed(&self, record: &Record) -> Option<&Slice> {
+        match record.compressed_len {
             0 => self.large(record),
-            _ if record.packed & LARGE == 0 => None,
-            _ => Some(&self.large[(record.packed ^ LARGE) as usize]),
+            _ if record.compressed & LARGE == 0 => None,
+            _ => Some(&self.large[(record.compressed ^ LARGE) as usize]),
         }
     }
 
     /// The message as one compressed frame, or as a plain one if it was not compressed.
-    pub fn packed(&self, record: &Record) -> &[u8] {
-        if record.packed_len == 0 {
+    pub fn compressed(&self, record: &Record) -> &[u8] {
+        if record.compressed_len == 0 {
             return self.frame(record);
         }
-        match record.packed & LARGE {
-            0 => &self.packed[record.packed as usize..(record.packed + record.packed_len) as usize],
-            _ => &self.large[(record.packed ^ LARGE) as usize],
+        match record.compressed & LARGE {
+            0 => {
+                &self.compressed[record.compressed as usize
+                    ..(record.compressed + record.compressed_len) as usize]
+            }
+            _ => &self.large[(record.compressed ^ LARGE) as usize],
         }
     }
 
@@ -320,7 +329,7 @@ impl Frames {
     /// Bytes in use, large messages included.
     pub fn len(&self) -> usize {
         let large = self.large.iter().map(|slice| slice.len()).sum::<usize>();
-        self.bytes.len() + self.packed.len() + large
+        self.bytes.len() + self.compressed.len() + large
     }
 
     /// The same with names and headers.
@@ -337,7 +346,7 @@ impl Frames {
     pub fn own_bytes(&self) -> usize {
         self.bytes.capacity()
             + self.meta.capacity()
-            + self.packed.capacity()
+            + self.compressed.capacity()
             + self.large.capacity() * size_of::<Slice>()
             + self.pages.capacity() * size_of::<Record>()
             + self.names.capacity() * size_of::<u32>()
@@ -356,12 +365,12 @@ impl Frames {
         }
         self.bytes.clear();
         self.meta.clear();
-        self.packed.clear();
+        self.compressed.clear();
         self.large.clear();
         self.pages.clear();
         self.names.clear();
         self.stamp = 0;
-        self.given = 0;
+        self.group_messages = 0;
         self.large_pages = 0;
         self.weights.clear();
     }
@@ -378,7 +387,7 @@ impl Frames {
 impl Record {
     /// Seconds that it lives from [`Record::time_s`] on, if it brought a time to live.
     pub fn ttl_s(&self) -> Option<u32> {
-        self.mortal.then_some(self.ttl_s)
+        self.has_ttl.then_some(self.ttl_s)
     }
 
     /// Bytes of its frame.

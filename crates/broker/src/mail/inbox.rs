@@ -51,7 +51,7 @@ impl Inbox {
     }
 
     /// This many bytes more are handled. Handled bytes are dropped once they are half of the data.
-    pub fn took(&mut self, bytes: usize) {
+    pub fn consume(&mut self, bytes: usize) {
         self.done = self.data.len().min(self.done + bytes);
         if self.done < self.rest().len() {
             return;
@@ -83,13 +83,13 @@ mod tests {
         while !held.is_empty() {
             let rest = held.rest();
             seen.extend_from_slice(&rest[..rest.len().min(3)]);
-            held.took(3);
+            held.consume(3);
             moved += if held.done == 0 { held.rest().len() } else { 0 };
             assert!(held.bytes() <= SMALL_BYTES.max(4 * held.data.len()) || held.done > 0);
         }
         assert_eq!(seen, all);
         assert!(moved <= all.len(), "{moved}");
-        held.took(9);
+        held.consume(9);
         assert!(held.is_empty());
     }
 }

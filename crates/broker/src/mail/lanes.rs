@@ -80,7 +80,7 @@ pub struct Lanes {
     /// Answers to the operator that are due.
     pub reports: Vec<(Ticket, Report)>,
     /// How many messages of the turns under way members of groups are told; more than that, where carriers have let go of some turns.
-    given: usize,
+    group_messages: usize,
     /// Bytes of the large pages of these turns, likewise.
     large_pages: usize,
     /// How much is done at once.
@@ -100,7 +100,7 @@ impl Lanes {
             next: 0,
             heavy: Heavy::default(),
             reports: Vec::new(),
-            given: 0,
+            group_messages: 0,
             large_pages: 0,
             pace: Pace::default(),
         }
@@ -138,7 +138,7 @@ impl Lanes {
     }
 
     /// Tells a member of a group a message of this turn.
-    pub fn give(
+    pub fn tell_group_member(
         &mut self,
         (shard, to): (ShardId, ReplyTo),
         group: u64,
@@ -146,7 +146,7 @@ impl Lanes {
         record: Record,
     ) {
         let frames = self.frames();
-        frames.given += 1;
+        frames.group_messages += 1;
         let name = frames.push_name(name);
         let tell = Tell::Shared {
             to,
@@ -161,10 +161,10 @@ impl Lanes {
     /// messages would hold so many turns that publishers had to wait.
     pub fn may_tell_group_members(&mut self) -> bool {
         let most = TURNS_OF_MEMBERS * self.pace.visits_per_turn as usize * self.to.len();
-        if self.given + self.frames.given >= most {
-            self.given = self.held().map(|frames| frames.given).sum();
+        if self.group_messages + self.frames.group_messages >= most {
+            self.group_messages = self.held().map(|frames| frames.group_messages).sum();
         }
-        self.given + self.frames.given < most
+        self.group_messages + self.frames.group_messages < most
     }
 
     /// Whether another page that begins with a large message may be told.
@@ -201,7 +201,7 @@ impl Lanes {
     }
 
     /// Takes the next waiting asks, lane by lane.
-    pub fn next_asked(&mut self) -> Option<(ShardId, WaitingAsks)> {
+    pub fn next_waiting_asks(&mut self) -> Option<(ShardId, WaitingAsks)> {
         let count = self.to.len();
         for n in 0..count {
             let from = (self.next + n) % count;
@@ -251,12 +251,12 @@ impl Lanes {
     }
 
     /// Whether the shard has tells for itself.
-    pub fn has_own(&self) -> bool {
+    pub fn has_own_tells(&self) -> bool {
         !self.to[self.me as usize].tells.is_empty()
     }
 
     /// Takes the shard's tells for itself, with their frames.
-    pub fn take_own(&mut self) -> Option<(Vec<Tell>, Arc<Frames>)> {
+    pub fn take_own_tells(&mut self) -> Option<(Vec<Tell>, Arc<Frames>)> {
         let me = self.me as usize;
         if self.to[me].tells.is_empty() {
             return None;
@@ -265,7 +265,7 @@ impl Lanes {
     }
 
     /// Takes an emptied list of tells back for the next turn.
-    pub fn recycle(&mut self, mut tells: Vec<Tell>) {
+    pub fn recycle_tells(&mut self, mut tells: Vec<Tell>) {
         let own = &mut self.to[self.me as usize].tells;
         if own.capacity() == 0 && tells.capacity() <= 1 << 14 {
             tells.clear();
@@ -311,7 +311,7 @@ impl Lanes {
         if held {
             let next = self.reclaim().unwrap_or_default();
             let sent = core::mem::replace(&mut self.frames, next);
-            self.given += sent.given;
+            self.group_messages += sent.group_messages;
             self.large_pages += sent.large_pages;
             self.under_way.push(sent);
         } else {

@@ -101,6 +101,6 @@ pub struct NewMessage<'a> {
     pub headers: Headers<&'a [u8]>,
     /// The WebSocket frame.
     pub frame: &'a [u8],
-    /// The same frame, of a large message that is in memory already, in the layout of `log::lay_out`.
+    /// The same frame, of a large message that is in memory already, in the layout of `log::encode_shared`.
     pub whole: Option<Slice>,
 }

@@ -134,9 +134,9 @@ impl Message<'_> {
                 Some(frame) => out.share(frame.clone()),
                 None => out.own.extend_from_slice(frames.frame(record)),
             },
-            Encoding::Packed => match frames.large_packed(record) {
+            Encoding::Packed => match frames.large_compressed(record) {
                 Some(frame) => out.share(frame.clone()),
-                None => out.own.extend_from_slice(frames.packed(record)),
+                None => out.own.extend_from_slice(frames.compressed(record)),
             },
             Encoding::Meta => {
                 meta_line(&mut out.own, b"id", self.id);

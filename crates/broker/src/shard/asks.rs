@@ -38,7 +38,7 @@ impl Shard {
     pub(crate) fn go_on_with_asks(&mut self, steps: u64) -> bool {
         let until = self.steps() + steps;
         let mut any = false;
-        while let Some((from, asked)) = self.front.subs.lanes.next_asked() {
+        while let Some((from, asked)) = self.front.subs.lanes.next_waiting_asks() {
             any = true;
             self.front.clients.meter.work.steps.add(1);
             if !self.all_asked(from, asked, until) || self.steps() >= until {

@@ -12,7 +12,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::base::ids::OFFSETS_PER_BATCH;
-use crate::commit::batch::Told;
+use crate::commit::batch::StoredHeader;
 use crate::commit::queue::Commits;
 use crate::commit::record::{Beat, Note};
 use crate::home::{HERE, Home};
@@ -59,7 +59,13 @@ impl Shard {
     }
 
     /// Applies a note of partition `at`, which has this offset.
-    pub(super) fn take_note(&mut self, at: usize, told: &Told, note: &Note<'_>, offset: u64) {
+    pub(super) fn take_note(
+        &mut self,
+        at: usize,
+        told: &StoredHeader,
+        note: &Note<'_>,
+        offset: u64,
+    ) {
         let home = self.home.as_mut().expect(HERE);
         let until = match note {
             Note::Mark(until) => *until,
@@ -77,7 +83,7 @@ impl Shard {
             Note::Dead(writer) => {
                 let is_new = home.logs.roster(at).bury(*writer);
                 if self.commits.writer(at) == *writer {
-                    self.commits.go_on_as_another(at);
+                    self.commits.restart_as_next_writer(at);
                 }
                 if is_new && let Some(mut node) = self.node() {
                     node.take_death(at, *writer);
@@ -242,7 +248,7 @@ impl Node<'_> {
         }
     }
 
-    fn take_beat(&mut self, at: usize, told: &Told, beat: &Beat<'_>, offset: u64) {
+    fn take_beat(&mut self, at: usize, told: &StoredHeader, beat: &Beat<'_>, offset: u64) {
         let header = &told.header;
         let (now, own) = (self.ctx.now, self.commits.writer(at));
         let cluster = &mut self.cluster;

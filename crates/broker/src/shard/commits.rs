@@ -12,7 +12,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::client::asking::{home_context, lacks_room};
 use crate::commit::Committed;
-use crate::commit::batch::{self, HEADER_BYTES, Header, Record, Told};
+use crate::commit::batch::{self, HEADER_BYTES, Header, Record, StoredHeader};
 use crate::commit::queue::Next;
 use crate::commit::record::{Note, unknown};
 use crate::home::{HERE, Home};
@@ -155,7 +155,7 @@ impl Shard {
     /// Applies a record of this home's batch, for the client of this process that has asked for it, if any. Returns the outcome of a fact.
     fn take_record(
         &mut self,
-        told: &Told,
+        told: &StoredHeader,
         record: &[u8],
         is_last: bool,
         asker: Option<Client>,
@@ -177,7 +177,7 @@ impl Shard {
     fn apply_record(
         &mut self,
         at: usize,
-        told: &Told,
+        told: &StoredHeader,
         record: &[u8],
         asker: Option<Client>,
     ) -> Result<(u64, Option<Outcome>), Damaged> {
@@ -241,7 +241,7 @@ impl Shard {
             return Ok(());
         }
         logs.has_read(at, (header.writer, header.number));
-        let told = Told::new(*header, batch);
+        let told = StoredHeader::new(*header, batch);
         let mut records = In(batch.get(HEADER_BYTES..).unwrap_or_default());
         for left in (0..header.records).rev() {
             self.take_record(&told, records.field()?, left == 0, None)?;

@@ -79,7 +79,7 @@ impl Front {
     pub(super) fn delivered(&mut self, d: Delivery) {
         self.feed.deliveries.recycle(d.keys);
         if d.home == self.clients.ctx.me {
-            self.subs.lanes.recycle(d.tells);
+            self.subs.lanes.recycle_tells(d.tells);
         }
     }
 

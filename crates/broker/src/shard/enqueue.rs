@@ -9,7 +9,7 @@ use crore_wire::topic;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::planted::{self, Fault};
 use crate::client::asking::home_context;
-use crate::commit::queue::Place;
+use crate::commit::queue::Scope;
 use crate::home::{HERE, Home};
 use crate::mail::message::Publish;
 use crate::mail::{Answer, Ask, Fact, Span};
@@ -118,16 +118,16 @@ fn place_of_name(ctx: &Context, name: &[u8]) -> usize {
 }
 
 /// The queue for a subscription to a topic or a filter.
-fn place_of_filter(ctx: &Context, filter: &[u8]) -> Place {
+fn place_of_filter(ctx: &Context, filter: &[u8]) -> Scope {
     match topic::has_wildcard(filter) {
-        true => Place::All,
-        false => Place::One(place_of_name(ctx, filter)),
+        true => Scope::All,
+        false => Scope::Partition(place_of_name(ctx, filter)),
     }
 }
 
 /// The queue in which an ask that changes nothing logged waits. `None` if it need not wait: its subscription has begun, or it concerns
 /// nothing that is written.
-fn place_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> Option<Place> {
+fn place_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> Option<Scope> {
     Some(match ask {
         // Takes effect at once, since the partitions commit independently.
         Ask::KeepLog { name, on: true, .. } if topic::has_wildcard(name.in_bytes(bytes)) => {
@@ -143,14 +143,14 @@ fn place_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> 
             place_of_filter(ctx, filter)
         }
         Ask::Attach(_, name) | Ask::Topic { name, .. } => {
-            Place::One(place_of_name(ctx, name.in_bytes(bytes)))
+            Scope::Partition(place_of_name(ctx, name.in_bytes(bytes)))
         }
         Ask::AttachFilters(attach, ..) => {
             let one = attach.partition;
-            one.map_or(Place::All, |one| Place::One(place(ctx, one)))
+            one.map_or(Scope::All, |one| Scope::Partition(place(ctx, one)))
         }
-        Ask::LeaveFilter(_) => Place::All,
-        Ask::Fence(_) if !planted::is(Fault::EarlyFence) => Place::All,
+        Ask::LeaveFilter(_) => Scope::All,
+        Ask::Fence(_) if !planted::is(Fault::EarlyFence) => Scope::All,
         _ => return None,
     })
 }

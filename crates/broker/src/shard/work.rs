@@ -25,7 +25,7 @@ impl Shard {
         home.is_some_and(|home| home.page_queue.may_go_on(lanes))
             || self.front.queues.has_resumed()
             || self.front.subs.lanes.has_asks()
-            || self.commits.is_stirred()
+            || self.commits.may_have_due()
             || self.commits.may_have_late()
     }
 

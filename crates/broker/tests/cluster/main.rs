@@ -12,8 +12,8 @@ use crore_broker::batch::Header;
 use crore_broker::orders::ClusterState;
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{
-    Backlog, Committed, Control, Foreign, Input, OFFSET_BITS, Offsets, Pace, PartitionId, Report,
-    Ticket, World,
+    Backlog, Committed, Control, ForeignBatch, Input, OFFSET_BITS, Offsets, Pace, PartitionId,
+    Report, Ticket, World,
 };
 use crore_wire::sse::GAP_EVENT;
 
@@ -104,7 +104,7 @@ impl Nodes {
         let node = &mut self.all[n];
         for (bytes, sequence, unix_s) in &self.log[node.told..] {
             let placement = world(n).placement();
-            let checked = Foreign::checked(bytes.clone(), placement, &node.backlog);
+            let checked = ForeignBatch::checked(bytes.clone(), placement, &node.backlog);
             let Ok((mut header, batch)) = checked else {
                 // It is void.
                 continue;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use crore_broker::batch::Header;
-use crore_broker::history::{History, Hole};
+use crore_broker::log_retention::{Hole, LogExtent};
 use crore_broker::{Committed, Now, PartitionId, Restored, Shard, ShardId, World};
 use crore_nats::{Checkpoint, Connected, Status, Store};
 use crore_net::{Sender, clock, memory};
@@ -269,11 +269,11 @@ fn check_history(
     damaged: &BTreeSet<(PartitionId, u64)>,
 ) -> anyhow::Result<Option<Vec<Checkpoint>>> {
     let contained: Vec<u64> = usable.iter().map(|it| it.sequence).collect();
-    let history = History {
+    let history = LogExtent {
         first: store.first(partition)?,
         contained: &contained,
     };
-    let Err(Hole { until }) = history.begins_behind() else {
+    let Err(Hole { until }) = history.replay_after() else {
         return Ok(None);
     };
     let mut now = node::usable(store, &store.all()?, partition)?;

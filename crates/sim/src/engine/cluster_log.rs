@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crore_broker::batch::{self, Entry, Header};
-use crore_broker::{Backlog, Batch, Committed, Foreign, Note, OFFSET_BITS, PartitionId, Placement};
+use crore_broker::{
+    Backlog, Batch, Committed, ForeignBatch, Note, OFFSET_BITS, PartitionId, Placement,
+};
 
 use super::EngineBehavior;
 use crate::truth::Violation;
@@ -225,8 +227,8 @@ impl ClusterLog {
         let some = stored.iter().take(most).zip(told[at]..);
         let committed = some.map(|((bytes, unix_s), before)| {
             let placement = Placement::new(self.logs.len() as PartitionId, 1);
-            let (header, batch) =
-                Foreign::checked(bytes.clone(), placement, &self.backlog).expect("a node wrote it");
+            let (header, batch) = ForeignBatch::checked(bytes.clone(), placement, &self.backlog)
+                .expect("a node wrote it");
             Committed {
                 header: Header {
                     first: (before as u64 + 1) << OFFSET_BITS,

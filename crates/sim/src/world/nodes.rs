@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crore_broker::admission::Admission;
 use crore_broker::batch::Header;
-use crore_broker::history::{CHECKPOINTS_KEPT, History, Hole};
+use crore_broker::log_retention::{CHECKPOINTS_KEPT, Hole, LogExtent};
 use crore_broker::snapshot::Head;
 use crore_broker::{OFFSET_BITS, PartitionId, Restored, Shadow, Shard, ShardId};
 
@@ -243,12 +243,12 @@ impl World {
             let Some(cluster_log) = &mut engine.cluster_log else {
                 return Ok(());
             };
-            let history = History {
+            let history = LogExtent {
                 first: cluster_log.first(partition),
                 contained: &contained,
             };
             let wanted = 1 + rng.below(cluster_log.read_by_all(partition) + 1) as u64;
-            let before = history.needless_before(wanted, rng.chance(30));
+            let before = history.removable_before(wanted, rng.chance(30));
             self.coverage.purged += cluster_log.purge(partition, before);
             self.truth
                 .note(|| format!("partition {partition} is purged before batch {before}"));
@@ -269,11 +269,11 @@ impl World {
         let mut start = StartingState::default();
         for partition in 0..self.nodes.worlds[0].partitions {
             let contained: Vec<u64> = self.contained(partition).collect();
-            let history = History {
+            let history = LogExtent {
                 first: cluster_log.map_or(1, |it| it.first(partition)),
                 contained: &contained,
             };
-            let behind = history.begins_behind().map_err(|Hole { until }| {
+            let behind = history.replay_after().map_err(|Hole { until }| {
                 format!(
                     "batches up to {until} of partition {partition} are in no checkpoint, and gone"
                 )

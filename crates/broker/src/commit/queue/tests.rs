@@ -6,7 +6,7 @@ use super::*;
 use crate::base::ids::PartitionId;
 use crate::commit::batch::Header;
 use crate::commit::batches::{
-    AGAIN_S, BATCH_BYTES, BATCH_RECORDS, IN_FLIGHT_MAX, IN_FLIGHT_SHARED, OPEN_KEPT_BYTES,
+    BATCH_BYTES, BATCH_RECORDS, IN_FLIGHT_MAX, IN_FLIGHT_REPLICATED, OPEN_KEPT_BYTES, RESEND_S,
 };
 
 const PLACEMENT: Placement = Placement::new(3, 1);
@@ -156,17 +156,17 @@ fn batches_that_are_not_committed_are_appended_again_as_they_were() {
     let mut commits = commits();
     write(&mut commits, 0, 1);
     assert_eq!(sent(&mut commits, 0), [(0, 1, 1)]);
-    assert!(sent(&mut commits, AGAIN_S - 1).is_empty());
-    assert_eq!(sent(&mut commits, AGAIN_S), [(0, 1, 1)]);
+    assert!(sent(&mut commits, RESEND_S - 1).is_empty());
+    assert_eq!(sent(&mut commits, RESEND_S), [(0, 1, 1)]);
     write(&mut commits, 0, 2);
-    assert_eq!(sent(&mut commits, AGAIN_S + 1), [(0, 2, 1)]);
-    assert_eq!(sent(&mut commits, 2 * AGAIN_S), [(0, 1, 1), (0, 2, 1)]);
+    assert_eq!(sent(&mut commits, RESEND_S + 1), [(0, 2, 1)]);
+    assert_eq!(sent(&mut commits, 2 * RESEND_S), [(0, 1, 1), (0, 2, 1)]);
     commits.committed(0, committed(0, 1));
-    assert!(next_at(&mut commits, 3 * AGAIN_S).is_some_and(|next| next.0 == 1));
-    assert!(sent(&mut commits, 4 * AGAIN_S - 1).is_empty());
+    assert!(next_at(&mut commits, 3 * RESEND_S).is_some_and(|next| next.0 == 1));
+    assert!(sent(&mut commits, 4 * RESEND_S - 1).is_empty());
     commits.committed(0, committed(0, 2));
-    assert!(next_at(&mut commits, 4 * AGAIN_S).is_some_and(|next| next.0 == 2));
-    assert!(sent(&mut commits, 9 * AGAIN_S).is_empty());
+    assert!(next_at(&mut commits, 4 * RESEND_S).is_some_and(|next| next.0 == 2));
+    assert!(sent(&mut commits, 9 * RESEND_S).is_empty());
 }
 
 #[test]
@@ -181,8 +181,8 @@ fn a_late_write_is_told_once_and_takes_effect_all_the_same() {
         all
     };
     write(&mut commits, 0, 1);
-    commits.push(Place::One(0), 2, 0, at(1));
-    commits.push(Place::All, 5, 0, at(1));
+    commits.push(Scope::Partition(0), 2, 0, at(1));
+    commits.push(Scope::All, 5, 0, at(1));
     write(&mut commits, 0, 3);
     assert!(late(&mut commits, LATE_S - 1).is_empty());
     // A request behind another is no earlier late than that one.
@@ -259,7 +259,7 @@ fn buffers_of_open_batches_are_counted() {
 
 #[test]
 fn few_batches_are_in_flight_however_long_the_engine_takes() {
-    for (is_shared, most) in [(false, IN_FLIGHT_MAX), (true, IN_FLIGHT_SHARED)] {
+    for (is_shared, most) in [(false, IN_FLIGHT_MAX), (true, IN_FLIGHT_REPLICATED)] {
         let mut commits = Commits::new(PLACEMENT, 0, (WRITER, is_shared));
         for request in 0..40 {
             write(&mut commits, 0, request);
@@ -336,7 +336,7 @@ proptest! {
                     match place {
                         Some(at) if writes => write(&mut commits, at, n),
                         _ => {
-                            let at = place.map_or(Place::All, Place::One);
+                            let at = place.map_or(Scope::All, Scope::Partition);
                             match commits.is_free(at) {
                                 true => done.push(n),
                                 false => commits.push(at, n, 0, now),

@@ -222,7 +222,7 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
             .group_credit(&mut world.home.page_queue, 0, 1, to, credit);
         while world.with(Home::read_next) {}
     }
-    let (tells, frames) = world.lanes.take_own().expect("messages");
+    let (tells, frames) = world.lanes.take_own_tells().expect("messages");
     for tell in &tells {
         if let Tell::Shared { name, record, .. } = tell {
             let topic = frames.name(*name).to_vec();
@@ -232,9 +232,9 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
     assert_eq!(given, published);
     // It is behind nowhere any more: the next message comes at once.
     drop(frames);
-    world.lanes.recycle(tells);
+    world.lanes.recycle_tells(tells);
     world.lanes.flush(|_, _| {});
     world.publish(&name(2, 0), b"x", false);
-    let (tells, _) = world.lanes.take_own().expect("a message");
+    let (tells, _) = world.lanes.take_own_tells().expect("a message");
     assert!(matches!(tells[..], [Tell::Shared { .. }]));
 }

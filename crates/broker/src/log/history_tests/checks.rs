@@ -17,7 +17,7 @@ impl World {
         // Sometimes messages of orphaned chains are left.
         let is_clear = !plain.offset.is_multiple_of(3);
         if is_clear {
-            log.clear_some(usize::MAX);
+            log.clear_orphans(usize::MAX);
             assert_eq!(log.len() as usize, plain.kept.len());
             World::check_marks(plain, log);
         }
@@ -41,9 +41,9 @@ impl World {
         }
         let by_then = plain.kept.iter().filter(|kept| kept.time_s <= time_s);
         let last = by_then.map(|kept| kept.offset).max().unwrap_or(0);
-        assert!(log.arrived_by(time_s) >= last);
+        assert!(log.last_arrived_by(time_s) >= last);
         if is_clear {
-            assert_eq!(log.arrived_by(time_s), last);
+            assert_eq!(log.last_arrived_by(time_s), last);
         }
         World::check_places(plain, log, &self.chains, time_s);
     }
@@ -75,7 +75,7 @@ impl World {
                 since += 1;
                 if let Some((_, id)) = marks.next_if(|mark| mark.0 == kept.offset) {
                     assert_eq!(log.entries.get(id).offset, kept.offset);
-                    assert!(log.entries.get(id).form & MARKED != 0);
+                    assert!(log.entries.get(id).flags & MARKED != 0);
                     since = 0;
                 }
                 assert!(since <= MARK_EVERY, "{} has no mark", kept.offset);
@@ -162,7 +162,7 @@ impl World {
                         match log.seek(*chain, from, limit) {
                             SeekResult::Found(NONE) => break None,
                             SeekResult::Found(id) => break Some(log.entries.get(id).offset),
-                            SeekResult::Further(offset) => {
+                            SeekResult::Continue(offset) => {
                                 assert!(offset > from, "it has come further");
                                 from = offset;
                             }
@@ -171,14 +171,14 @@ impl World {
                     assert_eq!(found, all.iter().copied().find(|offset| *offset > start));
                 }
                 for count in [1, 2, 5] {
-                    let mut back = log.before_newest(*chain, count, limit);
-                    while let Some(Back::Further(offset, left)) = back {
-                        let next = log.back(*chain, offset, left, limit);
-                        assert_ne!(next, Back::Further(offset, left));
+                    let mut back = log.seek_newest(*chain, count, limit);
+                    while let Some(SeekBack::Continue(offset, left)) = back {
+                        let next = log.seek_back(*chain, offset, left, limit);
+                        assert_ne!(next, SeekBack::Continue(offset, left));
                         back = Some(next);
                     }
                     let first = all.len().saturating_sub(count as usize);
-                    let Some(Back::Found(before)) = back else {
+                    let Some(SeekBack::Found(before)) = back else {
                         assert!(all.is_empty());
                         continue;
                     };

@@ -131,7 +131,7 @@ impl Plain {
         self.kept.push(new);
     }
 
-    pub fn freshen(&mut self, topic: usize) {
+    pub fn remove_all_expired(&mut self, topic: usize) {
         let age_s = self.rules.get(self.of[topic]).log_age_s;
         while let Some(at) = self.of_chain(topic, false).first().copied() {
             let oldest = &self.kept[at];

@@ -200,13 +200,13 @@ fn frames_are_written_again_when_everybody_has_let_go() {
 #[test]
 fn tell_to_the_same_shard_keeps_its_frames_beyond_the_turn() {
     let mut lanes = lanes();
-    assert!(!lanes.has_own() && lanes.take_own().is_none());
+    assert!(!lanes.has_own_tells() && lanes.take_own_tells().is_none());
     lanes.tell(1, GONE);
-    assert!(lanes.has_own());
-    lanes.frames().begin(b"head", b"data");
-    let (tells, frames) = lanes.take_own().expect("it told itself something");
+    assert!(lanes.has_own_tells());
+    lanes.frames().push_frame(b"head", b"data");
+    let (tells, frames) = lanes.take_own_tells().expect("it told itself something");
     assert_eq!(tells.len(), 1);
-    assert!(!lanes.has_own());
+    assert!(!lanes.has_own_tells());
     assert!(flush(&mut lanes).is_empty(), "not by mail");
     assert!(
         lanes.frames().is_empty(),
@@ -223,12 +223,12 @@ fn an_emptied_list_is_used_again_unless_it_is_large_or_another_is_in_use() {
         tells.push(GONE);
         tells
     };
-    lanes.recycle(list(1 << 15));
+    lanes.recycle_tells(list(1 << 15));
     assert_eq!(lanes.to[1].tells.capacity(), 0, "a large one is freed");
-    lanes.recycle(list(1 << 14));
+    lanes.recycle_tells(list(1 << 14));
     assert_eq!(lanes.to[1].tells.capacity(), 1 << 14);
-    assert!(!lanes.has_own(), "it is empty");
+    assert!(!lanes.has_own_tells(), "it is empty");
     lanes.tell(1, GONE);
-    lanes.recycle(Vec::with_capacity(10));
-    assert!(lanes.has_own(), "what was told meanwhile stays");
+    lanes.recycle_tells(Vec::with_capacity(10));
+    assert!(lanes.has_own_tells(), "what was told meanwhile stays");
 }

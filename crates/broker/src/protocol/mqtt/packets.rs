@@ -67,7 +67,7 @@ impl Front {
                     let Some(used) = self.packets(slot, held.rest(), home, io) else {
                         return;
                     };
-                    held.took(used);
+                    held.consume(used);
                 }
                 (held, progress, before)
             }

@@ -250,7 +250,7 @@ fn rest_of(held: Option<Inbox>, input: &[u8], at: usize) -> Inbox {
     let Some(mut held) = held else {
         return Inbox::new(&input[at..]);
     };
-    held.took(at);
+    held.consume(at);
     held
 }
 

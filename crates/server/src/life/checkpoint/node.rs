@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use crore_broker::batch::Header;
-use crore_broker::history::{CHECKPOINTS_KEPT as KEPT, History, Hole};
+use crore_broker::log_retention::{CHECKPOINTS_KEPT as KEPT, Hole, LogExtent};
 use crore_broker::orders::ClusterState;
 use crore_broker::snapshot::FORM;
 use crore_broker::{Control, Now, OFFSET_BITS, PartitionId, Restored, Shadow, World};
@@ -315,11 +315,11 @@ impl Maker {
                 Err(why) => return Err(why.into()),
             }
         }
-        let history = History {
+        let history = LogExtent {
             first: store.first(partition)?,
             contained: &[],
         };
-        if let Err(Hole { until }) = history.begins_behind() {
+        if let Err(Hole { until }) = history.replay_after() {
             return Err(format!(
                 "batches up to {until} are gone, and no checkpoint that counts contains them: no further one can be made, publishes are refused once the log is full, and a node that is started now exits. Restore the streams and the object store from a backup, or begin anew without these messages: remove the streams and the buckets of this cluster, and start again"
             )
@@ -391,7 +391,7 @@ impl Maker {
         let store = self.store();
         let usable = usable(store, all, partition).map_err(|why| format!("{why:#}"))?;
         let contained: Vec<u64> = usable.iter().map(|it| it.sequence).collect();
-        let history = History {
+        let history = LogExtent {
             first: store.first(partition)?,
             contained: &contained,
         };
@@ -402,7 +402,7 @@ impl Maker {
         };
         let by_age = by_age.map(|before_s| store.place_of_age(partition, before_s));
         let wanted = by_bytes.transpose()?.max(by_age.transpose()?).unwrap_or(0);
-        let mut before = history.needless_before(wanted, of.is_full);
+        let mut before = history.removable_before(wanted, of.is_full);
         if before <= history.first {
             return Ok(());
         }

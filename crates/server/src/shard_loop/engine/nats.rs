@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use crore_broker::admission::Admission;
 use crore_broker::batch::Header;
-use crore_broker::{Backlog, Batch, Committed, Foreign, OFFSET_BITS, PartitionId, Placement};
+use crore_broker::{Backlog, Batch, Committed, ForeignBatch, OFFSET_BITS, PartitionId, Placement};
 use crore_nats::{Append, Cluster, News, Store, Table};
 use crore_net::{Sender, clock};
 
@@ -137,7 +137,7 @@ impl Listener {
         &self,
         partition: PartitionId,
         bytes: &[u8],
-    ) -> Result<(Header, Option<Foreign>), &'static str> {
+    ) -> Result<(Header, Option<ForeignBatch>), &'static str> {
         let header = Header::read(bytes).map_err(|why| why.0)?;
         if header.partition != partition {
             return Err("it is of another partition");
@@ -145,7 +145,7 @@ impl Listener {
         if header.writer == self.writer {
             return Ok((header, None));
         }
-        let checked = Foreign::checked(Arc::from(bytes), self.placement, &self.backlog);
+        let checked = ForeignBatch::checked(Arc::from(bytes), self.placement, &self.backlog);
         checked.map_or_else(
             |why| Err(why.0),
             |(header, batch)| Ok((header, Some(batch))),

@@ -9,7 +9,7 @@ pub const CHECKPOINTS_KEPT: usize = 2;
 
 /// The log of a partition: the batches that it has, and the checkpoints that it can be read on from.
 #[derive(Clone, Copy, Debug)]
-pub struct History<'a> {
+pub struct LogExtent<'a> {
     /// The number of its first batch; batches have the numbers 1, 2, 3, and so on.
     pub first: u64,
     /// The last batch that each checkpoint contains, the newest first.
@@ -23,12 +23,12 @@ pub struct Hole {
     pub until: u64,
 }
 
-impl History<'_> {
+impl LogExtent<'_> {
     /// The batch before which all may be removed, if those before `wanted` are not wanted any more. A log that is full is cut behind the newest
     /// checkpoint when the one before leaves nothing to remove: the checkpoint must be whole then.
     ///
     /// The last batch of a checkpoint stays: by it the checkpoint is known as one of this log.
-    pub fn needless_before(&self, wanted: u64, is_full: bool) -> u64 {
+    pub fn removable_before(&self, wanted: u64, is_full: bool) -> u64 {
         if planted::is(Fault::EarlyPurge) {
             return wanted;
         }
@@ -45,7 +45,7 @@ impl History<'_> {
     ///
     /// # Errors
     /// There is a hole between them: without its batches the node would serve less than was answered.
-    pub fn begins_behind(&self) -> Result<u64, Hole> {
+    pub fn replay_after(&self) -> Result<u64, Hole> {
         let contained = self.contained.first().copied().unwrap_or(0);
         match contained + 1 < self.first {
             true => Err(Hole {
@@ -76,8 +76,8 @@ mod tests {
             (20, &[40, 20], 50, false, 0),
             (20, &[40, 20], 30, true, 30),
         ] {
-            let history = History { first, contained };
-            let found = history.needless_before(wanted, is_full);
+            let history = LogExtent { first, contained };
+            let found = history.removable_before(wanted, is_full);
             assert_eq!(found, before, "{history:?}, {wanted}, {is_full}");
         }
     }
@@ -91,8 +91,8 @@ mod tests {
             (41, &[40, 20], Ok(40)),
             (42, &[40, 20], Err(Hole { until: 41 })),
         ] {
-            let history = History { first, contained };
-            assert_eq!(history.begins_behind(), expected, "{history:?}");
+            let history = LogExtent { first, contained };
+            assert_eq!(history.replay_after(), expected, "{history:?}");
         }
     }
 }

@@ -20,7 +20,7 @@ struct Oldest<'a> {
 
 /// Touches, for the chains of at most [`WARMED`] logs, the newest entry and the oldest, its neighbours in the list of its rule, and its
 /// bytes.
-pub fn appends<'a>(chains: impl Iterator<Item = (&'a Log, u32)>) {
+pub fn for_appends<'a>(chains: impl Iterator<Item = (&'a Log, u32)>) {
     let mut ends = [const { None }; WARMED];
     let chains = chains.filter(|(_, chain)| *chain != NONE);
     for (end, (log, chain)) in ends.iter_mut().zip(chains) {
