@@ -38,7 +38,7 @@ const STACK_BYTES: usize = 1 << 20;
 /// Serves until the control plane stops.
 pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow::Result<()> {
     let file = &effective.file;
-    let (listen, held) = with_ports(&file.listen)?;
+    let (listen, held) = resolve_ports(&file.listen)?;
     let admin_listener = control::listen(&file.admin)?;
     let shards = file.shards;
     let tls = tls::open(file)?;
@@ -68,12 +68,12 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     let revoked = revoked.map_err(anyhow::Error::msg)?;
     let (verifier, question_senders) =
         access::start(file.access.as_ref(), revoked, verdict_senders(&senders))?;
-    let entry = Entry {
+    let setup = ShardSetup {
         listen: listen.clone(),
         backlog: file.backlog,
         group: Group::new(),
         wakes: wakes.chain([reported.fd()]).collect(),
-        go: Arc::new(Barrier::new(shards + 1)),
+        start: Arc::new(Barrier::new(shards + 1)),
     };
     let counters = Counters::new(shards, world.admission.clone());
     let (ready, started) = mpsc::channel();
@@ -93,13 +93,13 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
             logged: Arc::clone(&logged),
         };
         let core = file.pin.then(|| cores[id % cores.len()]);
-        spawn(start, entry.clone(), core, ready.clone())
+        spawn(start, setup.clone(), core, ready.clone())
             .context("cannot start a shard's thread")?;
     }
     drop(ready);
     started.iter().collect::<anyhow::Result<()>>()?;
     drop(held);
-    let_shards_serve(begun.ticket, &entry.go)?;
+    let_shards_serve(begun.ticket, &setup.start)?;
     warn_of_little_room(shards as u64, &world.settings.limits);
     log_start(&listen, admin_listener.as_ref(), &effective)?;
     control::run(control::Start {
@@ -185,11 +185,11 @@ fn new_world(
 }
 
 /// Consumes the state files of the former process, and then lets the shards serve.
-fn let_shards_serve(ticket: Option<state::Ticket>, go: &Barrier) -> anyhow::Result<()> {
+fn let_shards_serve(ticket: Option<state::Ticket>, start: &Barrier) -> anyhow::Result<()> {
     if let Some(ticket) = ticket {
         ticket.used_up()?;
     }
-    go.wait();
+    start.wait();
     Ok(())
 }
 
@@ -247,18 +247,18 @@ fn begin_log(
 /// Starts a shard's thread, which reports through `ready` whether its sockets are open.
 fn spawn(
     start: Start,
-    entry: Entry,
+    setup: ShardSetup,
     core: Option<usize>,
     ready: mpsc::Sender<anyhow::Result<()>>,
 ) -> std::io::Result<()> {
     let thread = std::thread::Builder::new()
         .name(format!("shard-{}", start.id))
         .stack_size(STACK_BYTES);
-    let run = move || match begin(start, &entry, core) {
+    let run = move || match open_shard(start, &setup, core) {
         Ok(shard) => {
             let _ = ready.send(Ok(()));
             drop(ready);
-            entry.go.wait();
+            setup.start.wait();
             shard.run();
         }
         Err(error) => {
@@ -270,7 +270,7 @@ fn spawn(
 
 /// What every shard's thread needs to open its sockets and to begin, the same for all.
 #[derive(Clone)]
-struct Entry {
+struct ShardSetup {
     listen: Vec<SocketAddr>,
     /// The length of the accept queue.
     backlog: u32,
@@ -279,26 +279,30 @@ struct Entry {
     /// The eventfds of all inboxes.
     wakes: Vec<Fd>,
     /// No shard serves before the state files of the former process are consumed.
-    go: Arc<Barrier>,
+    start: Arc<Barrier>,
 }
 
 /// Gives the calling thread a descriptor table of its own and opens a shard's sockets there.
-fn begin(start: Start, entry: &Entry, core: Option<usize>) -> anyhow::Result<ShardLoop<Kernel>> {
+fn open_shard(
+    start: Start,
+    setup: &ShardSetup,
+    core: Option<usize>,
+) -> anyhow::Result<ShardLoop<Kernel>> {
     if let Some(core) = core {
         affinity::pin_to(core)?;
     }
-    fd_table::part(&entry.wakes)?;
+    fd_table::part(&setup.wakes)?;
     let limits = &start.world.settings.limits;
     let unsent_bytes = limits.send_buffer_bytes;
     let limits = entrance::Limits {
-        backlog: entry.backlog,
+        backlog: setup.backlog,
         connections_max: u32::try_from(limits.connections_per_shard).unwrap_or(u32::MAX),
         sockets: SocketOptions {
             unsent_bytes: (unsent_bytes > 0)
                 .then(|| u32::try_from(unsent_bytes).unwrap_or(u32::MAX)),
         },
     };
-    let mut sockets = Kernel::open(&entry.listen, limits, &entry.group)?;
+    let mut sockets = Kernel::open(&setup.listen, limits, &setup.group)?;
     sockets.woken_by(&start.inbox)?;
     Ok(ShardLoop::new(start, sockets))
 }
@@ -309,7 +313,7 @@ fn begin(start: Start, entry: &Entry, core: Option<usize>) -> anyhow::Result<Sha
 /// # Errors
 /// An address cannot be bound, or its port is in use. The shards bind with `SO_REUSEPORT` and would silently share the port with another server, and each
 /// server would get a part of the clients.
-fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<(Vec<SocketAddr>, Vec<HeldPort>)> {
+fn resolve_ports(listen: &[SocketAddr]) -> anyhow::Result<(Vec<SocketAddr>, Vec<HeldPort>)> {
     let (mut addresses, mut held) = (Vec::new(), Vec::new());
     for addr in listen {
         let bound = match addr.port() {

@@ -59,12 +59,12 @@ impl LoggedCount {
 
 /// Logs by `filter`; the caller writes each line itself.
 pub fn to_stderr(filter: &str) {
-    lines(filter, io::stderr).init();
+    subscriber(filter, io::stderr).init();
 }
 
 /// The same for the tools, whose lines a person reads at once: without time and module.
-pub fn for_a_person(filter: &str) {
-    lines(filter, io::stderr).event_format(Plain).init();
+pub fn to_stderr_plain(filter: &str) {
+    subscriber(filter, io::stderr).event_format(Plain).init();
 }
 
 /// The line format of this program's error messages.
@@ -93,8 +93,8 @@ pub fn through_thread(filter: &str, as_json: bool) -> WorkerGuard {
     let (writer, guard) = bounded(io::stderr());
     let _ = DROPPED.set(writer.error_counter());
     match as_json {
-        true => lines(filter, writer).json().flatten_event(true).init(),
-        false => lines(filter, writer).init(),
+        true => subscriber(filter, writer).json().flatten_event(true).init(),
+        false => subscriber(filter, writer).init(),
     }
     guard
 }
@@ -106,7 +106,7 @@ fn bounded(to: impl io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
         .finish(to)
 }
 
-fn lines<W>(filter: &str, writer: W) -> SubscriberBuilder<DefaultFields, Format, EnvFilter, W>
+fn subscriber<W>(filter: &str, writer: W) -> SubscriberBuilder<DefaultFields, Format, EnvFilter, W>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {

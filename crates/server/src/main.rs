@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     match &cli.command {
         Command::Serve(args) if !args.check => {}
         Command::Serve(_) => log::to_stderr(&filter),
-        _ => log::for_a_person(&filter),
+        _ => log::to_stderr_plain(&filter),
     }
     if !matches!(&cli.command, Command::Serve(args) if !args.check) {
         warn_of_ignored(ignored.as_deref());

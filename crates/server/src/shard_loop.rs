@@ -181,7 +181,7 @@ impl<T: Transport> ShardLoop<T> {
             Err(error) => panic!("the transport failed: {error}"),
         };
         self.inbox.awake();
-        let began_ns = self.io.meter.begin();
+        let began_ns = self.io.meter.begin_turn();
         self.shard.stamp(began_ns);
         let now_ms = clock::monotonic_ms();
         let now = now(now_ms - self.pulse.began_ms);
@@ -226,7 +226,7 @@ impl<T: Transport> ShardLoop<T> {
         }
         self.tell_tls(now);
         let tls = self.io.tls.as_deref();
-        self.io.meter.end(&self.shard, tls, now_ms);
+        self.io.meter.end_turn(&self.shard, tls, now_ms);
         busy
     }
 

@@ -46,7 +46,7 @@ pub fn keys(file: &[u8], only: Option<Algorithm>, kid: Option<&str>) -> Result<V
         let Value::Object(entry) = entry else {
             return Err(format!("{of} is no object; write {{\"kty\": ...}}"));
         };
-        match read(entry, only, kid).map_err(|what| format!("{of}: {what}"))? {
+        match read_key(entry, only, kid).map_err(|what| format!("{of}: {what}"))? {
             Ok(key) => keys.push(key),
             Err(why) => left_out.push(format!("{of}: {why}")),
         }
@@ -62,7 +62,7 @@ pub fn keys(file: &[u8], only: Option<Algorithm>, kid: Option<&str>) -> Result<V
 }
 
 /// Reads a key. The inner error is why it is left out, the outer one its fault.
-fn read(
+fn read_key(
     jwk: &Map<String, Value>,
     only: Option<Algorithm>,
     wanted: Option<&str>,
@@ -113,8 +113,8 @@ fn read(
         return left_out("its alg is another than the entry's");
     }
     let key = match algorithm {
-        Algorithm::HS256 => of_secret(jwk)?,
-        Algorithm::RS256 => of_rsa(jwk)?,
+        Algorithm::HS256 => secret_key(jwk)?,
+        Algorithm::RS256 => rsa_key(jwk)?,
         Algorithm::ES256 => {
             let point = [vec![4], coordinate(jwk, "x")?, coordinate(jwk, "y")?].concat();
             let checked = public::checked(algorithm, &point);
@@ -197,7 +197,7 @@ fn coordinate(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
     Ok([vec![0; zeros], number].concat())
 }
 
-fn of_rsa(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
+fn rsa_key(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
     let n = without_leading_zeros(jwk, "n")?;
     let e = without_leading_zeros(jwk, "e")?;
     let bits = der::bits(&n);
@@ -218,7 +218,7 @@ fn of_rsa(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
     public::checked(Algorithm::RS256, parsed.as_ref()).map_err(|_| exponent())
 }
 
-fn of_secret(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
+fn secret_key(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
     let k = bytes(jwk, "k")?;
     secret::check(&k).map_err(|what| format!("k {what}"))?;
     Ok(DecodingKey::from_secret(&k))

@@ -40,8 +40,8 @@ impl Keys {
         let (mut own, mut remote) = (Vec::new(), Vec::new());
         for (index, entry) in access.keys.iter().enumerate() {
             let read = match entry.url.is_empty() {
-                true => read(entry).map(|keys| own.extend(keys)),
-                false => read_remote(entry).map(|keys| remote.push(keys)),
+                true => read_entry(entry).map(|keys| own.extend(keys)),
+                false => read_remote_entry(entry).map(|keys| remote.push(keys)),
             };
             if let Err((key, what)) = read {
                 errors.push((format!("access.key[{}]{key}", index + 1), what));
@@ -86,11 +86,11 @@ impl Keys {
 
     /// Asks for newer keys if this token, which was refused, names an unknown `kid`. True if the token is to be verified again after
     /// the fetch.
-    pub fn ask_for_newer(&self, token: &[u8]) -> bool {
+    pub fn request_newer(&self, token: &[u8]) -> bool {
         if self.remote.is_empty() {
             return false;
         }
-        let header = header_members(token);
+        let header = header(token);
         let kid = header.as_ref().and_then(|it| it.get("kid")?.as_str());
         let is_known = |key: &Key| key.kid.is_some() && key.kid.as_deref() == kid;
         let has_it = |remote: &RemoteKeys| remote.keys().iter().any(is_known);
@@ -98,7 +98,7 @@ impl Keys {
             return false;
         }
         // No short circuit: each URL is asked.
-        let asked = self.remote.iter().map(RemoteKeys::ask);
+        let asked = self.remote.iter().map(RemoteKeys::request);
         asked.fold(false, |any, asked| any | asked)
     }
 
@@ -107,7 +107,7 @@ impl Keys {
     /// # Errors
     /// The reason why the token is refused.
     pub fn verify(&self, token: &[u8], now_unix_s: u64) -> Result<Known, Reason> {
-        let header = header_members(token).ok_or(Reason::CredentialsMalformed)?;
+        let header = header(token).ok_or(Reason::CredentialsMalformed)?;
         // RFC 7515 section 4.1.11: a token with extensions that we do not know must be refused.
         if header.contains_key("crit") {
             return Err(Reason::CredentialsMalformed);
@@ -185,7 +185,7 @@ impl Keys {
 }
 
 /// The members of a token's header, not verified.
-pub fn header_members(token: &[u8]) -> Option<Map<String, Value>> {
+pub fn header(token: &[u8]) -> Option<Map<String, Value>> {
     part(token, 0)
 }
 
@@ -200,7 +200,7 @@ fn is_signed(token: &[u8], key: &Key) -> bool {
 type ReadError = (&'static str, String);
 
 /// The keys of an entry with a `url`.
-fn read_remote(entry: &Entry) -> Result<RemoteKeys, ReadError> {
+fn read_remote_entry(entry: &Entry) -> Result<RemoteKeys, ReadError> {
     if entry.file.is_some() || entry.secret.is_some() {
         return Err(("", ONE_SOURCE.to_string()));
     }
@@ -208,7 +208,7 @@ fn read_remote(entry: &Entry) -> Result<RemoteKeys, ReadError> {
 }
 
 /// The keys of an entry: one, or several of a JWKS file.
-fn read(entry: &Entry) -> Result<Vec<Key>, ReadError> {
+fn read_entry(entry: &Entry) -> Result<Vec<Key>, ReadError> {
     let bytes = match (&entry.file, &entry.secret) {
         (Some(path), None) => {
             read_file(path).map_err(|error| (".file", format!("{}: {error}", path.display())))?
@@ -242,7 +242,7 @@ fn read(entry: &Entry) -> Result<Vec<Key>, ReadError> {
             secret::check(&bytes).map(|()| DecodingKey::from_secret(&bytes))
         }
         (Algorithm::HS256, None) => secret::secret(&bytes).map(DecodingKey::from_secret),
-        _ => public::of_pem(algorithm, &bytes),
+        _ => public::from_pem(algorithm, &bytes),
     };
     let key = key.map_err(|what| (place, what))?;
     Ok(vec![Key {

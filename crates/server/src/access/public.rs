@@ -22,7 +22,7 @@ pub const RSA_PSS: &str = "is an RSA-PSS key (1.2.840.113549.1.1.10), which sign
 ///
 /// # Errors
 /// The line, its fault, and the remedy.
-pub fn of_pem(algorithm: Algorithm, file: &[u8]) -> Result<DecodingKey, String> {
+pub fn from_pem(algorithm: Algorithm, file: &[u8]) -> Result<DecodingKey, String> {
     let blocks = pem::blocks(file)?;
     let of = |forms: &[Form]| -> Vec<&Block> {
         let is = |block: &&Block| block.form.is_some_and(|form| forms.contains(&form));
@@ -50,7 +50,7 @@ pub fn of_pem(algorithm: Algorithm, file: &[u8]) -> Result<DecodingKey, String> 
         below = block;
     }
     let key = match first.form {
-        Some(Form::Certificate) => of_certificate(&first.der),
+        Some(Form::Certificate) => key_of_certificate(&first.der),
         _ => Ok(first.der.clone()),
     };
     key.and_then(|key| checked(algorithm, &key))
@@ -65,7 +65,7 @@ fn is_issued(certificate: &Block, by: &Block) -> bool {
         && matches!(names, (Some((issuer, _)), Some((_, subject))) if issuer == subject)
 }
 
-fn of_certificate(der: &[u8]) -> Result<Vec<u8>, String> {
+fn key_of_certificate(der: &[u8]) -> Result<Vec<u8>, String> {
     let certificate = CertificateDer::from(der);
     let parsed = ParsedCertificate::try_from(&certificate)
         .map_err(|error| format!("the certificate does not parse ({error}); write its public key (`openssl x509 -in FILE -pubkey -noout`)"))?;

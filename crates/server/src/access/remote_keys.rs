@@ -41,7 +41,7 @@ struct State {
     /// When the last fetch ended, and whether it succeeded.
     fetched: Option<(Instant, bool)>,
     /// When an unknown `kid` caused a fetch last.
-    asked: Option<Instant>,
+    requested: Option<Instant>,
     /// A fetch is due, or under way.
     pending: bool,
     is_over: bool,
@@ -114,13 +114,13 @@ impl RemoteKeys {
     }
 
     /// Asks for a fetch because of an unknown `kid`. False if the last such fetch was less than [`REFETCH_AFTER`] ago: then the keys stay as they are.
-    pub fn ask(&self) -> bool {
+    pub fn request(&self) -> bool {
         let mut state = self.0.state();
         let is_due = state
-            .asked
+            .requested
             .is_none_or(|last| last.elapsed() >= REFETCH_AFTER);
         if !state.pending && is_due {
-            state.asked = Some(Instant::now());
+            state.requested = Some(Instant::now());
             state.pending = true;
             self.0.changed.notify_all();
         }

@@ -29,7 +29,7 @@ use crore_net::clock;
 use super::checks::Checks;
 use super::jobs::{Job, JobQueue, Queue, Waiting, Workers};
 use super::jwt::has_parts;
-use super::keys::{Keys, header_members};
+use super::keys::{Keys, header};
 use super::threads::spawn;
 
 /// Threads that verify signatures, which takes little time.
@@ -508,7 +508,7 @@ fn work(queue: Queue, jobs: &JobQueue, events: &Sender<Event>) {
         let (found, cache_s) = match (queue, &checks.callback) {
             (Queue::Callback, Some(callback)) => callback.ask(question, &mut connection),
             (Queue::Callback, None) => (Err(Reason::VerifierUnreachable), 0),
-            (Queue::Tokens, Some(_)) if header_members(&question.secret).is_none() => {
+            (Queue::Tokens, Some(_)) if header(&question.secret).is_none() => {
                 if events.send(Event::IsNoJwt(job)).is_err() {
                     return;
                 }
@@ -516,7 +516,7 @@ fn work(queue: Queue, jobs: &JobQueue, events: &Sender<Event>) {
             }
             (Queue::Tokens, _) => {
                 let found = checks.keys.verify(&question.secret, clock::unix_s());
-                if found.is_err() && checks.keys.ask_for_newer(&question.secret) {
+                if found.is_err() && checks.keys.request_newer(&question.secret) {
                     if events.send(Event::MissesKey(job)).is_err() {
                         return;
                     }

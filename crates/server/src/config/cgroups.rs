@@ -41,17 +41,21 @@ pub struct Tasks {
 }
 
 /// The groups with a limit of memory, the innermost first.
-pub fn read(files: &HostFiles<'_>, groups: &str, kernel: Option<(u32, u32)>) -> Vec<Group> {
+pub fn memory_groups(
+    files: &HostFiles<'_>,
+    groups: &str,
+    kernel: Option<(u32, u32)>,
+) -> Vec<Group> {
     let charges = kernel.is_some_and(|kernel| kernel >= CHARGES_ACCEPTED);
     let group = |(is_unified, path)| match is_unified {
         true => version_2(files, path, charges),
         false => version_1(files, path, charges),
     };
-    places(groups, "memory").filter_map(group).collect()
+    directories(groups, "memory").filter_map(group).collect()
 }
 
 /// The groups with a limit of tasks, the innermost first.
-pub fn tasks(files: &HostFiles<'_>, groups: &str) -> Vec<Tasks> {
+pub fn task_groups(files: &HostFiles<'_>, groups: &str) -> Vec<Tasks> {
     let tasks = |(_, path): (bool, String)| {
         // No limit is written as `max`, which does not parse.
         let limit = files.number(&format!("{path}/pids.max"))?;
@@ -59,11 +63,11 @@ pub fn tasks(files: &HostFiles<'_>, groups: &str) -> Vec<Tasks> {
         let path = format!("/{path}");
         Some(Tasks { path, limit, held })
     };
-    places(groups, "pids").filter_map(tasks).collect()
+    directories(groups, "pids").filter_map(tasks).collect()
 }
 
 /// The lowest limit of processor time, in cores.
-pub fn quota(files: &HostFiles<'_>, groups: &str) -> Option<f64> {
+pub fn quota_cores(files: &HostFiles<'_>, groups: &str) -> Option<f64> {
     let quota = |(is_unified, path): (bool, String)| match is_unified {
         true => {
             let text = files.text(&format!("{path}/cpu.max"))?;
@@ -76,18 +80,20 @@ pub fn quota(files: &HostFiles<'_>, groups: &str) -> Option<f64> {
             cores(quota, files.number(&format!("{path}/cpu.cfs_period_us"))?)
         }
     };
-    places(groups, "cpu").filter_map(quota).reduce(f64::min)
+    directories(groups, "cpu")
+        .filter_map(quota)
+        .reduce(f64::min)
 }
 
 /// The groups of a controller and their ancestors: whether the group is one of version 2, and its directory.
-fn places<'a>(groups: &'a str, name: &'a str) -> impl Iterator<Item = (bool, String)> + 'a {
+fn directories<'a>(groups: &'a str, name: &'a str) -> impl Iterator<Item = (bool, String)> + 'a {
     groups.lines().flat_map(move |line| {
-        let (is_unified, mount, path) = match (unified(line), controller(line, name)) {
+        let (is_unified, mount, path) = match (version_2_path(line), version_1_path(line, name)) {
             (Some(path), _) => (true, MOUNT.to_string(), path),
             (None, Some(path)) => (false, format!("{MOUNT}/{name}"), path),
             (None, None) => return Vec::new(),
         };
-        above(&mount, path).map(|it| (is_unified, it)).collect()
+        ancestors(&mount, path).map(|it| (is_unified, it)).collect()
     })
 }
 
@@ -140,12 +146,12 @@ fn stat_bytes(stat: &str, name: &str) -> u64 {
 }
 
 /// The path of version 2's line, `0::/path`.
-fn unified(line: &str) -> Option<&str> {
+fn version_2_path(line: &str) -> Option<&str> {
     line.strip_prefix("0::")
 }
 
 /// The path of version 1's line `id:controllers:path`, if it names this controller.
-fn controller<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+fn version_1_path<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = line.split_once(':')?;
     let (controllers, path) = rest.split_once(':')?;
     controllers
@@ -155,7 +161,7 @@ fn controller<'a>(line: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// The directories of a group and of its ancestors.
-fn above<'a>(mount: &'a str, path: &'a str) -> impl Iterator<Item = String> + 'a {
+fn ancestors<'a>(mount: &'a str, path: &'a str) -> impl Iterator<Item = String> + 'a {
     let groups = Path::new(path.trim_matches('/')).ancestors();
     groups.map(move |group| {
         let path = format!("{mount}/{}", group.display());
@@ -169,17 +175,20 @@ mod tests {
 
     #[test]
     fn a_group_is_bounded_by_all_above_it() {
-        let paths: Vec<String> = above("m", "/a.slice/b.service").collect();
+        let paths: Vec<String> = ancestors("m", "/a.slice/b.service").collect();
         assert_eq!(paths, ["m/a.slice/b.service", "m/a.slice", "m"]);
-        assert_eq!(above("m", "/").collect::<Vec<_>>(), ["m"]);
+        assert_eq!(ancestors("m", "/").collect::<Vec<_>>(), ["m"]);
     }
 
     #[test]
     fn lines_name_their_controllers() {
-        assert_eq!(unified("0::/x"), Some("/x"));
-        assert_eq!(unified("10::/x"), None);
-        assert_eq!(controller("4:memory,hugetlb:/a:b", "memory"), Some("/a:b"));
-        assert_eq!(controller("4:memory:/a", "cpu"), None);
-        assert_eq!(controller("nonsense", "cpu"), None);
+        assert_eq!(version_2_path("0::/x"), Some("/x"));
+        assert_eq!(version_2_path("10::/x"), None);
+        assert_eq!(
+            version_1_path("4:memory,hugetlb:/a:b", "memory"),
+            Some("/a:b")
+        );
+        assert_eq!(version_1_path("4:memory:/a", "cpu"), None);
+        assert_eq!(version_1_path("nonsense", "cpu"), None);
     }
 }

@@ -132,12 +132,12 @@ fn rows() -> impl Iterator<Item = (&'static Row, &'static str)> {
     SCHEMA
         .rows
         .iter()
-        .filter_map(|row| Some((row, row.word("x-flag")?)))
+        .filter_map(|row| Some((row, row.text("x-flag")?)))
 }
 
 /// The long form of a row's flag.
 fn flag_of(row: &'static Row) -> &'static str {
-    let words = row.word("x-flag").unwrap_or_default();
+    let words = row.text("x-flag").unwrap_or_default();
     let mut words = words.split(' ');
     words
         .find(|word| word.starts_with("--"))
@@ -167,7 +167,7 @@ fn arg(row: &'static Row, words: &'static str) -> Arg {
     };
     let arg = arg
         .value_name(value)
-        .value_parser(move |text: &str| row.of_text(text));
+        .value_parser(move |text: &str| row.parse_flag(text));
     match row.is_list() {
         true => arg.action(ArgAction::Append).value_delimiter(','),
         false => arg,

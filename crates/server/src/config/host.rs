@@ -42,7 +42,7 @@ pub fn memory_bytes() -> u64 {
         root: Path::new("/"),
     };
     let groups = files.text("proc/self/cgroup").unwrap_or_default();
-    let limits = cgroups::read(&files, &groups, None).into_iter();
+    let limits = cgroups::memory_groups(&files, &groups, None).into_iter();
     limits
         .map(|group| group.limit)
         .fold(crore_net::memory::machine_bytes(), u64::min)

@@ -64,7 +64,7 @@ impl Variables {
         self.given.iter().map(|(row, value)| {
             let name = row.variable.as_deref().unwrap_or_default();
             let value = match value {
-                Ok(text) => Ok(row.of_variable(text)),
+                Ok(text) => Ok(row.parse_variable(text)),
                 Err(bytes) => Err(format!("{bytes:?} is not UTF-8")),
             };
             (*row, name, value)

@@ -128,19 +128,19 @@ impl Meter {
     }
 
     /// Begins a turn; returns the monotonic time, which is never 0.
-    pub fn begin(&mut self) -> u64 {
+    pub fn begin_turn(&mut self) -> u64 {
         self.began_ns = clock::monotonic_ns().max(1);
         self.began_ns
     }
 
     /// Counts deliveries that were written now, of messages that were read at `stamp_ns`.
-    pub fn written(&mut self, stamp_ns: u64, deliveries: u64) {
+    pub fn count_deliveries(&mut self, stamp_ns: u64, deliveries: u64) {
         let took_ns = clock::monotonic_ns().saturating_sub(stamp_ns);
         self.latency.count_value(took_ns / 1_000, deliveries);
     }
 
     /// Ends a turn, and publishes if that is due.
-    pub fn end(&mut self, shard: &Shard, tls: Option<&Streams>, now_ms: u64) {
+    pub fn end_turn(&mut self, shard: &Shard, tls: Option<&Streams>, now_ms: u64) {
         let took_ns = clock::monotonic_ns().saturating_sub(self.began_ns);
         self.turns.turns += 1;
         self.turns.busy_ns += took_ns;

@@ -69,10 +69,10 @@ impl Host {
                 .text("proc/meminfo")
                 .as_deref()
                 .and_then(Memory::parse),
-            groups: cgroups::read(&files, &groups, kernel),
-            tasks: cgroups::tasks(&files, &groups),
+            groups: cgroups::memory_groups(&files, &groups, kernel),
+            tasks: cgroups::task_groups(&files, &groups),
             cores: allowed,
-            quota_cores: cgroups::quota(&files, &groups),
+            quota_cores: cgroups::quota_cores(&files, &groups),
             descriptors: files
                 .text("proc/self/limits")
                 .as_deref()

@@ -51,13 +51,13 @@ impl Trust {
     /// There are no roots, with the remedy.
     pub fn new(roots: Option<&Path>, key: &'static str) -> Result<Trust, String> {
         let roots = match roots {
-            Some(file) => of_file(file).map_err(|what| {
+            Some(file) => roots_of_file(file).map_err(|what| {
                 format!(
                     "{}: {what}; name a PEM file with the roots to trust",
                     file.display()
                 )
             })?,
-            None => of_host().map_err(|what| {
+            None => roots_of_host().map_err(|what| {
                 format!(
                     "{what}; install the package ca-certificates, or name a file of roots with {key}"
                 )
@@ -136,7 +136,7 @@ impl Trust {
     /// The reason and the remedy.
     fn reason(&self, error: &Error) -> String {
         match error {
-            Error::InvalidCertificate(error) => self.distrust(error),
+            Error::InvalidCertificate(error) => self.certificate_reason(error),
             Error::InvalidMessage(_) => {
                 "what answers there speaks no TLS; write http://".to_string()
             }
@@ -175,7 +175,7 @@ impl Trust {
         }
     }
 
-    fn distrust(&self, error: &CertificateError) -> String {
+    fn certificate_reason(&self, error: &CertificateError) -> String {
         let what = words(&error.clone().into());
         match error {
             // `BadSignature`: a trusted root has the issuer's name and another key.
@@ -202,7 +202,7 @@ impl Trust {
     }
 }
 
-fn of_file(file: &Path) -> Result<RootCertStore, String> {
+fn roots_of_file(file: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in pem::certificates(&read(file)?)? {
         let added = roots.add(certificate);
@@ -215,7 +215,7 @@ fn read(file: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(file).map_err(|error| format!("it cannot be read ({error})"))
 }
 
-fn of_host() -> Result<RootCertStore, String> {
+fn roots_of_host() -> Result<RootCertStore, String> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     // A root that does not parse is skipped.

@@ -120,7 +120,7 @@ impl<T: Transport> Io for Links<T> {
     }
 
     fn written(&mut self, stamp: u64, deliveries: u64) {
-        self.meter.written(stamp, deliveries);
+        self.meter.count_deliveries(stamp, deliveries);
     }
 
     fn held_bytes(&self) -> usize {

@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 
 use super::flags::{TlsFlags, named};
 use super::profile::ProfileFlag;
-use super::publish::{from_stdin, message};
+use super::publish::{message_of, read_stdin};
 use super::tables::{sheet, table};
 use super::values;
 use crate::http_client::server::{Server, escape};
 use crate::settings::units::parse_seconds;
 use crate::stdout::print;
 use list::List;
-pub use port::Port;
+pub use port::AdminPort;
 
 /// The default of `--url`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8801";
@@ -185,16 +185,16 @@ enum Command {
     /// Tell of a connection
     Connection {
         /// As the list gives it, such as 0-17-3
-        #[arg(value_parser = values::line)]
+        #[arg(value_parser = values::text)]
         id: String,
     },
     /// List MQTT sessions whose clients are away; tell of one, or end it
     Sessions {
         /// The MQTT client id of one, as the list gives it
-        #[arg(value_parser = values::line)]
+        #[arg(value_parser = values::text)]
         client_id: Option<String>,
         /// Its user, where the list names one
-        #[arg(long, value_name = "NAME", requires = "client_id", value_parser = values::line)]
+        #[arg(long, value_name = "NAME", requires = "client_id", value_parser = values::text)]
         user: Option<String>,
         /// End it, as if it had expired
         #[arg(long, requires = "client_id")]
@@ -206,7 +206,7 @@ enum Command {
     #[command(group = ArgGroup::new("whom").args(["id", "user", "address", "filter", "transport", "slow"]).required(true).multiple(true))]
     Disconnect {
         /// As the list gives it, such as 0-17-3
-        #[arg(conflicts_with_all = ["user", "address", "filter", "transport", "slow"], value_parser = values::line)]
+        #[arg(conflicts_with_all = ["user", "address", "filter", "transport", "slow"], value_parser = values::text)]
         id: Option<String>,
         #[command(flatten)]
         which: ConnectionFilter,
@@ -233,10 +233,10 @@ enum Command {
         #[arg(long, value_name = "TYPE", value_parser = values::content_type)]
         content_type: Option<String>,
         /// Its event name
-        #[arg(long, value_name = "NAME", value_parser = values::field)]
+        #[arg(long, value_name = "NAME", value_parser = values::header_value)]
         event: Option<String>,
         /// Its key
-        #[arg(long, value_parser = values::field)]
+        #[arg(long, value_parser = values::header_value)]
         key: Option<String>,
         /// How long it lives, such as 90s or 8h
         #[arg(long, value_name = "TIME", value_parser = parse_seconds::<u32>)]
@@ -269,16 +269,16 @@ enum Command {
 #[group(multiple = false)]
 struct Revoked {
     /// A user, as `sub` of its tokens or its password has it
-    #[arg(long, value_name = "NAME", value_parser = values::line)]
+    #[arg(long, value_name = "NAME", value_parser = values::text)]
     user: Option<String>,
     /// A token, by its claim `jti`
-    #[arg(long, value_name = "ID", value_parser = values::line)]
+    #[arg(long, value_name = "ID", value_parser = values::text)]
     jti: Option<String>,
     /// A token, on stdin
     #[arg(long)]
     token_stdin: bool,
     /// Take an entry off the list, such as user:ann
-    #[arg(long, value_name = "ENTRY", value_parser = values::line)]
+    #[arg(long, value_name = "ENTRY", value_parser = values::text)]
     undo: Option<String>,
 }
 
@@ -300,7 +300,7 @@ fn moment(text: &str) -> Result<u32, String> {
 #[derive(Debug, Args)]
 struct Limit {
     /// Entries to show at most
-    #[arg(long, alias = "count", value_name = "N", default_value_t = 100, value_parser = values::some_count)]
+    #[arg(long, alias = "count", value_name = "N", default_value_t = 100, value_parser = values::positive_count)]
     limit: u64,
 }
 
@@ -316,7 +316,7 @@ enum SortBy {
 #[derive(Debug, Args)]
 struct ConnectionFilter {
     /// Those of this user
-    #[arg(long, value_parser = values::line)]
+    #[arg(long, value_parser = values::text)]
     user: Option<String>,
     /// Those from this address
     #[arg(long, aliases = ["ip", "addr"], value_name = "IP")]
@@ -342,7 +342,7 @@ fn transport(text: &str) -> Result<String, String> {
         "mqtt_ws" => "mqtt_websocket",
         name => name,
     };
-    values::line(name)
+    values::text(name)
 }
 
 impl ConnectionFilter {
@@ -379,7 +379,7 @@ impl ConnectionFilter {
 /// The server cannot be reached, or refuses (with its reason).
 pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
     let server = args.flags.server()?;
-    let port = Port { server: &server };
+    let port = AdminPort { server: &server };
     let (answer, columns) = ask(&port, &args.command)?;
     let text = match (&args.command, columns) {
         _ if args.flags.json => serde_json::to_string_pretty(&answer)? + "\n",
@@ -419,7 +419,10 @@ fn with_default(answer: &Value) -> Value {
 }
 
 /// Sends the requests of a command. Returns the answer, and the columns of its rows if it is a list.
-fn ask(port: &Port<'_>, command: &Command) -> anyhow::Result<(Value, &'static [&'static str])> {
+fn ask(
+    port: &AdminPort<'_>,
+    command: &Command,
+) -> anyhow::Result<(Value, &'static [&'static str])> {
     if let Some(list) = List::of(command) {
         return Ok((port.list(&list)?, list.columns));
     }
@@ -471,7 +474,7 @@ fn ask(port: &Port<'_>, command: &Command) -> anyhow::Result<(Value, &'static [&
             time_s,
         } => {
             let token = match what.token_stdin {
-                true => Some(String::from_utf8(from_stdin()?)?.trim().to_string()),
+                true => Some(String::from_utf8(read_stdin()?)?.trim().to_string()),
                 false => None,
             };
             let end = |time_s: u32| clock::unix_s().saturating_add(time_s.into());
@@ -494,8 +497,8 @@ fn ask(port: &Port<'_>, command: &Command) -> anyhow::Result<(Value, &'static [&
             retain,
         } => {
             let data = match data {
-                Some(data) => message(data)?,
-                None => from_stdin()?,
+                Some(data) => message_of(data)?,
+                None => read_stdin()?,
             };
             let (text, encoded) = match String::from_utf8(data) {
                 Ok(text) => (Some(text), None),

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::admin::{AdminFlags, Port};
+use super::admin::{AdminFlags, AdminPort};
 use super::tables::table;
 use crate::stdout::print;
 
@@ -70,7 +70,7 @@ enum Command {
 pub fn run(args: &ClusterArgs) -> anyhow::Result<ExitCode> {
     let Command::Status = args.command;
     let server = args.admin.server()?;
-    let status = Port { server: &server }.ask("GET", "cluster", None)?;
+    let status = AdminPort { server: &server }.ask("GET", "cluster", None)?;
     let text = match args.admin.json {
         true => serde_json::to_string_pretty(&status)? + "\n",
         false => shown(&status),

@@ -41,7 +41,7 @@ pub struct HistoryArgs {
     pub json: bool,
 
     /// Print the newest N messages, oldest of these first; with --since the first N from there on
-    #[arg(short = 'n', long, alias = "count", short_alias = 'c', value_name = "N", allow_negative_numbers = true, value_parser = values::some_count)]
+    #[arg(short = 'n', long, alias = "count", short_alias = 'c', value_name = "N", allow_negative_numbers = true, value_parser = values::positive_count)]
     pub limit: Option<u64>,
 
     /// Where to begin: oldest, -N for the newest N, or the id of a message to begin after [default: oldest]

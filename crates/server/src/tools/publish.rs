@@ -72,11 +72,11 @@ pub struct PubArgs {
     pub content_type: String,
 
     /// Event name for Server-Sent Events
-    #[arg(short, long, value_name = "NAME", value_parser = values::field, help_heading = MESSAGE)]
+    #[arg(short, long, value_name = "NAME", value_parser = values::header_value, help_heading = MESSAGE)]
     pub event: Option<String>,
 
     /// Key of the message: where a rule keeps the latest only, it takes the place of the one before with this key
-    #[arg(short, long, value_name = "KEY", value_parser = values::field, help_heading = MESSAGE)]
+    #[arg(short, long, value_name = "KEY", value_parser = values::header_value, help_heading = MESSAGE)]
     pub key: Option<String>,
 
     /// Keep it as the topic's retained message, for later subscribers
@@ -84,7 +84,7 @@ pub struct PubArgs {
     pub retain: bool,
 
     /// Publish once for this key; several messages add -1, -2, ... to it
-    #[arg(long, value_name = "KEY", value_parser = values::field, help_heading = MESSAGE)]
+    #[arg(long, value_name = "KEY", value_parser = values::header_value, help_heading = MESSAGE)]
     pub idempotency_key: Option<String>,
 
     /// How long the message lives; then it is not sent any more
@@ -111,7 +111,7 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
         number: 0,
     };
     if let Some(data) = &args.data {
-        return publisher.publish(&message(data)?);
+        return publisher.publish(&message_of(data)?);
     }
     let stdin = [PathBuf::from(STDIN)];
     let sources = match &args.file[..] {
@@ -119,11 +119,11 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
         files => files,
     };
     for source in sources {
-        let name = shown(source);
+        let name = source_name(source);
         match args.lines {
             true => publisher.publish_lines(source)?,
             false => {
-                let data = whole(source)?;
+                let data = read_whole(source)?;
                 match sources.len() {
                     1 => publisher.publish(&data)?,
                     _ => publisher.publish(&data).with_context(|| name.clone())?,
@@ -138,10 +138,10 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// The file or stdin cannot be read, is empty, or is too large.
-pub fn message(argument: &OsStr) -> anyhow::Result<Vec<u8>> {
+pub fn message_of(argument: &OsStr) -> anyhow::Result<Vec<u8>> {
     match argument.as_bytes() {
-        b"-" => from_stdin(),
-        [b'@', file @ ..] => whole(Path::new(OsStr::from_bytes(file))).context(
+        b"-" => read_stdin(),
+        [b'@', file @ ..] => read_whole(Path::new(OsStr::from_bytes(file))).context(
             "a message that begins with @ names a file; to publish the text itself: printf %s '@...' | crore pub TOPIC -",
         ),
         data => Ok(data.to_vec()),
@@ -153,8 +153,8 @@ pub fn message(argument: &OsStr) -> anyhow::Result<Vec<u8>> {
 ///
 /// # Errors
 /// It cannot be read, is empty, or is too large.
-fn whole(source: &Path) -> anyhow::Result<Vec<u8>> {
-    let (mut data, name) = (Vec::new(), shown(source));
+fn read_whole(source: &Path) -> anyhow::Result<Vec<u8>> {
+    let (mut data, name) = (Vec::new(), source_name(source));
     let read = open(source).and_then(|input| input.take(READ_MAX).read_to_end(&mut data));
     read.with_context(|| name.clone())?;
     if data.is_empty() {
@@ -180,13 +180,13 @@ const STDIN: &str = "-";
 /// Reads stdin as one message.
 ///
 /// # Errors
-/// Those of [`whole`].
-pub fn from_stdin() -> anyhow::Result<Vec<u8>> {
-    whole(Path::new(STDIN))
+/// Those of [`read_whole`].
+pub fn read_stdin() -> anyhow::Result<Vec<u8>> {
+    read_whole(Path::new(STDIN))
 }
 
 /// The name of a source in error messages.
-fn shown(source: &Path) -> String {
+fn source_name(source: &Path) -> String {
     match source == Path::new(STDIN) {
         true => "stdin".to_string(),
         false => format!("--file {}", source.display()),
@@ -218,7 +218,7 @@ struct Publisher<'a> {
 
 impl Publisher<'_> {
     fn publish_lines(&mut self, source: &Path) -> anyhow::Result<()> {
-        let name = shown(source);
+        let name = source_name(source);
         let mut input = open(source).with_context(|| name.clone())?;
         let (mut line, mut number) = (Vec::new(), 0u64);
         // The line end may take two bytes more than the message.

@@ -71,11 +71,11 @@ struct MintArgs {
     alg: Option<String>,
 
     /// Name of the key, where the server has several
-    #[arg(long, value_name = "NAME", value_parser = values::line)]
+    #[arg(long, value_name = "NAME", value_parser = values::text)]
     kid: Option<String>,
 
     /// The user (claim `sub`)
-    #[arg(short, long, value_name = "NAME", value_parser = values::line)]
+    #[arg(short, long, value_name = "NAME", value_parser = values::text)]
     user: Option<String>,
 
     #[command(flatten)]
@@ -86,11 +86,11 @@ struct MintArgs {
     ttl: u64,
 
     /// The audience (claim `aud`)
-    #[arg(long, value_name = "NAME", value_parser = values::line)]
+    #[arg(long, value_name = "NAME", value_parser = values::text)]
     audience: Option<String>,
 
     /// The issuer (claim `iss`)
-    #[arg(long, value_name = "NAME", value_parser = values::line)]
+    #[arg(long, value_name = "NAME", value_parser = values::text)]
     issuer: Option<String>,
 }
 

@@ -25,7 +25,7 @@ impl Usage {
 ///
 /// # Errors
 /// The fault.
-pub fn line(text: &str) -> Result<String, String> {
+pub fn text(text: &str) -> Result<String, String> {
     match () {
         () if text.is_empty() => Err("it is empty; write one".to_string()),
         () if text.chars().any(char::is_control) => {
@@ -81,14 +81,24 @@ pub fn hints(topic: &str) -> impl Iterator<Item = String> {
         format!("`{topic}` is the name of one topic; write several with spaces between: {several}")
     };
     let list = topic.contains(',').then(several);
-    with_prefix([foreign_wildcards(topic), list, url(topic), rooted(topic)])
+    with_prefix([
+        foreign_wildcards(topic),
+        list,
+        url(topic),
+        leading_slash(topic),
+    ])
 }
 
 /// The same hints about a filter that a token grants.
 pub fn hints_of_grant(filter: &str) -> impl Iterator<Item = String> {
     let one = || format!("`{filter}` is one filter; for several repeat the flag");
     let list = filter.contains(',').then(one);
-    with_prefix([foreign_wildcards(filter), list, url(filter), rooted(filter)])
+    with_prefix([
+        foreign_wildcards(filter),
+        list,
+        url(filter),
+        leading_slash(filter),
+    ])
 }
 
 fn with_prefix(hints: [Option<String>; 4]) -> impl Iterator<Item = String> {
@@ -109,7 +119,7 @@ fn url(topic: &str) -> Option<String> {
 }
 
 /// A hint if the topic begins with `/`.
-fn rooted(topic: &str) -> Option<String> {
+fn leading_slash(topic: &str) -> Option<String> {
     let rest = topic.strip_prefix('/')?;
     Some(format!(
         "`{topic}` begins with an empty level: it is another topic than `{rest}`"
@@ -129,7 +139,7 @@ pub fn position(text: &str) -> Result<String, String> {
         Some(number) if number.bytes().any(|digit| digit != b'0') => Ok(text.to_string()),
         // The newest 0 messages.
         Some(_) => Err(POSITIONS.to_string()),
-        None if matches!(text, "oldest" | "live") || is_id => line(text),
+        None if matches!(text, "oldest" | "live") || is_id => self::text(text),
         None => Err(POSITIONS.to_string()),
     }
 }
@@ -149,7 +159,7 @@ pub fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
 ///
 /// # Errors
 /// It is 0 or no number.
-pub fn some_count(text: &str) -> Result<u64, String> {
+pub fn positive_count(text: &str) -> Result<u64, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| "write a whole number, 1 or more".to_string())
 }
@@ -158,20 +168,20 @@ pub fn some_count(text: &str) -> Result<u64, String> {
 ///
 /// # Errors
 /// It is 0 or no time.
-pub fn some_time(text: &str) -> Result<u64, String> {
+pub fn positive_time(text: &str) -> Result<u64, String> {
     match parse_seconds(text)? {
         0 => Err("write 1s or more, or leave it out to wait without end".to_string()),
         seconds => Ok(seconds),
     }
 }
 
-/// Checks the value of a header: as [`line`], and without spaces around it, which a header would lose.
+/// Checks the value of a header: as [`text`], and without spaces around it, which a header would lose.
 ///
 /// # Errors
 /// The fault.
-pub fn field(text: &str) -> Result<String, String> {
+pub fn header_value(text: &str) -> Result<String, String> {
     match text.trim() == text {
-        true => line(text),
+        true => self::text(text),
         false => Err("spaces before or behind it are not allowed".to_string()),
     }
 }
@@ -193,9 +203,9 @@ mod tests {
 
     #[test]
     fn counts_begin_at_one() {
-        assert_eq!(some_count("1"), Ok(1));
+        assert_eq!(positive_count("1"), Ok(1));
         for wrong in ["0", "", "-1", "x", "99999999999999999999"] {
-            let error = some_count(wrong).unwrap_err();
+            let error = positive_count(wrong).unwrap_err();
             assert!(error.contains("1 or more"), "{wrong}: {error}");
         }
         assert_eq!((number("0"), number("7")), (Ok(0_u16), Ok(7_u16)));

@@ -35,7 +35,7 @@ fn tcp_mem(host: &Host, workload: &Workload) -> Check {
     let busy = formula::busy_sockets(workload.connections, workload.cores);
     let Some(wanted) = wanted(host, workload) else {
         return Check::new(NAME, is.map(spaced), "by the memory, which is unknown")
-            .only(State::Unknown);
+            .with_state(State::Unknown);
     };
     let fix = || [sysctl(NAME, spaced(wanted))];
     let [_, pressure, most] = is.unwrap_or(wanted);
@@ -105,26 +105,26 @@ fn receive(host: &Host) -> Check {
             "a bound and no reservation: an idle socket holds nothing, and the server reads what comes within the turn. \
              Guides that set smaller or larger values here gain nothing for it",
         )
-        .only(State::Note)
+        .with_state(State::Note)
 }
 
 fn receive_max(host: &Host) -> Check {
     const NAME: &str = "net.core.rmem_max";
     Check::new(NAME, host.number(NAME).map(count), "any")
         .because("bounds what programs ask for with SO_RCVBUF, and the server does not ask. Guides that raise it do nothing for TCP that tcp_rmem does not do")
-        .only(State::Note)
+        .with_state(State::Note)
 }
 
 fn send_max(host: &Host) -> Check {
     const NAME: &str = "net.core.wmem_max";
     Check::new(NAME, host.number(NAME).map(count), "any")
         .because("bounds what programs ask for with SO_SNDBUF, and the server does not ask")
-        .only(State::Note)
+        .with_state(State::Note)
 }
 
 fn moderate(host: &Host) -> Check {
     const NAME: &str = "net.ipv4.tcp_moderate_rcvbuf";
     Check::new(NAME, host.number(NAME).map(count), "1, the kernel's default")
         .because("0, as guides have it, keeps receive buffers small; they grow only where a sender keeps them full, so that idle connections gain nothing by it")
-        .only(State::Note)
+        .with_state(State::Note)
 }

@@ -107,7 +107,7 @@ impl Check {
     }
 
     /// Sets a verdict that does not depend on the value.
-    pub(super) fn only(mut self, state: State) -> Check {
+    pub(super) fn with_state(mut self, state: State) -> Check {
         self.state = state;
         self
     }

@@ -99,7 +99,8 @@ fn held(host: &Host, workload: &Workload) -> Check {
     let account = Account::new(host, workload);
     let is = Some(bytes(workload.memory_bytes_max));
     let Some(room) = account.room else {
-        return Check::new(SETTING, is, "by the memory, which is unknown").only(State::Unknown);
+        return Check::new(SETTING, is, "by the memory, which is unknown")
+            .with_state(State::Unknown);
     };
     let others = account.bytes() - workload.memory_bytes_max;
     let left = room.saturating_sub(others);

@@ -156,7 +156,7 @@ fn reuse(host: &Host) -> Check {
     const NAME: &str = "net.ipv4.tcp_tw_reuse";
     Check::new(NAME, host.number(NAME).map(count), "1 on hosts of proxies and load tools")
         .because("lets whoever connects use a port again that is in TIME_WAIT; a server's port is not concerned. The default, 2, does it for the loopback")
-        .only(State::Note)
+        .with_state(State::Note)
 }
 
 fn recycle(host: &Host) -> Check {
@@ -166,7 +166,7 @@ fn recycle(host: &Host) -> Check {
     match is {
         None => Check::new(NAME, Some("gone".to_string()), "gone")
             .because(why)
-            .only(State::Obsolete),
+            .with_state(State::Obsolete),
         Some(value) => Check::new(NAME, Some(count(value)), "0")
             .because(why)
             .unless(value == 0, State::Change, [sysctl(NAME, "0")]),
@@ -198,5 +198,5 @@ fn ports(host: &Host, workload: &Workload) -> Check {
         count(each),
         count(workload.connections),
     ))
-    .only(State::Note)
+    .with_state(State::Note)
 }

@@ -33,7 +33,7 @@ pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
                 format!("at least {} if something is", count(wanted)),
             )
             .because(why)
-            .only(State::Note),
+            .with_state(State::Note),
         ];
     }
     let is = host.number(MAX);

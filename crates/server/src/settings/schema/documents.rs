@@ -80,7 +80,7 @@ fn is_note(line: &str) -> bool {
 /// Whether the line of a table is generated.
 fn is_row(line: &str) -> bool {
     let first = line.split('`').nth(1).unwrap_or_default();
-    let is_flag = |row: &Row| row.word("x-flag").is_some_and(|flag| flag.ends_with(first));
+    let is_flag = |row: &Row| row.text("x-flag").is_some_and(|flag| flag.ends_with(first));
     line.starts_with("|---") || SCHEMA.row(first).is_some() || SCHEMA.rows.iter().any(is_flag)
 }
 
@@ -114,7 +114,7 @@ fn rows(table: &str) -> String {
 fn flags() -> String {
     let mut made = "| flag | key |\n|---|---|\n".to_string();
     for row in &SCHEMA.rows {
-        if let Some(flag) = row.word("x-flag") {
+        if let Some(flag) = row.text("x-flag") {
             let again = if row.is_list() {
                 " (repeatable, or with commas between)"
             } else {
@@ -153,7 +153,7 @@ fn each_limit_has_its_share_or_the_reason_why_it_has_none() {
         let ends = BOUNDS.iter().any(|end| row.key().ends_with(end));
         let bounds = (ends || row.table() == "limits") && !NO_BOUNDS.contains(&row.path.as_str());
         assert_eq!(
-            row.word("x-share").is_some(),
+            row.text("x-share").is_some(),
             bounds,
             "{}: a limit of what clients can use up has x-share, and nothing else has",
             row.path
@@ -169,9 +169,9 @@ fn the_table_of_shares_is_made_from_the_table() {
         let (_, after) = rest.split_once("\n\n").expect("its end");
         let mut made = format!("{before}{BEGIN}|---|---|---|\n");
         for row in &SCHEMA.rows {
-            if let Some(share) = row.word("x-share") {
+            if let Some(share) = row.text("x-share") {
                 let default = row.default_text().unwrap_or_default();
-                let default = match (default.as_str(), row.word("x-zero")) {
+                let default = match (default.as_str(), row.text("x-zero")) {
                     ("0", Some(zero)) => zero.to_string(),
                     (default, _) => format!("`{default}`"),
                 };
@@ -246,7 +246,7 @@ fn for_editors(schema: &mut Json, path: &str) {
         if row.unit().is_some() {
             schema["type"] = json!(["integer", "string"]);
         }
-        if row.word("x-zero").is_some() {
+        if row.text("x-zero").is_some() {
             let least = schema["minimum"].take();
             schema.as_object_mut().unwrap().remove("minimum");
             schema["anyOf"] = json!([{ "const": 0 }, { "minimum": least }]);
@@ -270,7 +270,7 @@ fn for_editors(schema: &mut Json, path: &str) {
 impl Row {
     /// The help after its first paragraph.
     fn note(&self) -> Option<String> {
-        let (_, note) = self.word("description")?.split_once("\n\n")?;
+        let (_, note) = self.text("description")?.split_once("\n\n")?;
         Some(note.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
@@ -293,17 +293,17 @@ impl Row {
             let choices: Vec<String> = choices.iter().map(|choice| format!("`{choice}`")).collect();
             return choices.join(", ");
         }
-        if self.is("string") || !self.is("integer") {
+        if self.has_type("string") || !self.has_type("integer") {
             let format = self.json["format"].as_str();
             return format.unwrap_or_default().to_string();
         }
         let (low, high) = self.range();
-        let zero = if self.word("x-zero").is_some() {
+        let zero = if self.text("x-zero").is_some() {
             "0, or "
         } else {
             ""
         };
-        let text = |number: i64| match self.number(number) {
+        let text = |number: i64| match self.format_number(number) {
             text if text.contains(' ') => text,
             _ if self.path.contains("bytes") && self.unit().is_some() => format!("{number} B"),
             _ => count(number.unsigned_abs()),

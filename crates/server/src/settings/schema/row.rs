@@ -45,16 +45,16 @@ impl Row {
     }
 
     /// A text of the schema: `x-flag`, `x-zero`, `description`.
-    pub fn word(&self, name: &str) -> Option<&str> {
+    pub fn text(&self, name: &str) -> Option<&str> {
         self.json[name].as_str()
     }
 
     /// The first paragraph of its help, and the meaning of 0.
     pub fn meaning(&self) -> String {
-        let help = self.word("description").unwrap_or_default();
+        let help = self.text("description").unwrap_or_default();
         let first = help.split("\n\n").next().unwrap_or_default();
         let first = first.replace('\n', " ");
-        match self.word("x-zero") {
+        match self.text("x-zero") {
             Some(zero) => format!("{first} 0: {zero}."),
             None => first,
         }
@@ -81,7 +81,7 @@ impl Row {
     pub fn default_text(&self) -> Option<String> {
         let value: Value = serde_json::from_value(self.json.get("default")?.clone()).ok()?;
         Some(match value {
-            Value::Integer(number) => match self.number(number) {
+            Value::Integer(number) => match self.format_number(number) {
                 text if text.contains(' ') => format!("\"{text}\""),
                 text => text,
             },
@@ -101,7 +101,7 @@ impl Row {
 
     /// Whether it is an address to listen on, or a list of them.
     fn is_address(&self) -> bool {
-        matches!(self.word("format"), Some("an address" | "addresses"))
+        matches!(self.text("format"), Some("an address" | "addresses"))
     }
 
     /// The schema of the value, or of the values of a list.
@@ -109,7 +109,7 @@ impl Row {
         self.json.get("items").unwrap_or(&self.json)
     }
 
-    pub(super) fn is(&self, kind: &str) -> bool {
+    pub(super) fn has_type(&self, kind: &str) -> bool {
         let is = |of: &Json| of == kind;
         is(&self.item()["type"])
             || self.item()["type"]
@@ -152,7 +152,7 @@ impl Row {
             .trim_end_matches("_max")
             .trim_end_matches("_per_address");
         match key.rsplit('_').next() {
-            _ if !self.is("integer") || key.ends_with("_per_s") => None,
+            _ if !self.has_type("integer") || key.ends_with("_per_s") => None,
             Some("bytes") => Some(Unit::Bytes),
             Some("s") => Some(Unit::Time(1_000)),
             Some("ms") => Some(Unit::Time(1)),
@@ -195,7 +195,7 @@ impl Row {
 
     /// Makes a path absolute; a relative one is relative to `folder`. Other values stay.
     fn absolute(&self, value: Value, folder: &Path) -> Value {
-        let is_path = self.word("format").is_some_and(|it| PATHS.contains(&it));
+        let is_path = self.text("format").is_some_and(|it| PATHS.contains(&it));
         let text = value.as_str().filter(|text| is_path && !text.is_empty());
         let path = text.and_then(|text| std::path::absolute(folder.join(text)).ok());
         match path.as_deref().and_then(Path::to_str) {
@@ -215,7 +215,7 @@ impl Row {
                 true => Ok(value),
                 false => Err(
                     format!("{} is not offered; write {}", shown(&value), self.form())
-                        + &self.meant(&value),
+                        + &self.suggestion(&value),
                 ),
             };
         }
@@ -232,18 +232,18 @@ impl Row {
             (Value::Integer(port), _) if self.is_address() => {
                 self.deserialized(port.to_string().into())
             }
-            (Value::String(_) | Value::Integer(_), _) if self.is("string") => {
+            (Value::String(_) | Value::Integer(_), _) if self.has_type("string") => {
                 self.deserialized(value)
             }
-            (Value::Integer(number), _) if self.is("integer") => self.in_range(*number),
-            (Value::Boolean(_), _) if self.is("boolean") => Ok(value),
+            (Value::Integer(number), _) if self.has_type("integer") => self.in_range(*number),
+            (Value::Boolean(_), _) if self.has_type("boolean") => Ok(value),
             _ => Err(format!("{} is not {}", shown(&value), self.form())),
         }
     }
 
     /// Checks a value whose type parses it, such as an address, by deserializing a [`File`] with it.
     fn deserialized(&self, value: Value) -> Result<Value, String> {
-        if !self.is("integer") && !value.is_str() {
+        if !self.has_type("integer") && !value.is_str() {
             return Err(format!("{value} is not {}", self.form()));
         }
         let listed = |value| {
@@ -273,28 +273,31 @@ impl Row {
 
     fn in_range(&self, number: i64) -> Result<Value, String> {
         let (low, high) = self.range();
-        let zero = self.word("x-zero");
+        let zero = self.text("x-zero");
         if (low..=high).contains(&number) || number == 0 && zero.is_some() {
             return Ok(number.into());
         }
-        let number = self.number(number);
-        Err(format!("{number} is out of range; write {}", self.wanted()))
+        let number = self.format_number(number);
+        Err(format!(
+            "{number} is out of range; write {}",
+            self.valid_numbers()
+        ))
     }
 
     /// The valid numbers, for error messages.
-    fn wanted(&self) -> String {
-        let zero = self.word("x-zero");
+    fn valid_numbers(&self) -> String {
+        let zero = self.text("x-zero");
         let zero = zero.map_or(String::new(), |zero| format!("0 ({zero}) or "));
         let (low, high) = self.range();
         let upper = match high {
             i64::MAX => "upwards".to_string(),
-            high => format!("to {}", self.number(high)),
+            high => format!("to {}", self.format_number(high)),
         };
-        format!("{zero}a value from {} {upper}", self.number(low))
+        format!("{zero}a value from {} {upper}", self.format_number(low))
     }
 
     /// A number as text: with a unit if it is a size.
-    pub(super) fn number(&self, number: i64) -> String {
+    pub(super) fn format_number(&self, number: i64) -> String {
         match (self.unit(), usize::try_from(number)) {
             (Some(Unit::Bytes), Ok(bytes)) => size(bytes),
             _ => number.to_string(),
@@ -309,14 +312,19 @@ impl Row {
             (Some((last, others)), _) => format!("{} or {last}", others.join(", ")),
             (None, Some(Unit::Bytes)) => SIZE_FORM.to_string(),
             (None, Some(Unit::Time(_))) => TIME_FORM.to_string(),
-            _ if self.is("boolean") => "a boolean; write true or false, without quotes".to_string(),
-            _ if self.is("string") => "a string; write it in quotes".to_string(),
-            _ => format!("a whole number; write {}, without quotes", self.wanted()),
+            _ if self.has_type("boolean") => {
+                "a boolean; write true or false, without quotes".to_string()
+            }
+            _ if self.has_type("string") => "a string; write it in quotes".to_string(),
+            _ => format!(
+                "a whole number; write {}, without quotes",
+                self.valid_numbers()
+            ),
         }
     }
 
     /// A hint with the most similar choice.
-    fn meant(&self, value: &Value) -> String {
+    fn suggestion(&self, value: &Value) -> String {
         let choices = self.choices();
         let names: Vec<&str> = choices.iter().filter_map(Value::as_str).collect();
         let near = nearest(&names, value.as_str().unwrap_or_default());
@@ -327,27 +335,30 @@ impl Row {
     ///
     /// # Errors
     /// Its fault.
-    pub fn of_text(&self, text: &str) -> Result<Value, String> {
-        self.entry(self.typed(text))
+    pub fn parse_flag(&self, text: &str) -> Result<Value, String> {
+        self.entry(self.toml_value(text))
     }
 
     /// Converts the text of a variable to a value of a file, which is checked later. Commas separate the entries of a list.
-    pub fn of_variable(&self, text: &str) -> Value {
+    pub fn parse_variable(&self, text: &str) -> Value {
         match self.is_list() {
             true => {
-                let entries = text.split(',').map(|entry| self.typed(entry.trim()));
+                let entries = text.split(',').map(|entry| self.toml_value(entry.trim()));
                 Value::Array(entries.collect())
             }
-            false => self.typed(text),
+            false => self.toml_value(text),
         }
     }
 
     /// Converts text to a TOML value of the setting's type.
-    fn typed(&self, text: &str) -> Value {
-        let number = text.parse::<i64>().ok().filter(|_| self.is("integer"));
+    fn toml_value(&self, text: &str) -> Value {
+        let number = text
+            .parse::<i64>()
+            .ok()
+            .filter(|_| self.has_type("integer"));
         match (number, text) {
             (Some(number), _) => number.into(),
-            (_, "true" | "false") if self.is("boolean") => (text == "true").into(),
+            (_, "true" | "false") if self.has_type("boolean") => (text == "true").into(),
             _ => text.into(),
         }
     }

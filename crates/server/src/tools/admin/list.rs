@@ -7,7 +7,7 @@ use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::super::tables::plain;
-use super::{Command, Limit, Port, SortBy};
+use super::{AdminPort, Command, Limit, SortBy};
 use crate::http_client::server::escape;
 
 /// Limit of entries in a page.
@@ -127,7 +127,7 @@ fn entries(limit: &Limit) -> usize {
     usize::try_from(limit.limit).unwrap_or(usize::MAX)
 }
 
-impl Port<'_> {
+impl AdminPort<'_> {
     /// Reads pages until there are `limit` entries or no more pages. A sorted list needs all pages.
     pub fn list(&self, list: &List) -> anyhow::Result<Value> {
         let (mut all, mut next) = (Vec::new(), list.begin.clone());

@@ -13,11 +13,11 @@ use crate::http_client::server::Server;
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
 /// An admin port.
-pub struct Port<'a> {
+pub struct AdminPort<'a> {
     pub server: &'a Server,
 }
 
-impl Port<'_> {
+impl AdminPort<'_> {
     /// Sends a request, and returns the answer.
     pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let server = self.server;

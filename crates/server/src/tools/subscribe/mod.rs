@@ -93,11 +93,11 @@ pub struct SubArgs {
     pub format: Option<Format>,
 
     /// Exit after N messages
-    #[arg(short, short_aliases = ['C', 'n'], long, alias = "limit", value_name = "N", value_parser = values::some_count)]
+    #[arg(short, short_aliases = ['C', 'n'], long, alias = "limit", value_name = "N", value_parser = values::positive_count)]
     pub count: Option<u64>,
 
     /// Exit after so long
-    #[arg(short = 'W', long, value_name = "TIME", value_parser = values::some_time)]
+    #[arg(short = 'W', long, value_name = "TIME", value_parser = values::positive_time)]
     pub timeout: Option<u64>,
 
     /// Where to begin: oldest, live, -N for the newest N, or the id of a message to go on after
