@@ -37,6 +37,7 @@ const STACK_BYTES: usize = 1 << 20;
 
 /// Serves until the control plane stops.
 pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow::Result<()> {
+    // Ports and files come first, so that faulty settings end the start early.
     let file = &effective.file;
     let (listen, held) = resolve_ports(&file.listen)?;
     let admin_listener = control::listen(&file.admin)?;
@@ -51,12 +52,15 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
         settings.access.revoked = Arc::clone(&revoked);
         new_world(file, settings, placement, &numbers)
     };
+
+    // The state is read. This may take long, and meanwhile the admin port answers that the server starts.
     let mailboxes = (0..shards).map(|_| mailbox().context("cannot make a shard's mailbox"));
     let (senders, inboxes): (Vec<_>, Vec<_>) = mailboxes.collect::<anyhow::Result<_>>()?;
     let starting = control::Starting::begin(admin_listener.as_ref(), &file.admin)?;
     let mut begun = begin_log(file, new_world, &senders)?;
     // Each shard's thread gets a descriptor table of its own, so this thread must end before.
     drop(starting);
+
     let world = begun.world;
     let (reports, reported) =
         mailbox::<Reported>().context("cannot make the control thread's mailbox")?;
@@ -68,12 +72,14 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     let revoked = revoked.map_err(anyhow::Error::msg)?;
     let (verifier, question_senders) =
         access::start(file.access.as_ref(), revoked, verdict_senders(&senders))?;
+
+    // The shards' threads start, and wait until all of them have opened their sockets.
     let setup = ShardSetup {
         listen: listen.clone(),
         backlog: file.backlog,
         group: Group::new(),
         wakes: wakes.chain([reported.fd()]).collect(),
-        start: Arc::new(Barrier::new(shards + 1)),
+        may_serve: Arc::new(Barrier::new(shards + 1)),
     };
     let counters = Counters::new(shards, world.admission.clone());
     let (ready, started) = mpsc::channel();
@@ -99,7 +105,8 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     drop(ready);
     started.iter().collect::<anyhow::Result<()>>()?;
     drop(held);
-    let_shards_serve(begun.ticket, &setup.start)?;
+    let_shards_serve(begun.ticket, &setup.may_serve)?;
+
     warn_of_little_room(shards as u64, &world.settings.limits);
     log_start(&listen, admin_listener.as_ref(), &effective)?;
     control::run(control::Start {
@@ -185,15 +192,15 @@ fn new_world(
 }
 
 /// Consumes the state files of the former process, and then lets the shards serve.
-fn let_shards_serve(ticket: Option<state::Ticket>, start: &Barrier) -> anyhow::Result<()> {
+fn let_shards_serve(ticket: Option<state::Ticket>, may_serve: &Barrier) -> anyhow::Result<()> {
     if let Some(ticket) = ticket {
         ticket.used_up()?;
     }
-    start.wait();
+    may_serve.wait();
     Ok(())
 }
 
-/// What sends verdicts about credentials to each shard.
+/// Senders of verdicts about credentials, one for each shard.
 fn verdict_senders(shards: &[Sender<Letter>]) -> Vec<VerdictSender> {
     let sender = |shard: Sender<Letter>| -> VerdictSender {
         Box::new(move |conn, verdict| shard.post(Letter::Verdict(conn, verdict)))
@@ -258,7 +265,7 @@ fn spawn(
         Ok(shard) => {
             let _ = ready.send(Ok(()));
             drop(ready);
-            setup.start.wait();
+            setup.may_serve.wait();
             shard.run();
         }
         Err(error) => {
@@ -268,7 +275,7 @@ fn spawn(
     thread.spawn(run).map(drop)
 }
 
-/// What every shard's thread needs to open its sockets and to begin, the same for all.
+/// The setup of a shard's sockets, the same for all shards.
 #[derive(Clone)]
 struct ShardSetup {
     listen: Vec<SocketAddr>,
@@ -279,7 +286,7 @@ struct ShardSetup {
     /// The eventfds of all inboxes.
     wakes: Vec<Fd>,
     /// No shard serves before the state files of the former process are consumed.
-    start: Arc<Barrier>,
+    may_serve: Arc<Barrier>,
 }
 
 /// Gives the calling thread a descriptor table of its own and opens a shard's sockets there.

@@ -9,8 +9,10 @@ pub const ALGORITHMS: [(&str, Algorithm); 4] = [
     ("ES256", Algorithm::ES256),
     ("EdDSA", Algorithm::EdDSA),
 ];
+
 /// Limit of a file of keys; a larger one is no such file.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
+
 /// A key and its only algorithm.
 pub struct Key {
     pub kid: Option<String>,

@@ -13,7 +13,7 @@ use crore_broker::access::{Known, Question};
 use serde_json::{Map, Value, json};
 
 use super::claims;
-use super::endpoint::{Endpoint, Place, Request};
+use super::endpoint::{Endpoint, EndpointSettings, Request};
 use crate::http_client::http::{Connection, Head};
 use crate::settings::access::Callback as Entry;
 
@@ -41,13 +41,15 @@ impl Callback {
     /// # Errors
     /// The key in the settings, and its fault.
     pub fn new(entry: &Entry) -> Result<Callback, (String, String)> {
-        let place = Place {
+        let settings = EndpointSettings {
             name: "the access callback",
-            url: (&entry.url, "access.callback.url"),
-            ca: (entry.ca.as_deref(), "access.callback.ca"),
+            url: &entry.url,
+            url_key: "access.callback.url",
+            ca: entry.ca.as_deref(),
+            ca_key: "access.callback.ca",
         };
         let timeout = Duration::from_secs(u64::from(entry.timeout_s));
-        let endpoint = Endpoint::new(&place, timeout);
+        let endpoint = Endpoint::new(&settings, timeout);
         Ok(Callback {
             endpoint: endpoint.map_err(|(key, what)| (key.to_string(), what))?,
             cache_s: entry.cache_s,

@@ -17,13 +17,14 @@ const LOG_EVERY: Duration = Duration::from_secs(60);
 const LOGGED_MAX: usize = 16;
 
 /// The settings of an endpoint, with their keys for error messages.
-pub struct Place<'a> {
+pub struct EndpointSettings<'a> {
     /// The endpoint's name in log lines.
     pub name: &'static str,
-    /// The URL, and its key in the settings.
-    pub url: (&'a str, &'static str),
-    /// The PEM file with the roots to trust, and its key in the settings.
-    pub ca: (Option<&'a Path>, &'static str),
+    pub url: &'a str,
+    pub url_key: &'static str,
+    /// The PEM file with the roots to trust.
+    pub ca: Option<&'a Path>,
+    pub ca_key: &'static str,
 }
 
 /// A request to an endpoint.
@@ -49,9 +50,17 @@ impl Endpoint {
     ///
     /// # Errors
     /// The key in the settings, and its fault with the remedy.
-    pub fn new(place: &Place<'_>, timeout: Duration) -> Result<Endpoint, (&'static str, String)> {
-        let (url, url_key) = place.url;
-        let (roots, ca_key) = place.ca;
+    pub fn new(
+        settings: &EndpointSettings<'_>,
+        timeout: Duration,
+    ) -> Result<Endpoint, (&'static str, String)> {
+        let &EndpointSettings {
+            name,
+            url,
+            url_key,
+            ca,
+            ca_key,
+        } = settings;
         let is_url = ["http://", "https://"]
             .iter()
             .any(|scheme| url.starts_with(scheme));
@@ -61,9 +70,9 @@ impl Endpoint {
         };
         let remedy = "write https://HOST:PORT/PATH, or http:// within a network of your own";
         let server = server.map_err(|what| (url_key, format!("{what}; {remedy}")))?;
-        let server = match (server.is_secure(), roots) {
-            (true, roots) => {
-                let trust = Trust::new(roots, ca_key).map_err(|what| (ca_key, what))?;
+        let server = match (server.is_secure(), ca) {
+            (true, ca) => {
+                let trust = Trust::new(ca, ca_key).map_err(|what| (ca_key, what))?;
                 server.with_trust(trust)
             }
             (false, None) => server,
@@ -73,7 +82,7 @@ impl Endpoint {
             }
         };
         Ok(Endpoint {
-            name: place.name,
+            name,
             server,
             timeout,
             logged: Mutex::default(),

@@ -39,7 +39,7 @@ pub enum Queue {
     Callback,
 }
 
-/// The number of jobs in a queue, those that a thread is at included.
+/// The number of jobs in a queue and in progress.
 #[derive(Default)]
 pub struct Waiting {
     all: usize,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use jsonwebtoken::Algorithm;
 
 use super::algorithm::{FILE_BYTES_MAX, Key, algorithm, not_offered};
-use super::endpoint::{Endpoint, Place, Request};
+use super::endpoint::{Endpoint, EndpointSettings, Request};
 use super::jwks;
 use super::threads::spawn;
 use crate::http_client::http::Connection;
@@ -53,10 +53,12 @@ impl RemoteKeys {
     /// # Errors
     /// The end of the settings key, and its fault.
     pub fn new(entry: &Entry) -> Result<RemoteKeys, (&'static str, String)> {
-        let place = Place {
+        let settings = EndpointSettings {
             name: "the JWKS",
-            url: (&entry.url, ".url"),
-            ca: (entry.ca.as_deref(), ".ca"),
+            url: &entry.url,
+            url_key: ".url",
+            ca: entry.ca.as_deref(),
+            ca_key: ".ca",
         };
         let only = match entry.alg.as_str() {
             "" => None,
@@ -67,7 +69,7 @@ impl RemoteKeys {
             return Err((".alg", what.to_string()));
         }
         Ok(RemoteKeys(Arc::new(Shared {
-            endpoint: Endpoint::new(&place, TIMEOUT)?,
+            endpoint: Endpoint::new(&settings, TIMEOUT)?,
             entry: entry.clone(),
             only,
             state: Mutex::default(),

@@ -223,6 +223,7 @@ struct Waiter {
     round: u32,
 }
 
+/// The state, which only the verifier's thread has.
 struct VerifierState {
     checks: Arc<Checks>,
     revoked: Arc<Revoked>,
@@ -238,8 +239,14 @@ struct VerifierState {
     /// Jobs that wait for a fetch of keys; they still count in the queue of tokens.
     missing_key: Vec<Job>,
     answers: Answers,
-    /// For each kind of refusal: when it was logged last, and how many came since.
-    logged: Vec<(Reason, Instant, u64)>,
+    logged: Vec<LoggedRefusal>,
+}
+
+/// When a kind of refusal was logged last, and the number of refusals since then.
+struct LoggedRefusal {
+    reason: Reason,
+    last: Instant,
+    count: u64,
 }
 
 impl Job {
@@ -472,18 +479,21 @@ impl VerifierState {
     /// Logs a refusal: each kind once in [`LOG_EVERY`], with its count.
     fn log(&mut self, refusal: Reason) {
         let now = Instant::now();
-        let known = self.logged.iter_mut().find(|it| it.0 == refusal);
-        let refused = match known {
-            Some((_, last, count)) if now - *last < LOG_EVERY => {
-                *count += 1;
+        let refused = match self.logged.iter_mut().find(|it| it.reason == refusal) {
+            Some(logged) if now - logged.last < LOG_EVERY => {
+                logged.count += 1;
                 return;
             }
-            Some((_, last, count)) => {
-                *last = now;
-                std::mem::take(count) + 1
+            Some(logged) => {
+                logged.last = now;
+                std::mem::take(&mut logged.count) + 1
             }
             None => {
-                self.logged.push((refusal, now, 0));
+                self.logged.push(LoggedRefusal {
+                    reason: refusal,
+                    last: now,
+                    count: 0,
+                });
                 1
             }
         };

@@ -45,9 +45,15 @@ pub static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
 pub struct Schema {
     /// The JSON Schema.
     pub json: Json,
-    /// The paths of tables, and whether each is a list of tables.
-    pub sections: Vec<(String, bool)>,
+    pub sections: Vec<Section>,
     pub rows: Vec<Row>,
+}
+
+/// A table of the file.
+pub struct Section {
+    pub path: String,
+    /// Whether it is a list of tables, such as `[[rule]]`.
+    pub is_list: bool,
 }
 
 impl Schema {
@@ -58,7 +64,10 @@ impl Schema {
             let is_list = json["items"].get("properties").is_some();
             let inner = if is_list { &json["items"] } else { json };
             if inner.get("properties").is_some() {
-                self.sections.push((path.clone(), is_list));
+                self.sections.push(Section {
+                    path: path.clone(),
+                    is_list,
+                });
                 self.collect(&path, inner, restart, is_in_list || is_list);
             } else {
                 let json = json.clone();
@@ -87,14 +96,15 @@ impl Schema {
         let mut read = Table::new();
         for (key, value) in table {
             let (path, place) = (joined(path, &key), joined(place, &key));
-            let section = self.sections.iter().find(|(known, _)| *known == path);
-            let value = match (self.row(&path), section, value) {
+            let section = self.sections.iter().find(|it| it.path == path);
+            let is_list = section.map(|it| it.is_list);
+            let value = match (self.row(&path), is_list, value) {
                 (Some(row), _, value) => row.value(&place, value, check),
-                (_, Some((_, false)), Value::Table(table)) => {
+                (_, Some(false), Value::Table(table)) => {
                     Some(self.table(&path, &place, table, check).into())
                 }
-                (_, Some((_, true)), Value::Array(list)) => self.list(&path, &place, list, check),
-                (_, Some((_, true)), Value::Table(_)) => {
+                (_, Some(true), Value::Array(list)) => self.list(&path, &place, list, check),
+                (_, Some(true), Value::Table(_)) => {
                     check.fail(
                         &place,
                         format!("is a list of tables; write [[{path}]] instead of [{path}]"),
@@ -142,7 +152,7 @@ impl Schema {
     fn unknown(&self, path: &str) -> String {
         let (table, wrong) = split(path);
         let all = || {
-            let sections = self.sections.iter().map(|(path, _)| path);
+            let sections = self.sections.iter().map(|it| &it.path);
             sections.chain(self.rows.iter().map(|row| &row.path))
         };
         let here: Vec<&str> = all()

@@ -110,8 +110,12 @@ impl AdminFlags {
     /// A faulty value.
     pub fn server(&self) -> anyhow::Result<Server> {
         let profile = self.profile.read()?;
-        let server = (URL_VARIABLE, self.url.is_some());
-        let token = profile.token(self.token.as_deref(), TOKEN_VARIABLE, server)?;
+        let token = profile.token(
+            self.token.as_deref(),
+            TOKEN_VARIABLE,
+            URL_VARIABLE,
+            self.url.is_some(),
+        )?;
         let server = named(self.url.as_ref(), &profile, URL_VARIABLE, admin_port)?;
         let server = server.unwrap_or_else(|| admin_port(DEFAULT_URL).expect("a literal URL"));
         let server = self.tls.apply(server.with_token(token), &profile);

@@ -41,8 +41,12 @@ impl Connect {
     /// A faulty value, with its flag or variable and the remedy.
     pub fn servers(&self) -> anyhow::Result<Servers> {
         let profile = self.profile.read()?;
-        let server = (SERVER_VARIABLE, !self.server.is_empty());
-        let token = profile.token(self.token.as_deref(), TOKEN_VARIABLE, server)?;
+        let token = profile.token(
+            self.token.as_deref(),
+            TOKEN_VARIABLE,
+            SERVER_VARIABLE,
+            !self.server.is_empty(),
+        )?;
         let all = |urls: &str| urls.split_whitespace().map(str::parse).collect();
         let named = match &self.server[..] {
             [] => from_profile(&profile, SERVER_VARIABLE, all)?.unwrap_or_default(),

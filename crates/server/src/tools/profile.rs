@@ -97,13 +97,14 @@ impl Profile {
     fn value_for_server(
         &self,
         name: &'static str,
-        (server, is_given): (&'static str, bool),
+        server_variable: &'static str,
+        is_server_given: bool,
     ) -> Result<Option<(String, String)>, Usage> {
-        if self.entry.of(server).is_none() {
+        if self.entry.of(server_variable).is_none() {
             return self.value(name);
         }
-        let is_of_variable = !self.is_explicit && variable(server)?.is_some();
-        match is_given || is_of_variable {
+        let is_of_variable = !self.is_explicit && variable(server_variable)?.is_some();
+        match is_server_given || is_of_variable {
             true => Ok(variable(name)?.map(|value| (name.to_string(), value))),
             false => Ok(self.of_profile(name)),
         }
@@ -128,8 +129,8 @@ impl Profile {
     }
 
     /// The token of `--token`, or of the profile or this variable. The latter must come from the same source as the server, so that no server gets the
-    /// token of another. `server` is the variable of the server, and whether a flag names the server. Whitespace around a token is ignored, since
-    /// files of tokens end with a line end.
+    /// token of another. `is_server_given`: a flag names the server. Whitespace around a token is ignored, since files of tokens end with a
+    /// line end.
     ///
     /// # Errors
     /// The token is empty, or has characters that a header cannot carry (RFC 6750 section 2.1). The error does not show the token.
@@ -137,7 +138,8 @@ impl Profile {
         &self,
         flag: Option<&str>,
         name: &'static str,
-        server: (&'static str, bool),
+        server_variable: &'static str,
+        is_server_given: bool,
     ) -> Result<Option<String>, Usage> {
         let wrong = |place: &str, what: &str| {
             Usage::new(format!(
@@ -147,7 +149,7 @@ impl Profile {
         let (place, text) = match flag {
             Some(text) => ("--token".to_string(), text.to_string()),
             None => match self
-                .value_for_server(name, server)
+                .value_for_server(name, server_variable, is_server_given)
                 .map_err(|_| wrong(name, NO_TOKEN))?
             {
                 Some(found) => found,

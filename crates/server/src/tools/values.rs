@@ -192,7 +192,7 @@ pub fn header_value(text: &str) -> Result<String, String> {
 /// The fault.
 pub fn content_type(text: &str) -> Result<String, String> {
     match text.is_ascii() {
-        true => field(text),
+        true => header_value(text),
         false => Err("only ASCII is allowed; write one such as application/json".to_string()),
     }
 }

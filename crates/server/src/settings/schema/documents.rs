@@ -188,7 +188,7 @@ fn the_example_is_made_from_the_table() {
         let tables = SCHEMA
             .sections
             .iter()
-            .map(|(path, is_list)| (path.as_str(), *is_list));
+            .map(|it| (it.path.as_str(), it.is_list));
         let mut made = HEAD.to_string();
         for (table, is_list) in std::iter::once(("", false)).chain(tables) {
             if table.contains('.') {

@@ -258,7 +258,10 @@ impl Row {
         let mut table = Table::from_iter([(key, listed(value.clone()))]);
         let mut path = self.table();
         for part in parts {
-            let is_list = SCHEMA.sections.contains(&(path.to_string(), true));
+            let is_list = SCHEMA
+                .sections
+                .iter()
+                .any(|it| it.path == path && it.is_list);
             let inner = if is_list {
                 Value::Array(vec![table.into()])
             } else {
