@@ -96,16 +96,16 @@ fn read_key(
         _ => return left_out("its kty is not offered"),
     };
     let alg = text(jwk, "alg")?;
-    let said = alg.map(|alg| ALGORITHMS.iter().find(|(name, _)| *name == alg));
-    let algorithm = match said {
+    let named = alg.map(|alg| ALGORITHMS.iter().find(|(name, _)| *name == alg));
+    let algorithm = match named {
         None => usual,
-        Some(Some((_, said))) if *said == usual => usual,
+        Some(Some((_, named))) if *named == usual => usual,
         // The name of EdDSA with this curve (RFC 9864).
         Some(None) if usual == Algorithm::EdDSA && alg == Some("Ed25519") => usual,
         Some(None) => return left_out("its alg is not offered"),
-        Some(Some((said, _))) => {
+        Some(Some((named, _))) => {
             return Err(format!(
-                "alg is {said}, which no key of kty {kty} has; write {usual:?}"
+                "alg is {named}, which no key of kty {kty} has; write {usual:?}"
             ));
         }
     };

@@ -98,8 +98,8 @@ impl Keys {
             return false;
         }
         // No short circuit: each URL is asked.
-        let asked = self.remote.iter().map(RemoteKeys::request);
-        asked.fold(false, |any, asked| any | asked)
+        let requested = self.remote.iter().map(RemoteKeys::request);
+        requested.fold(false, |any, requested| any | requested)
     }
 
     /// The user and the rights of a token that is valid at this Unix second.
@@ -129,7 +129,7 @@ impl Keys {
             return refused(Reason::TokenAlgorithm);
         }
         let of_kid = |key: &&Key| match (text("kid"), &key.kid) {
-            (Some(asked), Some(kid)) => asked == kid,
+            (Some(wanted), Some(kid)) => wanted == kid,
             _ => true,
         };
         let mut fitting = keys().filter(of_kid).filter(of_alg);
@@ -163,8 +163,8 @@ impl Keys {
         }
         let is = |name: &str, wanted: &str| match claims.get(name) {
             _ if wanted.is_empty() => true,
-            Some(Value::String(said)) => said == wanted,
-            Some(Value::Array(said)) => said.iter().any(|said| said == wanted),
+            Some(Value::String(value)) => value == wanted,
+            Some(Value::Array(values)) => values.iter().any(|value| value == wanted),
             _ => false,
         };
         if !is("aud", &self.audience) || !is("iss", &self.issuer) {

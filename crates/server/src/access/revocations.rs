@@ -212,7 +212,7 @@ mod tests {
             issued_before,
             ..Revocation::named(id.to_string())
         };
-        for (id, issued_before, told) in [
+        for (id, issued_before, words) in [
             ("ann", None, "write user:NAME"),
             ("name:ann", None, "write user:NAME"),
             ("user:", None, "1 to 255 bytes"),
@@ -220,7 +220,7 @@ mod tests {
             ("sha256:12", None, "64 hex digits"),
         ] {
             let refused = entry(id, issued_before).check().expect_err("it is wrong");
-            assert!(refused.contains(told), "{id}: {refused}");
+            assert!(refused.contains(words), "{id}: {refused}");
         }
         assert_eq!(entry("user:ann:x", Some(5)).check(), Ok(()));
     }

@@ -63,19 +63,19 @@ impl Effective {
         }
     }
 
-    /// Takes the section `[access]` from `asked`.
+    /// Takes the section `[access]` from `other`.
     ///
     /// # Errors
-    /// `asked` has no `[access]`, other machines reach the server, and `insecure` does not permit that.
-    pub fn take_access(&mut self, asked: &Effective, insecure: bool) -> Result<(), ConfigError> {
+    /// `other` has no `[access]`, other machines reach the server, and `insecure` does not permit that.
+    pub fn take_access(&mut self, other: &Effective, insecure: bool) -> Result<(), ConfigError> {
         let exposed = self.file.listen.iter().find(|address| is_exposed(address));
-        if let (None, false, Some(address)) = (&asked.file.access, insecure, exposed) {
+        if let (None, false, Some(address)) = (&other.file.access, insecure, exposed) {
             return Err(ConfigError::one(format!(
                 "access: the table is gone, and the server listens on {address} until a restart, where everyone who reaches it \
                  could publish and subscribe; keep the table [access] (docs/ACCESS.md), or restart with another `listen`"
             )));
         }
-        self.file.access.clone_from(&asked.file.access);
+        self.file.access.clone_from(&other.file.access);
         Ok(())
     }
 

@@ -222,11 +222,11 @@ fn resolve(
     if limits.log_bytes == 0 {
         limits.log_bytes = resources.log_bytes_default();
     }
-    let asked = file.state.bytes_max;
+    let configured = file.state.bytes_max;
     if let Some(disk) = file.state.derive(limits.log_bytes) {
         warnings.push(format!(
             "state.bytes_max ({}) is more than the file system of state.directory has: {} count",
-            size(asked),
+            size(configured),
             size(disk)
         ));
     }

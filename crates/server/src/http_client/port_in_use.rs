@@ -29,8 +29,8 @@ pub fn remedy(address: SocketAddr, error: &io::Error, flag: &str) -> String {
     other.set_port(address.port().checked_add(NEXT_PORT).unwrap_or(0));
     match error.kind() {
         ErrorKind::AddrInUse => match crore_at(address) {
-            Some(whose) => format!(
-                "the port is taken, and {whose} answers there: use that server, stop it, or name another port: {flag} {other}"
+            Some(program) => format!(
+                "the port is taken, and {program} answers there: use that server, stop it, or name another port: {flag} {other}"
             ),
             None => format!(
                 "the port is taken by another program (`ss -ltnp` shows it): name another port: {flag} {other}"
@@ -69,10 +69,10 @@ fn crore_at(address: SocketAddr) -> Option<&'static str> {
         .request(&server, "GET", NO_PATH, &headers, None)
         .ok()?;
     let answer = connection.whole_body(ANSWER_BYTES_MAX).ok()?;
-    let said = |words: &str| String::from_utf8_lossy(&answer).contains(words);
+    let contains = |words: &str| String::from_utf8_lossy(&answer).contains(words);
     match () {
-        () if said(Reason::NoPath.text()) => Some("a Crore"),
-        () if said(ADMIN_PORT) => Some("the admin port of a Crore"),
+        () if contains(Reason::NoPath.text()) => Some("a Crore"),
+        () if contains(ADMIN_PORT) => Some("the admin port of a Crore"),
         () => None,
     }
 }

@@ -67,15 +67,15 @@ pub struct State {
 impl State {
     /// Sets the default of `bytes_max`, and limits it to the size of the file system. Returns that size if the setting is larger.
     pub fn derive(&mut self, log_bytes: usize) -> Option<usize> {
-        let asked = self.bytes_max;
-        if asked == 0 {
+        let configured = self.bytes_max;
+        if configured == 0 {
             self.bytes_max = log_bytes.saturating_mul(FILES_TIMES).max(LEAST_BYTES);
         }
         let existing = self.directory()?.ancestors().find(|path| path.exists())?;
         let disk = FileSystem::of(existing).ok()?.all_bytes;
         let disk = usize::try_from(disk).unwrap_or(usize::MAX).max(MIN_BYTES);
         self.bytes_max = self.bytes_max.min(disk);
-        (disk < asked).then_some(disk)
+        (disk < configured).then_some(disk)
     }
 
     /// Whether logs of this size may fill `bytes_max`, so that publishes are refused although the logs are within their limit.

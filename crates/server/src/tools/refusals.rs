@@ -26,8 +26,10 @@ pub fn refusal(head: &Head, body: &[u8]) -> String {
 pub fn reason(body: &[u8]) -> String {
     let text = match serde_json::from_slice::<Value>(body) {
         // The admin port uses `error`, a data port `detail` (RFC 9457).
-        Ok(Value::Object(said)) => {
-            let named = ["error", "detail"].iter().find_map(|name| said.get(*name));
+        Ok(Value::Object(members)) => {
+            let named = ["error", "detail"]
+                .iter()
+                .find_map(|name| members.get(*name));
             named.map_or_else(|| String::from_utf8_lossy(body).into_owned(), plain)
         }
         _ => String::from_utf8_lossy(body).into_owned(),

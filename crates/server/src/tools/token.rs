@@ -289,14 +289,14 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
 
 /// The rights of a verified token, a line for each filter.
 fn accepted(grants: &Grants) -> String {
-    let whose = match grants.user() {
+    let owner = match grants.user() {
         "" => "for nobody by name".to_string(),
         user => format!("for user {user}"),
     };
     if grants.is_empty() {
-        return format!("accepted, {whose}; it grants nothing");
+        return format!("accepted, {owner}; it grants nothing");
     }
-    let mut text = format!("accepted, {whose}; it grants");
+    let mut text = format!("accepted, {owner}; it grants");
     for (rights, filter) in grants.iter() {
         let rights: Vec<_> = rights.iter().map(Right::name).collect();
         // A filter may have characters that control the terminal.

@@ -36,8 +36,8 @@ impl AdminPort<'_> {
         let head = connection.request(server, method, &target, &headers, body)?;
         let answer = connection.whole_body(ANSWER_BYTES_MAX)?;
         let value = serde_json::from_slice::<Value>(&answer).ok();
-        let said = value.as_ref().and_then(|value| value.get("error"));
-        match (value.as_ref(), said, head.status) {
+        let error = value.as_ref().and_then(|value| value.get("error"));
+        match (value.as_ref(), error, head.status) {
             (Some(_), _, 200..300) => Ok(value.unwrap_or_default()),
             (_, Some(why), 401) => {
                 bail!(

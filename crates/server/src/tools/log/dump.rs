@@ -102,14 +102,14 @@ fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<St
     put("writer", json!(hex(header.writer)));
     let fact = match entry {
         Entry::Note(note) => {
-            let (kind, says) = match note {
+            let (kind, field) = match note {
                 Note::Mark(until) => ("mark", Some(("until", json!(until)))),
                 Note::Beat(_) => ("beat", None),
                 Note::Dead(of) => ("dead", Some(("of", json!(hex(*of))))),
                 Note::Steward(of) => ("steward", Some(("of", json!(hex(*of))))),
             };
             put("kind", json!(kind));
-            says.into_iter().for_each(|(name, value)| put(name, value));
+            field.into_iter().for_each(|(name, value)| put(name, value));
             return row;
         }
         Entry::Fact(fact) => fact,

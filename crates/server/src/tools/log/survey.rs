@@ -219,13 +219,13 @@ impl Survey {
             checked.unwrap_or(Ok(header))
         });
         let here = Some((place.segment, place.batch));
-        let whose = format!(
+        let which = format!(
             "a batch in segment {} at byte {}",
             place.segment, place.batch
         );
         let header = match read {
             Ok(header) => header,
-            Err(why) => return self.fault(here, format!("{whose} cannot be read: {why}")),
+            Err(why) => return self.fault(here, format!("{which} cannot be read: {why}")),
         };
         let entry = found.entry(header.partition).or_default();
         entry.partition = header.partition;
@@ -245,7 +245,7 @@ impl Survey {
         entry.last_offset = before.max(last);
         if !ascends {
             let what = format!(
-                "{whose} has offset {} of partition {}, which had come to {before}",
+                "{which} has offset {} of partition {}, which had come to {before}",
                 header.first, header.partition
             );
             self.fault(here, what);
