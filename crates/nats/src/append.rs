@@ -1,5 +1,5 @@
-//! Publishes batches, several at a time, without a task for each. The answers of NATS only tell failures: the content of the log is
-//! read there.
+//! Publishes batches, several at a time, without a task for each. The answers of NATS only report failures: whether a batch is in the log
+//! is learned by reading the log.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,58 +11,59 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use crate::log_state::LogState;
 use crate::settings::Settings;
-use crate::shared::Shared;
 
-/// A batch without an answer for so long is published again if it is handed over again: shorter than the time after which that happens.
+/// How long a batch counts as in flight without an answer. Shorter than the time after which its writer appends it again, so that it is
+/// published again then.
 const LOST: Duration = Duration::from_millis(1500);
-/// The client may hold a publish back for so long while it connects.
+/// How long the NATS client may delay a publish while it connects.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A batch for the log of a partition.
 pub struct Append {
     /// The partition.
     pub partition: u16,
-    /// Its number: handed over again it has the same one.
+    /// Its number. A batch that is appended again has the same number.
     pub number: u64,
     /// The batch.
     pub bytes: Arc<[u8]>,
 }
 
-/// A batch that NATS has not answered.
-struct Flight {
+/// A published batch without an answer of NATS.
+struct InFlight {
     number: u64,
     at: Instant,
 }
 
 struct Publisher {
     client: Client,
-    shared: Arc<Shared>,
+    log: Arc<LogState>,
     inbox: String,
     subjects: Vec<Subject>,
-    /// By partition, in the order of the numbers.
-    in_flight: Vec<VecDeque<Flight>>,
-    /// How often the connection was lost when these were published.
+    /// For each partition its batches in flight, by number.
+    in_flight: Vec<VecDeque<InFlight>>,
+    /// The count of lost connections when these were published.
     disconnects: u64,
 }
 
-/// Publishes the batches that are handed over, until no sender is left.
+/// Publishes the batches that it receives, until no sender is left.
 pub async fn publish(
     client: Client,
     settings: &Settings,
-    shared: Arc<Shared>,
+    log: Arc<LogState>,
     mut batches: UnboundedReceiver<Vec<Append>>,
 ) {
-    let partitions = shared.partitions().len();
+    let partitions = log.partitions().len();
     let inbox = client.new_inbox();
     let mut publisher = Publisher {
         subjects: (0..partitions)
             .map(|partition| Subject::from(settings.subject(partition as u16)))
             .collect(),
         in_flight: (0..partitions).map(|_| VecDeque::new()).collect(),
-        disconnects: shared.disconnects(),
+        disconnects: log.disconnects(),
         client,
-        shared,
+        log,
         inbox,
     };
     loop {
@@ -88,12 +89,12 @@ pub async fn publish(
 
 impl Publisher {
     async fn publish(&mut self, batches: Vec<Append>) {
-        if !self.shared.is_connected() {
-            // They are handed over again.
+        if !self.log.is_connected() {
+            // Their writer will append them again.
             return;
         }
-        if self.disconnects != self.shared.disconnects() {
-            self.disconnects = self.shared.disconnects();
+        if self.disconnects != self.log.disconnects() {
+            self.disconnects = self.log.disconnects();
             self.in_flight.iter_mut().for_each(VecDeque::clear);
         }
         for batch in batches {
@@ -107,19 +108,19 @@ impl Publisher {
             let publish = self.client.publish_with_reply(subject, answer, bytes);
             match tokio::time::timeout(PATIENCE, publish).await {
                 Ok(Ok(())) => {
-                    self.shared.appended.fetch_add(1, Relaxed);
-                    self.in_flight[at].push_back(Flight {
+                    self.log.appended.fetch_add(1, Relaxed);
+                    self.in_flight[at].push_back(InFlight {
                         number: batch.number,
                         at: Instant::now(),
                     });
                 }
-                Ok(Err(error)) => self.shared.append_failed(&format!("a batch: {error}")),
-                Err(_) => return self.shared.append_failed("a batch: no connection"),
+                Ok(Err(error)) => self.log.append_failed(&format!("a batch: {error}")),
+                Err(_) => return self.log.append_failed("a batch: no connection"),
             }
         }
     }
 
-    /// Whether this batch is on its way. If it is not, neither are those behind it: they count only behind it.
+    /// Whether this batch is in flight. If it is not, forgets the later ones too, since they count only behind it.
     fn is_in_flight(&mut self, at: usize, number: u64) -> bool {
         let flights = &mut self.in_flight[at];
         if let Ok(found) = flights.binary_search_by_key(&number, |flight| flight.number) {
@@ -145,9 +146,9 @@ impl Publisher {
         flights.retain(|flight| flight.number != number);
         if let Some(status) = answer.status {
             let why = format!("a batch of partition {partition}: NATS answers {status}");
-            return self.shared.append_failed(&why);
+            return self.log.append_failed(&why);
         }
-        // The usual answer is not parsed.
+        // Only answers with an error are looked at.
         let text = String::from_utf8_lossy(&answer.payload);
         if text.contains("\"error\"") {
             let is_full = text.contains("maximum bytes exceeded");
@@ -158,7 +159,7 @@ impl Publisher {
                 false => "",
             };
             let why = format!("a batch of partition {partition}: NATS refuses it: {text}{remedy}");
-            self.shared.append_failed(&why);
+            self.log.append_failed(&why);
         }
     }
 }

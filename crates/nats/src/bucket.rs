@@ -1,4 +1,4 @@
-//! The bucket of the checkpoints: one that is missing is made, one that is there is checked.
+//! The bucket of the checkpoints: created if it is missing, checked otherwise.
 
 use async_nats::jetstream::object_store::{Config, ObjectStore};
 use async_nats::jetstream::stream::StorageType;
@@ -8,7 +8,7 @@ use crate::error::{Error, chain};
 use crate::settings::{Settings, refused};
 use crate::streams::{Stream, all_fit};
 
-/// The bucket, and the stream in which it stands.
+/// The bucket, and the stream that stores it.
 pub async fn open(context: &Context, settings: &Settings) -> Result<(ObjectStore, Stream), Error> {
     let bucket = settings.bucket();
     let name = format!("OBJ_{bucket}");
@@ -43,7 +43,7 @@ pub async fn open(context: &Context, settings: &Settings) -> Result<(ObjectStore
     Ok((store, stream.map_err(|error| failed(chain(&error)))?))
 }
 
-/// Checks a bucket that was there: it must keep all that it has.
+/// Checks an existing bucket: it must not delete anything by itself.
 fn check(stream: &Stream, bucket: &str, replicas: usize) -> Result<(), Error> {
     let found = &stream.cached_info().config;
     let name = &found.name;

@@ -1,11 +1,11 @@
-//! A checkpoint as an object: its name, and the fields beside its bytes.
+//! A checkpoint as an object: its name and its metadata.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 
 use async_nats::jetstream::object_store::{ObjectInfo, ObjectMetadata};
 
-/// Bytes at the beginning of a batch that tell it from all others.
+/// Length of the prefix that identifies a batch.
 const NAME_BYTES: usize = 32;
 /// Keys of an object's metadata.
 const CLUSTER: &str = "cluster";
@@ -13,20 +13,20 @@ const EPOCH: &str = "epoch";
 const FORMAT: &str = "format";
 const BATCH: &str = "batch";
 
-/// A checkpoint that is there.
+/// An existing checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The partition.
     pub partition: u16,
-    /// The place of the last batch that it contains.
+    /// The sequence of the last batch that it contains.
     pub sequence: u64,
-    /// The epoch of the log at that time.
+    /// The epoch of the log when it was made.
     pub epoch: u32,
     /// The format of its bytes.
     pub format: u32,
-    /// How many bytes it has.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// When it was written, in seconds since 1970, by the clock of the node that did.
+    /// When it was written, in seconds since 1970, by the clock of the node that wrote it.
     pub unix_s: u64,
     /// The beginning of its last batch, in hexadecimal.
     pub(crate) batch: String,
@@ -43,18 +43,18 @@ impl fmt::Display for Checkpoint {
 pub struct New<'a> {
     /// The partition.
     pub partition: u16,
-    /// The place of its last batch.
+    /// The sequence of its last batch.
     pub sequence: u64,
     /// That batch.
     pub batch: &'a [u8],
-    /// Its writer: no two processes are the same writer.
+    /// The writer number of this process, which no other process has.
     pub writer: u64,
     /// The format of its bytes.
     pub format: u32,
 }
 
 impl Checkpoint {
-    /// The checkpoint that an object is; none if it is none of the cluster with this number.
+    /// The checkpoint that an object is; none if the object is no checkpoint of the cluster with this number.
     pub(crate) fn read(object: &ObjectInfo, id: u64) -> Option<Checkpoint> {
         let of = |key: &str| object.metadata.get(key);
         let mut parts = object.name.split('/');
@@ -75,7 +75,7 @@ impl Checkpoint {
 }
 
 impl New<'_> {
-    /// The object of it.
+    /// The name and the metadata of its object.
     pub(crate) fn metadata(&self, id: u64, epoch: u32) -> ObjectMetadata {
         let metadata = [
             (CLUSTER, format!("{id:016x}")),

@@ -1,4 +1,4 @@
-//! The thread of the log, and the way to it.
+//! The running log, and its handle.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -7,51 +7,52 @@ use crate::append::{self, Append};
 use crate::connect::Connected;
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::neighbours::Neighbours;
-use crate::news::{Listener, Listening};
+use crate::events::{Listener, Listening};
+use crate::log_state::{LogState, Status};
+use crate::peers::Peers;
 use crate::reader;
-use crate::shared::{Shared, Status};
 use crate::streams::Stream;
 use crate::watch;
 
-/// The log that runs. When the last of these is dropped it ends.
+/// The handle of the running log. The log ends when the last clone is dropped.
 #[derive(Clone)]
 pub struct Cluster {
-    shared: Arc<Shared>,
+    log: Arc<LogState>,
     appends: mpsc::Sender<Vec<Append>>,
     _driver: Driver,
-    neighbours: Neighbours,
+    peers: Peers,
 }
 
 impl Cluster {
-    /// Appends batches, those of a partition in this order. A batch that is on its way already is left out. May be called by any thread,
-    /// and never waits.
+    /// Appends batches; those of one partition keep their order. A batch that is already in flight is skipped. Any thread may call this. It
+    /// never blocks.
     pub fn append_all(&self, batches: Vec<Append>) {
-        // After its end nothing is appended.
+        // An error means that the log has ended.
         let _ = self.appends.send(batches);
     }
 
-    /// The way to the other nodes.
-    pub fn neighbours(&self) -> &Neighbours {
-        &self.neighbours
+    /// The messages to and from other nodes.
+    pub fn peers(&self) -> &Peers {
+        &self.peers
     }
 
-    /// How the log is.
+    /// The state of the log.
     pub fn status(&self) -> Status {
-        self.shared.status()
+        self.log.status()
     }
 
-    /// Whether there was news of each partition within five seconds, and all was read that stood there at the start.
+    /// Whether each partition was heard of within five seconds, and everything stored before the start was read.
     pub fn is_ready(&self) -> bool {
-        self.shared.caught_up() && self.shared.fresh()
+        self.log.caught_up() && self.log.fresh()
     }
 }
 
 impl Connected {
-    /// Starts to read and to append. All that stands in the streams behind the sequences `after`, one for each, is told, then new batches as they come.
+    /// Starts to read and to append. The listener gets every batch behind the sequences `after`, one for each stream: first the stored ones,
+    /// then new ones as they arrive.
     ///
     /// # Errors
-    /// When a thread cannot be started.
+    /// If a thread cannot be started.
     pub fn start(
         self,
         streams: Vec<Stream>,
@@ -63,14 +64,14 @@ impl Connected {
             client,
             context,
             settings,
-            shared,
+            log,
         } = self;
-        let news: Listening = Arc::new(listener);
-        shared.begin(after);
-        let neighbours = Neighbours::new(client.clone(), &settings);
+        let events: Listening = Arc::new(listener);
+        log.begin(after);
+        let peers = Peers::new(client.clone(), &settings);
         let (appends, handed_over) = mpsc::channel();
         let (forward, forwarded) = tokio::sync::mpsc::unbounded_channel();
-        // The shards' threads have descriptor tables of their own, and must not wake the runtime: this thread does.
+        // Shards' threads have their own descriptor tables, so they cannot wake the runtime. This thread does.
         let hand_over = move || {
             for batches in handed_over {
                 if forward.send(batches).is_err() {
@@ -87,25 +88,25 @@ impl Connected {
                 stream.clone(),
                 partition,
                 settings.clone(),
-                shared.clone(),
-                news.clone(),
+                log.clone(),
+                events.clone(),
             ));
         }
         driver.spawn(watch::watch(
             context,
             settings.clone(),
             streams,
-            shared.clone(),
-            news,
+            log.clone(),
+            events,
         ));
-        driver.spawn(watch::monitor(settings.monitoring.clone(), shared.clone()));
-        let told = shared.clone();
-        driver.spawn(async move { append::publish(client, &settings, shared, forwarded).await });
+        driver.spawn(watch::monitor(settings.monitoring.clone(), log.clone()));
+        let of_cluster = log.clone();
+        driver.spawn(async move { append::publish(client, &settings, log, forwarded).await });
         Ok(Cluster {
-            shared: told,
+            log: of_cluster,
             appends,
             _driver: driver,
-            neighbours,
+            peers,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! The connection, and the checks before any client is served. It blocks.
+//! The connection, and the checks before any client is served. All calls block.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,45 +8,45 @@ use async_nats::{Client, ConnectErrorKind, Event};
 
 use crate::driver::Driver;
 use crate::error::{Error, chain};
+use crate::log_state::LogState;
 use crate::numbers::{self, Numbers};
 use crate::settings::Settings;
-use crate::shared::Shared;
 use crate::store::Store;
 use crate::streams::{self, Stream};
 use crate::table::Table;
-use crate::{bucket, monitor, rights};
+use crate::{bucket, monitor, permissions};
 
-/// How often something that may pass is tried again.
-const AGAIN: Duration = Duration::from_millis(500);
-/// How often it is told why.
-const TELL: Duration = Duration::from_secs(5);
+/// How often something that failed is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// How often the reason is logged.
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Connected to NATS, and not reading yet.
+/// A connection to NATS that does not read the log yet.
 pub struct Connected {
     pub(crate) driver: Driver,
     pub(crate) client: Client,
     pub(crate) context: Context,
     pub(crate) settings: Settings,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) log: Arc<LogState>,
 }
 
-/// Connects, and checks the server.
+/// Connects to a server and checks it.
 ///
 /// # Errors
-/// When there is no server, none that takes us, or one that cannot be used.
+/// If no server answers, accepts the credentials, or is suitable.
 pub fn connect(settings: Settings) -> Result<Connected, Error> {
     let driver = Driver::start()?;
-    let shared = Arc::new(Shared::default());
-    let connecting = async || dial(&settings, &shared).await;
-    let client = driver.block_on(patient(settings.patience, connecting))?;
-    // It starts a task.
+    let log = Arc::new(LogState::default());
+    let connecting = async || dial(&settings, &log).await;
+    let client = driver.block_on(retry(settings.patience, connecting))?;
+    // Within the runtime, since it starts a task.
     let context = driver.block_on(async { jetstream::new(client.clone()) });
     let connected = Connected {
         driver,
         client,
         context,
         settings,
-        shared,
+        log,
     };
     connected.check_server()?;
     Ok(connected)
@@ -57,8 +57,9 @@ impl Connected {
         let info = self.client.server_info();
         streams::check_version(&info.version)?;
         streams::check_payload(self.client.max_payload())?;
-        let rights = async || rights::check(&self.client, &self.settings, &self.shared).await;
-        self.block_on(rights)?;
+        let permissions =
+            async || permissions::check(&self.client, &self.settings, &self.log).await;
+        self.block_on(permissions)?;
         let asked = monitor::all(&self.settings.monitoring);
         let found = self.driver.block_on(asked);
         if found.is_empty() {
@@ -66,39 +67,39 @@ impl Connected {
                 "cluster: sync_interval of NATS was not checked; name cluster.monitoring, and see that each server has `sync_interval: always`"
             );
         }
-        self.shared.set_sync(found);
+        self.log.set_sync(found);
         Ok(())
     }
 
-    /// Bytes that a message of NATS may have.
+    /// The most bytes of a NATS message.
     pub fn max_payload(&self) -> usize {
         self.client.max_payload()
     }
 
-    /// The numbers of the cluster: these, if this is its first node, else those of the first one. Partitions of 0: any number of them, and
-    /// [`PARTITIONS`](crate::PARTITIONS) in a new cluster.
+    /// The numbers of the cluster: `new` if this is the first node, otherwise those of the first node. With 0 partitions any number fits, and
+    /// a new cluster gets [`PARTITIONS`](crate::PARTITIONS).
     ///
     /// # Errors
-    /// When they cannot be read, or do not fit.
+    /// If they cannot be read, or do not fit.
     pub fn numbers(&self, new: Numbers) -> Result<Numbers, Error> {
         let read = async || numbers::get(&self.context, &self.settings, new).await;
         let numbers = self.block_on(read)?;
-        self.shared.begin_with(numbers.epoch, new.format);
+        self.log.begin_with(numbers.epoch, new.format);
         Ok(numbers)
     }
 
-    /// Seconds since 1970 by the clock of NATS. The streams must be there.
+    /// Seconds since 1970 by the clock of NATS. The streams must exist.
     ///
     /// # Errors
-    /// When it is not told.
+    /// If NATS does not tell.
     pub fn unix_s(&self) -> Result<u64, Error> {
         self.block_on(async || streams::unix_s(&self.context, &self.settings).await)
     }
 
-    /// Makes the streams that are missing, and checks the others.
+    /// Creates missing streams, and checks the others.
     ///
     /// # Errors
-    /// When one cannot be made or used.
+    /// If a stream cannot be created or used.
     pub fn streams(&self, numbers: Numbers) -> Result<Vec<Stream>, Error> {
         let made = async || numbers::has_streams(&self.context, &self.settings).await;
         let made = self.block_on(made)?;
@@ -118,35 +119,35 @@ impl Connected {
         Ok(streams)
     }
 
-    /// The checkpoints of the partitions of these streams. Makes their bucket if it is missing, and checks it otherwise.
+    /// The store of checkpoints for these streams. Creates its bucket if it is missing, and checks it otherwise.
     ///
     /// # Errors
-    /// When the bucket cannot be made or used.
+    /// If the bucket cannot be created or used.
     pub fn store(&self, streams: &[Stream], numbers: Numbers) -> Result<Store, Error> {
         let Connected {
             driver,
             context,
             settings,
-            shared,
+            log,
             ..
         } = self;
         let open = async || bucket::open(context, settings).await;
         let (bucket, objects) = self.block_on(open)?;
-        let (streams, shared) = (streams.to_vec(), shared.clone());
+        let (streams, log) = (streams.to_vec(), log.clone());
         let of = (numbers.id, numbers.epoch);
         Ok(Store::new(
             driver.clone(),
             (settings.bucket(), bucket, objects),
             streams,
             of,
-            shared,
+            log,
         ))
     }
 
-    /// A table that all nodes share, of this name. The numbers must be there.
+    /// The table with this name, which all nodes share. The numbers must exist.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If it cannot be read.
     pub fn table(&self, name: &'static str) -> Result<Table, Error> {
         let open = async || {
             let store = numbers::bucket(&self.context, &self.settings).await?;
@@ -158,13 +159,12 @@ impl Connected {
     }
 
     fn block_on<T>(&self, what: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {
-        let patient = patient(self.settings.patience, what);
-        self.driver.block_on(patient)
+        self.driver.block_on(retry(self.settings.patience, what))
     }
 }
 
-/// Tries until it succeeds, fails for good, or has failed for so long.
-async fn patient<T>(
+/// Tries until it succeeds, fails for good, or `patience` is over.
+async fn retry<T>(
     patience: Duration,
     mut what: impl AsyncFnMut() -> Result<T, Error>,
 ) -> Result<T, Error> {
@@ -173,21 +173,21 @@ async fn patient<T>(
     loop {
         match what().await {
             Err(error) if began.elapsed() < error.patience(patience) => {
-                if told_at.is_none_or(|at| at.elapsed() >= TELL) {
+                if told_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
                     tracing::warn!("cluster: {error}; trying again");
                     told_at = Some(Instant::now());
                 }
             }
             done => return done,
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
 
-async fn dial(settings: &Settings, shared: &Arc<Shared>) -> Result<Client, Error> {
-    let told = shared.clone();
+async fn dial(settings: &Settings, log: &Arc<LogState>) -> Result<Client, Error> {
+    let noted = log.clone();
     let options = settings.options().await?.event_callback(move |event| {
-        tell(&event, &told);
+        note_event(&event, &noted);
         std::future::ready(())
     });
     let urls = settings.urls.join(", ");
@@ -218,15 +218,15 @@ async fn dial(settings: &Settings, shared: &Arc<Shared>) -> Result<Client, Error
     })
 }
 
-/// Notes the events of the connection.
-fn tell(event: &Event, shared: &Shared) {
+/// Records an event of the connection.
+fn note_event(event: &Event, log: &LogState) {
     match event {
         Event::Connected => {
-            shared.set_connected(true);
+            log.set_connected(true);
             tracing::info!("cluster: connected to NATS");
         }
         Event::Disconnected => {
-            shared.set_connected(false);
+            log.set_connected(false);
             tracing::warn!("cluster: the connection to NATS is lost; connecting again");
         }
         Event::LameDuckMode => {
@@ -235,9 +235,9 @@ fn tell(event: &Event, shared: &Shared) {
         other => {
             let text = other.to_string();
             if text.contains("Permissions Violation") {
-                shared.deny(text.clone());
+                log.deny(text.clone());
             }
-            shared.fail(&text);
+            log.fail(&text);
         }
     }
 }

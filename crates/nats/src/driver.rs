@@ -1,4 +1,4 @@
-//! The runtime of this crate, on a thread of its own. Other threads wait for the tasks that run there.
+//! The runtime of this crate, on its own thread. Other threads can wait for the tasks that run there.
 
 use std::sync::Arc;
 use std::thread;
@@ -8,13 +8,13 @@ use tokio::sync::oneshot;
 
 use crate::error::Error;
 
-/// The way to the thread, which ends with the last of these. No task may keep one.
+/// The handle of the thread. The thread ends when the last clone is dropped, so no task may keep one.
 #[derive(Clone)]
 pub struct Driver(Arc<Inner>);
 
 struct Inner {
     handle: Handle,
-    /// Nothing is sent.
+    /// Ends the thread when it is dropped. Nothing is sent.
     _ends: oneshot::Sender<()>,
 }
 
@@ -39,7 +39,7 @@ impl Driver {
         })))
     }
 
-    /// Runs a task there.
+    /// Runs a task on the thread.
     pub fn spawn<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
@@ -47,7 +47,7 @@ impl Driver {
         self.0.handle.spawn(task)
     }
 
-    /// Waits for it. Not to be called there, nor by a shard, whose thread must not wake the runtime.
+    /// Waits for a future. Not to be called on the runtime's thread, nor by a shard, whose thread must not wake the runtime.
     pub fn block_on<T>(&self, what: impl Future<Output = T>) -> T {
         self.0.handle.block_on(what)
     }

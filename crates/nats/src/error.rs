@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-/// It names the fault and the remedy.
+/// An error that names the fault and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct Error {
     text: String,
-    /// For how long it may pass by itself, as while servers start or elect a leader.
+    /// How long the fault may last if it passes by itself, as while servers start or elect a leader.
     passes_within: Duration,
 }
 
 impl Error {
-    /// It stays until somebody changes something.
+    /// A fault that lasts until somebody changes something.
     pub(crate) fn lasting(text: impl Into<String>) -> Error {
         Error {
             text: text.into(),
@@ -20,7 +20,7 @@ impl Error {
         }
     }
 
-    /// It may pass by itself.
+    /// A fault that may pass by itself.
     pub(crate) fn transient(text: impl Into<String>) -> Error {
         Error {
             text: text.into(),
@@ -28,7 +28,7 @@ impl Error {
         }
     }
 
-    /// It passes within this time, or stays.
+    /// A fault that passes within this time or lasts.
     pub(crate) fn brief(text: impl Into<String>, passes_within: Duration) -> Error {
         Error {
             text: text.into(),
@@ -36,7 +36,7 @@ impl Error {
         }
     }
 
-    /// For how long the same is tried again, by a caller with so much patience.
+    /// How long a caller that waits at most `most` should retry.
     pub(crate) fn patience(&self, most: Duration) -> Duration {
         self.passes_within.min(most)
     }

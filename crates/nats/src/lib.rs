@@ -1,18 +1,21 @@
-//! A log in NATS JetStream. It takes *batches*, opaque runs of bytes, and every node of a cluster reads all of them back in the same order.
+//! A log in NATS JetStream. It stores *batches* (opaque bytes), and every node of a cluster reads all of them in the same order.
 //!
-//! * [`connect()`] makes the connection and says plainly why there is none; [`Connected::numbers`] makes or reads what all nodes must agree
-//!   on, and [`Connected::streams`] makes or checks the streams.
-//! * [`Connected::start`] reads all partitions and publishes batches; [`Cluster`] is the way to it.
-//! * [`Connected::store`] has checkpoints of partitions, documents in an object store bucket that the log is read on from.
-//! * [`Connected::table`] has small facts that each node must know.
-//! * [`Neighbours`] carries messages between nodes beside the log.
+//! * [`connect()`] connects, or explains why it cannot. [`Connected::numbers`] creates or reads the numbers that all nodes must agree on.
+//!   [`Connected::streams`] creates or checks the streams.
+//! * [`Connected::start`] starts to read all partitions and to publish batches. [`Cluster`] is the handle to the running log.
+//! * [`Connected::store`] has the checkpoints of partitions: objects in an object store bucket, behind which the log is read.
+//! * [`Connected::table`] has small facts that every node must know.
+//! * [`Peers`] carries messages between nodes outside the log.
 //!
-//! One file stream for each partition, one message for each batch, one consumer for each partition and node. A consumer is made anew
-//! behind the last batch that was read whenever something is missing, so that batches come once and in order, or are told as lost.
+//! There is one file stream for each partition, one message for each batch, and one consumer for each partition and node. Whenever
+//! something is missing, the consumer is replaced by one that starts behind the last batch read. So batches arrive once and in order, or
+//! are reported as lost.
 //!
-//! Invariants: the batches of a partition are handed over in the order of their sequences, each once; a sequence that will not come is told
-//! ([`News::Lost`]). A batch that is appended may be lost, doubled or late: the writer looks for its own batches in the log, and appends those again
-//! that do not come. No shard's thread touches the runtime's descriptors.
+//! Invariants:
+//! * The batches of a partition are delivered once and in the order of their sequences. A sequence that cannot come any more is reported
+//!   ([`LogEvent::Lost`]).
+//! * An appended batch may be lost, duplicated or late. The writer looks for its own batches in the log, and appends missing ones again.
+//! * No shard's thread touches the file descriptors of the runtime.
 //!
 //! Deliberately not here: the meaning of a batch, and who may write one.
 #![forbid(unsafe_code)]
@@ -24,14 +27,14 @@ mod cluster;
 mod connect;
 mod driver;
 mod error;
+mod events;
+mod log_state;
 mod monitor;
-mod neighbours;
-mod news;
 mod numbers;
+mod peers;
+mod permissions;
 mod reader;
-mod rights;
 mod settings;
-mod shared;
 mod store;
 mod streams;
 mod table;
@@ -43,11 +46,11 @@ pub use checkpoint::{Checkpoint, New};
 pub use cluster::Cluster;
 pub use connect::{Connected, connect};
 pub use error::Error;
-pub use neighbours::{Neighbours, Question};
-pub use news::{Listener, News};
+pub use events::{Listener, LogEvent};
+pub use log_state::{PartitionStatus, Status, SyncInterval};
 pub use numbers::{Numbers, PARTITIONS};
+pub use peers::{Peers, Question};
 pub use settings::{Credentials, Settings, Tls};
-pub use shared::{PartitionStatus, Status, SyncInterval};
 pub use store::Store;
 pub use streams::{MESSAGE_BYTES_MIN, ROOM, VERSION_MIN};
 pub use table::Table;

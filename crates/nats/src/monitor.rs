@@ -1,4 +1,4 @@
-//! The monitoring of a server of NATS over HTTP: whether it syncs each batch before it says that it keeps it.
+//! Asks the monitoring port of NATS servers over HTTP whether they sync each batch before they acknowledge it.
 
 use std::time::Duration;
 
@@ -6,13 +6,14 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::shared::SyncInterval;
+use crate::log_state::SyncInterval;
 
-/// How long an answer may take, and how long it may be.
+/// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// The longest answer.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// Asks all of them.
+/// Asks the servers at these URLs.
 pub async fn all(urls: &[String]) -> Vec<SyncInterval> {
     let mut found = Vec::new();
     for url in urls {
@@ -26,7 +27,7 @@ pub async fn all(urls: &[String]) -> Vec<SyncInterval> {
     found
 }
 
-/// Whether it syncs always.
+/// Whether the server at this URL has `sync_interval: always`.
 async fn always(url: &str) -> Result<bool, String> {
     let host = url
         .strip_prefix("http://")
@@ -38,7 +39,7 @@ async fn always(url: &str) -> Result<bool, String> {
     };
     let failed = |error: std::io::Error| error.to_string();
     let mut stream = TcpStream::connect(&address).await.map_err(failed)?;
-    // Version 1.0: the answer is not in chunks, and ends with the connection.
+    // With HTTP/1.0 the answer is not chunked, and ends with the connection.
     let request = format!("GET /varz HTTP/1.0\r\nHost: {host}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.map_err(failed)?;
     let mut answer = String::new();

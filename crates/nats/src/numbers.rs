@@ -1,4 +1,4 @@
-//! The numbers that all nodes of a cluster must agree on, in a bucket: the first node writes them.
+//! The numbers that all nodes of a cluster must agree on. The first node writes them into a bucket.
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::kv::{self, CreateErrorKind, Store};
@@ -16,20 +16,20 @@ const STREAMS: &str = "streams";
 /// The numbers of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Numbers {
-    /// Drawn by the first node; the streams bear it.
+    /// Identifies the cluster: drawn by the first node, and in the metadata of the streams.
     pub id: u64,
     /// The epoch of the logs.
     pub epoch: u32,
     /// The seed of the hashes.
     pub seed: u64,
-    /// How many partitions there are.
+    /// Number of partitions.
     pub partitions: u16,
-    /// The format in which all nodes write. It holds from here on, also where all nodes could write a newer one.
+    /// The format in which all nodes write, even if all of them could write a newer one.
     pub format: u32,
 }
 
 impl Numbers {
-    /// Why a version that reads up to this format cannot take part, if it cannot.
+    /// Why a version that reads formats up to this one cannot take part, if it cannot.
     pub(crate) fn too_new(&self, reads: u32) -> Option<String> {
         let found = self.format;
         (found > reads).then(|| {
@@ -57,11 +57,13 @@ pub(crate) async fn bucket(context: &Context, settings: &Settings) -> Result<Sto
     made.map_err(|error| refused(&format!("bucket {bucket}"), settings, &error))
 }
 
-/// Partitions of a new cluster, unless its first node says otherwise. NATS takes so many batches a second whatever they hold, each partition has its
-/// own, and each of its streams has one leader: few partitions make large batches, and there are at least as many as servers.
+/// The default number of partitions of a new cluster. NATS accepts a number of batches a second whatever their size, and each partition
+/// makes its own batches, so few partitions make large batches. A stream has one leader, so there should be at least as many partitions
+/// as servers.
 pub const PARTITIONS: u16 = 4;
 
-/// These numbers, if there are none yet, else those that are there, if they fit. Partitions of 0: as many as the cluster has, or [`PARTITIONS`].
+/// The numbers of the cluster, if they fit `asked`. Without numbers, writes those of `asked`. With 0 partitions any number fits, and a new
+/// cluster gets [`PARTITIONS`].
 pub async fn get(context: &Context, settings: &Settings, asked: Numbers) -> Result<Numbers, Error> {
     let new = match asked.partitions {
         0 => Numbers {
@@ -109,7 +111,7 @@ pub async fn get(context: &Context, settings: &Settings, asked: Numbers) -> Resu
     Ok(found)
 }
 
-/// Whether all streams were made once.
+/// Whether all streams were created at some time.
 pub async fn has_streams(context: &Context, settings: &Settings) -> Result<bool, Error> {
     let store = bucket(context, settings).await?;
     let read = store.get(STREAMS).await;
@@ -118,7 +120,7 @@ pub async fn has_streams(context: &Context, settings: &Settings) -> Result<bool,
     })
 }
 
-/// Notes that all streams were made: one that is missing from now on was lost.
+/// Records that all streams were created: a stream that is missing from now on was lost.
 pub async fn set_streams(context: &Context, settings: &Settings) -> Result<(), Error> {
     let store = bucket(context, settings).await?;
     let put = store.put(STREAMS, "made".into()).await;
@@ -127,7 +129,7 @@ pub async fn set_streams(context: &Context, settings: &Settings) -> Result<(), E
     })
 }
 
-/// A new epoch in the place of this one, unless another node was faster: the streams no longer hold what clients were told.
+/// Begins a new epoch, since the streams have lost messages that clients were told of. Does nothing if another node was faster.
 pub async fn renew(context: &Context, settings: &Settings, epoch: u32) -> Result<(), Error> {
     let store = bucket(context, settings).await?;
     let failed = |why: String| Error::transient(format!("bucket {}: {why}", settings.bucket()));
@@ -136,7 +138,7 @@ pub async fn renew(context: &Context, settings: &Settings, epoch: u32) -> Result
         .await
         .map_err(|error| failed(chain(&error)))?;
     let entry = entry.ok_or_else(|| failed("its numbers are gone".to_string()))?;
-    // Another version may have written more than this one knows.
+    // As JSON, since another version may have written fields that this one does not know.
     let mut found: Value =
         serde_json::from_slice(&entry.value).map_err(|error| failed(error.to_string()))?;
     if found["epoch"] == epoch {
@@ -148,7 +150,7 @@ pub async fn renew(context: &Context, settings: &Settings, epoch: u32) -> Result
     Ok(())
 }
 
-/// The numbers as they stand in the bucket now.
+/// The current numbers in the bucket.
 pub async fn current(context: &Context, settings: &Settings) -> Option<Numbers> {
     let store = context.get_key_value(settings.bucket()).await.ok()?;
     let read = store.get(NUMBERS).await.ok()??;

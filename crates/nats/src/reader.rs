@@ -1,7 +1,7 @@
 //! Reads a partition: every batch once, in the order of the stream.
 //!
-//! A consumer is cheap and of short life: as soon as anything is missing (a number of the consumer, heartbeats, the connection) a new one
-//! begins behind the last batch that was read.
+//! A consumer is cheap and short-lived. As soon as anything is missing (a number of the consumer, heartbeats, the connection), a new one
+//! starts behind the last batch read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,50 +11,50 @@ use async_nats::jetstream::consumer::pull;
 use futures_util::StreamExt as _;
 
 use crate::error::chain;
-use crate::news::{Listening, News};
+use crate::events::{Listening, LogEvent};
+use crate::log_state::{LogState, Partition};
 use crate::settings::Settings;
-use crate::shared::{Partition, Shared};
 use crate::streams::{self, Stream};
 
-/// Waits before a new consumer: they grow from the first to the last.
+/// The delay before a new consumer doubles from the first value to the second.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// How long a request of ours may take.
+/// How long it may take to create a consumer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How often a reader looks whether the batches that it read are applied.
+/// How often a reader checks whether the batches that it read are applied.
 const APPLIED: Duration = Duration::from_millis(1);
 
 struct Reader {
     stream: Stream,
     partition: u16,
     settings: Settings,
-    shared: Arc<Shared>,
-    news: Listening,
-    /// The last place at the start.
+    log: Arc<LogState>,
+    events: Listening,
+    /// The last sequence of the stream at the start.
     end: Option<u64>,
 }
 
-/// Reads for ever.
+/// Reads a partition for ever.
 pub async fn read(
     stream: Stream,
     partition: u16,
     settings: Settings,
-    shared: Arc<Shared>,
-    news: Listening,
+    log: Arc<LogState>,
+    events: Listening,
 ) {
     let mut reader = Reader {
         stream,
         partition,
         settings,
-        shared,
-        news,
+        log,
+        events,
         end: None,
     };
     let mut wait = BACKOFF.0;
     loop {
         let before = reader.next();
         let why = reader.consume().await;
-        if reader.shared.is_connected() {
-            reader.shared.fail(&format!(
+        if reader.log.is_connected() {
+            reader.log.fail(&format!(
                 "partition {partition}: {why}; a new consumer begins"
             ));
         }
@@ -68,14 +68,14 @@ pub async fn read(
 
 impl Reader {
     fn state(&self) -> &Partition {
-        &self.shared.partitions()[usize::from(self.partition)]
+        &self.log.partitions()[usize::from(self.partition)]
     }
 
     fn next(&self) -> u64 {
         self.state().next.load(Relaxed)
     }
 
-    /// Reads with one consumer; returns why it ends.
+    /// Reads with one consumer. Returns why it ended.
     async fn consume(&mut self) -> String {
         let begun = tokio::time::timeout(PATIENCE, self.begin()).await;
         let mut messages = match begun {
@@ -85,19 +85,19 @@ impl Reader {
         };
         let mut number = 0;
         loop {
-            while self.news.backlog_bytes() > self.settings.backlog_bytes_max {
+            while self.events.backlog_bytes() > self.settings.backlog_bytes_max {
                 tokio::time::sleep(APPLIED).await;
             }
             let message = tokio::select! {
                 message = messages.next() => message,
-                () = self.state().kick.notified() => return "it is read anew".to_string(),
+                () = self.state().restart.notified() => return "it is read anew".to_string(),
             };
             let message = match message {
                 Some(Ok(message)) => message,
                 Some(Err(error)) => return chain(&error),
                 None => return "the consumer has ended".to_string(),
             };
-            let (place, unix_s, is) = match message.info() {
+            let (sequence, unix_s, is) = match message.info() {
                 Ok(info) => {
                     let unix_s = u32::try_from(info.published.unix_timestamp()).unwrap_or(0);
                     (info.stream_sequence, unix_s, info.consumer_sequence)
@@ -108,12 +108,12 @@ impl Reader {
             if is != number {
                 return format!("message {number} of the consumer is missing");
             }
-            self.shared.heard(self.partition);
-            self.take(place, unix_s, message.message.payload);
+            self.log.heard(self.partition);
+            self.take(sequence, unix_s, message.message.payload);
         }
     }
 
-    /// Makes a consumer behind the last batch that was read.
+    /// Creates a consumer behind the last batch read.
     async fn begin(&mut self) -> Result<pull::Stream, String> {
         let failed = |error: &dyn std::error::Error| chain(error);
         let info = self
@@ -130,29 +130,29 @@ impl Reader {
         streams::consume(&self.stream, self.next()).await
     }
 
-    /// Takes the batch at this place.
-    fn take(&mut self, place: u64, unix_s: u32, bytes: bytes::Bytes) {
-        if place < self.next() {
+    /// Takes the batch with this sequence.
+    fn take(&mut self, sequence: u64, unix_s: u32, bytes: bytes::Bytes) {
+        if sequence < self.next() {
             return;
         }
-        if place > self.next() {
-            self.lose(place - 1);
+        if sequence > self.next() {
+            self.lose(sequence - 1);
         }
-        self.state().was_read(place, bytes.len() as u64);
-        self.shared.look_for_room(&self.news);
-        self.state().next.store(place + 1, Relaxed);
-        self.news.tell(News::Batch {
+        self.state().was_read(sequence, bytes.len() as u64);
+        self.log.look_for_room(&self.events);
+        self.state().next.store(sequence + 1, Relaxed);
+        self.events.on_event(LogEvent::Batch {
             partition: self.partition,
-            sequence: place,
+            sequence,
             unix_s,
             bytes,
         });
         self.look_for_end();
     }
 
-    /// Nothing comes up to this place.
+    /// Reports that the batches up to this sequence are gone.
     fn lose(&mut self, to: u64) {
-        self.news.tell(News::Lost {
+        self.events.on_event(LogEvent::Lost {
             partition: self.partition,
             from: self.next(),
             to,
@@ -164,7 +164,7 @@ impl Reader {
     fn look_for_end(&self) {
         let reached = self.end.is_some_and(|end| self.next() > end);
         if reached && !self.state().caught_up.swap(true, Relaxed) {
-            self.news.tell(News::CaughtUp {
+            self.events.on_event(LogEvent::CaughtUp {
                 partition: self.partition,
             });
         }

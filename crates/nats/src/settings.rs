@@ -1,4 +1,4 @@
-//! The addresses of NATS, the credentials, and how the streams are made.
+//! The addresses of NATS, the credentials, and the options of the streams.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::error::{Error, chain};
 /// The connection to NATS, and the streams.
 #[derive(Clone, Default)]
 pub struct Settings {
-    /// Servers of NATS: `nats://host:4222`, or `tls://host:4222`.
+    /// NATS servers: `nats://host:4222`, or `tls://host:4222`.
     pub urls: Vec<String>,
     /// The name of the cluster: lower case letters, digits, `-` and `_`. It is part of the names of streams and subjects.
     pub name: String,
@@ -18,15 +18,15 @@ pub struct Settings {
     pub credentials: Credentials,
     /// TLS to NATS.
     pub tls: Tls,
-    /// How many servers of NATS keep each batch: 1 to 5.
+    /// How many NATS servers store each batch: 1 to 5.
     pub replicas: usize,
-    /// Bytes that all streams together are to keep, and twice as much at most: then they take nothing more. 0: no limit.
+    /// Bytes that all streams together should keep; with twice as many they accept nothing more. 0 means no limit.
     pub history_bytes: u64,
-    /// URLs at which servers of NATS tell about themselves, `http://host:8222`.
+    /// URLs of the monitoring ports of NATS servers, `http://host:8222`.
     pub monitoring: Vec<String>,
-    /// Bytes that are read and not made use of, above which the log is read no further.
+    /// With more bytes than this that are read and not applied, the log is read no further.
     pub backlog_bytes_max: usize,
-    /// How long a start waits for servers that start too, or elect a leader.
+    /// How long a start waits for servers that are starting or electing a leader.
     pub patience: Duration,
 }
 
@@ -49,7 +49,7 @@ pub enum Credentials {
 /// TLS to NATS.
 #[derive(Clone, Default)]
 pub struct Tls {
-    /// Certificates of authorities, besides which no others count; none: those of the system.
+    /// The only trusted certificate authorities; none for those of the system.
     pub ca: Option<PathBuf>,
     /// Our certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
@@ -87,7 +87,7 @@ impl Settings {
         }
         Ok(options
             .require_tls(self.tls.required)
-            // A server that is gone without a word is noticed by this.
+            // Detects a server that has vanished.
             .ping_interval(Duration::from_secs(2)))
     }
 
@@ -104,10 +104,10 @@ impl Settings {
     }
 }
 
-/// Servers of NATS have told each other of their room this long after their start; those that still have too little will not have more soon.
+/// After this time NATS servers know the free space of each other. If there is still too little, there will not be more soon.
 const ROOM_TOLD: Duration = Duration::from_secs(10);
 
-/// Why NATS did not make or show something, with the remedy as far as it is known.
+/// The error for something that NATS refused to create or show, with the remedy if it is known.
 pub(crate) fn refused(what: &str, settings: &Settings, error: &dyn std::error::Error) -> Error {
     let (replicas, history_bytes) = (settings.replicas, settings.history_bytes);
     let why = chain(error);
@@ -129,7 +129,7 @@ pub(crate) fn refused(what: &str, settings: &Settings, error: &dyn std::error::E
         let text = format!(
             "{text}; the log asks for room for twice cluster.history_bytes = {history_bytes} at each server: write less there, or raise `max_file_store` in the section `jetstream` of each nats-server (by default three quarters of the free disk) or the limit of this account"
         );
-        // A server knows its own room at once.
+        // Only the space of other servers may be unknown at first; a server knows its own at once.
         return match is_no_peer {
             true => Error::brief(text, ROOM_TOLD),
             false => Error::lasting(text),

@@ -1,8 +1,10 @@
-//! Checkpoints of partitions: objects with the state that a fold of a partition's batches up to one of them has.
+//! Checkpoints of partitions: objects with the state of a partition after the batches up to some sequence.
 //!
-//! Invariants: an object is there as a whole or not at all, and never changes; two that are written at once have two names, and each is as
-//! good as the other, since all say the same of the same batches. A checkpoint names the batch that it ends with, so that one of a log that has gone
-//! back since is not taken for one of this log. Only checkpoints are removed that newer ones make needless.
+//! Invariants:
+//! * An object exists as a whole or not at all, and never changes.
+//! * Two checkpoints that are written at the same time have different names. Both are good, since the same batches make the same state.
+//! * A checkpoint names its last batch. If the log goes back later, the checkpoint no longer fits and is not used.
+//! * Only checkpoints that newer ones make unnecessary are removed.
 //!
 //! Deliberately not here: the meaning of the bytes, and which node writes them when.
 
@@ -20,13 +22,13 @@ use tokio::time::timeout;
 use crate::checkpoint::{Checkpoint, New, name_of};
 use crate::driver::Driver;
 use crate::error::{Error, chain};
-use crate::shared::Shared;
+use crate::log_state::LogState;
 use crate::streams::{self, Stream};
 use crate::transfer::{Batches, Download, PATIENCE, Upload};
 
-/// Chunks without an object are those of a writer that has died when they are so old.
+/// Chunks without an object that are older than this were left by a dead writer.
 const ORPHAN_S: i64 = 600;
-/// The checkpoints of a cluster, and the log that they are of. All calls wait.
+/// The checkpoints of a cluster, and the log behind them. All calls block.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -34,12 +36,12 @@ struct Inner {
     driver: Driver,
     bucket: ObjectStore,
     name: String,
-    /// The stream of the bucket.
+    /// The stream that stores the bucket.
     objects: Stream,
     streams: Vec<Stream>,
     id: u64,
     epoch: u32,
-    shared: Arc<Shared>,
+    log: Arc<LogState>,
 }
 
 impl Store {
@@ -48,7 +50,7 @@ impl Store {
         (name, bucket, objects): (String, ObjectStore, Stream),
         streams: Vec<Stream>,
         (id, epoch): (u64, u32),
-        shared: Arc<Shared>,
+        log: Arc<LogState>,
     ) -> Store {
         Store(Arc::new(Inner {
             driver,
@@ -58,7 +60,7 @@ impl Store {
             streams,
             id,
             epoch,
-            shared,
+            log,
         }))
     }
 
@@ -78,30 +80,30 @@ impl Store {
         &self.0.streams[usize::from(partition)]
     }
 
-    /// All checkpoints of this cluster, the newest of each partition first. The node's knowledge of the newest ones is brought up to date.
+    /// All checkpoints of this cluster by partition, the newest first. Also updates the status of the partitions.
     ///
     /// # Errors
-    /// When NATS does not say.
+    /// If NATS does not answer.
     pub fn all(&self) -> Result<Vec<Checkpoint>, Error> {
         let objects = self.objects()?;
         let ours = objects.iter().filter_map(|object| self.read_info(object));
         let mut all: Vec<Checkpoint> = ours.collect();
         let order = |it: &Checkpoint| (it.partition, std::cmp::Reverse(it.sequence));
         all.sort_by(|a, b| order(a).cmp(&order(b)).then(a.name.cmp(&b.name)));
-        for (number, partition) in (0..).zip(self.0.shared.partitions()) {
+        for (number, partition) in (0..).zip(self.0.log.partitions()) {
             let of = |it: &&Checkpoint| it.partition == number && it.epoch == self.0.epoch;
             let newest = all.iter().find(of);
-            let mut told = partition.told.lock().expect("no holder panics");
-            let known = told
+            let mut status = partition.status.lock().expect("no holder panics");
+            let known = status
                 .checkpoint
                 .as_ref()
                 .map_or(partition.after, |it| it.sequence);
             if newest.is_some_and(|it| it.sequence > known) {
-                // Another node has made it; it is not known how many of the batches read stand behind it.
+                // Another node has made it. How many of the bytes read are behind it is unknown, so counting starts anew.
                 let read_bytes = partition.read_bytes.load(Relaxed);
                 partition.checkpoint_bytes.store(read_bytes, Relaxed);
             }
-            told.checkpoint = newest.cloned();
+            status.checkpoint = newest.cloned();
         }
         Ok(all)
     }
@@ -130,18 +132,18 @@ impl Store {
         })
     }
 
-    /// The place of the first batch that the log of a partition has.
+    /// The sequence of the first batch that the log of a partition has.
     ///
     /// # Errors
-    /// When NATS does not say.
+    /// If NATS does not answer.
     pub fn first(&self, partition: u16) -> Result<u64, Error> {
         Ok(self.state(partition)?.first_sequence.max(1))
     }
 
-    /// Why the log cannot be read on from a checkpoint, if it cannot.
+    /// Why the log does not continue a checkpoint, if it does not.
     ///
     /// # Errors
-    /// When NATS does not say.
+    /// If NATS does not answer.
     pub fn misfit(&self, of: &Checkpoint) -> Result<Option<String>, Error> {
         let State {
             first_sequence: first,
@@ -176,7 +178,7 @@ impl Store {
     /// Reads a checkpoint.
     ///
     /// # Errors
-    /// When NATS does not give it; of the kind `InvalidData` when not all of it is there.
+    /// If NATS does not return it; `InvalidData` if a part of it is missing.
     pub fn read(&self, of: &Checkpoint) -> io::Result<Download> {
         let failed = |error: Error| io::Error::other(error.to_string());
         let object = self.wait("it cannot be read", async {
@@ -208,10 +210,10 @@ impl Store {
         Upload::new(self.0.driver.clone(), self.0.bucket.clone(), of)
     }
 
-    /// The batches of a partition at these places.
+    /// The batches of a partition with these sequences.
     ///
     /// # Errors
-    /// When NATS does not give them.
+    /// If NATS does not return them.
     pub fn batches(
         &self,
         partition: u16,
@@ -222,20 +224,20 @@ impl Store {
         Ok(Batches::new(self.0.driver.clone(), messages, places))
     }
 
-    /// The place of the last batch of a partition that this node has read, and the bytes of all that it has read.
+    /// The sequence of the last batch of a partition that this node has read, and the bytes of all batches that it has read.
     pub fn is_read(&self, partition: u16) -> (u64, u64) {
-        let of = &self.0.shared.partitions()[usize::from(partition)];
+        let of = &self.0.log.partitions()[usize::from(partition)];
         let read_bytes = of.read_bytes.load(Relaxed);
         (of.next.load(Relaxed).saturating_sub(1), read_bytes)
     }
 
-    /// This node has made a checkpoint of a partition when it had read so many bytes.
+    /// Records that this node has made a checkpoint of a partition after reading this many bytes.
     pub fn was_made(&self, partition: u16, read_bytes: u64) {
-        let of = &self.0.shared.partitions()[usize::from(partition)];
+        let of = &self.0.log.partitions()[usize::from(partition)];
         of.checkpoint_bytes.store(read_bytes, Relaxed);
     }
 
-    /// First its name, so that nobody begins to read it.
+    /// Removes an object: first its metadata, so that nobody starts to read it.
     fn remove_object(&self, object: &ObjectInfo) -> Result<(), Error> {
         let bucket = &self.0.name;
         self.purge_object(&format!("$O.{bucket}.M.{}", URL_SAFE.encode(&object.name)))?;
@@ -249,10 +251,10 @@ impl Store {
         })
     }
 
-    /// Removes these checkpoints, those of a cluster that had this name before, and the objects that dead writers have left.
+    /// Removes these checkpoints, those of an earlier cluster with this name, and what dead writers have left.
     ///
     /// # Errors
-    /// When NATS does not.
+    /// If NATS does not remove them.
     pub fn tidy(&self, needless: &[Checkpoint]) -> Result<(), Error> {
         let objects = self.objects()?;
         let is_needless = |object: &&ObjectInfo| {
@@ -295,10 +297,10 @@ impl Store {
         Ok(())
     }
 
-    /// Purges the batches of a partition before this place.
+    /// Purges the batches of a partition before this sequence.
     ///
     /// # Errors
-    /// When NATS does not.
+    /// If NATS does not purge them.
     pub fn purge(&self, partition: u16, before: u64) -> Result<(), Error> {
         self.wait("a purge", async {
             let purged = self.stream(partition).purge().sequence(before).await;
@@ -306,10 +308,10 @@ impl Store {
         })
     }
 
-    /// The place before which all batches of a partition were stored before this second.
+    /// The sequence of the first batch of a partition that was stored at this time or later.
     ///
     /// # Errors
-    /// When NATS does not say.
+    /// If NATS does not answer.
     pub fn place_of_age(&self, partition: u16, unix_s: u64) -> Result<u64, Error> {
         let state = self.state(partition)?;
         let stream = self.stream(partition);
@@ -336,10 +338,10 @@ impl Store {
         Ok(from)
     }
 
-    /// The place before which the log of a partition has more than so many bytes: about, as if all batches were alike.
+    /// The sequence from which on the log of a partition has at most `most` bytes. An estimate, as if all batches had the same size.
     ///
     /// # Errors
-    /// When NATS does not say.
+    /// If NATS does not answer.
     pub fn place_of_bytes(&self, partition: u16, most: u64) -> Result<u64, Error> {
         let state = self.state(partition)?;
         let each = (state.bytes / state.messages.max(1)).max(1);

@@ -1,4 +1,4 @@
-//! The streams: one for each partition. One that is missing is made, one that is there is checked.
+//! The streams: one for each partition, created if it is missing and checked otherwise.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -30,30 +30,30 @@ pub async fn unix_s(context: &Context, settings: &Settings) -> Result<u64, Error
     u64::try_from(read.unix_timestamp()).map_err(|_| failed(told.ts))
 }
 
-/// The oldest version of nats-server that may be used: before it a purge by sequence was not synced with `sync_interval: always`.
+/// The oldest usable version of nats-server. Older ones did not sync a purge by sequence, even with `sync_interval: always`.
 pub const VERSION_MIN: (u64, u64, u64) = (2, 15, 2);
-/// Bytes that a message of NATS must be able to have: a batch, with its longest record.
+/// The least `max_payload` of NATS: a message must hold a batch with the longest record.
 pub const MESSAGE_BYTES_MIN: usize = 2 << 20;
-/// The name in a stream's metadata under which the cluster's number stands.
+/// The key of the cluster's id in a stream's metadata.
 const ID: &str = "crore.cluster";
 
-/// The steward of a partition purges batches past `history_bytes` once checkpoints contain them. A stream with this many times as much takes nothing more:
-/// NATS must not drop what no checkpoint contains, and must not fill a disk.
+/// A stream accepts this many times its share of `history_bytes`, and nothing more. The steward of a partition purges batches past
+/// `history_bytes` once checkpoints contain them. NATS itself must neither drop batches that no checkpoint contains nor fill a disk.
 pub const ROOM: u64 = 2;
-/// A stream takes so many of the longest messages at least: the last batch of a checkpoint stays, and others must find room behind it.
+/// A stream has space for at least this many of the longest messages: the last batch of a checkpoint stays, and new ones must fit behind it.
 const MESSAGES_MIN: u64 = 4;
 
-/// Bytes that a consumer may send before it is asked again; more than the longest message of NATS that is asked for.
+/// Bytes that a consumer may send before the next request. More than the longest message.
 const AHEAD_BYTES: usize = 4 << 20;
-/// A consumer without messages says so as often. After two times without it counts as gone.
+/// How often an idle consumer sends a heartbeat. After two missing ones it counts as gone.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// The server forgets a consumer that nobody reads after so long.
+/// After this time the server removes a consumer that nobody reads.
 const FORGOTTEN: Duration = Duration::from_secs(30);
 
 /// The remedy for a setting that cannot be changed.
 const ANEW: &str = "remove the stream, or choose another cluster.name";
 
-/// A stream that may be used.
+/// A usable stream.
 pub type Stream = stream::Stream;
 
 /// Checks the version of the server.
@@ -71,7 +71,7 @@ pub fn check_version(version: &str) -> Result<(), Error> {
     )))
 }
 
-/// Checks how large a message may be.
+/// Checks the server's `max_payload`.
 pub fn check_payload(bytes: usize) -> Result<(), Error> {
     if bytes >= MESSAGE_BYTES_MIN {
         return Ok(());
@@ -81,7 +81,7 @@ pub fn check_payload(bytes: usize) -> Result<(), Error> {
     )))
 }
 
-/// Bytes that a stream takes at least if messages may have so many.
+/// The least `max_bytes` of a stream with this `max_payload`.
 fn bytes_min(max_payload: usize) -> i64 {
     i64::try_from(max_payload as u64 * MESSAGES_MIN).unwrap_or(i64::MAX)
 }
@@ -113,7 +113,7 @@ fn config(settings: &Settings, numbers: Numbers, partition: u16, max_payload: us
     }
 }
 
-/// Makes or checks the stream of a partition. `made`: it was made once.
+/// Creates or checks the stream of a partition. `made`: it was created at some time.
 pub async fn open(
     context: &Context,
     settings: &Settings,
@@ -150,13 +150,13 @@ pub async fn open(
     }
 }
 
-/// Whether NATS drops nothing of a stream by itself, and takes the longest messages.
+/// Whether NATS drops nothing from the stream by itself, and accepts the longest messages.
 fn keeps_all(found: &Config, max_payload: usize) -> bool {
     let has_room = found.max_bytes <= 0 || found.max_bytes >= bytes_min(max_payload);
     found.discard == DiscardPolicy::New && found.max_age.is_zero() && has_room
 }
 
-/// Changes a stream that is none of this kind: one of an earlier version, or one that was edited.
+/// Changes a stream that does not keep everything: one of an earlier version, or one that was edited.
 async fn keep_all(
     context: &Context,
     settings: &Settings,
@@ -186,7 +186,7 @@ async fn keep_all(
     stream.map_err(|error| refused(&format!("stream {name}"), settings, &error))
 }
 
-/// A field of a stream: its name, whether it fits, what it is, what it must be, and what to do.
+/// A field of a stream: its name, whether it fits, its value, the required value, and the remedy.
 pub type Field = (&'static str, bool, String, String, String);
 
 /// Fails with the first field that does not fit.
@@ -199,14 +199,14 @@ pub fn all_fit(what: &str, fields: impl IntoIterator<Item = Field>) -> Result<()
     }
 }
 
-/// Checks a stream that was there.
+/// Checks an existing stream.
 fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> {
     let name = &found.name;
     let id = |config: &Config| {
         let id = config.metadata.get(ID).cloned();
         id.unwrap_or("missing".to_string())
     };
-    // The owner of the stream, and where it stands.
+    // The owner of the stream, and how it is stored.
     let alike = [
         (
             "metadata crore.cluster",
@@ -234,7 +234,7 @@ fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> 
         ),
     ];
     let alike = alike.map(|(field, is, must, remedy)| (field, is == must, is, must, remedy));
-    // Limits that would lose batches, or refuse them.
+    // Limits with which batches would be lost or refused.
     let limits = [
         ("max_msgs", found.max_messages),
         ("max_msgs_per_subject", found.max_messages_per_subject),
@@ -259,7 +259,7 @@ fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> 
     Ok(())
 }
 
-/// Properties that only streams of another kind have.
+/// Checks properties that a log's stream must not have.
 fn kind(found: &Config) -> [Field; 7] {
     let sources = found.sources.as_ref();
     let rows = [
@@ -293,7 +293,7 @@ fn kind(found: &Config) -> [Field; 7] {
     })
 }
 
-/// The messages of a stream from this place on, by a consumer of their own.
+/// The messages of a stream from this sequence on, by a new consumer.
 pub async fn consume(stream: &Stream, from: u64) -> Result<pull::Stream, String> {
     let failed = |error: &dyn std::error::Error| chain(error);
     let config = pull::Config {

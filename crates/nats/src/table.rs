@@ -1,6 +1,7 @@
-//! A small table in the bucket of a cluster. Each node has a copy of it, and sees what another node changes.
+//! A small table in the bucket of a cluster. Each node has a copy, and sees the changes of other nodes.
 //!
-//! Invariants: a change that was answered is in NATS, and comes to each node that is connected. A node that was cut off reads the whole table again.
+//! Invariants: an acknowledged change is stored in NATS and reaches each connected node. A node that was disconnected reads the whole
+//! table again.
 //!
 //! Deliberately not here: the meaning of the rows.
 
@@ -17,17 +18,17 @@ use tokio::time::{sleep, timeout};
 use crate::error::{Error, chain};
 use crate::numbers::NUMBERS;
 
-/// Rows at most, and bytes of one: whoever may write to the bucket decides what stands there.
+/// The most rows, and the most bytes of a row. They are limited, since everybody who may write to the bucket can add rows.
 const ROWS_MAX: usize = 200_000;
 const ROW_BYTES_MAX: usize = 4 << 10;
 /// How long NATS may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The time before the table is read again that could not be read.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Delay before an unreadable table is read again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 type Rows = BTreeMap<String, Bytes>;
 
-/// The table, as this node knows it.
+/// The table, with this node's copy.
 #[derive(Clone)]
 pub struct Table {
     store: Store,
@@ -49,7 +50,7 @@ impl Local {
 }
 
 impl Table {
-    /// Reads the table. The second value, run as a task, keeps it up to date.
+    /// Reads the table. The returned future keeps the copy up to date and must be run as a task.
     pub(crate) async fn open(
         store: Store,
         name: &'static str,
@@ -68,15 +69,15 @@ impl Table {
         self.local.rows().clone()
     }
 
-    /// Waits until rows have changed since it was called last.
+    /// Waits until rows have changed since the last call.
     pub async fn changed(&self) {
         self.local.changed.notified().await;
     }
 
-    /// Writes a row. This node sees it at once, and others as NATS tells them.
+    /// Writes a row. This node sees it at once, other nodes when NATS tells them.
     ///
     /// # Errors
-    /// NATS does not take it, or there are too many rows.
+    /// If NATS does not accept it, or there are too many rows.
     pub async fn put(&self, key: &str, value: Vec<u8>) -> Result<(), Error> {
         let full = self.local.rows().len() >= ROWS_MAX;
         if full || value.len() > ROW_BYTES_MAX {
@@ -95,7 +96,7 @@ impl Table {
     /// Removes a row.
     ///
     /// # Errors
-    /// NATS does not take it.
+    /// If NATS does not accept it.
     pub async fn remove(&self, key: &str) -> Result<(), Error> {
         let purge = self.store.purge(self.key(key));
         let purge = async { purge.await.map_err(|error| chain(&error)) };
@@ -118,11 +119,11 @@ impl Table {
     }
 }
 
-/// All rows, and what comes behind them.
+/// All rows, and a watch of later changes.
 async fn read(store: &Store, name: &str) -> Result<(Rows, Watch), Error> {
     let failed = |why: String| Error::transient(format!("the table {name}: {why}"));
     let all = async {
-        // The numbers of the cluster are always there, so that an empty table has an end too.
+        // The numbers of the cluster always exist, so the history has a last entry even if the table is empty.
         let keys = [NUMBERS.to_string(), format!("{name}.>")];
         let watch = store.watch_many_with_history(keys).await;
         let mut watch = watch.map_err(|error| failed(chain(&error)))?;
@@ -161,7 +162,7 @@ async fn follow(store: Store, name: &'static str, local: Arc<Local>, mut watch: 
             local.changed.notify_one();
         }
         watch = loop {
-            sleep(AGAIN).await;
+            sleep(RETRY_INTERVAL).await;
             if let Ok((rows, watch)) = read(&store, name).await {
                 *local.rows() = rows;
                 local.changed.notify_one();

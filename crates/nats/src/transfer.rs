@@ -1,5 +1,5 @@
-//! Checkpoints on their way: an object that is read, one that is written, and the batches behind one. For threads that wait; each wait
-//! has an end.
+//! Transfers of checkpoints: an object that is read, one that is written, and the batches behind one. For threads that block; every wait
+//! has a timeout.
 
 use std::io::{self, Read, Write};
 use std::pin::Pin;
@@ -18,14 +18,14 @@ use tokio::time::timeout;
 use crate::driver::Driver;
 use crate::error::{Error, chain};
 
-/// How long nothing may come.
+/// How long a transfer may stall.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of a chunk: a message of NATS may have more, and each is synced before the next one is sent.
+/// Bytes of a chunk: less than a NATS message may have. Each is synced before the next one is sent.
 pub const CHUNK_BYTES: usize = 1 << 20;
-/// Chunks that wait to be sent.
+/// The most chunks that wait to be sent.
 const CHUNKS_AHEAD: usize = 4;
 
-/// An object that is read. One that differs from the bytes that were written ends with an error of the kind `InvalidData`.
+/// An object that is read. If it differs from the bytes that were written, it ends with an error of the kind `InvalidData`.
 pub struct Download {
     driver: Driver,
     object: Object,
@@ -41,7 +41,7 @@ impl Read for Download {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let object = &mut self.object;
         let read = async { timeout(PATIENCE, object.read(into)).await };
-        // A transfer that was removed sends nothing.
+        // An object that is removed meanwhile sends nothing more.
         self.driver
             .block_on(read)
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
@@ -50,11 +50,11 @@ impl Read for Download {
 
 enum Piece {
     Chunk(Bytes),
-    /// The object is whole.
+    /// The object is complete.
     End,
 }
 
-/// An object that is written. It is there when [`end`](Upload::end) returns, as a whole; one that is dropped before never is.
+/// An object that is written. It exists as a whole once [`end`](Upload::end) returns. If it is dropped before that, it never exists.
 pub struct Upload {
     driver: Driver,
     chunk: Vec<u8>,
@@ -88,14 +88,14 @@ impl Upload {
 
     fn send(&mut self, piece: Piece) -> io::Result<()> {
         let sent = self.pieces.blocking_send(piece);
-        // Why it ended is told at the end.
+        // `end` returns the reason.
         sent.map_err(|_| io::Error::other("NATS takes no more of it"))
     }
 
-    /// Ends it.
+    /// Completes the object.
     ///
     /// # Errors
-    /// Why it is not there.
+    /// Why it does not exist.
     pub fn end(mut self) -> Result<(), Error> {
         let written = self.flush().and_then(|()| self.send(Piece::End));
         let Upload {
@@ -134,7 +134,7 @@ impl Write for Upload {
     }
 }
 
-/// The pieces of an object as they come.
+/// The pieces of an object, as a stream of bytes.
 struct Pieces {
     come: mpsc::Receiver<Piece>,
     rest: Bytes,
@@ -168,9 +168,9 @@ pub struct Batches {
     to: u64,
 }
 
-/// A batch as it stands in the log.
+/// A batch in the log.
 pub struct Stored {
-    /// Its place.
+    /// Its sequence.
     pub sequence: u64,
     /// When the log stored it, by the clock of NATS.
     pub unix_s: u32,
@@ -192,18 +192,18 @@ impl Batches {
         }
     }
 
-    /// The next one; none behind the last.
+    /// The next batch; none after the last one.
     ///
     /// # Errors
-    /// When it does not come.
+    /// If it does not arrive.
     pub fn read(&mut self) -> Result<Option<Stored>, Error> {
         if self.next > self.to {
             return Ok(None);
         }
         let messages = &mut self.messages;
         let come = async { timeout(PATIENCE, messages.next()).await };
-        let place = self.next;
-        let failed = |why: &str| Error::transient(format!("batch {place} does not come: {why}"));
+        let sequence = self.next;
+        let failed = |why: &str| Error::transient(format!("batch {sequence} does not come: {why}"));
         let message = match self.driver.block_on(come) {
             Ok(Some(Ok(message))) => message,
             Ok(Some(Err(error))) => return Err(failed(&chain(&error))),
@@ -211,13 +211,13 @@ impl Batches {
             Err(_) => return Err(failed("NATS does not answer")),
         };
         let info = message.info().map_err(|error| failed(&error.to_string()))?;
-        if info.stream_sequence != place {
+        if info.stream_sequence != sequence {
             return Err(failed(&format!("batch {} comes", info.stream_sequence)));
         }
         let unix_s = u32::try_from(info.published.unix_timestamp()).unwrap_or(0);
         self.next += 1;
         Ok(Some(Stored {
-            sequence: place,
+            sequence,
             unix_s,
             bytes: message.message.payload,
         }))

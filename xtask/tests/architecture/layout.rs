@@ -99,10 +99,10 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
     (
         "nats",
         &[
-            &["checkpoint", "error", "news"],
-            &["driver", "shared"],
+            &["checkpoint", "error", "events"],
+            &["driver", "log_state"],
             &["monitor", "settings", "transfer"],
-            &["neighbours", "numbers", "rights"],
+            &["numbers", "peers", "permissions"],
             &["streams"],
             &["append", "bucket", "reader", "store", "table", "watch"],
             &["connect"],

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crore_nats::{
-    Append, Cluster, Credentials, Error, Listener, News, Numbers, Settings, Store, connect,
+    Append, Cluster, Credentials, Error, Listener, LogEvent, Numbers, Settings, Store, connect,
 };
 
 use crate::servers::{Servers, until};
@@ -40,10 +40,10 @@ pub struct Node {
 struct Ear(Arc<Taker>);
 
 impl Listener for Ear {
-    fn tell(&self, news: News) {
+    fn on_event(&self, event: LogEvent) {
         let mut log = self.0.log.lock().expect("no holder panics");
-        match news {
-            News::Batch {
+        match event {
+            LogEvent::Batch {
                 partition,
                 sequence,
                 unix_s,
@@ -54,14 +54,14 @@ impl Listener for Ear {
                 let all = log.batches.entry(partition).or_default();
                 all.push((sequence, bytes.to_vec()));
             }
-            News::Lost {
+            LogEvent::Lost {
                 partition,
                 from,
                 to,
             } => log.lost.push((partition, from, to)),
-            News::CaughtUp { partition } => log.caught_up.push(partition),
-            News::Full(is_full) => log.is_full = is_full,
-            News::Ended { why } => log.ended = Some(why),
+            LogEvent::CaughtUp { partition } => log.caught_up.push(partition),
+            LogEvent::Full(is_full) => log.is_full = is_full,
+            LogEvent::Ended { why } => log.ended = Some(why),
         }
     }
 
@@ -120,7 +120,7 @@ impl Node {
         begin(settings(servers), numbers()).expect("it begins")
     }
 
-    /// News that are used at once.
+    /// LogEvent that are used at once.
     pub fn apply(&self) {
         self.taker.backlog_bytes.store(0, Relaxed);
     }

@@ -125,8 +125,8 @@ impl Neighbours {
     }
 
     /// The way to the other nodes.
-    pub fn way(&self) -> Option<&crore_nats::Neighbours> {
-        Some(self.0.life.member()?.cluster.neighbours())
+    pub fn way(&self) -> Option<&crore_nats::Peers> {
+        Some(self.0.life.member()?.cluster.peers())
     }
 
     /// The nodes, as the log has them; none where they are not known.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use crore_broker::admission::Admission;
 use crore_broker::batch::Header;
 use crore_broker::{Backlog, Batch, Committed, ForeignBatch, OFFSET_BITS, PartitionId, Placement};
-use crore_nats::{Append, Cluster, News, Store, Table};
+use crore_nats::{Append, Cluster, LogEvent, Store, Table};
 use crore_net::{Sender, clock};
 
 use crate::log::LoggedCount;
@@ -197,24 +197,24 @@ impl Listener {
 }
 
 impl crore_nats::Listener for Listener {
-    fn tell(&self, news: News) {
-        match news {
-            News::Batch {
+    fn on_event(&self, event: LogEvent) {
+        match event {
+            LogEvent::Batch {
                 partition,
                 sequence,
                 unix_s,
                 bytes,
             } => self.batch(partition, sequence, unix_s, &bytes),
-            News::Lost {
+            LogEvent::Lost {
                 partition,
                 from,
                 to,
             } => {
                 self.end(&format!("batches {from} to {to} of partition {partition} were purged before this node has read them; it begins anew with checkpoints"));
             }
-            News::Full(is_full) => self.is_full(is_full),
-            News::CaughtUp { .. } => self.caught_up(),
-            News::Ended { why } => self.end(&why),
+            LogEvent::Full(is_full) => self.is_full(is_full),
+            LogEvent::CaughtUp { .. } => self.caught_up(),
+            LogEvent::Ended { why } => self.end(&why),
         }
     }
 

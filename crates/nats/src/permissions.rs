@@ -1,8 +1,9 @@
-//! The rights that a node needs at NATS. Each is tried at the start, so that one that is missing is named then, and not when it is first needed: for
-//! checkpoints that is hours later.
+//! The permissions that a node needs at NATS. All are tried at the start, so that a missing one is reported then, and not when it is first
+//! needed: for checkpoints that is hours later.
 //!
-//! The right to publish to a subject of a stream is tried with a message that no stream stores, since it expects one of another name: NATS checks the
-//! right before, and answers. It tells of a missing right by an error of the connection ([`Shared::denied`]), and does not answer.
+//! The permission to publish to a stream's subject is tried with a message that expects a stream of another name. No stream stores it, but
+//! NATS answers after it has checked the permission. If the permission is missing, NATS does not answer, and reports an error on the
+//! connection ([`LogState::denied`]).
 
 use std::time::Duration;
 
@@ -12,15 +13,15 @@ use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use crate::error::Error;
+use crate::log_state::LogState;
 use crate::settings::Settings;
-use crate::shared::Shared;
 
-/// How long an answer is waited for. With a right missing none comes.
+/// How long to wait for an answer. Without the permission there is none.
 const ANSWER: Duration = Duration::from_secs(2);
-/// No stream of ours has this name.
+/// A name that none of our streams has.
 const NO_STREAM: &str = "crore-tries-its-rights";
 
-/// Rights, as the permissions of a user of NATS name them.
+/// The needed permissions, in the form of NATS' configuration.
 struct Needed {
     publish: [String; 6],
     subscribe: [String; 2],
@@ -45,7 +46,7 @@ impl Needed {
         }
     }
 
-    /// Those of which NATS said that they are missing: it names the subject of a message or of a subscription.
+    /// The permissions that are missing according to these errors of NATS, each of which names a subject.
     fn missing(&self, denied: &[String]) -> Vec<String> {
         let is_denied = |what: &str, right: &str| {
             let said = format!("{what} to \"{}", right.trim_end_matches('>'));
@@ -59,11 +60,11 @@ impl Needed {
     }
 }
 
-/// Tries all of them.
+/// Tries all permissions.
 ///
 /// # Errors
-/// Which one is missing.
-pub async fn check(client: &Client, settings: &Settings, shared: &Shared) -> Result<(), Error> {
+/// If one is missing: the error names it.
+pub async fn check(client: &Client, settings: &Settings, log: &LogState) -> Result<(), Error> {
     let (name, bucket) = (&settings.name, settings.bucket());
     let stored = [
         "$JS.API.INFO".to_string(),
@@ -79,7 +80,7 @@ pub async fn check(client: &Client, settings: &Settings, shared: &Shared) -> Res
         return Ok(());
     }
     let needed = Needed::of(settings);
-    let missing = needed.missing(&shared.denied());
+    let missing = needed.missing(&log.denied());
     if missing.is_empty() {
         let text =
             "NATS does not answer; see that JetStream is on, and that the account may use it";
@@ -98,12 +99,12 @@ async fn may_publish(client: &Client, subject: String) -> bool {
     let request = Request::new().headers(headers).timeout(Some(ANSWER));
     match client.send_request(subject, request).await {
         Ok(_) => true,
-        // There is no stream yet, and NATS says so to whom may publish.
+        // There is no stream yet. NATS answers this only to users with the permission.
         Err(error) => error.kind() == RequestErrorKind::NoResponders,
     }
 }
 
-/// Asks a question, as nodes do of each other, and answers it.
+/// Asks a question as nodes ask each other, and answers it.
 async fn hears_itself(client: &Client, name: &str) -> bool {
     let inbox = client.new_inbox();
     let unique = inbox.rsplit('.').next().unwrap_or_default();

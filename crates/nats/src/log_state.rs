@@ -1,4 +1,4 @@
-//! The state that the tasks of the log share, and the health of the log.
+//! The state and health of the log, which all its tasks share.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -8,22 +8,22 @@ use smart_default::SmartDefault;
 use tokio::sync::Notify;
 
 use crate::checkpoint::Checkpoint;
-use crate::news::{Listening, News};
+use crate::events::{Listening, LogEvent};
 
-/// Errors are told no more often than this.
-const TELL: Duration = Duration::from_secs(5);
-/// Rights that are missing of which it is remembered what NATS said: more than a node needs.
+/// The shortest time between two logged errors.
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
+/// The most remembered errors about missing permissions: more than a node needs.
 const DENIED_MAX: usize = 32;
-/// One part in so many of a stream is for what nodes write of themselves, and for batches under way: signs of life and deaths must find room when messages
-/// do not, so that there is a steward that makes room.
+/// This fraction of a stream (one in `FOR_NOTES`) is reserved for notes of nodes and for batches in flight. Signs of life and deaths must
+/// find space when messages do not, so that there is always a steward to free space.
 const FOR_NOTES: u64 = 4;
-/// Without news of a partition for so long it is not in use.
+/// After this time without an answer about a partition its state is unknown.
 const STALE: Duration = Duration::from_secs(5);
 
-/// Whether a server of NATS syncs each batch.
+/// Whether a NATS server syncs each batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncInterval {
-    /// The URL at which it was asked.
+    /// The URL of its monitoring port.
     pub url: String,
     /// The answer, or why there is none.
     pub always: Result<bool, String>,
@@ -42,92 +42,95 @@ impl SyncInterval {
     }
 }
 
-/// How the log is.
+/// The state of the log.
 #[derive(Clone, Debug)]
 pub struct Status {
     /// Whether there is a connection.
     pub connected: bool,
-    /// Whether there was news of each partition within five seconds.
+    /// Whether each partition was heard of within five seconds.
     pub fresh: bool,
-    /// Whether all that stood in the log at the start was read.
+    /// Whether everything that the log had at the start was read.
     pub caught_up: bool,
-    /// Of the partitions, by number.
+    /// The state of each partition, by number.
     pub partitions: Vec<PartitionStatus>,
-    /// Batches that were appended since the start, and those that NATS refused or did not answer.
+    /// Number of batches published since the start.
     pub appended: u64,
-    /// See `appended`.
+    /// Number of batches that could not be published or that NATS refused.
     pub append_errors: u64,
     /// How often the connection was lost.
     pub disconnects: u64,
-    /// The last thing that went wrong, and how many seconds ago.
+    /// The last error, and how many seconds ago it was.
     pub last_error: Option<(String, u64)>,
-    /// The finding about `sync_interval`; empty where nothing was asked.
+    /// What is known of `sync_interval`; empty if no monitoring ports are configured.
     pub sync: Vec<SyncInterval>,
 }
 
-/// How a partition is.
+/// The state of a partition.
 #[derive(Clone, Debug, Default)]
 pub struct PartitionStatus {
     /// The last sequence that was read.
     pub read: u64,
-    /// The last one that NATS told of.
+    /// The last sequence of the stream.
     pub last: u64,
     /// The first sequence of the stream.
     pub first: u64,
-    /// Bytes of the stream, and how many it takes at most; 0: no limit.
+    /// Bytes of the stream.
     pub bytes: u64,
-    /// See `bytes`.
+    /// The most bytes that the stream accepts; 0 means no limit.
     pub bytes_max: u64,
-    /// Whether it has room for notes of nodes only.
+    /// Whether there is space only for notes of nodes.
     pub is_full: bool,
-    /// Servers that keep it and are up to date, the leader included, and all of them.
+    /// Number of servers that store it and are up to date, including the leader. 0 if NATS has not answered for some seconds.
     pub replicas_current: usize,
-    /// See `replicas_current`.
+    /// Number of servers that store it.
     pub replicas: usize,
-    /// The names of those that are not.
+    /// The names of the servers that are not up to date.
     pub away: Vec<String>,
-    /// The server that leads it. Nobody does, and no server is up to date, where NATS has not answered for some seconds.
+    /// The server that leads it; empty if there is none, or if NATS has not answered for some seconds.
     pub leader: String,
-    /// When NATS has told this.
+    /// When NATS reported this.
     pub told_at: Option<Instant>,
-    /// The newest checkpoint, as far as it was looked for.
+    /// The newest known checkpoint.
     pub checkpoint: Option<Checkpoint>,
-    /// Bytes that this node has read behind it, or since its own start.
+    /// Bytes that this node has read behind that checkpoint, or since its own start.
     pub behind_bytes: u64,
 }
 
-/// The state of one partition.
+/// The shared state of one partition.
 #[derive(Default)]
 pub(crate) struct Partition {
-    /// Reading began behind this place.
+    /// The sequence behind which reading began.
     pub after: u64,
-    /// The next sequence to come.
+    /// The next sequence to read.
     pub next: AtomicU64,
     pub caught_up: AtomicBool,
-    /// The milliseconds since the start at which it was heard of.
+    /// When it was last heard of, in milliseconds since the start.
     heard_ms: AtomicU64,
-    /// Bytes of batches that were read, and how many of them when the newest checkpoint was made.
+    /// Bytes of all batches read.
     pub read_bytes: AtomicU64,
+    /// The value of `read_bytes` when the newest checkpoint was made.
     pub checkpoint_bytes: AtomicU64,
-    /// Bytes of the stream, and of those how many it takes for messages; 0: no limit.
+    /// Bytes of the stream.
     bytes: AtomicU64,
+    /// The most bytes with which messages are accepted; 0 means no limit.
     bytes_max: AtomicU64,
-    /// The last batch that these bytes contain.
+    /// The last batch that is counted in `bytes`.
     counted: AtomicU64,
-    /// Told when its consumer is to be made anew.
-    pub kick: Notify,
-    pub told: Mutex<PartitionStatus>,
+    /// Notified to replace the consumer.
+    pub restart: Notify,
+    pub status: Mutex<PartitionStatus>,
 }
 
 impl Partition {
-    /// NATS tells that the stream has so many bytes up to this batch, and takes no more than `most`; 0: no limit.
+    /// NATS reports that the stream has `bytes` bytes up to the batch `last`, and accepts at most `most`; 0 means no limit.
     pub fn set_bytes(&self, bytes: u64, last: u64, most: u64) {
         self.bytes.store(bytes, Relaxed);
         self.counted.store(last, Relaxed);
         self.bytes_max.store(most - most / FOR_NOTES, Relaxed);
     }
 
-    /// The batch at this place, of so many bytes, was read. A node that starts reads batches that NATS has told of already.
+    /// Counts a batch that was read. It is added to the stream's bytes only if NATS has not reported it already, as it has for a node that
+    /// starts.
     pub fn was_read(&self, place: u64, bytes: u64) {
         self.read_bytes.fetch_add(bytes, Relaxed);
         if place > self.counted.load(Relaxed) {
@@ -141,9 +144,9 @@ impl Partition {
     }
 }
 
-/// All of it.
+/// The state of the log.
 #[derive(SmartDefault)]
-pub(crate) struct Shared {
+pub(crate) struct LogState {
     #[default(Instant::now())]
     began: Instant,
     connected: AtomicBool,
@@ -151,7 +154,7 @@ pub(crate) struct Shared {
     /// The newest format that this version reads.
     format: AtomicU32,
     partitions: std::sync::OnceLock<Box<[Partition]>>,
-    /// A partition was full when it was looked at last.
+    /// Whether any partition was full at the last check.
     is_full: AtomicBool,
     pub appended: AtomicU64,
     append_errors: AtomicU64,
@@ -162,8 +165,8 @@ pub(crate) struct Shared {
     denied: Mutex<Vec<String>>,
 }
 
-impl Shared {
-    /// Reading begins behind these places, one of each partition.
+impl LogState {
+    /// Reading begins behind these sequences, one for each partition.
     pub fn begin(&self, after: &[u64]) {
         let partition = |after: &u64| Partition {
             after: *after,
@@ -183,13 +186,13 @@ impl Shared {
         self.connected.load(Relaxed)
     }
 
-    /// Readers begin again when the connection is lost: the batches on their way on it may be, too.
+    /// Records whether there is a connection. When it is lost, all consumers are replaced, since batches in flight may be lost with it.
     pub fn set_connected(&self, connected: bool) {
         self.connected.store(connected, Relaxed);
         if !connected {
             self.disconnects.fetch_add(1, Relaxed);
             for partition in self.partitions() {
-                partition.kick.notify_one();
+                partition.restart.notify_one();
             }
         }
     }
@@ -206,13 +209,13 @@ impl Shared {
         self.format.load(Relaxed)
     }
 
-    /// The epoch of the log, and the newest format that this version reads.
+    /// Sets the epoch of the log, and the newest format that this version reads.
     pub fn begin_with(&self, epoch: u32, format: u32) {
         self.epoch.store(epoch, Relaxed);
         self.format.store(format, Relaxed);
     }
 
-    /// These are the findings now; those that are not the same as before are told.
+    /// Sets what is known of `sync_interval`, and logs what has changed.
     pub fn set_sync(&self, found: Vec<SyncInterval>) {
         let mut sync = self.sync.lock().expect("no holder panics");
         let new = found.iter().filter(|it| !sync.contains(it));
@@ -220,7 +223,7 @@ impl Shared {
         *sync = found;
     }
 
-    /// A partition was heard of.
+    /// Records that a partition was heard of.
     pub fn heard(&self, partition: u16) {
         let ms = self.began.elapsed().as_millis() as u64;
         self.partitions()[usize::from(partition)]
@@ -228,18 +231,18 @@ impl Shared {
             .store(ms, Relaxed);
     }
 
-    /// Something went wrong that passes; it is told now and then.
+    /// Records an error that may pass. It is logged now and then.
     pub fn fail(&self, why: &str) {
         let now = Instant::now();
         *self.last_error.lock().expect("no holder panics") = Some((why.to_string(), now));
         let mut told_at = self.told_at.lock().expect("no holder panics");
-        if told_at.is_none_or(|at| now - at >= TELL) {
+        if told_at.is_none_or(|at| now - at >= LOG_INTERVAL) {
             *told_at = Some(now);
             tracing::warn!("cluster: {why}");
         }
     }
 
-    /// NATS says that our user lacks a right.
+    /// Records an error of NATS about a missing permission.
     pub fn deny(&self, text: String) {
         let mut denied = self.denied.lock().expect("no holder panics");
         if denied.len() < DENIED_MAX {
@@ -247,22 +250,22 @@ impl Shared {
         }
     }
 
-    /// What NATS has said of rights that our user lacks.
+    /// The errors of NATS about missing permissions.
     pub fn denied(&self) -> Vec<String> {
         self.denied.lock().expect("no holder panics").clone()
     }
 
-    /// A batch was not taken.
+    /// Records that a batch could not be published.
     pub fn append_failed(&self, why: &str) {
         self.append_errors.fetch_add(1, Relaxed);
         self.fail(why);
     }
 
-    /// Tells when a partition becomes full, and when none is any more.
-    pub fn look_for_room(&self, news: &Listening) {
+    /// Tells the listener when some partition becomes full, and when none is full any more.
+    pub fn look_for_room(&self, events: &Listening) {
         let is_full = self.partitions().iter().any(Partition::is_full);
         if self.is_full.swap(is_full, Relaxed) != is_full {
-            news.tell(News::Full(is_full));
+            events.on_event(LogEvent::Full(is_full));
         }
     }
 
@@ -272,7 +275,7 @@ impl Shared {
             .all(|partition| partition.caught_up.load(Relaxed))
     }
 
-    /// Whether each partition was heard of lately.
+    /// Whether each partition was heard of recently.
     pub fn fresh(&self) -> bool {
         let now_ms = self.began.elapsed().as_millis() as u64;
         let is_fresh = |partition: &Partition| {
@@ -282,18 +285,18 @@ impl Shared {
     }
 
     pub fn status(&self) -> Status {
-        let told = |partition: &Partition| {
-            let mut told = partition.told.lock().expect("no holder panics").clone();
-            if told.told_at.is_none_or(|at| at.elapsed() >= STALE) {
-                told.replicas_current = 0;
-                told.leader.clear();
+        let status = |partition: &Partition| {
+            let mut status = partition.status.lock().expect("no holder panics").clone();
+            if status.told_at.is_none_or(|at| at.elapsed() >= STALE) {
+                status.replicas_current = 0;
+                status.leader.clear();
             }
             PartitionStatus {
                 read: partition.next.load(Relaxed).saturating_sub(1),
                 is_full: partition.is_full(),
                 behind_bytes: (partition.read_bytes.load(Relaxed))
                     .saturating_sub(partition.checkpoint_bytes.load(Relaxed)),
-                ..told
+                ..status
             }
         };
         let error = self.last_error.lock().expect("no holder panics").clone();
@@ -301,7 +304,7 @@ impl Shared {
             connected: self.is_connected(),
             fresh: self.fresh(),
             caught_up: self.caught_up(),
-            partitions: self.partitions().iter().map(told).collect(),
+            partitions: self.partitions().iter().map(status).collect(),
             appended: self.appended.load(Relaxed),
             append_errors: self.append_errors.load(Relaxed),
             disconnects: self.disconnects(),

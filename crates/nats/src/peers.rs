@@ -1,4 +1,4 @@
-//! Messages of the nodes to each other beside the log, over core NATS: none is kept, and a node that is away does not hear it.
+//! Messages between nodes outside the log, over core NATS. They are not stored: a node without a connection misses them.
 
 use async_nats::connection::State;
 use async_nats::{Client, Message};
@@ -7,12 +7,12 @@ use futures_util::{Stream, StreamExt as _};
 
 use crate::settings::Settings;
 
-/// The way to the other nodes. Messages on it may be lost.
+/// The connection to the other nodes. Messages may be lost.
 #[derive(Clone)]
-pub struct Neighbours {
+pub struct Peers {
     client: Client,
-    told: String,
-    asked: String,
+    broadcast_subject: String,
+    question_subject: String,
 }
 
 /// A question of a node.
@@ -22,7 +22,7 @@ pub struct Question {
 }
 
 impl Question {
-    /// The question.
+    /// The bytes of the question.
     pub fn bytes(&self) -> &[u8] {
         &self.message.payload
     }
@@ -30,18 +30,18 @@ impl Question {
     /// Answers it.
     pub async fn answer(self, bytes: Vec<u8>) {
         if let Some(reply) = self.message.reply {
-            // The node that asked does not wait for long, and says who has not answered.
+            // If this is lost, the asking node reports after a short time which node has not answered.
             let _ = self.client.publish(reply, bytes.into()).await;
         }
     }
 }
 
-impl Neighbours {
-    pub(crate) fn new(client: Client, settings: &Settings) -> Neighbours {
-        Neighbours {
+impl Peers {
+    pub(crate) fn new(client: Client, settings: &Settings) -> Peers {
+        Peers {
             client,
-            told: format!("crore.{}.node.told", settings.name),
-            asked: format!("crore.{}.node.asked", settings.name),
+            broadcast_subject: format!("crore.{}.node.told", settings.name),
+            question_subject: format!("crore.{}.node.asked", settings.name),
         }
     }
 
@@ -49,22 +49,30 @@ impl Neighbours {
         self.client.connection_state() == State::Connected
     }
 
-    /// Tells all nodes, this one included. Without a connection nobody is told: news that waited for one would be old.
+    /// Sends a message to all nodes, including this one. Without a connection it is dropped, since it would be outdated by the time of the next
+    /// connection.
     pub async fn tell(&self, bytes: Vec<u8>) {
         if self.is_connected() {
-            let _ = self.client.publish(self.told.clone(), bytes.into()).await;
+            let _ = self
+                .client
+                .publish(self.broadcast_subject.clone(), bytes.into())
+                .await;
         }
     }
 
-    /// The messages of nodes, this one included; none where the connection has ended for good.
+    /// The messages of all nodes, including this one. None if the connection has ended for good.
     pub async fn told(&self) -> Option<impl Stream<Item = Bytes> + use<>> {
-        let told = self.client.subscribe(self.told.clone()).await.ok()?;
+        let told = self
+            .client
+            .subscribe(self.broadcast_subject.clone())
+            .await
+            .ok()?;
         Some(told.map(|message| message.payload))
     }
 
-    /// The questions of nodes to all, this one's included.
+    /// The questions of nodes to all nodes, including this one's.
     pub async fn questions(&self) -> Option<impl Stream<Item = Question> + use<>> {
-        self.questions_at(self.asked.clone()).await
+        self.questions_at(self.question_subject.clone()).await
     }
 
     /// The questions to the node with this name.
@@ -73,7 +81,7 @@ impl Neighbours {
     }
 
     fn asked_of(&self, node: &str) -> String {
-        format!("{}.{node}", self.asked)
+        format!("{}.{node}", self.question_subject)
     }
 
     async fn questions_at(&self, subject: String) -> Option<impl Stream<Item = Question> + use<>> {
@@ -86,7 +94,7 @@ impl Neighbours {
         Some(asked.map(question))
     }
 
-    /// Asks the node with this name; none where it does not answer, or has no such questions.
+    /// Asks the node with this name. None if it does not answer, or does not read such questions.
     pub async fn ask_one(&self, node: &str, question: Vec<u8>) -> Option<Bytes> {
         if !self.is_connected() {
             return None;
@@ -95,16 +103,16 @@ impl Neighbours {
         Some(asked.await.ok()?.payload)
     }
 
-    /// Asks all nodes, this one included. Answers come for as long as they are waited for.
+    /// Asks all nodes, including this one. The stream of answers does not end by itself.
     pub async fn ask(&self, question: Vec<u8>) -> Option<impl Stream<Item = Bytes> + use<>> {
         if !self.is_connected() {
             return None;
         }
         let inbox = self.client.new_inbox();
         let answers = self.client.subscribe(inbox.clone()).await.ok()?;
-        let asked = self
-            .client
-            .publish_with_reply(self.asked.clone(), inbox, question.into());
+        let asked =
+            self.client
+                .publish_with_reply(self.question_subject.clone(), inbox, question.into());
         asked.await.ok()?;
         Some(answers.map(|message| message.payload))
     }
