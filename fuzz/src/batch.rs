@@ -1,8 +1,8 @@
-//! Batches in the log of a cluster that any writer may have written: no bytes end a node, readers get nothing that no client may publish, and a node
-//! that reads a batch live and one that reads it at its start are alike.
+//! Batches in the log of a cluster, as a faulty or malicious writer could write them. Checked: no bytes end a node, readers get nothing that
+//! clients may not publish, and a node that reads a batch live has the same state as one that reads it at its start.
 //!
-//! The first byte says how the input becomes a batch: with bit 7 it is one as it stands; else its bytes are the records of a batch whose header is
-//! good, with the count and the partition of the other bits.
+//! The first byte says how the input becomes a batch. With bit 7 the input is a whole batch. Otherwise its bytes are the records of a
+//! batch with a valid header, and the other bits are the count of records and the partition.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ const PARTITIONS: u16 = 2;
 /// The input is a whole batch.
 const WHOLE: u8 = 0x80;
 
-/// Words of records: kinds, and topics of both partitions with their lengths.
+/// Parts of records: kinds, and topics of both partitions with their lengths.
 pub const WORDS: &[&str] = &[
     "\x01\0",
     "\x02\0\x01a",
@@ -66,13 +66,13 @@ fn node() -> Node {
     Node::of(Shard::new(0, world, NOW), 0, NOW)
 }
 
-/// All that a node keeps, as clients of each kind read it.
+/// Everything that a node keeps, as clients of each kind read it.
 fn kept(node: &mut Node) -> Vec<Vec<u8>> {
     let clients = readers("oldest").map(|says| node.client(&says));
     clients.map(|link| node.got(link).to_vec()).into()
 }
 
-/// What clients say that read everything from there on: events with envelopes, a long-poll, a WebSocket, MQTT 5.
+/// Requests that read everything since this position: events with envelopes, a long-poll, a WebSocket, MQTT 5.
 fn readers(since: &str) -> [Vec<u8>; 4] {
     const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
     const MQTT: &[u8] = b"\x10\x0e\0\x04MQTT\x05\x02\0\0\0\0\x01c\x82\x07\0\x01\0\0\x01#\x02";
@@ -90,7 +90,7 @@ fn readers(since: &str) -> [Vec<u8>; 4] {
     ]
 }
 
-/// The batch that an input stands for.
+/// The batch that an input describes.
 fn batch_of(input: &Bytes<'_>) -> Vec<u8> {
     if input.options & WHOLE != 0 {
         return input.bytes.to_vec();
@@ -104,13 +104,13 @@ fn batch_of(input: &Bytes<'_>) -> Vec<u8> {
     bytes
 }
 
-/// A batch that comes next in the log.
+/// Reads the input as the next batch of the log.
 pub fn batch(data: &[u8]) {
     let Some(input) = Bytes::of(data) else {
         return;
     };
     let bytes: Arc<[u8]> = batch_of(&input).into();
-    // Tools that show a log read it, too.
+    // The tools that print a log read it too.
     let _ = batch::read(&bytes, |_, _| ());
     let (mut live, mut read) = (node(), node());
     let empty = live.shard.digest();
@@ -162,7 +162,7 @@ mod tests {
             &include_bytes!("../corpus/batch/message-0")[..],
             include_bytes!("../corpus/batch/message-1"),
         ];
-        // It is of one of the two partitions.
+        // The topic belongs to one of the two partitions, so only one of the batches is valid.
         let applied = kept_inputs.map(|data| {
             let bytes = batch_of(&Bytes::of(data).expect("an input"));
             let placement = Placement::new(PARTITIONS, 1);

@@ -1,18 +1,17 @@
-//! Some connections of every transport to a server of two shards, in any order, cut and stalled anywhere.
+//! Connections of every transport to a server with two shards, in any order, cut and stalled anywhere.
 //!
-//! The input is a program, one operation after the other; every program is a valid one, so that its mutations are programs
-//! too.
+//! The input is a program: a list of operations. Every input is a valid program, so mutations are programs too.
 
 use crore_wire::websocket::frame::{Opcode, write_masked};
 
 use crate::requests;
 use crate::shards::{SHARDS, Shards};
 
-/// Clients that are connected at once; a few more than the shards have room for.
+/// Clients connected at once: a few more than the shards have room for.
 const CLIENTS: usize = 10;
 /// A window that is never exhausted.
 const WIDE: usize = 1 << 20;
-/// Operations of one program: more would only make it slow.
+/// The most operations of a program: more would only be slow.
 const OPERATIONS_MAX: usize = 400;
 
 /// The frames that a WebSocket client sends.
@@ -25,7 +24,7 @@ const FRAMES: &[&[u8]] = &[
     &[b'x'; 310],
 ];
 
-/// The heads of connections that stay.
+/// Requests that keep their connection open.
 const STREAMS: &[&str] = &[
     "GET /sub/a HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
     "GET /sub?topic=a&topic=latest/x&topic=skip/y&since=oldest HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
@@ -38,7 +37,7 @@ const STREAMS: &[&str] = &[
     "POST /pub/latest/x HTTP/1.1\r\nHost: localhost\r\nCrore-Key: one\r\nContent-Length: 5\r\n\r\n",
 ];
 
-/// A program's bytes; past the end there are only zeros.
+/// The remaining bytes of a program, followed by zeros.
 struct Program<'a>(&'a [u8]);
 
 impl<'a> Program<'a> {
@@ -57,8 +56,8 @@ impl<'a> Program<'a> {
     }
 }
 
-/// A program of operations on a whole server: nothing panics, every limit holds after every turn, links are used as they
-/// may be, and when all clients have left nothing is held.
+/// Runs a program on a whole server. Checked: nothing panics, every limit holds after every turn, shards use only their own open links, and
+/// nothing is held after all clients have left.
 pub fn connection(data: &[u8]) {
     let mut program = Program(data);
     let mut shards = Shards::new();

@@ -1,4 +1,4 @@
-//! WebSocket frames with and without compression, and the compression alone.
+//! WebSocket frames with and without compression, and compression alone.
 
 use crore_wire::deflate::{Compressor, InflateError, inflate};
 use crore_wire::websocket::frame::{Opcode, apply_mask, write_header, write_masked};
@@ -6,7 +6,7 @@ use crore_wire::websocket::receive::{Config, Event, Role, Violation, next};
 
 use crate::Input;
 
-/// Headers with an empty mask, so that the bytes behind them are taken unchanged.
+/// Parts of frames, among them headers with a zero mask, which leaves the bytes behind it unchanged.
 pub const WORDS: &[&str] = &[
     "\u{1}\0",
     "\0\0\0\0",
@@ -17,7 +17,7 @@ pub const WORDS: &[&str] = &[
     "\u{e9}",
 ];
 
-/// The longest message: small, so that inputs reach it.
+/// Choices for the longest message: small, so that inputs reach it.
 const MESSAGE_LIMITS: [usize; 4] = [0, 5, 300, 70_000];
 
 /// An event that outlives its buffer.
@@ -70,8 +70,8 @@ fn receive<'a>(pieces: impl Iterator<Item = &'a [u8]>, config: &Config) -> Vec<G
     got
 }
 
-/// Frames as a server or a client receives them: the same events for every cut, within the limits, and the same when they
-/// are framed again.
+/// Receives frames as a server or a client. Checked: the events do not depend on the cuts, stay within the limits, and are the same after
+/// they are framed again.
 pub fn frames(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let config = Config {
@@ -99,7 +99,7 @@ pub fn frames(data: &[u8]) {
     again(&whole, &input, &config);
 }
 
-/// Frames the received messages again, in one frame, in two, or compressed, and receives them.
+/// Puts the received messages into frames again (one, two, or compressed), and receives these.
 fn again(whole: &[Got], input: &Input<'_>, config: &Config) {
     let mut bytes = Vec::new();
     let mut expected = Vec::new();
@@ -133,7 +133,7 @@ fn again(whole: &[Got], input: &Input<'_>, config: &Config) {
             2 if config.deflate => {
                 let mut packed = Vec::new();
                 Compressor::new().compress(&payload, 1, &mut packed);
-                // An incompressible message may pass the limit in transit.
+                // An incompressible message may exceed the limit in transit.
                 if packed.len() <= config.message_bytes {
                     put(opcode, true, true, &packed);
                 } else {
@@ -151,7 +151,7 @@ fn again(whole: &[Got], input: &Input<'_>, config: &Config) {
     }
 }
 
-/// Compression: inflated data stays within its limit whatever the input; compressed data comes back.
+/// Compression. Checked: inflated data stays within its limit whatever the input, and compressed data inflates to the original.
 pub fn deflate(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let limit = MESSAGE_LIMITS[usize::from(input.options & 3)];

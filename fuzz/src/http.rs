@@ -1,4 +1,4 @@
-//! Request heads, chunked bodies and the small grammars of header fields.
+//! Request heads, chunked bodies, and the grammars of header fields.
 
 use crore_wire::http::body::{BodyError, Chunked};
 use crore_wire::http::date::{self, MAX_UNIX_S};
@@ -71,12 +71,12 @@ pub const FIELD_WORDS: &[&str] = &[
     "\n",
 ];
 
-/// Lengths at which a head is refused: from one that nothing fits to the server's own.
+/// Choices for the limit of a head: from one in which nothing fits to the server's own.
 const HEAD_LIMITS: [usize; 4] = [16, 64, 256, 8192];
-/// The most data of a body, likewise.
+/// Choices for the limit of a body's data.
 const BODY_LIMITS: [usize; 4] = [0, 10, 1000, 1 << 20];
 
-/// The visible parts of a head.
+/// The parts of a head to compare.
 #[derive(Debug, PartialEq)]
 struct Seen<'b> {
     len: usize,
@@ -98,8 +98,8 @@ fn look<'b>(bytes: &'b [u8], limit: usize) -> Result<Option<Seen<'b>>, HeadError
     }))
 }
 
-/// A request head: the verdict comes with the byte that decides it and never changes, and a body's length is the one that a
-/// strict reader would find.
+/// Parses a request head. Checked: the verdict does not depend on the cuts or on what follows the head, and the body's length is the one
+/// that a strict reader finds.
 pub fn head(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let limit = HEAD_LIMITS[usize::from(input.options & 3)];
@@ -131,7 +131,7 @@ pub fn head(data: &[u8]) {
     );
 }
 
-/// Compares the length of the body with the fields, read in the strictest way.
+/// Compares the length of the body with the fields, read as strictly as possible.
 fn framing(head: &Head<'_>) {
     let lengths: Vec<&[u8]> = head.headers("content-length").collect();
     let codings: Vec<&[u8]> = head.headers("transfer-encoding").collect();
@@ -151,7 +151,7 @@ fn framing(head: &Head<'_>) {
     }
 }
 
-/// A body's data and where it ended, if it did.
+/// A body's data, and its end if it was reached.
 type Decoded = Result<(Vec<u8>, Option<usize>), BodyError>;
 
 fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>, limit: usize) -> Decoded {
@@ -171,7 +171,7 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>, limit: usize) -> Decoded {
     Ok((data, None))
 }
 
-/// A chunked body: the same data for every cut, no more than the limit, and the same when chunked again.
+/// Decodes a chunked body. Checked: the data does not depend on the cuts, stays within the limit, and is the same after it is chunked again.
 pub fn body(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let limit = BODY_LIMITS[usize::from(input.options & 3)];
@@ -193,7 +193,7 @@ pub fn body(data: &[u8]) {
     );
 }
 
-/// The values of header fields, and the PROXY header: parsed values can be written again.
+/// Parses values of header fields, and the PROXY header. Checked: parsed values can be written and parsed again.
 pub fn fields(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let value = input.bytes;
@@ -215,7 +215,7 @@ pub fn fields(data: &[u8]) {
     if origin::same_origin(left, right) {
         let scheme = left.to_ascii_lowercase();
         assert!(scheme.starts_with(b"http://") || scheme.starts_with(b"https://"));
-        // Letters mean the same in any case.
+        // Case does not matter.
         assert!(origin::same_origin(left, &right.to_ascii_uppercase()));
     }
     origin::is_loopback_host(value);
@@ -241,7 +241,7 @@ pub fn fields(data: &[u8]) {
     proxied(&input);
 }
 
-/// A PROXY header: the verdict does not depend on the cuts.
+/// Parses a PROXY header. Checked: the verdict does not depend on the cuts.
 fn proxied(input: &Input<'_>) {
     let whole = proxy::parse_v2(input.bytes);
     let mut end = 0;
@@ -259,7 +259,7 @@ fn proxied(input: &Input<'_>) {
     }
 }
 
-/// The bytes before and after the first line end.
+/// The bytes before and after the first newline.
 pub fn halves(bytes: &[u8]) -> (&[u8], &[u8]) {
     match bytes.iter().position(|&b| b == b'\n') {
         Some(at) => (&bytes[..at], &bytes[at + 1..]),

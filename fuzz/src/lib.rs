@@ -1,10 +1,8 @@
-//! Tests of everything that comes from the network, as plain functions of any bytes: each panics when a promise that Crore
-//! makes about them is broken.
+//! Fuzz targets for all input from the network. Each is a plain function of bytes that panics if Crore breaks a promise about them.
 //!
-//! Invariants: a target depends on its bytes alone, so that a kept input means the same for ever. The first two bytes of
-//! most are for us: options, and where the rest is cut. Deliberately absent: clocks, sockets (but for a pair of them in
-//! `tls`), and any dependence on the fuzzer that calls; `src/main.rs` does on the stable toolchain, `libfuzzer/` on
-//! nightly.
+//! Invariant: a target depends only on its bytes, so that a kept input means the same for ever. In most targets the first two bytes are
+//! options and the seed of the cuts. Deliberately absent: clocks, sockets (except a pair of them in `tls`), and any dependence on the
+//! fuzzer that calls. On the stable toolchain that is `src/main.rs`, on nightly `libfuzzer/`.
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -32,17 +30,17 @@ pub use snapshot::snapshot;
 pub use text::{position, sse, topic};
 pub use tls::tls;
 
-/// A target: its name, which is also that of its corpus; the function; and the building blocks of its inputs.
+/// A target.
 pub struct Target {
-    /// As the command line and the directories call it.
+    /// Its name, on the command line and as the directory of its corpus.
     pub name: &'static str,
-    /// Panics when a promise is broken.
+    /// The function, which panics if a promise is broken.
     pub run: fn(&[u8]),
-    /// Words that a mutation inserts.
+    /// Words that mutations insert.
     pub words: &'static [&'static str],
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     Target {
         name: "head",
@@ -121,12 +119,12 @@ pub const TARGETS: &[Target] = &[
     },
 ];
 
-/// An input's parts.
+/// The parts of an input.
 pub(crate) struct Input<'a> {
-    /// Each target gives this byte a meaning of its own.
+    /// The meaning of this byte depends on the target.
     pub options: u8,
     cuts: u8,
-    /// The rest.
+    /// The rest of the input.
     pub bytes: &'a [u8],
 }
 
@@ -143,7 +141,7 @@ impl<'a> Input<'a> {
         })
     }
 
-    /// The bytes in pieces, none of them empty: one by one for every 16th input, else of mixed sizes.
+    /// The bytes in pieces, none of them empty. For one in 16 values of `cuts` each piece has one byte, otherwise sizes are mixed.
     pub fn pieces(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let mut rng = crore_rng::Rng::new(self.cuts.into());
         let longest = match self.cuts & 15 {

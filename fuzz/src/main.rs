@@ -1,7 +1,7 @@
-//! The runner for the stable toolchain: feeds each target its kept inputs and then mutations of them for
-//! a share of the time. `cargo xtask fuzz` builds and calls it.
+//! The runner for the stable toolchain: runs each target with its kept inputs, then with mutations of them for a share of the time.
+//! `cargo xtask fuzz` builds and calls it.
 //!
-//! A panic or an input that takes too long is written to `fuzz/artifacts`, with the command that tries it again.
+//! An input that panics or takes too long is written to `fuzz/artifacts`. The command to repeat it is printed.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stderr)] // a command-line tool: standard error is where it reports
 
@@ -19,10 +19,10 @@ cargo xtask fuzz [--seconds N] [--seed S] [TARGET...]    all targets share N sec
 cargo xtask fuzz --replay TARGET FILE                    one input again
 ";
 
-/// No input of these sizes takes a hundredth of this time.
+/// A hundred times as long as any input of these sizes should take.
 const TOO_LONG: Duration = Duration::from_secs(20);
 
-/// The input that is being tried, the directory name of its target, and since when.
+/// The input being tried: since when, the name of its target, and its bytes.
 static TRYING: Mutex<Option<(Instant, &'static str, Vec<u8>)>> = Mutex::new(None);
 
 fn main() -> ExitCode {
@@ -100,7 +100,7 @@ fn replay(name: &str, file: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The kept inputs, then mutations of them until the time is over.
+/// Tries the kept inputs, then mutations of them until the time is over.
 fn fuzz(target: &'static Target, share: Duration, seed: u64) -> Result<(), String> {
     let corpus = corpus(target)?;
     let mut rng = Rng::new(seed);
@@ -129,7 +129,7 @@ fn attempt(target: &'static Target, data: &[u8]) -> Result<(), String> {
     outcome.map_err(|_| kept(target.name, data))
 }
 
-/// Ends the process when an input takes too long.
+/// Ends the process if an input takes too long.
 fn watch() {
     loop {
         std::thread::sleep(Duration::from_secs(1));
@@ -143,7 +143,7 @@ fn watch() {
     }
 }
 
-/// Keeps an input that failed, and returns the text that says how to try it again.
+/// Keeps a failed input. Returns a text that says how to repeat it.
 fn kept(name: &str, data: &[u8]) -> String {
     // Named by its content, so that the same failure is one file.
     let hash = data.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &b| {

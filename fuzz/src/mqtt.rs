@@ -1,10 +1,10 @@
-//! MQTT control packets, as a server and as a client reads them, and the first look at a connection.
+//! MQTT control packets, as servers and clients read them, and the detection of MQTT in a connection's first bytes.
 
 use crore_wire::mqtt::{Error, Packet, Sniff, Version, decode, encode, fixed_header, sniff};
 
 use crate::Input;
 
-/// Names, heads of packets, and properties.
+/// Protocol names, beginnings of packets, and properties.
 pub const WORDS: &[&str] = &[
     "\0\u{4}MQTT\u{4}\u{2}\0\0",
     "\0\u{4}MQTT\u{5}\u{2}\0\0\0",
@@ -21,14 +21,14 @@ pub const WORDS: &[&str] = &[
     "\u{15}\0\u{1}m",
 ];
 
-/// The largest packet: small, so that inputs reach it.
+/// Choices for the largest packet: small, so that inputs reach it.
 const PACKET_LIMITS: [usize; 4] = [2, 20, 300, 70_000];
 
-/// The result: packets, written again, and the error at the end, if any.
+/// The received packets, encoded again, and the error at the end, if any.
 type Got = (Vec<Vec<u8>>, Option<Error>);
 
-/// Any bytes in any pieces give the same packets and the same end; a packet means the same when it is written again; and
-/// the protocol found in the first bytes does not change with more of them.
+/// Reads packets. Checked: packets and error do not depend on the cuts, an encoded packet decodes to the same packet, and the protocol found
+/// in the first bytes does not change with more bytes.
 pub fn mqtt(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let version = match input.options & 1 {
@@ -53,7 +53,7 @@ pub fn mqtt(data: &[u8]) {
     }
 }
 
-/// All packets up to an error; a CONNECT sets the version.
+/// All packets up to an error. A CONNECT sets the version.
 fn receive<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
     mut version: Version,
@@ -86,7 +86,7 @@ fn receive<'a>(
     (got, None)
 }
 
-/// The packet as we write it, which says the same.
+/// Encodes a packet, and checks that it decodes to the same one.
 fn written(version: Version, packet: &Packet<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     encode::packet(&mut out, version, packet);

@@ -1,16 +1,16 @@
-//! A small mutator: flips, inserts, removals, splices of two kept inputs, and words of the target's language.
+//! A small mutator: flips, inserts, removals, splices of two kept inputs, and words of the target.
 //!
-//! It does not measure coverage: it makes up for the lack of aim by speed, since nothing is instrumented.
+//! It does not measure coverage, but it is fast, since nothing is instrumented.
 
 use crore_rng::Rng;
 
-/// Inputs stay below this many bytes: enough for every limit that the targets set, and quick.
+/// The most bytes of an input: enough for every limit that the targets set, and quick.
 pub const BYTES_MAX: usize = 4096;
 
-/// Values that sit at the edges of lengths and of types.
+/// Values at the borders of lengths and types.
 const EDGES: [u8; 10] = [0, 1, 0x7d, 0x7e, 0x7f, 0x80, 0x81, 0xff, b'\r', b'\n'];
 
-/// A new input, made from one of the corpus.
+/// A new input, made from an input of the corpus.
 pub fn mutate(rng: &mut Rng, corpus: &[Vec<u8>], words: &[&str]) -> Vec<u8> {
     let mut data = match corpus {
         [] => Vec::new(),

@@ -1,4 +1,4 @@
-//! Lines of a batch, compared with another JSON reader.
+//! The lines of a batch, compared with another JSON parser.
 
 use crore_wire::ndjson::{self as lines, Line, LineError, Scratch};
 use serde_json::Value;
@@ -37,7 +37,8 @@ pub const WORDS: &[&str] = &[
     "\u{e9}",
 ];
 
-/// The lines of a batch: accepted lines are JSON and mean the same to others; lines refused as no JSON are none.
+/// Parses the lines of a batch. Checked: accepted lines are JSON with the same meaning to another parser, and lines refused as not JSON are
+/// not JSON.
 pub fn ndjson(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let mut scratch = Scratch::default();
@@ -81,11 +82,11 @@ fn is_about_json(error: LineError) -> bool {
 fn agrees(line: &[u8], ours: &Line<'_>, theirs: serde_json::Result<Value>) {
     let theirs = match theirs {
         Ok(theirs) => theirs,
-        // JSON has no largest number; floating point has.
+        // The other parser rejects numbers that are too large for floating point, which JSON permits.
         Err(error) if error.to_string().contains("out of range") => return,
         Err(error) => panic!("{error} in {:?}", String::from_utf8_lossy(line)),
     };
-    // An optional field that is null is not there.
+    // An optional field that is null counts as absent.
     let given = |name: &str| theirs.get(name).filter(|value| !value.is_null());
     let text = |name: &str| given(name).map_or("", |value| value.as_str().expect("a string"));
     assert_eq!(ours.topic, text("topic").as_bytes());

@@ -1,13 +1,13 @@
-//! A shard by itself, with clients that read all that it sends. What it says to other shards is lost.
+//! A single shard, with clients that read everything it sends. Its mail to other shards is dropped.
 
 use std::net::IpAddr;
 
 use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Part, Shard, ShardId};
 
-/// Turns after which a shard would never rest.
+/// Turns within which a shard must become idle.
 const TURNS_MAX: usize = 20_000;
 
-/// What clients got, by link.
+/// What each client has received, by link.
 struct Clients {
     conns: Vec<Option<ConnId>>,
     got: Vec<Vec<u8>>,
@@ -63,7 +63,7 @@ impl Node {
         }
     }
 
-    /// A client that says this; returns its link.
+    /// Connects a client that sends these bytes. Returns its link.
     pub fn client(&mut self, bytes: &[u8]) -> usize {
         let link = self.clients.got.len();
         self.clients.got.push(Vec::new());
@@ -77,7 +77,7 @@ impl Node {
         link
     }
 
-    /// The bytes that a client got.
+    /// The bytes that a client has received.
     pub fn got(&self, link: usize) -> &[u8] {
         &self.clients.got[link]
     }

@@ -1,4 +1,4 @@
-//! One connection that sends anything, and its answers.
+//! A connection that sends anything, and its answers.
 
 use crate::Input;
 use crate::shards::Shards;
@@ -30,10 +30,10 @@ pub const WORDS: &[&str] = &[
     "/none/z",
 ];
 
-/// An answer that may come twice or not at all, depending on when the body came.
+/// An answer that may come twice or not at all, depending on when the body arrives.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// All answers to a connection that sends these pieces, each after the server came to rest.
+/// All answers to a connection that sends these pieces, each once the server is idle.
 fn answers<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut shards = Shards::new();
     let link = shards.connect(0, usize::MAX);
@@ -61,7 +61,8 @@ fn without_continue(answers: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The answers, of the refusal that ends the connection only the status line: its form and its fields are chosen by what had come of a head that is none.
+/// The answers, with only the status line of the refusal that ends the connection. Its other fields depend on how much of the malformed head
+/// had arrived.
 fn to_refusal(answers: &[u8]) -> &[u8] {
     let is_begin = |part: &[u8]| part == b"HTTP/1.1 4" || part == b"HTTP/1.1 5";
     let Some(at) = answers.windows(10).rposition(is_begin) else {
@@ -71,13 +72,13 @@ fn to_refusal(answers: &[u8]) -> &[u8] {
     &answers[..line.map_or(answers.len(), |line| at + line)]
 }
 
-/// Requests of one connection: nothing panics, limits hold, all is given back; and as long as it speaks HTTP,
-/// the answers do not depend on how its bytes are cut.
+/// Sends requests on one connection. Checked: nothing panics, limits hold, everything is released, and, as long as it speaks HTTP, the
+/// answers do not depend on the cuts.
 pub fn requests(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let whole = answers(std::iter::once(input.bytes));
     let pieces = answers(input.pieces());
-    // Frames are answered in the turn that they come in, before other connections hear of them.
+    // Not compared after an upgrade: when frames are answered depends on the turn in which they arrive.
     let switched = b"HTTP/1.1 101 ";
     if whole.windows(switched.len()).any(|part| part == switched) {
         return;

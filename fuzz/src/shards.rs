@@ -1,8 +1,7 @@
-//! A server of two shards in one thread, over sockets in memory with windows and mail that arrives when
-//! the target says so.
+//! A server with two shards in one thread, with sockets in memory that have a window. Mail arrives when the target says so.
 //!
-//! Invariants checked at every step: a shard touches only links that it has, sends nothing after its end, and holds no more
-//! than its settings allow; at the end, when all clients have left and time has passed, it holds nothing.
+//! Checked at every step: a shard touches only its own links, sends nothing after it has closed one, and holds no more than its settings
+//! allow. After all clients have left and time has passed, it holds nothing.
 
 use crore_broker::Restored;
 use crore_broker::admission::Admission;
@@ -17,22 +16,22 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 pub const SHARDS: usize = 2;
-/// More turns than this without a rest mean an endless loop.
+/// Turns within which the shards must become idle.
 const TURNS_MAX: usize = 20_000;
-/// Turns that a shard may wait for credit while no other shard works.
+/// Rounds in which nothing happens although a shard waits for credit.
 const WAITS_MAX: usize = 8;
 /// The most bytes of one read.
 const READ_BYTES: usize = 600;
-/// Past every deadline, linger and window of these settings.
+/// Longer than every deadline, linger and window of these settings.
 const LATER_S: u32 = 400;
-/// Ticks of a minute at the end: state is forgotten a share at a time.
+/// Ticks, a minute apart, at the end: each one forgets a part of the state.
 const FORGET_TICKS: usize = 8;
-/// Answers that one read of pipelined requests may call for.
+/// The most bytes of answers to the pipelined requests of one read.
 const ANSWERS_BYTES: usize = 64 << 10;
-/// The bytes that an encoding adds to a message.
+/// The most bytes that an encoding adds to a message.
 const ENCODING_BYTES: usize = 300;
 
-/// One connection, both ends.
+/// A connection, as both ends see it.
 struct Socket {
     shard: usize,
     conn: Option<ConnId>,
@@ -47,7 +46,7 @@ struct Socket {
     closed: bool,
 }
 
-/// The network below the shards.
+/// The sockets, and the mail between shards.
 struct Net {
     sockets: Vec<Socket>,
     mail: [VecDeque<Mail>; SHARDS],
@@ -103,7 +102,7 @@ impl Io for Net {
     }
 }
 
-/// Small limits, so that short inputs reach them, and a rule of each kind.
+/// Small limits, so that short inputs reach them, and rules of several kinds.
 fn settings() -> Settings {
     let mut settings = Settings::default();
     let limits = &mut settings.limits;
@@ -163,7 +162,7 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Without connections.
+    /// A server without connections.
     pub fn new() -> Shards {
         let settings = settings();
         let now = Now {
@@ -215,7 +214,7 @@ impl Shards {
         }
     }
 
-    /// A client connects to a shard and reads `window` bytes; returns its link.
+    /// Connects a client that reads at most `window` bytes. Returns its link.
     pub fn connect(&mut self, shard: usize, window: usize) -> usize {
         let link = self.net.sockets.len();
         self.net.sockets.push(Socket {
@@ -246,18 +245,18 @@ impl Shards {
         }
     }
 
-    /// The client reads so many bytes more.
+    /// The client reads this many bytes more.
     pub fn widen(&mut self, link: usize, bytes: usize) {
         let window = &mut self.net.sockets[link].window;
         *window = window.saturating_add(bytes);
     }
 
-    /// The client writes no more.
+    /// The client closes its half.
     pub fn finish(&mut self, link: usize) {
         self.net.sockets[link].fin = true;
     }
 
-    /// The link fails.
+    /// The connection is reset.
     pub fn reset(&mut self, link: usize) {
         let socket = &mut self.net.sockets[link];
         if let (false, Some(conn)) = (socket.closed, socket.conn) {
@@ -266,19 +265,18 @@ impl Shards {
         }
     }
 
-    /// The bytes that the client got so far.
+    /// The bytes that the client has received.
     pub fn read(&self, link: usize) -> &[u8] {
         &self.net.sockets[link].to_client
     }
 
-    /// Time passes.
+    /// This many seconds pass.
     pub fn pass(&mut self, s: u32) {
         self.now.s += s;
         self.now.unix_s += s;
     }
 
-    /// A turn of one shard, which takes one read of at most `read` bytes of each socket and, if `mail`, one mail. Returns
-    /// whether anything was done.
+    /// A turn of one shard: a read of at most `read` bytes from each socket and, if `mail`, one mail. True if anything was done.
     pub fn turn(&mut self, n: usize, read: usize, mail: bool) -> bool {
         self.net.turn_of = n;
         let mut moved = false;
@@ -299,7 +297,7 @@ impl Shards {
         moved
     }
 
-    /// Handles a poller's report for a link.
+    /// Handles the readiness of a socket.
     fn event(&mut self, n: usize, link: usize, read: usize) -> bool {
         let (shard, net) = (&mut self.shards[n], &mut self.net);
         let socket = &mut net.sockets[link];
@@ -328,7 +326,7 @@ impl Shards {
         writable
     }
 
-    /// Turns until nothing is left to do at this moment.
+    /// Takes turns until no shard has work.
     pub fn settle(&mut self) {
         let mut waits = 0;
         for _ in 0..TURNS_MAX {
@@ -351,7 +349,7 @@ impl Shards {
         panic!("no rest after {TURNS_MAX} turns");
     }
 
-    /// Checks the limits, each with the work that may be under way when it begins to hold.
+    /// Checks the limits. Each allows for the work that may be in flight when it takes effect.
     fn check(&self, n: usize) {
         let limits = &self.world.settings.limits;
         let held = self.shards[n].accounts();
@@ -386,7 +384,7 @@ impl Shards {
         assert!(held.answers <= keys, "{} answers kept", held.answers);
     }
 
-    /// All clients leave; once everything has run out, nothing may be held. No time takes latest values away, so that they become a history first.
+    /// All clients leave. After everything has expired, nothing may be held. Latest values never expire, so their rules are changed first.
     pub fn end(mut self) {
         for link in 0..self.net.sockets.len() {
             self.reset(link);
@@ -423,21 +421,21 @@ impl Shards {
     }
 }
 
-/// A shard's snapshot for its successor, and the state needed to restore it.
-pub struct Left {
+/// The snapshot of a home, and what is needed to restore it.
+pub struct SavedHome {
     /// The head of the snapshot.
     pub head: Head,
-    /// Its blocks, without the first one.
+    /// Its blocks, without the head.
     pub blocks: Vec<Vec<u8>>,
-    /// The world of both.
+    /// The state that all shards share.
     pub world: Arc<World>,
     /// When it was taken.
     pub now: Now,
 }
 
 impl Shards {
-    /// All clients leave at once, and a shard writes its snapshot.
-    pub fn leave(mut self, home: ShardId) -> Left {
+    /// All clients leave at once, and a home writes its snapshot.
+    pub fn save_home(mut self, home: ShardId) -> SavedHome {
         for link in 0..self.net.sockets.len() {
             self.reset(link);
         }
@@ -453,7 +451,7 @@ impl Shards {
             wall_s: self.now.unix_s,
         };
         let blocks = saved(&mut self.shards[usize::from(home)], &head);
-        Left {
+        SavedHome {
             head,
             blocks,
             world: self.world,
@@ -462,11 +460,11 @@ impl Shards {
     }
 }
 
-impl Left {
-    /// A shard restored from this; it has had a tick and a turn.
+impl SavedHome {
+    /// A shard restored from the snapshot, after a tick and a turn.
     ///
     /// # Errors
-    /// When it is not a valid state.
+    /// If the snapshot is not valid.
     pub fn restored(&self) -> Result<Shard, Damaged> {
         let mut restored = Restored::new(Arc::clone(&self.world), self.head.home, self.now);
         restored.begin(&self.head)?;
@@ -487,7 +485,7 @@ impl Left {
     }
 }
 
-/// The blocks of a shard's snapshot behind the first.
+/// The blocks of a shard's snapshot, without the head.
 pub fn saved(shard: &mut Shard, head: &Head) -> Vec<Vec<u8>> {
     let blocks = std::iter::from_fn(|| Some(shard.save(head, usize::MAX)));
     let blocks = blocks.skip(1).take_while(|block| !block.is_empty());

@@ -1,7 +1,7 @@
-//! Changed snapshots of a server: each is refused, or is a state of which a snapshot can be taken again.
+//! Changed snapshots of a server: each one is refused, or restores a state of which a snapshot can be taken again.
 //!
-//! The input says which changes are made to a snapshot that a small server has written: to its records, as if the checksums
-//! of the blocks held. The checksums stop all accidental changes, which is tested as well.
+//! The input is a list of changes to the records in the snapshot of a small server, as if the checksums of the blocks were right. That the
+//! checksums detect every change is checked separately.
 
 use std::sync::OnceLock;
 
@@ -9,17 +9,17 @@ use crore_broker::snapshot::{Head, block_bytes, check_block, seal};
 
 use crate::Input;
 use crate::node::Node;
-use crate::shards::{Left, Shards, saved};
+use crate::shards::{SavedHome, Shards, saved};
 
 /// A window that is never exhausted.
 const WIDE: usize = 1 << 20;
 
-/// An MQTT client with a session that outlives it, and a will that waits; then a plain filter and a shared one.
+/// An MQTT client with a session that outlives its connection and a delayed will. It subscribes to a plain filter and a shared one.
 const SESSION: &[u8] =
     b"\x10\x20\0\x04MQTT\x05\x0c\0\x3c\x05\x11\0\0\0\xff\0\x01c\x05\x18\0\0\0\x64\0\x01w\0\x02hi\
     \x82\x18\0\x01\0\0\x03a/+\x01\0\x0c$share/g/a/#\x01";
 
-/// Publishes of every kind that leaves a trace.
+/// Publishes of each kind that a snapshot stores.
 const REQUESTS: &[&str] = &[
     "POST /pub/a/b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\none",
     "POST /pub/a/b HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/css\r\nContent-Length: 3\r\n\r\ntwo",
@@ -31,9 +31,9 @@ const REQUESTS: &[&str] = &[
 ];
 
 /// The snapshots of the homes of a small server.
-fn left() -> &'static [Left; 2] {
-    static LEFT: OnceLock<[Left; 2]> = OnceLock::new();
-    LEFT.get_or_init(|| {
+fn saved_homes() -> &'static [SavedHome; 2] {
+    static SAVED: OnceLock<[SavedHome; 2]> = OnceLock::new();
+    SAVED.get_or_init(|| {
         [0, 1].map(|home| {
             let mut shards = Shards::new();
             let session = shards.connect(0, WIDE);
@@ -45,17 +45,17 @@ fn left() -> &'static [Left; 2] {
                 shards.write(link, request.as_bytes());
                 shards.settle();
             }
-            shards.leave(home)
+            shards.save_home(home)
         })
     })
 }
 
-/// A changed snapshot is refused, or is a state of which a snapshot can be taken and read again.
+/// Restores a changed snapshot. Checked: it is refused, or a snapshot of the restored state can be taken and read.
 pub fn snapshot(data: &[u8]) {
     let Some(input) = Input::of(data) else {
         return;
     };
-    let left = &left()[usize::from(input.options & 1)];
+    let left = &saved_homes()[usize::from(input.options & 1)];
     let mut bytes = left.blocks.concat();
     let untouched = bytes.clone();
     for change in input.bytes.chunks_exact(4) {
@@ -77,8 +77,8 @@ pub fn snapshot(data: &[u8]) {
         }
     }
     checks(&bytes, &untouched);
-    // The records do not depend on where a block ends, but none is cut.
-    let changed = Left {
+    // Records may be divided into blocks in any way, if none is cut. So one block has all.
+    let changed = SavedHome {
         blocks: vec![bytes.clone()],
         world: left.world.clone(),
         ..*left
@@ -89,7 +89,7 @@ pub fn snapshot(data: &[u8]) {
     };
     let served = changed.restored().expect("as before");
     read_all(&mut Node::of(served, left.head.home, left.now));
-    let again = Left {
+    let again = SavedHome {
         blocks: saved(&mut shard, &left.head),
         world: left.world.clone(),
         ..*left
@@ -99,7 +99,7 @@ pub fn snapshot(data: &[u8]) {
     }
 }
 
-/// Clients read the topics that this home has: no field that a document may have ends the shard.
+/// Clients read the topics of this home. No field of a snapshot may make the shard panic.
 fn read_all(node: &mut Node) {
     const ACCEPT: &str = "Accept: text/event-stream\r\n";
     const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
@@ -112,13 +112,13 @@ fn read_all(node: &mut Node) {
     }
 }
 
-/// No block is taken for another one, and no changed block is accepted.
+/// Checks that no block is taken for another one, and no changed block is accepted.
 fn checks(bytes: &[u8], untouched: &[u8]) {
     let head = seal(1, untouched);
     let holds = check_block(&head, 1, bytes);
     assert_eq!(holds.is_ok(), bytes == untouched);
     assert!(check_block(&head, 2, untouched).is_err());
     assert_eq!(block_bytes(&head), Ok(untouched.len()));
-    // The head is read first, and is valid or refused.
+    // The head is read first: it must not panic.
     let _ = Head::read(bytes);
 }

@@ -1,4 +1,4 @@
-//! Positions, event streams, and topic names with their filters.
+//! Positions, event streams, topic names and filters.
 
 use crore_broker::position::{self as positions, Position, Since};
 use crore_wire::sse::{self as events, Parser};
@@ -43,10 +43,10 @@ pub const TOPIC_WORDS: &[&str] = &[
     "\u{e9}", "\n", "//",
 ];
 
-/// The set that positions of several topics are read for.
+/// The set of topics for which positions are parsed.
 const SET: u32 = 7;
 
-/// A position in text: a parsed position is written and read again as the same, and any position can be written.
+/// Parses a position. Checked: parsed positions, and any others, can be written and parsed again.
 pub fn position(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let count = 1 + usize::from(input.options & 3);
@@ -62,7 +62,7 @@ pub fn position(data: &[u8]) {
             "all topics or none have a position of their own"
         );
         if known.len() == count {
-            said_again(&known);
+            check_round_trip(&known);
         }
     }
     let any = input.bytes.chunks(12).take(9).map(|piece| {
@@ -76,16 +76,16 @@ pub fn position(data: &[u8]) {
     });
     let any: Vec<Position> = any.collect();
     if !any.is_empty() {
-        said_again(&any);
+        check_round_trip(&any);
     }
 }
 
-fn said_again(known: &[Position]) {
+fn check_round_trip(known: &[Position]) {
     let expected: Vec<Since> = known.iter().copied().map(Since::At).collect();
     let mut text = Vec::new();
     positions::write(&mut text, known[0]);
     assert_eq!(positions::parse(&text, SET, 1), Ok(vec![expected[0]]));
-    // A client may make up more for one topic; in a set offsets have 62 bits.
+    // A position of one topic may have any offset; in a set offsets have 62 bits.
     if known.iter().any(|position| position.offset >> 62 != 0) {
         return;
     }
@@ -122,7 +122,7 @@ fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>, limit: usize) -> (Vec<Got>, 
     (got, false)
 }
 
-/// An event stream: the same events for every cut, and written events are read back.
+/// Reads an event stream. Checked: the events do not depend on the cuts, and written events can be read.
 pub fn sse(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let limit = [10, 100, 1000, 100_000][usize::from(input.options & 3)];
@@ -140,7 +140,7 @@ pub fn sse(data: &[u8]) {
     events::write_event(&mut text, Some(id), Some(name), data);
     events::write_event(&mut text, None, None, b"next");
     let some = |value: &[u8]| (!value.is_empty()).then(|| value.to_vec());
-    // Readers know one line end.
+    // A reader turns every line end into a newline.
     let mut lines = Vec::new();
     for (n, &b) in data.iter().enumerate() {
         match b {
@@ -161,8 +161,8 @@ pub fn sse(data: &[u8]) {
     assert_eq!(read(text.chunks(3), most), (expected, false));
 }
 
-/// A filter and a name, on a line each: a filter matches by the words of the specification, and a name comes back through
-/// paths and queries.
+/// A filter and a name, each on a line. Checked: the filter matches as the specification says, and the name can be encoded in paths and
+/// queries and decoded again.
 pub fn topic(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let max = [5, 30, 255, 1000][usize::from(input.options & 3)];
@@ -182,7 +182,10 @@ pub fn topic(data: &[u8]) {
         let wild = filter.iter().any(|b| matches!(b, b'+' | b'#'));
         assert_eq!(topics::check_name(filter, max).is_ok(), !wild);
         if is_name {
-            assert_eq!(topics::matches(filter, name), said(filter, name));
+            assert_eq!(
+                topics::matches(filter, name),
+                matches_by_specification(filter, name)
+            );
         }
     }
     let mut out = b"before".to_vec();
@@ -196,7 +199,7 @@ pub fn topic(data: &[u8]) {
     }
 }
 
-/// Encodes a name for a query and for a path.
+/// Checks that a name can be encoded in a query and in a path.
 fn through_urls(name: &[u8], max: usize) {
     let dots = name
         .split(|&b| b == b'/')
@@ -223,8 +226,8 @@ fn through_urls(name: &[u8], max: usize) {
     assert!(dots || gaps || out == name);
 }
 
-/// MQTT 5.0 section 4.7, word for word and level by level.
-fn said(filter: &[u8], name: &[u8]) -> bool {
+/// Whether a filter matches a name by MQTT 5.0 section 4.7, level by level.
+fn matches_by_specification(filter: &[u8], name: &[u8]) -> bool {
     fn levels(filter: &[&[u8]], name: &[&[u8]]) -> bool {
         match (filter, name) {
             ([b"#"], _) | ([], []) => true,

@@ -1,7 +1,7 @@
-//! A client over TLS whose records are changed on their way: cut, spliced, repeated, lost, or made of crumbs.
+//! A client over TLS whose records are changed in transit: cut, spliced, repeated, lost, or divided into small ones.
 //!
-//! The input is a program: the data of both sides, and the changes to the records. Keys and nonces are drawn anew each
-//! time, so that a kept input means the same changes and not the same bytes.
+//! The input is a program: the data of both sides, and the changes to the records. Keys and nonces are new in every run, so a kept input
+//! means the same changes, but not the same bytes.
 
 use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
@@ -17,37 +17,37 @@ use pair::{LIMITS, Pair};
 #[path = "../../crates/net/tests/streams/pair.rs"]
 mod pair;
 
-/// The most bytes that one connection makes the server hold: `rustls` and one record during its handshake, then a partial
-/// record and the rest of a sealed one; and the rows and queues of a table with one entry.
+/// The most bytes that one connection makes the server hold: `rustls` and one record during the handshake, later a partial record and the
+/// rest of a sealed one; besides these the rows and queues of a table with one entry.
 const HELD_MAX: usize = 64 << 10;
 /// The most bytes that either side sends at once.
-const SAYS_MAX: usize = 20_000;
-/// Steps of one program: more would only make it slow.
+const SEND_BYTES_MAX: usize = 20_000;
+/// The most steps of a program: more would only be slow.
 const STEPS_MAX: usize = 60;
 
-/// One server for all inputs; clients of each cipher, which keep no tickets.
-struct World {
+/// One server for all inputs, and a client for each cipher. Clients keep no tickets.
+struct Server {
     handle: Arc<Handle>,
     clients: Vec<Arc<ClientConfig>>,
 }
 
-fn world() -> &'static World {
-    static WORLD: OnceLock<World> = OnceLock::new();
-    WORLD.get_or_init(|| {
+fn server() -> &'static Server {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    SERVER.get_or_init(|| {
         let source = pair::source();
         let client = |suite| {
             let mut config = (*pair::client(&source, suite)).clone();
             config.resumption = Resumption::disabled();
             Arc::new(config)
         };
-        World {
+        Server {
             clients: pair::suites().map(client).to_vec(),
             handle: Handle::new(source).expect("a certificate"),
         }
     })
 }
 
-/// A program's bytes; past the end there are only zeros.
+/// The remaining bytes of a program, followed by zeros.
 struct Program<'a>(&'a [u8]);
 
 impl Program<'_> {
@@ -65,27 +65,27 @@ struct Run {
     pair: Pair,
     cuts: Vec<usize>,
     /// The bytes sent by the client, and by the server.
-    said: Vec<u8>,
+    sent: Vec<u8>,
     answered: Vec<u8>,
-    /// Whether every record came as it was sent.
+    /// Whether all records arrived unchanged.
     whole: bool,
 }
 
-/// However the records are altered, the bytes that the server reads are a prefix of those sent; it holds little, and ends
-/// connections that it cannot read.
+/// Runs a program. Checked: however records are changed, the bytes that the server reads are a prefix of those sent, it holds little, and it
+/// ends connections that it cannot read.
 pub fn tls(data: &[u8]) {
     let Some(input) = Input::of(data) else {
         return;
     };
-    let suite = usize::from(input.options) % world().clients.len();
+    let suite = usize::from(input.options) % server().clients.len();
     let mut program = Program(input.bytes);
-    // Otherwise a changed first byte would make a plain connection, which is not tested here.
+    // Without this a changed first byte would make a plain connection, which is not tested here.
     let limits = Limits {
         required: true,
         ..LIMITS
     };
-    let client = world().clients[suite].clone();
-    let mut pair = Pair::with(world().handle.clone(), client, limits);
+    let client = server().clients[suite].clone();
+    let mut pair = Pair::with(server().handle.clone(), client, limits);
     pair.client.set_buffer_limit(None);
     let cuts = match input.cuts {
         0 => vec![1, 2, 3, 700],
@@ -94,12 +94,12 @@ pub fn tls(data: &[u8]) {
     let mut run = Run {
         pair,
         cuts,
-        said: Vec::new(),
+        sent: Vec::new(),
         answered: Vec::new(),
         whole: true,
     };
-    // Bits of the options select the flights of the handshake that are tampered with, too.
-    let mut tampers = usize::from(input.options) / world().clients.len();
+    // The options also select the flights of the handshake to change, by their bits.
+    let mut tampers = usize::from(input.options) / server().clients.len();
     while run.goes_on() {
         let mut records = records(&run.pair.outgoing());
         if records.is_empty() {
@@ -109,7 +109,7 @@ pub fn tls(data: &[u8]) {
             run.tamper(&mut records, &mut program);
         }
         tampers >>= 1;
-        run.bring(&records);
+        run.deliver(&records);
     }
     for _ in 0..STEPS_MAX {
         if program.0.is_empty() || !run.goes_on() || run.pair.client.is_handshaking() {
@@ -131,10 +131,10 @@ impl Run {
             return self.answer(program.byte() * 80);
         }
         for n in 0..what / 8 % 4 + 1 {
-            let text = self.text(program.byte() * 80 % SAYS_MAX);
+            let text = self.text(program.byte() * 80 % SEND_BYTES_MAX);
             let writer = self.pair.client.writer().write_all(&text);
             writer.expect("there is room");
-            self.said.extend_from_slice(&text);
+            self.sent.extend_from_slice(&text);
             if what % 8 == 1 && n == 0 {
                 // TLS 1.2 has no key update.
                 let _ = self.pair.client.refresh_traffic_keys();
@@ -147,12 +147,12 @@ impl Run {
         if what % 8 > 3 {
             self.tamper(&mut records, program);
         }
-        self.bring(&records);
+        self.deliver(&records);
     }
 
-    /// Bytes that differ by position.
+    /// Bytes that depend on their position.
     fn text(&self, len: usize) -> Vec<u8> {
-        (self.said.len()..self.said.len() + len)
+        (self.sent.len()..self.sent.len() + len)
             .map(|n| (n % 251) as u8)
             .collect()
     }
@@ -180,14 +180,14 @@ impl Run {
                 records[n].extend_from_slice(&other);
             }
             _ => {
-                let crumbs = crumbs(record, program.byte() + 1);
-                records.splice(n..=n, crumbs);
+                let fragments = fragments(record, program.byte() + 1);
+                records.splice(n..=n, fragments);
             }
         }
     }
 
-    /// Brings records to the server, cut without regard to their boundaries.
-    fn bring(&mut self, records: &[Vec<u8>]) {
+    /// Delivers records to the server, cut without regard to their borders.
+    fn deliver(&mut self, records: &[Vec<u8>]) {
         let bytes = records.concat();
         let mut rest = &bytes[..];
         let cuts = self.cuts.clone();
@@ -225,7 +225,7 @@ impl Run {
     fn check(&self) {
         let pair = &self.pair;
         assert!(
-            self.said.starts_with(&pair.served),
+            self.sent.starts_with(&pair.served),
             "it hears what nobody said"
         );
         let held = pair.streams.held_bytes();
@@ -237,9 +237,9 @@ impl Run {
         let pair = &mut self.pair;
         if self.whole && pair.then == Then::Open {
             assert_eq!(pair.error, None, "nothing was changed");
-            assert!(pair.served == self.said && pair.got == self.answered);
+            assert!(pair.served == self.sent && pair.got == self.answered);
         }
-        // Only changed records, or key updates without need, end a connection with an error.
+        // Only changed records and unnecessary key updates end a connection with an error.
         let usage = pair.streams.usage();
         assert!(usage.connections + usage.under_way <= 1);
         pair.closing(true);
@@ -263,14 +263,14 @@ fn records(flight: &[u8]) -> Vec<Vec<u8>> {
     all
 }
 
-/// A record's content in records of so many bytes.
-fn crumbs(record: &[u8], bytes: usize) -> Vec<Vec<u8>> {
+/// The content of a record, divided into records of at most `bytes` bytes.
+fn fragments(record: &[u8], bytes: usize) -> Vec<Vec<u8>> {
     let [kind, major, minor, _, _, content @ ..] = record else {
         return vec![record.to_vec()];
     };
-    let crumb = |piece: &[u8]| {
+    let fragment = |piece: &[u8]| {
         let [high, low] = (piece.len() as u16).to_be_bytes();
         [&[*kind, *major, *minor, high, low], piece].concat()
     };
-    content.chunks(bytes).map(crumb).collect()
+    content.chunks(bytes).map(fragment).collect()
 }

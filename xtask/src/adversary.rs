@@ -1,19 +1,20 @@
-//! `cargo xtask adversary`: attackers beside honest clients, for as long as one likes (`crates/server/tests/adversary`).
+//! `cargo xtask adversary`: attackers beside honest clients, for any length of time (`crates/server/tests/adversary`).
 
 use anyhow::{Context, Result, bail};
 
-use crate::run::Step;
+use crate::run::Program;
 
-/// How late an honest client may be by the server's doing, in milliseconds. (The run of every test allows more, since a
-/// debug build is slow and other tests run beside it.)
+/// The longest delay of an honest client that the server may cause, in milliseconds. (The ordinary test run allows more, since a debug
+/// build is slow and other tests run beside it.)
 const LATE_MS: &str = "1000";
 
-/// A few rounds.
+/// Default duration: a few rounds.
 const MINUTES: u64 = 5;
 
-/// Builds and runs it with these arguments.
+/// Builds the test and runs it with these arguments.
 pub fn run(args: &[&str]) -> Result<()> {
-    let mut test = Step::new("cargo").args(["test", "--package", "crore", "--test", "adversary"]);
+    let mut test =
+        Program::new("cargo").args(["test", "--package", "crore", "--test", "adversary"]);
     let mut minutes = MINUTES;
     let mut rest = args;
     while let [name, after @ ..] = rest {

@@ -1,16 +1,15 @@
-//! `cargo xtask compare`: the floor, this server, Nchan and Mosquitto in turn, one core each.
+//! `cargo xtask compare`: measures the reference floor, this server, Nchan and Mosquitto in turn, with one core each.
 //!
-//! The peers come from Debian's packages. They are programs here, not services: while they are
-//! installed nothing is started, and what they would start at the next boot is switched off again.
-//! `crore-bench run pair` starts each with a configuration of its own, and ends it.
+//! The other servers come from Debian's packages, without their services: nothing is started during the installation or at the next boot.
+//! `crore-bench run pair` starts each one with its own configuration, and ends it.
 
-use crate::run::{Step, build_programs, target_directory, which};
+use crate::run::{Program, build_programs, target_directory, which};
 use crate::tools::{SERVICES, apt_install};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A file that must be there, and the Debian package that brings it.
+/// Needed files, each with the Debian package that contains it.
 const PEERS: &[(&str, &str)] = &[
     ("/usr/sbin/nginx", "nginx"),
     (
@@ -19,10 +18,10 @@ const PEERS: &[(&str, &str)] = &[
     ),
     ("/usr/sbin/mosquitto", "mosquitto"),
 ];
-/// One short round: shows that everything runs, not how fast.
+/// A single short round, to show that everything runs; its figures mean nothing.
 const QUICK: [&str; 4] = ["--rounds", "1", "--duration", "2"];
 
-/// Installs missing peers, builds the server and runs the pair; `args` are the pair's own, but for `--quick`.
+/// Installs missing servers, builds the programs and runs the scenario `pair`. All arguments but `--quick` are passed to it.
 pub fn run(args: &[&str]) -> Result<()> {
     let quick = args.contains(&"--quick");
     let args: Vec<&str> = args
@@ -33,7 +32,7 @@ pub fn run(args: &[&str]) -> Result<()> {
     install()?;
     build_programs()?;
     let target = target_directory()?;
-    let mut step = Step::new(target.join("release/crore-bench")).args([
+    let mut step = Program::new(target.join("release/crore-bench")).args([
         "run",
         "pair",
         "--pin",
@@ -52,7 +51,7 @@ pub fn run(args: &[&str]) -> Result<()> {
     step.args(args).run()
 }
 
-/// Where the result is kept: with the benchmarks, unless it is too short to be one.
+/// The file for the result: with the benchmarks, unless the run is a quick one.
 fn result_file(args: &[&str], quick: bool, target: &Path) -> Result<PathBuf> {
     let directory = if quick {
         target.to_path_buf()
@@ -79,7 +78,7 @@ fn value<'a>(args: &[&'a str], flag: &str) -> Option<&'a str> {
     }
 }
 
-/// Installs the peers that are missing, without their services.
+/// Installs missing servers, without their services.
 fn install() -> Result<()> {
     let missing: Vec<&str> = PEERS
         .iter()
@@ -106,7 +105,7 @@ fn install() -> Result<()> {
     Ok(())
 }
 
-/// The processes that bear a service's name: their numbers and names.
+/// The processes with the name of a service: their ids and names.
 fn running() -> Vec<(u32, String)> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();

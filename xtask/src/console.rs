@@ -1,16 +1,15 @@
-//! The console's bundle: built from `console/` with the packages that its lock file pins, and committed, so that building
-//! the server needs no Node.
+//! The console's bundle. It is built from `console/` with the packages that its lock file pins, and committed, so that building the server
+//! needs no Node.
 //!
-//! The bundler's output is a function of the sources and of those pins alone, so that the committed bundle can be compared
-//! with a new build, byte for byte.
+//! The bundle depends only on the sources and the pins, so the committed one can be compared with a new build byte by byte.
 
-use crate::run::{Step, build_programs, target_directory, workspace_root};
+use crate::run::{Program, build_programs, target_directory, workspace_root};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The directory that the server embeds it from.
+/// The directory from which the server embeds the bundle.
 const COMMITTED: &str = "crates/server/src/control/console";
 
 /// `cargo xtask console`: builds into the committed directory.
@@ -19,7 +18,7 @@ pub fn build() -> Result<()> {
     bundle(&committed)
 }
 
-/// `cargo xtask console --check`: builds beside it and compares.
+/// `cargo xtask console --check`: builds into another directory and compares.
 pub fn check() -> Result<()> {
     let fresh = target_directory()?.join("console");
     if fresh.exists() {
@@ -44,7 +43,7 @@ pub fn check() -> Result<()> {
 pub fn measure(args: &[&str]) -> Result<()> {
     let tools = crate::tools::prepare()?;
     build_programs()?;
-    Step::new("node")
+    Program::new("node")
         .args(["console/measure.mjs", "--program"])
         .args([target_directory()?.join("release/crore")])
         .args(["--json", "docs/benchmarks/console.json"])
@@ -55,11 +54,11 @@ pub fn measure(args: &[&str]) -> Result<()> {
 
 fn bundle(out: &Path) -> Result<()> {
     let console = workspace_root().join("console");
-    // None of these packages runs an install script, and none may begin to.
+    // No package has an install script today, and none may get one.
     let installed = fs::read(console.join("node_modules/.installed")).ok();
     let pins = fs::read(console.join("package-lock.json")).context("reading the console's pins")?;
     if installed.as_ref() != Some(&pins) {
-        Step::new("npm")
+        Program::new("npm")
             .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
             .current_dir(&console)
             .run()?;
@@ -67,12 +66,12 @@ fn bundle(out: &Path) -> Result<()> {
             .context("noting what is installed")?;
     }
     for step in ["check", "test"] {
-        Step::new("npm")
+        Program::new("npm")
             .args(["run", "--silent", step])
             .current_dir(&console)
             .run()?;
     }
-    Step::new("node")
+    Program::new("node")
         .args(["build.mjs"])
         .args([out])
         .current_dir(&console)

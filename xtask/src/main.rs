@@ -1,8 +1,7 @@
-//! The project's own commands, run as `cargo xtask COMMAND`.
+//! The project's own commands: `cargo xtask COMMAND`.
 //!
-//! Each is a short list of ordinary programs (`cargo`, `npm`, `apt-get`), printed before it is run, so that a reader of the
-//! output can repeat a step by hand. Nothing here is part of the server, and nothing here starts one: the tests do that
-//! themselves.
+//! Each is a short list of ordinary programs (`cargo`, `npm`, `apt-get`). Their command lines are printed, so that a reader of the output
+//! can repeat them by hand. Nothing here is part of the server, and nothing here starts one: tests do that themselves.
 #![allow(clippy::print_stderr)] // a command-line tool: standard error is where it reports
 
 mod adversary;
@@ -15,7 +14,7 @@ mod sim;
 mod tools;
 
 use anyhow::{Context, Result, bail};
-use run::{Step, together, workspace_root};
+use run::{Program, together, workspace_root};
 use std::time::Instant;
 
 const USAGE: &str = "\
@@ -83,40 +82,39 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The variable by which a run of tests has this many threads. Tests wait for their servers most of the time, so that two for each core
-/// take half the time of one.
+/// The environment variable for the number of test threads. Tests mostly wait for their servers, so two threads for each core take half
+/// the time of one.
 const THREADS: &str = "RUST_TEST_THREADS";
 
-/// All tests of the workspace in one profile, so that it is built once; then those that the plain `cargo test` skips: the
-/// model of the mailbox, tests with third-party clients, ten thousand subscribers that do not read, and seeds of the
-/// simulator beyond its fixed set. Each step names the whole workspace, also for one test: with `--package` the libraries
-/// would have the features that this package alone asks for, and would be compiled again.
+/// All tests of the workspace in one profile, so that it is built once. Then those that the plain `cargo test` skips: the model of the
+/// mailbox, tests with third-party clients, ten thousand subscribers that do not read, and new seeds of the simulator. Every command names
+/// the whole workspace, even for one test: with `--package` the libraries would be compiled again with that package's features.
 fn test(release: bool) -> Result<()> {
     let tools = tools::prepare()?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = (2 * cores).to_string();
     let profile: &[&str] = if release { &["--release"] } else { &[] };
-    let all = Step::new("cargo")
+    let all = Program::new("cargo")
         .args(["test", "--workspace", "--locked", "--no-fail-fast"])
         .args(profile)
         .env("CRORE_TOOLS", "required")
         .env("CRORE_NATS_SERVER", tools::nats_server()?)
         .env(THREADS, &threads)
         .run_tests();
-    let clients = Step::new("cargo")
+    let clients = Program::new("cargo")
         .args(["test", "--workspace", "--test", "clients", "--locked"])
         .args(profile)
         .args(["--", "--ignored"])
         .env("CRORE_CLIENT_TESTS", &tools)
         .env(THREADS, &threads)
         .run_tests();
-    // Alone, since it uses up the memory that the kernel gives to TCP.
-    let stalled = Step::new("cargo")
+    // Alone, since it uses all memory that the kernel has for TCP.
+    let stalled = Program::new("cargo")
         .args(["test", "--workspace", "--test", "http", "--locked"])
         .args(profile)
         .args(["--", "--ignored", "ten_thousand_do_not_read"])
         .run_tests();
-    // One run shows all failures.
+    // All are run, so that one run shows all failures.
     together([
         all,
         model(profile),
@@ -128,21 +126,23 @@ fn test(release: bool) -> Result<()> {
     ])
 }
 
-/// Every interleaving of the mailbox's senders and reader, with the library over the model checker's locks.
+/// Model checking of the mailbox: every interleaving of its senders and its reader.
 fn model(profile: &[&str]) -> Result<()> {
-    Step::new("cargo")
+    Program::new("cargo")
         .args(["test", "--workspace", "--test", "loom", "--locked"])
         .args(["--features", "crore-net/loom"])
         .args(profile)
         .run_tests()
 }
 
-/// All checks that do not run our own programs.
+/// All checks that run none of our programs.
 fn lint() -> Result<()> {
     ensure_component("fmt", "rustfmt")?;
     ensure_component("clippy", "clippy")?;
-    Step::new("cargo").args(["fmt", "--all", "--check"]).run()?;
-    Step::new("cargo")
+    Program::new("cargo")
+        .args(["fmt", "--all", "--check"])
+        .run()?;
+    Program::new("cargo")
         .args([
             "clippy",
             "--workspace",
@@ -153,7 +153,7 @@ fn lint() -> Result<()> {
             "warnings",
         ])
         .run()?;
-    Step::new("cargo")
+    Program::new("cargo")
         .args([
             "doc",
             "--workspace",
@@ -165,16 +165,16 @@ fn lint() -> Result<()> {
         .run()
 }
 
-/// Needs the network (the advisory database) and several minutes to build the tool once, so it is not part of `ci`. The
-/// checks that need no database come first, whether it can be had or not.
+/// Checks the dependencies. Not part of `ci`, since it needs the network (the advisory database) and once several minutes to build the tool.
+/// The checks that need no database come first, so that they run even if it cannot be fetched.
 fn deny() -> Result<()> {
-    if !Step::new("cargo").args(["deny", "--version"]).succeeds() {
-        Step::new("cargo")
+    if !Program::new("cargo").args(["deny", "--version"]).succeeds() {
+        Program::new("cargo")
             .args(["install", "--locked", "cargo-deny"])
             .run()?;
     }
     let deny = |args: &[&str]| {
-        Step::new("cargo")
+        Program::new("cargo")
             .args(["deny", "--all-features"])
             .args(args)
     };
@@ -187,13 +187,13 @@ fn deny() -> Result<()> {
 }
 
 fn ensure_component(subcommand: &str, component: &str) -> Result<()> {
-    if Step::new("cargo")
+    if Program::new("cargo")
         .args([subcommand, "--version"])
         .succeeds()
     {
         return Ok(());
     }
-    Step::new("rustup")
+    Program::new("rustup")
         .args(["component", "add", component])
         .run()
 }

@@ -1,17 +1,17 @@
-//! `cargo xtask rolling COMMIT`: nodes of an earlier build and of this one in one cluster, an upgrade node by node, and the way back
+//! `cargo xtask rolling COMMIT`: runs nodes of an earlier build and of this one in one cluster, upgrades it node by node, and goes back
 //! (`crates/server/tests/cluster/rolling.rs`).
 
 use anyhow::{Context, Result};
 
-use crate::run::{Step, target_directory};
+use crate::run::{Program, target_directory};
 use crate::tools;
 
-/// Builds the server as of this commit, beside this one, and runs the tests with both.
+/// Builds the server of this commit in a directory of its own, and runs the tests with both builds.
 pub fn run(commit: &str) -> Result<()> {
     let directory = target_directory()?.join("rolling");
     let source = directory.join("source");
-    let git = |args: &[&str]| Step::new("git").args(args);
-    // A worktree: what differs between two commits is all that is built anew.
+    let git = |args: &[&str]| Program::new("git").args(args);
+    // A worktree that is kept: the next run rebuilds only the difference between two commits.
     if source.is_dir() {
         git(&["checkout", "--quiet", "--detach", commit])
             .current_dir(&source)
@@ -22,12 +22,12 @@ pub fn run(commit: &str) -> Result<()> {
         git(&["worktree", "add", "--detach", path, commit]).run()?;
     }
     let before = directory.join("target");
-    Step::new("cargo")
+    Program::new("cargo")
         .args(["build", "--package", "crore", "--locked"])
         .env("CARGO_TARGET_DIR", &before)
         .current_dir(&source)
         .run()?;
-    Step::new("cargo")
+    Program::new("cargo")
         .args([
             "test",
             "--package",

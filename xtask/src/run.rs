@@ -1,6 +1,6 @@
-//! Running other programs: each is printed, its output goes where ours goes, and a failure names it.
+//! Runs other programs: prints each command line, passes its output through, and names it in an error.
 //!
-//! No shell is involved, so nothing is ever quoted or expanded.
+//! No shell is involved, so nothing is quoted or expanded.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
@@ -10,31 +10,31 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Builds the server and the load tools, as they are measured, into the same directory.
+/// Builds the server and the load tools for measurements, into the same directory.
 pub fn build_programs() -> Result<()> {
-    Step::new("cargo")
+    Program::new("cargo")
         .args(["build", "--release", "--locked"])
         .args(["--package", "crore", "--package", "crore-bench"])
         .run()
 }
 
-/// One program with its arguments.
-pub struct Step {
+/// A program with its arguments and environment.
+pub struct Program {
     command: Command,
     shown: String,
 }
 
-impl Step {
-    /// `program` is looked up in `PATH` unless it has a slash.
-    pub fn new(program: impl AsRef<OsStr>) -> Step {
+impl Program {
+    /// A program, which is looked up in `PATH` unless it has a slash.
+    pub fn new(program: impl AsRef<OsStr>) -> Program {
         let program = program.as_ref();
-        Step {
+        Program {
             command: Command::new(program),
             shown: program.to_string_lossy().into_owned(),
         }
     }
 
-    pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Step {
+    pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Program {
         for arg in args {
             self.shown.push(' ');
             self.shown.push_str(&arg.as_ref().to_string_lossy());
@@ -43,18 +43,18 @@ impl Step {
         self
     }
 
-    pub fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Step {
+    pub fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Program {
         self.shown = format!("{key}={:?} {}", value.as_ref(), self.shown);
         self.command.env(key, value);
         self
     }
 
-    pub fn current_dir(mut self, directory: &Path) -> Step {
+    pub fn current_dir(mut self, directory: &Path) -> Program {
         self.command.current_dir(directory);
         self
     }
 
-    /// Runs it to its end; an exit status other than 0 is an error.
+    /// Runs it to its end. An exit status other than 0 is an error.
     pub fn run(mut self) -> Result<()> {
         eprintln!("$ {}", self.shown);
         let status = self
@@ -67,7 +67,7 @@ impl Step {
         Ok(())
     }
 
-    /// The same for a run of Rust's tests, whose error names those that failed and says why: where a long output is cut, its end stays.
+    /// The same for a run of Rust's tests. The error names the failed tests and their reasons, so that they are at the end of a long output.
     pub fn run_tests(self) -> Result<()> {
         self.run_tests_to(&mut io::stdout())
     }
@@ -99,7 +99,7 @@ impl Step {
         bail!("`{}` failed: {status}; {which}", self.shown);
     }
 
-    /// Runs it in silence and says whether it could be started and exited with 0.
+    /// Runs it without output. True if it could be started and exited with 0.
     pub fn succeeds(mut self) -> bool {
         let quiet = self
             .command
@@ -110,19 +110,19 @@ impl Step {
     }
 }
 
-/// The test that failed, if a line of the test harness says so.
+/// The failed test that a line of the test harness names, if it does.
 fn failed_test(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
-/// Lines of a panic's message that are kept.
+/// The most lines kept of a panic's message.
 const REASON_LINES: usize = 6;
 
-/// The messages of the panics in the output of failed tests, without their backtraces.
+/// The messages of panics in the output of failed tests, without backtraces.
 #[derive(Default)]
 struct Reasons {
     text: String,
-    /// Lines that may follow of the message under way.
+    /// How many more lines of the current message are kept.
     left: usize,
 }
 
@@ -143,7 +143,7 @@ impl Reasons {
     }
 }
 
-/// One error for all that failed, so that the end names all of it.
+/// Joins all errors into one.
 pub fn together(outcomes: impl IntoIterator<Item = Result<()>>) -> Result<()> {
     let errors = outcomes.into_iter().filter_map(Result::err);
     let errors: Vec<String> = errors.map(|error| format!("{error:#}")).collect();
@@ -160,7 +160,7 @@ pub fn workspace_root() -> &'static Path {
         .expect("xtask lies in the workspace")
 }
 
-/// Cargo's target directory, wherever the user has it: `<target>/debug/xtask` is this program.
+/// Cargo's target directory, derived from the path of this program, `<target>/debug/xtask`.
 pub fn target_directory() -> Result<PathBuf> {
     let program = std::env::current_exe().context("where this program lies")?;
     let target = program
@@ -170,8 +170,7 @@ pub fn target_directory() -> Result<PathBuf> {
     Ok(target.to_path_buf())
 }
 
-/// A seed made of the source code: another for each change, and the same when a test run is repeated, so that a run
-/// that passed here passes elsewhere.
+/// A seed derived from the source code. It is new for each change, and the same if a run is repeated, here or elsewhere.
 pub fn source_seed() -> Result<u64> {
     let mut files = Vec::new();
     for directory in ["crates", "fuzz"] {
@@ -199,7 +198,7 @@ fn source_files(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// The first file of that name in `PATH`.
+/// The first file with this name in `PATH`.
 pub fn which(program: &str) -> Option<PathBuf> {
     let path: OsString = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
@@ -213,13 +212,13 @@ mod tests {
 
     #[test]
     fn the_end_names_every_test_that_failed() {
-        // Not to the harness's own output, which is read in the same way.
-        let run = |step: Step| step.run_tests_to(&mut io::sink());
-        let says = |text: &str| run(Step::new("printf").args([text]));
+        // Not to our own output, since the outer test run reads that in the same way.
+        let run = |step: Program| step.run_tests_to(&mut io::sink());
+        let says = |text: &str| run(Program::new("printf").args([text]));
         assert!(says("test a::b ... ok\n").is_ok());
         let fails = |text: &str| {
             let script = format!("printf '{text}'; exit 101");
-            run(Step::new("sh").args(["-c", &script]))
+            run(Program::new("sh").args(["-c", &script]))
         };
         let one = fails("test a::b ... ok\ntest a::c ... FAILED\n");
         let two = fails("test d ... FAILED\ntest e ... FAILED\ntest result: FAILED. 0 passed\n");

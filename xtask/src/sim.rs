@@ -1,32 +1,32 @@
-//! `cargo xtask sim`: builds the simulator, fast and with every assertion, and runs it.
+//! `cargo xtask sim`: builds the simulator, optimized and with every assertion, and runs it.
 
 use anyhow::Result;
 
-use crate::run::{Step, source_seed, target_directory};
+use crate::run::{Program, source_seed, target_directory};
 
-/// How many seeds every test run tries: two minutes of two cores.
+/// Number of new seeds in every test run: two minutes on two cores.
 const FRESH_SEEDS: &str = "13000";
 
-/// Seeds with this bit have worlds of several nodes, too.
+/// Seeds with this bit may have several nodes (`CLUSTERS_FROM` of the simulator).
 const CLUSTERS: u64 = 1 << 61;
 
-/// Runs it with these arguments; `--planted` needs a broker that can be broken.
+/// Builds the simulator and runs it with these arguments. `--planted` needs a build with the planted faults.
 pub fn run(args: &[&str]) -> Result<()> {
     let planted = args.contains(&"--planted");
-    // Not `--package`: the fuzzer has the same libraries, with the features that the whole workspace asks for.
-    let mut build = Step::new("cargo")
+    // Not `--package`: with the features of the whole workspace, the fuzzer can use the same libraries.
+    let mut build = Program::new("cargo")
         .args(["build", "--profile", "sim", "--locked"])
         .args(["--workspace", "--bin", "crore-sim"]);
     if planted {
         build = build.args(["--features", "crore-sim/planted"]);
     }
     build.run()?;
-    Step::new(target_directory()?.join("sim/crore-sim"))
+    Program::new(target_directory()?.join("sim/crore-sim"))
         .args(args)
         .run()
 }
 
-/// Seeds that no run of other source code had: they begin with a number made of the code.
+/// Runs seeds that depend on the source code, so that every change gets new ones.
 pub fn fresh() -> Result<()> {
     let from = (source_seed()? | CLUSTERS).to_string();
     run(&["--seeds", FRESH_SEEDS, "--from", &from])

@@ -1,17 +1,15 @@
-//! Programs and libraries of the client tests: Chromium, nginx, Caddy, HAProxy, Mosquitto's clients, Node with four packages, Python
-//! with four; and the tools that check packages and man pages. Shells are not installed: their completions are tested
-//! where they are present.
+//! Programs and libraries for the client tests: Chromium, nginx, Caddy, HAProxy, Mosquitto's clients, Node with four packages, Python with
+//! four; and the tools that check packages and man pages. Shells are not installed: their completions are tested only where they exist.
 //!
-//! Programs come from Debian's packages and only when they are missing; none is started as a service. The libraries come in the
-//! versions that `conformance/` pins, into a directory below `target/`, and are left alone while
-//! those pins stand. A second run therefore costs a few file reads.
+//! Missing programs are installed from Debian's packages, and none is started as a service. Libraries are installed below `target/` in the
+//! versions that `conformance/` pins, and not again until the pins change. So a second run costs a few file reads.
 
-use crate::run::{Step, target_directory, which, workspace_root};
+use crate::run::{Program, target_directory, which, workspace_root};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A program that must be in `PATH` (or there, with a slash), and the Debian packages that bring it.
+/// Needed programs, in `PATH` or with their path, each with the Debian packages that contain it.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("curl", &["curl"]),
     ("chromium", &["chromium"]),
@@ -33,7 +31,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("pg_virtualenv", &["postgresql", "postgresql-common"]),
 ];
 
-/// The packages that bring a service of their name.
+/// The packages that contain a service with the same name.
 pub const SERVICES: [&str; 6] = [
     "nginx",
     "mosquitto",
@@ -42,19 +40,19 @@ pub const SERVICES: [&str; 6] = [
     "prometheus",
     "postgresql",
 ];
-/// Debian asks this program whether a package may start its service; there is none by default.
+/// The program that Debian asks whether a package may start its service. By default it does not exist.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
-/// Its answer: no (exit status 101).
+/// A program that answers no (exit status 101).
 const REFUSAL: &str = "#!/bin/sh\nexit 101\n";
 
-/// The files that pin the libraries.
+/// The files that pin the versions of the libraries.
 const NODE_PINS: &[&str] = &["package.json", "package-lock.json"];
 const PYTHON_PINS: &[&str] = &["requirements.txt"];
 
-/// nats-server, which is in no package of Debian that is new enough: the version that the cluster's tests are written for, by Go.
+/// nats-server in the version for which the cluster's tests are written. It is installed with Go, since Debian's package is too old.
 const NATS_SERVER: &str = "github.com/nats-io/nats-server/v2@v2.15.2";
 
-/// Installs everything that is missing and returns the directory that holds `node_modules/` and `venv/`.
+/// Installs everything that is missing. Returns the directory with `node_modules/` and `venv/`.
 pub fn prepare() -> Result<PathBuf> {
     programs()?;
     let tools = target_directory()?.join("client-tools");
@@ -65,7 +63,7 @@ pub fn prepare() -> Result<PathBuf> {
     Ok(tools)
 }
 
-/// nats-server, which is installed if it is missing.
+/// The path of nats-server, which is installed if it is missing.
 pub fn nats_server() -> Result<PathBuf> {
     let directory = target_directory()?.join("client-tools/go");
     let path = directory.join("nats-server");
@@ -75,8 +73,8 @@ pub fn nats_server() -> Result<PathBuf> {
     if which("go").is_none() {
         apt_install(&["golang-go"])?;
     }
-    // An older Go fetches the one that this version wants.
-    Step::new("go")
+    // An older Go downloads the version of Go that this needs.
+    Program::new("go")
         .args(["install", NATS_SERVER])
         .env("GOBIN", directory)
         .env("CGO_ENABLED", "0")
@@ -103,7 +101,7 @@ fn programs() -> Result<()> {
     apt_install(&packages.collect::<Vec<_>>())
 }
 
-/// Installs Debian packages, as programs: their services are kept from starting, now and at the next boot.
+/// Installs Debian packages, and prevents that their services start, now and at the next boot.
 pub fn apt_install(packages: &[&str]) -> Result<()> {
     let apt = || as_root("env").args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]);
     apt().args(["update", "-qq"]).run()?;
@@ -126,8 +124,7 @@ pub fn apt_install(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses the start of services until the policy is removed again; false when this machine has a
-/// policy of its own, which is left alone.
+/// Forbids the start of services until the policy is removed. False if this machine has its own policy, which is not changed.
 fn refuse_services() -> Result<bool> {
     if Path::new(POLICY).exists() {
         return Ok(false);
@@ -145,17 +142,17 @@ fn refuse_services() -> Result<bool> {
     Ok(true)
 }
 
-/// A program that needs root: a user who is not root has `sudo`, or is told so by the program.
-pub fn as_root(program: &str) -> Step {
+/// A program that needs root. It is run with `sudo` if the user is not root and has `sudo`.
+pub fn as_root(program: &str) -> Program {
     let root =
         fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
     match which("sudo") {
-        Some(sudo) if !root => Step::new(sudo).args([program]),
-        _ => Step::new(program),
+        Some(sudo) if !root => Program::new(sudo).args([program]),
+        _ => Program::new(program),
     }
 }
 
-/// Runs `install` unless it succeeded before with the same pins, of which a copy is kept.
+/// Runs `install`, unless it has already succeeded with the same pins.
 fn once(
     tools: &Path,
     name: &str,
@@ -184,8 +181,8 @@ fn node(tools: &Path) -> Result<()> {
         )
         .with_context(|| format!("copying {pin}"))?;
     }
-    // None of these packages runs an install script, and none may begin to.
-    Step::new("npm")
+    // No package has an install script today, and none may get one.
+    Program::new("npm")
         .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
         .current_dir(tools)
         .run()
@@ -194,16 +191,16 @@ fn node(tools: &Path) -> Result<()> {
 fn python(tools: &Path) -> Result<()> {
     let venv = tools.join("venv");
     let make = || {
-        Step::new("python3")
+        Program::new("python3")
             .args(["-m", "venv", "--clear"])
             .args([&venv])
     };
-    // Debian's python3 comes without `ensurepip`, which only shows when an environment is made.
+    // Debian's python3 lacks `ensurepip`, which is noticed only when an environment is created.
     if !make().succeeds() {
         apt_install(&["python3-venv"])?;
         make().run()?;
     }
-    Step::new(venv.join("bin/pip"))
+    Program::new(venv.join("bin/pip"))
         .args([
             "install",
             "--quiet",
