@@ -1,9 +1,10 @@
 //! Mail between shards: one mail per peer and turn, in order.
 //!
-//! A *carrier* (the shard that holds a connection) **asks** a *home* (the shard that holds a
-//! topic's log); a home **tells** carriers. Messages cross once per shard: the frames of a turn lie
-//! side by side in one shared [`Frames`], and each tell names its span. `ask` and `tell` have what they say, `fact` what
-//! changes topics, `answer` whom a home answers and how what was asked has ended, `news` what followers of interest are told; `lanes` makes the mail.
+//! A *carrier* (the shard that holds a connection) **asks** a *home* (the shard that holds a topic's log); a home **tells** carriers. A message
+//! crosses to each shard once: all frames of a turn are in one shared [`Frames`], and each tell refers to its frame by a span.
+//!
+//! `ask` and `tell` define these requests and replies, `fact` the changes of topics, `answer` the addressee and the outcome of a request,
+//! `interest` the notifications of followers. `lanes` collects all of them during a turn and makes the mail.
 
 pub mod fields;
 pub(crate) mod inbox;
@@ -42,14 +43,14 @@ pub struct Mail {
     pub asks: Vec<Ask>,
     /// The bytes that the asks' spans refer to.
     pub bytes: Vec<u8>,
-    /// The bytes that the asks count against the sender's credit.
+    /// The bytes of the sender's credit that the asks use.
     pub weight: usize,
     /// Tells to the receiver as a carrier.
     pub tells: Vec<Tell>,
     /// The frames that the tells' records refer to.
     pub frames: Option<Arc<Frames>>,
-    /// The weight of earlier asks that the sender has handled: the receiver may send as much again.
+    /// Credit given back: the weight of earlier asks of the receiver that the sender has handled.
     pub credit_bytes: usize,
-    /// When the messages that the asks publish were read: [`Shard::stamp`](crate::Shard::stamp) of the sender's turn.
+    /// When the sender read the messages that the asks publish: the [`Shard::stamp`](crate::Shard::stamp) of its turn.
     pub stamp: u64,
 }

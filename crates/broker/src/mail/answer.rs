@@ -1,4 +1,4 @@
-//! Answers of a home: to which request, and the outcome of an attach, a publish or an action on a topic.
+//! Answers of a home: the request that an answer belongs to, and the outcome of an attach, a publish or an action on a topic.
 
 use crate::base::ids::Ticket;
 use crate::base::reason::Reason;
@@ -8,11 +8,11 @@ use crate::base::reason::Reason;
 pub struct ReplyTo {
     /// The connection's row.
     pub slot: u32,
-    /// Tells apart the connections that have used the row.
+    /// Distinguishes the connections that have used the row.
     pub generation: u16,
-    /// The connection's request.
+    /// The number of the request at the connection.
     pub request: u16,
-    /// The topic of a set, or the line of a batch.
+    /// The topic, if the request names several, or the line of a batch.
     pub part: u32,
 }
 
@@ -23,9 +23,9 @@ pub enum Answer {
     None,
     /// The outcome and the topic's info.
     Full(ReplyTo),
-    /// Only a failure (a line of a batch).
+    /// The outcome, only if it is a failure (for a line of a batch).
     Failure(ReplyTo),
-    /// The report of an order.
+    /// A report to the operator who gave this order.
     Order(Ticket),
 }
 
@@ -35,28 +35,28 @@ pub enum Attached {
     /// The subscription has begun.
     #[default]
     Yes,
-    /// The topic was deleted and the position is older.
+    /// The topic was deleted after the requested position.
     Gone,
-    /// Only publishers may create topics here, and none has done so.
+    /// The topic does not exist, and only publishers may create it.
     Forbidden,
-    /// Another long-poll waits and stays.
+    /// Another long-poll is waiting, and it has precedence.
     Conflict,
-    /// No room for another topic, or the client creates too many.
+    /// There is no room for another topic, or the client creates too many.
     Full(Reason),
 }
 
 /// The state of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Messages kept.
+    /// Number of kept messages.
     pub messages: u32,
     /// Seconds since a subscriber last asked, if one did.
     pub requested_s: Option<u32>,
-    /// Present subscribers.
+    /// Number of connected subscribers.
     pub subscribers: u32,
-    /// A subscriber, perhaps an absent one, needs its messages kept.
+    /// Whether a subscriber, perhaps a disconnected one, needs the messages kept.
     pub wanted: bool,
-    /// The offset of the newest message, or where the topic begins.
+    /// The offset of the newest message, or the one at which the topic was created.
     pub offset: u64,
     /// The epoch of the log.
     pub epoch: u32,
@@ -65,9 +65,9 @@ pub struct Info {
 /// Subscribers of a topic at the other nodes of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteSubscribers {
-    /// Those of the nodes that answered.
+    /// Subscribers at the nodes that answered.
     pub subscribers: u32,
-    /// Nodes that did not.
+    /// Number of nodes that did not answer.
     pub unanswered: u32,
 }
 
@@ -80,20 +80,20 @@ pub enum Outcome {
     Existed(Info),
     /// There is no such topic.
     Missing,
-    /// So many messages of the log were removed.
+    /// This many messages were removed from the log.
     Purged(u32),
-    /// No room for another topic, or the client creates too many.
+    /// There is no room for another topic, or the client creates too many.
     Full(Reason),
-    /// A publish with this idempotency key was done before; this is its answer.
+    /// A publish with this idempotency key was done before; this is the answer that it got.
     Replayed(Info),
-    /// The idempotency key came with another message before; nothing was published.
+    /// The idempotency key was used before with another message; nothing was published.
     OtherMessage,
-    /// The engine has not answered for long: it may be done or not. Where the log has one writer, it may be done later.
+    /// The engine has not answered in time: the request may be done or not. If the log has one writer, it may still be done later.
     Unknown,
 }
 
 impl Outcome {
-    /// Why a publish was refused; none where it was done.
+    /// Why a publish was refused; `None` if it was done.
     pub fn refusal(self) -> Option<Reason> {
         match self {
             Outcome::Full(reason) => Some(reason),

@@ -16,16 +16,16 @@ use crate::mail::span::Span;
 /// A client's request about a topic as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopicRequest {
-    /// Report its state.
+    /// Report the topic's state.
     Info,
-    /// Change it.
+    /// Change the topic.
     Change(Change),
 }
 
-/// From a carrier to a home.
+/// A request of a carrier to a home.
 #[derive(Debug)]
 pub enum Ask {
-    /// Append and pass on.
+    /// Append a message and deliver it.
     Publish {
         /// The keyed hash of the name.
         hash: u32,
@@ -35,21 +35,20 @@ pub enum Ask {
         data: Span,
         /// The headers that its publisher gave it.
         headers: Headers<Span>,
-        /// The idempotency key that a retry would repeat, if it has one.
+        /// The idempotency key that identifies a retry, if the publisher gave one.
         retry: Option<Retry<Span>>,
         /// The answer that the publisher wants.
         answer: Answer,
-        /// The client for which its topic is made, if it does not exist.
+        /// The client that is charged for the topic, if it is created.
         client: Client,
     },
     /// Subscribe one connection.
     Attach(Attach, Span),
-    /// Subscribe one connection to filters, with a line feed between; the list says where to begin in each partition of the home,
-    /// where that differs.
+    /// Subscribe one connection to filters, separated by line feeds. The list has a position for each partition of the home, if they differ.
     AttachFilters(AttachFilters, Span, Option<Box<[Since]>>),
-    /// The carrier has no subscriber of this filter any more.
+    /// The carrier's last subscriber of this filter has left.
     LeaveFilter(Span),
-    /// The carrier gives back a counted subscription: the topic has one subscriber less.
+    /// A subscriber that the home has counted has left the topic.
     Leave {
         /// The keyed hash of the name.
         hash: u32,
@@ -68,16 +67,16 @@ pub enum Ask {
         name: Span,
         /// The answer that is wanted.
         answer: Answer,
-        /// The client for which it is made.
+        /// The client that is charged for the topic, if it is created.
         client: Client,
     },
-    /// A subscriber needs the messages of a topic kept, whatever its rule says; or no longer does.
+    /// A subscriber begins or ceases to need the topic's messages kept, whatever the topic's rule.
     KeepLog {
         /// The keyed hash of the name.
         hash: u32,
         /// The topic.
         name: Span,
-        /// Whether the subscriber needs them.
+        /// Whether it begins.
         on: bool,
     },
     /// An MQTT client connects and wants its session.
@@ -88,47 +87,47 @@ pub enum Ask {
         hash: u32,
         /// The client id.
         client: Box<[u8]>,
-        /// The former session ends.
+        /// Whether to discard an existing session.
         clean: bool,
-        /// The client that the session is counted for.
+        /// The client that is charged for the session.
         owner: Client,
     },
     /// An MQTT connection has ended.
     SessionClose(Box<ClosingSession>),
     /// An MQTT client joins a shared subscription.
     JoinGroup {
-        /// The client and its part.
+        /// The connection and its subscription.
         to: ReplyTo,
         /// The share name.
         name: Box<[u8]>,
-        /// Its topics.
+        /// The topic filter.
         filter: Box<[u8]>,
-        /// Messages that it may have unacknowledged.
+        /// How many messages it may have in flight.
         credit: u32,
-        /// Whether its session has not subscribed before.
+        /// Whether the session subscribes for the first time.
         counts: bool,
-        /// The address or user that asks: they share the shapes of filters.
+        /// The address or user that asks: it has a quota of the shapes of filters.
         party: Party,
     },
-    /// A member has finished with messages, and can take as many more.
+    /// A member has finished with messages, and can receive as many more.
     GroupCredit {
         /// The group.
         group: u64,
         /// The member.
         to: ReplyTo,
-        /// How many.
+        /// How many messages.
         count: u32,
     },
     /// A member leaves.
     LeaveGroup(Box<LeaveGroup>),
-    /// A session whose client is away ends its subscription.
+    /// A session whose client is disconnected ends its subscription.
     ReleaseGroup {
         /// The share name.
         name: Box<[u8]>,
-        /// Its topics.
+        /// The topic filter.
         filter: Box<[u8]>,
     },
-    /// Tell in the logs of this home's partitions that a writer is dead.
+    /// Write into the logs of this home's partitions that a writer is dead.
     DeclareWriterDead(u64),
     /// Answer once all earlier asks are done.
     Fence(ReplyTo),
@@ -138,7 +137,7 @@ pub enum Ask {
         to: ReplyTo,
         /// The address or user that the pages are read for.
         party: Party,
-        /// Its topics.
+        /// The topic filter.
         filter: Span,
     },
     /// Send the next page of the snapshot.
@@ -148,7 +147,7 @@ pub enum Ask {
 }
 
 impl Ask {
-    /// The text that an ask other than a publish refers to.
+    /// The span of an ask other than a publish.
     pub(crate) fn text_mut(&mut self) -> Option<&mut Span> {
         match self {
             Ask::Attach(_, text)
@@ -162,7 +161,7 @@ impl Ask {
     }
 }
 
-/// A subscription on its way to the log.
+/// A subscription of one connection to one topic.
 #[derive(Clone, Copy, Debug)]
 pub struct Attach {
     /// The keyed hash of the name.
@@ -175,54 +174,54 @@ pub struct Attach {
     pub to: ReplyTo,
     /// Where to begin.
     pub since: Since,
-    /// A long-poll: one message is enough.
+    /// Whether it is a long-poll, which needs one message only.
     pub poll: bool,
-    /// The most messages that it can take.
+    /// The most messages that it can receive.
     pub most: u32,
-    /// It takes compressed frames.
+    /// Whether it accepts compressed frames.
     pub deflate: bool,
-    /// The next page of a subscription that is counted already; for a long-poll that is over, only where it stands.
+    /// Whether the subscription is counted already: it reads its next page. For a long-poll that has ended, only its position is answered.
     pub again: bool,
-    /// All that is wanted is what the topic keeps: nobody subscribes, and no topic is made.
+    /// Only read kept messages: do not subscribe, and do not create the topic.
     pub once: bool,
-    /// It wants the retained message, unless the first message of the subscription is newer.
+    /// Whether to send the retained message first, unless the first message of the subscription is newer.
     pub retained: bool,
-    /// The client for which the topic is made, if it does not exist.
+    /// The client that is charged for the topic, if it is created.
     pub client: Client,
-    /// The address or user that asks: they share the work of reading.
+    /// The address or user that asks: reads are scheduled fairly between them.
     pub party: Party,
 }
 
 impl Attach {
-    /// Whether it reads latest values, as [`LatestValues::Wait`](crate::mail::LatestValues::Wait) asked for.
+    /// Whether it reads latest values, after an answer of [`LatestValues::Wait`](crate::mail::LatestValues::Wait).
     pub fn reads_values(&self) -> bool {
         self.again && self.retained && self.since != Since::Live
     }
 }
 
-/// Filters of one connection on their way to a home, which answers for all of them together, once for each partition.
+/// A subscription of one connection to several filters. The home answers once for each partition, for all filters together.
 #[derive(Clone, Copy, Debug)]
 pub struct AttachFilters {
     /// The request to answer.
     pub to: ReplyTo,
     /// The serial of the filters' group at the connection.
     pub serial: u32,
-    /// The partition to be read; `None` stands for all partitions of the home, each with an answer of its own.
+    /// The partition to read; `None` for all partitions of the home.
     pub partition: Option<PartitionId>,
     /// Where to begin.
     pub since: Since,
-    /// For a further page: up to here only messages kept by `latest` or retained are wanted, see
+    /// For a later page: up to this offset only latest values and retained messages are sent, see
     /// [`FilterPage::from`](crate::mail::FilterPage::from).
     pub from: u64,
-    /// Of each topic only so many of the newest messages are wanted, up to `from`; 0: what the last line says.
+    /// Up to `from`, only this many of the newest messages of each topic are sent; 0: latest values and retained messages.
     pub newest: u32,
-    /// For a further page: losses up to this number do not count, see [`FilterPage::base`](crate::mail::FilterPage::base).
+    /// For a later page: losses up to this number are no gap, see [`FilterPage::base`](crate::mail::FilterPage::base).
     pub base: u64,
-    /// A long-poll: one message is enough.
+    /// Whether it is a long-poll, which needs one message only.
     pub poll: bool,
-    /// A further page: the filters are registered already.
+    /// Whether it is a later page: the filters are registered already.
     pub again: bool,
-    /// The address or user that asks: they share the work of reading.
+    /// The address or user that asks: reads are scheduled fairly between them.
     pub party: Party,
 }
 
@@ -231,18 +230,18 @@ pub struct AttachFilters {
 pub struct ClosingSession {
     /// The session.
     pub id: SessionId,
-    /// The client that the session is counted for.
+    /// The client that is charged for the session.
     pub owner: Client,
-    /// Its kept state, unless the session ends too.
+    /// The state to save, unless the session ends too.
     pub kept: Option<SavedSession>,
-    /// The message to publish then.
+    /// The will to publish.
     pub will: Option<Box<Will>>,
-    /// Charges the two on their way home.
+    /// Charges memory for both until the home has them.
     pub passage: Passage,
 }
 
 impl ClosingSession {
-    /// A session on its way home, which is charged until it is there.
+    /// Charges the session's memory until its home has it.
     pub fn new(
         id: SessionId,
         owner: Client,
@@ -263,7 +262,7 @@ impl ClosingSession {
     }
 }
 
-/// A message of a group that its member has not acknowledged.
+/// A message of a group that the member has not acknowledged.
 #[derive(Clone, Debug)]
 pub struct Unacked {
     /// Its topic.
@@ -279,8 +278,8 @@ pub struct LeaveGroup {
     pub group: u64,
     /// The member.
     pub to: ReplyTo,
-    /// Its unacknowledged messages, which go to other members.
+    /// Its unacknowledged messages, which other members get.
     pub unacked: Vec<Unacked>,
-    /// Whether its session ends the subscription.
+    /// Whether the session ends the subscription, instead of only disconnecting.
     pub ends: bool,
 }

@@ -1,6 +1,6 @@
-//! Facts: what changes the topics of a home. They are what a log has of them; all else that a home knows is its own.
+//! Facts: the changes of a home's topics. Only facts are written to a log; all other state of a home is local.
 //!
-//! A fact borrows the bytes of the ask or of the record that it stands in.
+//! A fact borrows the bytes of the ask or of the record that contains it.
 
 use crate::budget::admission::Client;
 use crate::mail::message::Publish;
@@ -8,15 +8,15 @@ use crate::mail::message::Publish;
 /// A change of a topic as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Make it, if it does not exist.
+    /// Create the topic, if it does not exist.
     Create,
-    /// Delete it and end its subscriptions.
+    /// Delete the topic and end its subscriptions.
     Delete,
-    /// Empty it; its subscribers stay.
+    /// Remove all messages; the subscribers stay.
     Purge,
-    /// Remove its messages up to this offset, so many at most.
+    /// Remove the messages up to this offset, at most this many.
     PurgeSome(u64, u32),
-    /// Remove the message without a key, if it keeps the latest, as if it had never been.
+    /// In a topic that keeps latest values: remove the message without a key, so that no reader sees a gap.
     ForgetLatest,
 }
 
@@ -33,18 +33,18 @@ pub enum Fact<'a> {
         hash: u32,
         /// The topic, checked.
         name: &'a [u8],
-        /// The client for which it is made.
+        /// The client that is charged for the topic, if it is created.
         client: Client,
     },
 }
 
 impl<'a> Fact<'a> {
-    /// Whether it makes its topic where there is none.
+    /// Whether it creates its topic if that does not exist.
     pub fn makes(&self) -> bool {
         !matches!(self, Fact::Topic { change, .. } if *change != Change::Create)
     }
 
-    /// The keyed hash of its topic, the topic, and the client for which that is made.
+    /// The keyed hash of the topic's name, the name, and the client that is charged for the topic, if it is created.
     pub fn topic(&self) -> (u32, &'a [u8], Client) {
         match *self {
             Fact::Publish(&Publish {

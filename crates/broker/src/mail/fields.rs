@@ -1,7 +1,8 @@
-//! The checks of a message's topic and fields that hold whoever gives the message: a client, another node that has written it to the log, or the
-//! document of a checkpoint. What depends on this process (its limits, rights) is checked when a client publishes (`client/publishing`).
+//! The checks of a message's topic and fields that do not depend on its source: a client, a log that other nodes write, or a checkpoint. Limits
+//! and rights of this process are checked elsewhere, when a client publishes (`client/publishing`).
 //!
-//! Invariant: nothing that a client may publish is refused here when it is read from a log, since limits are at most the bounds of this file.
+//! Invariant: a message that a client was allowed to publish passes these checks when it is read from a log, since no configured limit exceeds
+//! the bounds of this file.
 
 use crore_settings::MAX_TOPIC_BYTES;
 use crore_wire::mqtt::Properties;
@@ -14,7 +15,7 @@ use crate::mail::message::{Headers, Retry, is_utf8};
 /// Content types, event names and keys are kept with a one-byte length.
 const FIELD_BYTES_MAX: usize = 255;
 
-/// The faults that a field may have: its length, its coding, its characters.
+/// The error messages of a field: too long, not UTF-8, control characters.
 macro_rules! faults {
     ($field:literal) => {
         [
@@ -25,9 +26,8 @@ macro_rules! faults {
     };
 }
 
-/// Checks the fields of a message besides its topic and data. Each of them becomes a header, a line of an event or of a
-/// text frame, or a string of MQTT somewhere: so it must be UTF-8 without control characters; that excludes the tab, although a
-/// header could hold it.
+/// Checks content type, event name and key. The protocols send them as headers, as lines of an event or of a text frame, or as MQTT strings.
+/// So they must be UTF-8 without control characters. That excludes the tab, although a header may contain it.
 ///
 /// # Errors
 /// What is wrong.
@@ -65,7 +65,7 @@ pub(crate) fn check_idempotency_key(key: &[u8]) -> Result<(), &'static str> {
     }
 }
 
-/// Checks the name of a topic that was read: no node has a higher limit.
+/// Checks the name of a topic that was read from a log or a checkpoint. No node has a higher limit.
 ///
 /// # Errors
 /// What is wrong.
@@ -73,7 +73,7 @@ pub fn check_stored_name(name: &[u8]) -> Result<(), &'static str> {
     topic::check_name(name, MAX_TOPIC_BYTES).map_err(|_| "the name of a topic is not valid")
 }
 
-/// Checks a message that was read, as it was checked when a client published it.
+/// Checks a message that was read from a log or a checkpoint.
 ///
 /// # Errors
 /// What is wrong.
@@ -94,7 +94,7 @@ pub(crate) fn check_stored_message(
     Ok(())
 }
 
-/// Checks the attributes of a message; says whether they say that its data are UTF-8.
+/// Checks the attributes of a message. Returns whether they declare the data as UTF-8.
 fn check_attributes(attributes: &[u8]) -> Result<bool, &'static str> {
     if attributes.is_empty() {
         return Ok(false);
@@ -104,7 +104,7 @@ fn check_attributes(attributes: &[u8]) -> Result<bool, &'static str> {
     let properties = properties.ok_or("the properties of a message have an impossible length")?;
     let set = Properties::of_message(properties).map_err(|_| "a message has invalid properties")?;
     match set.content_type() {
-        // One that is not empty is a field of its own.
+        // A content type is stored in its own field. An empty one is allowed here.
         Some(text) if !text.is_empty() => Err("a message has two content types"),
         _ => Ok(set.payload_is_utf8()),
     }

@@ -1,5 +1,5 @@
-//! The messages of a turn: their bytes side by side, except large ones, which are stored once and referred to; and a
-//! record for each, with its place and its properties.
+//! The messages of a turn, encoded as WebSocket frames in one contiguous buffer, and a [`Record`] for each with its position and its properties.
+//! A large frame is shared memory instead, which [`Frames`] only refer to.
 
 use alloc::vec::Vec;
 
@@ -10,14 +10,14 @@ use crate::budget::admission::valve::Weights;
 use crate::mail::message::{Headers, NewMessage};
 use crate::store::shared::{Part, SHARED_MIN, Shared, Slice};
 
-/// The place of a message in [`Frames`], and its properties.
+/// The position of a message in [`Frames`], and its properties.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
-    /// Its sequence number at its home.
+    /// Its offset in its partition.
     pub offset: u64,
-    /// The topic's previous offset.
+    /// The topic's last offset before this message.
     pub previous: u64,
-    /// Unix seconds.
+    /// When it was published, in Unix seconds.
     pub time_s: u32,
     start: u32,
     len: u32,
@@ -31,53 +31,53 @@ pub struct Record {
     key: u8,
     /// MQTT's quality of service.
     pub qos: u8,
-    /// Published to be retained.
+    /// Whether it was published to be retained.
     pub retain: bool,
-    /// Sent in a binary frame.
+    /// Whether it is sent in a binary frame.
     pub binary: bool,
-    /// Its topic keeps only the newest message of each key: it does not wait for a socket, since a newer one may come
-    /// before the socket takes it.
+    /// Whether its topic keeps only the newest message of each key. It is not queued for a socket that is full, since a newer one may replace it
+    /// before the socket accepts it.
     pub latest: bool,
-    /// It brought a time to live.
+    /// Whether `ttl_s` is set.
     has_ttl: bool,
 }
 
 const _: () = assert!(size_of::<Record>() == 56);
 
-/// Marks a span as a large message; the other bits are its number.
+/// Marks a span as a large message; the other bits are its index in `large`.
 const LARGE: u32 = 1 << 31;
 /// Bytes of the publisher's number in the attributes of a message that came over MQTT.
 pub const ORIGIN_BYTES: usize = 8;
-/// The publisher's number of a will, and of messages whose client is not known any more: not that of any client, nor 0, which messages
-/// from other protocols have.
+/// The publisher's number of a will, and of messages whose client is no longer known. No client has this number; messages of other protocols
+/// have 0.
 pub const NO_CLIENT: u64 = 1;
 
 /// The messages of a turn.
 #[derive(Default)]
 pub struct Frames {
-    /// Whole WebSocket frames, side by side in the order of publishing.
+    /// Whole WebSocket frames in the order of publishing.
     bytes: Vec<u8>,
     /// Content types, event names and keys.
     meta: Vec<u8>,
-    /// Compressed frames, for connections that negotiated it.
+    /// Compressed frames, for connections that negotiated compression.
     compressed: Vec<u8>,
-    /// Large messages: frames, plain and compressed.
+    /// The frames of large messages, plain and compressed.
     large: Vec<Slice>,
     /// The records of answers to attaches.
     pub pages: Vec<Record>,
-    /// Topic names of the records in answers to attaches by filter, as places for [`Frames::name`].
+    /// The topic names of the records in answers to attaches by filter, as positions for [`Frames::name`].
     pub names: Vec<u32>,
     /// When the first of the turn's messages was read, as a [`Shard::stamp`](crate::Shard::stamp); 0 without messages.
     pub stamp: u64,
-    /// How many of its messages members of groups are told.
+    /// How many messages are sent to members of shared subscriptions.
     pub group_messages: usize,
-    /// Bytes of its pages that begin with a message larger than a page.
+    /// Bytes of the pages that begin with a message larger than a page.
     pub large_pages: usize,
-    /// The visits that carriers owe, by the parties that caused them.
+    /// The visits of subscribers that the carriers must make, by the party that caused them.
     pub weights: Weights,
 }
 
-/// A turn's memory is freed once it has grown past this many bytes.
+/// A turn's buffers are freed, not reused, if they have more bytes than this.
 pub const FRAMES_KEPT_BYTES: usize = 1 << 20;
 
 impl Frames {
@@ -90,7 +90,7 @@ impl Frames {
         self.push_record(span, new)
     }
 
-    /// Copies a message over from other frames.
+    /// Copies a message from other frames.
     pub fn copy(&mut self, record: &Record, of: &Frames) -> Record {
         self.push(&NewMessage {
             topic: crate::store::slab::NONE,
@@ -105,7 +105,7 @@ impl Frames {
         })
     }
 
-    /// Copies a message over from other frames, with its compressed form.
+    /// Copies a message from other frames, with its compressed form.
     pub fn copy_with_compressed(&mut self, record: &Record, of: &Frames) -> Record {
         let mut carried = self.copy(record, of);
         if record.compressed_len > 0 {
@@ -117,12 +117,12 @@ impl Frames {
         carried
     }
 
-    /// Builds a frame in place from its header and data; returns the span for [`Frames::frame_at`].
+    /// Builds a frame from its header and data; returns the span for [`Frames::frame_at`].
     pub fn push_frame(&mut self, header: &[u8], data: &[u8]) -> (u32, u32) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(header);
         self.bytes.extend_from_slice(data);
-        // Longer frames would get spans that mean other messages. A turn's budget of work ends it long before.
+        // A span beyond this would refer to another message. A turn's budget of work ends the turn long before.
         assert!(
             self.bytes.len() < LARGE as usize,
             "a turn has too many bytes"
@@ -146,7 +146,7 @@ impl Frames {
         }
     }
 
-    /// The record of a frame that [`Frames::push_frame`] built.
+    /// Copies the headers of a message, whose frame [`Frames::push_frame`] or [`Frames::push_shared`] added, and returns its record.
     pub fn push_record(&mut self, span: (u32, u32), new: &NewMessage<'_>) -> Record {
         let meta = self.meta.len() as u32;
         let headers = &new.headers;
@@ -175,7 +175,7 @@ impl Frames {
         }
     }
 
-    /// Copies a topic's name in; returns its place.
+    /// Copies a topic's name; returns its position.
     pub fn push_name(&mut self, name: &[u8]) -> u32 {
         let at = self.meta.len() as u32;
         let len = u16::try_from(name.len()).expect("names are shorter");
@@ -184,7 +184,7 @@ impl Frames {
         at
     }
 
-    /// The name at this place.
+    /// The name at this position.
     pub fn name(&self, at: u32) -> &[u8] {
         let (len, rest) = self.meta[at as usize..]
             .split_first_chunk::<2>()
@@ -210,7 +210,7 @@ impl Frames {
         (record.compressed, record.compressed_len) = self.copy_compressed(&[header, data]);
     }
 
-    /// Copies a compressed frame in; returns its span.
+    /// Copies a compressed frame; returns its span.
     fn copy_compressed(&mut self, parts: &[&[u8]]) -> (u32, u32) {
         let start = self.compressed.len();
         for part in parts {
@@ -225,19 +225,19 @@ impl Frames {
         self.frame_at((record.start, record.len))
     }
 
-    /// The large message as one WebSocket frame; none if it is not large.
+    /// The message as one shared WebSocket frame; `None` if it is not large.
     #[inline]
     pub fn large(&self, record: &Record) -> Option<&Slice> {
         (record.start & LARGE != 0).then(|| &self.large[(record.start ^ LARGE) as usize])
     }
 
-    /// The data of a large message; none if it is not large.
+    /// The data of a large message; `None` if it is not large.
     pub fn large_data(&self, record: &Record) -> Option<Slice> {
         let frame = self.large(record)?;
         Some(frame.behind(frame::header_len(frame)))
     }
 
-    /// The message as one large frame, compressed if it was; none if that frame is not large.
+    /// The message as one shared frame, in its compressed form if it has one; `None` if that frame is not large.
     pub fn large_compressed(&self, record: &Record) -> Option<&Slice> {
         match record.compressed_len {
             0 => self.large(record),
@@ -246,7 +246,7 @@ impl Frames {
         }
     }
 
-    /// The message as one compressed frame, or as a plain one if it was not compressed.
+    /// The message as one frame, in its compressed form if it has one.
     pub fn compressed(&self, record: &Record) -> &[u8] {
         if record.compressed_len == 0 {
             return self.frame(record);
@@ -260,7 +260,7 @@ impl Frames {
         }
     }
 
-    /// The frames from one record to another, which must lie side by side; or the one large frame.
+    /// The frames from one record to another, which must be contiguous; or the one large frame.
     #[inline]
     pub fn joined(&self, first: &Record, last: &Record) -> Part<'_> {
         match self.large(first) {
@@ -300,7 +300,7 @@ impl Frames {
         &self.meta[record.meta as usize + before..][..record.attributes as usize]
     }
 
-    /// The headers that its publisher gave it.
+    /// The headers that the publisher gave it.
     pub fn headers(&self, record: &Record) -> Headers<&[u8]> {
         Headers {
             content_type: self.content_type(record),
@@ -314,14 +314,14 @@ impl Frames {
         }
     }
 
-    /// The number of the MQTT client that published it; 0 for another transport.
+    /// The number of the MQTT client that published it; 0 for another protocol.
     pub fn origin(&self, record: &Record) -> u64 {
         let attributes = self.attributes(record).first_chunk::<ORIGIN_BYTES>();
         attributes.map_or(0, |origin| u64::from_le_bytes(*origin))
     }
 
-    /// Further MQTT properties: payload format indicator, response topic, correlation data and user properties, as in a
-    /// packet.
+    /// The MQTT properties that have no field of their own, encoded as in a packet: payload format indicator, response topic, correlation data and
+    /// user properties.
     pub fn properties(&self, record: &Record) -> &[u8] {
         self.attributes(record).get(ORIGIN_BYTES..).unwrap_or(&[])
     }
@@ -332,17 +332,17 @@ impl Frames {
         self.bytes.len() + self.compressed.len() + large
     }
 
-    /// The same with names and headers.
+    /// Bytes in use, large messages, names and headers included.
     pub fn all_len(&self) -> usize {
         self.len() + self.meta.len()
     }
 
-    /// Its share in the weight of the large messages in it; their other holders have the rest.
+    /// The bytes of large messages that are charged to these frames; other holders of the same messages are charged the rest.
     pub fn large_weight(&self) -> usize {
         self.large.iter().map(Slice::weight).sum()
     }
 
-    /// Bytes of its own, with the reserved capacity.
+    /// Bytes of its buffers, with the reserved capacity and without large messages.
     pub fn own_bytes(&self) -> usize {
         self.bytes.capacity()
             + self.meta.capacity()
@@ -358,7 +358,7 @@ impl Frames {
         self.bytes.is_empty() && self.large.is_empty() && self.pages.is_empty()
     }
 
-    /// Empties it for the next turn.
+    /// Clears it for the next turn.
     pub fn clear(&mut self) {
         if self.own_bytes() > FRAMES_KEPT_BYTES {
             *self = Frames::default();
@@ -375,7 +375,7 @@ impl Frames {
         self.weights.clear();
     }
 
-    /// Notes that a message was read at this time.
+    /// Records that a message was read at this time; `stamp` is the earliest.
     #[inline]
     pub fn read_at(&mut self, stamp: u64) {
         if self.stamp == 0 || stamp < self.stamp {
@@ -385,18 +385,18 @@ impl Frames {
 }
 
 impl Record {
-    /// Seconds that it lives from [`Record::time_s`] on, if it brought a time to live.
+    /// Its own time to live from [`Record::time_s`] on, if it has one.
     pub fn ttl_s(&self) -> Option<u32> {
         self.has_ttl.then_some(self.ttl_s)
     }
 
-    /// Bytes of its frame.
+    /// Bytes of the plain frame.
     #[inline]
     pub fn frame_bytes(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether `next` lies right behind this one.
+    /// Whether the frame of `next` follows immediately in the buffer.
     #[inline]
     pub fn touches(&self, next: &Record) -> bool {
         self.start & LARGE == 0 && self.start + self.len == next.start

@@ -1,15 +1,14 @@
-//! Received bytes that wait for more bytes or for their turn: new bytes are appended, and reading goes on where it
-//! ended.
+//! A buffer of received bytes that cannot be handled yet: their request, frame or packet is incomplete, or must wait for its turn.
 //!
-//! Invariant: the work is linear in the bytes, however small the pieces in which they come and are taken: each byte is
-//! copied in once, and moved a few times at most.
+//! Invariant: the work is linear in the bytes, however small the pieces in which they are appended and consumed: each byte is copied once and
+//! moved a few times at most.
 
 use alloc::vec::Vec;
 
-/// Below this no memory is given back: the allocator would not notice.
+/// A buffer of at most this capacity is not shrunk: the allocator would gain nothing.
 const SMALL_BYTES: usize = 4 << 10;
 
-/// Bytes that wait.
+/// The buffer.
 #[derive(Debug, Default)]
 pub struct Inbox {
     data: Vec<u8>,
@@ -17,7 +16,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Begins with a copy of these bytes.
+    /// A buffer with a copy of these bytes.
     pub fn new(bytes: &[u8]) -> Inbox {
         Inbox {
             data: bytes.to_vec(),
@@ -25,7 +24,7 @@ impl Inbox {
         }
     }
 
-    /// Appends bytes. `whole` is the length of the packet or frame that they belong to: no room is reserved beyond it.
+    /// Appends bytes. `whole` is the length of their whole packet or frame: no capacity is reserved beyond it.
     pub fn append(&mut self, bytes: &[u8], whole: usize) {
         let (len, now) = (self.data.len() + bytes.len(), self.data.capacity());
         if len > now {
@@ -35,12 +34,12 @@ impl Inbox {
         self.data.extend_from_slice(bytes);
     }
 
-    /// The bytes that are not handled yet.
+    /// The bytes that are not consumed yet.
     pub fn rest(&self) -> &[u8] {
         &self.data[self.done..]
     }
 
-    /// The same, to be changed in place.
+    /// The bytes that are not consumed yet, mutable.
     pub fn rest_mut(&mut self) -> &mut [u8] {
         &mut self.data[self.done..]
     }
@@ -50,7 +49,7 @@ impl Inbox {
         self.rest().is_empty()
     }
 
-    /// This many bytes more are handled. Handled bytes are dropped once they are half of the data.
+    /// Consumes this many bytes. Consumed bytes are removed once they are half of the data.
     pub fn consume(&mut self, bytes: usize) {
         self.done = self.data.len().min(self.done + bytes);
         if self.done < self.rest().len() {
@@ -63,7 +62,7 @@ impl Inbox {
         }
     }
 
-    /// Heap bytes in use.
+    /// Bytes of the buffer's capacity.
     pub fn bytes(&self) -> usize {
         self.data.capacity()
     }

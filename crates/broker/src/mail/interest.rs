@@ -1,24 +1,24 @@
-//! Which topics have subscribers, as a home tells it to those who follow that.
+//! Changes of interest: a home tells its followers which topics have subscribers.
 
 use alloc::vec::Vec;
 
-/// The part of a follower's stream that some news belong to.
+/// The part of a follower's stream that some changes belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterestPart {
     /// Changes as they happen.
     Live,
-    /// A page of the snapshot; there are more.
+    /// A page of the snapshot that is not the last.
     More,
     /// The last page of the snapshot of this home.
     Last,
 }
 
-/// Topics with and without subscribers, one behind the other: 1 or 0, the length of the name, the name.
+/// Encoded changes. Each is a byte (1: the topic has subscribers, 0: it has none), the length of the name (2 bytes), and the name.
 #[derive(Clone, Debug, Default)]
 pub struct InterestChanges(Vec<u8>);
 
 impl InterestChanges {
-    /// Adds a topic whose interest begins or ends.
+    /// Adds a topic that gets its first subscriber, or loses its last.
     pub fn push(&mut self, begins: bool, name: &[u8]) {
         let len = u16::try_from(name.len()).expect("names are shorter");
         self.0.push(u8::from(begins));
@@ -26,7 +26,7 @@ impl InterestChanges {
         self.0.extend_from_slice(name);
     }
 
-    /// In the order in which they were added.
+    /// The changes in the order in which they were added.
     pub fn iter(&self) -> impl Iterator<Item = (bool, &[u8])> {
         let mut rest = &self.0[..];
         core::iter::from_fn(move || {
@@ -38,7 +38,7 @@ impl InterestChanges {
         })
     }
 
-    /// Bytes.
+    /// The number of encoded bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -1,8 +1,7 @@
-//! The outgoing mail of a turn: one lane per peer, the shard itself included, and the frames that all tells of the turn
-//! share.
+//! The outgoing mail of a turn: a lane for each shard, itself included, and the frames that all tells of the turn share.
 //!
-//! Invariants: within a turn the shard alone holds `frames`; once mailed, they are reused only after the last receiver
-//! has dropped them.
+//! Invariants: during a turn only this shard refers to `frames`; once they are mailed, they are reused only after the last receiver has
+//! dropped them.
 
 #[cfg(test)]
 mod tests;
@@ -18,48 +17,48 @@ use crate::budget::admission::valve::{Heavy, Valve};
 use crate::mail::orders::Report;
 use crate::mail::{Ask, FRAMES_KEPT_BYTES, Frames, Mail, Record, ReplyTo, Tell};
 
-/// Room for asks of a shard to itself that is kept from turn to turn: for so many, and their bytes.
+/// The buffers for asks of a shard to itself are reused up to this capacity: number of asks, and their bytes.
 const ASKS_KEPT: usize = 1 << 11;
 const ASK_BYTES_KEPT: usize = 64 << 10;
 
-/// Mail to one peer, and asks from it.
+/// The mail to one shard, and the waiting asks from it.
 #[derive(Default)]
 pub struct Lane {
     /// Asks to the peer as a home.
     pub asks: Vec<Ask>,
     /// The bytes that the asks' spans refer to.
     pub bytes: Vec<u8>,
-    /// How many of the asks are publishes.
+    /// The number of publishes among the asks.
     pub publishes: usize,
     /// Tells to the peer as a carrier.
     pub tells: Vec<Tell>,
-    /// The weight of the peer's asks that were handled, while their credit was not given back yet.
+    /// The weight of the peer's asks that were handled and whose credit is not given back yet.
     pub credit_bytes: usize,
-    /// The weight of asks sent to the peer, until their credit comes back.
+    /// The weight of asks to the peer whose credit has not come back yet.
     pub under_way_bytes: usize,
-    /// The peer's asks that wait for a later turn, in order. Its publishes are within the credit.
+    /// The peer's asks that wait for a later turn, in order. Credit bounds the publishes among them.
     pub waiting: VecDeque<WaitingAsks>,
 }
 
-/// The unhandled asks of one mail.
+/// The asks of one mail that are not handled yet.
 pub struct WaitingAsks {
-    /// Their weight against the credit of their sender.
+    /// The sender's credit that they use.
     pub weight: usize,
     /// The asks.
     pub asks: VecDeque<Ask>,
     /// The bytes that their spans refer to.
     pub bytes: Vec<u8>,
-    /// When the messages that they publish were read.
+    /// When the sender read the messages that they publish.
     pub stamp: u64,
 }
 
-/// Parties with little under way go on while fewer than so many times as many turns are under way as those with much wait for.
-const TURNS_OF_LIGHT: usize = 4;
-/// Turns of all carriers' visits which messages for members of groups may fill.
-const TURNS_OF_MEMBERS: usize = 2;
-/// Large pages are under way while they have fewer bytes than so many full pages. A carrier turns a megabyte into the forms of its protocols in 1
-/// to 6 ms, and the tells of other clients wait behind it.
-const FULL_PAGES: usize = 8;
+/// From `turns_under_way` turns in flight on, the parties that caused most of the work wait. From this many times as many on, all parties wait.
+const ALL_WAIT_FACTOR: usize = 4;
+/// Messages for members of shared subscriptions may use this many turns of all carriers' visits.
+const GROUP_TURNS: usize = 2;
+/// Another large page may be sent while those in flight have fewer bytes than this many full pages. A carrier needs 1 to 6 ms to encode a
+/// megabyte for its protocols, and the tells of other clients wait meanwhile.
+const LARGE_PAGES_MAX: usize = 8;
 
 /// All lanes of a shard.
 pub struct Lanes {
@@ -71,19 +70,20 @@ pub struct Lanes {
     under_way: Vec<Arc<Frames>>,
     /// This turn's stamp.
     pub stamp: u64,
-    /// When the message being published was read.
+    /// When the message that is being published was read.
     pub read_at: u64,
-    /// The lane whose asks go on next.
+    /// The lane whose waiting asks are next.
     pub next: usize,
-    /// Who waits until the carriers of this home have caught up.
+    /// The parties that must wait until the carriers of this home have caught up.
     heavy: Heavy,
-    /// Answers to the operator that are due.
+    /// Reports to send to the operator.
     pub reports: Vec<(Ticket, Report)>,
-    /// How many messages of the turns under way members of groups are told; more than that, where carriers have let go of some turns.
+    /// Messages for members of shared subscriptions in the turns in flight: an upper bound, since turns that carriers have dropped are subtracted
+    /// later.
     group_messages: usize,
-    /// Bytes of the large pages of these turns, likewise.
+    /// Bytes of the large pages in the turns in flight: an upper bound too.
     large_pages: usize,
-    /// How much is done at once.
+    /// How much a turn does.
     pub pace: Pace,
 }
 
@@ -106,12 +106,12 @@ impl Lanes {
         }
     }
 
-    /// The weight of so many publishes, and of asks with these bytes in all, against the credit of their sender.
+    /// The credit that asks use which have `bytes` in total and `publishes` publishes among them.
     pub fn weight(&self, publishes: usize, bytes: usize) -> usize {
         publishes * self.pace.ask_bytes + bytes
     }
 
-    /// Whether asks that weigh more than this are under way to a peer.
+    /// Whether the asks to any peer use more credit than this.
     pub fn exceeds(&self, limit: usize) -> bool {
         self.to.iter().any(|lane| {
             lane.under_way_bytes + self.weight(lane.publishes, lane.bytes.len()) > limit
@@ -124,20 +124,20 @@ impl Lanes {
         Arc::get_mut(&mut self.frames).expect("a turn's frames are shared only when it ends")
     }
 
-    /// Drops the messages of this turn if nobody is told of them, so that they do not pile up within a turn.
+    /// Drops the messages of this turn if no tell refers to them, so that they do not accumulate during the turn.
     pub fn drop_unused_frames(&mut self) {
         if self.to.iter().all(|lane| lane.tells.is_empty()) {
             self.frames().clear();
         }
     }
 
-    /// Adds a tell for one carrier.
+    /// Adds a tell to one carrier.
     #[inline]
     pub fn tell(&mut self, to: ShardId, tell: Tell) {
         self.to[to as usize].tells.push(tell);
     }
 
-    /// Tells a member of a group a message of this turn.
+    /// Sends a message of this turn to a member of a shared subscription.
     pub fn tell_group_member(
         &mut self,
         (shard, to): (ShardId, ReplyTo),
@@ -157,39 +157,39 @@ impl Lanes {
         self.tell(shard, tell);
     }
 
-    /// Whether members of groups may be told more messages: no more are under way than carriers deliver in a few turns. Else those
-    /// messages would hold so many turns that publishers had to wait.
+    /// Whether more messages may be sent to members of shared subscriptions: at most as many as carriers deliver in a few turns are in flight. More
+    /// would keep so many turns in flight that publishers had to wait.
     pub fn may_tell_group_members(&mut self) -> bool {
-        let most = TURNS_OF_MEMBERS * self.pace.visits_per_turn as usize * self.to.len();
+        let most = GROUP_TURNS * self.pace.visits_per_turn as usize * self.to.len();
         if self.group_messages + self.frames.group_messages >= most {
             self.group_messages = self.held().map(|frames| frames.group_messages).sum();
         }
         self.group_messages + self.frames.group_messages < most
     }
 
-    /// Whether another page that begins with a large message may be told.
+    /// Whether another page that begins with a large message may be sent.
     pub fn may_tell_large(&mut self) -> bool {
-        let most = FULL_PAGES * self.pace.page_bytes;
+        let most = LARGE_PAGES_MAX * self.pace.page_bytes;
         if self.large_pages + self.frames.large_pages >= most {
             self.large_pages = self.held().map(|frames| frames.large_pages).sum();
         }
         self.large_pages + self.frames.large_pages < most
     }
 
-    /// This turn tells a page whose first message has so many bytes.
+    /// Counts a page of this turn whose first message has `bytes`.
     pub fn count_page(&mut self, bytes: usize) {
         if bytes > self.pace.page_bytes {
             self.frames().large_pages += bytes;
         }
     }
 
-    /// The turns whose frames a receiver still holds.
+    /// The frames of earlier turns that a receiver still refers to.
     fn held(&self) -> impl Iterator<Item = &Frames> {
         let held = |frames: &&Arc<Frames>| Arc::strong_count(frames) > 1;
         self.under_way.iter().filter(held).map(|frames| &**frames)
     }
 
-    /// Number of asks that wait for a later turn.
+    /// The number of asks that wait for a later turn.
     pub fn asks_waiting(&self) -> usize {
         let waiting = self.to.iter().flat_map(|lane| &lane.waiting);
         waiting.map(|asked| asked.asks.len()).sum()
@@ -200,7 +200,7 @@ impl Lanes {
         self.has_own_asks() || self.to.iter().any(|lane| !lane.waiting.is_empty())
     }
 
-    /// Takes the next waiting asks, lane by lane.
+    /// Takes the next waiting asks, from each lane in turn.
     pub fn next_waiting_asks(&mut self) -> Option<(ShardId, WaitingAsks)> {
         let count = self.to.len();
         for n in 0..count {
@@ -213,7 +213,7 @@ impl Lanes {
         None
     }
 
-    /// Takes what the shard asks itself.
+    /// Takes the asks of the shard to itself.
     pub fn take_own_asks(&mut self) -> Option<WaitingAsks> {
         let lane = &mut self.to[self.me as usize];
         if lane.asks.is_empty() {
@@ -233,7 +233,7 @@ impl Lanes {
         })
     }
 
-    /// Takes carried-out asks of the shard to itself back for the next ones.
+    /// Reuses the buffers of handled asks of the shard to itself.
     pub fn recycle_asks(&mut self, mut asked: WaitingAsks) {
         let own = &mut self.to[self.me as usize];
         let kept = asked.asks.capacity() <= ASKS_KEPT && asked.bytes.capacity() <= ASK_BYTES_KEPT;
@@ -243,19 +243,19 @@ impl Lanes {
         }
     }
 
-    /// Whether the shard has asked itself something that is not carried out yet.
+    /// Whether asks of the shard to itself are not handled yet.
     #[inline]
     pub fn has_own_asks(&self) -> bool {
         let own = &self.to[self.me as usize];
         !(own.asks.is_empty() && own.waiting.is_empty())
     }
 
-    /// Whether the shard has tells for itself.
+    /// Whether the shard has tells to itself.
     pub fn has_own_tells(&self) -> bool {
         !self.to[self.me as usize].tells.is_empty()
     }
 
-    /// Takes the shard's tells for itself, with their frames.
+    /// Takes the shard's tells to itself, with their frames.
     pub fn take_own_tells(&mut self) -> Option<(Vec<Tell>, Arc<Frames>)> {
         let me = self.me as usize;
         if self.to[me].tells.is_empty() {
@@ -264,7 +264,7 @@ impl Lanes {
         Some((core::mem::take(&mut self.to[me].tells), self.frames.clone()))
     }
 
-    /// Takes an emptied list of tells back for the next turn.
+    /// Reuses a list of tells for the next turn.
     pub fn recycle_tells(&mut self, mut tells: Vec<Tell>) {
         let own = &mut self.to[self.me as usize].tells;
         if own.capacity() == 0 && tells.capacity() <= 1 << 14 {
@@ -273,7 +273,7 @@ impl Lanes {
         }
     }
 
-    /// Hands every lane's mail to `post` and prepares the frames for the next turn.
+    /// Passes every lane's mail to `post` and prepares the frames for the next turn.
     pub fn flush(&mut self, mut post: impl FnMut(ShardId, Mail)) {
         for id in 0..self.to.len() {
             let lane = &mut self.to[id];
@@ -303,7 +303,7 @@ impl Lanes {
                 },
             );
         }
-        // Large frames that no receiver holds are freed, not kept for another turn.
+        // Large frames that no receiver refers to are freed, not reused.
         self.under_way.retain(|frames| {
             Arc::strong_count(frames) > 1 || frames.own_bytes() <= FRAMES_KEPT_BYTES
         });
@@ -319,7 +319,7 @@ impl Lanes {
         }
     }
 
-    /// Frames that all receivers have dropped, to be reused; any further ones are freed.
+    /// Returns frames that all receivers have dropped, to be reused, and frees all others like them.
     fn reclaim(&mut self) -> Option<Arc<Frames>> {
         let mut free = None;
         self.under_way
@@ -335,8 +335,7 @@ impl Lanes {
         free
     }
 
-    /// Bytes of the turns that receivers still hold, of waiting asks, and of this turn beyond what a shard always
-    /// keeps.
+    /// Bytes of the frames that receivers still refer to, of waiting asks, and of this turn's frames beyond [`FRAMES_KEPT_BYTES`].
     pub fn own_bytes(&self) -> usize {
         let held = self.held().map(Frames::own_bytes).sum::<usize>();
         let waiting = self.to.iter().flat_map(|lane| &lane.waiting);
@@ -345,12 +344,12 @@ impl Lanes {
         self.frames.own_bytes().saturating_sub(FRAMES_KEPT_BYTES) + held + asked.sum::<usize>()
     }
 
-    /// Number of turns whose frames a receiver still holds.
+    /// The number of turns whose frames a receiver still refers to.
     pub fn turns_held(&self) -> usize {
         self.held().count()
     }
 
-    /// Stops who has much under way while carriers are behind, and lets the others pass.
+    /// Updates the valve: while carriers are behind, it stops the parties that caused most of the work in flight.
     #[inline]
     pub fn update_valve(&mut self, valve: &Valve) {
         if self.under_way.len() < self.pace.turns_under_way && !self.is_behind() {
@@ -361,7 +360,7 @@ impl Lanes {
         self.heavy = heavy;
     }
 
-    /// Whether somebody waits for the carriers of this home. No event announces that they have caught up.
+    /// Whether a party waits for the carriers of this home. No event reports that they have caught up, so the shard must look again.
     pub fn is_behind(&self) -> bool {
         self.heavy.is_any()
     }
@@ -375,7 +374,7 @@ impl Lanes {
             .retain_mut(|frames| Arc::get_mut(frames).is_none());
         match self.under_way.len() {
             held if held < most => Heavy::default(),
-            held if held >= TURNS_OF_LIGHT * most => Heavy::ALL,
+            held if held >= ALL_WAIT_FACTOR * most => Heavy::ALL,
             _ => Heavy::of(self.under_way.iter().map(|turn| &turn.weights)),
         }
     }

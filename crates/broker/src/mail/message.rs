@@ -1,33 +1,33 @@
-//! A message: what its publisher says of it, as a publisher gives it to a home, and on its way into a log.
+//! A message: its headers, the publish that brings it to a home, and the form in which a log appends it.
 
 use crate::budget::admission::{Client, Party};
 use crate::store::shared::Slice;
 
-/// The headers of a message: its fields besides its topic and its bytes. `F` holds a field's bytes: a slice, or a place among others.
+/// The headers of a message. `F` holds the bytes of a field: a slice, a span, or an owned buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers<F> {
-    /// Its content type, checked, at most 255 bytes, or empty.
+    /// The content type, checked, at most 255 bytes, or empty.
     pub content_type: F,
-    /// Its event name, checked, at most 255 bytes, or empty.
+    /// The event name, checked, at most 255 bytes, or empty.
     pub event: F,
-    /// Its key, checked, at most 255 bytes, or empty.
+    /// The key, checked, at most 255 bytes, or empty.
     pub key: F,
-    /// Given by MQTT only: the publisher's number ([`ORIGIN_BYTES`](crate::mail::ORIGIN_BYTES), little
-    /// endian), then the properties that no field here holds, encoded as in a packet; at most 65,535 bytes. Empty for
-    /// other protocols.
+    /// The publisher's number ([`ORIGIN_BYTES`](crate::mail::ORIGIN_BYTES), little endian; 0 if no MQTT client published it), then the MQTT
+    /// properties that no field here holds, encoded as in a packet; at most 65,535 bytes. Empty if there is neither. HTTP sets user properties
+    /// (`Crore-Property`), and `rule.publisher` adds the user's name for every protocol.
     pub attributes: F,
-    /// Seconds that it lives, if it brings a time to live.
+    /// The message's own time to live, if it has one.
     pub ttl_s: Option<u32>,
     /// MQTT's quality of service.
     pub qos: u8,
-    /// Whether it replaces the topic's retained message; an empty one only removes it.
+    /// Whether it replaces the topic's retained message; an empty message only removes that.
     pub retain: bool,
     /// Whether WebSocket clients get a binary frame.
     pub binary: bool,
 }
 
 impl<F> Headers<F> {
-    /// The same with each field's bytes held in another way.
+    /// Converts the bytes of each field.
     pub fn map<'a, G>(&'a self, mut held: impl FnMut(&'a F) -> G) -> Headers<G> {
         Headers {
             content_type: held(&self.content_type),
@@ -41,7 +41,7 @@ impl<F> Headers<F> {
         }
     }
 
-    /// The fields of bytes: content type, event, key, attributes.
+    /// Content type, event, key, attributes.
     pub fn fields(&self) -> [&F; 4] {
         [&self.content_type, &self.event, &self.key, &self.attributes]
     }
@@ -52,12 +52,12 @@ pub(crate) fn is_binary(content_type: &[u8], data: &[u8]) -> bool {
     content_type.eq_ignore_ascii_case(b"application/octet-stream") || !is_utf8(data)
 }
 
-/// Whether a message is UTF-8. Most are ASCII, which takes a quarter of the time to see.
+/// Whether a message is UTF-8. Most are ASCII, and that check takes a quarter of the time.
 pub(crate) fn is_utf8(data: &[u8]) -> bool {
     data.is_ascii() || core::str::from_utf8(data).is_ok()
 }
 
-/// A message as a publisher gives it.
+/// A publish: a message, as its publisher gives it to the home of its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publish<'a> {
     /// The keyed hash of the name.
@@ -68,9 +68,9 @@ pub struct Publish<'a> {
     pub data: &'a [u8],
     /// The headers that its publisher gave it.
     pub headers: Headers<&'a [u8]>,
-    /// Its idempotency key, by which a retry is recognised, if it has one.
+    /// The idempotency key that identifies a retry, if the publisher gave one.
     pub retry: Option<Retry<&'a [u8]>>,
-    /// The client that the topic, if it is made, and the message, while it is kept, are counted for.
+    /// The client that is charged for the topic, if it is created, and for the message while it is kept.
     pub client: Client,
 }
 
@@ -83,17 +83,17 @@ pub struct Retry<F> {
     pub publisher: Party,
 }
 
-/// A message on its way into the log.
+/// A message in the form in which a log appends it, and [`Frames`](crate::mail::Frames) copy it.
 pub struct NewMessage<'a> {
     /// The home's topic row.
     pub topic: u32,
-    /// Its number in its partition.
+    /// The offset in the partition.
     pub offset: u64,
-    /// The topic's previous offset.
+    /// The topic's last offset before this message.
     pub previous: u64,
-    /// The client that it is counted for while it is kept.
+    /// The client that is charged for the message while it is kept.
     pub owner: Client,
-    /// Unix seconds.
+    /// When it was published, in Unix seconds.
     pub time_s: u32,
     /// Whether its topic keeps only the newest message of each key.
     pub latest: bool,
@@ -101,6 +101,6 @@ pub struct NewMessage<'a> {
     pub headers: Headers<&'a [u8]>,
     /// The WebSocket frame.
     pub frame: &'a [u8],
-    /// The same frame, of a large message that is in memory already, in the layout of `log::encode_shared`.
+    /// The same frame as shared memory, if the message is large; made by `log::encode_shared`.
     pub whole: Option<Slice>,
 }

@@ -1,11 +1,9 @@
-//! The operator's orders to a shard and the shard's reports: besides mail the only way into a shard that is not a
-//! connection.
+//! The operator's orders to a shard, and the shard's reports.
 //!
-//! Invariants: the work of one [`Control`] is bounded like that of any input (listings are pages of so many rows); each
-//! gets one [`Report`], with the [`Ticket`] of the order, within the call of [`Shard::handle`](crate::Shard::handle) or
-//! in a later turn.
+//! Invariants: the work of one [`Control`] is bounded like that of any input (listings are paged). Each gets one [`Report`] with the
+//! [`Ticket`] of the order, from the same call of [`Shard::handle`](crate::Shard::handle) or in a later turn.
 //!
-//! Deliberately not here: permissions. The holder of the other end is the operator.
+//! Deliberately not here: permissions. The sender of an order is the operator.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -29,78 +27,78 @@ use crate::mail::{Info, InterestChanges, Outcome};
 /// An order.
 #[derive(Debug)]
 pub enum Control {
-    /// Report counts and holdings; the answer also shows that the shard turns at all.
+    /// Report the shard's counters and memory accounts. The answer also shows that the shard is alive.
     Accounts,
-    /// Report the first name of this kind that was met since the last such order, and forget it.
+    /// Report the first name of this kind that was noted since the last such order, and forget it.
     Notice(Notice),
-    /// A page of the topics of this home.
+    /// Report a page of the home's topics.
     Topics(TopicsPage),
-    /// The state of this topic of the home.
+    /// Report the state of this topic of the home.
     Topic(Box<[u8]>),
-    /// A page of the log of a topic of the home.
+    /// Report a page of the log of a topic of the home.
     Log(LogPage),
-    /// Remove the messages of this topic up to this offset, the retained one included; of the log as many as one turn
-    /// may.
+    /// Remove the messages of this topic up to this offset, the retained one included; from the log, at most as many as a turn may remove.
     Purge(Box<[u8]>, u64),
     /// Delete this topic and end its subscriptions.
     Delete(Box<[u8]>),
     /// Publish to a topic of the home.
     Publish(Box<AdminPublish>),
-    /// A page of connections: at most this many, from this row on.
+    /// Report a page of connections.
     Connections {
-        /// Which ones.
+        /// The connections.
         which: Selection,
-        /// The row.
+        /// The row to begin with: 0, or the `next` of the last answer.
         from: u32,
-        /// How many.
+        /// How many at most.
         most: u32,
     },
-    /// All of one connection.
+    /// Report everything about one connection.
     Connection(ConnId),
-    /// The MQTT client ids of these sessions of the home, at most as many as a page has connections.
+    /// Report the MQTT client ids of these sessions of the home, at most as many as a page has connections.
     ClientIds(Vec<SessionId>),
-    /// A page of the MQTT sessions of the home whose clients are away.
+    /// Report a page of the home's MQTT sessions whose clients are disconnected.
     Sessions {
         /// The row to begin with: 0, or [`Page::next`].
         from: u32,
         /// How many at most.
         most: u32,
     },
-    /// All of a session of the home whose client is away.
+    /// Report everything about a session of the home whose client is disconnected.
     Session(SessionName),
-    /// End that session, as if it had expired: its will is published.
+    /// End such a session as if it had expired: its will is published.
     EndSession(SessionName),
-    /// End this connection.
+    /// Close this connection.
     Disconnect(ConnId),
-    /// End connections, from this row on, as many as one turn may.
+    /// Close connections, as many as a turn may.
     DisconnectAll {
-        /// Which ones.
+        /// The connections.
         which: Selection,
-        /// The row.
+        /// The row to begin with: 0, or the `next` of the last answer.
         from: u32,
     },
-    /// Determine the rules of this world for a bounded number of further topics, so that the change itself is short.
+    /// Determine in advance the rules that this world has for topics, for a bounded number of them. So the change itself is short.
     PrepareRules(Arc<World>),
-    /// The messages that are left of these topics of a partition of the home, once it has applied all up to this offset.
+    /// Report up to which offset the messages of these topics are removed from this partition of the home, once it has applied the log up to this
+    /// offset.
     Floors(PartitionId, u64, Vec<Box<[u8]>>),
-    /// Change to the settings and rules of this world, which has the same shards and topics.
+    /// Change to the settings and rules of this world. Shards and topics stay.
     Settings(Arc<World>),
-    /// Report what the home knows of the cluster.
+    /// Report the home's view of the cluster.
     Cluster,
-    /// Interest at the nodes of a cluster.
+    /// Exchange interest with the other nodes of a cluster.
     Interest(Interest),
-    /// Move clients off.
+    /// Drain: make clients reconnect elsewhere.
     Drain,
-    /// Stop the clock, and report whether anything is under way: the last orders before an end.
+    /// Stop the clock, and report whether work is in flight. These are the last orders before the process ends.
     Settle,
-    /// The next block of the shard's snapshot, of at most this many bytes.
+    /// Write the next block of the shard's snapshot, of at most this many bytes.
     Save(Head, usize),
 }
 
-/// The answer to an order. Each has a type of its own, into which the sender of the order turns it.
+/// The answer to an order. Each variant has its own type, so that the sender of the order can convert the report into it.
 #[derive(Debug, TryInto)]
 pub enum Report {
-    /// The shard's counts and holdings.
+    /// The shard's counters and memory accounts.
     Accounts(Box<(Stats, Accounts)>),
     /// The name of a refused request, if there was one: printable ASCII, at most 100 bytes.
     Notice(Option<String>),
@@ -116,66 +114,67 @@ pub enum Report {
     Connections(Page<Connection>),
     /// A connection, if there is one.
     Connection(Option<Box<Connection>>),
-    /// Client ids in the order of the question; none where the connection is gone.
+    /// Client ids in the order of the question; `None` where the connection has ended.
     ClientIds(Vec<Option<Box<[u8]>>>),
     /// A page of sessions.
     Sessions(Page<Session>),
-    /// A session, if the home has it and its client is away.
+    /// A session, if the home has it and its client is disconnected.
     Session(Option<Box<Session>>),
-    /// How many connections were ended.
+    /// How many connections were closed.
     Ended(Ended),
-    /// Whether topics are left for [`Control::PrepareRules`].
+    /// Whether topics remain for [`Control::PrepareRules`].
     RulesPrepared(bool),
-    /// For each topic the offset up to which it has no messages in its log; `None` for one that is not known. None at all where the home
-    /// has not come so far.
+    /// For each topic the offset up to which its messages are removed; `None` for an unknown topic. `None` for all if the home has not applied the
+    /// log that far.
     Floors(Option<Vec<Option<u64>>>),
-    /// The home's view of the cluster, if this is a node of one and the shard a home.
+    /// The home's view of the cluster, if the node is in a cluster and the shard is a home.
     Cluster(Option<Box<ClusterState>>),
     /// The answer to [`Control::Interest`].
     Interest(InterestReply),
-    /// It is done.
+    /// The order is done.
     Done,
-    /// Whether anything is under way.
+    /// Whether work is in flight.
     Settled(Settled),
-    /// A block; empty behind the last one.
+    /// A block of the snapshot; empty after the last one.
     Block(Vec<u8>),
 }
 
-/// An order about which topics have interest at the nodes of a cluster.
+/// An order about interest: which topics have subscribers at the nodes of a cluster.
 #[derive(Debug)]
 pub enum Interest {
-    /// Report what connections here follow.
+    /// Report the filters that connections of this node follow.
     Filters,
-    /// Report what is new for another node that follows. With filters its stream begins; none has this number yet.
+    /// Report the next changes of the stream with this number, which another node follows. If filters are given, the stream begins; no other has
+    /// its number.
     Next(u64, Option<Vec<Box<[u8]>>>),
-    /// That node follows no more.
+    /// End the stream with this number.
     End(u64),
-    /// Changes of topics of the home that another node has told, some hundred at most, in a stream with a number below
+    /// Apply the changes that another node has sent for topics of this home, some hundred at most. The number of their stream is below
     /// [`STREAMS`](crate::STREAMS).
     Elsewhere(u8, InterestChanges),
-    /// Forget what this stream has told of topics behind this name.
+    /// Forget the changes of this stream for topics after this name, in their order.
     Forget(u8, Box<[u8]>),
 }
 
 /// The answer to an [`Interest`].
 #[derive(Debug)]
 pub enum InterestReply {
-    /// Filters.
+    /// The followed filters.
     Filters(BTreeSet<Box<[u8]>>),
-    /// The news, and whether there is more at once; none where the home has no such stream, or not all of its news.
+    /// The changes, and whether more are ready; `None` if the home has no such stream, or has lost changes of it.
     Changes(Option<(InterestChanges, bool)>),
-    /// For how many topics there was no room.
+    /// The number of topics for which there was no room.
     Refused(u32),
-    /// The name to go on with, unless all is forgotten.
+    /// The name to continue after, unless all is forgotten.
     Forgot(Option<Box<[u8]>>),
-    /// It is done, or this shard is no home.
+    /// The order is done, or this shard is no home.
     Done,
 }
 
-/// Which topics, and from which row on.
+/// A request for a page of topics.
 #[derive(Debug)]
 pub struct TopicsPage {
-    /// Only topics that it matches; `#` matches all, `$` topics among them.
+    /// The filter that the topics match; `#` matches all, `$` topics included.
     pub filter: Box<[u8]>,
     /// The row to begin with: 0, or [`Page::next`].
     pub from: u32,
@@ -188,7 +187,7 @@ pub struct TopicsPage {
 pub struct Page<T> {
     /// The entries found.
     pub found: Vec<T>,
-    /// The row to go on with, unless this is the last page.
+    /// The row to continue with, unless this is the last page.
     pub next: Option<u32>,
 }
 
@@ -210,20 +209,20 @@ pub struct Topic {
     pub info: Info,
     /// Bytes that its kept messages occupy.
     pub bytes: u32,
-    /// The number of the rule that governs it.
+    /// The number of its rule.
     pub rule: u8,
 }
 
-/// A page of a topic's log.
+/// A request for a page of a topic's log.
 #[derive(Debug)]
 pub struct LogPage {
     /// The topic.
     pub name: Box<[u8]>,
-    /// Only messages behind this offset; 0 is the beginning.
+    /// Only messages after this offset; 0 for the whole log.
     pub after: u64,
     /// How many messages at most.
     pub most: u32,
-    /// The newest of them instead of the oldest: those of the end, from the oldest of them on.
+    /// Whether to return the newest messages instead of the oldest; the order is the same.
     pub newest: bool,
 }
 
@@ -234,20 +233,20 @@ pub struct Messages {
     pub messages: Vec<Message>,
     /// Whether there are more.
     pub more: bool,
-    /// Whether messages between the offset asked for and the first one are lost.
+    /// Whether messages between the requested offset and the first message are lost.
     pub lost: bool,
 }
 
 /// A kept message.
 #[derive(Debug)]
 pub struct Message {
-    /// Its sequence number at its home.
+    /// Its offset in its partition.
     pub offset: u64,
     /// When it was published: Unix seconds, by the wall clock.
     pub time_s: u32,
     /// Its data.
     pub data: Vec<u8>,
-    /// Sent in binary frames.
+    /// Whether it is sent in binary frames.
     pub binary: bool,
     /// Its content type, or empty.
     pub content_type: Vec<u8>,
@@ -257,14 +256,14 @@ pub struct Message {
     pub key: Vec<u8>,
 }
 
-/// A message that the operator publishes. The sender of the order has checked all of it.
+/// A message that the operator publishes. The sender of the order has checked it.
 #[derive(Debug)]
 pub struct AdminPublish {
     /// The topic.
     pub name: Box<[u8]>,
     /// The message.
     pub data: Vec<u8>,
-    /// Its state.
+    /// Its headers.
     pub headers: Headers<Vec<u8>>,
 }
 
@@ -277,9 +276,9 @@ pub struct Selection {
     pub user: Option<Box<str>>,
     /// Only connections from this address, as [`Connection::address`] has it.
     pub address: Option<IpAddr>,
-    /// Only connections that subscribe to a topic that it matches, or to a filter that it covers.
+    /// Only connections that subscribe to a topic that this filter matches, or to a filter that it covers.
     pub filter: Option<Box<[u8]>>,
-    /// Only connections with bytes that wait for their socket.
+    /// Only connections whose socket has not accepted all bytes.
     pub slow: bool,
 }
 
@@ -290,66 +289,65 @@ pub struct Connection {
     pub id: ConnId,
     /// Its protocol.
     pub transport: Transport,
-    /// A request is under way.
+    /// Whether a request is in flight.
     pub waits: bool,
-    /// Its address: from a trusted proxy's word for its last request, or for the connection; otherwise its peer.
+    /// Its address: as a trusted proxy stated it for the last request or for the connection, otherwise the address of the socket's peer.
     pub address: Option<IpAddr>,
     /// Its user, or empty.
     pub user: Box<str>,
-    /// Its MQTT session: the home that knows the client id, which the connection itself does not hold, and the session
-    /// to ask for there ([`Control::ClientIds`]).
+    /// Its MQTT session and the home of that. The connection does not store its client id; [`Control::ClientIds`] to the home reports it.
     pub session: Option<(ShardId, SessionId)>,
-    /// Topics that it subscribes to.
+    /// Topics that it subscribes to; the list may be truncated.
     pub topics: Vec<Box<[u8]>>,
-    /// How many there are; the list may have fewer.
+    /// The number of these topics.
     pub topic_count: u32,
     /// Filters that it subscribes to.
     pub filters: Vec<Box<[u8]>>,
     /// Bytes that its socket has not taken yet.
     pub outbox_bytes: usize,
-    /// It fell behind and will read on from the log.
+    /// Whether it fell behind and continues from the log.
     pub behind: bool,
     /// Seconds since something was last sent to it.
     pub silent_s: u32,
-    /// It is encrypted by TLS here, and not by a proxy.
+    /// Whether this server encrypts it with TLS. Encryption by a proxy does not count.
     pub is_secure: bool,
-    /// What only a client of MQTT has.
+    /// The state of an MQTT connection.
     pub mqtt: Option<MqttState>,
 }
 
 /// The state of an MQTT connection.
 #[derive(Clone, Copy, Debug)]
 pub struct MqttState {
-    /// Whether it speaks 5.0, else 3.1.1.
+    /// Whether it uses MQTT 5.0, otherwise 3.1.1.
     pub is_v5: bool,
     /// Seconds of its Keep Alive, 0 for none.
     pub keep_alive_s: u16,
     /// QoS 1 and 2 messages that it has not acknowledged.
     pub in_flight: usize,
-    /// How many there may be.
+    /// The most messages that may be in flight.
     pub receive_max: u16,
-    /// Messages that wait for room there.
+    /// Messages that wait to become in flight.
     pub waiting: usize,
     /// Seconds that its session outlives the connection.
     pub expiry_s: u32,
 }
 
-/// An MQTT session whose client is away.
+/// An MQTT session whose client is disconnected.
 #[derive(Debug)]
 pub struct Session {
     /// Its client id.
     pub client_id: Box<[u8]>,
     /// Its user, or empty.
     pub user: Box<[u8]>,
-    /// Seconds after which it ends; none: never.
+    /// Seconds until it expires; `None`: it does not expire.
     pub expires_in_s: Option<u32>,
     /// Bytes that it occupies.
     pub bytes: usize,
-    /// Its subscriptions, each with its QoS; none in a list.
+    /// Its subscriptions, each with its QoS; empty in a page of sessions.
     pub subscriptions: Vec<(Box<[u8]>, u8)>,
 }
 
-/// An MQTT session by its client.
+/// The name of an MQTT session.
 #[derive(Clone, Debug)]
 pub struct SessionName {
     /// The client id.
@@ -358,12 +356,12 @@ pub struct SessionName {
     pub user: Box<[u8]>,
 }
 
-/// The result of an order to end connections.
+/// The result of an order to close connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// How many were ended.
+    /// How many were closed.
     pub count: u32,
-    /// The row to go on with, unless these were the last.
+    /// The row to continue with, unless these were the last.
     pub next: Option<u32>,
 }
 
@@ -372,35 +370,35 @@ pub struct Ended {
 pub struct ClusterState {
     /// The partitions of the home.
     pub partitions: Vec<PartitionState>,
-    /// Nodes that live, by what the log says: at the home of partition 0.
+    /// Nodes that are alive according to the log. Only the home of partition 0 knows them.
     pub nodes: Vec<NodeState>,
-    /// Nodes that have died within the last hour, and whose places no others have taken: at the home of partition 0.
+    /// Nodes that died within the last hour and have no successor. Only the home of partition 0 knows them.
     pub dead_nodes: Vec<NodeState>,
-    /// The second of the report since 1970, by the clock that follows that of the log.
+    /// When the report was made, in Unix seconds of the clock that follows the log's.
     pub unix_s: u32,
-    /// No sign of life of this node has come back for some seconds: it may have no way to the log.
+    /// Whether this node has not read back a heartbeat of its own for some seconds: it may be cut off from the log.
     pub is_cut_off: bool,
 }
 
-/// A partition at a node.
+/// A partition as a node sees it.
 #[derive(Clone, Debug)]
 pub struct PartitionState {
     /// Its number.
     pub partition: PartitionId,
-    /// The offset of the last record that is applied.
+    /// The offset of the last applied record.
     pub offset: u64,
-    /// As which writer this node writes to it.
+    /// The number of this node among the partition's writers.
     pub writer: u64,
-    /// The writer that does what one node does for all, such as checkpoints.
+    /// The writer that is the steward: the node that makes checkpoints and other work that one node does for all.
     pub steward: Option<u64>,
 }
 
-/// A node, as its last sign of life has told.
+/// A node, according to its last heartbeat.
 #[derive(Clone, Debug)]
 pub struct NodeState {
     /// Its number among the writers of partition 0.
     pub writer: u64,
-    /// It is the one that reports.
+    /// Whether it is the reporting node.
     pub is_self: bool,
     /// Its name.
     pub name: Box<[u8]>,
@@ -408,26 +406,26 @@ pub struct NodeState {
     pub link: Box<[u8]>,
     /// Its connections.
     pub connections: u64,
-    /// The offset of the sign of life.
+    /// The offset of the heartbeat.
     pub offset: u64,
-    /// When it was read, by the clock of the shard.
+    /// When the heartbeat was read, by the clock of the shard.
     pub beat_s: u32,
-    /// When the log stored it, in seconds since 1970.
+    /// When the log stored the heartbeat, in Unix seconds.
     pub beat_unix_s: u32,
-    /// Seconds by which its clock was ahead of the log's, by the time on the way less.
+    /// Seconds by which its clock was ahead of the log's, minus the heartbeat's time of travel.
     pub ahead_s: i64,
 }
 
-/// The work and mail under way at a shard. Once two rounds over all shards have found the same, no shard busy and as much mail
-/// received as posted, all of them are at rest: only a connection or the clock can begin anything.
+/// The work and mail in flight at a shard. If two rounds over all shards find the same numbers, no shard busy, and as much mail received as
+/// posted, all shards are idle: only a connection or the clock can start new work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// Connections.
+    /// Number of connections.
     pub connections: u32,
-    /// Mail that it has posted since it began.
+    /// Number of mails that the shard has posted since its start.
     pub posted: u64,
-    /// Mail that it has received since it began.
+    /// Number of mails that the shard has received since its start.
     pub received: u64,
-    /// It has more to do.
+    /// Whether the shard has more to do.
     pub busy: bool,
 }

@@ -1,9 +1,9 @@
-//! MQTT properties of a message that other transports have no fields for (MQTT 5.0 section 3.3.2.3), and their form
-//! there: user properties are `Crore-Property: name=value` headers in HTTP.
+//! A message's attributes: MQTT properties that have no field of their own (MQTT 5.0 section 3.3.2.3), and their form in HTTP, where user
+//! properties are `Crore-Property: name=value` headers.
 //!
-//! Invariants: attributes are the publisher's number ([`ORIGIN_BYTES`]), then properties as in a packet; all that is
-//! sent later is checked on receipt, except for characters that only some transports forbid. The property [`PUBLISHER`] is the server's own:
-//! one that a client sends is left out.
+//! Invariants: attributes are the publisher's number ([`ORIGIN_BYTES`]), then properties encoded as in a packet. They are checked on receipt,
+//! except for characters that only some protocols forbid. Only the server sets the property [`PUBLISHER`]: it is dropped from a client's
+//! message.
 
 use alloc::vec::Vec;
 
@@ -14,7 +14,7 @@ use crate::mail::{Frames, ORIGIN_BYTES, Record};
 
 /// The header that holds one user property.
 pub const HEADER: &str = "Crore-Property";
-/// The header that says how many user properties no header holds.
+/// The header with the number of user properties that are not sent as headers.
 pub const LEFT_OUT: &str = "Crore-Properties-Left-Out";
 /// The user property that stands for a message's key.
 pub const KEY: &str = "crore-key";
@@ -22,20 +22,20 @@ pub const KEY: &str = "crore-key";
 pub const EVENT: &str = "crore-event";
 /// The user property that names the user who published the message (`rule.publisher`).
 pub const PUBLISHER: &str = "crore-publisher";
-/// The field of HTTP for the same.
+/// The HTTP header that names this user.
 pub const PUBLISHER_HEADER: &str = "Crore-Publisher";
-/// User properties that a client's message has at most. One more is the server's, [`PUBLISHER`].
+/// The most user properties of a client's message. The server may add one, [`PUBLISHER`].
 pub const CLIENT_PROPERTIES_MAX: usize = USER_PROPERTIES_MAX - 1;
-/// Bytes of the attributes that a client's message has at most; the rest is room for [`PUBLISHER`], with a name of 255 bytes.
+/// The most bytes of attributes of a client's message; the rest is room for [`PUBLISHER`], with a name of 255 bytes.
 pub const CLIENT_ATTRIBUTES_BYTES_MAX: usize = u16::MAX as usize - 5 - PUBLISHER.len() - 255;
-/// Bytes of [`HEADER`] lines in one answer at most. An answer's other fields have at most about 1.5 KiB, and proxies and clients often
-/// take no head of more than 4 KiB (nginx: `proxy_buffer_size`, a page of memory).
+/// The most bytes of [`HEADER`] lines in one answer. The other headers have at most about 1.5 KiB, and proxies and clients often accept no head
+/// of more than 4 KiB (nginx: `proxy_buffer_size`, a page of memory).
 pub const HEADERS_BYTES_MAX: usize = 2 << 10;
 
-/// The attributes of a message with these user properties, each `name=value`; nothing when there are none.
+/// The attributes of a message with these user properties, each `name=value`; empty without properties.
 ///
 /// # Errors
-/// The defect of a malformed property.
+/// Why a property is malformed.
 pub fn from_headers<'a>(headers: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u8>, &'static str> {
     let mut set = PropertyBuf::new();
     let mut count = 0;
@@ -64,8 +64,8 @@ pub fn from_headers<'a>(headers: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u
     Ok(attributes)
 }
 
-/// The attributes with the name of the user who published the message. It stands first: of a message with as many properties as MQTT takes,
-/// another one is left out.
+/// The attributes with the name of the user who published the message. It is the first property, so that a message with more properties than
+/// MQTT accepts loses another one.
 pub fn with_publisher(attributes: &[u8], user: &str) -> Vec<u8> {
     let (origin, rest) = match attributes.split_at_checked(ORIGIN_BYTES) {
         Some(parts) => parts,
@@ -89,7 +89,7 @@ pub fn publisher<'f>(frames: &'f Frames, record: &Record) -> &'f [u8] {
     found.next().map_or(&b""[..], |(_, user)| user.as_bytes())
 }
 
-/// The user properties of a message in their order, but for those that stand for its key, its event name and its publisher.
+/// The user properties of a message in their order, without those for its key, its event name and its publisher.
 pub fn of_user<'f>(
     frames: &'f Frames,
     record: &Record,
@@ -99,8 +99,8 @@ pub fn of_user<'f>(
     set.user_properties().filter(others)
 }
 
-/// The user properties of a message as values of the header, as far as there is room ([`HEADERS_BYTES_MAX`]), and how many are left out:
-/// for want of room, or since a header cannot hold their characters.
+/// The user properties of a message as values of [`HEADER`], and how many are left out: those beyond [`HEADERS_BYTES_MAX`], and those with
+/// characters that a header cannot contain.
 pub fn to_headers(frames: &Frames, record: &Record) -> (Vec<Vec<u8>>, usize) {
     let (mut lines, mut left_out, mut bytes) = (Vec::new(), 0, 0);
     for (name, value) in of_user(frames, record) {
@@ -116,7 +116,7 @@ pub fn to_headers(frames: &Frames, record: &Record) -> (Vec<Vec<u8>>, usize) {
     (lines, left_out)
 }
 
-/// Seconds left of a message's life, if it has an end.
+/// The rest of a message's own time to live, in seconds, if it has one.
 pub fn left_s(record: &Record, now_s: u32) -> Option<u32> {
     let ttl_s = record.ttl_s()?;
     Some(ttl_s.saturating_sub(now_s.saturating_sub(record.time_s)))

@@ -1,4 +1,4 @@
-//! MQTT sessions in mail between shards: their holders and their kept state.
+//! MQTT sessions in mail between shards: the session's id, its will, and its saved state.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,14 +11,14 @@ use crate::mail::message::{Headers, is_binary};
 use crate::store::shared::Slice;
 use crate::store::slab::NONE;
 
-/// The holder of a session: its row in its partition, and the number of the holder.
+/// A session as one connection holds it: the session's row in its partition, and a number for the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionId {
     /// The row.
     pub row: u32,
-    /// Counts the session's holders.
+    /// Counts the connections that have held the session.
     pub serial: u16,
-    /// Counts the sessions that had this row before.
+    /// Counts the sessions that have used the row.
     pub life: u8,
     /// The partition of the client id; there are at most 256.
     pub partition: u8,
@@ -27,7 +27,7 @@ pub struct SessionId {
 const _: () = assert!(size_of::<SessionId>() == 8);
 
 impl SessionId {
-    /// No session yet, of a client id in this partition.
+    /// The id of a client that has no session yet; its client id belongs to this partition.
     pub fn none(partition: PartitionId) -> SessionId {
         SessionId {
             row: NONE,
@@ -38,10 +38,10 @@ impl SessionId {
     }
 }
 
-/// A message that the server publishes when a client is gone (section 3.1.2.5).
+/// A message that the server publishes when a client disconnects (MQTT 5.0 section 3.1.2.5).
 #[derive(Clone, Debug, Default)]
 pub struct Will {
-    /// Seconds that it waits for the client to come back.
+    /// Seconds that the server waits for the client to reconnect before it publishes.
     pub delay_s: u32,
     /// The topic.
     pub topic: Box<[u8]>,
@@ -49,11 +49,11 @@ pub struct Will {
     pub data: Box<[u8]>,
     /// Its headers.
     pub headers: Headers<Box<[u8]>>,
-    /// The client for which its topic is made, if it does not exist; nobody after a restart.
+    /// The client that is charged for the topic, if it is created; nobody after a restart.
     pub client: Client,
 }
 
-/// Flags of a will in a record.
+/// Flags of a will in a snapshot.
 const RETAIN: u8 = 1;
 const MORTAL: u8 = 2;
 const QOS_SHIFT: u8 = 2;
@@ -76,7 +76,7 @@ impl Will {
         ]
     }
 
-    /// Writes all but its client.
+    /// Writes the will without its client.
     pub(crate) fn write(&self, out: &mut Out<'_>) {
         let flag = |set, flag| if set { flag } else { 0 };
         let headers = &self.headers;
@@ -92,7 +92,7 @@ impl Will {
         }
     }
 
-    /// Reads a will: its client is nobody.
+    /// Reads a will, with nobody as its client.
     pub(crate) fn read(from: &mut In<'_>) -> Result<Will, Damaged> {
         let delay_s = from.number32()?;
         let form = from.byte()?;
@@ -122,28 +122,28 @@ impl Will {
     }
 }
 
-/// The state that a session leaves when its connection ends.
+/// The state of a session while its client is disconnected.
 #[derive(Clone, Debug)]
 pub struct SavedSession {
-    /// Seconds until it is forgotten.
+    /// Seconds until the session expires.
     pub expiry_s: u32,
-    /// Its state, as its carrier wrote it.
+    /// The state, as the carrier encoded it.
     pub state: EncodedSession,
 }
 
-/// Where the epoch of its positions stands in a session that is written down.
+/// The place of the epoch in an encoded session.
 const EPOCH_AT: core::ops::Range<usize> = 1..5;
 
-/// A session as its carrier wrote it down: a byte for the form, the epoch of its positions, and what only the carrier reads.
+/// A session as its carrier encodes it: a format byte, the epoch of its positions, and bytes that only carriers read.
 #[derive(Clone, Debug, Default)]
 pub struct EncodedSession {
-    /// All but the large payloads.
+    /// The encoded bytes without large payloads.
     pub bytes: Box<[u8]>,
-    /// The payloads of large unacknowledged messages, in order.
+    /// The payloads of large unacknowledged messages, in order, shared.
     pub payloads: Vec<Slice>,
 }
 
-/// The positions of this session, of the life `from`, are of the life `to` from now on: the log goes on.
+/// Moves the positions of an encoded session from the epoch `from` to the epoch `to`, of a log that continues under a new epoch.
 pub fn move_positions(state: &mut [u8], from: u32, to: u32) {
     if let Some(epoch) = state.get_mut(EPOCH_AT)
         && epoch == from.to_le_bytes()

@@ -1,8 +1,8 @@
-//! Places of names and data within the bytes of a mail.
+//! Positions of names and data in the bytes of a mail.
 
 use alloc::vec::Vec;
 
-/// Bytes within [`Mail::bytes`](crate::Mail).
+/// A range of [`Mail::bytes`](crate::Mail).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Span {
     start: u32,
@@ -10,7 +10,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Copies `part` behind `bytes`.
+    /// Appends `part` to `bytes`.
     pub fn of(bytes: &mut Vec<u8>, part: &[u8]) -> Span {
         let start = bytes.len() as u32;
         bytes.extend_from_slice(part);
@@ -20,7 +20,7 @@ impl Span {
         }
     }
 
-    /// The bytes.
+    /// The bytes of the span.
     pub fn in_bytes<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         &bytes[self.start as usize..(self.start + self.len) as usize]
     }

@@ -1,4 +1,4 @@
-//! Messages of a home to a carrier: messages, pages of the past, and the answers to its asks.
+//! Tells, from a home to a carrier: live messages, pages of kept messages, and answers to asks.
 
 use alloc::boxed::Box;
 
@@ -11,10 +11,10 @@ use crate::mail::frames::{Frames, Record};
 use crate::mail::interest::{InterestChanges, InterestPart};
 use crate::mail::session::{SavedSession, SessionId};
 
-/// From a home to a carrier.
+/// A message or an answer of a home to a carrier.
 #[derive(Clone, Debug)]
 pub enum Tell {
-    /// A message, for every subscriber that has read up to the head.
+    /// A new message, for every subscriber that has read all earlier ones.
     Live {
         /// The carrier's topic row.
         topic: u32,
@@ -23,7 +23,7 @@ pub enum Tell {
         /// The message.
         record: Record,
     },
-    /// A bounded part of the past, for one subscriber.
+    /// A page of kept messages, for one subscriber.
     Page {
         /// The carrier's topic row.
         topic: u32,
@@ -32,7 +32,7 @@ pub enum Tell {
         /// The page.
         page: Page,
     },
-    /// A message, for all subscribers of its topic and of filters that match it.
+    /// A new message, for all subscribers of its topic and of filters that match it.
     Match {
         /// The carrier's topic row, or `NONE`.
         topic: u32,
@@ -40,12 +40,12 @@ pub enum Tell {
         serial: u16,
         /// The partition of the topic.
         partition: PartitionId,
-        /// The place of the topic's name in [`Frames`].
+        /// The position of the topic's name in [`Frames`].
         name: u32,
         /// The message.
         record: Record,
     },
-    /// A bounded part of the past, for one subscriber by filter.
+    /// A page of kept messages, for one subscriber by filter.
     Matches {
         /// The subscriber.
         to: ReplyTo,
@@ -61,7 +61,7 @@ pub enum Tell {
         /// Counts the uses of the row.
         serial: u16,
     },
-    /// A later long-poll displaces the waiting ones.
+    /// A later long-poll ends the waiting ones.
     Displaced {
         /// The carrier's topic row.
         topic: u32,
@@ -72,43 +72,43 @@ pub enum Tell {
     Outcome(ReplyTo, Outcome),
     /// All asks before an [`Ask::Fence`](crate::mail::Ask::Fence) are done.
     Fenced(ReplyTo),
-    /// To a member of a shared subscription: the group, unless there is no room for its filter.
+    /// The answer to a client that joins a shared subscription.
     GroupJoined {
         /// The member.
         to: ReplyTo,
-        /// The group.
+        /// The group; `None` if there is no room for its filter.
         group: Option<u64>,
         /// Whether the home counted its session as a new subscriber.
         counts: bool,
     },
-    /// A message for a member of a group.
+    /// A message for one member of a shared subscription.
     Shared {
         /// The member.
         to: ReplyTo,
         /// The group.
         group: u64,
-        /// The place of the topic's name in [`Frames`].
+        /// The position of the topic's name in [`Frames`].
         name: u32,
         /// The message.
         record: Record,
     },
-    /// To an MQTT client that connects.
+    /// The answer to an MQTT client that connects.
     Session(ReplyTo, Box<SessionReply>),
-    /// To an MQTT connection: another one has claimed its session.
+    /// Another connection has taken over the session of this MQTT connection.
     SessionTaken(ConnId),
-    /// Topics that now have subscribers, or no longer have any.
+    /// Topics that got their first subscriber, or lost their last.
     Interest {
         /// The follower.
         to: ReplyTo,
         /// The topics.
         news: InterestChanges,
-        /// Whether it is news or a page of the snapshot.
+        /// Whether these are live changes or a page of the snapshot.
         part: InterestPart,
     },
 }
 
 impl Tell {
-    /// The carrier's topic row: tells of one topic keep their order.
+    /// The carrier's topic row, if the tell belongs to one: tells of one topic keep their order.
     pub fn topic(&self) -> Option<u32> {
         match self {
             Tell::Live { topic, .. }
@@ -131,76 +131,75 @@ impl Tell {
 /// The answer to an attach.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Page {
-    /// The outcome; the rest counts only for [`Attached::Yes`], and `head` for [`Attached::Gone`] too.
+    /// The outcome. The other fields are valid only for [`Attached::Yes`], and `head` for [`Attached::Gone`] too.
     pub attached: Attached,
-    /// The records, within [`Frames::pages`](crate::mail::Frames::pages).
+    /// The index of the first record in [`Frames::pages`](crate::mail::Frames::pages).
     pub first: u32,
-    /// How many.
+    /// The number of records.
     pub count: u32,
     /// The subscriber's offset after this page, or the offset at which the topic was deleted.
     pub head: u64,
     /// The epoch of the log.
     pub epoch: u32,
-    /// Unix second of the newest kept message, if there is one.
+    /// When the newest kept message was published, in Unix seconds, if there is one.
     pub newest_s: Option<u32>,
-    /// The page reaches the end of the log: live messages follow.
+    /// Whether the page reaches the end of the log: live messages follow.
     pub at_head: bool,
-    /// Whether messages between the position asked for and this page are lost.
+    /// Whether messages between the requested position and this page are lost.
     pub gap: bool,
-    /// The answer to an attach that was counted before.
+    /// Whether the subscription was counted before: the answer to an attach with `again`.
     pub again: bool,
-    /// Whether the home counted a subscriber: the carrier owes it an [`Ask::Leave`](crate::mail::Ask::Leave).
+    /// Whether the home counted a subscriber: the carrier must send an [`Ask::Leave`](crate::mail::Ask::Leave) later.
     pub counted: bool,
-    /// The number of records, from the first on, that are the topic's retained state.
+    /// How many of the records, from the first on, are the topic's retained state.
     pub retained: u32,
-    /// Only retained messages were asked for: the subscriber's offset does not change.
+    /// Whether only retained messages were requested: the subscriber's offset does not change.
     pub only_retained: bool,
-    /// Whether the topic's retained state is many messages, which are not among those above.
+    /// The topic's retained state, if its rule keeps latest values.
     pub values: LatestValues,
 }
 
-/// The latest values of a topic whose rule keeps only those, for a subscriber that wants what is retained.
+/// The latest values of a topic whose rule keeps only those, for a subscriber that requests retained messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LatestValues {
-    /// There are none, or the page has them as its ordinary messages.
+    /// There are none, or the page has them as ordinary messages.
     #[default]
     None,
-    /// They are to be asked for.
+    /// There are some, and the carrier must request them.
     Wait,
-    /// The records of this page are some of them.
+    /// The records of this page are latest values.
     These,
 }
 
 /// The answer to an attach by filter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FilterPage {
-    /// The outcome; the rest counts only for [`Attached::Yes`], and `head` for [`Attached::Gone`] too.
+    /// The outcome. The other fields are valid only for [`Attached::Yes`], and `head` for [`Attached::Gone`] too.
     pub attached: Attached,
-    /// The partition that was read.
+    /// The partition that the page was read from.
     pub partition: PartitionId,
-    /// The records, within [`Frames::pages`](crate::mail::Frames::pages).
+    /// The index of the first record in [`Frames::pages`](crate::mail::Frames::pages).
     pub first: u32,
-    /// How many.
+    /// The number of records.
     pub count: u32,
-    /// The names of their topics, within [`Frames::names`](crate::mail::Frames::names).
+    /// The index of the first record's topic name in [`Frames::names`](crate::mail::Frames::names).
     pub names: u32,
     /// The subscriber's offset in this partition after this page.
     pub head: u64,
-    /// Where the subscription began; messages up to here belong to the snapshot of latest values and retained messages.
+    /// The offset at which the subscription began; messages up to it belong to the snapshot of latest values and retained messages.
     pub from: u64,
-    /// The number of the last loss when the subscription began: losses up to it are no gap. 0 when it began with a
-    /// position.
+    /// The number of the last loss when the subscription began: losses up to it are no gap. 0 if it began with a position.
     pub base: u64,
     /// The epoch of the log.
     pub epoch: u32,
-    /// The page reaches the end of the log: live messages follow.
+    /// Whether the page reaches the end of the log: live messages follow.
     pub at_head: bool,
-    /// Whether messages between the position asked for and the end of this page are lost.
+    /// Whether messages between the requested position and the end of this page are lost.
     pub gap: bool,
 }
 
 impl FilterPage {
-    /// Its records, each with the number of its topic's name.
+    /// The records, each with the position of its topic's name.
     pub fn records<'a>(
         &self,
         frames: &'a Frames,
@@ -212,16 +211,16 @@ impl FilterPage {
     }
 }
 
-/// The answer to a client that wants its session.
+/// The answer to an MQTT client that connects.
 #[derive(Clone, Debug)]
 pub enum SessionReply {
-    /// It has it.
+    /// The connection has the session.
     Yes {
         /// The session.
         id: SessionId,
-        /// The client that the session is counted for.
+        /// The client that is charged for the session.
         owner: Client,
-        /// The state that it left when its last connection ended.
+        /// The state that was saved when its last connection ended.
         kept: Option<SavedSession>,
     },
     /// The client is refused.

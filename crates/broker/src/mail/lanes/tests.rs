@@ -103,7 +103,7 @@ fn credit_is_given_back_at_once_and_once() {
     assert!(flush(&mut lanes).is_empty());
 }
 
-/// A turn that tells a carrier as much as so many visits on behalf of this party; the mail is the carrier's.
+/// A turn that causes `visits` visits at a carrier on behalf of this party. Returns the mail, which the carrier holds.
 fn turn_of(lanes: &mut Lanes, party: Party, visits: u32, valve: &Valve) -> Vec<(ShardId, Mail)> {
     lanes.frames().weights.add(party, visits);
     lanes.tell(0, GONE);
@@ -140,11 +140,11 @@ fn all_wait_while_carriers_hold_many_more_turns() {
     lanes.pace.turns_under_way = 2;
     let [much, other] = ["much", "other"].map(|name| Party::user(name, 1));
     let mut held = Vec::new();
-    for turns in 1..=2 * TURNS_OF_LIGHT {
+    for turns in 1..=2 * ALL_WAIT_FACTOR {
         held.extend(turn_of(&mut lanes, much, 100, &valve));
         assert_eq!(
             valve.stops(other),
-            turns == 2 * TURNS_OF_LIGHT,
+            turns == 2 * ALL_WAIT_FACTOR,
             "with {turns} turns"
         );
     }
@@ -153,7 +153,7 @@ fn all_wait_while_carriers_hold_many_more_turns() {
     assert!(valve.stops(much) && !valve.stops(other));
 }
 
-/// It is enough that a single held turn is below the limit, wherever it is in the list.
+/// The one turn that is still held may be anywhere in the list.
 #[test]
 fn mail_that_was_let_go_counts_no_more() {
     let mut lanes = lanes();
