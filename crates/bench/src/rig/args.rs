@@ -1,4 +1,4 @@
-//! The flags of `crore-bench run`, and what follows from them for every scenario.
+//! The flags of `crore-bench run`, and the values that scenarios derive from them.
 
 use std::path::PathBuf;
 
@@ -204,16 +204,16 @@ pub struct RunArgs {
     pub json: Option<PathBuf>,
 }
 
-/// Connections of one shard: a descriptor table holds 20,000 where the limit cannot be raised, the kernel spreads connections over listeners
-/// only on average, and a server keeps the last ninth of its places from an address that has all others.
+/// Connections per shard. A descriptor table may be limited to 20,000, the kernel distributes connections to listeners only roughly evenly,
+/// and a server reserves the last ninth of its connections for other addresses if one address holds all the rest.
 const PER_SHARD: u32 = 17_400;
 
-/// Core of the server and of the tools, when pinned.
+/// Cores of the server and of the tools with `--pin`.
 const CORES: (usize, usize) = (0, 1);
-/// So many connections a second that the limit holds nobody up.
+/// `limits.accepts_per_s` that does not delay any connection.
 const ACCEPTS_ANY: u32 = 1_000_000;
 
-/// As many shards as `connections` need, at least `least`.
+/// The number of shards for `connections`, at least `least`.
 fn shards_for(connections: u32, ports: u16, least: u32) -> u32 {
     connections
         .div_ceil(PER_SHARD - u32::from(ports))
@@ -221,46 +221,46 @@ fn shards_for(connections: u32, ports: u16, least: u32) -> u32 {
 }
 
 impl RunArgs {
-    /// Shards for so many connections, unless told otherwise; at least `least`.
+    /// The number of shards: `--shards`, or as many as `connections` need, at least `least`.
     pub fn shards_for(&self, connections: u32, ports: u16, least: u32) -> u32 {
         let needed = shards_for(connections, ports, least);
         self.shards.unwrap_or(needed)
     }
 
-    /// Where the server runs, when pinned.
+    /// The server's core with `--pin`.
     pub fn core_of_server(&self) -> Option<usize> {
         self.pin.then_some(CORES.0)
     }
 
-    /// Where the tools run, when pinned.
+    /// The tools' core with `--pin`.
     pub fn core_of_tools(&self) -> Option<usize> {
         self.pin.then_some(CORES.1)
     }
 
-    /// Puts a scenario that is its own tool where the tools are.
+    /// Pins this process to the tools' core, for scenarios that generate the load themselves.
     pub fn pin_tool(&self) -> Result<()> {
         Ok(self.core_of_tools().map_or(Ok(()), sys::pin)?)
     }
 
-    /// The path of the server that is measured, for the result.
+    /// The path of the measured server, for the result.
     pub fn binary(&self) -> String {
         let path = self.server_binary.as_ref();
         path.map_or("crore".into(), |path| path.display().to_string())
     }
 
-    /// The server's `limits.accepts_per_s`; 0 stands for its default.
+    /// The server's `limits.accepts_per_s`; 0: its default.
     pub fn accepts(&self) -> u32 {
         let storm = matches!(self.scenario, Scenario::Churn | Scenario::Tsunami);
         self.accepts_per_s
             .unwrap_or(if storm { 0 } else { ACCEPTS_ANY })
     }
 
-    /// How a server is subscribed to where nothing else is said.
+    /// The subscribers' protocol; the default is WebSocket.
     pub fn subscribe_protocol(&self) -> Protocol {
         self.protocol.unwrap_or(Protocol::Ws)
     }
 
-    /// The publishers' protocol: the subscribers' own in `pair`; elsewhere HTTP, over which the server takes most messages.
+    /// The publishers' protocol: that of the subscribers in `pair`, otherwise HTTP, over which the server accepts most messages.
     pub fn publish_protocol(&self) -> Protocol {
         if self.scenario == Scenario::Pair {
             self.subscribe_protocol()
@@ -269,14 +269,14 @@ impl RunArgs {
         }
     }
 
-    /// The same at another quality of service.
+    /// The same flags with another QoS.
     pub fn at_qos(&self, qos: u8) -> RunArgs {
         let mut args = self.clone();
         args.mqtt.qos = qos;
         args
     }
 
-    /// Messages that logs keep: none unless told otherwise, but for clients that poll.
+    /// The length of logs: `--keep`, or none, but 10 for long-poll.
     pub fn keep(&self, protocol: Protocol) -> u32 {
         self.keep
             .unwrap_or(if protocol == Protocol::Poll { 10 } else { 0 })
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn shards_hold_what_is_asked() {
         for connections in [1, 10_000, 15_000, 1_000_000] {
-            // 20,000 descriptors in a table, and some air for the kernel's spreading.
+            // A table has 20,000 descriptors; some are left for uneven distribution.
             assert!(shards_for(connections, 1, 1) * 19_000 >= connections);
         }
         assert_eq!(shards_for(1_000_000, 1, 2), 58);

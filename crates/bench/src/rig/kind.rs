@@ -47,7 +47,7 @@ impl Kind {
     /// The flags of `crore-bench publish`, and a description of them for the result. Each server gets its messages in the way that
     /// gave the highest rate in trials, with one connection for all messages of a topic. If `wanted` is MQTT, Crore gets its messages
     /// over MQTT like Mosquitto.
-    pub fn feed(self, wanted: Protocol) -> (&'static [&'static str], &'static str) {
+    pub fn publish_flags(self, wanted: Protocol) -> (&'static [&'static str], &'static str) {
         match (self, wanted) {
             (Kind::Floor, _) => (&["--floor"], "ready frames over one connection, no answers"),
             // Mosquitto reads one packet of a connection in each turn of its loop.

@@ -154,7 +154,7 @@ impl Publisher {
         size: usize,
         rest: &[&str],
     ) -> Result<Publisher> {
-        let feed = server.kind.feed(args.publish_protocol()).0;
+        let feed = server.kind.publish_flags(args.publish_protocol()).0;
         Publisher::start_with(args, server, topics, size, &[feed, rest].concat())
     }
 

@@ -1,9 +1,10 @@
-//! `cluster-instructions`: processor instructions of a delivery and of a publish at a node of a cluster, beside a server that keeps all in
-//! memory. valgrind counts them (`--tool=callgrind`), all threads together, system calls aside; so it does not matter what else the machine does.
+//! `cluster-instructions`: processor instructions of a delivery and of a publish at a cluster node, compared with a server that keeps
+//! everything in memory. valgrind counts them (`--tool=callgrind`) for all threads, without system calls. So other load of the machine
+//! does not matter.
 //!
-//! A server is started four times on each side: few and many subscribers, and few and many messages to all of them in the same time. The cost
-//! of one delivery is the difference of differences, in which all that does not grow with both is gone: the start, the connections, what
-//! passes each second, and the cost of a publish without subscribers.
+//! Each server is started four times: with few and many subscribers, and with few and many messages in the same time. The cost of one
+//! delivery is the difference of the differences. It excludes everything that does not grow with both numbers: the start, the
+//! connections, periodic work, and the cost of a publish without subscribers.
 
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,23 +21,23 @@ use crate::rig::{
     local_addresses, pause, program, server_program,
 };
 
-/// Bytes of a message, unless told otherwise.
+/// Default size of a message, in bytes.
 const SIZE: usize = 512;
 /// Subscribers of the topic: few and many.
 const SUBSCRIBERS: [u32; 2] = [50, 250];
-/// Messages: few and many. In the usual time both are less than 100 ms apart. A shard that gets nothing for 100 ms has one more turn, in
-/// which it publishes its figures (2,500 instructions). If only some messages had such a turn, the cost of a publish would change from run
+/// Messages: few and many. In the default time both have intervals of less than 100 ms. A shard that is idle for 100 ms has one more turn,
+/// in which it publishes its figures (2,500 instructions). If only some messages had such a turn, the cost of a publish would vary from run
 /// to run.
 const MESSAGES: [u32; 2] = [500, 1_000];
-/// Seconds in which they are published, few or many, unless told otherwise.
+/// Default duration of publishing, in seconds.
 const SECONDS: f64 = 20.0;
-/// How long messages may take to come to all subscribers, in looks of so many seconds.
-const LOOKS_MAX: u32 = 240;
-const LOOK_S: f64 = 0.5;
+/// Timeout for all deliveries: a number of polls, and the seconds between them.
+const POLLS_MAX: u32 = 240;
+const POLL_S: f64 = 0.5;
 const TOPIC: &str = "/p/one";
-/// Where callgrind writes, in the directory of the run.
+/// Callgrind's output file, in the directory of the run.
 const OUT: &str = "callgrind.out";
-/// The line of its sum.
+/// The line of that file with the sum.
 const SUM: &str = "totals: ";
 
 /// Runs the scenario.
@@ -86,19 +87,19 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     }))
 }
 
-/// Instructions.
+/// Instruction counts.
 #[derive(serde::Serialize)]
 struct Cost {
-    /// Of a delivery.
+    /// For a delivery.
     delivery: f64,
-    /// Of a publish without subscribers.
+    /// For a publish without subscribers.
     publish: f64,
-    /// Of each run: few and many subscribers, of each few and many messages.
+    /// For each run: by few and many subscribers, then by few and many messages.
     runs: [[u64; 2]; 2],
 }
 
 impl Cost {
-    /// That of a server with these settings.
+    /// Measures a server with these settings.
     fn measure(args: &RunArgs, settings: &str) -> Result<Cost> {
         let mut runs = [[0; 2]; 2];
         for (of, subscribers) in runs.iter_mut().zip(SUBSCRIBERS) {
@@ -108,7 +109,7 @@ impl Cost {
         }
         let [few, many] = SUBSCRIBERS.map(f64::from);
         let messages = f64::from(MESSAGES[1] - MESSAGES[0]);
-        // Of a message, with all its deliveries.
+        // Instructions for a message with all its deliveries.
         let [with_few, with_many] = runs.map(|[few, many]| (many as f64 - few as f64) / messages);
         let delivery = (with_many - with_few) / (many - few);
         Ok(Cost {
@@ -119,7 +120,7 @@ impl Cost {
     }
 }
 
-/// Instructions of a server from its start to its end.
+/// Counts the instructions of a server from its start to its end.
 fn instructions(args: &RunArgs, settings: &str, subscribers: u32, messages: u32) -> Result<u64> {
     let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
     let directory = Directory::make(format_args!("callgrind-{}", std::process::id()))?;
@@ -162,10 +163,10 @@ fn instructions(args: &RunArgs, settings: &str, subscribers: u32, messages: u32)
     let seen = loop {
         let seen = subscriber.ask("report")?;
         looks += 1;
-        if count(&seen, "/messages") >= due || looks == LOOKS_MAX {
+        if count(&seen, "/messages") >= due || looks == POLLS_MAX {
             break seen;
         }
-        pause(LOOK_S);
+        pause(POLL_S);
     };
     ensure!(
         is_clean(&seen) && count(&seen, "/messages") == due,
@@ -174,14 +175,14 @@ fn instructions(args: &RunArgs, settings: &str, subscribers: u32, messages: u32)
     drop(subscriber);
     server.terminate();
     while !server.has_ended()? {
-        pause(LOOK_S);
+        pause(POLL_S);
     }
     let out = std::fs::read_to_string(directory.path().join(OUT)).context("callgrind's sum")?;
     let sum = out.lines().rev().find_map(|line| line.strip_prefix(SUM));
     Ok(sum.context("callgrind's sum")?.trim().parse()?)
 }
 
-/// A program that runs the server under callgrind.
+/// Writes a script that runs the server under callgrind.
 fn counted(directory: &Directory, server: &Path) -> Result<std::path::PathBuf> {
     let valgrind = program("valgrind")
         .map_err(|_| anyhow::anyhow!("valgrind is not there; the package valgrind has it"))?;

@@ -1,5 +1,5 @@
-//! `comet-10k`: the table of 2009. So many long-polls wait on one channel; what does each cost, and
-//! how long until all of them have a message of five bytes?
+//! `comet-10k`: the table of 2009. Long-polls wait on one channel. It measures the memory of each, and the time until all of
+//! them have received a message of five bytes.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -16,14 +16,14 @@ use crate::subscribe::Protocol;
 const TOPIC: &str = "pb";
 /// Seconds after the opening before memory is read.
 const REST_S: f64 = 2.0;
-/// The rows of 2009.
+/// The connections of each row in 2009.
 const ROWS: [u32; 4] = [100, 1_000, 5_000, 10_000];
-/// Broadcasts of which the median is told.
+/// Broadcasts in a row, whose median is reported.
 const BROADCASTS: usize = 9;
-/// The message of 2009.
+/// Message size of 2009, in bytes.
 const SIZE: usize = 5;
-/// Longest wait for a broadcast, in looks of 50 ms.
-const LOOKS_MAX: usize = 200;
+/// Timeout for a broadcast, in polls of 50 ms.
+const POLLS_MAX: usize = 200;
 
 /// Runs the rows up to `--connections`.
 pub fn run(args: &RunArgs) -> Result<Value> {
@@ -81,8 +81,8 @@ fn measure(args: &RunArgs, connections: u32) -> Result<Value> {
     }))
 }
 
-/// Publishes one message and returns the milliseconds until the last subscriber had it; NaN when
-/// not every client got it.
+/// Publishes one message. Returns the milliseconds until the last subscriber received it; NaN if not all
+/// received it.
 pub fn broadcast(args: &RunArgs, audience: &mut Audience, topic: &str, size: usize) -> Result<f64> {
     audience.subscriber.ask("restart")?;
     let mut how = vec!["--messages", "1", "--rate", "1"];
@@ -93,7 +93,7 @@ pub fn broadcast(args: &RunArgs, audience: &mut Audience, topic: &str, size: usi
     let published = publisher.result()?;
     let everybody = u64::from(audience.connections);
     let mut report = Value::Null;
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..POLLS_MAX {
         pause(0.05);
         report = audience.subscriber.ask("report")?;
         if count(&report, "/messages") >= everybody {
@@ -103,7 +103,7 @@ pub fn broadcast(args: &RunArgs, audience: &mut Audience, topic: &str, size: usi
     if count(&report, "/messages") != everybody {
         return Ok(f64::NAN);
     }
-    // Long-polls ask again before the next one comes.
+    // Long-polls send their next request before the next broadcast.
     pause(0.2);
     let at = |value: &Value, name: &str| count(value, name) as f64;
     Ok((at(&report, "/last_arrival_ns") - at(&published, "/first_sent_ns")) / 1e6)

@@ -1,5 +1,5 @@
-//! `durable-soak`: durable publishes at half the possible rate, to topics that come and go, and a kill every minute. The bytes on disk and in memory
-//! and the time of the start are noted each time, and must not grow; the last messages that were answered before a kill must be there behind it.
+//! `durable-soak`: durable publishes at half the possible rate, to topics that come and go, with a kill every minute. It records disk usage,
+//! memory and the time of each start, which must not grow. The last messages answered before a kill must exist after it.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -16,38 +16,38 @@ use crate::client::link::Link;
 use crate::report;
 use crate::rig::{Directory, Kind, RunArgs, Server, Setting};
 
-/// Seconds of the whole, unless told otherwise.
+/// Default duration of the run, in seconds.
 const SECONDS: f64 = 900.0;
 /// Seconds between two kills.
 const LIFE_S: f64 = 60.0;
-/// Seconds in which it is found out which rate is possible.
+/// Duration of the search for the possible rate, in seconds.
 const PROBE_S: f64 = 10.0;
-/// Bytes of a message, unless told otherwise.
+/// Default size of a message, in bytes.
 const SIZE: usize = 512;
-/// Messages of a batch, and of a topic, which is left then.
+/// Messages in a batch, and messages in a topic before the next topic is used.
 const BATCH: u64 = 64;
 const PER_TOPIC: u64 = 8;
-/// Connections, with a batch in flight each.
+/// Publishing connections, each with one batch in flight.
 const WRITERS: u64 = 4;
-/// Shards, unless told otherwise.
+/// Default number of shards.
 const SHARDS: u32 = 2;
-/// How long an answer may take, and a start.
+/// Timeout for an answer, and for a start.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Messages go for want of room, or by their age, which is longer than a start; their topics go soon after that.
+/// Messages are dropped when space runs out, or by age, which is longer than a start. Their topics are deleted soon afterwards.
 const RULES: &str =
     "[[rule]]\nmatch = \"#\"\nlog_messages = 16\nlog_age_s = 90\nposition_age_s = 5\n";
 
 /// The counts of a publisher.
 #[derive(Clone, Copy, Default)]
-struct Done {
-    /// Batches that were begun.
-    begun: u64,
-    /// Those of them that were answered.
+struct WriterCounts {
+    /// Batches that were started.
+    started: u64,
+    /// Batches that were answered.
     answered: u64,
-    /// The number of the last one of these.
+    /// The number of the last answered batch.
     last: Option<u64>,
-    /// Lines of batches that were refused.
+    /// Refused lines of batches.
     refused: u64,
 }
 
@@ -64,8 +64,8 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let setting = Setting::new(Kind::Crore, shards, 0);
     let mut server = Server::start_with(args, setting, &settings, None)?;
     let size = args.size.unwrap_or(SIZE);
-    let mut writers = [Done::default(); WRITERS as usize];
-    let possible = live(&mut server, &mut writers, (size, PROBE_S, 0.0), |_| Ok(()))?.0;
+    let mut writers = [WriterCounts::default(); WRITERS as usize];
+    let possible = run_load(&mut server, &mut writers, (size, PROBE_S, 0.0), |_| Ok(()))?.0;
     let pause_s = (WRITERS * BATCH) as f64 / (possible / 2.0);
     let lives = (args.duration.unwrap_or(SECONDS) / LIFE_S).ceil().max(1.0) as u32;
     let (mut rows, mut missing) = (Vec::new(), 0);
@@ -76,7 +76,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
             Ok(measured)
         };
         let (rate, (memory, disk)) =
-            live(&mut server, &mut writers, (size, LIFE_S, pause_s), measure)?;
+            run_load(&mut server, &mut writers, (size, LIFE_S, pause_s), measure)?;
         let start_s = server.timed_restart(shards, TIMEOUT)?;
         missing += count_missing(server.addresses[0], &writers)?;
         report::note(&format!(
@@ -91,10 +91,10 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     Ok(outcome(&rows, &writers, possible, missing, size, &state))
 }
 
-/// The result, which it also prints.
+/// Prints and returns the result.
 fn outcome(
     rows: &[Value],
-    writers: &[Done],
+    writers: &[WriterCounts],
     possible: f64,
     missing: u64,
     size: usize,
@@ -130,22 +130,22 @@ fn outcome(
     })
 }
 
-/// Publishes for some seconds, with so long a pause between two batches of a connection; then does `end` while publishing goes on. Returns the
-/// messages answered a second, and the result of `end`.
-fn live<T>(
+/// Publishes for `seconds`, with a pause of `pause_s` between two batches of a connection, then calls `end` while publishing continues. Returns
+/// answered messages a second, and the result of `end`.
+fn run_load<T>(
     server: &mut Server,
-    writers: &mut [Done],
+    writers: &mut [WriterCounts],
     (size, seconds, pause_s): (usize, f64, f64),
     end: impl FnOnce(&mut Server) -> Result<T>,
 ) -> Result<(f64, T)> {
     let (address, ends) = (server.addresses[0], AtomicBool::new(false));
-    let count = |writers: &[Done]| writers.iter().map(|it| it.answered).sum::<u64>();
+    let count = |writers: &[WriterCounts]| writers.iter().map(|it| it.answered).sum::<u64>();
     let (before, begin) = (count(writers), Instant::now());
     let pause = Duration::from_secs_f64(pause_s);
     let ended = std::thread::scope(|scope| {
-        for (writer, done) in (0..).zip(&mut *writers) {
+        for (writer, counts) in (0..).zip(&mut *writers) {
             let ends = &ends;
-            scope.spawn(move || publish(address, writer, size, pause, done, ends));
+            scope.spawn(move || publish(address, writer, size, pause, counts, ends));
         }
         std::thread::sleep(Duration::from_secs_f64(seconds));
         let ended = end(server);
@@ -157,13 +157,13 @@ fn live<T>(
     Ok((rate, ended))
 }
 
-/// Publishes batch behind batch, each to topics that are new, until it is to end or the server is gone.
+/// Publishes batches to new topics until `ends` is set or the server is gone.
 fn publish(
     address: SocketAddr,
     writer: u64,
     size: usize,
     pause: Duration,
-    done: &mut Done,
+    counts: &mut WriterCounts,
     ends: &AtomicBool,
 ) {
     let Ok(mut link) = Link::open(address, TIMEOUT) else {
@@ -172,8 +172,8 @@ fn publish(
     let mut next = Instant::now();
     let mut body = String::new();
     while !ends.load(Relaxed) {
-        let number = done.begun;
-        done.begun += 1;
+        let number = counts.started;
+        counts.started += 1;
         body.clear();
         for message in number * BATCH..(number + 1) * BATCH {
             let topic = topic(writer, message);
@@ -183,8 +183,8 @@ fn publish(
             );
         }
         match post(&mut link, address, &body) {
-            Ok(0) => (done.answered, done.last) = (done.answered + 1, Some(number)),
-            Ok(refused) => done.refused += refused,
+            Ok(0) => (counts.answered, counts.last) = (counts.answered + 1, Some(number)),
+            Ok(refused) => counts.refused += refused,
             Err(_) => return,
         }
         next += pause;
@@ -196,11 +196,11 @@ fn topic(writer: u64, message: u64) -> String {
     format!("s/{writer}/{}", message / PER_TOPIC)
 }
 
-/// The topics of the last batches that were answered which do not have all of their messages.
-fn count_missing(address: SocketAddr, writers: &[Done]) -> Result<u64> {
+/// Counts the topics of the last answered batches that do not have all their messages.
+fn count_missing(address: SocketAddr, writers: &[WriterCounts]) -> Result<u64> {
     let mut missing = 0;
-    for (writer, done) in (0..).zip(writers) {
-        let Some(last) = done.last else { continue };
+    for (writer, counts) in (0..).zip(writers) {
+        let Some(last) = counts.last else { continue };
         for message in (last * BATCH..(last + 1) * BATCH).step_by(PER_TOPIC as usize) {
             let info = info(address, &topic(writer, message))?;
             missing += u64::from(info["messages"] != PER_TOPIC);

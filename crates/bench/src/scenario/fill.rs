@@ -1,8 +1,8 @@
-//! `fill`: connections arrive in a control group with little memory until the kernel ends the server. Did `crore doctor`
-//! know how many there would be?
+//! `fill`: connects clients to a server in a control group with little memory until the kernel kills it. It compares their number
+//! with the estimate of `crore doctor`.
 //!
-//! The server runs in a group of its own, and the doctor is asked in the same group before; the clients stay outside, so
-//! that only the server's end of each connection is charged. Needs root, and a host whose control groups can be made.
+//! The doctor runs in the server's control group before the server. The clients stay outside, so that only the server's end of each
+//! connection is charged. Needs root, and a host on which control groups can be created.
 
 mod group;
 
@@ -19,22 +19,22 @@ use crate::rig::{
 use crate::subscribe::Protocol;
 use group::Group;
 
-/// Connects a second: it takes some ten seconds to fill the default size.
+/// Connects a second. The default memory is full after some ten seconds.
 const RATE_PER_S: f64 = 10_000.0;
-/// Clients that connect, as a multiple of the estimate: enough to show any error of it that matters.
+/// Clients that connect, as a multiple of the estimate: enough to show a relevant error.
 const CLIENTS_PART: f64 = 1.4;
-/// Seconds between two looks.
-const LOOK_S: f64 = 0.05;
-/// Looks between two samples that are kept.
-const LOOKS_PER_SAMPLE: usize = 20;
-/// Looks without a new connection after which the server is taken to be full and alive.
-const LOOKS_QUIET: usize = 200;
-/// How far the estimate may be off.
+/// Seconds between two polls.
+const POLL_S: f64 = 0.05;
+/// Polls between two recorded samples.
+const POLLS_PER_SAMPLE: usize = 20;
+/// After this many polls without a new connection the server counts as full and alive.
+const POLLS_QUIET: usize = 200;
+/// The largest accepted relative error of the estimate.
 const ERROR_MAX: f64 = 0.1;
-/// No connection costs fewer bytes. The number of shards is chosen by it.
+/// A lower limit of the bytes of a connection. It determines the number of shards.
 const BYTES_LEAST: u64 = 3_500;
 
-/// Asks the doctor, fills the group, and compares.
+/// Runs the doctor, fills the group, and compares.
 pub fn run(args: &RunArgs) -> Result<Value> {
     let protocol = args.protocol.unwrap_or(Protocol::Ws);
     let limit = u64::from(args.memory_mib) << 20;
@@ -100,7 +100,7 @@ struct Filled {
     samples: Vec<Value>,
 }
 
-/// Lets clients come until the server has ended, or takes no more.
+/// Connects clients until the server has ended or accepts no more.
 fn fill(
     args: &RunArgs,
     server: &mut Server,
@@ -124,21 +124,21 @@ fn fill(
         let open = report["connections"]["max_concurrency"]
             .as_u64()
             .context("the subscriber's report")?;
-        // Connections that were answered before the server's end count; none can be answered after it.
+        // Connections answered before the server's end count, so the last number is read after it.
         quiet = if open > reached { 0 } else { quiet + 1 };
         reached = reached.max(open);
-        if look % LOOKS_PER_SAMPLE == 0 || used > group.limit() / 100 * 98 {
+        if look % POLLS_PER_SAMPLE == 0 || used > group.limit() / 100 * 98 {
             samples.push(json!({ "open": open, "used_bytes": used }));
         }
-        if server.has_ended()? || quiet > LOOKS_QUIET {
+        if server.has_ended()? || quiet > POLLS_QUIET {
             break;
         }
-        pause(LOOK_S);
+        pause(POLL_S);
     }
     Ok(Filled { reached, samples })
 }
 
-/// The doctor's findings in the group, with the server's settings.
+/// The doctor's report in the group, with the server's settings.
 fn ask_doctor(
     args: &RunArgs,
     group: &Group,
@@ -160,7 +160,7 @@ fn ask_doctor(
     serde_json::from_slice(&output?.stdout).context("the doctor's findings")
 }
 
-/// The doctor knows one MQTT.
+/// The doctor's name of a protocol. It has one name for both kinds of MQTT.
 fn doctors_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::MqttWs => Protocol::Mqtt.name(),

@@ -1,13 +1,12 @@
-//! `filters`: the cost of a publish with a thousand filters and with a million, and with filters that were
-//! chosen to make it expensive.
+//! `filters`: the cost of a publish with a thousand filters, with a million, and with filters that are chosen to be expensive.
 //!
-//! Each set of filters has a server of its own. All servers run at once, but the windows take turns within a round, so that
-//! only one server has work at a time. Sets are compared by the processor time for each publish, of a server with one
-//! shard. In a `hit` each publish matches one filter and comes to one of a thousand clients; the large and the small set have
-//! equally many clients, of which some have no filter in the small one. In a `miss` no filter matches, and the server sees
-//! that only at the last level, so that it does nothing but match.
+//! Each set of filters has its own server. All servers run at the same time, but in a round their windows follow one another, so that
+//! only one server has load. Sets are compared by the processor time of a publish, with one shard. In a `hit` each publish matches
+//! one filter and is delivered to one of a thousand clients. The large and the small set have equally many clients; in the small
+//! set some clients have no filter. In a `miss` no filter matches, which the server finds only at the last level, so it
+//! only matches.
 
-mod crowd;
+mod clients;
 mod set;
 
 use std::time::Instant;
@@ -19,17 +18,17 @@ use crate::measure::payload::Random;
 use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{Kind, RunArgs, Sample, Server, Setting, pause};
-use crowd::{Crowd, Message};
+use clients::{Clients, Message};
 use set::{PER_CLIENT, Set};
 
-/// Filters of the small set, which the others are compared with.
+/// Filters of the small set, the reference for the others.
 const FEW: u32 = 1_000;
-/// Filters of the large one, unless told otherwise.
+/// Default number of filters in the large set.
 const MANY: u32 = 1_000_000;
-/// Publishes of a window of a flat set: half a second of the server's time or more, of which some is counted in hundredths.
+/// Publishes in a window of a flat set: at least half a second of the server's time, because some times are counted in hundredths of a second.
 const HITS: u32 = 200_000;
 const MISSES: u32 = 500_000;
-/// Levels of the deep sets, and the publishes of a window, which are fewer where each costs more.
+/// The deep sets: levels, publishes in a window (fewer if each is more expensive), and name.
 const DEEP: [(u32, u32, &str); 2] = [(8, 100_000, "deep_8"), (16, 10_000, "deep_16")];
 /// Seconds after subscribing before memory is read.
 const REST_S: f64 = 2.0;
@@ -38,10 +37,10 @@ const REST_S: f64 = 2.0;
 struct Side {
     name: &'static str,
     set: Set,
-    /// Publishes of a window that matches nothing.
+    /// Publishes in a `miss` window.
     misses_each: u32,
     server: Server,
-    crowd: Crowd,
+    clients: Clients,
     /// The cost of subscribing.
     opening: Value,
     hits: Vec<f64>,
@@ -95,13 +94,13 @@ fn result(args: &RunArgs, sides: &[Side]) -> Value {
         };
         report::say(&format!(
             "{}: {} filters, {} refused; {hits}miss {miss:.2} us a publish (x{miss_ratio:.2})",
-            side.name, side.crowd.grants.granted, side.crowd.grants.refused
+            side.name, side.clients.grants.granted, side.clients.grants.refused
         ));
-        // A value that was not measured is not a number, and becomes null.
+        // A value that was not measured is NaN, which becomes null.
         let value = json!({
             "offered": side.set.offered(),
-            "granted": side.crowd.grants.granted,
-            "refused": side.crowd.grants.refused,
+            "granted": side.clients.grants.granted,
+            "refused": side.clients.grants.refused,
             "clients": side.set.clients(),
             "opening": side.opening,
             "hit_cpu_us_median": hit,
@@ -114,7 +113,9 @@ fn result(args: &RunArgs, sides: &[Side]) -> Value {
         });
         sets.insert(side.name.into(), value);
     }
-    let all_granted = sides[..2].iter().all(|side| side.crowd.grants.refused == 0);
+    let all_granted = sides[..2]
+        .iter()
+        .all(|side| side.clients.grants.refused == 0);
     let mut windows = sides.iter().flat_map(|side| &side.windows);
     json!({
         "clean": all_granted && windows.all(|window| window["clean"] == true),
@@ -139,24 +140,24 @@ impl Side {
         );
         let mut server = Server::start_with(args, setting, &settings, None)?;
         let deal = set.deal();
-        // The same clients connect without filters first, so that their connections are not counted as the filters' cost.
+        // The same clients first connect without filters, so that the cost of their connections can be subtracted.
         let bare = Sample::of(&mut server)?;
-        let idle = Crowd::open(server.addresses[0], set.clients(), |_| Vec::new())?;
+        let idle = Clients::open(server.addresses[0], set.clients(), |_| Vec::new())?;
         pause(REST_S);
         let before = Sample::of(&mut server)?;
         drop(idle);
         pause(REST_S);
         let begin = (Instant::now(), server.sample()?.cpu_s);
-        let crowd = Crowd::open(server.addresses[0], set.clients(), deal)?;
+        let clients = Clients::open(server.addresses[0], set.clients(), deal)?;
         let took_s = begin.0.elapsed().as_secs_f64();
         let cpu_s = server.sample()?.cpu_s - begin.1;
         pause(REST_S);
         let after = Sample::of(&mut server)?;
         let grown = after.process.pss_bytes as f64 - before.process.pss_bytes as f64;
-        let each = grown / f64::from(crowd.grants.granted.max(1));
+        let each = grown / f64::from(clients.grants.granted.max(1));
         report::note(&format!(
             "{name}: {} filters of {} clients subscribed in {took_s:.1} s ({cpu_s:.1} s of the server), {each:.0} B each",
-            crowd.grants.granted,
+            clients.grants.granted,
             set.clients()
         ));
         let opening = json!({
@@ -172,7 +173,7 @@ impl Side {
             set,
             misses_each,
             server,
-            crowd,
+            clients,
             opening,
             hits: Vec::new(),
             misses: Vec::new(),
@@ -180,14 +181,14 @@ impl Side {
         })
     }
 
-    /// The server's time in user space for each publish, in microseconds, of every window of this kind.
+    /// For every window of this kind, the server's user time of a publish in microseconds.
     fn user_us(&self, kind: &str) -> Vec<f64> {
         let of_kind = self.windows.iter().filter(|window| window["kind"] == kind);
         let user = of_kind.filter_map(|window| window["user_us"].as_f64());
         user.collect()
     }
 
-    /// Publishes a window's messages and returns the server's processor time for each, in microseconds.
+    /// Publishes the messages of a window. Returns the server's processor time of a publish in microseconds.
     fn window(&mut self, kind: &str, mut draw: impl FnMut(&Set) -> Message) -> Result<f64> {
         let count = if kind == "hit" {
             HITS
@@ -196,7 +197,7 @@ impl Side {
         };
         let messages: Vec<Message> = (0..count).map(|_| draw(&self.set)).collect();
         let (begin, before) = (Instant::now(), self.server.sample()?);
-        let tally = self.crowd.publish(&messages)?;
+        let tally = self.clients.publish(&messages)?;
         let (took_s, after) = (begin.elapsed().as_secs_f64(), self.server.sample()?);
         let due = if kind == "hit" { messages.len() } else { 0 };
         let clean = tally.arrived == due && tally.doubled == 0 && tally.misdelivered == 0;

@@ -120,7 +120,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     ));
     let served = serve(args, &shape, &topics, &mut audience)?;
     let result = result(&shape, setting, &audience, served)?;
-    tell(&result);
+    print_summary(&result);
     Ok(result)
 }
 
@@ -223,7 +223,7 @@ fn result(shape: &Shape, setting: Setting, audience: &Audience, served: Served) 
 }
 
 /// Prints the main figures.
-fn tell(result: &Value) {
+fn print_summary(result: &Value) {
     let (published, received) = (&result["published"], &result["received"]);
     let after = &result["per_connection_after"];
     report::say(&format!(

@@ -1,7 +1,7 @@
-//! `million`: as many subscribers as are asked for, each with a topic of its own, held by a swarm and served for minutes at a part of the
-//! highest rate at which 99 of 100 messages come soon; meanwhile clients come and go.
+//! `million`: a swarm of subscribers with a topic each. It finds the highest rate at which the latency stays low, then serves a part of that
+//! rate for minutes while clients come and go.
 //!
-//! The memory is that of the server's end of each connection alone. Clients that poll or speak MQTT are held by `hold`.
+//! The memory is that of the server's end of each connection. `hold` has clients with long-poll and MQTT.
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -13,27 +13,27 @@ use crate::{report, sys};
 
 /// Seconds after the opening before memory is read, so that the last handshakes are over.
 const REST_S: f64 = 5.0;
-/// Seconds between two messages to one client at first, as in 2013.
+/// Seconds between two messages to one client at the first rate, as in 2013.
 const EVERY_S: f64 = 60.0;
-/// The latency that 99 of 100 messages have at most, at a rate that is kept. 2013 had a mean of 268 ms at its highest.
+/// Limit of the 99th percentile of the latency at a rate that counts as kept. In 2013 the highest mean was 268 ms.
 const P99_MS_MAX: f64 = 250.0;
-/// How much higher the next rate is.
+/// The factor between two rates of the search.
 const STEP: f64 = 1.25;
-/// The share of the duration in which each rate is tried, and as many seconds at least.
+/// Duration of the try of a rate: as a share of the whole, and its minimum in seconds.
 const TRY: f64 = 1.0 / 60.0;
 const TRY_S: f64 = 3.0;
-/// The part of the highest rate that is served for the duration: a try lasts seconds, and in ten minutes clients come and go, and other work
-/// takes the processor.
+/// The part of the highest rate that is then served. A try lasts seconds; in ten minutes clients come and go, and other programs
+/// use the processor.
 const SERVED: f64 = 0.7;
-/// Longest time in which messages of a rate that was not kept may come.
+/// Timeout for the late messages of a rate that was not kept.
 const SETTLE_NS: u64 = 120_000_000_000;
-/// The shares of the duration: nothing happens; clients close and return; a crowd is cut off and returns.
+/// The windows and their shares of the duration: no disturbance; clients close and reconnect; many clients are reset at once and reconnect.
 const WINDOWS: [(&str, f64); 3] = [("calm", 0.6), ("churn", 0.2), ("tsunami", 0.2)];
-/// Clients a second that close and return, and clients that are cut off, of a million or more. Of fewer it is as large a share.
+/// Clients a second that close, and clients that are reset at once, among a million or more. With fewer clients the share is the same.
 const CHURN: u32 = 1_000;
 const CROWD: u32 = 100_000;
 
-/// Opens, serves and compares.
+/// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
     let swarm = swarm_of(args)?;
     let (connections, protocol) = (swarm.connections, swarm.protocol);
@@ -86,11 +86,11 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "after": after.json(),
     });
     let result = report::with(outcome.json.clone(), of_this_run);
-    tell(&result, &outcome);
+    print_summary(&result, &outcome);
     Ok(result)
 }
 
-/// The swarm that was asked for: a million WebSockets unless told otherwise.
+/// The options of the swarm: by default a million WebSockets.
 pub fn swarm_of(args: &RunArgs) -> Result<SwarmArgs> {
     let protocol = match args.subscribe_protocol() {
         Protocol::Ws => swarm::Protocol::Ws,
@@ -108,27 +108,27 @@ pub fn swarm_of(args: &RunArgs) -> Result<SwarmArgs> {
     })
 }
 
-/// Clients a second that come and go among so many.
+/// Clients a second that close and reconnect, among `connections`.
 pub fn churn_of(connections: u32) -> u32 {
     share(connections, CHURN)
 }
 
-/// As many of `connections` as `of` a million, and no more than that.
+/// The share of `connections` that `of` is of a million; at most `of`.
 fn share(connections: u32, of: u32) -> u32 {
     of.min((u64::from(connections) * u64::from(of) / 1_000_000) as u32)
 }
 
-/// A sample of the server.
+/// Samples the server.
 pub fn sample(run: &mut SwarmRun) -> Result<Sample> {
     run.sample()?.context("the server was started here")
 }
 
-/// Finds the highest rate that is kept with most messages in time: from `first` up until one is not, then down until one is.
+/// Finds the highest rate that is kept: raises it from `first` until one is not kept, then lowers it until one is.
 fn highest(run: &mut SwarmRun, first: f64, try_s: f64) -> Result<(f64, Vec<Value>)> {
     let (mut rate, mut tried, mut falls) = (first, Vec::new(), false);
     loop {
         if falls {
-            // The messages that the last rate has piled up must be gone: TCP sends again after as much as a minute.
+            // Waits for the backlog of the last rate. TCP may retransmit after as much as a minute.
             run.publish(first)?;
             let begin_ns = sys::now_ns();
             let is_late =
@@ -176,8 +176,8 @@ fn windows(run: &mut SwarmRun, connections: u32, duration_s: f64) -> Result<Valu
     Ok(all)
 }
 
-/// Prints the figures that a reader wants first.
-fn tell(result: &Value, outcome: &Outcome) {
+/// Prints the main figures.
+fn print_summary(result: &Value, outcome: &Outcome) {
     report::say(&format!(
         "{:.0} messages a second",
         number(result, "/rate_per_s")

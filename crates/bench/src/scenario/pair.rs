@@ -1,14 +1,11 @@
-//! `pair`: the floor, the server and the chosen peers in turn, the same work, one core each; what
-//! counts are the ratios of the medians.
+//! `pair`: the floor, Crore and the chosen peers do the same work in turn. The result is the ratios of the medians.
 //!
-//! On a shared machine a server can only be compared with others on the same machine under the same
-//! load: other work slows all of them alike. Each measurement starts its
-//! processes anew. Where the servers differ little, all of them run side by side instead, and a round has several short
-//! windows of each in turn. Give `--pin` for one core each.
+//! On a shared machine a server can be compared only with others on the same machine at the same time, because other work slows all of
+//! them alike. Each measurement starts new processes. If the servers differ little, all of them run side by side instead, and a
+//! round has several short windows of each in turn. `--pin` gives server and tools a core each.
 //!
-//! The floor always speaks WebSocket and Mosquitto MQTT; the others are asked as `--protocol` says. Over MQTT
-//! the pair has rows of its own, Mosquitto is the reference, and the floor is left out.
-//! The result tells a peer's losses and lacks, but only the losses of this server fail the run.
+//! The floor always speaks WebSocket and Mosquitto MQTT; the others speak `--protocol`. MQTT has its own rows, with Mosquitto as the
+//! reference and without the floor. The result includes faults of the peers, but only those of Crore make the run fail.
 
 mod fan_out;
 mod measure;
@@ -20,21 +17,21 @@ use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{Kind, RunArgs, versions};
 use crate::subscribe::Protocol;
-use fan_out::under_way;
+use fan_out::fan_out_in_flight;
 use measure::Windows;
 
-/// Share of its core that a saturated server wants, by the median of the rounds.
+/// A server counts as saturated if it needs this share of its core, in the median of the rounds.
 const SATURATED: f64 = 0.95;
 
 /// How a round of a row is measured.
 enum Measure {
-    /// One server after another, each with the machine to itself.
+    /// One server after another, each alone on the machine.
     Alone(fn(&RunArgs, Kind) -> Result<Value>),
-    /// All of them up, each with some windows in turn.
+    /// All servers run, and have windows in turn.
     SideBySide(fn(&RunArgs, &[Kind]) -> Vec<Windows>),
 }
 
-/// A row: its name, how it is measured, and the values that are compared.
+/// A row: its name, how it is measured, and which values are compared.
 struct Row {
     name: &'static str,
     measure: Measure,
@@ -70,11 +67,31 @@ const ROWS: [Row; 12] = [
     Row::alone("unicast-log", measure::logged, &["share_of_no_log"]),
     Row::alone("post", measure::post, &[CPU]),
     Row::alone("fan-out", measure::fan_out, &["deliveries_per_s"]),
-    Row::alone("fan-out-1", |args, kind| under_way(args, kind, 1), &FAN),
-    Row::alone("fan-out-4", |args, kind| under_way(args, kind, 4), &FAN),
-    Row::alone("fan-out-16", |args, kind| under_way(args, kind, 16), &FAN),
-    Row::alone("fan-out-64", |args, kind| under_way(args, kind, 64), &FAN),
-    Row::alone("fan-out-256", |args, kind| under_way(args, kind, 256), &FAN),
+    Row::alone(
+        "fan-out-1",
+        |args, kind| fan_out_in_flight(args, kind, 1),
+        &FAN_OUT_VALUES,
+    ),
+    Row::alone(
+        "fan-out-4",
+        |args, kind| fan_out_in_flight(args, kind, 4),
+        &FAN_OUT_VALUES,
+    ),
+    Row::alone(
+        "fan-out-16",
+        |args, kind| fan_out_in_flight(args, kind, 16),
+        &FAN_OUT_VALUES,
+    ),
+    Row::alone(
+        "fan-out-64",
+        |args, kind| fan_out_in_flight(args, kind, 64),
+        &FAN_OUT_VALUES,
+    ),
+    Row::alone(
+        "fan-out-256",
+        |args, kind| fan_out_in_flight(args, kind, 256),
+        &FAN_OUT_VALUES,
+    ),
     Row::alone("broadcast", measure::once, &["last_has_it_ms"]),
     Row::at_rate(&["p99_ms", CPU]),
     Row::alone("idle", measure::idle, &IDLE),
@@ -92,8 +109,8 @@ const MQTT_ROWS: [Row; 7] = [
 ];
 
 const FLOW: [&str; 2] = ["deliveries_per_s", CPU];
-/// Of a fan-out with so many messages under way as the name of its row says.
-const FAN: [&str; 3] = ["deliveries_per_s", "p50_ms", "messages_per_read"];
+/// The values of a fan-out with a fixed number of messages in flight, which the row's name contains.
+const FAN_OUT_VALUES: [&str; 3] = ["deliveries_per_s", "p50_ms", "messages_per_read"];
 const IDLE: [&str; 2] = ["handshake_cpu_us", "pss_bytes"];
 const CPU: &str = "server_cpu_us_per_delivery";
 
@@ -101,7 +118,7 @@ fn is_mqtt(args: &RunArgs) -> bool {
     matches!(args.subscribe_protocol(), Protocol::Mqtt | Protocol::MqttWs)
 }
 
-/// The servers that are measured: over MQTT only those that speak it.
+/// The measured servers; over MQTT only those that speak it.
 fn kinds(args: &RunArgs) -> Vec<Kind> {
     if is_mqtt(args) {
         return vec![Kind::Crore, Kind::Mosquitto];
@@ -134,7 +151,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         .iter()
         .map(|kind| {
             let protocol = kind.protocol(args.subscribe_protocol()).name();
-            let side = json!({ "subscribers": protocol, "publisher": kind.feed(args.publish_protocol()).1 });
+            let side = json!({ "subscribers": protocol, "publisher": kind.publish_flags(args.publish_protocol()).1 });
             (kind.name().into(), side)
         })
         .collect();
@@ -157,7 +174,7 @@ struct Side {
 }
 
 impl Side {
-    /// Keeps the result of a measurement; only a peer may fail.
+    /// Adds the result of a measurement. A failure of a peer is recorded, others end the run.
     fn keep(&mut self, row: &str, run: Result<Value>) -> Result<()> {
         let number = self.runs.len() + 1;
         let is_peer = !matches!(self.kind, Kind::Floor | Kind::Crore);
@@ -166,7 +183,7 @@ impl Side {
             Err(error) if is_peer => json!({ "clean": false, "error": format!("{error:#}") }),
             Err(error) => return Err(error.context(format!("{row}: {}", self.kind.name()))),
         };
-        if let Some(trouble) = trouble(&run) {
+        if let Some(trouble) = describe_faults(&run) {
             let text = format!("run {number}: {trouble}");
             report::say(&format!("{row:<10} {}: {text}", self.kind.name()));
             self.troubles.push(text);
@@ -175,19 +192,19 @@ impl Side {
         Ok(())
     }
 
-    /// Whether the server was full, in a row that is meant to fill it; none in other rows.
+    /// Whether the server was saturated; `None` in rows that do not try that.
     fn is_saturated(&self) -> Option<bool> {
         let is_wanted = self.runs.iter().any(|run| run["is_saturating"] == true);
         is_wanted.then(|| self.core_demand() >= SATURATED)
     }
 
-    /// Share of its core in which the server was busy, or ready while others had it.
+    /// The share of its core that the server used, or could not use because others had it.
     fn core_demand(&self) -> f64 {
         let (busy, waited) = ("server_cores_busy", "server_cores_waited_for");
         self.median_by(|run| Some(run[busy].as_f64()? + run[waited].as_f64()?))
     }
 
-    /// The median of a value over the rounds that have it; NaN when none has.
+    /// The median of a value over the rounds that have it; NaN if none has.
     fn median(&self, name: &str) -> f64 {
         self.median_by(|run| run[name].as_f64())
     }
@@ -199,7 +216,7 @@ impl Side {
 }
 
 /// The faults of a run, in words.
-fn trouble(run: &Value) -> Option<String> {
+fn describe_faults(run: &Value) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(error) = run["error"].as_str() {
         parts.push(error.to_string());
@@ -285,7 +302,7 @@ fn pair(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
     }))
 }
 
-/// The medians of one value and their ratios to the floor's (over MQTT to Mosquitto's). Prints them in a line.
+/// Prints and returns the medians of one value and their ratios to the reference: the floor, or Mosquitto over MQTT.
 fn compare(args: &RunArgs, row: &str, name: &str, sides: &[Side]) -> Value {
     let base = [Kind::Floor, Kind::Mosquitto][usize::from(is_mqtt(args))];
     let floor = sides.iter().find(|side| side.kind == base);
@@ -338,10 +355,10 @@ mod tests {
 
     #[test]
     fn troubles_are_told_in_words() {
-        assert_eq!(trouble(&json!({ "clean": true, "lost": 0 })), None);
+        assert_eq!(describe_faults(&json!({ "clean": true, "lost": 0 })), None);
         let run = json!({ "lost": 3, "published": { "refused": 1 }, "complaints": "no memory" });
         assert_eq!(
-            trouble(&run).unwrap(),
+            describe_faults(&run).unwrap(),
             "3 messages lost without a word; 1 messages refused; its log says: no memory"
         );
     }

@@ -1,5 +1,5 @@
-//! `recovery`: how long a start takes after a kill: with a directory of so many bytes of messages, beside one sequential read of the same
-//! files, and with many topics of a latest value each. Both begin with empty page caches where that is permitted.
+//! `recovery`: measures the start after a kill, with a large log and with many topics with a latest value each, compared with a sequential
+//! read of the same files. Page caches are empty before each, if this process may drop them.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -16,20 +16,20 @@ use crate::client::request;
 use crate::report;
 use crate::rig::{Directory, Kind, RunArgs, Server, Setting};
 
-/// Bytes of a message, unless told otherwise.
+/// Default size of a message, in bytes.
 const SIZE: usize = 512;
-/// Bytes of the directory in the first row, in MiB, unless told otherwise.
+/// Default size of the directory in the first row, in MiB.
 const DISK_MIB: u32 = 5_000;
-/// Topics of the second row, unless told otherwise.
+/// Default number of topics in the second row.
 const TOPICS: u32 = 1_000_000;
-/// Topics of the first row.
+/// Number of topics in the first row.
 const TOPICS_OF_LOG: u32 = 1_000;
-/// Lines of a batch, and batches on their way.
+/// Lines in a batch, and batches in flight.
 const BATCH: u32 = 1_000;
 const WRITERS: u32 = 4;
-/// Shards, unless told otherwise.
+/// Default number of shards.
 const SHARDS: u32 = 2;
-/// How long an answer may take, and a start.
+/// Timeout for an answer, and for a start.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const START: Duration = Duration::from_secs(600);
 
@@ -66,7 +66,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     }))
 }
 
-/// Fills a directory, round by round, until it is full; then kills the server and starts it again.
+/// Fills a directory in rounds until it is full, then kills the server and starts it again.
 fn row(
     args: &RunArgs,
     name: &str,
@@ -110,7 +110,7 @@ fn row(
     }))
 }
 
-/// Publishes a round: batches side by side, whose lines `line` makes of their number.
+/// Publishes a round of concurrent batches. `line` returns the line with a given number.
 fn publish(server: SocketAddr, line: impl Fn(u32) -> String + Sync) -> Result<()> {
     std::thread::scope(|scope| {
         let line = &line;
@@ -133,7 +133,7 @@ fn batch(server: SocketAddr, writer: u32, line: impl Fn(u32) -> String) -> Resul
     Ok(())
 }
 
-/// Publishes a batch; returns how many of its lines failed.
+/// Publishes a batch. Returns the number of failed lines.
 pub fn post(link: &mut Link, server: SocketAddr, body: &str) -> Result<u64> {
     let head = request::batch_head(&server.to_string(), body.len());
     let (status, answer) = link.ask((head + body).as_bytes())?;
@@ -141,7 +141,7 @@ pub fn post(link: &mut Link, server: SocketAddr, body: &str) -> Result<u64> {
     Ok(request::failed(&answer))
 }
 
-/// All files in a directory and those below it.
+/// All files in a directory, recursively.
 fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -155,7 +155,7 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Bytes of all files; one may go while it is looked at.
+/// The size of all files in a directory. A file may be deleted meanwhile.
 pub fn size_of_all(directory: &Path) -> Result<u64> {
     let bytes = |path: &PathBuf| fs::metadata(path).map_or(0, |it| it.len());
     Ok(files(directory)?.iter().map(bytes).sum())
@@ -170,7 +170,7 @@ fn read_all(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the page caches are empty now: only root may.
+/// Drops the page caches, which only root may do. Returns whether that worked.
 fn drop_caches() -> bool {
     fs::write("/proc/sys/vm/drop_caches", "1").is_ok()
 }

@@ -1,5 +1,5 @@
-//! `reload`: settings are read again, once a second, under load, beside windows without that. No client may be disconnected by it,
-//! nothing lost, and the latencies of both are compared. Give long windows, so that the p99.9 of each rests on many messages.
+//! `reload`: windows under load in which the server reloads changed settings every second, compared with windows without. No client may be
+//! disconnected and no message lost; the latencies are compared. Choose long windows, so that each p99.9 is based on many messages.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::storm::Storm;
 use crate::report;
 use crate::rig::{RunArgs, number, pause};
 
-/// Settings that differ from one reading to the next, some of each kind that a running server can change.
+/// The settings of a reload. They differ from turn to turn in every kind of setting that a running server can change.
 fn settings(args: &RunArgs, turn: usize) -> String {
     let odd = turn % 2;
     let mut text = format!(
@@ -18,13 +18,13 @@ fn settings(args: &RunArgs, turn: usize) -> String {
         args.heartbeat
     );
     if odd == 1 {
-        // These come before the rule for `#` and change its number: each home then goes through its topics.
+        // These rules precede the rule for `#` and change its number, so each home must update all its topics.
         text += "[[rule]]\nmatch = \"p/#\"\nlog_messages = 3\n\n[[rule]]\nmatch = \"x/#\"\nkeep = \"latest\"\n\n";
     }
     text + "[[rule]]\nmatch = \"#\"\nlog_messages = 2\npoll_timeout_s = 0\n"
 }
 
-/// Runs the scenario: pairs of windows, calm and with readings.
+/// Runs pairs of windows, without and with reloads.
 pub fn run(args: &RunArgs) -> Result<Value> {
     let mut storm = Storm::start(args, Some(&settings(args, 0)))?;
     let mut windows = serde_json::Map::new();

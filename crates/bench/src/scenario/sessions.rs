@@ -1,11 +1,10 @@
-//! `sessions`: MQTT clients subscribe to a topic of their own and go away. It measures the cost of a session
-//! while its client is away.
+//! `sessions`: MQTT clients subscribe to a topic each and disconnect. It measures the memory of a session without a
+//! connection.
 //!
-//! Every server is fresh: if an allocator had kept the memory of earlier clients, sessions would use that and seem to cost
-//! nothing. The clients come in batches, so that few of
-//! them are connected at once. Memory that connections leave behind counts too; it does not grow from batch to batch as
-//! that of sessions does, so that a straight line through the growth tells one from the other. At the end some clients come
-//! back and ask whether their session is there.
+//! Every server is newly started: otherwise sessions would use memory that the allocator had kept from earlier clients, and seem to
+//! cost nothing. The clients connect in batches, so that few are connected at once. Memory that connections leave behind does
+//! not grow from batch to batch, as that of sessions does. A straight line through the growth separates the two. At the end some
+//! clients reconnect and check that their session exists.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,22 +22,22 @@ use crate::rig::{
 };
 use crate::subscribe::Protocol;
 
-/// Batches, unless they would be too large or too small.
+/// Number of batches, unless they would be too large or too small.
 const BATCHES: u32 = 10;
-/// Fewest and most clients of a batch: so many that the start of their tool does not matter, and fewer than the descriptors
-/// of one process where that limit cannot be raised.
+/// Smallest and largest batch: large enough that starting the tool does not matter, and smaller than a descriptor table whose limit
+/// cannot be raised.
 const BATCH: (u32, u32) = (500, 15_000);
-/// Seconds after a batch, so that the server has seen the last of it.
+/// Seconds after a batch, so that the server has handled all disconnects.
 const REST_S: f64 = 2.0;
-/// Seconds before memory is read for the result: memory that a server keeps for clients that may soon be back, ours for half a
-/// minute, is not part of a session.
+/// Seconds before memory is read for the result. A server may keep memory for clients that return soon, Crore for half a minute; that is
+/// not part of a session.
 const CALM_S: f64 = 35.0;
-/// Clients of each batch that come back.
+/// Clients of each batch that reconnect at the end.
 const CHECKS: u32 = 20;
-/// Longest wait for an answer.
+/// Timeout for an answer.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// Measures this server, and Mosquitto when it is asked for.
+/// Measures Crore, and Mosquitto if it is chosen with `--peer`.
 pub fn run(args: &RunArgs) -> Result<Value> {
     let args = &RunArgs {
         mqtt: MqttArgs {
@@ -63,9 +62,9 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     }))
 }
 
-/// Clients that came and went.
+/// Clients that have connected and disconnected.
 struct Batch {
-    /// The number of their tool's process, which is a part of their names.
+    /// The process id of their tool, which is part of their client ids.
     process: u32,
     count: u32,
     failed: bool,
@@ -134,7 +133,7 @@ fn grown(before: &Sample, after: &Sample) -> f64 {
     after.process.pss_bytes as f64 - before.process.pss_bytes as f64
 }
 
-/// Connects `count` clients to topics from number `from` on, and lets them go in good order.
+/// Connects `count` clients with topics from number `from` on, and disconnects them properly.
 fn batch(args: &RunArgs, server: &Server, from: u32, count: u32) -> Result<Batch> {
     let first = 1_000_001 + from;
     let topics = format!("/p/s{{{first}..{}}}/-", first + count - 1);
@@ -151,7 +150,7 @@ fn batch(args: &RunArgs, server: &Server, from: u32, count: u32) -> Result<Batch
     })
 }
 
-/// Whether the server has a session of this name. The session stays.
+/// Whether the server has a session with this client id. The session is kept.
 fn is_present(args: &RunArgs, server: SocketAddr, name: &str) -> Result<bool> {
     let (dialect, mut out) = (Dialect::new(&args.mqtt, false), Vec::new());
     let mut link = Link::open(server, SILENCE)?;

@@ -1,5 +1,5 @@
-//! `soak`: hours in which the clients of a swarm get messages and heartbeats, come and go, while the server reads its settings again. A
-//! sample of each minute is on disk when the minute is over, and in the end the memory must not have grown and no message be lost.
+//! `soak`: a swarm for hours. Its clients receive messages and heartbeats, close and reconnect, while the server reloads its settings. Each
+//! minute a sample is written to disk. The memory must not grow, and no message may be lost.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,19 +14,19 @@ use crate::rig::{RunArgs, number, pause};
 use crate::swarm::{Counts, SwarmArgs, SwarmRun};
 use crate::{report, sys};
 
-/// Seconds of the whole, unless told otherwise.
+/// Default duration of the run, in seconds.
 const SECONDS: f64 = 6.0 * 3600.0;
-/// Seconds of a sample.
+/// Seconds between two samples.
 const SAMPLE_S: f64 = 60.0;
-/// Samples between two readings of the settings.
+/// Samples between two reloads.
 const RELOAD_SAMPLES: usize = 5;
-/// Seconds of silence before a heartbeat, unless told otherwise: some half of the clients, which get a message a minute, need one.
+/// Default heartbeat interval in seconds. About half of the clients, which get a message a minute, need heartbeats then.
 const HEARTBEAT_S: u32 = 60;
-/// Seconds between two messages to one client, unless told otherwise.
+/// Seconds between two messages to one client at the default rate.
 const EVERY_S: f64 = 60.0;
 /// Seconds after the opening before memory is read.
 const REST_S: f64 = 5.0;
-/// The share by which memory may grow in all the hours, beside memory that the allocator keeps at one time and not at another.
+/// Accepted growth of the memory during the run: a share, and bytes for the varying reserves of the allocator.
 const GROWTH: f64 = 0.02;
 const GROWTH_BYTES: f64 = (16 << 20) as f64;
 
@@ -57,9 +57,9 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     }
     let outcome = run.finish()?;
     let mut result = outcome.json.clone();
-    let grows = tell_growth(&samples);
+    let grows = report_growth(&samples);
     report::say(&outcome.verdict());
-    // The samples say the same in fewer lines.
+    // The samples contain the same with less detail.
     result.as_object_mut().map(|all| all.remove("seconds"));
     let of_this_run = json!({
         "clean": outcome.faults.is_empty() && !grows,
@@ -80,7 +80,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     Ok(report::with(result, of_this_run))
 }
 
-/// Where the samples go: beside the result.
+/// The file for the samples, beside the result.
 fn samples_path(json: Option<&Path>) -> PathBuf {
     let beside = json.filter(|path| *path != Path::new("-"));
     beside
@@ -88,7 +88,7 @@ fn samples_path(json: Option<&Path>) -> PathBuf {
         .with_extension("samples.ndjson")
 }
 
-/// Serves for a minute, as the sample `n` of all, and prints the counts.
+/// Runs for a minute and returns it as sample `n`.
 fn minute(run: &mut SwarmRun, swarm: &SwarmArgs, n: usize) -> Result<Value> {
     if (n + 1).is_multiple_of(RELOAD_SAMPLES) {
         run.reload(swarm, (n + 1) / RELOAD_SAMPLES)?;
@@ -111,9 +111,9 @@ fn minute(run: &mut SwarmRun, swarm: &SwarmArgs, n: usize) -> Result<Value> {
     Ok(report::with(after.json(), of_minute))
 }
 
-/// Says how the memory of the server and of its kernel changes, and whether one of them grows.
-fn tell_growth(samples: &[Value]) -> bool {
-    // After a while tables have their size, and the allocator the memory that it keeps.
+/// Prints how the memory of the server and of the kernel changes. Returns whether one of them grows.
+fn report_growth(samples: &[Value]) -> bool {
+    // The first third is left out: tables and the allocator's reserves still grow.
     let samples = &samples[samples.len() / 3..];
     let grows = ["/server/pss_bytes", "/kernel/slabs/TCP"].map(|name| {
         let points: Vec<(f64, f64)> = samples
@@ -141,7 +141,7 @@ mod tests {
     fn samples(grown_mb_an_hour: f64) -> Vec<Value> {
         let sample = |n: u32| {
             let hours = f64::from(n) / 60.0;
-            // The memory that the allocator keeps goes up and down.
+            // The allocator's reserves go up and down.
             let wave = f64::from(n % 3) * 2e6;
             json!({
                 "at_s": hours * 3600.0,
@@ -154,9 +154,9 @@ mod tests {
 
     #[test]
     fn memory_that_grows_is_told_from_memory_that_goes_up_and_down() {
-        assert!(!tell_growth(&samples(0.0)));
-        assert!(!tell_growth(&samples(-10.0)));
-        assert!(tell_growth(&samples(10.0)));
-        assert!(!tell_growth(&[]));
+        assert!(!report_growth(&samples(0.0)));
+        assert!(!report_growth(&samples(-10.0)));
+        assert!(report_growth(&samples(10.0)));
+        assert!(!report_growth(&[]));
     }
 }

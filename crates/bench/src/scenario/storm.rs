@@ -1,7 +1,7 @@
-//! `churn` and `tsunami`: the effect of arrivals and departures on clients that stay connected.
+//! `churn` and `tsunami`: how connecting and disconnecting clients affect those that stay connected.
 //!
-//! One publisher runs throughout; the windows before, during and after differ only in the
-//! actions of the connections. Messages that were published while their client was away do not count as lost but apart.
+//! One publisher runs all the time. The windows before, during and after differ only in what the connections do. Messages that were
+//! published while their client was away do not count as lost; they are counted separately.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -12,11 +12,11 @@ use crate::rig::{
     local_addresses, number, pause, topics, watch,
 };
 
-/// Connections, unless told otherwise.
+/// Default number of connections.
 const CONNECTIONS: u32 = 100_000;
-/// Seconds of each window, unless told otherwise.
+/// Default duration of each window, in seconds.
 const WINDOW_S: f64 = 20.0;
-/// Seconds between two messages to one client, unless a rate is given.
+/// Seconds between two messages to one client at the default rate.
 const EVERY_S: f64 = 60.0;
 
 /// A server with its subscriber and publisher.
@@ -30,7 +30,7 @@ pub struct Storm {
 }
 
 impl Storm {
-    /// Starts all of them and opens the connections. The server gets the settings of every scenario, unless others are given.
+    /// Starts everything and opens the connections. Without `settings` the server has the usual ones.
     pub fn start(args: &RunArgs, settings: Option<&str>) -> Result<Storm> {
         let connections = args.connections.unwrap_or(CONNECTIONS);
         let protocol = args.subscribe_protocol();
@@ -67,7 +67,7 @@ impl Storm {
         })
     }
 
-    /// Serves for a window and returns the results, with the server's load.
+    /// Measures a window, with the server's load.
     pub fn window(&mut self, name: &str) -> Result<Value> {
         self.subscriber.ask("restart")?;
         let before = Sample::of(&mut self.server)?;
@@ -75,7 +75,7 @@ impl Storm {
         self.close_window(name, &before, samples)
     }
 
-    /// Serves for a window in which the server reads changed settings each second.
+    /// Measures a window in which the server reloads changed settings each second.
     pub fn reloads(
         &mut self,
         args: &RunArgs,
@@ -115,7 +115,7 @@ impl Storm {
         Ok(report)
     }
 
-    /// Ends all and returns the result.
+    /// Ends everything and returns the result.
     pub fn end(self, windows: Value, more: Value) -> Result<Value> {
         let published = self.publisher.stop()?;
         let clean = windows
@@ -128,7 +128,7 @@ impl Storm {
     }
 }
 
-/// Holds, then closes and opens `--churn-rate` connections a second.
+/// Measures a calm window, then one in which `--churn-rate` connections a second close and reopen.
 pub fn churn(args: &RunArgs) -> Result<Value> {
     let mut storm = Storm::start(args, None)?;
     let calm = storm.window("calm")?;
@@ -144,7 +144,7 @@ pub fn churn(args: &RunArgs) -> Result<Value> {
     storm.end(json!({ "calm": calm, "churn": churned }), more)
 }
 
-/// Holds, then resets every connection; all return at once.
+/// Measures a calm window, then resets every connection; all reconnect at once.
 pub fn tsunami(args: &RunArgs) -> Result<Value> {
     let mut storm = Storm::start(args, None)?;
     let calm = storm.window("calm")?;

@@ -1,17 +1,17 @@
-//! `tls`: the cost of a waiting connection with TLS, the cost of a handshake, and whether deliveries suffer while many
-//! handshakes go on. The peers do the same with the same certificate and the same client.
+//! `tls`: the memory of an idle connection with TLS, the cost of a handshake, and the effect of many handshakes on deliveries. The
+//! peers do the same with the same certificate and the same client.
 //!
-//! A handshake's cost is the server's processor time for it. The client needs as much, so that on two cores the number of
-//! handshakes a second would measure the client. Sides and rounds alternate.
+//! The cost of a handshake is the server's processor time. The client needs about as much, so on two cores the number of
+//! handshakes a second would measure the client. The servers take turns within each round.
 
-mod knock;
+mod handshakes;
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
-use self::knock::{Knocked, Storm, knock};
+use self::handshakes::{Handshakes, Storm, do_handshakes};
 use crate::report;
 use crate::rig::{
     Audience, Certificate, Directory, Kind, Publisher, RunArgs, Sample, Server, Setting,
@@ -19,22 +19,22 @@ use crate::rig::{
 };
 use crate::subscribe::Protocol;
 
-/// Connections that wait, unless told otherwise.
+/// Default number of idle connections.
 const CONNECTIONS: u32 = 10_000;
-/// Handshakes of one kind in a round.
+/// Handshakes of each kind in a round.
 const HANDSHAKES: u32 = 1_000;
-/// Subscribers beside a storm of handshakes, messages to them a second, and bytes of each.
+/// During a storm of handshakes: subscribers, messages a second, and message size.
 const LISTENERS: u32 = 1_000;
 const MESSAGES_PER_S: &str = "1000";
 const MESSAGE_BYTES: usize = 128;
-/// Handshakes a second that the storm tries to do.
+/// Attempted handshakes a second of the storm.
 const STORM_PER_S: u32 = 1_000;
-/// Seconds of a window, unless told otherwise.
+/// Default duration of a window, in seconds.
 const WINDOW_S: f64 = 10.0;
-/// Seconds until new connections have come to rest.
+/// Seconds of rest after connections have opened.
 const REST_S: f64 = 2.0;
 
-/// Measures all that is asked for.
+/// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
     args.pin_tool()?;
     let directory = Directory::make(format_args!("tls-{}", std::process::id()))?;
@@ -58,7 +58,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     Ok(json!({ "clean": clean, "packages": versions(), "rows": rows }))
 }
 
-/// The servers that are measured, and in which protocol.
+/// The measured servers, with their protocols.
 fn sides(args: &RunArgs) -> Vec<(Kind, Protocol)> {
     let mut sides = vec![(Kind::Crore, Protocol::Ws), (Kind::Crore, Protocol::Mqtt)];
     for (kind, protocol) in [
@@ -72,7 +72,7 @@ fn sides(args: &RunArgs) -> Vec<(Kind, Protocol)> {
     sides
 }
 
-/// Memory of connections that wait, with TLS and without.
+/// Measures the memory of idle connections with TLS and without.
 fn idle(args: &RunArgs) -> Result<Value> {
     let mut rows = Vec::new();
     for (kind, protocol) in sides(args) {
@@ -110,7 +110,7 @@ fn waiting(args: &RunArgs, kind: Kind, protocol: Protocol) -> Result<Value> {
     Ok(cost)
 }
 
-/// The server's processor time for each handshake.
+/// Measures the server's processor time of a handshake.
 fn handshakes(args: &RunArgs) -> Result<Value> {
     let kinds: Vec<Kind> = [Kind::Crore, Kind::Nchan, Kind::Mosquitto]
         .into_iter()
@@ -120,8 +120,8 @@ fn handshakes(args: &RunArgs) -> Result<Value> {
     for round in 0..args.rounds {
         for kind in &kinds {
             let mut server = Server::start(args, Setting::new(*kind, 1, 0))?;
-            let full = knocks(args, &mut server, false)?;
-            let resumed = knocks(args, &mut server, true)?;
+            let full = measure_handshakes(args, &mut server, false)?;
+            let resumed = measure_handshakes(args, &mut server, true)?;
             report::say(&format!(
                 "round {}: {}: {:.0} us of a core for a full handshake, {:.0} us for a resumed one ({} of {} resumed)",
                 round + 1,
@@ -137,17 +137,17 @@ fn handshakes(args: &RunArgs) -> Result<Value> {
     Ok(rounds.into())
 }
 
-fn knocks(args: &RunArgs, server: &mut Server, resumes: bool) -> Result<Value> {
+fn measure_handshakes(args: &RunArgs, server: &mut Server, resumes: bool) -> Result<Value> {
     let certificate = args.certificate.as_ref().context("a certificate")?;
     let address = server.addresses[0];
-    // Not counted: the first handshakes, which make tables and bring the first ticket.
-    knock(address, certificate, resumes, 50)?;
+    // Not measured: the first handshakes allocate memory and bring the first ticket.
+    do_handshakes(address, certificate, resumes, 50)?;
     let before = server.sample()?;
-    let Knocked {
+    let Handshakes {
         handshakes,
         resumed,
         elapsed_s,
-    } = knock(address, certificate, resumes, HANDSHAKES)?;
+    } = do_handshakes(address, certificate, resumes, HANDSHAKES)?;
     pause(0.2);
     let cpu_s = server.sample()?.cpu_s - before.cpu_s;
     Ok(json!({
@@ -159,7 +159,7 @@ fn knocks(args: &RunArgs, server: &mut Server, resumes: bool) -> Result<Value> {
     }))
 }
 
-/// Deliveries without handshakes, then while they go on, and without again.
+/// Measures deliveries without handshakes, with them, and without again.
 fn storm(args: &RunArgs) -> Result<Value> {
     let certificate = args.certificate.clone().context("a certificate")?;
     let mut server = Server::start(args, Setting::new(Kind::Crore, 1, 0))?;

@@ -1,4 +1,4 @@
-//! The sides of `durable` that write to the disk from this process: the bare loop, and SQLite's shell.
+//! The sides of `durable` that run locally, without a server: the bare loop, and SQLite's shell.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
@@ -10,10 +10,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{FallocateFlags, fallocate};
 
-/// Bytes of the file of the bare loop, which begins again at its end: one segment of the server.
+/// Size of the bare loop's file: that of a server's log segment. At the end the loop starts again from the beginning.
 const FILE_BYTES: u64 = 64 << 20;
 
-/// Writes `at_once` messages and syncs them, again and again: messages a second.
+/// Writes and syncs `at_once` messages in a loop. Returns messages a second.
 pub fn floor(
     directory: &Path,
     zeros: bool,
@@ -27,7 +27,7 @@ pub fn floor(
     let (begin, mut messages, mut at) = (Instant::now(), 0, 0);
     while begin.elapsed().as_secs_f64() < seconds {
         if at + bytes.len() as u64 > FILE_BYTES {
-            // A segment that was written is not written again.
+            // The server does not overwrite a segment, so this needs a new file.
             if !zeros {
                 file = allocated(&path, false)?;
             }
@@ -55,14 +55,14 @@ fn allocated(path: &Path, zeros: bool) -> Result<File> {
     Ok(file)
 }
 
-/// The version of a program, as it tells it, when it is there.
+/// The version of a program, if it is installed.
 pub fn version(program: &str) -> Option<String> {
     let output = Command::new(program).arg("--version").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines().next().map(String::from)
 }
 
-/// Inserts `at_once` messages in each transaction: messages a second. The shell answers each transaction with a line.
+/// Inserts `at_once` messages in each transaction. Returns messages a second. The shell answers each transaction with a line.
 pub fn sqlite(directory: &Path, at_once: u32, size: usize, seconds: f64) -> Result<f64> {
     let path = directory.join("sqlite");
     let mut shell = Command::new("sqlite3")

@@ -1,6 +1,6 @@
-//! `durable`: publishes a second that are answered after they were synced to disk, beside a bare loop that writes and syncs
-//! the same bytes, and beside others that promise the same or somewhat less. All use one disk, that of the directory for
-//! temporary files (`TMPDIR`), and take turns; a figure is the median of the rounds.
+//! `durable`: publishes a second that are answered after a sync to disk, compared with a bare loop that writes and syncs the same
+//! bytes, and with programs that promise the same or somewhat less. All use the disk of the directory for temporary files
+//! (`TMPDIR`) and take turns. Each figure is the median of the rounds.
 
 mod local;
 
@@ -17,25 +17,25 @@ use crate::report;
 use crate::rig::{Directory, Kind, Publisher, RunArgs, Server, Setting, bare};
 use strum::{IntoStaticStr, VariantArray};
 
-/// Bytes of a message, unless told otherwise.
+/// Default size of a message, in bytes.
 const SIZE: usize = 512;
-/// Seconds of each window, unless told otherwise.
+/// Default duration of each window, in seconds.
 const SECONDS: f64 = 2.0;
-/// Topics: as many as the most connections.
+/// The topics: as many as the largest number of connections.
 const TOPICS: &str = "/p/s{1..1024}/-";
-/// Connections that share the MQTT messages in flight: brokers read one connection in turns.
+/// Connections that share the MQTT messages in flight, because brokers read only a part of a connection's data in each turn.
 const MQTT_CONNECTIONS: u32 = 8;
-/// Shards, unless told otherwise.
+/// Default number of shards.
 const SHARDS: u32 = 2;
 
-/// The load of a row, for every side.
+/// The load of a row, the same for every side.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Its name in results.
     name: &'static str,
-    /// Publishes that wait for their answer at any time.
-    flight: u32,
-    /// Messages of each of them.
+    /// Publishes in flight.
+    in_flight: u32,
+    /// Messages in each publish.
     batch: u32,
 }
 
@@ -43,48 +43,48 @@ pub struct Load {
 const LOADS: [Load; 5] = [
     Load {
         name: "1 in flight",
-        flight: 1,
+        in_flight: 1,
         batch: 1,
     },
     Load {
         name: "64 in flight",
-        flight: 64,
+        in_flight: 64,
         batch: 1,
     },
     Load {
         name: "1,024 in flight",
-        flight: 1024,
+        in_flight: 1024,
         batch: 1,
     },
     Load {
         name: "1 batch of 256",
-        flight: 1,
+        in_flight: 1,
         batch: 256,
     },
     Load {
         name: "4 batches of 256",
-        flight: 4,
+        in_flight: 4,
         batch: 256,
     },
 ];
 
-/// A column: a server and the way to publish to it.
+/// A column of the result: a server and how it is published to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 enum Side {
-    /// The bare loop, into a file whose blocks are allocated and not written yet, as the server's segments are.
+    /// The bare loop, into a file with allocated and unwritten blocks, like the server's segments.
     Floor,
-    /// The bare loop, into a file that is full of zeros.
+    /// The bare loop, into a file full of zeros.
     FloorOverZeros,
-    /// The server over HTTP: as many connections as publishes in flight.
+    /// Crore over HTTP, with a connection for each publish in flight.
     Crore,
-    /// The server over MQTT with QoS 1.
+    /// Crore over MQTT with QoS 1.
     CroreMqtt,
-    /// SQLite, a transaction for the publishes in flight.
+    /// SQLite, with the publishes in flight in one transaction.
     Sqlite,
     /// NATS JetStream.
     Nats,
-    /// Mosquitto, which acknowledges first and writes on a tick.
+    /// Mosquitto, which acknowledges first and writes periodically.
     Mosquitto,
 }
 
@@ -96,8 +96,8 @@ impl Side {
         self.into()
     }
 
-    /// Whether it has batches, where batches are asked for.
-    fn knows(self, load: &Load) -> bool {
+    /// Whether it supports the load: some sides have no batches.
+    fn supports(self, load: &Load) -> bool {
         load.batch == 1 || !matches!(self, Side::CroreMqtt | Side::Nats | Side::Mosquitto)
     }
 }
@@ -131,7 +131,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     }))
 }
 
-/// Starts all servers; then all sides take turns, row by row.
+/// Starts all servers, then measures all sides in turn, row by row.
 fn round(
     args: &RunArgs,
     directory: &Path,
@@ -150,7 +150,7 @@ fn round(
     }
     for (index, load) in LOADS.iter().enumerate() {
         for (column, side, server) in &sides {
-            if side.knows(load) {
+            if side.supports(load) {
                 let rate = measure(args, *side, server.as_ref(), load, directory)
                     .with_context(|| format!("{}, {}", side.name(), load.name))?;
                 rates.entry((index, *column)).or_default().push(rate);
@@ -160,8 +160,8 @@ fn round(
     Ok(())
 }
 
-/// One row of the result, which it also prints. A share of the floor is the median of the shares of the rounds, since the disk
-/// is faster in one minute than in the next.
+/// Prints and returns one row of the result. A ratio to the floor is the median of the rounds' ratios, because the speed of the disk
+/// varies from minute to minute.
 fn row(rates: &Rates, index: usize, load: &Load) -> Value {
     let mut row = serde_json::Map::new();
     let mut line = format!("{}:", load.name);
@@ -185,7 +185,7 @@ fn row(rates: &Rates, index: usize, load: &Load) -> Value {
     Value::Object(row)
 }
 
-/// Publishes a second of one side under one load.
+/// Measures publishes a second of one side under one load.
 fn measure(
     args: &RunArgs,
     side: Side,
@@ -194,7 +194,7 @@ fn measure(
     directory: &Path,
 ) -> Result<f64> {
     let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
-    let at_once = load.flight * load.batch;
+    let at_once = load.in_flight * load.batch;
     match (server, side) {
         (Some(server), Side::Nats) => {
             let urls = [format!("nats://{}", server.addresses[0])];
@@ -209,7 +209,7 @@ fn measure(
     }
 }
 
-/// Starts the server of this side; none where the side is a part of this process.
+/// Starts the server of this side; `None` if the side has no server.
 fn start(args: &RunArgs, side: Side, directory: &Path) -> Result<Option<Server>> {
     let kind = match side {
         Side::Floor | Side::FloorOverZeros => return Ok(None),
@@ -234,13 +234,13 @@ fn start(args: &RunArgs, side: Side, directory: &Path) -> Result<Option<Server>>
     };
     let server = Server::start_with(args, setting, &settings, None)?;
     if kind == Kind::Mosquitto {
-        be_away(&server)?;
+        leave_absent_session(&server)?;
     }
     Ok(Some(server))
 }
 
-/// Leaves a session that is away: without one Mosquitto has nothing to keep.
-fn be_away(server: &Server) -> Result<()> {
+/// Creates a persistent session without a connection. Without it Mosquitto would have nothing to store.
+fn leave_absent_session(server: &Server) -> Result<()> {
     let args = MqttArgs {
         qos: 1,
         session: Session::Persistent,
@@ -255,7 +255,7 @@ fn be_away(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// How long an answer may take.
+/// Timeout for an answer.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
 
 /// Publishes with `crore-bench publish`.
@@ -269,11 +269,11 @@ fn publish(
 ) -> Result<f64> {
     let is_mqtt = side != Side::Crore;
     let connections = if is_mqtt {
-        load.flight.min(MQTT_CONNECTIONS)
+        load.in_flight.min(MQTT_CONNECTIONS)
     } else {
-        load.flight
+        load.in_flight
     };
-    let in_flight = (load.flight / connections).to_string();
+    let in_flight = (load.in_flight / connections).to_string();
     let (connections, seconds) = (connections.to_string(), seconds.to_string());
     let batch = load.batch.to_string();
     let mut flags = vec![
@@ -314,7 +314,7 @@ fn file_system(path: &Path) -> String {
         ))
     });
     let of = fields.filter(|(_, mount, ..)| path.starts_with(mount));
-    // Of two mounts on one another the later one counts.
+    // Of several mounts on the same path the last one is visible.
     let longest = of.max_by_key(|(_, mount, ..)| mount.len());
     longest.map_or("unknown".into(), |(device, _, kind, options)| {
         format!("{kind} on {device} ({options})")

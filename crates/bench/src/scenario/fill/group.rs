@@ -1,5 +1,5 @@
-//! A control group with a limit of memory, made at the top of the hierarchy and gone when dropped. Version 2, or
-//! version 1 with sockets counted.
+//! A control group with a memory limit, created at the top of the hierarchy and removed when dropped. Version 2, or
+//! version 1 with accounting of socket memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// Where control groups are mounted.
+/// The mount point of control groups.
 const MOUNT: &str = "/sys/fs/cgroup";
-/// Any limit of its own for sockets makes version 1 count them; this one never binds.
+/// A limit for socket memory makes version 1 account for it. This one is never reached.
 const SOCKETS_BYTES: u64 = 1 << 40;
-/// How often a group is tried to be removed: its last member may still be ending.
+/// Attempts to remove a group, whose last process may still be ending.
 const TRIES: u32 = 100;
 
-/// The files of one version.
+/// The file names of one version.
 struct Names {
     version: u32,
     limit: &'static str,
@@ -36,7 +36,7 @@ const SECOND: Names = Names {
     events: "memory.events",
 };
 
-/// A group.
+/// A control group.
 pub struct Group {
     directory: PathBuf,
     names: &'static Names,
@@ -44,7 +44,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes a group that may hold `limit` bytes.
+    /// Creates a group with a limit of `limit` bytes.
     pub fn new(limit: u64) -> Result<Group> {
         let first = Path::new(MOUNT).join("memory");
         let (top, names) = if first.is_dir() {
@@ -84,12 +84,12 @@ impl Group {
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     }
 
-    /// The file that a process joins the group by.
+    /// The file to which a process writes its id to join the group.
     pub fn members(&self) -> PathBuf {
         self.directory.join("cgroup.procs")
     }
 
-    /// Bytes that it may hold.
+    /// The memory limit in bytes.
     pub fn limit(&self) -> u64 {
         self.limit
     }
@@ -99,12 +99,12 @@ impl Group {
         self.names.version
     }
 
-    /// Bytes that it holds now.
+    /// The used memory in bytes.
     pub fn used(&self) -> Result<u64> {
         Ok(self.read(self.names.used)?.trim().parse()?)
     }
 
-    /// Members that the kernel has ended for want of memory.
+    /// Processes that the kernel has killed because memory ran out.
     pub fn kills(&self) -> Result<u64> {
         let events = self.read(self.names.events)?;
         let kills = events

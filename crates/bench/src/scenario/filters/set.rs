@@ -1,31 +1,31 @@
-//! The sets of filters that `filters` compares, how they are dealt to clients, and topics that they match or do not.
+//! The sets of filters that `filters` compares: their distribution to clients, and topics that match or do not.
 
-use super::crowd::{Message, NOBODY};
+use super::clients::{Message, NOBODY};
 use crate::measure::payload::Random;
 
-/// Filters of one client. How the cost of a client's list grows is not measured here.
+/// Filters of one client. It is constant, because the cost by the length of a client's list is not measured here.
 pub const PER_CLIENT: u32 = 250;
-/// Clients that messages come to, at most: equally many sockets in every set.
+/// Most clients that receive messages, so that every set uses equally many sockets.
 const RECEIVERS: u32 = 1_000;
-/// Topics that are drawn from, equally many for each set: a publish to a new topic costs the server a row.
+/// The number of different topics, the same in each set, because a publish to a new topic costs the server memory.
 const NAMES: u32 = 1_000_000;
-/// Wildcards of a deep filter that the server takes beside any others.
+/// Wildcards of a deep filter that the server accepts without a limit.
 const FREE_WILDCARDS: u32 = 2;
-/// Levels in which further wildcards stand: all combinations of as many are more than the server takes.
+/// Levels with further wildcards. All combinations in this many levels are more than the server accepts.
 const COMBINED_LEVELS: u32 = 12;
 
 /// A set of filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Set {
-    /// So many `a/{n}/+`, dealt to so many clients; where there are fewer filters than clients, some have none.
+    /// `filters` filters `a/{n}/+`, distributed to `clients` clients. If there are fewer filters than clients, some clients have none.
     Flat { filters: u32, clients: u32 },
-    /// Filters of so many levels, `a` or `+` each but for the last: every combination with few `+`, and of those with
-    /// more the combinations in the first levels.
+    /// Filters with `levels` levels, each `a` or `+` except the last: every combination with few `+`, and of those with more `+` the
+    /// combinations in the first levels.
     Deep { levels: u32 },
 }
 
 impl Set {
-    /// How many filters clients ask for.
+    /// The number of filters to which clients subscribe.
     pub fn offered(&self) -> u32 {
         match self {
             Set::Flat { filters, .. } => *filters,
@@ -33,7 +33,7 @@ impl Set {
         }
     }
 
-    /// How many clients there are.
+    /// The number of clients.
     pub fn clients(&self) -> u32 {
         match self {
             Set::Flat { clients, .. } => *clients,
@@ -58,7 +58,7 @@ impl Set {
         }
     }
 
-    /// A message for exactly one filter of a flat set, at random among those of the first [`RECEIVERS`] clients.
+    /// A message that matches one random filter of a flat set, among those of the first [`RECEIVERS`] clients.
     pub fn hit(&self, random: &mut Random) -> Message {
         let Set::Flat { filters, .. } = *self else {
             unreachable!("deep sets are missed only")
@@ -77,7 +77,7 @@ impl Set {
         }
     }
 
-    /// A message that fails every filter at the last level.
+    /// A message that mismatches every filter at the last level.
     pub fn miss(&self, random: &mut Random) -> Message {
         let topic = match *self {
             Set::Flat { filters, .. } => {
@@ -99,7 +99,7 @@ impl Set {
     }
 }
 
-/// Where `+` stand in the filters of a deep set, as bits, the first level lowest: few first, which are always taken.
+/// The levels with `+` in each filter of a deep set, as bits with the first level lowest. Filters with few `+`, which the server always accepts, are first.
 fn shapes(levels: u32) -> Vec<u64> {
     let wild = levels - 1;
     let mut shapes = vec![0];
@@ -141,7 +141,7 @@ mod tests {
             let count = |text: &String| text.split('/').count() as u32 == levels;
             assert!(all.iter().all(count));
         }
-        // Every combination: two to the power of the levels before the last.
+        // All combinations of `a` and `+` in the levels before the last.
         assert_eq!(Set::Deep { levels: 8 }.offered(), 128);
     }
 

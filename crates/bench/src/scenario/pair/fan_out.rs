@@ -1,11 +1,12 @@
-//! A fan-out over WebSocket with few messages under way: a message is published when another has come to all subscribers. So the rate is what a
-//! server makes of a busy topic whose publishers wait for their readers, and the latency is that of a queue of a known length.
+//! A fan-out over WebSocket with a fixed number of messages in flight: a message is published when another has reached all subscribers. The
+//! rate shows how a server handles a busy topic whose publishers wait for their readers, and the latency is that of a queue of
+//! known length.
 //!
-//! The first messages come spread over the time of one fan-out, as those of publishers that know nothing of one another. Published at once they would
-//! end at once and be published at once again, so that any server writes all of them together, and the row shows nothing.
+//! The first messages are spread over the duration of one fan-out, as with independent publishers. If they were published at once they
+//! would also end at once and be published together again. Then any server could write all of them together.
 //!
-//! Publisher and subscribers are one thread, since the publisher must know at once what has come. All messages have the same length, so that
-//! the bytes of a connection tell how many have come; their numbers are checked all the same.
+//! Publisher and subscribers are one thread, because the publisher must know at once what has arrived. All messages have the same length,
+//! so the received bytes of a connection give the number of its messages. The message numbers are checked, too.
 
 use std::time::Duration;
 
@@ -22,26 +23,26 @@ use crate::subscribe::Protocol;
 use crate::sys::{self, Dial, Epoll, Interest};
 
 /// Subscribers.
-const FAN: u32 = 1_000;
-/// Bytes of a message, unless told otherwise.
+const FAN_OUT_SUBSCRIBERS: u32 = 1_000;
+/// Default size of a message, in bytes.
 const SIZE: usize = 512;
-/// Seconds before the window: buffers fill, tables grow.
+/// Warm-up before the window, in seconds.
 const WARM_S: f64 = 1.0;
-/// Seconds of the window, unless told otherwise.
+/// Default duration of the window, in seconds.
 const WINDOW_S: f64 = 5.0;
-/// The longest wait for any message.
+/// Timeout for the next message.
 const TIMEOUT_NS: u64 = 20_000_000_000;
-/// Connections that are read before the publisher has its turn: a small part of the subscribers, so that messages do not end in groups.
+/// Connections that are read before the publisher's turn: a small part of the subscribers, so that messages do not complete in groups.
 const READS_PER_TURN: usize = 32;
 const TOPIC: &str = "news";
-/// Bytes of one read.
+/// Size of one read.
 const BUFFER_BYTES: usize = 256 << 10;
-/// Bytes of a frame's header: messages are longer than 125 bytes.
+/// Size of a frame's header, for messages of more than 125 bytes.
 const FRAME_HEADER_BYTES: usize = 4;
 const SIZES: std::ops::RangeInclusive<usize> = 126..=65_535;
 
-/// As many messages as the server takes when so many are under way, each to all of 1,000 subscribers.
-pub fn under_way(args: &RunArgs, kind: Kind, most: u64) -> Result<Value> {
+/// Measures the rate with `most` messages in flight, each to all of 1,000 subscribers.
+pub fn fan_out_in_flight(args: &RunArgs, kind: Kind, most: u64) -> Result<Value> {
     ensure!(
         kind.protocol(args.subscribe_protocol()) == Protocol::Ws,
         "only subscribers over WebSocket are measured with few messages under way"
@@ -60,7 +61,11 @@ pub fn under_way(args: &RunArgs, kind: Kind, most: u64) -> Result<Value> {
 fn measure(args: &RunArgs, server: &mut Server, most: u64) -> Result<Value> {
     let size = args.size.unwrap_or(SIZE);
     ensure!(SIZES.contains(&size), "messages have {SIZES:?} bytes");
-    let mut audience = Audience::open(server, args.connections.unwrap_or(FAN), size)?;
+    let mut audience = Audience::open(
+        server,
+        args.connections.unwrap_or(FAN_OUT_SUBSCRIBERS),
+        size,
+    )?;
     let mut publisher = publisher(server, size, most)?;
     audience.serve(&mut publisher, most, WARM_S)?;
     audience.restart();
@@ -89,7 +94,7 @@ fn measure(args: &RunArgs, server: &mut Server, most: u64) -> Result<Value> {
     }))
 }
 
-/// A publisher that feeds the server in the way that suits it.
+/// A publisher with the flags that are fastest for this kind of server.
 fn publisher(server: &Server, size: usize, most: u64) -> Result<Publisher> {
     #[derive(Parser)]
     struct Line {
@@ -97,7 +102,7 @@ fn publisher(server: &Server, size: usize, most: u64) -> Result<Publisher> {
         args: PublishArgs,
     }
     let mut line = vec!["publish", "--saturate"];
-    line.extend(server.kind.feed(Protocol::Ws).0);
+    line.extend(server.kind.publish_flags(Protocol::Ws).0);
     if server.kind == Kind::Floor {
         line.push("--broadcast");
     }
@@ -111,7 +116,7 @@ fn publisher(server: &Server, size: usize, most: u64) -> Result<Publisher> {
     Publisher::open(&args)
 }
 
-/// What came in a window.
+/// The counts of a window.
 #[derive(Default)]
 struct Window {
     messages: u64,
@@ -122,21 +127,21 @@ struct Window {
 /// The subscribers.
 struct Audience {
     epoll: Epoll,
-    /// The bytes that each connection has had behind its head.
+    /// Each connection's descriptor, and the bytes received after the response head.
     connections: Vec<(i32, u64)>,
     buffer: Vec<u8>,
     frame_bytes: usize,
-    /// Of the messages behind `done`: to how many connections each has come.
-    came: std::collections::VecDeque<u32>,
-    /// Messages that have come to all.
+    /// For each message after the first `done`, the number of connections that have received it.
+    received: std::collections::VecDeque<u32>,
+    /// The number of messages that all connections have received.
     done: u64,
-    /// Deliveries, those before the window included.
+    /// Deliveries, including those before the window.
     deliveries: u64,
     window: Window,
 }
 
 impl Audience {
-    /// Opens all connections, one after another.
+    /// Opens the connections one after another.
     fn open(server: &Server, count: u32, size: usize) -> Result<Audience> {
         sys::raise_descriptor_limit();
         let remote = server.addresses[0];
@@ -145,7 +150,7 @@ impl Audience {
             connections: Vec::new(),
             buffer: vec![0; BUFFER_BYTES],
             frame_bytes: FRAME_HEADER_BYTES + size,
-            came: Default::default(),
+            received: Default::default(),
             done: 0,
             deliveries: 0,
             window: Window::default(),
@@ -191,12 +196,12 @@ impl Audience {
         self.window = Window::default();
     }
 
-    /// Publishes and reads for so long.
+    /// Publishes and reads for `seconds`.
     fn serve(&mut self, publisher: &mut Publisher, most: u64, seconds: f64) -> Result<()> {
         let begun_ns = sys::now_ns();
         let (mut now_ns, mut heard_ns) = (begun_ns, begun_ns);
         while now_ns - begun_ns < (seconds * 1e9) as u64 {
-            publisher.allow(self.done + self.under_way(most));
+            publisher.allow(self.done + self.in_flight_max(most));
             publisher.turn(now_ns, now_ns)?;
             let ready = self.epoll.wait(Duration::from_millis(1))?;
             now_ns = sys::now_ns();
@@ -209,13 +214,13 @@ impl Audience {
         Ok(())
     }
 
-    /// How many messages may be under way: one at first, and `most` once a message has come to all.
-    fn under_way(&self, most: u64) -> u64 {
+    /// The number of messages that may be in flight: one at first, rising to `most` during the first fan-out.
+    fn in_flight_max(&self, most: u64) -> u64 {
         let connections = self.connections.len() as u64;
         most.min(1 + self.deliveries * most / connections)
     }
 
-    /// Reads what has come to a connection.
+    /// Reads from a connection.
     fn read(&mut self, index: usize, now_ns: u64) -> Result<()> {
         let (fd, had) = self.connections[index];
         let Some(count) = sys::receive(fd, &mut self.buffer)? else {
@@ -229,11 +234,11 @@ impl Audience {
             self.window.messages += 1;
             self.deliveries += 1;
             let place = (number - self.done) as usize;
-            if place >= self.came.len() {
-                self.came.resize(place + 1, 0);
+            if place >= self.received.len() {
+                self.received.resize(place + 1, 0);
             }
-            self.came[place] += 1;
-            // Of a message that came in parts only the bytes are counted.
+            self.received[place] += 1;
+            // The number of a message that arrived in parts is not checked.
             let start = number * frame + FRAME_HEADER_BYTES as u64;
             let payload = start.checked_sub(had).map(|it| it as usize);
             let payload = payload.and_then(|it| self.buffer.get(it..it + HEADER_BYTES));
@@ -250,11 +255,11 @@ impl Audience {
             }
         }
         while self
-            .came
+            .received
             .front()
-            .is_some_and(|came| *came as usize == self.connections.len())
+            .is_some_and(|received| *received as usize == self.connections.len())
         {
-            self.came.pop_front();
+            self.received.pop_front();
             self.done += 1;
         }
         Ok(())

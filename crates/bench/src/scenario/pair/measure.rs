@@ -1,4 +1,4 @@
-//! How one row is measured once, with one server.
+//! The measurements of the rows: one server, one round.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -10,34 +10,34 @@ use crate::rig::{
 };
 use crate::scenario::comet::broadcast;
 
-/// The results of one server in its windows.
+/// The results of one server's windows.
 pub type Windows = Vec<Result<Value>>;
 
 /// Connections of the unicast and broadcast rows.
 const CONNECTIONS: u32 = 10_000;
 /// Subscribers of the fan-out row.
-const FAN: u32 = 1_000;
+const FAN_OUT_SUBSCRIBERS: u32 = 1_000;
 /// Connections of the idle row.
 const IDLE: u32 = 15_000;
-/// Messages a second of the row at a rate.
+/// Messages a second of the row `rate`.
 const RATE: f64 = 10_000.0;
-/// Flags of publishers that wait for acknowledgements, of as many messages as our server takes without
-/// one by default.
+/// Flags of a publisher that waits for acknowledgements. The number in flight is Crore's default
+/// Receive Maximum.
 const ACKNOWLEDGED: [&str; 3] = ["--saturate", "--in-flight", "100"];
-/// Messages of a log that turns over while it is measured; as many as Nchan keeps by default.
+/// Length of a log that overflows during the measurement: Nchan's default.
 const LOGGED: u32 = 10;
-/// Seconds before the first window: buffers fill, tables grow.
+/// Warm-up before the first window, in seconds.
 const WARM_S: f64 = 2.0;
-/// Seconds before the others.
+/// Warm-up before the other windows, in seconds.
 const WARM_AGAIN_S: f64 = 0.5;
-/// Seconds of a window, unless told otherwise.
+/// Default duration of a window, in seconds.
 const WINDOW_S: f64 = 5.0;
-/// Windows of one round at a rate.
+/// Windows in a round of the row `rate`.
 const WINDOWS: usize = 5;
-/// Broadcasts of which one measurement takes the median.
+/// Broadcasts of one measurement, which returns their median.
 const BROADCASTS: usize = 7;
 
-/// A server with its subscribers, all open.
+/// A server with its open subscribers.
 struct Pair {
     audience: Audience,
     topics: String,
@@ -64,7 +64,7 @@ impl Pair {
         })
     }
 
-    /// Publishes with the given flags and measures one window in the middle of it.
+    /// Publishes with these flags, and measures a window while that lasts.
     fn window(&mut self, args: &RunArgs, how: &[&str]) -> Result<Value> {
         let seconds = args.duration.unwrap_or(WINDOW_S);
         let size = args.size.unwrap_or(512);
@@ -104,7 +104,7 @@ impl Pair {
             "reads_per_s": (reads(&last) - reads(&first)) / elapsed_s,
             "server_cpu_us_per_delivery": server_busy / deliveries_per_s * 1e6,
             "server_cores_busy": server_busy,
-            // Other processes had its core. That slows all servers alike, so their ratios stay the same.
+            // Time in which other processes had its core. That slows all servers alike, so it does not change their ratios.
             "server_cores_waited_for": server_waited,
             "tools_cores_busy": tools_busy,
             "bottleneck": bottleneck(server_busy + server_waited, 1.0, tools_busy, 1.0),
@@ -114,14 +114,14 @@ impl Pair {
     }
 }
 
-/// As many messages as the server takes, each to one of 10,000 subscribers.
+/// Saturating messages, each to one of 10,000 subscribers.
 pub fn unicast(args: &RunArgs, kind: Kind) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     Pair::start(args, kind, connections, false)?.window(args, &["--saturate"])
 }
 
-/// The same with logs of a few messages, and what share that is of the rate without. A server that
-/// keeps none is measured once.
+/// The same with short logs, and the ratio to the rate without logs. A server without logs is measured
+/// once.
 pub fn logged(args: &RunArgs, kind: Kind) -> Result<Value> {
     let with_keep = |keep| RunArgs {
         keep: Some(keep),
@@ -138,8 +138,8 @@ pub fn logged(args: &RunArgs, kind: Kind) -> Result<Value> {
     Ok(with)
 }
 
-/// As many messages as the server takes in a request each, which it answers, from 16 publishers with 16 requests under way each, each
-/// to one of 10,000 subscribers. Mosquitto acknowledges packets; the floor answers nothing.
+/// Saturating publishes with a request for each message, from 16 connections with 16 requests in flight each. Each message is for
+/// one of 10,000 subscribers. With Mosquitto these are acknowledged packets; the floor does not answer.
 pub fn post(args: &RunArgs, kind: Kind) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let mut pair = Pair::start(&args.at_qos(0), kind, connections, false)?;
@@ -151,18 +151,17 @@ pub fn post(args: &RunArgs, kind: Kind) -> Result<Value> {
     }
 }
 
-/// As many messages as the server takes, each to all of 1,000 subscribers.
+/// Saturating messages, each to all of 1,000 subscribers.
 pub fn fan_out(args: &RunArgs, kind: Kind) -> Result<Value> {
     let mut how = vec!["--saturate"];
     if kind == Kind::Floor {
         how.push("--broadcast");
     }
-    Pair::start(args, kind, FAN, true)?.window(args, &how)
+    Pair::start(args, kind, FAN_OUT_SUBSCRIBERS, true)?.window(args, &how)
 }
 
-/// 10,000 messages a second, each to one of 10,000 subscribers: each server's results in its windows. Half of what a
-/// delivery costs here is to wake the reader, and that cost changes with time: so the windows of the servers follow each
-/// other as closely as they can.
+/// 10,000 messages a second, each to one of 10,000 subscribers. Half of a delivery's cost here is waking the reader, and that cost
+/// varies with time. So the windows of the servers follow each other as closely as possible.
 pub fn at_rate(args: &RunArgs, kinds: &[Kind]) -> Vec<Windows> {
     let rate = args.rate.unwrap_or(RATE).to_string();
     let connections = args.connections.unwrap_or(CONNECTIONS);
@@ -171,7 +170,7 @@ pub fn at_rate(args: &RunArgs, kinds: &[Kind]) -> Vec<Windows> {
     let mut runs: Vec<Windows> = kinds.iter().map(|_| Vec::new()).collect();
     for _ in 0..WINDOWS {
         for (pair, runs) in pairs.iter_mut().zip(&mut runs) {
-            // A server that failed in one window would fail in the next.
+            // A server that failed in one window would fail in the next, too.
             if let Ok(pair) = pair
                 && runs.last().is_none_or(Result::is_ok)
             {
@@ -185,14 +184,14 @@ pub fn at_rate(args: &RunArgs, kinds: &[Kind]) -> Vec<Windows> {
     runs
 }
 
-/// As many messages as the server acknowledges at quality of service 1, each to one of 10,000 subscribers at 0.
+/// Saturating messages with QoS 1, each to one of 10,000 subscribers with QoS 0.
 pub fn acknowledged(args: &RunArgs, kind: Kind) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let mut pair = Pair::start(&args.at_qos(0), kind, connections, false)?;
     pair.window(&args.at_qos(1), &ACKNOWLEDGED)
 }
 
-/// The same with subscribers that acknowledge too.
+/// The same with subscribers with QoS 1.
 pub fn quality_1(args: &RunArgs, kind: Kind) -> Result<Value> {
     let (args, connections) = (args.at_qos(1), args.connections.unwrap_or(CONNECTIONS));
     Pair::start(&args, kind, connections, false)?.window(&args, &ACKNOWLEDGED)
@@ -213,13 +212,13 @@ pub fn once(args: &RunArgs, kind: Kind) -> Result<Value> {
         "clean": incomplete == 0,
         "incomplete": incomplete,
         "complaints": pair.audience.server.error_log(),
-        // Null when every broadcast was incomplete: the median of nothing is not a number.
+        // Null if every broadcast was incomplete: the median of no values is NaN.
         "last_has_it_ms": median(&whole),
         "all_ms": times,
     }))
 }
 
-/// 15,000 connections open and wait.
+/// 15,000 idle connections.
 pub fn idle(args: &RunArgs, kind: Kind) -> Result<Value> {
     let pair = Pair::start(args, kind, args.connections.unwrap_or(IDLE), false)?;
     let cost = pair.audience.cost_open();

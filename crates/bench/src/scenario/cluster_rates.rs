@@ -1,6 +1,6 @@
-//! `cluster-rates`: publishes a second that a node of a cluster answers, beside the bare client of NATS with batches of the same size and as many
-//! in flight; the time from a publish at one node to its delivery at the other; and the memory of a node with many topics, beside that of a
-//! single server.
+//! `cluster-rates` measures three things: answered publishes a second of a cluster node, compared with a bare NATS client that sends
+//! batches of the same size with as many in flight; the time from a publish at one node to its delivery at the other; and the memory of a
+//! node with many topics, compared with a single server.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,31 +18,31 @@ use crate::rig::{
     number, pause, topics,
 };
 
-/// Bytes of a message, unless told otherwise.
+/// Default size of a message, in bytes.
 const SIZE: usize = 512;
-/// Seconds of each window, unless told otherwise.
+/// Default duration of each window, in seconds.
 const SECONDS: f64 = 5.0;
-/// Topics that are published to: enough for all partitions.
+/// The published topics: enough for all partitions.
 const TOPICS: &str = "/p/s{1..1024}/-";
-/// Batches of a partition that a node has in flight at most.
+/// Most batches of a partition that a node has in flight.
 const IN_FLIGHT: u64 = 2;
-/// Messages a second for which the time to the delivery is measured.
+/// Messages a second at which the latency is measured.
 const RATES: [u32; 2] = [1_000, 10_000];
 /// Subscribers at the other node.
 const SUBSCRIBERS: u32 = 1_000;
-/// Topics with a kept message, unless told otherwise.
+/// Default number of topics with a kept message.
 const KEPT: u32 = 100_000;
-/// Seconds until NATS has told a node the bytes of its streams again, and until logs are at rest.
+/// Seconds until a node has received the sizes of its streams from NATS again, and until logs are idle.
 const REST_S: f64 = 5.0;
-/// How long an answer of the admin port may take.
+/// Timeout for an answer of the admin port.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How a node is published to.
+/// A way to publish to a node.
 struct Load {
     name: &'static str,
     flags: &'static [&'static str],
     qos: u8,
-    /// Batches of each partition that may be in flight in NATS: each request has messages of all partitions.
+    /// Most batches of each partition in flight in NATS. Each request has messages of all partitions.
     in_flight: u64,
 }
 
@@ -55,7 +55,7 @@ const LOADS: [Load; 3] = [
     },
     Load {
         name: "HTTP, 16 batches of 256",
-        // A connection has one request under way, also if others are pipelined behind it.
+        // The server handles one request of a connection at a time, so pipelining would not help.
         flags: &["--connections", "16", "--in-flight", "1", "--batch", "256"],
         qos: 0,
         in_flight: IN_FLIGHT,
@@ -75,7 +75,7 @@ const LOADS: [Load; 3] = [
     },
 ];
 
-/// Settings of all servers here: room for many topics, each with its newest message.
+/// The settings of all servers: room for many topics, each of which keeps its newest message.
 fn settings(args: &RunArgs) -> String {
     format!(
         "partitions = {}\n\n[limits]\naccepts_per_s = {}\nlog_bytes = \"16 GiB\"\ntopics_per_address_per_s = 0\ntopics_max = 4000000\ntopics_per_shard = 4000000\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 1\n",
@@ -91,7 +91,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         ..Setting::new(Kind::Crore, args.shards.unwrap_or(2), 0)
     };
     let mut testbed = Testbed::make(args, setting, &settings(args))?;
-    // First, while the nodes' heaps have grown by nothing else.
+    // Measured first, while the nodes' heaps are still small.
     let memory = memory(args, &mut testbed)?;
     let rates = rates(args, &mut testbed)?;
     let latency = latency(args, &testbed)?;
@@ -110,7 +110,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     }))
 }
 
-/// Answered publishes a second of a node and of the bare client, in turn.
+/// Measures answered publishes a second of a node and of the bare client in turn.
 fn rates(args: &RunArgs, testbed: &mut Testbed) -> Result<Value> {
     let mut rows = serde_json::Map::new();
     for load in &LOADS {
@@ -182,7 +182,7 @@ fn round(args: &RunArgs, testbed: &mut Testbed, load: &Load) -> Result<Value> {
     }))
 }
 
-/// Processor time of the nodes, and of all servers of NATS.
+/// Processor time of each node, and of all NATS servers together.
 fn cpu(testbed: &mut Testbed) -> Result<Vec<f64>> {
     let mut all = Vec::new();
     for node in &mut testbed.nodes {
@@ -212,7 +212,7 @@ struct Log {
 }
 
 impl Log {
-    /// By node 0, which alone is published to.
+    /// Reads the counters of node 0, which receives all publishes.
     fn of(testbed: &Testbed) -> Result<Log> {
         let told = get(testbed.admin(0), "/api/v1/cluster")?;
         let partitions = told["partitions"].as_array().context("partitions")?;
@@ -231,7 +231,7 @@ fn get(address: SocketAddr, path: &str) -> Result<Value> {
     Ok(serde_json::from_slice(&body)?)
 }
 
-/// From the publish at node 0 to the delivery at node 1.
+/// Measures the time from the publish at node 0 to the delivery at node 1.
 fn latency(args: &RunArgs, testbed: &Testbed) -> Result<Vec<Value>> {
     let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
     let (names, addresses) = (topics(SUBSCRIBERS), local_addresses(SUBSCRIBERS));
@@ -242,7 +242,7 @@ fn latency(args: &RunArgs, testbed: &Testbed) -> Result<Vec<Value>> {
             Subscriber::start(args, &testbed.nodes[1], SUBSCRIBERS, &names, &flags)?;
         subscriber.open()?;
         let rate = rate.to_string();
-        // Requests that are pipelined behind another one would wait for its answer.
+        // A pipelined request would wait for the answer to the one before.
         let flags = ["--rate", &rate, "--connections", "16", "--in-flight", "1"];
         let publisher = Publisher::start_with(args, &testbed.nodes[0], &names, size, &flags)?;
         pause(REST_S);
@@ -266,7 +266,7 @@ fn latency(args: &RunArgs, testbed: &Testbed) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// Bytes of a topic with a message, at both nodes and at a single server.
+/// Measures the memory of a topic with a message, at both nodes and at a single server.
 fn memory(args: &RunArgs, testbed: &mut Testbed) -> Result<Value> {
     let (size, count) = (args.size.unwrap_or(SIZE), args.topics.unwrap_or(KEPT));
     let settings = settings(args);
@@ -284,8 +284,8 @@ fn memory(args: &RunArgs, testbed: &mut Testbed) -> Result<Value> {
         "--in-flight",
         "4",
     ];
-    let each = |server: &mut Server, fed: bool, before: u64| -> Result<f64> {
-        if fed {
+    let each = |server: &mut Server, publishes: bool, before: u64| -> Result<f64> {
+        if publishes {
             let result = Publisher::start_with(args, server, &names, size, &flags)?.result()?;
             ensure!(result["accepted"] == count, "refused publishes: {result}");
         }
@@ -297,7 +297,7 @@ fn memory(args: &RunArgs, testbed: &mut Testbed) -> Result<Value> {
         anyhow::bail!("there are two nodes");
     };
     let before = [&mut *one, &mut *other, &mut single]
-        .map(|server| Sample::of(server).map(|moment| moment.process.pss_bytes));
+        .map(|server| Sample::of(server).map(|sample| sample.process.pss_bytes));
     let [at_one, at_other, at_single] = before;
     let one = each(one, true, at_one?)?;
     let other = each(other, false, at_other?)?;

@@ -1,9 +1,8 @@
-//! The clients of `filters`: one that publishes and some that subscribe, MQTT 3.1.1 at quality of service 0, all on
-//! the calling thread.
+//! The clients of `filters`: a publisher and subscribers, MQTT 3.1.1 with QoS 0, all on the calling thread.
 //!
-//! The publisher sends a batch and a ping, and the next batch after the answer, which shows that the server has read
-//! all before it: so a turn of the server has the same number of publishes in every arrangement, and the clients
-//! never wait in a full socket. Each message carries its number and its owner, so that every delivery is checked.
+//! The publisher sends a batch and a ping, and sends the next batch after the answer, which means that the server has read
+//! everything. So a turn of the server always has the same number of publishes, and sockets are never full. Each message contains its
+//! number and its owner, so that every delivery is checked.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,20 +15,20 @@ use crore_wire::mqtt::FILTERS_MAX;
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, client_id};
 use crate::sys::{Epoll, Interest};
 
-/// Publishes before the publisher waits.
+/// Publishes between two pings.
 const BATCH: usize = 64;
 /// Bytes of a message.
 const PAYLOAD_BYTES: usize = 64;
-/// The owner of a message that no client may get.
+/// The owner of a message that no client must receive.
 pub const NOBODY: u32 = u32::MAX;
-/// Longest silence of a server that has something to say.
+/// Timeout for an expected packet.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How long to watch for messages that must not come.
+/// How long to wait for messages that must not arrive.
 const LISTEN: Duration = Duration::from_millis(100);
-/// The publisher's key among the sockets.
+/// The publisher's epoll key.
 const PUBLISHER: u64 = u64::MAX;
 
-/// A message: where to, and which client gets it.
+/// A message and the client that must receive it.
 pub struct Message {
     /// The topic.
     pub topic: String,
@@ -37,7 +36,7 @@ pub struct Message {
     pub owner: u32,
 }
 
-/// How many filters were granted and refused.
+/// The numbers of granted and refused filters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Grants {
     /// Subscribed.
@@ -46,26 +45,26 @@ pub struct Grants {
     pub refused: u32,
 }
 
-/// How many messages arrived, and how.
+/// The counts of received messages.
 #[derive(Debug, Default)]
 pub struct Tally {
-    came: Vec<bool>,
-    /// Came to their owner for the first time.
+    received: Vec<bool>,
+    /// Received by their owner for the first time.
     pub arrived: usize,
-    /// Came again.
+    /// Received again.
     pub doubled: usize,
-    /// Came to another client.
+    /// Received by another client.
     pub misdelivered: usize,
 }
 
 impl Tally {
     fn take(&mut self, client: u32, payload: &[u8]) -> Result<()> {
         let (number, owner) = header(payload).context("a message of nobody's")?;
-        let came = self.came.get_mut(number as usize);
-        let came = came.context("a message that was never sent")?;
+        let received = self.received.get_mut(number as usize);
+        let received = received.context("a message that was never sent")?;
         if owner != client {
             self.misdelivered += 1;
-        } else if std::mem::replace(came, true) {
+        } else if std::mem::replace(received, true) {
             self.doubled += 1;
         } else {
             self.arrived += 1;
@@ -94,7 +93,7 @@ struct Client {
 }
 
 impl Client {
-    /// Connects, subscribes unless there is nothing to subscribe to, and waits for the answers.
+    /// Connects, subscribes if there are filters, and waits for the answers.
     fn open(
         server: SocketAddr,
         name: &str,
@@ -132,7 +131,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Reads once; false when there is nothing.
+    /// Reads once. Returns false if there is nothing to read.
     fn read(&mut self) -> Result<bool> {
         let mut bytes = [0; 16 << 10];
         match self.stream.read(&mut bytes) {
@@ -155,22 +154,22 @@ impl Client {
     }
 }
 
-/// A publisher and its audience.
-pub struct Crowd {
+/// The publisher and the subscribers.
+pub struct Clients {
     publisher: Client,
     subscribers: Vec<Client>,
     epoll: Epoll,
-    /// How many subscriptions were granted and refused.
+    /// The numbers of granted and refused filters.
     pub grants: Grants,
 }
 
-impl Crowd {
-    /// Connects so many clients to the server, each with the filters that `filters_of` says.
+impl Clients {
+    /// Connects this many clients, each with the filters that `filters_of` returns.
     pub fn open(
         server: SocketAddr,
         clients: u32,
         filters_of: impl Fn(u32) -> Vec<String>,
-    ) -> Result<Crowd> {
+    ) -> Result<Clients> {
         let epoll = Epoll::new(1024)?;
         let mut grants = Grants::default();
         let publisher = Client::open(
@@ -187,7 +186,7 @@ impl Crowd {
             epoll.add(client.stream.as_raw_fd(), Interest::IN, number.into())?;
             subscribers.push(client);
         }
-        Ok(Crowd {
+        Ok(Clients {
             publisher,
             subscribers,
             epoll,
@@ -195,10 +194,10 @@ impl Crowd {
         })
     }
 
-    /// Publishes all messages and waits for those that have owners.
+    /// Publishes all messages and waits until those with owners have arrived.
     pub fn publish(&mut self, messages: &[Message]) -> Result<Tally> {
         let mut tally = Tally {
-            came: vec![false; messages.len()],
+            received: vec![false; messages.len()],
             ..Tally::default()
         };
         let (dialect, mut number) = (self.publisher.dialect, 0);
@@ -210,7 +209,7 @@ impl Crowd {
                 number += 1;
             }
             dialect.ping(&mut out);
-            // Everything before it was read: there is room.
+            // The server has read everything before, so the socket has room.
             self.publisher.stream.write_all(&out)?;
             let begin = Instant::now();
             while !self.turn(SILENCE, &mut tally)? {
@@ -226,7 +225,7 @@ impl Crowd {
         Ok(tally)
     }
 
-    /// Takes the packets that have come; says whether a ping was answered.
+    /// Handles the packets that arrive within `most`. Returns whether a ping was answered.
     fn turn(&mut self, most: Duration, tally: &mut Tally) -> Result<bool> {
         let mut answered = false;
         for index in 0..self.epoll.wait(most)? {
@@ -256,7 +255,7 @@ mod tests {
     #[test]
     fn a_delivery_counts_once_and_for_its_owner_only() {
         let mut tally = Tally {
-            came: vec![false; 3],
+            received: vec![false; 3],
             ..Tally::default()
         };
         tally.take(7, &payload(1, 7)).unwrap();

@@ -1,4 +1,4 @@
-//! A client that only does handshakes: it connects, takes a ticket if it resumes sessions, and leaves.
+//! A client that only does handshakes: it connects, receives a ticket if it resumes sessions, and disconnects.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,38 +14,38 @@ use rustls::{ClientConfig, ClientConnection, HandshakeKind, ProtocolVersion};
 use crate::client::tls::{self, NAME};
 use crate::rig::Certificate;
 
-/// A server that is silent for so long has failed.
+/// Timeout for data of the server.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Threads of a storm: enough that one waits while others compute.
+/// Threads of a storm: enough that some compute while others wait.
 const THREADS: u32 = 8;
 
-/// The results of some handshakes.
-pub struct Knocked {
-    /// All of them.
+/// The results of a series of handshakes.
+pub struct Handshakes {
+    /// The number of handshakes.
     pub handshakes: u32,
-    /// Those that resumed an earlier session.
+    /// Handshakes that resumed an earlier session.
     pub resumed: u32,
-    /// Seconds that all of them took.
+    /// The duration in seconds.
     pub elapsed_s: f64,
 }
 
-/// Does so many handshakes, one after the other.
+/// Does `count` handshakes, one after the other.
 ///
 /// # Errors
-/// When one fails.
-pub fn knock(
+/// If one fails.
+pub fn do_handshakes(
     server: SocketAddr,
     certificate: &Certificate,
     resumes: bool,
     count: u32,
-) -> Result<Knocked> {
+) -> Result<Handshakes> {
     let config = tls::client(&certificate.chain, resumes)?;
     let (mut resumed, began) = (0, Instant::now());
     for _ in 0..count {
         let kind = once(server, &config, resumes)?;
         resumed += u32::from(kind == Some(HandshakeKind::Resumed));
     }
-    Ok(Knocked {
+    Ok(Handshakes {
         handshakes: count,
         resumed,
         elapsed_s: began.elapsed().as_secs_f64(),
@@ -69,7 +69,7 @@ fn once(
         connection.write_tls(&mut stream)?;
     }
     if resumes && connection.protocol_version() == Some(ProtocolVersion::TLSv1_3) {
-        // The ticket follows the handshake, if there is one.
+        // A ticket, if any, arrives after the handshake.
         stream.set_read_timeout(Some(Duration::from_millis(200)))?;
         if connection.read_tls(&mut stream).is_ok() {
             connection.process_new_packets()?;
@@ -78,23 +78,23 @@ fn once(
     connection.send_close_notify();
     connection.write_tls(&mut stream)?;
     stream.flush()?;
-    // Reads until the server has closed, so that it has done its work for this handshake when the next one begins.
+    // Reads until the server has closed, so that its work for this handshake ends before the next one begins.
     let mut rest = [0; 512];
     while matches!(stream.read(&mut rest), Ok(1..)) {}
     Ok(connection.handshake_kind())
 }
 
-/// Handshakes that go on at a rate until it is dropped.
+/// Handshakes at a rate, in the background, until this is dropped.
 pub struct Storm {
     shared: Arc<(AtomicBool, AtomicU64)>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Storm {
-    /// Begins.
+    /// Starts the handshakes.
     ///
     /// # Errors
-    /// When the certificate cannot be read.
+    /// If the certificate cannot be read.
     pub fn begin(server: SocketAddr, certificate: &Certificate, per_s: u32) -> Result<Storm> {
         let config = tls::client(&certificate.chain, false)?;
         let shared = Arc::new((AtomicBool::new(false), AtomicU64::new(0)));
@@ -118,7 +118,7 @@ impl Storm {
         })
     }
 
-    /// Handshakes until now.
+    /// The number of handshakes so far.
     pub fn count(&self) -> u64 {
         self.shared.1.load(Relaxed)
     }
