@@ -22,7 +22,7 @@ use crate::truth::Violation;
 use crore_rng::Rng;
 
 /// Probabilities of the engine's actions, in percent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct EngineBehavior {
     /// In a turn of a partition's home, the engine stores arrived batches, and reports stored ones.
     pub progress: u32,
@@ -53,6 +53,7 @@ struct Log {
 /// The engine of all partitions.
 #[derive(Default)]
 pub struct Engine {
+    behavior: EngineBehavior,
     logs: BTreeMap<PartitionId, Log>,
     /// The log on disk, in worlds with crashes.
     pub disk_log: Option<DiskLog>,
@@ -76,19 +77,28 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// An engine without batches.
+    pub fn new(behavior: EngineBehavior) -> Engine {
+        Engine {
+            behavior,
+            ..Engine::default()
+        }
+    }
+
+    /// The log on disk, in a world with crashes.
+    pub fn disk_log(&mut self) -> &mut DiskLog {
+        self.disk_log
+            .as_mut()
+            .expect("worlds that crash have a disk")
+    }
+
     /// Appends a batch of a node.
     ///
     /// # Errors
     /// If the home has broken a rule of numbering.
-    pub fn append(
-        &mut self,
-        node: usize,
-        batch: Batch,
-        behavior: EngineBehavior,
-        rng: &mut Rng,
-    ) -> Result<(), String> {
+    pub fn append(&mut self, node: usize, batch: Batch, rng: &mut Rng) -> Result<(), String> {
         if let Some(cluster_log) = &mut self.cluster_log {
-            let again = cluster_log.append((node, batch), behavior, self.is_reliable, rng)?;
+            let again = cluster_log.append(node, batch, self.behavior, self.is_reliable, rng)?;
             self.again += u64::from(again);
             return Ok(());
         }
@@ -113,13 +123,13 @@ impl Engine {
             }
         }
         let mut happens = |percent| !self.is_reliable && rng.chance(percent);
-        if happens(behavior.loss) {
+        if happens(self.behavior.loss) {
             return Ok(());
         }
-        if happens(behavior.duplication) {
+        if happens(self.behavior.duplication) {
             log.arriving.push(batch.clone());
         }
-        let back = usize::from(happens(behavior.reordering)).min(log.arriving.len());
+        let back = usize::from(happens(self.behavior.reordering)).min(log.arriving.len());
         log.arriving.insert(log.arriving.len() - back, batch);
         Ok(())
     }
@@ -132,18 +142,17 @@ impl Engine {
         &mut self,
         partitions: impl Iterator<Item = PartitionId>,
         whole: bool,
-        behavior: EngineBehavior,
         rng: &mut Rng,
     ) -> Result<Vec<Committed>, String> {
         if self.disk_log.is_some() {
-            return self.turn_of_disk_log(&partitions.collect::<Vec<_>>(), whole, behavior, rng);
+            return self.turn_of_disk_log(&partitions.collect::<Vec<_>>(), whole, rng);
         }
         let mut told = Vec::new();
         for partition in partitions {
             let Some(log) = self.logs.get_mut(&partition) else {
                 continue;
             };
-            if whole || rng.chance(behavior.progress) {
+            if whole || rng.chance(self.behavior.progress) {
                 for batch in log.arriving.drain(..) {
                     let header = batch.header;
                     log.stored.push(Committed {
@@ -175,7 +184,7 @@ impl Engine {
                     self.log.push(batch);
                 }
             }
-            if whole || rng.chance(behavior.progress) {
+            if whole || rng.chance(self.behavior.progress) {
                 told.append(&mut log.stored);
             }
         }
@@ -188,10 +197,10 @@ impl Engine {
     /// If a batch cannot be read.
     pub fn turn_of_node(
         &mut self,
-        (node, unix_s): (usize, u32),
+        node: usize,
+        unix_s: u32,
         partitions: impl Iterator<Item = PartitionId>,
         whole: bool,
-        behavior: EngineBehavior,
         rng: &mut Rng,
     ) -> Result<Vec<Committed>, Violation> {
         let Some(cluster_log) = &mut self.cluster_log else {
@@ -199,14 +208,14 @@ impl Engine {
         };
         let mut told = Vec::new();
         for partition in partitions {
-            if whole || rng.chance(behavior.progress) {
+            if whole || rng.chance(self.behavior.progress) {
                 let (messages, kept) = (&mut self.messages, &mut self.kept);
                 self.void += cluster_log.store(partition, unix_s, |bytes| {
                     count(messages, &bytes[HEADER_BYTES..]);
                     *kept += 1;
                 })?;
             }
-            if whole || rng.chance(behavior.progress) {
+            if whole || rng.chance(self.behavior.progress) {
                 let most = if whole { usize::MAX } else { rng.range(1, 4) };
                 told.append(&mut cluster_log.tell(node, partition, most));
             }
@@ -218,21 +227,20 @@ impl Engine {
         &mut self,
         partitions: &[PartitionId],
         whole: bool,
-        behavior: EngineBehavior,
         rng: &mut Rng,
     ) -> Result<Vec<Committed>, Violation> {
         let disk_log = self.disk_log.as_mut().expect("it was just seen");
         if partitions.is_empty() {
             return Ok(Vec::new());
         }
-        if disk_log.waiting() > 0 && (whole || rng.chance(behavior.progress)) {
+        if disk_log.waiting() > 0 && (whole || rng.chance(self.behavior.progress)) {
             let most = if whole { usize::MAX } else { rng.range(1, 8) };
             for batch in disk_log.commit(most, rng)? {
                 keep(&mut self.messages, &mut self.log, batch);
                 self.kept += 1;
             }
         }
-        let tells = whole || rng.chance(behavior.progress);
+        let tells = whole || rng.chance(self.behavior.progress);
         Ok(if tells {
             disk_log.tell(partitions)
         } else {

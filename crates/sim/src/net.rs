@@ -10,7 +10,7 @@ use std::ops::Range;
 use crore_broker::{Batch, Close, ConnId, Io, Link, Mail, Part, Report, ShardId, Ticket};
 
 use crate::close_frame::CloseCheck;
-use crate::engine::{Engine, EngineBehavior};
+use crate::engine::{ClusterLog, Engine, EngineBehavior};
 use crore_rng::Rng;
 
 /// A connection, as both ends see it.
@@ -110,8 +110,8 @@ pub struct Net {
     pub tear_percent: u32,
     /// Number of sends of which the socket took only a part.
     pub torn: u64,
-    /// The engine, and how it behaves, if there is one.
-    pub engine: Option<(Engine, EngineBehavior)>,
+    /// The engine, if there is one.
+    pub engine: Option<Engine>,
     /// The first misuse of the network or the engine by a shard.
     pub wrong: Option<String>,
     /// The process ends after this many effects. Later ones are dropped.
@@ -136,7 +136,7 @@ impl Net {
             rng: Rng::new(0),
             tear_percent,
             torn: 0,
-            engine: behavior.map(|behavior| (Engine::default(), behavior)),
+            engine: behavior.map(Engine::new),
             wrong: None,
             effects_left: usize::MAX,
             report: None,
@@ -166,6 +166,21 @@ impl Net {
         for from in shards {
             self.mail.0[from].iter_mut().for_each(VecDeque::clear);
         }
+    }
+
+    /// The engine of a world that has one.
+    pub fn engine(&mut self) -> &mut Engine {
+        self.engine.as_mut().expect("the world has an engine")
+    }
+
+    /// The log that the nodes share, in a cluster.
+    pub fn cluster_log(&self) -> Option<&ClusterLog> {
+        self.engine.as_ref()?.cluster_log.as_ref()
+    }
+
+    /// The same, to change it.
+    pub fn cluster_log_mut(&mut self) -> Option<&mut ClusterLog> {
+        self.engine.as_mut()?.cluster_log.as_mut()
     }
 
     /// Whether both ends of this link are open.
@@ -297,7 +312,7 @@ impl Io for Net {
         }
         let node = usize::from(self.turn_of) / self.shards;
         let taken = match &mut self.engine {
-            Some((engine, behavior)) => engine.append(node, batch, *behavior, &mut self.rng),
+            Some(engine) => engine.append(node, batch, &mut self.rng),
             None => Err("records for no engine".into()),
         };
         if let Err(wrong) = taken {

@@ -54,7 +54,7 @@ pub fn run(plan: &Plan, seed: u64, steps: &[Step], traced: bool) -> Result<Cover
                 world.coverage.stats += shard.stats();
             }
             world.coverage.torn = world.net.torn;
-            if let Some((engine, _)) = &world.net.engine {
+            if let Some(engine) = &world.net.engine {
                 let coverage = &mut world.coverage;
                 (coverage.committed, coverage.void) = (engine.kept, engine.void);
                 (coverage.appended_again, coverage.came_back) = (engine.again, engine.came);
@@ -115,7 +115,7 @@ fn run_to_end(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Violat
     let events: Vec<usize> = world.plan.node_events_at.iter().map(place).collect();
     let purges: Vec<usize> = world.plan.purges_at.iter().map(place).collect();
     let checkpoints: Vec<usize> = world.plan.checkpoints_at.iter().map(place).collect();
-    world.write_first_base(&mut Rng::new(seed ^ 0xF125_7BA5));
+    world.write_base(&mut Rng::new(seed ^ 0xF125_7BA5));
     world.preload(&mut Rng::new(seed ^ 0x40A2D))?;
     for (n, step) in steps.iter().enumerate() {
         if restarts_at == Some(n) {
@@ -160,7 +160,7 @@ fn check_shadow(world: &mut World) -> Result<(), Violation> {
     // Forgotten topics are not in the log, nor is anything from before a restart: then the digests differ.
     let rules = world.plan.settings.rules.iter();
     let forgets = rules.map(|rule| rule.position_age_s).min() < Some(world.truth.now_s);
-    let Some((engine, _)) = &world.net.engine else {
+    let Some(engine) = &world.net.engine else {
         return Ok(());
     };
     let has_unlogged = !world.truth.allowed.unlogged.is_empty();

@@ -308,7 +308,7 @@ fn truth_of(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
 
 fn net_of(plan: &Plan, dice: u64) -> Net {
     let mut net = Net::new(plan.nodes, plan.shards, plan.tear_percent, plan.engine);
-    if let Some((engine, _)) = &mut net.engine {
+    if let Some(engine) = &mut net.engine {
         engine.cluster_log = (plan.nodes > 1).then(|| ClusterLog::new(plan.partitions, plan.nodes));
         engine.disk_log = plan
             .segment_bytes

@@ -139,7 +139,7 @@ impl Follower {
     fn read_frames(&mut self, truth: &mut Truth, coverage: &mut Coverage) -> Result<(), Violation> {
         let mut partial = self.partial.take();
         let input = std::mem::take(&mut self.bytes);
-        websocket::read(&mut partial, input, (MESSAGE_BYTES_MAX, false), |event| {
+        websocket::read(&mut partial, input, MESSAGE_BYTES_MAX, false, |event| {
             match event {
                 Event::Ping(data) => websocket::pong(&mut self.out, data),
                 Event::Text(data) => {

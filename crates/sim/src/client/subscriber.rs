@@ -278,7 +278,8 @@ impl Subscriber {
                 continue;
             }
             if is_exact {
-                branches += u64::from(track.put_back(has_position, known[track.topic]));
+                let (end, begin) = known[track.topic];
+                branches += u64::from(track.put_back(has_position, end, begin));
             } else {
                 track.damaged(false);
                 track.seen = None;

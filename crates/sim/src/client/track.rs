@@ -184,7 +184,7 @@ impl Track {
 
     /// The log was replaced by an older copy. The server knows positions up to `end`, and the position `begin`. The messages received before
     /// were checked already. Says whether the subscriber's position is on the lost branch.
-    pub fn put_back(&mut self, has_position: bool, (end, begin): (u64, u64)) -> bool {
+    pub fn put_back(&mut self, has_position: bool, end: u64, begin: u64) -> bool {
         let seen = self.seen.filter(|_| has_position);
         // If a gap is still due, the position is from before an earlier copy.
         let is_known = |offset| !self.must_gap && (offset <= end || offset == begin);

@@ -10,7 +10,8 @@ use crate::truth::Violation;
 pub fn read(
     partial: &mut Option<Box<Partial>>,
     mut input: Vec<u8>,
-    (message_bytes, deflate): (usize, bool),
+    message_bytes: usize,
+    deflate: bool,
     mut take: impl FnMut(Event<'_>) -> Result<bool, Violation>,
 ) -> Result<(), Violation> {
     let config = Config {

@@ -135,7 +135,8 @@ impl ClusterLog {
     /// If the node has broken a rule of numbering.
     pub fn append(
         &mut self,
-        (node, batch): (usize, Batch),
+        node: usize,
+        batch: Batch,
         behavior: EngineBehavior,
         is_reliable: bool,
         rng: &mut Rng,

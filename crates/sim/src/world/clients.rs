@@ -84,7 +84,7 @@ impl World {
     /// Checks that the engine's log has every message that was acknowledged or delivered since the last check.
     pub fn check_kept(&mut self) -> Result<(), Violation> {
         let known = std::mem::take(&mut self.truth.known);
-        let Some((engine, _)) = &self.net.engine else {
+        let Some(engine) = &self.net.engine else {
             return Ok(());
         };
         let is_due = |number: &u32| !self.truth.is_unlogged(*number) && !engine.has(*number);

@@ -25,9 +25,9 @@ const TOPICS_PER_ORDER: usize = 3;
 
 impl World {
     /// Writes a base of what the homes have. A server without base and log starts with this.
-    pub fn write_first_base(&mut self, rng: &mut Rng) {
+    pub fn write_base(&mut self, rng: &mut Rng) {
         let engine = self.net.engine.as_ref();
-        if engine.is_none_or(|(engine, _)| engine.disk_log.is_none()) {
+        if engine.is_none_or(|engine| engine.disk_log.is_none()) {
             return;
         }
         let head = self.head(rng);
@@ -47,18 +47,10 @@ impl World {
             .note(|| ["kill", "power cut"][usize::from(cuts)].into());
         self.end_mid_turn(rng)?;
         self.read_last_answers(rng)?;
-        let (engine, _) = self
-            .net
-            .engine
-            .as_mut()
-            .expect("worlds that crash have one");
+        let engine = self.net.engine();
         engine.crash(cuts, rng);
         if self.plan.damages {
-            engine
-                .disk_log
-                .as_mut()
-                .expect("and a disk")
-                .inject_damage(rng)?;
+            engine.disk_log().inject_damage(rng)?;
         }
         self.net.begin_anew();
         self.loops.iter_mut().for_each(|it| it.links.clear());
@@ -112,11 +104,7 @@ impl World {
 
     /// Makes shards from base and log, with a random number of homes.
     fn start_from_log(&mut self, rng: &mut Rng) -> Result<(), Violation> {
-        let (engine, _) = self
-            .net
-            .engine
-            .as_mut()
-            .expect("worlds that crash have one");
+        let engine = self.net.engine();
         let mut start = engine.start()?;
         let lost = match self.plan.puts_back {
             true => start.batches.split_off(rng.range(0, start.batches.len())),
@@ -162,7 +150,7 @@ impl World {
         self.begin_life();
         match lost.is_empty() {
             true => Ok(()),
-            false => self.put_back(&lost, (&ends, begin), rng),
+            false => self.put_back(&lost, &ends, begin, rng),
         }
     }
 
@@ -171,7 +159,8 @@ impl World {
     fn put_back(
         &mut self,
         lost: &[Arc<[u8]>],
-        (ends, begin): (&[u64], u64),
+        ends: &[u64],
+        begin: u64,
         rng: &mut Rng,
     ) -> Result<(), Violation> {
         self.truth
@@ -258,21 +247,15 @@ impl World {
 
     /// Writes a base of what the homes have. The log continues in a new segment.
     fn start_new_base(&mut self, rng: &mut Rng) -> Result<(), Violation> {
-        self.write_first_base(rng);
-        let (engine, _) = self.net.engine.as_mut().expect("it was there");
-        let disk_log = engine.disk_log.as_mut().expect("it was there");
+        self.write_base(rng);
+        let disk_log = self.net.engine().disk_log();
         let end = disk_log.begin_segment()?;
         disk_log.based(end)
     }
 
     /// Folds the sealed segments into a new base and removes them. Does nothing if a home has not applied them yet.
     pub fn rebase(&mut self, rng: &mut Rng) -> Result<(), Violation> {
-        let (engine, _) = self
-            .net
-            .engine
-            .as_mut()
-            .expect("worlds that crash have one");
-        let disk_log = engine.disk_log.as_mut().expect("and a disk");
+        let disk_log = self.net.engine().disk_log();
         let (batches, end) = disk_log.sealed()?;
         if batches.is_empty() {
             return Ok(());
@@ -303,8 +286,7 @@ impl World {
         }
         self.documents = documents;
         self.coverage.bases += 1;
-        let (engine, _) = self.net.engine.as_mut().expect("it was there");
-        engine.disk_log.as_mut().expect("it was there").based(end)
+        self.net.engine().disk_log().based(end)
     }
 
     /// Asks a home for the loss floors of its topics.

@@ -40,8 +40,7 @@ impl World {
 
     /// Whether clients may connect to a shard: its node has read all batches that the log had when the node started.
     pub(super) fn serves(&self, shard: usize) -> bool {
-        let engine = self.net.engine.as_ref();
-        let cluster_log = engine.and_then(|(engine, _)| engine.cluster_log.as_ref());
+        let cluster_log = self.net.cluster_log();
         cluster_log.is_none_or(|it| it.is_ready(self.node_of(shard)))
     }
 
@@ -60,10 +59,7 @@ impl World {
             }
             1 if has_other => self.lose(node, rng)?,
             _ => {
-                let Some((engine, _)) = &mut self.net.engine else {
-                    return Ok(());
-                };
-                if let Some(cluster_log) = &mut engine.cluster_log {
+                if let Some(cluster_log) = self.net.cluster_log_mut() {
                     let is_cut = !cluster_log.is_cut(node);
                     cluster_log.cut(node, is_cut);
                     self.coverage.nodes_cut += u64::from(is_cut);
@@ -78,9 +74,7 @@ impl World {
     /// Resumes and reconnects all nodes.
     pub fn heal(&mut self) {
         self.nodes.paused.fill(false);
-        if let Some((engine, _)) = &mut self.net.engine
-            && let Some(cluster_log) = &mut engine.cluster_log
-        {
+        if let Some(cluster_log) = self.net.cluster_log_mut() {
             (0..self.plan.nodes).for_each(|node| cluster_log.cut(node, false));
         }
     }
@@ -116,9 +110,7 @@ impl World {
         let told = start
             .as_ref()
             .map_or(vec![0; partitions], |it| it.contained.clone());
-        if let Some((engine, _)) = &mut self.net.engine
-            && let Some(cluster_log) = &mut engine.cluster_log
-        {
+        if let Some(cluster_log) = self.net.cluster_log_mut() {
             cluster_log.join(node, told);
         }
         self.coverage.nodes_joined += u64::from(joins_by_checkpoints);
@@ -175,8 +167,7 @@ impl World {
 
     /// How many batches were ever stored in the log of a partition.
     fn stored(&self, partition: PartitionId) -> usize {
-        let engine = self.net.engine.as_ref();
-        let cluster_log = engine.and_then(|(engine, _)| engine.cluster_log.as_ref());
+        let cluster_log = self.net.cluster_log();
         cluster_log.map_or(0, |it| it.stored(partition).len())
     }
 
@@ -190,8 +181,7 @@ impl World {
     ) -> Result<Vec<Vec<u8>>, Violation> {
         let moment = now(self.truth.now_s);
         let world = Shadow::world(&self.nodes.worlds[0]);
-        let engine = self.net.engine.as_ref();
-        let cluster_log = engine.and_then(|(engine, _)| engine.cluster_log.as_ref());
+        let cluster_log = self.net.cluster_log();
         let log = cluster_log.expect("nodes share a log").stored(partition);
         let mut restored = Shadow::restored(&world, partition, moment);
         if places.start > 0 {
@@ -237,10 +227,7 @@ impl World {
                 }
             }
             let contained: Vec<u64> = self.contained(partition).collect();
-            let Some((engine, _)) = &mut self.net.engine else {
-                return Ok(());
-            };
-            let Some(cluster_log) = &mut engine.cluster_log else {
+            let Some(cluster_log) = self.net.cluster_log_mut() else {
                 return Ok(());
             };
             let history = LogExtent {
@@ -264,8 +251,7 @@ impl World {
 
     /// The newest checkpoints of the steward. Together with the log behind them they must contain everything.
     fn kept_checkpoints(&self) -> Result<StartingState, Violation> {
-        let engine = self.net.engine.as_ref();
-        let cluster_log = engine.and_then(|(engine, _)| engine.cluster_log.as_ref());
+        let cluster_log = self.net.cluster_log();
         let mut start = StartingState::default();
         for partition in 0..self.nodes.worlds[0].partitions {
             let contained: Vec<u64> = self.contained(partition).collect();

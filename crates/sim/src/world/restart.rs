@@ -91,7 +91,7 @@ impl World {
     pub fn checkpoint(&mut self) -> Result<(), Violation> {
         let now = now(self.truth.now_s);
         let is_apart = self.has_whole_log();
-        let Some((engine, _)) = self.net.engine.as_ref().filter(|_| is_apart) else {
+        let Some(engine) = self.net.engine.as_ref().filter(|_| is_apart) else {
             return Ok(());
         };
         let log = engine.log.clone();
@@ -108,7 +108,7 @@ impl World {
         self.checkpoint()?;
         let now = now(self.truth.now_s);
         let is_apart = self.has_whole_log();
-        let Some((engine, _)) = self.net.engine.as_ref().filter(|_| is_apart) else {
+        let Some(engine) = self.net.engine.as_ref().filter(|_| is_apart) else {
             return Ok(());
         };
         let world = &self.server;
@@ -133,7 +133,7 @@ impl World {
 
     /// The engine continues with a log whose base is these documents.
     fn go_on_behind(&mut self, documents: Vec<Vec<Vec<u8>>>) -> Result<(), Violation> {
-        let Some((engine, _)) = &mut self.net.engine else {
+        let Some(engine) = &mut self.net.engine else {
             return Ok(());
         };
         engine.restart();
@@ -152,7 +152,7 @@ impl World {
 
     /// From now on the engine loses nothing. Waits until homes have appended lost batches again.
     pub fn settle_engine(&mut self, rng: &mut Rng) -> Result<(), Violation> {
-        let Some((engine, _)) = &mut self.net.engine else {
+        let Some(engine) = &mut self.net.engine else {
             return Ok(());
         };
         engine.is_reliable = true;

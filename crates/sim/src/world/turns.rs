@@ -14,9 +14,8 @@ impl World {
     pub fn has_work(&self, shard: usize) -> bool {
         self.loops[shard].is_busy
             || self.net.mail.is_for(shard)
-            || (self.net.engine.as_ref()).is_some_and(|(engine, _)| {
-                engine.has_work(self.node_of(shard), self.partitions(shard))
-            })
+            || (self.net.engine.as_ref())
+                .is_some_and(|engine| engine.has_work(self.node_of(shard), self.partitions(shard)))
             || self.shards[shard].tick_in_ms().is_some()
             || self.loops[shard].ticked_s != self.truth.now_s
             || self.loops[shard].links.iter().any(|link| {
@@ -96,15 +95,12 @@ impl World {
         rng: &mut Rng,
     ) -> Result<(), Violation> {
         let (partitions, node) = (self.partitions(shard), self.node_of(shard));
-        let Some((engine, behavior)) = &mut self.net.engine else {
+        let Some(engine) = &mut self.net.engine else {
             return Ok(());
         };
         let committed = match engine.cluster_log.is_some() {
-            true => {
-                let of = (node, now.unix_s);
-                engine.turn_of_node(of, partitions, whole, *behavior, rng)?
-            }
-            false => engine.turn(partitions, whole, *behavior, rng)?,
+            true => engine.turn_of_node(node, now.unix_s, partitions, whole, rng)?,
+            false => engine.turn(partitions, whole, rng)?,
         };
         let most = limits::input_steps(&self.plan);
         for of in committed {

@@ -92,7 +92,7 @@ impl Client {
     fn unframe(&mut self) -> Result<(), Violation> {
         let mut partial = self.conn.partial.take();
         let input = std::mem::take(&mut self.conn.raw);
-        websocket::read(&mut partial, input, (PACKET_BYTES_MAX, false), |event| {
+        websocket::read(&mut partial, input, PACKET_BYTES_MAX, false, |event| {
             match event {
                 Event::Ping(data) => websocket::pong(&mut self.out, data),
                 Event::Pong(_) => {}

@@ -66,7 +66,7 @@ impl Publisher {
     fn read_frames(&mut self, truth: &mut Truth, coverage: &mut Coverage) -> Result<(), Violation> {
         let mut partial = self.partial.take();
         let input = std::mem::take(&mut self.bytes);
-        websocket::read(&mut partial, input, (1 << 16, false), |event| {
+        websocket::read(&mut partial, input, 1 << 16, false, |event| {
             match event {
                 Event::Ping(data) => websocket::pong(&mut self.out, data),
                 Event::Text(text) => {

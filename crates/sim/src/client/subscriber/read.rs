@@ -55,7 +55,8 @@ impl Subscriber {
         websocket::read(
             &mut partial,
             input,
-            (MESSAGE_BYTES_MAX, self.deflate),
+            MESSAGE_BYTES_MAX,
+            self.deflate,
             |event| {
                 match event {
                     Event::Ping(data) => websocket::pong(&mut self.out, data),
