@@ -37,15 +37,15 @@ impl Checkpoint {
     /// If something that was written cannot be read.
     pub fn go_on(
         &mut self,
-        world: &Arc<World>,
+        server: &Arc<World>,
         log: &[Batch],
         shards: &mut [Shard],
         net: &mut Net,
         now: Now,
     ) -> Result<bool, Damaged> {
-        let shadows = Shadow::world(world);
+        let shadows = Shadow::world(server);
         let mut documents = Vec::new();
-        for partition in 0..world.partitions {
+        for partition in 0..server.partitions {
             let moment = Now {
                 s: 1,
                 unix_s: self.unix_s,
@@ -57,7 +57,7 @@ impl Checkpoint {
                     shadow.fold(&batch.header, &batch.bytes)?;
                 }
             }
-            let of = world.placement().home_of(partition);
+            let of = server.placement().home_of(partition);
             net.turn_of = of;
             let home = &mut shards[usize::from(of)];
             while let Some(order) = shadow.ask(TOPICS_PER_ORDER) {
@@ -66,7 +66,7 @@ impl Checkpoint {
                     _ => return Ok(false),
                 }
             }
-            documents.push(saved(&mut shadow, &head(world, now.unix_s)));
+            documents.push(saved(&mut shadow, &head(server, now.unix_s)));
         }
         *self = Checkpoint {
             contained: log.len(),
@@ -87,17 +87,22 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If something that was written cannot be read.
-    pub fn recovered(&self, world: &World, log: &[Batch], now: Now) -> Result<Vec<Shard>, Damaged> {
-        let world = Shadow::world(world);
+    pub fn recovered(
+        &self,
+        server: &World,
+        log: &[Batch],
+        now: Now,
+    ) -> Result<Vec<Shard>, Damaged> {
+        let server = Shadow::world(server);
         let home = |partition| {
-            let mut shard = Shard::new(partition, world.clone(), now);
-            shard.adopt(self.read(Shadow::restored(&world, partition, now), partition)?);
+            let mut shard = Shard::new(partition, server.clone(), now);
+            shard.adopt(self.read(Shadow::restored(&server, partition, now), partition)?);
             for batch in &log[self.contained..] {
                 shard.fold(&batch.header, &batch.bytes, now)?;
             }
             Ok(shard)
         };
-        (0..world.partitions).map(home).collect()
+        (0..server.partitions).map(home).collect()
     }
 }
 
@@ -113,7 +118,7 @@ pub struct PartitionCheckpoint {
 pub type Content = BTreeMap<Vec<u8>, BTreeMap<u64, Vec<u8>>>;
 
 /// The logs of the durable topics of these homes. Their clients, if any, are in `net`.
-pub fn content(world: &World, shards: &mut [Shard], net: &mut Net, now: Now) -> Content {
+pub fn content(server: &World, shards: &mut [Shard], net: &mut Net, now: Now) -> Content {
     let mut content = Content::new();
     for (id, shard) in shards.iter_mut().enumerate() {
         net.turn_of = id as ShardId;
@@ -126,7 +131,7 @@ pub fn content(world: &World, shards: &mut [Shard], net: &mut Net, now: Now) -> 
             unreachable!("each order has its report");
         };
         for topic in topics.found {
-            let rule = world.rules.get(topic.rule);
+            let rule = server.rules.get(topic.rule);
             if !rule.durable {
                 continue;
             }
@@ -189,13 +194,13 @@ pub fn missing(of: &Content, by: &Content) -> Option<String> {
 }
 
 /// The head of documents made at this time. The wall clock is correct.
-pub fn head(world: &World, unix_s: u32) -> Head {
+pub fn head(server: &World, unix_s: u32) -> Head {
     Head {
         set: 1,
-        epoch: world.epoch,
-        seed: world.seed,
-        partitions: world.partitions,
-        homes: world.partitions,
+        epoch: server.epoch,
+        seed: server.seed,
+        partitions: server.partitions,
+        homes: server.partitions,
         home: 0,
         unix_s,
         wall_s: 0,

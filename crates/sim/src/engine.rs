@@ -250,11 +250,7 @@ impl Engine {
 
     /// The process ends; with `cuts` the power fails.
     pub fn crash(&mut self, cuts: bool, rng: &mut Rng) {
-        let disk_log = self
-            .disk_log
-            .as_mut()
-            .expect("worlds that crash have a disk");
-        for batch in disk_log.crash(cuts, rng) {
+        for batch in self.disk_log().crash(cuts, rng) {
             keep(&mut self.messages, &mut self.log, batch);
         }
     }
@@ -264,11 +260,7 @@ impl Engine {
     /// # Errors
     /// Those of [`DiskLog::start`].
     pub fn start(&mut self) -> Result<Start, Violation> {
-        let disk_log = self
-            .disk_log
-            .as_mut()
-            .expect("worlds that crash have a disk");
-        let start = disk_log.start()?;
+        let start = self.disk_log().start()?;
         for bytes in &start.batches[start.batches.len() - start.came..] {
             let header = Header::read(bytes).map_err(|why| why.to_string())?;
             let bytes = bytes.clone();

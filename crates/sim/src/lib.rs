@@ -25,8 +25,8 @@ pub mod plan;
 pub mod run;
 mod shadow;
 pub mod shrink;
+mod simulation;
 mod truth;
-mod world;
 
 pub use coverage::Coverage;
 pub use plan::{Plan, Step};

@@ -8,8 +8,8 @@ use crate::client::mqtt::Client;
 use crate::coverage::Coverage;
 use crate::plan::{Plan, Step};
 use crate::shadow;
+use crate::simulation::{Simulation, limits};
 use crate::truth::{MessageSpec, Topic, Violation};
-use crate::world::{World, limits};
 use crore_rng::Rng;
 
 /// Rounds within which a world without faults must become idle. With turns of one visit and pages of one message, thousands are
@@ -46,16 +46,16 @@ pub struct Failure {
 /// Runs these steps in the world of this seed.
 pub fn run(plan: &Plan, seed: u64, steps: &[Step], traced: bool) -> Result<Coverage, Failure> {
     TRACED.set(traced);
-    let mut world = World::new(plan, seed, traced);
-    let outcome = catch_panic(|| run_to_end(&mut world, seed, steps));
+    let mut sim = Simulation::new(plan, seed, traced);
+    let outcome = catch_panic(|| run_to_end(&mut sim, seed, steps));
     match outcome {
         Ok(()) => {
-            for shard in &world.shards {
-                world.coverage.stats += shard.stats();
+            for shard in &sim.shards {
+                sim.coverage.stats += shard.stats();
             }
-            world.coverage.torn = world.net.torn;
-            if let Some(engine) = &world.net.engine {
-                let coverage = &mut world.coverage;
+            sim.coverage.torn = sim.net.torn;
+            if let Some(engine) = &sim.net.engine {
+                let coverage = &mut sim.coverage;
                 (coverage.committed, coverage.void) = (engine.kept, engine.void);
                 (coverage.appended_again, coverage.came_back) = (engine.again, engine.came);
                 if let Some(cluster_log) = &engine.cluster_log {
@@ -63,12 +63,12 @@ pub fn run(plan: &Plan, seed: u64, steps: &[Step], traced: bool) -> Result<Cover
                     coverage.too_late = cluster_log.late;
                 }
             }
-            Ok(world.coverage)
+            Ok(sim.coverage)
         }
         Err(what) => Err(Failure {
             what,
-            step: world.truth.step as usize,
-            trace: world.truth.trace.take().unwrap_or_default(),
+            step: sim.truth.step as usize,
+            trace: sim.truth.trace.take().unwrap_or_default(),
         }),
     }
 }
@@ -95,9 +95,9 @@ pub fn catch_panics() {
 
 /// The events of a run, one per line, and the failure if there is one.
 pub fn trace(plan: &Plan, seed: u64, steps: &[Step]) -> Vec<String> {
-    let mut world = World::new(plan, seed, true);
-    let outcome = catch_panic(|| run_to_end(&mut world, seed, steps));
-    let mut lines = world.truth.trace.take().unwrap_or_default();
+    let mut sim = Simulation::new(plan, seed, true);
+    let outcome = catch_panic(|| run_to_end(&mut sim, seed, steps));
+    let mut lines = sim.truth.trace.take().unwrap_or_default();
     lines.extend(outcome.err());
     lines
 }
@@ -108,70 +108,70 @@ fn catch_panic(f: impl FnOnce() -> Result<(), Violation>) -> Result<(), Violatio
         .unwrap_or_else(|_| Err(PANIC.with(|place| place.borrow().clone())))
 }
 
-fn run_to_end(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Violation> {
-    let restarts_at = world.plan.restarts_at.map(|at| at * steps.len() / 1000);
+fn run_to_end(sim: &mut Simulation, seed: u64, steps: &[Step]) -> Result<(), Violation> {
+    let restarts_at = sim.plan.restarts_at.map(|at| at * steps.len() / 1000);
     let place = |at: &usize| at * steps.len() / 1000;
-    let crashes: Vec<usize> = world.plan.crashes_at.iter().map(place).collect();
-    let events: Vec<usize> = world.plan.node_events_at.iter().map(place).collect();
-    let purges: Vec<usize> = world.plan.purges_at.iter().map(place).collect();
-    let checkpoints: Vec<usize> = world.plan.checkpoints_at.iter().map(place).collect();
-    world.write_base(&mut Rng::new(seed ^ 0xF125_7BA5));
-    world.preload(&mut Rng::new(seed ^ 0x40A2D))?;
+    let crashes: Vec<usize> = sim.plan.crashes_at.iter().map(place).collect();
+    let events: Vec<usize> = sim.plan.node_events_at.iter().map(place).collect();
+    let purges: Vec<usize> = sim.plan.purges_at.iter().map(place).collect();
+    let checkpoints: Vec<usize> = sim.plan.checkpoints_at.iter().map(place).collect();
+    sim.write_base(&mut Rng::new(seed ^ 0xF125_7BA5));
+    sim.preload(&mut Rng::new(seed ^ 0x40A2D))?;
     for (n, step) in steps.iter().enumerate() {
         if restarts_at == Some(n) {
-            world.restart(&mut Rng::new(seed ^ 0x7E57_A127))?;
+            sim.restart(&mut Rng::new(seed ^ 0x7E57_A127))?;
         }
         let of_step = |salt: u64| Rng::new(seed ^ salt ^ (n as u64) << 32);
         if checkpoints.contains(&n) {
-            world.rebase(&mut of_step(0xC4EC_4901))?;
+            sim.rebase(&mut of_step(0xC4EC_4901))?;
         }
         if crashes.contains(&n) {
-            world.crash(&mut of_step(0xC4A5_4ED0))?;
+            sim.crash(&mut of_step(0xC4A5_4ED0))?;
         }
         if purges.contains(&n) {
-            world.purge(&mut of_step(0x9026_E001))?;
+            sim.purge(&mut of_step(0x9026_E001))?;
         }
         if events.contains(&n) {
-            world.node_event(&mut of_step(0x0DE5_0001))?;
+            sim.node_event(&mut of_step(0x0DE5_0001))?;
         }
-        world.step(*step)?;
+        sim.step(*step)?;
         if n % (steps.len() / 3 + 1) == steps.len() / 4 {
-            world.checkpoint()?;
+            sim.checkpoint()?;
         }
     }
     let mut rng = Rng::new(seed ^ 0xCA1A);
-    run_without_faults(world, &mut rng)?;
-    world.truth.check_order()?;
-    check_shadow(world)?;
-    world.check_nodes()?;
-    world.check_checkpoints()?;
-    let unplaced = world.truth.unplaced();
-    for subscriber in &world.clients.subscribers {
-        subscriber.check(&world.truth, &unplaced)?;
+    run_without_faults(sim, &mut rng)?;
+    sim.truth.check_order()?;
+    check_shadow(sim)?;
+    sim.check_nodes()?;
+    sim.check_checkpoints()?;
+    let unplaced = sim.truth.unplaced();
+    for subscriber in &sim.clients.subscribers {
+        subscriber.check(&sim.truth, &unplaced)?;
     }
-    for client in &world.clients.mqtt {
-        client.check(&world.truth)?;
+    for client in &sim.clients.mqtt {
+        client.check(&sim.truth)?;
     }
-    leave_and_check(world, &mut rng)
+    leave_and_check(sim, &mut rng)
 }
 
 /// Checks that another server that folds the engine's log has the same digest.
-fn check_shadow(world: &mut World) -> Result<(), Violation> {
+fn check_shadow(sim: &mut Simulation) -> Result<(), Violation> {
     // Forgotten topics are not in the log, nor is anything from before a restart: then the digests differ.
-    let rules = world.plan.settings.rules.iter();
-    let forgets = rules.map(|rule| rule.position_age_s).min() < Some(world.truth.now_s);
-    let Some(engine) = &world.net.engine else {
+    let rules = sim.plan.settings.rules.iter();
+    let forgets = rules.map(|rule| rule.position_age_s).min() < Some(sim.truth.now_s);
+    let Some(engine) = &sim.net.engine else {
         return Ok(());
     };
-    let has_unlogged = !world.truth.allowed.unlogged.is_empty();
-    let is_whole = world.has_whole_log();
-    if forgets || has_unlogged || !is_whole || !world.plan.budgets_are_wide {
+    let has_unlogged = !sim.truth.allowed.unlogged.is_empty();
+    let is_whole = sim.has_whole_log();
+    if forgets || has_unlogged || !is_whole || !sim.plan.budgets_are_wide {
         return Ok(());
     }
-    let shards = world.shards.iter();
+    let shards = sim.shards.iter();
     let digest = shards.fold(0, |digest, shard| digest ^ shard.digest());
-    world.coverage.shadows += 1;
-    match shadow::digest(&world.server, &engine.log)? == digest {
+    sim.coverage.shadows += 1;
+    match shadow::digest(&sim.server, &engine.log)? == digest {
         true => Ok(()),
         false => Err("another server that folds the log comes to another state".into()),
     }
@@ -179,69 +179,64 @@ fn check_shadow(world: &mut World) -> Result<(), Violation> {
 
 /// From here on there are no faults: every client reads and resumes, and every subscriber must reach the newest message. The clock
 /// stands still, so that no tick can make up for a lost wake-up.
-fn run_without_faults(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
-    world.truth.note(|| "calm".into());
-    world.net.tear_percent = 0;
-    world.heal();
-    world.settle_engine(rng)?;
-    if world.plan.nodes > 1 {
+fn run_without_faults(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
+    sim.truth.note(|| "calm".into());
+    sim.net.tear_percent = 0;
+    sim.heal();
+    sim.settle_engine(rng)?;
+    if sim.plan.nodes > 1 {
         // The other nodes declare lost ones dead, and take over their work.
         for _ in 0..DEATHS_S {
-            world.truth.now_s += 1;
-            run_until_idle(world, rng)?;
+            sim.truth.now_s += 1;
+            run_until_idle(sim, rng)?;
         }
     }
-    read_all_sent(world, rng)?;
-    if world.plan.stalled_s > 0 {
-        world.truth.now_s += world.plan.stalled_s;
-        world.truth.allowed.waits = Some(world.plan.pace.page_messages);
-        run_until_idle(world, rng)?;
+    read_all_sent(sim, rng)?;
+    if sim.plan.stalled_s > 0 {
+        sim.truth.now_s += sim.plan.stalled_s;
+        sim.truth.allowed.waits = Some(sim.plan.pace.page_messages);
+        run_until_idle(sim, rng)?;
     }
-    world.plan.windows = vec![1 << 24];
-    for socket in &mut world.net.sockets {
+    sim.plan.windows = vec![1 << 24];
+    for socket in &mut sim.net.sockets {
         socket.window = 1 << 24;
     }
-    settle(world, rng)?;
+    settle(sim, rng)?;
     for _ in 0..FINAL_MESSAGES {
-        world.truth.step += 1;
-        for topic in 0..world.truth.topics.len() {
-            let publisher = world.ready_publisher(0, rng);
+        sim.truth.step += 1;
+        for topic in 0..sim.truth.topics.len() {
+            let publisher = sim.ready_publisher(0, rng);
             let last = MessageSpec {
                 topic,
                 len: 4,
                 key: 0,
                 ttl_s: None,
             };
-            world.clients.publishers[publisher].one(last, &mut world.truth, rng);
-            world.send(publisher);
-            settle(world, rng)?;
+            sim.clients.publishers[publisher].one(last, &mut sim.truth, rng);
+            sim.send(publisher);
+            settle(sim, rng)?;
         }
     }
     // This check may publish unanswered messages again, and connections may end for want of room, so it comes before `at_head`.
-    check_interest(world, rng)?;
-    for subscriber in &mut world.clients.subscribers {
-        subscriber.at_head(&world.truth);
+    check_interest(sim, rng)?;
+    for subscriber in &mut sim.clients.subscribers {
+        subscriber.at_head(&sim.truth);
     }
-    for client in &mut world.clients.mqtt {
-        client.at_head(&world.truth)?;
+    for client in &mut sim.clients.mqtt {
+        client.at_head(&sim.truth)?;
     }
-    check_retention(world)
+    check_retention(sim)
 }
 
 /// Checks that homes keep messages for at least as many subscriptions as need them. The world must be idle.
-fn check_retention(world: &World) -> Result<(), Violation> {
+fn check_retention(sim: &Simulation) -> Result<(), Violation> {
     let is_there = |client: &Client| client.is_connected() && client.is_subscribed();
-    if !world.clients.mqtt.iter().all(is_there) || !world.truth.allowed.budgets_are_wide {
+    if !sim.clients.mqtt.iter().all(is_there) || !sim.truth.allowed.budgets_are_wide {
         return Ok(());
     }
-    let homes = u32::from(world.server.homes);
-    let needed: u32 = world
-        .clients
-        .mqtt
-        .iter()
-        .map(|it| it.needs_kept(homes))
-        .sum();
-    let kept: u32 = world.shards.iter().map(|it| it.accounts().keepers).sum();
+    let homes = u32::from(sim.server.homes);
+    let needed: u32 = sim.clients.mqtt.iter().map(|it| it.needs_kept(homes)).sum();
+    let kept: u32 = sim.shards.iter().map(|it| it.accounts().keepers).sum();
     match needed <= kept {
         true => Ok(()),
         false => Err(format!(
@@ -251,123 +246,114 @@ fn check_retention(world: &World) -> Result<(), Violation> {
 }
 
 /// Checks that the views of followers agree with the topics' info.
-fn check_interest(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
-    if world.clients.followers.is_empty() {
+fn check_interest(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
+    if sim.clients.followers.is_empty() {
         return Ok(());
     }
-    world.truth.step += 1;
-    let n = world.ready_publisher(0, rng);
+    sim.truth.step += 1;
+    let n = sim.ready_publisher(0, rng);
     // Sends unanswered publishes again. Long-polls end and begin meanwhile.
-    world.send(n);
-    settle(world, rng)?;
-    let wait = world
-        .clients
-        .subscribers
-        .iter()
-        .any(|s| !s.is_established())
-        || world
-            .clients
-            .mqtt
-            .iter()
-            .any(|client| !client.is_connected());
-    if wait || world.clients.publishers[n].link.is_none() {
+    sim.send(n);
+    settle(sim, rng)?;
+    let wait = sim.clients.subscribers.iter().any(|s| !s.is_established())
+        || sim.clients.mqtt.iter().any(|client| !client.is_connected());
+    if wait || sim.clients.publishers[n].link.is_none() {
         // A refused client tries again while the info is read, so that subscriptions begin and end: nothing can be compared.
         return Ok(());
     }
-    for topic in 0..world.truth.topics.len() {
-        world.clients.publishers[n].info(topic, &world.truth);
+    for topic in 0..sim.truth.topics.len() {
+        sim.clients.publishers[n].info(topic, &sim.truth);
     }
-    world.send(n);
-    settle(world, rng)?;
-    let linger = world.plan.settings.interest.debounce_s > 0;
-    let told = world.clients.publishers[n].subscribers.iter();
+    sim.send(n);
+    settle(sim, rng)?;
+    let linger = sim.plan.settings.interest.debounce_s > 0;
+    let told = sim.clients.publishers[n].subscribers.iter();
     // A deleted topic has no info, but its MQTT subscribers stay, since MQTT cannot report a delete. If there may be no room for a
     // topic, a resumed session may lack its subscription: then such a topic is not compared.
     let go_on = |topic: usize| {
-        world
-            .clients
+        sim.clients
             .mqtt
             .iter()
             .filter(|c| c.subscribes_to(topic))
             .count() as u64
     };
-    let known = told.filter(|(_, count)| count.is_some() || world.truth.allowed.budgets_are_wide);
+    let known = told.filter(|(_, count)| count.is_some() || sim.truth.allowed.budgets_are_wide);
     let told: Vec<(String, u64)> = known
         .map(|(topic, count)| {
-            let name = world.truth.topics[*topic].name.clone();
+            let name = sim.truth.topics[*topic].name.clone();
             (name, count.unwrap_or_else(|| go_on(*topic)))
         })
         .collect();
-    for follower in world.clients.followers.iter().filter(|f| f.is_whole()) {
+    for follower in sim.clients.followers.iter().filter(|f| f.is_whole()) {
         follower.check(&told, linger)?;
-        world.coverage.views += 1;
+        sim.coverage.views += 1;
     }
     Ok(())
 }
 
 /// The server handles all bytes that were sent, and clients read all bytes in the sockets. Stalled sockets stay stalled: bytes that
 /// they bring later must have waited in the server.
-fn read_all_sent(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
-    run_until_idle(world, rng)?;
-    for n in 0..world.clients.publishers.len() {
-        world.read_answer(n, usize::MAX)?;
+fn read_all_sent(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
+    run_until_idle(sim, rng)?;
+    for n in 0..sim.clients.publishers.len() {
+        sim.read_answer(n, usize::MAX)?;
     }
-    for n in 0..world.clients.subscribers.len() {
-        world.read(n, usize::MAX)?;
+    for n in 0..sim.clients.subscribers.len() {
+        sim.read(n, usize::MAX)?;
     }
-    world.truth.rest = Some(world.truth.step);
+    sim.truth.rest = Some(sim.truth.step);
     Ok(())
 }
 
-fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
-    let mut asks = vec![0; world.clients.subscribers.len()];
-    let mut follows = vec![0; world.clients.followers.len()];
-    let mut packets = vec![0; world.clients.mqtt.len()];
+fn settle(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
+    let mut asks = vec![0; sim.clients.subscribers.len()];
+    let mut follows = vec![0; sim.clients.followers.len()];
+    let mut packets = vec![0; sim.clients.mqtt.len()];
     let mut waits = 0;
     for _ in 0..ROUNDS_MAX {
-        world.truth.step += 1;
+        sim.truth.step += 1;
         let mut moved = false;
-        for shard in 0..world.shards.len() {
-            let has_work = world.has_work(shard);
+        for shard in 0..sim.shards.len() {
+            let has_work = sim.has_work(shard);
             // A shard that waits for credit gets a turn every few milliseconds, whatever the others do.
-            if has_work || world.shards[shard].is_waiting() {
-                world.turn(shard, true, rng)?;
+            if has_work || sim.shards[shard].is_waiting() {
+                sim.turn(shard, true, rng)?;
             }
             moved |= has_work;
         }
         for (n, asks) in asks.iter_mut().enumerate() {
-            moved |= world.has_bytes(world.clients.subscribers[n].link);
-            world.read(n, usize::MAX)?;
-            if world.clients.subscribers[n].is_idle() && *asks < ASKS_MAX {
+            moved |= sim.has_bytes(sim.clients.subscribers[n].link);
+            sim.read(n, usize::MAX)?;
+            if sim.clients.subscribers[n].is_idle() && *asks < ASKS_MAX {
                 *asks += 1;
-                world.ask(n, rng);
+                sim.ask(n, rng);
                 moved = true;
             }
         }
-        for n in 0..world.clients.publishers.len() {
-            moved |= world.has_bytes(world.clients.publishers[n].link);
-            world.read_answer(n, usize::MAX)?;
+        for n in 0..sim.clients.publishers.len() {
+            moved |= sim.has_bytes(sim.clients.publishers[n].link);
+            sim.read_answer(n, usize::MAX)?;
         }
         for (n, follows) in follows.iter_mut().enumerate() {
-            moved |= world.has_bytes(world.clients.followers[n].link);
-            world.read_news(n, usize::MAX)?;
-            if world.clients.followers[n].link.is_none() && *follows < ASKS_MAX {
+            moved |= sim.has_bytes(sim.clients.followers[n].link);
+            sim.read_news(n, usize::MAX)?;
+            if sim.clients.followers[n].link.is_none() && *follows < ASKS_MAX {
                 *follows += 1;
-                world.follow(n, rng);
+                sim.follow(n, rng);
                 moved = true;
             }
         }
         for (n, asks) in packets.iter_mut().enumerate() {
-            moved |= world.mqtt_go_on(n, asks, ASKS_MAX, rng)?;
+            moved |= sim.mqtt_go_on(n, asks, ASKS_MAX, rng)?;
         }
-        if moved || (0..world.shards.len()).any(|shard| world.has_work(shard)) {
+        if moved || (0..sim.shards.len()).any(|shard| sim.has_work(shard)) {
             waits = 0;
             continue;
         }
-        let waiting = (0..world.shards.len()).filter(|n| world.shards[*n].is_waiting());
+        let waiting = (0..sim.shards.len()).filter(|n| sim.shards[*n].is_waiting());
         let waiting: Vec<usize> = waiting.collect();
         if waiting.is_empty() {
-            return check_settled(world, &asks, &follows, &packets);
+            return check_settled(sim, &asks, &follows, &packets);
         }
         waits += 1;
         if waits > WAITS_MAX {
@@ -376,7 +362,7 @@ fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
             ));
         }
         for shard in waiting {
-            world.turn(shard, true, rng)?;
+            sim.turn(shard, true, rng)?;
         }
     }
     Err(format!("no rest after {ROUNDS_MAX} rounds"))
@@ -384,30 +370,30 @@ fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
 
 /// Checks that no client waits for an answer. A client that gave up after `ASKS_MAX` attempts is left out.
 fn check_settled(
-    world: &World,
+    sim: &Simulation,
     asks: &[usize],
     follows: &[usize],
     packets: &[usize],
 ) -> Result<(), Violation> {
-    for (n, client) in world.clients.mqtt.iter().enumerate() {
-        let whole = client.link.is_some_and(|link| world.net.is_whole(link));
+    for (n, client) in sim.clients.mqtt.iter().enumerate() {
+        let whole = client.link.is_some_and(|link| sim.net.is_whole(link));
         if whole && packets[n] < ASKS_MAX {
             client.check_rest()?;
         }
     }
-    for (n, follower) in world.clients.followers.iter().enumerate() {
-        let whole = follower.link.is_some_and(|link| world.net.is_whole(link));
+    for (n, follower) in sim.clients.followers.iter().enumerate() {
+        let whole = follower.link.is_some_and(|link| sim.net.is_whole(link));
         if whole && follows[n] < ASKS_MAX && !follower.is_whole() {
             return Err(format!("follower {n} never got its snapshot"));
         }
     }
-    for (n, publisher) in world.clients.publishers.iter().enumerate() {
-        if publisher.link.is_some_and(|link| world.net.is_whole(link)) && publisher.is_busy() {
+    for (n, publisher) in sim.clients.publishers.iter().enumerate() {
+        if publisher.link.is_some_and(|link| sim.net.is_whole(link)) && publisher.is_busy() {
             return Err(format!("publisher {n} was never answered"));
         }
     }
-    for (n, subscriber) in world.clients.subscribers.iter().enumerate() {
-        let whole = subscriber.link.is_some_and(|link| world.net.is_whole(link));
+    for (n, subscriber) in sim.clients.subscribers.iter().enumerate() {
+        let whole = subscriber.link.is_some_and(|link| sim.net.is_whole(link));
         if whole && asks[n] < ASKS_MAX && !subscriber.is_established() {
             return Err(format!("subscriber {n} was never answered"));
         }
@@ -416,43 +402,43 @@ fn check_settled(
 }
 
 /// All clients leave and time passes. Then every account must be back at zero.
-fn leave_and_check(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
-    world.truth.note(|| "end".into());
-    world.leave();
-    let sweeper = world.plan.retains.then(|| world.unretain(rng));
+fn leave_and_check(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
+    sim.truth.note(|| "end".into());
+    sim.leave();
+    let sweeper = sim.plan.retains.then(|| sim.unretain(rng));
     for wait_s in [1, 1, DEADLINES_S, DEADLINES_S, DEADLINES_S] {
-        world.truth.now_s += wait_s;
-        run_until_idle(world, rng)?;
-        for n in 0..world.clients.followers.len() {
-            world.read_news(n, usize::MAX)?;
+        sim.truth.now_s += wait_s;
+        run_until_idle(sim, rng)?;
+        for n in 0..sim.clients.followers.len() {
+            sim.read_news(n, usize::MAX)?;
         }
-        run_until_idle(world, rng)?;
+        run_until_idle(sim, rng)?;
     }
-    for n in 0..world.clients.followers.len() {
-        world.read_news(n, usize::MAX)?;
-        if let Some(link) = world.clients.followers[n].link {
-            world.clients.followers[n].check_empty()?;
-            world.clients.followers[n].ended();
-            world.hang_up(link);
+    for n in 0..sim.clients.followers.len() {
+        sim.read_news(n, usize::MAX)?;
+        if let Some(link) = sim.clients.followers[n].link {
+            sim.clients.followers[n].check_empty()?;
+            sim.clients.followers[n].ended();
+            sim.hang_up(link);
         }
     }
-    sweeper.into_iter().for_each(|link| world.hang_up(link));
-    if world.truth.topics.iter().any(Topic::keeps_latest) {
+    sweeper.into_iter().for_each(|link| sim.hang_up(link));
+    if sim.truth.topics.iter().any(Topic::keeps_latest) {
         // No publish is in flight that could create these topics again. A delete may be refused for lack of room or by a rate limit, so it is
         // repeated.
         for _ in 0..DELETES {
-            let link = world.delete_latest(rng);
-            run_until_idle(world, rng)?;
-            world.hang_up(link);
-            world.truth.now_s += FORGET_S;
-            run_until_idle(world, rng)?;
+            let link = sim.delete_latest(rng);
+            run_until_idle(sim, rng)?;
+            sim.hang_up(link);
+            sim.truth.now_s += FORGET_S;
+            run_until_idle(sim, rng)?;
         }
     }
     for _ in 0..FORGET_TICKS {
-        world.truth.now_s += FORGET_S;
-        run_until_idle(world, rng)?;
+        sim.truth.now_s += FORGET_S;
+        run_until_idle(sim, rng)?;
     }
-    for (n, shard) in world.shards.iter().enumerate() {
+    for (n, shard) in sim.shards.iter().enumerate() {
         let accounts = shard.accounts();
         if !accounts.is_empty() {
             return Err(format!("at the end shard {n} still holds {accounts:?}"));
@@ -467,9 +453,9 @@ fn leave_and_check(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
         }
     }
     // A restart or a crash has replaced the state of the only node.
-    let nodes = match world.plan.nodes {
-        1 => std::slice::from_ref(&world.server),
-        _ => &world.nodes.worlds[..],
+    let nodes = match sim.plan.nodes {
+        1 => std::slice::from_ref(&sim.server),
+        _ => &sim.nodes.servers[..],
     };
     for node in nodes {
         if !node.admission.keeps_nothing() {
@@ -483,20 +469,20 @@ fn leave_and_check(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
             return Err(format!("at the end {count} connections are still counted"));
         }
     }
-    limits::check(world, 0)
+    limits::check(sim, 0)
 }
 
 /// Takes turns until no shard has work.
-fn run_until_idle(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
+fn run_until_idle(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     for _ in 0..ROUNDS_MAX {
-        world.truth.step += 1;
-        let work = (0..world.shards.len()).filter(|n| world.has_work(*n));
+        sim.truth.step += 1;
+        let work = (0..sim.shards.len()).filter(|n| sim.has_work(*n));
         let work: Vec<usize> = work.collect();
         if work.is_empty() {
             return Ok(());
         }
         for shard in work {
-            world.turn(shard, true, rng)?;
+            sim.turn(shard, true, rng)?;
         }
     }
     Err(format!("no rest after {ROUNDS_MAX} rounds"))

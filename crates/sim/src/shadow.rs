@@ -33,7 +33,7 @@ pub fn digest(of: &World, log: &[Batch]) -> Result<u64, String> {
     } else {
         1
     } as ShardId;
-    let world = Arc::new(World {
+    let server = Arc::new(World {
         admission: Admission::new(&settings, of.seed),
         rules: Rules::new(&settings.rules),
         settings,
@@ -47,7 +47,7 @@ pub fn digest(of: &World, log: &[Batch]) -> Result<u64, String> {
         s: 1,
         unix_s: 1_800_000_000,
     };
-    let shard = |id| Shard::new(id, world.clone(), now);
+    let shard = |id| Shard::new(id, server.clone(), now);
     let mut all: Vec<Shard> = (0..shards).map(shard).collect();
     let mut net = Net::new(1, all.len(), 0, None);
     for batch in log {

@@ -117,7 +117,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["engine"],
             &["net", "obligations", "plan"],
             &["checkpoint", "client", "shadow"],
-            &["world"],
+            &["simulation"],
             &["run"],
             &["shrink"],
         ],

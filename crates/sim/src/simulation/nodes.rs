@@ -10,7 +10,7 @@ use crore_broker::log_retention::{CHECKPOINTS_KEPT, Hole, LogExtent};
 use crore_broker::snapshot::Head;
 use crore_broker::{OFFSET_BITS, PartitionId, Restored, Shadow, Shard, ShardId};
 
-use super::{World, now};
+use super::{Simulation, now};
 use crate::checkpoint::{PartitionCheckpoint, saved, take};
 use crate::client::publisher::Publisher;
 use crate::client::subscriber::Subscriber;
@@ -32,7 +32,7 @@ fn read_document(restored: &mut Restored, document: &[Vec<u8>]) -> Result<(), Vi
     ended.map_err(|why| why.to_string())
 }
 
-impl World {
+impl Simulation {
     /// The node that a shard belongs to.
     pub fn node_of(&self, shard: usize) -> usize {
         shard / self.plan.shards
@@ -84,8 +84,8 @@ impl World {
         self.truth.note(|| format!("node {node} is lost"));
         self.coverage.nodes_lost += 1;
         let all = node * self.plan.shards..(node + 1) * self.plan.shards;
-        let is_its = |link: Option<u32>, world: &World| {
-            let link = link.map(|link| usize::from(world.net.sockets[link as usize].shard));
+        let is_its = |link: Option<u32>, sim: &Simulation| {
+            let link = link.map(|link| usize::from(sim.net.sockets[link as usize].shard));
             link.is_some_and(|shard| all.contains(&shard))
         };
         for n in 0..self.clients.subscribers.len() {
@@ -106,7 +106,7 @@ impl World {
             true => Some(self.checkpoints(rng)?),
             false => None,
         };
-        let partitions = usize::from(self.nodes.worlds[node].partitions);
+        let partitions = usize::from(self.nodes.servers[node].partitions);
         let told = start
             .as_ref()
             .map_or(vec![0; partitions], |it| it.contained.clone());
@@ -115,9 +115,9 @@ impl World {
         }
         self.coverage.nodes_joined += u64::from(joins_by_checkpoints);
         self.nodes.paused[node] = false;
-        let former = &self.nodes.worlds[node];
+        let former = &self.nodes.servers[node];
         self.nodes.writers += super::WRITERS_APART;
-        let world = Arc::new(crore_broker::World {
+        let server = Arc::new(crore_broker::World {
             settings: former.settings.clone(),
             rules: former.rules.clone(),
             admission: Admission::new(&former.settings, former.seed),
@@ -128,11 +128,12 @@ impl World {
             self.coverage.stats += self.shards[shard].stats();
             let local = (shard % self.plan.shards) as ShardId;
             let begin = now(self.truth.now_s);
-            let mut joined = Shard::new(local, world.clone(), begin);
+            let mut joined = Shard::new(local, server.clone(), begin);
             joined.set_pace(self.plan.pace);
-            if let Some(start) = start.as_ref().filter(|_| local < world.homes) {
-                let mut restored = Restored::new(world.clone(), local, begin).without_local_state();
-                for partition in world.placement().of_home(local) {
+            if let Some(start) = start.as_ref().filter(|_| local < server.homes) {
+                let mut restored =
+                    Restored::new(server.clone(), local, begin).without_local_state();
+                for partition in server.placement().of_home(local) {
                     let document = &start.documents[usize::from(partition)];
                     if !document.is_empty() {
                         read_document(&mut restored, document)?;
@@ -144,7 +145,7 @@ impl World {
             self.loops[shard].links.clear();
             self.loops[shard].begin();
         }
-        self.nodes.worlds[node] = world;
+        self.nodes.servers[node] = server;
         Ok(())
     }
 
@@ -152,7 +153,7 @@ impl World {
     fn checkpoints(&mut self, rng: &mut Rng) -> Result<StartingState, Violation> {
         let head = self.head(rng);
         let mut start = StartingState::default();
-        for partition in 0..self.nodes.worlds[0].partitions {
+        for partition in 0..self.nodes.servers[0].partitions {
             let end = rng.below(self.stored(partition) + 1);
             let middle = rng.below(end + 1);
             let mut document = Vec::new();
@@ -180,10 +181,10 @@ impl World {
         head: &Head,
     ) -> Result<Vec<Vec<u8>>, Violation> {
         let moment = now(self.truth.now_s);
-        let world = Shadow::world(&self.nodes.worlds[0]);
+        let server = Shadow::world(&self.nodes.servers[0]);
         let cluster_log = self.net.cluster_log();
         let log = cluster_log.expect("nodes share a log").stored(partition);
-        let mut restored = Shadow::restored(&world, partition, moment);
+        let mut restored = Shadow::restored(&server, partition, moment);
         if places.start > 0 {
             read_document(&mut restored, former)?;
         }
@@ -206,7 +207,7 @@ impl World {
     /// A steward writes newer checkpoints of some partitions, and purges the logs. Batches that some node has not read yet stay.
     pub fn purge(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let head = self.head(rng);
-        for partition in 0..self.nodes.worlds[0].partitions {
+        for partition in 0..self.nodes.servers[0].partitions {
             let at = usize::from(partition);
             if rng.chance(60) {
                 let former = self.nodes.kept[at].first();
@@ -253,7 +254,7 @@ impl World {
     fn kept_checkpoints(&self) -> Result<StartingState, Violation> {
         let cluster_log = self.net.cluster_log();
         let mut start = StartingState::default();
-        for partition in 0..self.nodes.worlds[0].partitions {
+        for partition in 0..self.nodes.servers[0].partitions {
             let contained: Vec<u64> = self.contained(partition).collect();
             let history = LogExtent {
                 first: cluster_log.map_or(1, |it| it.first(partition)),

@@ -64,7 +64,7 @@ impl ShardLoop {
 /// The nodes of a cluster. A world without a cluster has one node.
 pub struct Nodes {
     /// For each node, the state that its shards share.
-    pub worlds: Vec<Arc<crore_broker::World>>,
+    pub servers: Vec<Arc<crore_broker::World>>,
     /// The highest writer number that was given to a node at its start.
     writers: u64,
     /// Nodes that take no turns.
@@ -74,7 +74,7 @@ pub struct Nodes {
 }
 
 /// The world.
-pub struct World {
+pub struct Simulation {
     /// The settings of this world.
     pub plan: Plan,
     /// The shards of all nodes, node by node.
@@ -102,22 +102,22 @@ pub struct World {
     ahead_s: i32,
 }
 
-impl World {
+impl Simulation {
     /// The world of this plan. `dice` is the seed for its clients.
-    pub fn new(plan: &Plan, dice: u64, traced: bool) -> World {
+    pub fn new(plan: &Plan, dice: u64, traced: bool) -> Simulation {
         let rules = Rules::new(&plan.settings.rules);
         let truth = truth_of(plan, &rules, traced);
         let nodes: Vec<_> = (0..plan.nodes)
             .map(|node| server_state(plan, rules.clone(), dice, node))
             .collect();
         let shard = |n: usize| {
-            let world = nodes[n / plan.shards].clone();
-            let mut shard = Shard::new((n % plan.shards) as ShardId, world, now(1));
+            let server = nodes[n / plan.shards].clone();
+            let mut shard = Shard::new((n % plan.shards) as ShardId, server, now(1));
             shard.set_pace(plan.pace);
             shard
         };
         let count = plan.nodes * plan.shards;
-        World {
+        Simulation {
             shards: (0..count).map(shard).collect(),
             loops: (0..count).map(|_| ShardLoop::default()).collect(),
             net: net_of(plan, dice),
@@ -134,7 +134,7 @@ impl World {
                 writers: plan.nodes as u64 * WRITERS_APART,
                 paused: vec![false; plan.nodes],
                 kept: (0..plan.partitions).map(|_| Vec::new()).collect(),
-                worlds: nodes,
+                servers: nodes,
             },
         }
     }

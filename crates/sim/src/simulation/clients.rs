@@ -2,12 +2,12 @@
 
 use crore_broker::ShardId;
 
-use super::World;
+use super::Simulation;
 use crate::net::Net;
 use crate::truth::Violation;
 use crore_rng::Rng;
 
-impl World {
+impl Simulation {
     pub(super) fn connect(&mut self, rng: &mut Rng) -> u32 {
         let all = self.shards.len();
         let shard = rng.below(all);

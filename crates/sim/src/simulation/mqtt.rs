@@ -2,13 +2,13 @@
 
 use crore_wire::mqtt::{Connect, Properties, Publish, Qos, Version, encode};
 
-use super::World;
+use super::Simulation;
 use super::clients::{send, take};
 use crate::plan::MqttAction;
 use crate::truth::Violation;
 use crore_rng::Rng;
 
-impl World {
+impl Simulation {
     /// Executes one action of an MQTT client.
     pub fn mqtt(&mut self, n: usize, action: MqttAction, rng: &mut Rng) -> Result<(), Violation> {
         let (client, truth) = (&mut self.clients.mqtt[n], &mut self.truth);

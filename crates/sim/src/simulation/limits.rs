@@ -4,7 +4,7 @@
 use crore_broker::work::STEP_BYTES;
 use crore_broker::{Accounts, Shard};
 
-use super::{PENDING_MAX, World};
+use super::{PENDING_MAX, Simulation};
 use crate::plan::Plan;
 use crate::truth::Violation;
 
@@ -68,14 +68,14 @@ pub fn flush_steps(plan: &Plan) -> u64 {
 }
 
 /// Checks all limits after a turn of this shard.
-pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
-    if let Some(wrong) = &world.net.wrong {
+pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
+    if let Some(wrong) = &sim.net.wrong {
         return Err(wrong.clone());
     }
-    let (plan, limits) = (&world.plan, &world.plan.settings.limits);
-    let all: Vec<Accounts> = world.shards.iter().map(Shard::accounts).collect();
+    let (plan, limits) = (&sim.plan, &sim.plan.settings.limits);
+    let all: Vec<Accounts> = sim.shards.iter().map(Shard::accounts).collect();
     let accounts = &all[shard];
-    let log_bytes = limits.log_bytes / usize::from(world.server.homes);
+    let log_bytes = limits.log_bytes / usize::from(sim.server.homes);
     let held = accounts.log_bytes;
     let message = 2 * plan.message_bytes + ENCODING_BYTES;
     // The last message may displace many others, which are dropped in the next turns. It may be stored twice: in the log and as the
@@ -83,7 +83,7 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
     if held > log_bytes + 2 * message {
         return Err(format!("{held} bytes in a log of {log_bytes}"));
     }
-    check_topics(world, accounts.home_topics as usize)?;
+    check_topics(sim, accounts.home_topics as usize)?;
     let page = plan.pace.page_messages.min(plan.pace.page_bytes / 8 + 1) * ENCODING_BYTES
         + 2 * plan.pace.page_bytes
         + message;
@@ -96,15 +96,15 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
         return Err(format!("{} bytes in outboxes", accounts.outbox_bytes));
     }
     if let Some(most) = plan.waiting_max() {
-        let waiting = world.shards[shard].most_messages_waiting();
+        let waiting = sim.shards[shard].most_messages_waiting();
         if waiting > most {
             return Err(format!("{waiting} messages wait, at most {most}"));
         }
     }
     // A publish may begin while any credit is left, so one batch may exceed it. Other asks are bounded by one request per connection.
     let publish = plan.batch_lines_max() * (plan.message_bytes + FIELDS_BYTES);
-    let most = limits.publish_credit_bytes + publish + world.clients.count() * CONTROL_BYTES;
-    let bytes = world.net.mail.most_bytes();
+    let most = limits.publish_credit_bytes + publish + sim.clients.count() * CONTROL_BYTES;
+    let bytes = sim.net.mail.most_bytes();
     if bytes > most {
         return Err(format!(
             "{bytes} bytes of asks under way from one shard to another"
@@ -116,7 +116,7 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
     // A request by filter is answered once for each partition, possibly in separate turns. That includes connections that are cut but
     // that the server still has.
     let open = all.iter().map(|it| it.connections);
-    let requests = world.clients.count() + open.sum::<u32>() as usize;
+    let requests = sim.clients.count() + open.sum::<u32>() as usize;
     let asks = publishes + (4 + plan.partitions) * requests + 8;
     let under_way = TURNS_OF_LIGHT * plan.pace.turns_under_way;
     let turns = under_way + plan.shards * asks;
@@ -125,10 +125,10 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
     }
     // No shard falls further behind, however rarely it gets a turn. Each ask, and each turn that answers one, may come in its own mail,
     // and so may the next ask of the same client.
-    let asked = asks.min(world.clients.count() * CLIENT_BATCHES * plan.batch_lines_max());
+    let asked = asks.min(sim.clients.count() * CLIENT_BATCHES * plan.batch_lines_max());
     let inputs_max = 4 * (plan.shards * asked + under_way);
     for (to, held) in all.iter().enumerate() {
-        let inputs = world.net.mail.inputs(to) + held.asks + held.pages;
+        let inputs = sim.net.mail.inputs(to) + held.asks + held.pages;
         if inputs > inputs_max {
             return Err(format!(
                 "shard {to} is {inputs} inputs behind, at most {inputs_max}"
@@ -138,14 +138,14 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
     Ok(())
 }
 
-fn check_topics(world: &World, topics: usize) -> Result<(), Violation> {
+fn check_topics(sim: &Simulation, topics: usize) -> Result<(), Violation> {
     // After a restart a home may have the topics of several former homes. After a crash forgotten topics come back.
-    let former = match world.coverage.restarts {
+    let former = match sim.coverage.restarts {
         0 => 1,
-        _ => world.plan.homes,
+        _ => sim.plan.homes,
     };
-    let most = world.plan.settings.limits.topics_per_shard * former;
-    match topics > most && world.truth.crashed.is_none() {
+    let most = sim.plan.settings.limits.topics_per_shard * former;
+    match topics > most && sim.truth.crashed.is_none() {
         true => Err(format!("{topics} topics at a home")),
         false => Ok(()),
     }

@@ -4,12 +4,12 @@ use std::net::IpAddr;
 
 use crore_broker::{Input, Link, Now, PartitionId, Shard, ShardId};
 
-use super::{RECEIVE_BYTES, World, limits, now};
+use super::{RECEIVE_BYTES, Simulation, limits, now};
 use crate::net::Net;
 use crate::truth::Violation;
 use crore_rng::Rng;
 
-impl World {
+impl Simulation {
     /// Whether the shard has an input that would wake it.
     pub fn has_work(&self, shard: usize) -> bool {
         self.loops[shard].is_busy

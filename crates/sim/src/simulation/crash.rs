@@ -10,7 +10,7 @@ use crore_broker::snapshot::Head;
 use crore_broker::{Control, Input, PartitionId, Report, Shadow, Shard, ShardId, Ticket};
 
 use super::restart::read_snapshots;
-use super::{ShardLoop, World, now};
+use super::{ShardLoop, Simulation, now};
 use crate::checkpoint::{Checkpoint, saved};
 use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
@@ -23,7 +23,7 @@ const EFFECTS_MAX: usize = 30;
 /// Topics that a home is asked about at once.
 const TOPICS_PER_ORDER: usize = 3;
 
-impl World {
+impl Simulation {
     /// Writes a base of what the homes have. A server without base and log starts with this.
     pub fn write_base(&mut self, rng: &mut Rng) {
         let engine = self.net.engine.as_ref();
@@ -260,12 +260,12 @@ impl World {
         if batches.is_empty() {
             return Ok(());
         }
-        let world = Shadow::world(&self.server);
+        let server = Shadow::world(&self.server);
         let moment = now(self.truth.now_s);
         let mut documents = Vec::new();
-        for partition in 0..world.partitions {
-            let restored = Shadow::restored(&world, partition, moment);
-            let restored = read_snapshots(restored, world.placement(), partition, &self.documents);
+        for partition in 0..server.partitions {
+            let restored = Shadow::restored(&server, partition, moment);
+            let restored = read_snapshots(restored, server.placement(), partition, &self.documents);
             let mut shadow = Shadow::new(restored.map_err(|why| why.to_string())?);
             for batch in &batches {
                 let header = Header::read(batch).map_err(|why| why.to_string())?;

@@ -8,7 +8,7 @@ use crore_broker::admission::Admission;
 use crore_broker::snapshot::{Damaged, Head};
 use crore_broker::{Placement, Settled, Shard, ShardId};
 
-use super::{ShardLoop, World, now};
+use super::{ShardLoop, Simulation, now};
 use crate::checkpoint::{content, head, missing, take};
 use crate::net::Net;
 use crate::truth::Violation;
@@ -19,7 +19,7 @@ const AGAIN_S: u32 = 3;
 /// Rounds within which a world whose clock stands still becomes idle.
 const ROUNDS_MAX: usize = 20_000;
 
-impl World {
+impl Simulation {
     /// Stops all shards and starts new ones from their snapshots.
     pub fn restart(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         self.truth.note(|| "restart".into());
@@ -95,10 +95,10 @@ impl World {
             return Ok(());
         };
         let log = engine.log.clone();
-        let (world, shards) = (&self.server, &mut self.shards);
+        let (server, shards) = (&self.server, &mut self.shards);
         let made = self
             .checkpoint
-            .go_on(world, &log, shards, &mut self.net, now);
+            .go_on(server, &log, shards, &mut self.net, now);
         self.coverage.checkpoints += u64::from(made.map_err(|why| why.to_string())?);
         Ok(())
     }
@@ -111,12 +111,12 @@ impl World {
         let Some(engine) = self.net.engine.as_ref().filter(|_| is_apart) else {
             return Ok(());
         };
-        let world = &self.server;
-        let recovered = self.checkpoint.recovered(world, &engine.log, now);
+        let server = &self.server;
+        let recovered = self.checkpoint.recovered(server, &engine.log, now);
         let mut recovered = recovered.map_err(|why| why.to_string())?;
         let mut nobody = Net::new(1, recovered.len(), 0, None);
-        let comes_back = content(world, &mut recovered, &mut nobody, now);
-        let mut has = content(world, &mut self.shards, &mut self.net, now);
+        let comes_back = content(server, &mut recovered, &mut nobody, now);
+        let mut has = content(server, &mut self.shards, &mut self.net, now);
         // Homes keep some messages that the checkpoint may lack: those kept for sessions beyond the rule, and those that expire in this second.
         let truth = &self.truth;
         let stays = |data: &[u8]| {
