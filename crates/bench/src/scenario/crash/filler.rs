@@ -1,4 +1,4 @@
-//! Fills the server's disk with messages, and deletes them again. The messages are not checked: they only take the room.
+//! Fills the server's disk with messages, and deletes them again. The messages are not checked: they only take space.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -7,20 +7,20 @@ use anyhow::{Result, bail, ensure};
 
 use crate::client::link::{End, Link};
 
-/// Topics that the messages are spread over.
+/// Topics of the messages.
 const TOPICS: u32 = 16;
 /// Bytes of a message.
 const SIZE: usize = 64 << 10;
-/// More messages than any disk of a run holds.
+/// More messages than the disk holds.
 const MESSAGES_MAX: u32 = 1 << 16;
-/// Limit of an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Limit of the time until the server accepts messages again.
+/// Timeout for an answer.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest time until the server accepts messages again.
 const RECOVERY_MAX: Duration = Duration::from_secs(120);
 /// Interval between two attempts to publish.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Publishes until the server refuses a message for want of room.
+/// Publishes until the server refuses a message because the disk is full.
 ///
 /// # Errors
 /// If the connection fails, or the disk does not become full.
@@ -35,7 +35,7 @@ pub fn fill(address: SocketAddr) -> Result<()> {
     bail!("{MESSAGES_MAX} messages of {SIZE} B do not fill the disk");
 }
 
-/// Deletes these messages, and waits until the server accepts a publish again. Returns the time of that.
+/// Deletes these messages, and waits until the server accepts a publish again. Returns the time until then.
 ///
 /// # Errors
 /// If the connection fails, a topic cannot be deleted, or the server does not recover.
@@ -58,7 +58,7 @@ pub fn delete(address: SocketAddr) -> Result<Duration> {
 }
 
 fn open(address: SocketAddr) -> Result<Link> {
-    Link::open(address, PATIENCE).map_err(failed)
+    Link::open(address, TIMEOUT).map_err(failed)
 }
 
 /// Publishes a message. Returns the status.
