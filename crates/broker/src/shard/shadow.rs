@@ -22,6 +22,7 @@ use crate::shard::restore::Restored;
 /// A retry is admitted at most this many seconds after its message: longer than a publish waits for the engine.
 const RETRY_S: u32 = 60;
 
+/// See the [module](self).
 pub struct Shadow {
     shard: Shard,
     partition: PartitionId,

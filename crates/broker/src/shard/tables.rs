@@ -25,6 +25,7 @@ pub struct Tables {
 }
 
 impl Shard {
+    /// The bytes of the shard's tables.
     pub fn tables(&self) -> Tables {
         let (connections, mqtt, sides) = self.front.clients.conns.table_bytes();
         Tables {
