@@ -23,6 +23,7 @@ mod context;
 mod expiry;
 mod filter_pages;
 mod filters;
+mod follow;
 mod followers;
 mod forgotten_topics;
 mod future_pages;
@@ -67,10 +68,10 @@ use crate::budget::admission::Admission;
 use crate::budget::stats::Stats;
 use crate::budget::world::World;
 use crate::filters::matching::Matching;
+use crate::home::answers::Retries;
 use crate::home::compression::MessageCompressor;
 pub(crate) use crate::home::context::HomeContext;
 pub(crate) use crate::home::groups::bytes_alone as group_bytes_alone;
-use crate::home::idempotence::Retries;
 use crate::home::interest::TopicInterest;
 use crate::home::logs::Logs;
 use crate::home::page_queue::PageQueue;
@@ -140,7 +141,7 @@ impl Home {
         let topics_max = settings.limits.topics_per_home(homes);
         let log_bytes_max = settings.limits.log_bytes / homes;
         Home {
-            topics: TopicTable::new(topics_max, rules.count(), admission.clone(), &steps, seed),
+            topics: TopicTable::new(topics_max, rules.count(), admission.clone(), seed),
             logs: Logs::new(
                 rules,
                 (placement, me),
@@ -150,7 +151,7 @@ impl Home {
                 &steps,
             ),
             subscriptions: Subscriptions::new(seed, placement.count_at(me), &steps),
-            interest: TopicInterest::new(settings.interest.debounce_s, &steps),
+            interest: TopicInterest::new(settings.interest.debounce_s),
             retries: Retries::new(seed, admission.clone()),
             page_queue: PageQueue::new(&steps),
             reports: Reports::default(),
@@ -211,7 +212,7 @@ impl Home {
         core::hint::black_box(found.clone().fold(0, touch));
         log::prefetch::for_appends(found.map(|id| {
             (
-                &self.logs.partitions[self.logs.at(&self.topics, *id)].log,
+                &self.logs.partitions[self.partition_of(*id)].log,
                 self.topics.rows.get(*id).log,
             )
         }));

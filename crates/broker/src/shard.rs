@@ -322,8 +322,7 @@ impl Shard {
         let mut more_news;
         loop {
             let (home, lanes) = (self.home.as_mut(), &mut self.front.subs.lanes);
-            more_news =
-                home.is_some_and(|home| home.interest.tell_followers(&home.topics, now, lanes));
+            more_news = home.is_some_and(|home| home.tell_followers(now, lanes));
             if let Some(told) = lanes.take_own_tells() {
                 let Clients { conns, ctx, .. } = &self.front.clients;
                 self.front.feed.deliveries.enqueue(conns, ctx.me, told);

@@ -143,8 +143,8 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     let is_near = conns.level() >= Level::Near;
     let trims = home.as_mut().is_some_and(|home| {
         // All that are too many: those that the turn has added.
-        (home.logs).trim_losses(&home.topics, LOSSES_MAX, usize::MAX);
-        is_near && (home.logs).trim_losses(&home.topics, LOSSES_NEAR, LOSSES_PER_TURN)
+        home.trim_losses(LOSSES_MAX, usize::MAX);
+        is_near && home.trim_losses(LOSSES_NEAR, LOSSES_PER_TURN)
     });
     conns.weigh_touched();
     let of_home = |bytes: fn(&Home) -> usize| home.as_deref().map_or(0, bytes);

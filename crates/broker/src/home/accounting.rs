@@ -1,8 +1,7 @@
 //! Counts and bytes of all that a home holds.
 
 use super::Home;
-use super::answers::Answers;
-use super::idempotence::Retries;
+use super::answers::{Answers, Retries};
 use super::logs::Logs;
 use super::partition::Partition;
 use super::topics::TopicTable;
@@ -39,29 +38,16 @@ impl Home {
     pub fn losses_bytes(&self) -> usize {
         self.logs.of_home.losses.get() * LOSS_BYTES
     }
-}
-
-impl Logs {
-    /// Bytes allocated for messages, used or not.
-    pub(crate) fn log_reserved_bytes(&self) -> usize {
-        let held = self.iter().map(Log::held);
-        held.map(|held| held.chunks + held.chains).sum()
-    }
 
     /// Limits the remembered losses to `most` topics. For the topics whose losses are oldest, only the rule's loss is remembered; at most
     /// `at_once` topics in a call. Returns whether there are still too many.
-    pub(crate) fn trim_losses(
-        &mut self,
-        topics: &TopicTable,
-        most: usize,
-        mut at_once: usize,
-    ) -> bool {
-        let most = most / self.partitions.len().max(1);
+    pub(crate) fn trim_losses(&mut self, most: usize, mut at_once: usize) -> bool {
+        let most = most / self.logs.partitions.len().max(1);
         // Called in each turn: returns early if even all partitions together are below the limit of each.
-        if self.of_home.losses.get() <= most {
+        if self.logs.of_home.losses.get() <= most {
             return false;
         }
-        for Partition { log, forgotten, .. } in &mut self.partitions {
+        for Partition { log, forgotten, .. } in &mut self.logs.partitions {
             while log.losses.topics() > most {
                 if at_once == 0 {
                     return true;
@@ -71,10 +57,18 @@ impl Logs {
                 };
                 at_once -= 1;
                 self.steps.add(1);
-                forgotten.note(topics.rows.get(topic).rule, offset, number);
+                forgotten.note(self.topics.rows.get(topic).rule, offset, number);
             }
         }
         false
+    }
+}
+
+impl Logs {
+    /// Bytes allocated for messages, used or not.
+    pub(crate) fn log_reserved_bytes(&self) -> usize {
+        let held = self.iter().map(Log::held);
+        held.map(|held| held.chunks + held.chains).sum()
     }
 }
 

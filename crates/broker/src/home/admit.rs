@@ -6,12 +6,8 @@ use crore_wire::topic;
 
 use super::Home;
 use super::context::{Found, HomeContext};
-use super::interest::TopicInterest;
-use super::logs::Logs;
 use super::reservations::Reserved;
-use super::subscriptions::Subscriptions;
 use super::topic_row::{KEEPS, RETAINS, TopicRow};
-use super::topics::TopicTable;
 use crate::base::notices::Notice;
 use crate::base::reason::Reason;
 use crate::base::rules::Rules;
@@ -42,21 +38,17 @@ impl Home {
         let (settings, rules, now) = (context.settings, context.rules, context.now);
         let mut key = None;
         if let Fact::Publish(message) = fact {
-            let (topics, logs) = (&self.topics, &self.logs);
-            key = (self.retries).recognise(topics, logs, message, settings, now, 0)?;
+            key = self.recognise(message, settings, now, 0)?;
             let data = message.data.len();
             if let Err(reached) = self.admission.may_keep(message.client, data)
-                && (self.subscriptions).would_keep(topics, message, settings, rules)
+                && self.would_keep(message, settings, rules)
             {
                 return Err(Outcome::Full(reached));
             }
         }
         let (hash, name, client) = fact.topic();
         let row = match fact.makes() {
-            true => {
-                self.topics
-                    .admit_topic(&mut self.logs, &mut self.interest, hash, name, client, now)
-            }
+            true => self.admit_topic(hash, name, client, now),
             false => Ok(self.topics.find(hash, name)),
         };
         let row = row.map_err(Outcome::Full)?;
@@ -91,12 +83,7 @@ impl Home {
         if let Fact::Publish(message) = fact
             && self.admission.counts_logs()
             && client.is_known()
-            && (self.subscriptions).would_keep(
-                &self.topics,
-                message,
-                context.settings,
-                context.rules,
-            )
+            && self.would_keep(message, context.settings, context.rules)
         {
             bytes = message.data.len();
         }
@@ -125,15 +112,13 @@ impl Home {
             let mut id = self.topics.index.first(reserved.topic).unwrap_or(NONE);
             while id != NONE {
                 if self.topics.rows.get(id).hash == reserved.topic {
-                    self.topics.queue_if_idle(&self.logs, id, now);
+                    self.queue_if_idle(id, now);
                 }
                 id = self.topics.rows.get(id).next();
             }
         }
     }
-}
 
-impl TopicTable {
     /// Makes room for a topic, unless it exists; returns its row if it does.
     ///
     /// # Errors
@@ -141,16 +126,14 @@ impl TopicTable {
     #[inline]
     pub(super) fn admit_topic(
         &mut self,
-        logs: &mut Logs,
-        interest: &mut TopicInterest,
         hash: u32,
         name: &[u8],
         client: Client,
         now: Now,
     ) -> Result<Option<u32>, Reason> {
-        let found = self.find(hash, name);
-        if found.is_none() && !self.reservations.makes(hash) {
-            self.make_room(logs, interest, client, now)?;
+        let found = self.topics.find(hash, name);
+        if found.is_none() && !self.topics.reservations.makes(hash) {
+            self.make_room_for_topic(client, now)?;
         }
         Ok(found)
     }
@@ -159,42 +142,32 @@ impl TopicTable {
     ///
     /// # Errors
     /// The limit that was reached.
-    pub(super) fn make_room(
-        &mut self,
-        logs: &mut Logs,
-        interest: &mut TopicInterest,
-        client: Client,
-        now: Now,
-    ) -> Result<(), Reason> {
+    pub(super) fn make_room_for_topic(&mut self, client: Client, now: Now) -> Result<(), Reason> {
         // Before any eviction: a client over its rate must not evict other topics.
-        self.admission.make_topic(client, now.unix_s)?;
-        let topics = self.rows.len() as usize + self.reservations.to_make();
-        let has_share = self.makers.may_take(client, topics, self.topics_max);
+        self.topics.admission.make_topic(client, now.unix_s)?;
+        let topics = self.topics.rows.len() as usize + self.topics.reservations.to_make();
+        let has_share = self
+            .topics
+            .makers
+            .may_take(client, topics, self.topics.topics_max);
         // A client at its share evicts its own idle topics, but none that others have only just left.
-        let idle_since_s = match topics < self.topics_max {
+        let idle_since_s = match topics < self.topics.topics_max {
             true => now.unix_s.saturating_sub(IDLE_S),
             false => u32::MAX,
         };
-        match has_share || self.forget_one(logs, interest, client, idle_since_s) {
+        match has_share || self.forget_one(client, idle_since_s) {
             true => Ok(()),
             false => Err(Reason::TopicsFull),
         }
     }
-}
 
-impl Subscriptions {
     /// Whether a message would be kept, in its topic's log or as the retained message.
-    fn would_keep(
-        &mut self,
-        topics: &TopicTable,
-        message: &Publish<'_>,
-        settings: &Settings,
-        rules: &Rules,
-    ) -> bool {
+    fn would_keep(&mut self, message: &Publish<'_>, settings: &Settings, rules: &Rules) -> bool {
         let name = message.name;
-        let found = topics
+        let found = self
+            .topics
             .find(message.hash, name)
-            .map(|id| topics.rows.get(id));
+            .map(|id| self.topics.rows.get(id));
         let number = found.map_or_else(|| rules.number_for(name), |row| row.rule);
         if message.headers.retain && message.data.is_empty() {
             // An empty message removes the retained message and is not kept.
@@ -204,19 +177,16 @@ impl Subscriptions {
             }
         }
         let needed = found.is_some_and(|row| row.has(KEEPS))
-            || !self.groups.is_empty() && self.groups.find(name)
-            || self.qos.has_match(name);
+            || !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find(name)
+            || self.subscriptions.qos.has_match(name);
         message.headers.retain
             || needed && settings.mqtt.session_messages > 0
             || rules.get(number).messages_max() > 0
     }
-}
 
-impl TopicTable {
     /// Makes a topic, for which there is room.
-    pub(super) fn create(
+    pub(super) fn insert_topic(
         &mut self,
-        logs: &Logs,
         hash: u32,
         name: &[u8],
         client: Client,
@@ -226,18 +196,21 @@ impl TopicTable {
         let mut row = TopicRow::vacant(NONE);
         row.set_slot(topic::slot(name));
         row.hash = hash;
-        self.steps.add(self.names.gather(&mut self.rows));
-        row.name = self.names.insert(name);
+        self.steps
+            .add(self.topics.names.gather(&mut self.topics.rows));
+        row.name = self.topics.names.insert(name);
         row.rule = rules.number_for(name);
         self.steps.add(usize::from(row.rule) / FILTERS_PER_STEP);
         row.touched_s = now.unix_s;
-        row.set_last(logs.floor_of(name, row.rule, rules));
-        let id = self.rows.insert(row);
-        self.index.insert(&mut self.rows, id);
-        self.reservations.made(hash);
-        let taken = self.rows.len() as usize;
-        self.makers.took(id, client, taken, self.topics_max);
-        if let Some(planned_rules) = &mut self.planned_rules {
+        row.set_last(self.logs.floor_of(name, row.rule, rules));
+        let id = self.topics.rows.insert(row);
+        self.topics.index.insert(&mut self.topics.rows, id);
+        self.topics.reservations.made(hash);
+        let taken = self.topics.rows.len() as usize;
+        self.topics
+            .makers
+            .took(id, client, taken, self.topics.topics_max);
+        if let Some(planned_rules) = &mut self.topics.planned_rules {
             planned_rules.created(id, name);
         }
         id

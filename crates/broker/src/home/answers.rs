@@ -17,6 +17,26 @@ use crate::budget::admission::keys::GROUPS;
 use crate::store::index::{Index, chained};
 use crate::store::slab::{NONE, Slab, Vacant};
 
+/// The answers of a home, and the key of their hashes.
+pub(crate) struct Retries {
+    pub(super) answers: Option<Answers>,
+    /// Records in flight are not older than this second.
+    pub(super) oldest_s: u32,
+    pub(super) admission: Admission,
+    pub(super) seed: u64,
+}
+
+impl Retries {
+    pub(super) fn new(seed: u64, admission: Admission) -> Retries {
+        Retries {
+            answers: None,
+            oldest_s: 0,
+            admission,
+            seed,
+        }
+    }
+}
+
 /// The hashes by which a retry is recognised.
 pub(crate) struct IdempotencyKey {
     /// The group of the publisher.

@@ -14,7 +14,6 @@ use super::context::{Found, HomeContext};
 use super::logs::Logs;
 use super::partition::Partition;
 use super::topic_row::{CREATED, DELETED};
-use super::topics::TopicTable;
 use crate::base::ids::PartitionId;
 use crate::base::lives::Lives;
 use crate::base::placement::{SLOTS, Slotted};
@@ -37,7 +36,7 @@ impl Home {
     pub(crate) fn apply_now(&mut self, fact: &Fact<'_>, context: &mut HomeContext<'_>) -> Outcome {
         match self.admit(fact, context) {
             Ok(found) => {
-                let at = self.logs.place_of_topic(&self.topics, found.row, fact);
+                let at = self.partition_of_fact(found.row, fact);
                 let offset = self.logs.partitions[at].sequence + 1;
                 self.apply_at(at, fact, offset, found, context)
             }
@@ -117,7 +116,7 @@ impl Home {
     ) -> Outcome {
         let (hash, name, _) = fact.topic();
         let row = self.topics.find(hash, name);
-        let at = self.logs.place_of_topic(&self.topics, row, fact);
+        let at = self.partition_of_fact(row, fact);
         let is_replicated = self.logs.is_replicated();
         let partition = &mut self.logs.partitions[at];
         let offset = logged.unwrap_or(partition.sequence + 1);
@@ -153,14 +152,9 @@ impl Home {
         context: &mut HomeContext<'_>,
     ) -> Outcome {
         let key = match fact {
-            Fact::Publish(message) => self.retries.recognise(
-                &self.topics,
-                &self.logs,
-                message,
-                context.settings,
-                context.now,
-                BEHIND_S,
-            ),
+            Fact::Publish(message) => {
+                self.recognise(message, context.settings, context.now, BEHIND_S)
+            }
             Fact::Topic { .. } => Ok(None),
         };
         match key {
@@ -193,9 +187,8 @@ impl Home {
         match fact {
             Fact::Publish(message) => {
                 self.topics.idle_topics.came += 1;
-                let info = self.publish(message, (found.row, at), offset, context);
-                self.retries
-                    .keep_answer(&self.logs, found.key, message.name, &info);
+                let info = self.publish(message, found.row, at, offset, context);
+                self.keep_answer(found.key, message.name, &info);
                 Outcome::Done(info)
             }
             Fact::Topic { change, .. } => {
@@ -214,7 +207,7 @@ impl Home {
     ) -> Outcome {
         let now = context.now;
         if change == Change::Create {
-            return self.topics.make(&self.logs, fact, row, context.rules, now);
+            return self.apply_create(fact, row, context.rules, now);
         }
         let Some(id) = row.filter(|id| !self.topics.rows.get(*id).has(DELETED)) else {
             return Outcome::Missing;
@@ -222,21 +215,15 @@ impl Home {
         match change {
             Change::Create => {}
             Change::Delete => {
-                return self
-                    .topics
-                    .delete(&mut self.logs, id, offset, now, context.lanes);
+                return self.apply_delete(id, offset, now, context.lanes);
             }
-            Change::Purge => {
-                _ = self
-                    .topics
-                    .empty(&mut self.logs, id, u64::MAX, u32::MAX, now)
-            }
+            Change::Purge => _ = self.purge_topic(id, u64::MAX, u32::MAX, now),
             Change::PurgeSome(until, most) => {
-                return Outcome::Purged(self.topics.empty(&mut self.logs, id, until, most, now));
+                return Outcome::Purged(self.purge_topic(id, until, most, now));
             }
-            Change::ForgetLatest => self.logs.forget_latest(&mut self.topics, id, now),
+            Change::ForgetLatest => self.forget_latest(id, now),
         }
-        Outcome::Done(self.topics.info(&self.logs, id, now))
+        Outcome::Done(self.topic_info(id, now))
     }
 
     /// A digest of the logged state of topics: those made by publishers, with their last offsets.
@@ -248,12 +235,95 @@ impl Home {
             digest ^ xxh3_64_with_seed(&row.last().to_le_bytes(), name)
         })
     }
+
+    /// The index of the partition of a fact's topic, which has this row.
+    #[inline]
+    fn partition_of_fact(&self, row: Option<u32>, fact: &Fact<'_>) -> usize {
+        match row {
+            Some(id) => self.partition_of(id),
+            None => self.logs.places[usize::from(topic::slot(fact.topic().1))].into(),
+        }
+    }
+
+    /// Makes a topic; `Existed` if a publisher has made it before.
+    fn apply_create(
+        &mut self,
+        fact: &Fact<'_>,
+        row: Option<u32>,
+        rules: &Rules,
+        now: Now,
+    ) -> Outcome {
+        let (hash, name, client) = fact.topic();
+        let id = row.unwrap_or_else(|| self.insert_topic(hash, name, client, rules, now));
+        let row = self.topics.rows.get_mut(id);
+        let existed = row.has(CREATED) && !row.has(DELETED);
+        row.flags = (row.flags | CREATED) & !DELETED;
+        row.touched_s = now.unix_s;
+        self.queue_if_idle(id, now);
+        let info = self.topic_info(id, now);
+        match existed {
+            true => Outcome::Existed(info),
+            false => Outcome::Done(info),
+        }
+    }
+
+    /// Deletes a topic: ends its subscriptions, and keeps the row so that old positions are told a gap.
+    fn apply_delete(&mut self, id: u32, offset: u64, now: Now, lanes: &mut Lanes) -> Outcome {
+        let info = self.topic_info(id, now);
+        let at = self.partition_of(id);
+        let (row, partition) = (self.topics.rows.get_mut(id), &mut self.logs.partitions[at]);
+        partition.sequence = offset;
+        let log = &mut partition.log;
+        let lost = log.reaches_back_to(row.log).unwrap_or(row.last());
+        log.losses.forget_topic(id, lost);
+        row.set_last(offset);
+        row.flags = (row.flags | DELETED) & !CREATED;
+        row.touched_s = now.unix_s;
+        log.clear(core::mem::replace(&mut row.log, NONE));
+        self.unretain(id);
+        self.topics.each_carrier(id, |carrier| {
+            lanes.tell(
+                carrier.shard,
+                Tell::Gone {
+                    topic: carrier.topic,
+                    serial: carrier.serial,
+                },
+            );
+        });
+        self.queue_if_idle(id, now);
+        Outcome::Done(info)
+    }
+
+    /// Removes messages of a topic up to this offset, oldest first and `most` at most, and the retained message. Subscribers stay; those
+    /// that have not seen the messages are told a gap. Returns the number removed from the log.
+    fn purge_topic(&mut self, id: u32, until: u64, most: u32, now: Now) -> u32 {
+        let at = self.partition_of(id);
+        let (row, log) = (
+            self.topics.rows.get_mut(id),
+            &mut self.logs.partitions[at].log,
+        );
+        let purged;
+        (row.log, purged) = log.drop_until(row.log, until, most, now.unix_s);
+        let mut went = purged > 0;
+        if let Some(chain) = self.logs.retained.get(&id).copied() {
+            let (left, dropped) = log.drop_until(chain, until, 1, now.unix_s);
+            if dropped > 0 {
+                self.logs.retained.insert(id, left);
+                self.unretain(id);
+                went = true;
+            }
+        }
+        if went && self.logs.messages_of(self.topics.rows.get(id)) == 0 {
+            self.log_emptied(id, now);
+        }
+        purged
+    }
 }
 
 impl Logs {
     /// Notes the offset and time of a record of partition `at` that changes no topic. Offsets up to `mark` may have been given to facts
     /// that are not logged.
-    pub(crate) fn noted(&mut self, at: usize, offset: u64, (unix_s, mark): (u32, u64)) {
+    pub(crate) fn noted(&mut self, at: usize, offset: u64, unix_s: u32, mark: u64) {
         let is_replicated = self.is_replicated();
         let partition = &mut self.partitions[at];
         partition.heard(offset);
@@ -274,98 +344,8 @@ impl Logs {
         all.zip(self.partitions.iter().map(|it| it.batch))
     }
 
-    /// The index of the partition of a fact's topic, which has this row.
-    #[inline]
-    fn place_of_topic(&self, topics: &TopicTable, row: Option<u32>, fact: &Fact<'_>) -> usize {
-        match row {
-            Some(id) => self.at(topics, id),
-            None => self.places[usize::from(topic::slot(fact.topic().1))].into(),
-        }
-    }
-
     /// The last offset of partition `at`.
     pub(crate) fn sequence(&self, at: usize) -> u64 {
         self.partitions[at].sequence
-    }
-}
-
-impl TopicTable {
-    /// Makes a topic; `Existed` if a publisher has made it before.
-    fn make(
-        &mut self,
-        logs: &Logs,
-        fact: &Fact<'_>,
-        row: Option<u32>,
-        rules: &Rules,
-        now: Now,
-    ) -> Outcome {
-        let (hash, name, client) = fact.topic();
-        let id = row.unwrap_or_else(|| self.create(logs, hash, name, client, rules, now));
-        let row = self.rows.get_mut(id);
-        let existed = row.has(CREATED) && !row.has(DELETED);
-        row.flags = (row.flags | CREATED) & !DELETED;
-        row.touched_s = now.unix_s;
-        self.queue_if_idle(logs, id, now);
-        let info = self.info(logs, id, now);
-        match existed {
-            true => Outcome::Existed(info),
-            false => Outcome::Done(info),
-        }
-    }
-
-    /// Deletes a topic: ends its subscriptions, and keeps the row so that old positions are told a gap.
-    fn delete(
-        &mut self,
-        logs: &mut Logs,
-        id: u32,
-        offset: u64,
-        now: Now,
-        lanes: &mut Lanes,
-    ) -> Outcome {
-        let info = self.info(logs, id, now);
-        let at = logs.at(self, id);
-        let (row, partition) = (self.rows.get_mut(id), &mut logs.partitions[at]);
-        partition.sequence = offset;
-        let log = &mut partition.log;
-        let lost = log.reaches_back_to(row.log).unwrap_or(row.last());
-        log.losses.forget_topic(id, lost);
-        row.set_last(offset);
-        row.flags = (row.flags | DELETED) & !CREATED;
-        row.touched_s = now.unix_s;
-        log.clear(core::mem::replace(&mut row.log, NONE));
-        logs.unretain(self, id);
-        self.each_carrier(id, |carrier| {
-            lanes.tell(
-                carrier.shard,
-                Tell::Gone {
-                    topic: carrier.topic,
-                    serial: carrier.serial,
-                },
-            );
-        });
-        self.queue_if_idle(logs, id, now);
-        Outcome::Done(info)
-    }
-
-    /// Removes messages of a topic up to this offset, oldest first and `most` at most, and the retained message. Subscribers stay; those
-    /// that have not seen the messages are told a gap. Returns the number removed from the log.
-    fn empty(&mut self, logs: &mut Logs, id: u32, until: u64, most: u32, now: Now) -> u32 {
-        let at = logs.at(self, id);
-        let (row, log) = (self.rows.get_mut(id), &mut logs.partitions[at].log);
-        let purged;
-        (row.log, purged) = log.drop_until(row.log, until, most, now.unix_s);
-        let mut went = purged > 0;
-        if let Some(chain) = logs.retained.get(&id).copied() {
-            let (left, dropped) = log.drop_until(chain, until, 1, now.unix_s);
-            if dropped > 0 {
-                logs.retained.insert(id, left);
-                logs.unretain(self, id);
-                went = true;
-            }
-        }
-        if went && logs.messages_of(self.rows.get(id)) == 0 {
-            self.emptied(logs, id, now);
-        }
-        purged
     }
 }

@@ -8,11 +8,8 @@ use crore_wire::topic;
 use super::Home;
 use super::carriers::Carrier;
 use super::context::HomeContext;
-use super::interest::TopicInterest;
-use super::logs::Logs;
 use super::page_queue::{PendingPage, SearchProgress};
 use super::topic_row::{CREATED, DELETED, REQUESTED, RETAINS, WANTS_DEFLATE};
-use super::topics::TopicTable;
 use crate::base::ids::ShardId;
 use crate::base::position::Since;
 use crate::base::rules::Rules;
@@ -34,14 +31,12 @@ impl Home {
     ) {
         self.steps.add(1);
         let (rules, now) = (context.rules, context.now);
-        let (topics, logs, interest) = (&mut self.topics, &mut self.logs, &mut self.interest);
-        let page_queue = &mut self.page_queue;
-        let at = usize::from(logs.places[usize::from(topic::slot(name))]);
+        let at = usize::from(self.logs.places[usize::from(topic::slot(name))]);
         let ask = &Attach {
-            since: logs.of_this_life(ask.since, at),
+            since: self.logs.of_this_life(ask.since, at),
             ..*ask
         };
-        if let Some(offset) = logs.ahead(ask.since, at) {
+        if let Some(offset) = self.logs.ahead(ask.since, at) {
             let reading = PendingPage::Topic {
                 from,
                 ask: *ask,
@@ -49,29 +44,41 @@ impl Home {
                 progress: SearchProgress::Unknown,
                 counted: false,
             };
-            return page_queue.wait_for_log(logs, reading, at, offset);
+            return self.wait_for_log(reading, at, offset);
         }
-        let must_queue = found.is_none() && page_queue.must_queue(&self.pace);
+        let must_queue = found.is_none() && self.page_queue.must_queue(&self.pace);
         // A poll is counted once it is known to wait. An ask that continues (`again`) was counted before.
         let counts = !ask.again && !ask.poll;
         if must_queue && !counts {
-            return page_queue.queue_topic(from, ask, name, SearchProgress::Unknown.into(), false);
+            return self.page_queue.queue_topic(
+                from,
+                ask,
+                name,
+                SearchProgress::Unknown.into(),
+                false,
+            );
         }
-        if ask.once && topics.find(ask.hash, name).is_none() {
-            let page = logs.nothing_kept(ask, name, rules);
+        if ask.once && self.topics.find(ask.hash, name).is_none() {
+            let page = self.logs.nothing_kept(ask, name, rules);
             return tell_page(from, ask, page, context.lanes);
         }
-        let id = match topics.row_for_subscriber(logs, interest, ask, name, context) {
+        let id = match self.row_for_subscriber(ask, name, context) {
             Ok(id) => id,
             Err(attached) => {
-                return logs.tell_not_attached(topics, from, ask, name, attached, context.lanes);
+                return self.tell_not_attached(from, ask, name, attached, context.lanes);
             }
         };
-        if must_queue && !logs.is_at_head(topics, id, ask, rules) {
-            topics.count_carrier(interest, id, from, ask);
+        if must_queue && !self.is_at_head(id, ask, rules) {
+            self.count_carrier(id, from, ask);
             // A subscription that begins live begins when its page is read, not now: its client may get earlier messages by another
             // subscription.
-            return page_queue.queue_topic(from, ask, name, SearchProgress::Unknown.into(), true);
+            return self.page_queue.queue_topic(
+                from,
+                ask,
+                name,
+                SearchProgress::Unknown.into(),
+                true,
+            );
         }
         let found = found.unwrap_or(SearchProgress::Unknown);
         match self.page(id, ask, found, context) {
@@ -80,18 +87,18 @@ impl Home {
                 let answered = ask.poll && page.count > 0;
                 page.counted = !ask.again && !answered;
                 if page.counted {
-                    self.topics.count_carrier(&mut self.interest, id, from, ask);
+                    self.count_carrier(id, from, ask);
                 }
                 tell_page(from, ask, page, context.lanes);
             }
             Err(later) => {
                 if counts {
-                    self.topics.count_carrier(&mut self.interest, id, from, ask);
+                    self.count_carrier(id, from, ask);
                 }
                 self.page_queue.queue_topic(from, ask, name, later, counts);
             }
         }
-        self.topics.queue_if_idle(&self.logs, id, now);
+        self.queue_if_idle(id, now);
     }
 
     /// Reads a page for a subscriber that is counted already, or queues it again.
@@ -121,35 +128,23 @@ impl Home {
         name: &[u8],
         context: &mut HomeContext<'_>,
     ) {
-        self.topics.leave(
-            &self.logs,
-            &mut self.interest,
-            from,
-            ask.hash,
-            ask.topic,
-            ask.serial,
-            context.now,
-        );
-        self.logs
-            .tell_not_attached(&self.topics, from, ask, name, Attached::Gone, context.lanes);
+        self.leave_topic(from, ask.hash, ask.topic, ask.serial, context.now);
+        self.tell_not_attached(from, ask, name, Attached::Gone, context.lanes);
     }
-}
 
-impl Logs {
     fn tell_not_attached(
         &self,
-        topics: &TopicTable,
         from: ShardId,
         ask: &Attach,
         name: &[u8],
         attached: Attached,
         lanes: &mut Lanes,
     ) {
-        let found = topics.find(ask.hash, name);
+        let found = self.topics.find(ask.hash, name);
         let page = Page {
             attached,
-            head: found.map_or(0, |id| topics.rows.get(id).last()),
-            epoch: self.epoch,
+            head: found.map_or(0, |id| self.topics.rows.get(id).last()),
+            epoch: self.logs.epoch,
             at_head: true,
             again: ask.again,
             only_retained: ask.again && ask.retained,
@@ -159,58 +154,48 @@ impl Logs {
     }
 
     /// Whether there is nothing to read.
-    fn is_at_head(&self, topics: &TopicTable, id: u32, ask: &Attach, rules: &Rules) -> bool {
-        let row = topics.rows.get(id);
-        let nothing = self.messages_of(row) == 0 && !row.has(RETAINS);
+    fn is_at_head(&self, id: u32, ask: &Attach, rules: &Rules) -> bool {
+        let row = self.topics.rows.get(id);
+        let nothing = self.logs.messages_of(row) == 0 && !row.has(RETAINS);
         nothing || !ask.retained && by_rule(ask, rules.get(row.rule)) == Since::Live
     }
-}
 
-impl TopicTable {
-    fn count_carrier(
-        &mut self,
-        interest: &mut TopicInterest,
-        id: u32,
-        from: ShardId,
-        ask: &Attach,
-    ) {
+    fn count_carrier(&mut self, id: u32, from: ShardId, ask: &Attach) {
         let carrier = Carrier {
             shard: from,
             serial: ask.serial,
             topic: ask.topic,
             subscribers: 1,
         };
-        self.count_in(interest, id, carrier);
+        self.add_subscriber(id, carrier);
     }
 
     /// The topic's row, made if necessary, or the reason why the subscription is refused.
     fn row_for_subscriber(
         &mut self,
-        logs: &mut Logs,
-        interest: &mut TopicInterest,
         ask: &Attach,
         name: &[u8],
         context: &mut HomeContext<'_>,
     ) -> Result<u32, Attached> {
         let (rules, now) = (context.rules, context.now);
-        let found = self.find(ask.hash, name);
+        let found = self.topics.find(ask.hash, name);
         let rule = match found {
-            Some(id) => rules.get(self.rows.get(id).rule),
+            Some(id) => rules.get(self.topics.rows.get(id).rule),
             None => rules.get(rules.number_for(name)),
         };
-        let created = found.is_some_and(|id| self.rows.get(id).has(CREATED));
+        let created = found.is_some_and(|id| self.topics.rows.get(id).has(CREATED));
         if rule.publisher_creates && !created {
             return Err(Attached::Forbidden);
         }
         let id = match found {
             Some(id) => id,
             None => {
-                self.admit_topic(logs, interest, ask.hash, name, ask.client, now)
+                self.admit_topic(ask.hash, name, ask.client, now)
                     .map_err(Attached::Full)?;
-                self.create(logs, ask.hash, name, ask.client, rules, now)
+                self.insert_topic(ask.hash, name, ask.client, rules, now)
             }
         };
-        let row = self.rows.get_mut(id);
+        let row = self.topics.rows.get_mut(id);
         if ask.once && row.has(DELETED) {
             return Err(Attached::Gone);
         }
@@ -219,7 +204,7 @@ impl TopicTable {
         if row.has(DELETED) {
             match ask.since {
                 // The subscriber was told of the deletion and continues after it.
-                Since::At(seen) if seen.epoch == logs.epoch && seen.offset == row.last() => {
+                Since::At(seen) if seen.epoch == self.logs.epoch && seen.offset == row.last() => {
                     row.flags &= !DELETED;
                 }
                 Since::At(_) | Since::Unknown | Since::Unreadable | Since::After(_) => {
@@ -233,11 +218,12 @@ impl TopicTable {
         if ask.again {
             return Ok(id);
         }
-        if ask.poll && rule.concurrency != Concurrency::Broadcast && self.subscribers(id) > 0 {
+        if ask.poll && rule.concurrency != Concurrency::Broadcast && self.topics.subscribers(id) > 0
+        {
             if rule.concurrency == Concurrency::First {
                 return Err(Attached::Conflict);
             }
-            self.each_carrier(id, |carrier| {
+            self.topics.each_carrier(id, |carrier| {
                 let tell = Tell::Displaced {
                     topic: carrier.topic,
                     serial: carrier.serial,
@@ -246,7 +232,7 @@ impl TopicTable {
             });
         }
         if ask.deflate {
-            self.rows.get_mut(id).flags |= WANTS_DEFLATE;
+            self.topics.rows.get_mut(id).flags |= WANTS_DEFLATE;
         }
         Ok(id)
     }

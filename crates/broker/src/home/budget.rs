@@ -35,15 +35,60 @@ impl Home {
     pub(crate) fn lacks_room(&mut self, rules: &Rules, now: Now) -> bool {
         self.logs.is_past_budget() && {
             let steps_max = room_steps(&self.pace);
-            (self.logs).enforce_budget(&mut self.topics, rules, now, steps_max)
+            self.enforce_budget(rules, now, steps_max)
         }
     }
 
     /// Removes messages until there is room.
     pub(crate) fn make_room(&mut self, rules: &Rules, now: Now) {
         if self.logs.is_past_budget() {
-            (self.logs).enforce_budget(&mut self.topics, rules, now, usize::MAX);
+            self.enforce_budget(rules, now, usize::MAX);
         }
+    }
+
+    /// The log of partition `at` has grown: enforces the budget, in about `steps_max` steps.
+    pub(super) fn log_grew(&mut self, at: usize, rules: &Rules, now: Now, steps_max: usize) {
+        self.logs.count_log(at);
+        let most = self.logs.budget.held_most;
+        if most.messages > self.logs.budget.bytes_max
+            || most.chunks > self.logs.chunk_bytes_max()
+            || self.logs.partitions[at].log.is_full()
+        {
+            self.enforce_budget(rules, now, steps_max);
+        }
+    }
+
+    /// Removes messages until the logs are within their budget, or about `steps_max` steps are done. Returns whether more must be removed.
+    pub(super) fn enforce_budget(&mut self, rules: &Rules, now: Now, steps_max: usize) -> bool {
+        self.enforce(rules, now, steps_max, steps_max)
+    }
+
+    /// Removes as many messages as it takes, whatever the chunks occupy: a snapshot has no free slots.
+    pub(super) fn drop_for_snapshot(&mut self, rules: &Rules, now: Now) {
+        self.enforce(rules, now, usize::MAX, 0);
+    }
+
+    /// Removes messages for the budget in about `steps_max` steps, and at most `drops` messages to free chunks. The next publish continues
+    /// with the chunks.
+    fn enforce(&mut self, rules: &Rules, now: Now, steps_max: usize, drops: usize) -> bool {
+        let until = self.steps.count().saturating_add(steps_max as u64);
+        let mut emptied = Vec::new();
+        // While a topic makes room for its own message, no other topic's message is removed for it.
+        let mut must_go_on = trim(&mut self.logs, &self.topics, rules, until);
+        if !must_go_on {
+            must_go_on = self
+                .logs
+                .drop_messages(rules.retained(), until, now, &mut emptied);
+            self.logs
+                .empty_chunks(rules.retained(), now, drops, &mut emptied);
+        }
+        for at in 0..self.logs.partitions.len() {
+            self.logs.count_log(at);
+        }
+        for (topic, number, left) in emptied {
+            self.chain_emptied(topic, number, left, rules, now);
+        }
+        must_go_on
     }
 }
 
@@ -80,24 +125,6 @@ impl Logs {
         self.budget.bytes_max.saturating_add(free)
     }
 
-    /// The log of partition `at` has grown: enforces the budget, in about `steps_max` steps.
-    pub(super) fn log_grew(
-        &mut self,
-        topics: &mut TopicTable,
-        at: usize,
-        (rules, now): (&Rules, Now),
-        steps_max: usize,
-    ) {
-        self.count_log(at);
-        let most = self.budget.held_most;
-        if most.messages > self.budget.bytes_max
-            || most.chunks > self.chunk_bytes_max()
-            || self.partitions[at].log.is_full()
-        {
-            self.enforce_budget(topics, rules, now, steps_max);
-        }
-    }
-
     /// Updates the counted bytes of a log.
     fn count_log(&mut self, at: usize) {
         let Partition { log, counted, .. } = &mut self.partitions[at];
@@ -105,48 +132,6 @@ impl Logs {
         let most = &mut self.budget.held_most;
         most.messages = most.messages - before.messages + counted.messages;
         most.chunks = most.chunks - before.chunks + counted.chunks;
-    }
-
-    /// Removes messages until the logs are within their budget, or about `steps_max` steps are done. Returns whether more must be removed.
-    pub(super) fn enforce_budget(
-        &mut self,
-        topics: &mut TopicTable,
-        rules: &Rules,
-        now: Now,
-        steps_max: usize,
-    ) -> bool {
-        self.enforce(topics, rules, now, (steps_max, steps_max))
-    }
-
-    /// Removes as many messages as it takes, whatever the chunks occupy: a snapshot has no free slots.
-    pub(super) fn drop_for_snapshot(&mut self, topics: &mut TopicTable, rules: &Rules, now: Now) {
-        self.enforce(topics, rules, now, (usize::MAX, 0));
-    }
-
-    /// Removes messages for the budget in about `steps_max` steps, and at most `drops` messages to free chunks. The next publish continues
-    /// with the chunks.
-    fn enforce(
-        &mut self,
-        topics: &mut TopicTable,
-        rules: &Rules,
-        now: Now,
-        (steps_max, drops): (usize, usize),
-    ) -> bool {
-        let until = self.steps.count().saturating_add(steps_max as u64);
-        let mut emptied = Vec::new();
-        // While a topic makes room for its own message, no other topic's message is removed for it.
-        let mut must_go_on = trim(self, topics, rules, until);
-        if !must_go_on {
-            must_go_on = self.drop_messages(rules.retained(), until, now, &mut emptied);
-            self.empty_chunks(rules.retained(), now, drops, &mut emptied);
-        }
-        for at in 0..self.partitions.len() {
-            self.count_log(at);
-        }
-        for (topic, number, left) in emptied {
-            self.chain_emptied(topics, topic, number, left, rules, now);
-        }
-        must_go_on
     }
 
     /// Removes messages until the rest is within the budget or step `until` is reached. Returns whether more must be removed.

@@ -47,9 +47,7 @@ impl MessageCompressor {
             steps: steps.clone(),
         }
     }
-}
 
-impl MessageCompressor {
     /// The message as carriers get it.
     pub(super) fn record(
         &mut self,

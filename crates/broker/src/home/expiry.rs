@@ -3,11 +3,8 @@
 use alloc::vec::Vec;
 
 use super::Home;
-use super::interest::TopicInterest;
-use super::logs::Logs;
 use super::partition::Partition;
 use super::topic_row::{KEEPS, QUEUED, RETAINS};
-use super::topics::TopicTable;
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::time::Now;
@@ -17,60 +14,54 @@ use crate::store::slab::NONE;
 /// The most topics in use that are skipped in search of an idle one: some hundred microseconds.
 const ROOM_TRIES: usize = 1024;
 
-impl TopicTable {
+impl Home {
     /// Whether the topic has no subscribers, no messages and no record in flight.
-    fn is_unused(&self, logs: &Logs, id: u32) -> bool {
-        let row = self.rows.get(id);
+    fn is_unused(&self, id: u32) -> bool {
+        let row = self.topics.rows.get(id);
         row.carrier == NONE
             && row.flags & (RETAINS | KEEPS) == 0
-            && logs.messages_of(row) == 0
-            && !self.reservations.has(row.hash)
+            && self.logs.messages_of(row) == 0
+            && !self.topics.reservations.has(row.hash)
     }
 
-    pub(super) fn queue_if_idle(&mut self, logs: &Logs, id: u32, now: Now) {
-        if self.is_unused(logs, id) && !self.rows.get(id).has(QUEUED) {
-            let row = self.rows.get_mut(id);
+    pub(super) fn queue_if_idle(&mut self, id: u32, now: Now) {
+        if self.is_unused(id) && !self.topics.rows.get(id).has(QUEUED) {
+            let row = self.topics.rows.get_mut(id);
             row.flags |= QUEUED;
             row.touched_s = now.unix_s;
-            let client = self.makers.holder(id);
-            self.idle_topics.queue(row.rule, client, id, now.unix_s);
+            let client = self.topics.makers.holder(id);
+            self.topics
+                .idle_topics
+                .queue(row.rule, client, id, now.unix_s);
         }
     }
 
     /// The last message of a topic was removed: from now on the age of its position counts.
-    pub(super) fn emptied(&mut self, logs: &Logs, id: u32, now: Now) {
-        self.rows.get_mut(id).touched_s = now.unix_s;
-        self.queue_if_idle(logs, id, now);
+    pub(super) fn log_emptied(&mut self, id: u32, now: Now) {
+        self.topics.rows.get_mut(id).touched_s = now.unix_s;
+        self.queue_if_idle(id, now);
     }
 
     /// Forgets topics of a rule that have been idle for long enough. Looks at `most` topics at most; returns the number looked at.
-    fn forget_idle(
-        &mut self,
-        logs: &mut Logs,
-        interest: &mut TopicInterest,
-        number: u8,
-        rules: &Rules,
-        now: Now,
-        most: usize,
-    ) -> usize {
+    fn forget_idle(&mut self, number: u8, rules: &Rules, now: Now, most: usize) -> usize {
         let age_s = rules.get(number).position_age_s;
         for looked_at in 0..most {
             let Some(until_s) = now.unix_s.checked_sub(age_s) else {
                 return looked_at;
             };
-            let Some(id) = self.idle_topics.take_until(number, until_s) else {
+            let Some(id) = self.topics.idle_topics.take_until(number, until_s) else {
                 return looked_at;
             };
             self.steps.add(1);
-            let row = self.rows.get_mut(id);
+            let row = self.topics.rows.get_mut(id);
             row.flags &= !QUEUED;
-            if !self.is_unused(logs, id) {
+            if !self.is_unused(id) {
                 continue;
             }
-            let row = self.rows.get_mut(id);
-            let since_s = match interest.followers.lingers(id) {
+            let row = self.topics.rows.get_mut(id);
+            let since_s = match self.interest.followers.lingers(id) {
                 false if row.touched_s.saturating_add(age_s) <= now.unix_s => {
-                    self.remove(logs, interest, id);
+                    self.forget_topic(id);
                     continue;
                 }
                 false => row.touched_s,
@@ -78,67 +69,58 @@ impl TopicTable {
                 true => (now.unix_s + 1).saturating_sub(age_s),
             };
             row.flags |= QUEUED;
-            let client = self.makers.holder(id);
-            self.idle_topics.queue(number, client, id, since_s);
+            let client = self.topics.makers.holder(id);
+            self.topics.idle_topics.queue(number, client, id, since_s);
         }
         most
     }
 
     /// Evicts an idle topic to make room for a new one: first the longest idle topic of this client, then the longest idle one of anybody
     /// that is idle since `until_s` or earlier, by the order of rules. Returns whether a topic was evicted.
-    pub(super) fn forget_one(
-        &mut self,
-        logs: &mut Logs,
-        interest: &mut TopicInterest,
-        client: Client,
-        until_s: u32,
-    ) -> bool {
+    pub(super) fn forget_one(&mut self, client: Client, until_s: u32) -> bool {
         // The next call continues the search.
         for _ in 0..ROOM_TRIES {
             let own = match client {
                 Client::NOBODY => None,
-                client => self.idle_topics.take_of(client),
+                client => self.topics.idle_topics.take_of(client),
             };
-            let Some(id) = own.or_else(|| self.idle_topics.take_any(until_s)) else {
+            let Some(id) = own.or_else(|| self.topics.idle_topics.take_any(until_s)) else {
                 return false;
             };
             self.steps.add(1);
-            self.rows.get_mut(id).flags &= !QUEUED;
-            if self.is_unused(logs, id) {
-                self.remove(logs, interest, id);
+            self.topics.rows.get_mut(id).flags &= !QUEUED;
+            if self.is_unused(id) {
+                self.forget_topic(id);
                 return true;
             }
         }
         false
     }
 
-    pub(super) fn remove(&mut self, logs: &mut Logs, interest: &mut TopicInterest, id: u32) {
-        if !interest.followers.is_empty() {
-            interest.interest_is_forgotten(self, id);
+    pub(super) fn forget_topic(&mut self, id: u32) {
+        if !self.interest.followers.is_empty() {
+            self.interest_is_forgotten(id);
         }
-        self.index.remove(&mut self.rows, id);
-        let row = self.rows.remove(id);
-        self.makers.freed(id);
-        let at = logs.place_of(&row);
-        let Partition { log, forgotten, .. } = &mut logs.partitions[at];
+        self.topics.index.remove(&mut self.topics.rows, id);
+        let row = self.topics.rows.remove(id);
+        self.topics.makers.freed(id);
+        let at = self.logs.place_of(&row);
+        let Partition { log, forgotten, .. } = &mut self.logs.partitions[at];
         let lost = log.reaches_back_to(row.log).unwrap_or(row.last());
         if let Some(number) = log.losses.forget_topic(id, lost) {
-            forgotten.add(row.rule, lost, number, self.names.get(row.name));
+            forgotten.add(row.rule, lost, number, self.topics.names.get(row.name));
         }
         log.clear(row.log);
-        let floor = &mut logs.floors[usize::from(row.slot())];
+        let floor = &mut self.logs.floors[usize::from(row.slot())];
         if !planted::is(Fault::NoFloor) {
             *floor = (*floor).max(row.last());
         }
-        self.names.remove(row.name);
+        self.topics.names.remove(row.name);
     }
-}
 
-impl Logs {
     /// A topic's chain of this rule has become empty; `left` is the empty chain, if it is kept.
     pub(super) fn chain_emptied(
         &mut self,
-        topics: &mut TopicTable,
         id: u32,
         number: u8,
         left: u32,
@@ -146,18 +128,17 @@ impl Logs {
         now: Now,
     ) {
         if number == rules.retained() {
-            self.retained.insert(id, left);
-            self.unretain(topics, id);
+            self.logs.retained.insert(id, left);
+            self.unretain(id);
         } else {
-            topics.rows.get_mut(id).log = left;
+            self.topics.rows.get_mut(id).log = left;
         }
-        topics.emptied(self, id, now);
+        self.log_emptied(id, now);
     }
 
     /// Drops a partition's expired messages of a rule, `limit` at most; returns the number dropped.
     pub(super) fn expire_rule(
         &mut self,
-        topics: &mut TopicTable,
         at: usize,
         number: u8,
         rules: &Rules,
@@ -166,19 +147,17 @@ impl Logs {
     ) -> usize {
         let mut emptied = Vec::new();
         let age_s = rules.get(number).log_age_s;
-        let log = &mut self.partitions[at].log;
+        let log = &mut self.logs.partitions[at].log;
         let expired = log.expire(number, age_s, now.unix_s, limit, |topic, left| {
             emptied.push((topic, left));
         });
         // Before topics are forgotten: for a topic that is already queued as idle, the time starts again.
         for (topic, left) in emptied {
-            self.chain_emptied(topics, topic, number, left, rules, now);
+            self.chain_emptied(topic, number, left, rules, now);
         }
         expired
     }
-}
 
-impl Home {
     /// The clock has ticked (at least once a second): [`forget`](Home::forget) has work again. Records in flight are not older than
     /// `oldest_s`.
     pub fn tick(&mut self, oldest_s: u32) {
@@ -204,18 +183,9 @@ impl Home {
         for _ in 0..rules.count() {
             let number = self.topics.idle_topics.rule();
             for at in 0..self.logs.partitions.len() {
-                most -= self
-                    .logs
-                    .expire_rule(&mut self.topics, at, number, rules, now, most);
+                most -= self.expire_rule(at, number, rules, now, most);
             }
-            most -= self.topics.forget_idle(
-                &mut self.logs,
-                &mut self.interest,
-                number,
-                rules,
-                now,
-                most,
-            );
+            most -= self.forget_idle(number, rules, now, most);
             if most == 0 {
                 return true;
             }

@@ -10,10 +10,8 @@ use crore_wire::topic;
 
 use super::Home;
 use super::context::HomeContext;
-use super::logs::Logs;
 use super::page_queue::{PageQueue, Reader};
 use super::reports::Reports;
-use super::topics::TopicTable;
 use crate::base::pace::Pace;
 use crate::base::planted::{self, Fault};
 use crate::base::position::Since;
@@ -38,11 +36,10 @@ impl Home {
         context: &mut HomeContext<'_>,
     ) -> Option<FilterPage> {
         let (rules, now) = (context.rules, context.now);
-        let (topics, logs, pace) = (&mut self.topics, &mut self.logs, &self.pace);
-        let place = logs.placement.place_at_home(reader.partition);
-        logs.expire_some(topics, pace, place, rules, now);
+        let place = self.logs.placement.place_at_home(reader.partition);
+        self.expire_some(place, rules, now);
         let concerned = concerned(filters, rules);
-        let partition = &logs.partitions[place];
+        let partition = &self.logs.partitions[place];
         let log = &partition.log;
         let (mut at, lost) = begin_filters(log, &concerned, reader, rules);
         let large_waits = self.page_queue.must_wait(usize::MAX, context.lanes);
@@ -56,7 +53,10 @@ impl Home {
         let (mut head, mut visits) = (reader.start, 0);
         let begun = self.steps.count();
         let at_head = loop {
-            if (self.page_queue).is_page_spent(pace, visits, begun, reader) {
+            if self
+                .page_queue
+                .is_page_spent(&self.pace, visits, begun, reader)
+            {
                 // The next page continues after the last entry looked at.
                 head += u64::from(planted::is(Fault::LostSeam));
                 break false;
@@ -71,7 +71,7 @@ impl Home {
             }
             let Some(next) = next else { break true };
             self.steps.add(ROWS);
-            match topics.read_arrival(pace, log, &next, &mut draft, rules, now, frames) {
+            match self.read_arrival(log, &next, &mut draft, rules, now, frames) {
                 Fate::Passed => {}
                 Fate::Lost if draft.count == 0 => draft.gap = true,
                 Fate::Lost | Fate::Full => break false,
@@ -85,7 +85,7 @@ impl Home {
             head = partition.sequence;
         }
         if let Some(topic) = lost.filter(|_| gap) {
-            self.reports.log_was_short(topics, logs, topic, rules);
+            self.count_short_log(topic, rules);
         }
         self.reports.count_page(ask, reader, gap);
         Some(FilterPage {
@@ -97,19 +97,15 @@ impl Home {
             head,
             from: reader.from,
             base: reader.base,
-            epoch: logs.epoch,
+            epoch: self.logs.epoch,
             at_head,
             gap,
         })
     }
-}
 
-impl TopicTable {
     /// Adds the next item of the log to a page, if the subscriber should get it.
-    #[allow(clippy::too_many_arguments)] // the parts that it needs
     fn read_arrival(
         &self,
-        pace: &Pace,
         log: &Log,
         arrival: &Arrival,
         draft: &mut Draft<'_>,
@@ -125,11 +121,14 @@ impl TopicTable {
                 topic,
                 number,
             } => {
-                let row = self.rows.get(topic);
+                let row = self.topics.rows.get(topic);
                 let latest = reader.newest == 0 && keeps_latest(rules, row.rule);
                 let wanted = offset > reader.from || latest;
                 let told = number > reader.base && wanted;
-                draft.lost_if(told && draft.matches(self.names.get(row.name)), topic)
+                draft.lost_if(
+                    told && draft.matches(self.topics.names.get(row.name)),
+                    topic,
+                )
             }
             Arrival::Kept {
                 id,
@@ -138,8 +137,8 @@ impl TopicTable {
                 rule,
                 time_s,
             } => {
-                let row = self.rows.get(topic);
-                let name = self.names.get(row.name);
+                let row = self.topics.rows.get(topic);
+                let name = self.topics.names.get(row.name);
                 let gone = log.is_expired(id, now.unix_s);
                 let reaches = |lost| offset <= lost;
                 let shown = rule != rules.retained()
@@ -160,10 +159,10 @@ impl TopicTable {
                     return draft.lost_if(told, topic);
                 }
                 let bytes = log.bytes_of(id);
-                if draft.must_wait(bytes, pace) {
+                if draft.must_wait(bytes, &self.pace) {
                     return Fate::Large;
                 }
-                if !draft.takes(bytes, pace) {
+                if !draft.takes(bytes, &self.pace) {
                     return Fate::Full;
                 }
                 let record = log.copy(id, frames);
@@ -174,21 +173,12 @@ impl TopicTable {
             }
         }
     }
-}
 
-impl Logs {
     /// Drops expired messages of a partition before a page is read, within the limit of a page.
-    fn expire_some(
-        &mut self,
-        topics: &mut TopicTable,
-        pace: &Pace,
-        place: usize,
-        rules: &Rules,
-        now: Now,
-    ) {
-        let mut limit = pace.page_visits;
+    fn expire_some(&mut self, place: usize, rules: &Rules, now: Now) {
+        let mut limit = self.pace.page_visits;
         for number in 0..rules.retained() {
-            limit -= self.expire_rule(topics, place, number, rules, now, limit);
+            limit -= self.expire_rule(place, number, rules, now, limit);
         }
     }
 }

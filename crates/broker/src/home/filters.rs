@@ -105,9 +105,7 @@ impl Home {
                     ..reader
                 },
             };
-            return self
-                .page_queue
-                .wait_for_log(&mut self.logs, reading, at, offset);
+            return self.wait_for_log(reading, at, offset);
         }
         // A subscriber that begins live reads nothing, so it need not wait for pages of others.
         if reader.start < self.logs.partitions[at].sequence

@@ -65,10 +65,10 @@ impl ForgottenTopics {
 
     /// Notes a loss for the rule with this filter; for all rules if no rule has that filter.
     pub fn blame(&mut self, filter: &[u8], lost: u64, rules: &Rules) {
-        self.blame_with(filter, (lost, 0), rules);
+        self.blame_with(filter, lost, 0, rules);
     }
 
-    fn blame_with(&mut self, filter: &[u8], (lost, number): (u64, u64), rules: &Rules) {
+    fn blame_with(&mut self, filter: &[u8], lost: u64, number: u64, rules: &Rules) {
         let one = rules.with_filter(filter);
         for rule in 0..self.by_rule.len() as u8 {
             if one.is_none_or(|one| one == rule) {
@@ -84,8 +84,8 @@ impl ForgottenTopics {
             *rule = rules.number_for(name);
         }
         let blamed = core::mem::replace(by_rule, alloc::vec![(0, 0); rules.count()]);
-        for (number, of) in (0..).zip(blamed).filter(|(_, of)| of.0 > 0) {
-            self.blame_with(former.get(number).filter.as_bytes(), of, rules);
+        for (rule, (lost, number)) in (0..).zip(blamed).filter(|(_, of)| of.0 > 0) {
+            self.blame_with(former.get(rule).filter.as_bytes(), lost, number, rules);
         }
     }
 

@@ -4,55 +4,43 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::logs::Logs;
+use super::Home;
 use super::reports::Reports;
 use super::topic_row::KEEPS;
-use super::topics::TopicTable;
 use crate::base::notices::Notice;
 use crate::base::rules::Rules;
 use crate::base::settings::Keep;
 
-impl Reports {
+impl Home {
     /// A subscriber is told a gap, since the topic's log no longer has all of its messages.
-    pub(super) fn log_was_short(
-        &mut self,
-        topics: &TopicTable,
-        logs: &Logs,
-        id: u32,
-        rules: &Rules,
-    ) {
-        self.stats.short_logs += 1;
-        if self.notices.has(Notice::ShortLog) {
+    pub(super) fn count_short_log(&mut self, id: u32, rules: &Rules) {
+        self.reports.stats.short_logs += 1;
+        if self.reports.notices.has(Notice::ShortLog) {
             return;
         }
-        let setting = logs.shortened_by(topics, id, rules);
-        let name = topics.names.get(topics.rows.get(id).name);
-        self.notices.met_since(Notice::ShortLog, &setting, name);
+        let setting = self.shortened_by(id, rules);
+        let name = self.topics.names.get(self.topics.rows.get(id).name);
+        self.reports
+            .notices
+            .met_since(Notice::ShortLog, &setting, name);
     }
 
-    /// Takes the notice of this kind, if there is one since the last call.
-    pub(crate) fn take_notice(&mut self, kind: Notice) -> Option<String> {
-        self.notices.take(kind)
-    }
-}
-
-impl Logs {
     /// The setting whose limit the topic's log has reached, with its value; or damage of the log. If no limit is reached, the log was
     /// shortened by age, or emptied, which is not recorded.
-    fn shortened_by(&self, topics: &TopicTable, id: u32, rules: &Rules) -> String {
-        let row = topics.rows.get(id);
+    fn shortened_by(&self, id: u32, rules: &Rules) -> String {
+        let row = self.topics.rows.get(id);
         let rule = rules.get(row.rule);
-        let partition = &self.partitions[self.place_of(row)];
+        let partition = &self.logs.partitions[self.logs.place_of(row)];
         let log = &partition.log;
         let begins = log.reaches_back_to(row.log).unwrap_or(row.last());
-        if !self.is_replicated() && begins <= partition.known_to {
+        if !self.logs.is_replicated() && begins <= partition.known_to {
             return String::from("damage of the log on disk (`crore log check` shows it), topic ");
         }
         let (count, bytes) = (log.count(row.log), log.chain_bytes(row.log) as usize);
         // One more message would have exceeded it.
         let next = bytes / count.max(1) as usize;
         let of_rule = format!("(match = \"{}\"), topic ", rule.filter);
-        let budget = self.budget.bytes_max;
+        let budget = self.logs.budget.bytes_max;
         match rule.keep {
             Keep::Latest if count >= rule.keys_max => {
                 format!("rule.keys_max = {} {of_rule}", rule.keys_max)
@@ -63,13 +51,20 @@ impl Logs {
             _ if bytes + next > rule.log_bytes => {
                 format!("rule.log_bytes = {} {of_rule}", rule.log_bytes)
             }
-            _ if self.log_bytes() + next + budget / 64 > budget
-                || self.chunk_bytes() + budget / 64 > self.chunk_bytes_max() =>
+            _ if self.logs.log_bytes() + next + budget / 64 > budget
+                || self.logs.chunk_bytes() + budget / 64 > self.logs.chunk_bytes_max() =>
             {
                 String::from("limits.log_bytes, topic ")
             }
             Keep::Latest => format!("a purge {of_rule}"),
             Keep::Log => format!("a purge, or rule.log_age_s = {} {of_rule}", rule.log_age_s),
         }
+    }
+}
+
+impl Reports {
+    /// Takes the notice of this kind, if there is one since the last call.
+    pub(crate) fn take_notice(&mut self, kind: Notice) -> Option<String> {
+        self.notices.take(kind)
     }
 }

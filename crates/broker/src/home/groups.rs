@@ -247,8 +247,10 @@ impl Groups {
     /// member's session is new to the group. Returns the group, and whether the session was counted.
     pub fn join(
         &mut self,
-        (filter, name): (&[u8], &[u8]),
-        (member, credit): (Member, u32),
+        filter: &[u8],
+        name: &[u8],
+        member: Member,
+        credit: u32,
         party: Party,
         counts: bool,
         offsets: impl Iterator<Item = u64>,
@@ -312,23 +314,20 @@ impl Groups {
     }
 
     /// Gives the message to the next member of each group that [`Groups::find`] has found. Groups that are behind, and all groups unless
-    /// `may_tell_group_members`, read it from the log later. Returns whether a turn for [late groups](Groups::tell_late) must be queued.
+    /// `may_give`, read it from the log later. Returns whether a turn for [late groups](Groups::tell_late) must be queued.
     pub fn give_due(
         &mut self,
-        (at, offset): (usize, u64),
-        may_tell_group_members: bool,
+        at: usize,
+        offset: u64,
+        may_give: bool,
         mut give: impl FnMut(u64, Member),
     ) -> bool {
         // A message for a member costs its shard a visit, which is charged here: so a home does not give more than shards can send.
-        let steps = if may_tell_group_members {
-            STEPS_PER_VISIT
-        } else {
-            1
-        };
+        let steps = if may_give { STEPS_PER_VISIT } else { 1 };
         self.steps.add(self.due.len() * steps + self.late.len());
         for id in &self.due {
             let group = self.all.get_mut(id).expect("it was just found");
-            let waits = !may_tell_group_members || group.is_behind() || group.has_returned();
+            let waits = !may_give || group.is_behind() || group.has_returned();
             match if waits { None } else { group.next() } {
                 Some(member) => {
                     give(*id, member);

@@ -15,15 +15,14 @@
 use crore_wire::topic;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::answers::{Answer, Answers, IdempotencyKey};
-use super::logs::Logs;
-use super::topics::TopicTable;
+use super::Home;
+use super::answers::{Answer, Answers, IdempotencyKey, Retries};
 use crate::base::placement::Slotted;
 use crate::base::settings::Settings;
 use crate::base::snapshot::{Block, Damaged, In, Origin};
 use crate::base::time::Now;
+use crate::budget::admission::Party;
 use crate::budget::admission::keys::{GROUPS, group_of};
-use crate::budget::admission::{Admission, Party};
 use crate::mail::message::{Publish, Retry};
 use crate::mail::{Info, Outcome};
 use crate::store::slab::NONE;
@@ -33,25 +32,7 @@ const EXPIRED_PER_PUBLISH: usize = 4;
 /// The same for a tick of the clock: some hundred microseconds.
 const EXPIRED_PER_TICK: usize = 4096;
 
-/// The answers of a home, and the key of their hashes.
-pub(crate) struct Retries {
-    pub(super) answers: Option<Answers>,
-    /// Records in flight are not older than this second.
-    pub(super) oldest_s: u32,
-    admission: Admission,
-    seed: u64,
-}
-
-impl Retries {
-    pub(super) fn new(seed: u64, admission: Admission) -> Retries {
-        Retries {
-            answers: None,
-            oldest_s: 0,
-            admission,
-            seed,
-        }
-    }
-
+impl Home {
     /// Checks whether a message with an idempotency key is a retry. Messages that come later may be older by `behind_s`.
     ///
     /// # Errors
@@ -59,8 +40,6 @@ impl Retries {
     #[inline(always)] // most messages have no key
     pub(super) fn recognise(
         &mut self,
-        topics: &TopicTable,
-        logs: &Logs,
         message: &Publish<'_>,
         settings: &Settings,
         now: Now,
@@ -69,29 +48,31 @@ impl Retries {
         match message.retry {
             None => Ok(None),
             Some(retry) => self
-                .recognise_retry(topics, logs, message, &retry, settings, (now, behind_s))
+                .recognise_retry(message, &retry, settings, now, behind_s)
                 .map(Some),
         }
     }
 
     fn recognise_retry(
         &mut self,
-        topics: &TopicTable,
-        logs: &Logs,
         message: &Publish<'_>,
         retry: &Retry<&[u8]>,
         settings: &Settings,
-        (now, behind_s): (Now, u32),
+        now: Now,
+        behind_s: u32,
     ) -> Result<IdempotencyKey, Outcome> {
-        let key = self.hash_of_key(message.name, retry);
-        let (group, hash) = (group_of(retry.publisher), self.hash_of_message(message));
+        let key = self.retries.hash_of_key(message.name, retry);
+        let (group, hash) = (
+            group_of(retry.publisher),
+            self.retries.hash_of_message(message),
+        );
         let window_s = settings.publish.idempotency_window_s;
-        let admission = &self.admission;
+        let admission = &self.retries.admission;
         let answers =
-            (self.answers).get_or_insert_with(|| Answers::new(window_s, admission.clone()));
-        let oldest_s = match topics.reservations.is_empty() && !logs.is_replicated() {
+            (self.retries.answers).get_or_insert_with(|| Answers::new(window_s, admission.clone()));
+        let oldest_s = match self.topics.reservations.is_empty() && !self.logs.is_replicated() {
             true => now.unix_s - behind_s.min(now.unix_s),
-            false => self.oldest_s,
+            false => self.retries.oldest_s,
         };
         answers.expire(group, oldest_s, EXPIRED_PER_PUBLISH);
         match answers.find(key, now) {
@@ -101,7 +82,7 @@ impl Retries {
                 subscribers: kept.subscribers,
                 wanted: false,
                 offset: kept.place.offset(),
-                epoch: logs.lives.epoch_of(kept.place.offset()),
+                epoch: self.logs.lives.epoch_of(kept.place.offset()),
             })),
             Some(_) => Err(Outcome::OtherMessage),
             None => Ok(IdempotencyKey {
@@ -110,23 +91,20 @@ impl Retries {
                 message: hash,
                 max: settings
                     .publish
-                    .keys_per_home(logs.placement.homes().into()),
+                    .keys_per_home(self.logs.placement.homes().into()),
             }),
         }
     }
 
     /// Keeps the answer to a message with a key.
     #[inline]
-    pub(super) fn keep_answer(
-        &mut self,
-        logs: &Logs,
-        key: Option<IdempotencyKey>,
-        name: &[u8],
-        info: &Info,
-    ) {
+    pub(super) fn keep_answer(&mut self, key: Option<IdempotencyKey>, name: &[u8], info: &Info) {
         let Some(of) = key else { return };
         let slot = topic::slot(name);
-        let at = logs.placement.place_at_home(logs.placement.of_slot(slot));
+        let at = self
+            .logs
+            .placement
+            .place_at_home(self.logs.placement.of_slot(slot));
         let answer = Answer {
             key: of.key,
             message: of.message,
@@ -134,13 +112,60 @@ impl Retries {
             messages: info.messages,
             requested_s: info.requested_s.unwrap_or(NONE),
             subscribers: info.subscribers,
-            time_s: logs.partitions[at].time_s,
+            time_s: self.logs.partitions[at].time_s,
         };
-        if let Some(answers) = &mut self.answers {
+        if let Some(answers) = &mut self.retries.answers {
             answers.keep(of.group, answer, of.max);
         }
     }
 
+    /// Reads an answer. After a planned restart its window starts again: the publisher did not cause the downtime.
+    pub(crate) fn restore_answer(
+        &mut self,
+        from: &mut In<'_>,
+        origin: &Origin,
+        settings: &Settings,
+        now: Now,
+    ) -> Result<(), Damaged> {
+        let group = from.number()? as usize;
+        if group >= GROUPS {
+            return Err(Damaged("an answer is of no group"));
+        }
+        let (key, hash) = (from.word()?, from.word()?);
+        let (slot, offset) = (from.byte()?, from.number()?);
+        let time_s = from.number32()?;
+        let row = Answer {
+            key,
+            message: hash,
+            place: Slotted::new(slot, offset),
+            messages: from.number32()?,
+            requested_s: from.number32()?,
+            subscribers: from.number32()?,
+            time_s: match origin.local {
+                // A time by the log's clock.
+                _ if self.logs.is_replicated() => time_s,
+                true => now.unix_s,
+                false => time_s.min(now.unix_s),
+            },
+        };
+        if self
+            .logs
+            .placement
+            .home_of(self.logs.placement.of_slot(slot))
+            != self.logs.me
+        {
+            return Ok(());
+        }
+        let window_s = settings.publish.idempotency_window_s;
+        let admission = &self.retries.admission;
+        let answers =
+            (self.retries.answers).get_or_insert_with(|| Answers::new(window_s, admission.clone()));
+        answers.keep(group, row, u32::MAX);
+        Ok(())
+    }
+}
+
+impl Retries {
     /// Drops answers that have expired by this second; a bounded amount of work.
     pub(super) fn expire_answers(&mut self, oldest_s: u32) {
         if let Some(answers) = &mut self.answers {
@@ -194,46 +219,5 @@ impl Retries {
         block: &mut Block<'_>,
     ) -> Option<(usize, Option<u32>)> {
         self.answers.as_ref()?.save(from, block)
-    }
-
-    /// Reads an answer. After a planned restart its window starts again: the publisher did not cause the downtime.
-    pub(crate) fn restore_answer(
-        &mut self,
-        logs: &Logs,
-        from: &mut In<'_>,
-        origin: &Origin,
-        settings: &Settings,
-        now: Now,
-    ) -> Result<(), Damaged> {
-        let group = from.number()? as usize;
-        if group >= GROUPS {
-            return Err(Damaged("an answer is of no group"));
-        }
-        let (key, hash) = (from.word()?, from.word()?);
-        let (slot, offset) = (from.byte()?, from.number()?);
-        let time_s = from.number32()?;
-        let row = Answer {
-            key,
-            message: hash,
-            place: Slotted::new(slot, offset),
-            messages: from.number32()?,
-            requested_s: from.number32()?,
-            subscribers: from.number32()?,
-            time_s: match origin.local {
-                // A time by the log's clock.
-                _ if logs.is_replicated() => time_s,
-                true => now.unix_s,
-                false => time_s.min(now.unix_s),
-            },
-        };
-        if logs.placement.home_of(logs.placement.of_slot(slot)) != logs.me {
-            return Ok(());
-        }
-        let window_s = settings.publish.idempotency_window_s;
-        let admission = &self.admission;
-        let answers =
-            (self.answers).get_or_insert_with(|| Answers::new(window_s, admission.clone()));
-        answers.keep(group, row, u32::MAX);
-        Ok(())
     }
 }

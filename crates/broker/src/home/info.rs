@@ -1,58 +1,64 @@
 //! The state of a topic, as clients see it.
 
-use super::logs::Logs;
+use super::Home;
 use super::topic_row::{DELETED, KEEPS, REQUESTED};
-use super::topics::TopicTable;
-use crate::base::pace::Pace;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::mail::{Info, Outcome};
 
-impl TopicTable {
-    pub(super) fn info(&self, logs: &Logs, id: u32, now: Now) -> Info {
-        let row = self.rows.get(id);
+impl Home {
+    /// The index of the partition of the topic in this row.
+    #[inline]
+    pub(super) fn partition_of(&self, id: u32) -> usize {
+        self.logs.place_of(self.topics.rows.get(id))
+    }
+
+    pub(super) fn topic_info(&self, id: u32, now: Now) -> Info {
+        let row = self.topics.rows.get(id);
         Info {
-            messages: logs.messages_of(row),
+            messages: self.logs.messages_of(row),
             requested_s: row
                 .has(REQUESTED)
                 .then(|| now.unix_s.saturating_sub(row.touched_s)),
-            subscribers: self.subscribers(id),
+            subscribers: self.topics.subscribers(id),
             wanted: row.has(KEEPS),
             offset: row.last(),
-            epoch: logs.lives.epoch_of(row.last()),
+            epoch: self.logs.lives.epoch_of(row.last()),
         }
     }
 
     /// Describes a topic; `Missing` if there is none.
-    pub(crate) fn describe(
+    pub(crate) fn describe_topic(
         &mut self,
-        logs: &mut Logs,
-        pace: &Pace,
         hash: u32,
         name: &[u8],
         rules: &Rules,
         now: Now,
     ) -> Outcome {
         let Some(id) = self
+            .topics
             .find(hash, name)
-            .filter(|id| !self.rows.get(*id).has(DELETED))
+            .filter(|id| !self.topics.rows.get(*id).has(DELETED))
         else {
             return Outcome::Missing;
         };
-        let at = logs.at(self, id);
-        let (row, log) = (self.rows.get_mut(id), &mut logs.partitions[at].log);
+        let at = self.partition_of(id);
+        let (row, log) = (
+            self.topics.rows.get_mut(id),
+            &mut self.logs.partitions[at].log,
+        );
         if log.count(row.log) > 0 {
             // The rest of the expired messages is dropped in later turns.
             (row.log, _) = log.remove_expired(
                 row.log,
                 rules.get(row.rule).log_age_s,
                 now.unix_s,
-                pace.forgets_per_turn,
+                self.pace.forgets_per_turn,
             );
             if log.count(row.log) == 0 {
-                self.emptied(logs, id, now);
+                self.log_emptied(id, now);
             }
         }
-        Outcome::Done(self.info(logs, id, now))
+        Outcome::Done(self.topic_info(id, now))
     }
 }

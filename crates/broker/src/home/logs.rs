@@ -12,7 +12,6 @@ use alloc::vec::Vec;
 use super::future_pages::FuturePages;
 use super::partition::Partition;
 use super::topic_row::TopicRow;
-use super::topics::TopicTable;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::lives::Lives;
 use crate::base::placement::{Placement, SLOTS};
@@ -113,9 +112,7 @@ impl Logs {
             seed,
         }
     }
-}
 
-impl Logs {
     /// The highest offset that a topic without a row, with this name and rule, may have had.
     pub(super) fn floor_of(&self, name: &[u8], rule: u8, rules: &Rules) -> u64 {
         let slot = usize::from(topic::slot(name));
@@ -159,12 +156,6 @@ impl Logs {
     #[inline]
     pub(super) fn place_of(&self, row: &TopicRow) -> usize {
         self.places[usize::from(row.slot())].into()
-    }
-
-    /// The same, by the number of the topic's row.
-    #[inline]
-    pub(super) fn at(&self, topics: &TopicTable, id: u32) -> usize {
-        self.place_of(topics.rows.get(id))
     }
 
     /// Whether other processes write to the log, too.

@@ -4,9 +4,8 @@ use alloc::vec::Vec;
 
 use crore_wire::topic;
 
-use super::logs::Logs;
+use super::Home;
 use super::topic_row::DELETED;
-use super::topics::TopicTable;
 use crate::base::time::Now;
 use crate::log::seek::SeekBack;
 use crate::mail::Frames;
@@ -18,17 +17,17 @@ const ROWS_PER_TURN: u32 = 4_096;
 /// The most bytes of messages that one order reads; a single message may be larger.
 const LOG_BYTES_PER_TURN: usize = 256 << 10;
 
-impl TopicTable {
-    pub(crate) fn list(&self, logs: &Logs, page: &TopicsPage, now: Now) -> Page<Topic> {
-        let end = self.rows.end();
+impl Home {
+    pub(crate) fn list_topics(&self, page: &TopicsPage, now: Now) -> Page<Topic> {
+        let end = self.topics.rows.end();
         let until = end.min(page.from.saturating_add(ROWS_PER_TURN));
         let mut found = Vec::new();
         let mut id = page.from;
         while id < until && found.len() < page.most as usize {
-            let row = self.rows.get(id);
+            let row = self.topics.rows.get(id);
             let is_there = row.name != Blob::NONE && !row.has(DELETED);
-            if is_there && topic::matches(&page.filter, self.names.get(row.name)) {
-                found.push(self.tell_of(logs, id, now));
+            if is_there && topic::matches(&page.filter, self.topics.names.get(row.name)) {
+                found.push(self.topic_state(id, now));
             }
             id += 1;
         }
@@ -39,35 +38,37 @@ impl TopicTable {
     }
 
     /// A topic by name.
-    pub(crate) fn look_up(&self, logs: &Logs, name: &[u8], now: Now) -> Option<Topic> {
-        let id = self.find(self.hash_of(name), name)?;
-        (!self.rows.get(id).has(DELETED)).then(|| self.tell_of(logs, id, now))
+    pub(crate) fn look_up_topic(&self, name: &[u8], now: Now) -> Option<Topic> {
+        let id = self.topics.find(self.topics.hash_of(name), name)?;
+        (!self.topics.rows.get(id).has(DELETED)).then(|| self.topic_state(id, now))
     }
 
-    fn tell_of(&self, logs: &Logs, id: u32, now: Now) -> Topic {
-        let row = self.rows.get(id);
+    fn topic_state(&self, id: u32, now: Now) -> Topic {
+        let row = self.topics.rows.get(id);
         Topic {
-            name: self.names.get(row.name).into(),
-            info: self.info(logs, id, now),
-            bytes: logs.partitions[logs.place_of(row)].log.chain_bytes(row.log),
+            name: self.topics.names.get(row.name).into(),
+            info: self.topic_info(id, now),
+            bytes: self.logs.partitions[self.logs.place_of(row)]
+                .log
+                .chain_bytes(row.log),
             rule: row.rule,
         }
     }
-}
 
-impl Logs {
     /// A page of a topic's log; `None` if there is no such topic.
-    pub(crate) fn read_log(&mut self, topics: &TopicTable, page: &LogPage) -> Option<Messages> {
-        let id = topics.find(topics.hash_of(&page.name), &page.name)?;
-        let row = topics.rows.get(id);
+    pub(crate) fn read_log(&mut self, page: &LogPage) -> Option<Messages> {
+        let id = self
+            .topics
+            .find(self.topics.hash_of(&page.name), &page.name)?;
+        let row = self.topics.rows.get(id);
         if row.has(DELETED) {
             return None;
         }
         let chain = row.log;
-        let at = self.place_of(row);
+        let at = self.logs.place_of(row);
         let mut frames = Frames::default();
         let most = page.most as usize;
-        let log = &mut self.partitions[at].log;
+        let log = &mut self.logs.partitions[at].log;
         let newest = (log.seek_newest(chain, page.most, usize::MAX)).filter(|_| page.newest);
         let after = match newest {
             Some(SeekBack::Found(before)) => before.max(page.after),

@@ -26,19 +26,19 @@ impl Home {
     pub(super) fn publish(
         &mut self,
         message: &Publish<'_>,
-        (found, at): (Option<u32>, usize),
+        found: Option<u32>,
+        at: usize,
         offset: u64,
         context: &mut HomeContext<'_>,
     ) -> Info {
         // One step for the message, and one for an older message that it replaces.
         self.steps.add(2 + message.data.len() / STEP_BYTES);
         let (rules, now) = (context.rules, context.now);
-        let (topics, logs) = (&mut self.topics, &mut self.logs);
         let id = found.unwrap_or_else(|| {
-            topics.create(logs, message.hash, message.name, message.client, rules, now)
+            self.insert_topic(message.hash, message.name, message.client, rules, now)
         });
-        logs.partitions[at].sequence = offset;
-        let row = topics.rows.get_mut(id);
+        self.logs.partitions[at].sequence = offset;
+        let row = self.topics.rows.get_mut(id);
         let previous = row.last();
         row.set_last(offset);
         row.flags = (row.flags | CREATED) & !DELETED;
@@ -55,7 +55,7 @@ impl Home {
             whole: None,
         };
         let (name, here, me) = (message.name, context.here, context.lanes.me);
-        let recipients = (self.subscriptions).find_subscribers(topics, id, name, here, me);
+        let recipients = self.find_subscribers(id, name, here, me);
         let most = match recipients.needs_log {
             true => rule
                 .messages_max()
@@ -66,8 +66,8 @@ impl Home {
         if !keep {
             // No message is kept any more: drops the log that is left from a subscription that needed it, since the log would have a hole
             // now.
-            let log = core::mem::replace(&mut topics.rows.get_mut(id).log, NONE);
-            let kept = &mut logs.partitions[at].log;
+            let log = core::mem::replace(&mut self.topics.rows.get_mut(id).log, NONE);
+            let kept = &mut self.logs.partitions[at].log;
             let before = match log {
                 NONE => previous,
                 log => kept.discard(log, now.unix_s).unwrap_or(previous),
@@ -79,12 +79,12 @@ impl Home {
         }
         if keep || message.headers.retain {
             let steps_max = room_steps(&self.pace);
-            (self.logs).log_grew(&mut self.topics, at, (rules, now), steps_max);
+            self.log_grew(at, rules, now, steps_max);
         }
         if !keep || message.headers.retain {
-            self.topics.queue_if_idle(&self.logs, id, now);
+            self.queue_if_idle(id, now);
         }
-        let mut info = self.topics.info(&self.logs, id, now);
+        let mut info = self.topic_info(id, now);
         info.subscribers += recipients.shards + u32::from(recipients.groups);
         info.wanted = recipients.needs_log;
         info
@@ -123,7 +123,7 @@ impl Home {
             ..*new
         };
         if most > 0 {
-            let at = self.logs.at(&self.topics, id);
+            let at = self.partition_of(id);
             let row = self.topics.rows.get_mut(id);
             let rule = rules.get(row.rule);
             let log = &mut self.logs.partitions[at].log;
@@ -139,8 +139,7 @@ impl Home {
             }
         }
         if message.headers.retain {
-            self.logs
-                .retain(&mut self.topics, id, &kept, message.data.is_empty(), rules);
+            self.set_retained(id, &kept, message.data.is_empty(), rules);
         }
         let visits = 1 + self.topics.subscribers(id) + recipients.shards;
         let publisher = Party::of_address(message.client);
@@ -150,16 +149,7 @@ impl Home {
             let record = self
                 .compressor
                 .record(&self.topics, id, frames, span, new, settings);
-            self.subscriptions.tell(
-                &self.topics,
-                &self.logs,
-                &mut self.page_queue,
-                id,
-                message.name,
-                record,
-                recipients,
-                lanes,
-            );
+            self.tell_subscribers(id, message.name, record, recipients, lanes);
         }
     }
 }

@@ -6,42 +6,32 @@
 
 use crore_wire::topic;
 
-use super::logs::Logs;
-use super::subscriptions::Subscriptions;
+use super::Home;
 use super::topic_row::KEEPS;
-use super::topics::TopicTable;
 use crate::base::time::Now;
 
-impl Subscriptions {
+impl Home {
     /// Counts a subscription that needs the messages of a topic or of a filter's topics: adds it (`on`) or removes it. Each carrier removes
     /// exactly the subscriptions that it added, even if the home refused the subscription itself.
-    pub(crate) fn keep_log(
-        &mut self,
-        topics: &mut TopicTable,
-        logs: &Logs,
-        hash: u32,
-        name: &[u8],
-        on: bool,
-        now: Now,
-    ) {
+    pub(crate) fn keep_log(&mut self, hash: u32, name: &[u8], on: bool, now: Now) {
         let is_filter = topic::has_wildcard(name);
-        let found = (!is_filter).then(|| topics.find(hash, name)).flatten();
+        let found = (!is_filter).then(|| self.topics.find(hash, name)).flatten();
         match (found, on) {
             (Some(id), true) => {
-                self.qos.add_topic(id, 1);
-                topics.rows.get_mut(id).flags |= KEEPS;
+                self.subscriptions.qos.add_topic(id, 1);
+                self.topics.rows.get_mut(id).flags |= KEEPS;
             }
-            (None, true) => self.qos.add_filter(name),
+            (None, true) => self.subscriptions.qos.add_filter(name),
             // Entries by name are removed first: if the topic exists by now, it was created for another subscription that is counted in its
             // row.
             (found, false) => {
-                if self.qos.remove_filter(name) {
+                if self.subscriptions.qos.remove_filter(name) {
                     return;
                 }
                 let Some(id) = found else { return };
-                if self.qos.remove_topic(id) {
-                    topics.rows.get_mut(id).flags &= !KEEPS;
-                    topics.queue_if_idle(logs, id, now);
+                if self.subscriptions.qos.remove_topic(id) {
+                    self.topics.rows.get_mut(id).flags &= !KEEPS;
+                    self.queue_if_idle(id, now);
                 }
             }
         }

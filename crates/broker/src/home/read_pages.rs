@@ -90,10 +90,8 @@ impl Home {
                 }
             }
             PendingPage::Group(id, _) => self.pump(id, context),
-            PendingPage::LateGroups => self.subscriptions.wake_late(&mut self.page_queue),
-            PendingPage::Interest(shard, to, _) => {
-                self.interest.next_page(&self.topics, &self.pace, shard, to)
-            }
+            PendingPage::LateGroups => self.wake_late(),
+            PendingPage::Interest(shard, to, _) => self.next_page(shard, to),
         }
     }
 }

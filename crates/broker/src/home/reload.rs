@@ -11,7 +11,6 @@ use alloc::sync::Arc;
 
 use super::Home;
 use super::budget::room_steps;
-use super::logs::Logs;
 use super::partition::Partition;
 use super::planned_rules::PlannedRules;
 use super::topics::TopicTable;
@@ -34,25 +33,29 @@ impl TopicTable {
         self.planned_rules = Some(planned_rules);
         more
     }
-
-    fn change_rules(&mut self, logs: &mut Logs, former: &Rules, rules: &Rules) {
-        let planned_rules = self.planned_rules.take().expect("it was looked ahead");
-        for (id, number) in (0..).zip(planned_rules.into_numbers()) {
-            if self.rows.get(id).name != Blob::NONE {
-                self.rows.get_mut(id).rule = number;
-            }
-        }
-        let rows = &self.rows;
-        let rule_of = |topic| rows.get(topic).rule;
-        for Partition { log, forgotten, .. } in &mut logs.partitions {
-            log.change_rules(rules, rule_of);
-            forgotten.change_rules(former, rules);
-        }
-        self.idle_topics.change_rules(rules.count(), rule_of);
-    }
 }
 
 impl Home {
+    fn change_rules(&mut self, former: &Rules, rules: &Rules) {
+        let planned_rules = self
+            .topics
+            .planned_rules
+            .take()
+            .expect("it was looked ahead");
+        for (id, number) in (0..).zip(planned_rules.into_numbers()) {
+            if self.topics.rows.get(id).name != Blob::NONE {
+                self.topics.rows.get_mut(id).rule = number;
+            }
+        }
+        let rows = &self.topics.rows;
+        let rule_of = |topic| rows.get(topic).rule;
+        for Partition { log, forgotten, .. } in &mut self.logs.partitions {
+            log.change_rules(rules, rule_of);
+            forgotten.change_rules(former, rules);
+        }
+        self.topics.idle_topics.change_rules(rules.count(), rule_of);
+    }
+
     /// Replaces settings and rules by those of `world`; `former` are the present rules.
     pub fn change(&mut self, world: &Arc<World>, former: &Rules, now: Now) {
         let (settings, rules): (&Settings, &Rules) = (&world.settings, &world.rules);
@@ -70,13 +73,12 @@ impl Home {
         } else {
             // Matches the rows that are left.
             while self.topics.foresee(world) {}
-            self.topics.change_rules(&mut self.logs, former, rules);
+            self.change_rules(former, rules);
         }
         self.topics.planned_rules = None;
         // If the budget is smaller now, later turns remove the rest, before the next publish.
         let steps_max = room_steps(&self.pace);
-        self.logs
-            .enforce_budget(&mut self.topics, rules, now, steps_max);
+        self.enforce_budget(rules, now, steps_max);
     }
 }
 
@@ -140,23 +142,23 @@ mod tests {
                         let name = alloc::format!("{}/{second}", ["a", "b", "c"][usize::from(first)]);
                         let hash = home.topics.hash_of(name.as_bytes());
                         if home.topics.find(hash, name.as_bytes()).is_none() {
-                            let room = home.topics.make_room(&mut home.logs, &mut home.interest, Client::NOBODY, now);
+                            let room = home.make_room_for_topic(Client::NOBODY, now);
                             prop_assert!(room.is_ok());
-                            home.topics.create(&home.logs, hash, name.as_bytes(), Client::NOBODY, &here.rules, now);
+                            home.insert_topic(hash, name.as_bytes(), Client::NOBODY, &here.rules, now);
                         }
                     }
                     Step::Forget(any) if home.topics.rows.end() > 0 => {
                         let id = (any % home.topics.rows.end() as usize) as u32;
                         if home.topics.rows.get(id).name != Blob::NONE {
-                            home.topics.queue_if_idle(&home.logs, id, now);
-                            prop_assert!(home.topics.forget_one(&mut home.logs, &mut home.interest, Client::NOBODY, u32::MAX));
+                            home.queue_if_idle(id, now);
+                            prop_assert!(home.forget_one(Client::NOBODY, u32::MAX));
                         }
                     }
                     Step::Forget(_) => {}
                     Step::Turn => {
                         for id in 0..home.topics.rows.end() {
                             if home.topics.rows.get(id).name != Blob::NONE {
-                                home.topics.queue_if_idle(&home.logs, id, now);
+                                home.queue_if_idle(id, now);
                             }
                         }
                         home.tick(now.unix_s);

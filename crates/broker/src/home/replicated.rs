@@ -9,10 +9,8 @@
 use alloc::boxed::Box;
 
 use super::Home;
-use super::interest::TopicInterest;
 use super::logs::Logs;
-use super::page_queue::{PageQueue, PendingPage};
-use super::topics::TopicTable;
+use super::page_queue::PendingPage;
 use crate::base::ids::OFFSETS_PER_BATCH;
 use crate::base::placement::Slotted;
 use crate::base::planted::{self, Fault};
@@ -79,6 +77,21 @@ impl Home {
                 PendingPage::Group(..) | PendingPage::LateGroups | PendingPage::Interest(..) => {}
             }
             self.page_queue.push(reading);
+        }
+    }
+
+    /// Forgets an idle topic if there are too many: another process has made one without asking for room here.
+    pub(crate) fn make_room_for_others(&mut self) {
+        if self.topics.rows.len() as usize > self.topics.topics_max {
+            self.forget_one(Client::NOBODY, u32::MAX);
+        }
+    }
+
+    /// Queues a page once the log of partition `at` has reached this offset.
+    pub(super) fn wait_for_log(&mut self, reading: PendingPage, at: usize, offset: u64) {
+        self.page_queue.waited += 1;
+        if let Some(future_pages) = &mut self.logs.future_pages {
+            future_pages.push(reading, at, offset);
         }
     }
 }
@@ -163,30 +176,5 @@ impl Logs {
             .fold(0, |digest, (partition, it)| {
                 digest ^ it.roster.digest(partition, self.seed)
             })
-    }
-}
-
-impl TopicTable {
-    /// Forgets an idle topic if there are too many: another process has made one without asking for room here.
-    pub(crate) fn make_room_for_others(&mut self, logs: &mut Logs, interest: &mut TopicInterest) {
-        if self.rows.len() as usize > self.topics_max {
-            self.forget_one(logs, interest, Client::NOBODY, u32::MAX);
-        }
-    }
-}
-
-impl PageQueue {
-    /// Queues a page once the log of partition `at` has reached this offset.
-    pub(super) fn wait_for_log(
-        &mut self,
-        logs: &mut Logs,
-        reading: PendingPage,
-        at: usize,
-        offset: u64,
-    ) {
-        self.waited += 1;
-        if let Some(future_pages) = &mut logs.future_pages {
-            future_pages.push(reading, at, offset);
-        }
     }
 }

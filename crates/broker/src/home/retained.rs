@@ -5,9 +5,8 @@
 //! Invariants: a topic is in `retained` exactly while it has a chain under the rule of retained messages, and is not forgotten meanwhile.
 //! The byte budget removes retained messages last.
 
-use super::logs::Logs;
+use super::Home;
 use super::topic_row::RETAINS;
-use super::topics::TopicTable;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::mail::Record;
@@ -15,73 +14,65 @@ use crate::mail::lanes::Lanes;
 use crate::mail::message::NewMessage;
 use crate::store::slab::NONE;
 
-impl Logs {
+impl Home {
     /// Keeps a message as the topic's retained one; an empty one removes it.
-    pub(super) fn retain(
-        &mut self,
-        topics: &mut TopicTable,
-        id: u32,
-        new: &NewMessage<'_>,
-        is_empty: bool,
-        rules: &Rules,
-    ) {
-        let at = self.at(topics, id);
+    pub(super) fn set_retained(&mut self, id: u32, new: &NewMessage<'_>, is_empty: bool, rules: &Rules) {
+        let at = self.partition_of(id);
         if new.latest {
             // The log is the retained state.
             if is_empty {
-                self.partitions[at]
+                self.logs.partitions[at]
                     .log
-                    .remove_key(topics.rows.get(id).log, new.headers.key);
+                    .remove_key(self.topics.rows.get(id).log, new.headers.key);
             }
             return;
         }
         if is_empty {
-            return self.unretain(topics, id);
+            return self.unretain(id);
         }
         let number = rules.retained();
-        let chain = self.retained.get(&id).copied().unwrap_or(NONE);
-        let log = &mut self.partitions[at].log;
+        let chain = self.logs.retained.get(&id).copied().unwrap_or(NONE);
+        let log = &mut self.logs.partitions[at].log;
         let chain = log
             .append(chain, number, rules.get(number), (1, usize::MAX), new)
             .0;
-        self.retained.insert(id, chain);
-        topics.rows.get_mut(id).flags |= RETAINS;
+        self.logs.retained.insert(id, chain);
+        self.topics.rows.get_mut(id).flags |= RETAINS;
     }
 
     /// Removes the message without a key from a topic that keeps the latest; no loss is noted.
-    pub(super) fn forget_latest(&mut self, topics: &mut TopicTable, id: u32, now: Now) {
-        let row = topics.rows.get(id);
-        let at = self.place_of(row);
-        self.partitions[at].log.remove_key(row.log, b"");
-        topics.queue_if_idle(self, id, now);
+    pub(super) fn forget_latest(&mut self, id: u32, now: Now) {
+        let row = self.topics.rows.get(id);
+        let at = self.logs.place_of(row);
+        self.logs.partitions[at].log.remove_key(row.log, b"");
+        self.queue_if_idle(id, now);
     }
 
     /// Removes the retained message.
-    pub(super) fn unretain(&mut self, topics: &mut TopicTable, id: u32) {
-        if let Some(chain) = self.retained.remove(&id) {
-            let at = self.at(topics, id);
-            self.partitions[at].log.clear(chain);
-            topics.rows.get_mut(id).flags &= !RETAINS;
+    pub(super) fn unretain(&mut self, id: u32) {
+        if let Some(chain) = self.logs.retained.remove(&id) {
+            let at = self.partition_of(id);
+            self.logs.partitions[at].log.clear(chain);
+            self.topics.rows.get_mut(id).flags &= !RETAINS;
         }
     }
 
     /// The retained message for a subscriber that begins after `start`. Its record gets the offset `start`.
-    pub(super) fn retained(
+    pub(super) fn read_retained(
         &mut self,
-        topics: &mut TopicTable,
         id: u32,
         start: u64,
         now: Now,
         lanes: &mut Lanes,
     ) -> Option<Record> {
-        let chain = *self.retained.get(&id)?;
-        let at = self.at(topics, id);
-        let log = &mut self.partitions[at].log;
+        let chain = *self.logs.retained.get(&id)?;
+        let at = self.partition_of(id);
+        let log = &mut self.logs.partitions[at].log;
         // The chain has one message.
         let (chain, _) = log.remove_expired(chain, u32::MAX, now.unix_s, usize::MAX);
         if log.count(chain) == 0 {
-            self.unretain(topics, id);
-            topics.queue_if_idle(self, id, now);
+            self.unretain(id);
+            self.queue_if_idle(id, now);
             return None;
         }
         let frames = lanes.frames();

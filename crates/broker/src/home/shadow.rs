@@ -7,8 +7,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Home;
-use super::interest::TopicInterest;
-use super::logs::Logs;
 use super::topics::TopicTable;
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
@@ -19,78 +17,50 @@ use crate::store::blobs::Blob;
 /// Messages dropped in one call.
 const EXPIRED_AT_ONCE: usize = 4096;
 
-impl TopicTable {
+impl Home {
     /// The floor of each of these topics: the last offset that its log has lost; `None` if there is no such topic. No answer at all before
     /// the home has applied the partition's log up to `offset`.
-    pub(crate) fn floors(
+    pub(crate) fn floors_of(
         &self,
-        logs: &Logs,
         partition: PartitionId,
         offset: u64,
         names: &[Box<[u8]>],
     ) -> Option<Vec<Option<u64>>> {
-        let at = logs.place_here(partition)?;
-        (logs.partitions[at].sequence >= offset).then(|| {
+        let at = self.logs.place_here(partition)?;
+        (self.logs.partitions[at].sequence >= offset).then(|| {
             let floor = |name: &[u8]| {
-                let id = self.find(self.hash_of(name), name)?;
-                let row = self.rows.get(id);
-                let log = &logs.partitions[logs.place_of(row)].log;
+                let id = self.topics.find(self.topics.hash_of(name), name)?;
+                let row = self.topics.rows.get(id);
+                let log = &self.logs.partitions[self.logs.place_of(row)].log;
                 Some(log.reaches_back_to(row.log).unwrap_or(row.last()))
             };
             names.iter().map(|name| floor(name)).collect()
         })
     }
 
-    /// At most `most` topics from row `from` on, with their rows, and the next row.
-    pub(crate) fn names(&self, from: u32, most: usize) -> (Vec<(u32, &[u8])>, u32) {
-        let mut found = Vec::new();
-        let mut id = from;
-        while id < self.rows.end() && found.len() < most {
-            let row = self.rows.get(id);
-            if row.name != Blob::NONE {
-                found.push((id, self.names.get(row.name)));
-            }
-            id += 1;
-        }
-        (found, id)
-    }
-
     /// Removes a topic's messages up to its [floor](Self::floors), or the topic if there is none.
-    pub(crate) fn keep_above(
-        &mut self,
-        logs: &mut Logs,
-        interest: &mut TopicInterest,
-        id: u32,
-        floor: Option<u64>,
-        now: Now,
-    ) {
+    pub(crate) fn keep_above(&mut self, id: u32, floor: Option<u64>, now: Now) {
         let Some(floor) = floor else {
-            logs.unretain(self, id);
-            return self.remove(logs, interest, id);
+            self.unretain(id);
+            return self.forget_topic(id);
         };
-        let at = logs.at(self, id);
-        let (row, log) = (self.rows.get_mut(id), &mut logs.partitions[at].log);
+        let at = self.partition_of(id);
+        let (row, log) = (
+            self.topics.rows.get_mut(id),
+            &mut self.logs.partitions[at].log,
+        );
         (row.log, _) = log.drop_until(row.log, floor, u32::MAX, now.unix_s);
         if planted::is(Fault::DroppedLive) {
             (row.log, _) = log.drop_until(row.log, row.last(), 1, now.unix_s);
         }
     }
-}
 
-impl Home {
     /// Drops whatever has expired: messages by `now`, answers by `answers_s`.
     pub(crate) fn expire_all(&mut self, rules: &Rules, now: Now, answers_s: u32) {
         for at in 0..self.logs.partitions.len() {
             for number in 0..rules.count() as u8 {
-                while self.logs.expire_rule(
-                    &mut self.topics,
-                    at,
-                    number,
-                    rules,
-                    now,
-                    EXPIRED_AT_ONCE,
-                ) == EXPIRED_AT_ONCE
-                {}
+                while self.expire_rule(at, number, rules, now, EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {
+                }
             }
             while self.logs.partitions[at].log.clear_orphans(EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {}
         }
@@ -127,15 +97,31 @@ impl Home {
             let is_empty = log.count(left) == 0;
             self.topics.rows.get_mut(id).log = left;
             if is_empty {
-                self.topics.emptied(&self.logs, id, now);
+                self.log_emptied(id, now);
             }
         }
         let log = &mut self.logs.partitions[at].log;
         if let Some(chain) = self.logs.retained.get_mut(&id) {
             (*chain, _) = log.remove_expired(*chain, u32::MAX, now.unix_s, usize::MAX);
             if log.count(*chain) == 0 {
-                self.logs.unretain(&mut self.topics, id);
+                self.unretain(id);
             }
         }
+    }
+}
+
+impl TopicTable {
+    /// At most `most` topics from row `from` on, with their rows, and the next row.
+    pub(crate) fn names(&self, from: u32, most: usize) -> (Vec<(u32, &[u8])>, u32) {
+        let mut found = Vec::new();
+        let mut id = from;
+        while id < self.rows.end() && found.len() < most {
+            let row = self.rows.get(id);
+            if row.name != Blob::NONE {
+                found.push((id, self.names.get(row.name)));
+            }
+            id += 1;
+        }
+        (found, id)
     }
 }

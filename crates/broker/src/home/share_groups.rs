@@ -13,12 +13,9 @@ use crore_wire::topic;
 use super::Home;
 use super::context::HomeContext;
 use super::filter_pages::ROWS;
-use super::groups::{Cursor, Group, Groups};
-use super::logs::Logs;
-use super::page_queue::PageQueue;
+use super::groups::{Cursor, Group, Groups, Member};
 use super::partition::Partition;
 use super::subscriptions::Subscriptions;
-use super::topics::TopicTable;
 use crate::base::ids::ShardId;
 use crate::base::snapshot::{Block, Damaged, In, Origin};
 use crate::base::work::STEPS_PER_VISIT;
@@ -33,22 +30,39 @@ impl Subscriptions {
         self.groups.share_of(group)
     }
 
+    /// A session that was away has unsubscribed or ended.
+    pub(crate) fn group_release(&mut self, filter: &[u8], name: &[u8]) {
+        self.groups.release(filter, name);
+    }
+
+    /// Writes groups from number `from` on; returns the next number.
+    pub(crate) fn save_groups(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
+        self.groups.save(from, block)
+    }
+}
+
+impl Home {
     /// A member joins. `counts`: its session has not subscribed to the group before.
-    #[allow(clippy::too_many_arguments)] // what a request says
     pub(crate) fn group_join(
         &mut self,
-        logs: &Logs,
-        page_queue: &mut PageQueue,
-        (from, to): (ShardId, ReplyTo),
-        group: (&[u8], &[u8]),
+        member: Member,
+        filter: &[u8],
+        name: &[u8],
         credit: u32,
         counts: bool,
         party: Party,
         lanes: &mut Lanes,
     ) {
-        let member = ((from, to), credit);
-        let offsets = logs.partitions.iter().map(|partition| partition.sequence);
-        let (id, counts) = self.groups.join(group, member, party, counts, offsets);
+        let (from, to) = member;
+        let offsets = self
+            .logs
+            .partitions
+            .iter()
+            .map(|partition| partition.sequence);
+        let (id, counts) = self
+            .subscriptions
+            .groups
+            .join(filter, name, member, credit, party, counts, offsets);
         lanes.frames().weights.add(party, 1);
         lanes.tell(
             from,
@@ -59,101 +73,78 @@ impl Subscriptions {
             },
         );
         if let Some(id) = id {
-            self.pump_later(page_queue, id);
+            self.pump_later(id);
         }
     }
 
     /// A member has room for `count` more messages.
-    pub(crate) fn group_credit(
-        &mut self,
-        page_queue: &mut PageQueue,
-        from: ShardId,
-        id: u64,
-        to: ReplyTo,
-        count: u32,
-    ) {
-        if self.groups.credit(id, (from, to), count) {
-            self.pump_later(page_queue, id);
+    pub(crate) fn group_credit(&mut self, from: ShardId, id: u64, to: ReplyTo, count: u32) {
+        if self.subscriptions.groups.credit(id, (from, to), count) {
+            self.pump_later(id);
         }
     }
 
     /// A member leaves and gives back its unacknowledged messages.
-    pub(crate) fn group_leave(
-        &mut self,
-        page_queue: &mut PageQueue,
-        from: ShardId,
-        leave: &LeaveGroup,
-    ) {
-        if self.groups.leave(from, leave) {
-            self.pump_later(page_queue, leave.group);
+    pub(crate) fn group_leave(&mut self, from: ShardId, leave: &LeaveGroup) {
+        if self.subscriptions.groups.leave(from, leave) {
+            self.pump_later(leave.group);
         }
-    }
-
-    /// A session that was away has unsubscribed or ended.
-    pub(crate) fn group_release(&mut self, filter: &[u8], name: &[u8]) {
-        self.groups.release(filter, name);
     }
 
     /// Gives a message to each group that [`Groups::find`](super::groups::Groups::find) has found, now or in the group's turn.
     pub(super) fn tell_groups(
         &mut self,
-        page_queue: &mut PageQueue,
         at: usize,
         name: &[u8],
         record: Record,
         lanes: &mut Lanes,
     ) {
-        let may_tell_group_members = lanes.may_tell_group_members();
+        let may_give = lanes.may_tell_group_members();
         let give = |group, member| lanes.tell_group_member(member, group, name, record);
         let is_late = self
+            .subscriptions
             .groups
-            .give_due((at, record.offset), may_tell_group_members, give);
-        let due = if may_tell_group_members {
+            .give_due(at, record.offset, may_give, give);
+        let due = if may_give {
             0
         } else {
-            self.groups.due.len()
+            self.subscriptions.groups.due.len()
         };
         for n in 0..due {
-            self.pump_later(page_queue, self.groups.due[n]);
+            self.pump_later(self.subscriptions.groups.due[n]);
         }
         if is_late {
-            page_queue.queue_late_groups();
+            self.page_queue.queue_late_groups();
         }
     }
 
     /// Queues some of the late groups. If others are left, they are queued behind all pages that wait.
-    pub(super) fn wake_late(&mut self, page_queue: &mut PageQueue) {
-        for id in self.groups.tell_late() {
-            self.pump_later(page_queue, id);
+    pub(super) fn wake_late(&mut self) {
+        for id in self.subscriptions.groups.tell_late() {
+            self.pump_later(id);
         }
-        if self.groups.must_tell_late() {
-            page_queue.queue_late_groups();
+        if self.subscriptions.groups.must_tell_late() {
+            self.page_queue.queue_late_groups();
         }
     }
 
     /// Queues a group if it may have something to give.
-    fn pump_later(&mut self, page_queue: &mut PageQueue, id: u64) {
-        if let Some(party) = self.groups.begins_to_wait(id) {
-            page_queue.queue_group(id, party);
+    fn pump_later(&mut self, id: u64) {
+        if let Some(party) = self.subscriptions.groups.begins_to_wait(id) {
+            self.page_queue.queue_group(id, party);
         }
-    }
-
-    /// Writes groups from number `from` on; returns the next number.
-    pub(crate) fn save_groups(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
-        self.groups.save(from, block)
     }
 
     /// Reads a former home's part of a group. Keeps the cursors of partitions that are here now, and their returned messages.
     pub(crate) fn restore_group(
         &mut self,
-        logs: &Logs,
         from: &mut In<'_>,
         origin: &Origin,
     ) -> Result<(), Damaged> {
         let former = origin.placement.of_home(origin.home);
         let count = origin.placement.count_at(origin.home);
         let mut saved = Groups::read(from, count)?;
-        let (placement, me) = (logs.placement, logs.me);
+        let (placement, me) = (self.logs.placement, self.logs.me);
         let is_here =
             topic::has_wildcard(saved.filter) || placement.home_of_name(saved.filter) == me;
         if !is_here || !origin.local {
@@ -165,12 +156,10 @@ impl Subscriptions {
             let is_here = placement.home_of(partition) == me;
             is_here.then(|| (placement.place_at_home(partition), offset))
         });
-        self.groups.restore(saved, cursors);
+        self.subscriptions.groups.restore(saved, cursors);
         Ok(())
     }
-}
 
-impl Home {
     /// Gives a group's waiting messages to members, as far as credit and the limits of a page go; then queues it again.
     pub(super) fn pump(&mut self, id: u64, context: &mut HomeContext<'_>) {
         let Some(mut group) = self.subscriptions.groups.take(id) else {
@@ -190,20 +179,19 @@ impl Home {
             };
             most -= 1;
             self.steps.add(STEPS_PER_VISIT);
-            let (topics, lanes) = (&self.topics, &mut *context.lanes);
-            if let Some(record) = self.logs.message_at(topics, &topic, offset, lanes) {
+            let lanes = &mut *context.lanes;
+            if let Some(record) = self.message_at(&topic, offset, lanes) {
                 give(&mut group, id, &topic, record, lanes);
             }
         }
         let mut visits = self.pace.page_visits;
         if !group.has_returned() {
             for at in group.behind() {
-                let limits = (&mut most, &mut visits);
-                self.read_on(id, &mut group, at, limits, context);
+                self.read_on(id, &mut group, at, &mut most, &mut visits, context);
             }
         }
         self.subscriptions.groups.put(id, group);
-        self.subscriptions.pump_later(&mut self.page_queue, id);
+        self.pump_later(id);
     }
 
     /// Reads on in the log of partition `at`, within these limits of messages and entries.
@@ -212,7 +200,8 @@ impl Home {
         id: u64,
         group: &mut Group,
         at: usize,
-        (most, visits): (&mut usize, &mut usize),
+        most: &mut usize,
+        visits: &mut usize,
         context: &mut HomeContext<'_>,
     ) {
         let (rules, now) = (context.rules, context.now);
@@ -264,21 +253,13 @@ impl Home {
             group.cursors[at].offset = offset;
         }
     }
-}
 
-impl Logs {
     /// A topic's message with this offset, if it is still in the log.
-    fn message_at(
-        &self,
-        topics: &TopicTable,
-        name: &[u8],
-        offset: u64,
-        lanes: &mut Lanes,
-    ) -> Option<Record> {
-        let hash = topics.hash_of(name);
-        let id = topics.find(hash, name)?;
-        let log = &self.partitions[self.at(topics, id)].log;
-        let entry = log.entry_at(topics.rows.get(id).log, offset)?;
+    fn message_at(&self, name: &[u8], offset: u64, lanes: &mut Lanes) -> Option<Record> {
+        let hash = self.topics.hash_of(name);
+        let id = self.topics.find(hash, name)?;
+        let log = &self.logs.partitions[self.partition_of(id)].log;
+        let entry = log.entry_at(self.topics.rows.get(id).log, offset)?;
         Some(log.copy(entry, lanes.frames()))
     }
 }

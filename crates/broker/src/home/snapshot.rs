@@ -12,7 +12,6 @@ use super::logs::Logs;
 use super::partition::Partition;
 use super::subscriptions::Subscriptions;
 use super::topic_row::{CREATED, DELETED, KEEPS, REQUESTED, RETAINS, TopicRow};
-use super::topics::TopicTable;
 use crate::base::ids::PartitionId;
 use crate::base::placement::Slotted;
 use crate::base::rules::Rules;
@@ -40,7 +39,7 @@ impl Home {
         let beside = self.topics.names.bytes() + self.topics.rows.len() as usize * TOPIC_BYTES;
         let budget = &mut self.logs.budget.bytes_max;
         *budget = (*budget).min(bytes_max.saturating_sub(beside));
-        self.logs.drop_for_snapshot(&mut self.topics, rules, now);
+        self.drop_for_snapshot(rules, now);
     }
 
     /// Ends the restoring, after the last record. `ended` are the topics whose newest messages were removed without a loss.
@@ -52,39 +51,30 @@ impl Home {
         }
         for id in 0..self.topics.rows.end() {
             let touched_s = self.topics.rows.get(id).touched_s;
-            self.topics.queue_if_idle(&self.logs, id, now);
+            self.queue_if_idle(id, now);
             self.topics.rows.get_mut(id).touched_s = touched_s;
         }
-        self.logs
-            .enforce_budget(&mut self.topics, rules, now, usize::MAX);
+        self.enforce_budget(rules, now, usize::MAX);
         debug_assert!((0..self.topics.rows.end()).all(|id| {
             self.topics.rows.get(id).has(RETAINS) == self.logs.retained.contains_key(&id)
         }));
     }
-}
 
-impl TopicTable {
     /// Writes topics from row `from` on, and before the first one the record of the home. Returns the next row.
-    pub(crate) fn save_topics(
-        &self,
-        logs: &Logs,
-        subscriptions: &Subscriptions,
-        from: u64,
-        block: &mut Block<'_>,
-    ) -> Option<u64> {
+    pub(crate) fn save_topics(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
         if from == 0 {
             let mut out = block.record(kind::HOME);
-            out.number(u64::from(self.rows.end()));
-            for partition in &logs.partitions {
+            out.number(u64::from(self.topics.rows.end()));
+            for partition in &self.logs.partitions {
                 out.number(partition.sequence);
                 out.number(partition.mark);
                 out.word(partition.batch.0);
                 out.number(partition.batch.1);
             }
-            for slot in logs.origin().slots(logs.placement, logs.me) {
-                out.number(logs.floors[usize::from(slot)]);
+            for slot in self.logs.origin().slots(self.logs.placement, self.logs.me) {
+                out.number(self.logs.floors[usize::from(slot)]);
             }
-            for log in logs.iter() {
+            for log in self.logs.iter() {
                 match log.losses.counted() {
                     None => out.byte(0),
                     Some(count) => {
@@ -94,24 +84,21 @@ impl TopicTable {
                 }
             }
         }
-        for id in from as u32..self.rows.end() {
+        for id in from as u32..self.topics.rows.end() {
             if block.is_full() {
                 return Some(u64::from(id));
             }
-            let row = self.rows.get(id);
+            let row = self.topics.rows.get(id);
             if row.name == Blob::NONE {
                 continue;
             }
-            let past = logs.partitions[logs.place_of(row)].log.chain_state(row.log);
+            let past = self.logs.partitions[self.logs.place_of(row)]
+                .log
+                .past(row.log);
             let (form, lost) = match past {
                 ChainState::None => (0, 0),
-                ChainState::Empty {
-                    lost,
-                    newest_removed,
-                } => (LOST | if newest_removed { ENDED } else { 0 }, lost),
-                ChainState::Filled { newest_removed } => {
-                    (HAS_SOME | if newest_removed { ENDED } else { 0 }, 0)
-                }
+                ChainState::Empty { lost, newest_removed } => (LOST | if newest_removed { ENDED } else { 0 }, lost),
+                ChainState::Filled { newest_removed } => (HAS_SOME | if newest_removed { ENDED } else { 0 }, 0),
             };
             let mut out = block.record(kind::TOPIC);
             out.number(u64::from(id));
@@ -120,8 +107,8 @@ impl TopicTable {
             out.number(row.last());
             out.number(lost);
             out.number(u64::from(row.touched_s));
-            out.number(u64::from(subscriptions.qos.of_topic(id)));
-            out.field(self.names.get(row.name));
+            out.number(u64::from(self.subscriptions.qos.of_topic(id)));
+            out.field(self.topics.names.get(row.name));
         }
         None
     }
@@ -130,8 +117,6 @@ impl TopicTable {
     /// were removed without a loss.
     pub(crate) fn restore_topic(
         &mut self,
-        logs: &mut Logs,
-        subscriptions: &mut Subscriptions,
         from: &mut In<'_>,
         origin: &Origin,
         rules: &Rules,
@@ -150,33 +135,67 @@ impl TopicTable {
         check_stored_name(name).map_err(Damaged)?;
         let rule = rules.number_for(name);
         let is_kept = origin.local || rules.get(rule).durable;
-        if !origin.is_for(name, logs.placement, logs.me)? || !is_kept {
+        if !origin.is_for(name, self.logs.placement, self.logs.me)? || !is_kept {
             return Ok((former, NONE, false));
         }
         let mut row = TopicRow::vacant(NONE);
         row.set_slot(topic::slot(name));
-        let at = logs.place_of(&row);
-        if last > logs.partitions[at].sequence || form & LOST != 0 && lost > last {
+        let at = self.logs.place_of(&row);
+        if last > self.logs.partitions[at].sequence || form & LOST != 0 && lost > last {
             return Err(Damaged("a topic is ahead of its partition"));
         }
-        row.hash = self.hash_of(name);
-        row.name = self.names.insert(name);
+        row.hash = self.topics.hash_of(name);
+        row.name = self.topics.names.insert(name);
         row.rule = rule;
         row.touched_s = touched_s;
         row.flags = flags | if qos_count > 0 { KEEPS } else { 0 };
         row.set_last(last);
         let number = row.rule;
-        let id = self.rows.insert(row);
-        self.index.insert(&mut self.rows, id);
+        let id = self.topics.rows.insert(row);
+        self.topics.index.insert(&mut self.topics.rows, id);
         if qos_count > 0 {
-            subscriptions.qos.add_topic(id, qos_count);
+            self.subscriptions.qos.add_topic(id, qos_count);
         }
         if form & LOST != 0 {
             let latest = rules.get(number).keep == Keep::Latest;
-            let log = &mut logs.partitions[at].log;
-            self.rows.get_mut(id).log = log.empty_chain(id, number, latest, lost);
+            let log = &mut self.logs.partitions[at].log;
+            self.topics.rows.get_mut(id).log = log.empty_chain(id, number, latest, lost);
         }
         Ok((former, id, form & ENDED != 0))
+    }
+
+    pub(crate) fn restore_loss(
+        &mut self,
+        from: &mut In<'_>,
+        rows: &[(u32, u32)],
+    ) -> Result<(), Damaged> {
+        let offset = from.number()?;
+        let topic = topic_of(from.number32()?, rows)?;
+        let number = from.number()?;
+        if topic == NONE {
+            return Ok(());
+        }
+        let at = self.partition_of(topic);
+        self.logs.partitions[at]
+            .log
+            .losses
+            .restore(offset, topic, number);
+        Ok(())
+    }
+
+    pub(crate) fn restore_filter(
+        &mut self,
+        from: &mut In<'_>,
+        origin: &Origin,
+    ) -> Result<(), Damaged> {
+        let (count, filter) = (from.number32()?, from.field()?);
+        // A name without wildcards: a topic that could not be made.
+        let is_here =
+            topic::has_wildcard(filter) || self.logs.placement.home_of_name(filter) == self.logs.me;
+        if is_here && origin.local {
+            self.subscriptions.qos.restore_filter(filter, count);
+        }
+        Ok(())
     }
 }
 
@@ -261,26 +280,6 @@ impl Logs {
         None
     }
 
-    pub(crate) fn restore_loss(
-        &mut self,
-        topics: &TopicTable,
-        from: &mut In<'_>,
-        rows: &[(u32, u32)],
-    ) -> Result<(), Damaged> {
-        let offset = from.number()?;
-        let topic = topic_of(from.number32()?, rows)?;
-        let number = from.number()?;
-        if topic == NONE {
-            return Ok(());
-        }
-        let at = self.at(topics, topic);
-        self.partitions[at]
-            .log
-            .losses
-            .restore(offset, topic, number);
-        Ok(())
-    }
-
     pub(crate) fn save_forgotten(&self, rules: &Rules, block: &mut Block<'_>) {
         let all = self.placement.of_home(self.me);
         for (partition, Partition { forgotten, .. }) in all.zip(&self.partitions) {
@@ -336,21 +335,6 @@ impl Logs {
 impl Subscriptions {
     pub(crate) fn save_filters(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
         self.qos.save_filters(from, block)
-    }
-
-    pub(crate) fn restore_filter(
-        &mut self,
-        logs: &Logs,
-        from: &mut In<'_>,
-        origin: &Origin,
-    ) -> Result<(), Damaged> {
-        let (count, filter) = (from.number32()?, from.field()?);
-        // A name without wildcards: a topic that could not be made.
-        let is_here = topic::has_wildcard(filter) || logs.placement.home_of_name(filter) == logs.me;
-        if is_here && origin.local {
-            self.qos.restore_filter(filter, count);
-        }
-        Ok(())
     }
 }
 

@@ -3,11 +3,8 @@
 #[cfg(test)]
 mod tests;
 
+use super::Home;
 use super::carriers::Carrier;
-use super::interest::TopicInterest;
-use super::logs::Logs;
-use super::page_queue::PageQueue;
-use super::subscriptions::Subscriptions;
 use super::topic_row::KEEPS;
 use super::topics::TopicTable;
 use crate::base::ids::ShardId;
@@ -35,94 +32,78 @@ impl Recipients {
     }
 }
 
-impl TopicTable {
+impl Home {
     /// Counts a subscriber at a carrier.
-    pub(super) fn count_in(&mut self, interest: &mut TopicInterest, id: u32, new: Carrier) {
-        self.carriers.attaches += 1;
-        let is_first = self.carriers.count_in(self.rows.get_mut(id), new);
-        if is_first && !interest.followers.is_empty() {
-            interest.interest_begins(self, id);
+    pub(super) fn add_subscriber(&mut self, id: u32, new: Carrier) {
+        self.topics.carriers.attaches += 1;
+        let is_first = self
+            .topics
+            .carriers
+            .count_in(self.topics.rows.get_mut(id), new);
+        if is_first && !self.interest.followers.is_empty() {
+            self.interest_begins(id);
         }
     }
 
     /// Removes a subscriber at a carrier.
-    #[allow(clippy::too_many_arguments)] // the parts that it needs
-    pub(crate) fn leave(
+    pub(crate) fn leave_topic(
         &mut self,
-        logs: &Logs,
-        interest: &mut TopicInterest,
         from: ShardId,
         hash: u32,
         topic: u32,
         serial: u16,
         now: Now,
     ) {
-        let carriers = &self.carriers;
+        let carriers = &self.topics.carriers;
         let id = self
+            .topics
             .index
-            .find(&self.rows, hash, |row| {
+            .find(&self.topics.rows, hash, |row| {
                 carriers.has(row, from, topic, serial)
             })
             .expect("who leaves was counted in");
-        let row = self.rows.get_mut(id);
+        let row = self.topics.rows.get_mut(id);
         row.touched_s = now.unix_s;
-        self.carriers.detaches += 1;
-        self.carriers.leave(row, from, topic, serial);
-        if row.carrier == NONE && !interest.followers.is_empty() {
-            interest.interest_pauses(self, id, now);
+        self.topics.carriers.detaches += 1;
+        self.topics.carriers.leave(row, from, topic, serial);
+        if row.carrier == NONE && !self.interest.followers.is_empty() {
+            self.interest_pauses(id, now);
         }
-        self.queue_if_idle(logs, id, now);
+        self.queue_if_idle(id, now);
     }
 
-    pub(super) fn each_carrier(&self, id: u32, f: impl FnMut(&Carrier)) {
-        self.carriers.each(self.rows.get(id), f);
-    }
-
-    pub(super) fn subscribers(&self, id: u32) -> u32 {
-        self.carriers.subscribers(self.rows.get(id))
-    }
-}
-
-impl Subscriptions {
     /// Whether a topic has a subscriber: by name, by filter or in a group.
-    pub(crate) fn is_watched(
-        &mut self,
-        topics: &TopicTable,
-        hash: u32,
-        name: &[u8],
-        here: &Matching,
-    ) -> bool {
-        let exact = topics
+    pub(crate) fn is_watched(&mut self, hash: u32, name: &[u8], here: &Matching) -> bool {
+        let exact = self
+            .topics
             .find(hash, name)
-            .is_some_and(|id| topics.rows.get(id).carrier != NONE);
-        exact || here.has_match(name) || self.filters.find(name) > 0 || self.groups.find(name)
+            .is_some_and(|id| self.topics.rows.get(id).carrier != NONE);
+        exact
+            || here.has_match(name)
+            || self.subscriptions.filters.find(name) > 0
+            || self.subscriptions.groups.find(name)
     }
 
     pub(super) fn find_subscribers(
         &mut self,
-        topics: &TopicTable,
         id: u32,
         name: &[u8],
         here: &Matching,
         me: ShardId,
     ) -> Recipients {
-        let shards = self.filters.find_with(name, here, me);
-        let groups = !self.groups.is_empty() && self.groups.find(name);
-        let row = topics.rows.get(id);
+        let shards = self.subscriptions.filters.find_with(name, here, me);
+        let groups = !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find(name);
+        let row = self.topics.rows.get(id);
         Recipients {
             carriers: row.carrier != NONE,
             shards,
             groups,
-            needs_log: row.has(KEEPS) || groups || self.qos.has_match(name),
+            needs_log: row.has(KEEPS) || groups || self.subscriptions.qos.has_match(name),
         }
     }
 
-    #[allow(clippy::too_many_arguments)] // the parts that it needs
-    pub(super) fn tell(
+    pub(super) fn tell_subscribers(
         &mut self,
-        topics: &TopicTable,
-        logs: &Logs,
-        page_queue: &mut PageQueue,
         id: u32,
         name: &[u8],
         record: Record,
@@ -130,12 +111,12 @@ impl Subscriptions {
         lanes: &mut Lanes,
     ) {
         if recipients.groups {
-            self.tell_groups(page_queue, logs.at(topics, id), name, record, lanes);
+            self.tell_groups(self.partition_of(id), name, record, lanes);
         }
         if recipients.shards > 0 {
-            return self.tell_matched(topics, logs, id, name, record, lanes);
+            return self.tell_matched(id, name, record, lanes);
         }
-        topics.each_carrier(id, |carrier| {
+        self.topics.each_carrier(id, |carrier| {
             let tell = Tell::Live {
                 topic: carrier.topic,
                 serial: carrier.serial,
@@ -146,19 +127,11 @@ impl Subscriptions {
     }
 
     /// Sends the message to each shard with subscribers, of the topic or of a matching filter.
-    fn tell_matched(
-        &mut self,
-        topics: &TopicTable,
-        logs: &Logs,
-        id: u32,
-        name: &[u8],
-        record: Record,
-        lanes: &mut Lanes,
-    ) {
-        let mut due = self.filters.take_due();
-        let partition = logs.placement.of_slot(topics.rows.get(id).slot());
+    fn tell_matched(&mut self, id: u32, name: &[u8], record: Record, lanes: &mut Lanes) {
+        let mut due = self.subscriptions.filters.take_due();
+        let partition = self.logs.placement.of_slot(self.topics.rows.get(id).slot());
         let name = lanes.frames().push_name(name);
-        topics.each_carrier(id, |carrier: &Carrier| {
+        self.topics.each_carrier(id, |carrier: &Carrier| {
             let (topic, serial) = (carrier.topic, carrier.serial);
             // One tell for both: the shard finds all its subscribers itself.
             let tell = match due.iter().position(|shard| *shard == carrier.shard) {
@@ -190,6 +163,16 @@ impl Subscriptions {
             };
             lanes.tell(shard, tell);
         }
-        self.filters.put_due(due);
+        self.subscriptions.filters.put_due(due);
+    }
+}
+
+impl TopicTable {
+    pub(super) fn each_carrier(&self, id: u32, f: impl FnMut(&Carrier)) {
+        self.carriers.each(self.rows.get(id), f);
+    }
+
+    pub(super) fn subscribers(&self, id: u32) -> u32 {
+        self.carriers.subscribers(self.rows.get(id))
     }
 }

@@ -8,8 +8,6 @@ use super::attach::by_rule;
 use super::context::HomeContext;
 use super::logs::Logs;
 use super::page_queue::{Deferred, SearchProgress};
-use super::topics::TopicTable;
-use crate::base::pace::Pace;
 use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
 use crate::base::settings::Keep;
@@ -28,7 +26,7 @@ impl Home {
     ) -> Result<Page, Deferred> {
         let (rules, now) = (context.rules, context.now);
         let limit = self.pace.page_visits;
-        let at = self.logs.at(&self.topics, id);
+        let at = self.partition_of(id);
         let row = self.topics.rows.get_mut(id);
         let rule = rules.get(row.rule);
         let log = &mut self.logs.partitions[at].log;
@@ -38,8 +36,7 @@ impl Home {
             return Err(progress.into());
         }
         let since = by_rule(ask, rule);
-        let (start, mut gap, mut promised) =
-            self.logs.begin(&self.topics, id, since, progress, limit)?;
+        let (start, mut gap, mut promised) = self.begin_page(id, since, progress, limit)?;
         let latest = rule.keep == Keep::Latest;
         if latest && ask.reads_values() {
             // Values replaced meanwhile are no loss for the subscription.
@@ -71,25 +68,136 @@ impl Home {
         }
         context.lanes.count_page(bytes);
         if is_short {
-            self.reports
-                .log_was_short(&self.topics, &self.logs, id, rules);
+            self.count_short_log(id, rules);
         }
         if gap {
             self.reports.stats.gaps += 1;
         } else if matches!(since, Since::At(_)) && !ask.again {
             self.reports.stats.resumes += 1;
         }
-        let page = self.logs.read_page(
-            &mut self.topics,
-            &self.pace,
-            id,
-            ask,
-            first_entry,
-            start,
-            latest,
-            context,
-        );
+        let page = self.read_page(id, ask, first_entry, start, latest, context);
         Ok(Page { gap, ..page })
+    }
+
+    /// Copies the messages of a page, from `first_entry` on, which is the first after offset `start`. `latest`: the topic's rule keeps the
+    /// latest, so its log is its retained state.
+    fn read_page(
+        &mut self,
+        id: u32,
+        ask: &Attach,
+        first_entry: u32,
+        start: u64,
+        latest: bool,
+        context: &mut HomeContext<'_>,
+    ) -> Page {
+        let (chain, last) = (
+            self.topics.rows.get(id).log,
+            self.topics.rows.get(id).last(),
+        );
+        let at = self.partition_of(id);
+        let shown = if ask.retained && !latest {
+            self.read_retained(id, start, context.now, context.lanes)
+        } else {
+            None
+        };
+        let frames = context.lanes.frames();
+        let first = frames.pages.len() as u32;
+        frames.pages.extend(shown);
+        let messages_max = match ask.poll {
+            true => 1,
+            false => self.pace.page_messages.min(ask.most as usize),
+        };
+        let bytes_max = self.pace.page_bytes;
+        let at_head = ask.poll && shown.is_some()
+            || self.logs.partitions[at].log.read_from(
+                first_entry,
+                start,
+                messages_max,
+                bytes_max,
+                frames,
+            );
+        let count = frames.pages.len() as u32 - first;
+        let values = match ask.retained && latest {
+            true if ask.reads_values() => LatestValues::These,
+            // A subscriber that gave no beginning gets the values as the messages of its first pages.
+            true if ask.since != Since::Default
+                && self.logs.messages_of(self.topics.rows.get(id)) > 0 =>
+            {
+                LatestValues::Wait
+            }
+            _ => LatestValues::None,
+        };
+        let head = frames
+            .pages
+            .last()
+            .filter(|_| count > 0)
+            .map_or(start.max(last), |record| record.offset);
+        Page {
+            first,
+            count,
+            head,
+            epoch: self.logs.epoch,
+            newest_s: self.logs.partitions[at].log.newest_time_s(chain),
+            at_head,
+            again: ask.again,
+            retained: u32::from(shown.is_some()),
+            values,
+            only_retained: ask.again && ask.retained,
+            ..Page::default()
+        }
+    }
+
+    /// The offset after which to begin, whether earlier messages are lost (`gap`), and whether later losses would be told (`promised`).
+    fn begin_page(
+        &self,
+        id: u32,
+        since: Since,
+        progress: SearchProgress,
+        limit: usize,
+    ) -> Result<(u64, bool, bool), SearchProgress> {
+        let row = self.topics.rows.get(id);
+        let (chain, last) = (row.log, row.last());
+        let partition = &self.logs.partitions[self.logs.place_of(row)];
+        let log = &partition.log;
+        let oldest = log.reaches_back_to(chain).unwrap_or(last);
+        let back = match (progress, since) {
+            (
+                SearchProgress::Behind {
+                    offset,
+                    gap,
+                    promised,
+                },
+                _,
+            ) => return Ok((offset, gap, promised)),
+            (SearchProgress::Back(offset, left), _) => Some(log.seek_back(chain, offset, left, limit)),
+            (SearchProgress::Unknown, Since::Newest(count)) => {
+                log.seek_newest(chain, count, limit)
+            }
+            (SearchProgress::Unknown, _) => None,
+        };
+        match back {
+            Some(SeekBack::Continue(offset, left)) => return Err(SearchProgress::Back(offset, left)),
+            Some(SeekBack::Found(offset)) => return Ok((offset, false, false)),
+            None => {}
+        }
+        Ok(match since {
+            Since::Default | Since::Live | Since::Newest(_) => (last, false, false),
+            Since::Oldest => (oldest, false, false),
+            Since::After(time_s) => {
+                let offset = log.before_time(chain, time_s).unwrap_or(last);
+                (offset.min(last), false, false)
+            }
+            Since::Unknown => (oldest, true, true),
+            Since::Unreadable => (last, true, false),
+            Since::At(Position { epoch, offset }) => {
+                let known = epoch == self.logs.epoch
+                    && offset <= partition.sequence.max(partition.known_to);
+                match known {
+                    true => (offset, false, true),
+                    false => (oldest, true, true),
+                }
+            }
+        })
     }
 }
 
@@ -110,128 +218,6 @@ impl Logs {
             again: true,
             ..Page::default()
         }
-    }
-
-    /// Copies the messages of a page, from `first_entry` on, which is the first after offset `start`. `latest`: the topic's rule keeps the
-    /// latest, so its log is its retained state.
-    #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
-    fn read_page(
-        &mut self,
-        topics: &mut TopicTable,
-        pace: &Pace,
-        id: u32,
-        ask: &Attach,
-        first_entry: u32,
-        start: u64,
-        latest: bool,
-        context: &mut HomeContext<'_>,
-    ) -> Page {
-        let (chain, last) = (topics.rows.get(id).log, topics.rows.get(id).last());
-        let at = self.at(topics, id);
-        let shown = if ask.retained && !latest {
-            self.retained(topics, id, start, context.now, context.lanes)
-        } else {
-            None
-        };
-        let frames = context.lanes.frames();
-        let first = frames.pages.len() as u32;
-        frames.pages.extend(shown);
-        let messages_max = match ask.poll {
-            true => 1,
-            false => pace.page_messages.min(ask.most as usize),
-        };
-        let bytes_max = pace.page_bytes;
-        let at_head = ask.poll && shown.is_some()
-            || self.partitions[at].log.read_from(
-                first_entry,
-                start,
-                messages_max,
-                bytes_max,
-                frames,
-            );
-        let count = frames.pages.len() as u32 - first;
-        let values = match ask.retained && latest {
-            true if ask.reads_values() => LatestValues::These,
-            // A subscriber that gave no beginning gets the values as the messages of its first pages.
-            true if ask.since != Since::Default && self.messages_of(topics.rows.get(id)) > 0 => {
-                LatestValues::Wait
-            }
-            _ => LatestValues::None,
-        };
-        let head = frames
-            .pages
-            .last()
-            .filter(|_| count > 0)
-            .map_or(start.max(last), |record| record.offset);
-        Page {
-            first,
-            count,
-            head,
-            epoch: self.epoch,
-            newest_s: self.partitions[at].log.newest_time_s(chain),
-            at_head,
-            again: ask.again,
-            retained: u32::from(shown.is_some()),
-            values,
-            only_retained: ask.again && ask.retained,
-            ..Page::default()
-        }
-    }
-
-    /// The offset after which to begin, whether earlier messages are lost (`gap`), and whether later losses would be told (`promised`).
-    fn begin(
-        &self,
-        topics: &TopicTable,
-        id: u32,
-        since: Since,
-        progress: SearchProgress,
-        limit: usize,
-    ) -> Result<(u64, bool, bool), SearchProgress> {
-        let row = topics.rows.get(id);
-        let (chain, last) = (row.log, row.last());
-        let partition = &self.partitions[self.place_of(row)];
-        let log = &partition.log;
-        let oldest = log.reaches_back_to(chain).unwrap_or(last);
-        let back = match (progress, since) {
-            (
-                SearchProgress::Behind {
-                    offset,
-                    gap,
-                    promised,
-                },
-                _,
-            ) => return Ok((offset, gap, promised)),
-            (SearchProgress::Back(offset, left), _) => {
-                Some(log.seek_back(chain, offset, left, limit))
-            }
-            (SearchProgress::Unknown, Since::Newest(count)) => log.seek_newest(chain, count, limit),
-            (SearchProgress::Unknown, _) => None,
-        };
-        match back {
-            Some(SeekBack::Continue(offset, left)) => {
-                return Err(SearchProgress::Back(offset, left));
-            }
-            Some(SeekBack::Found(offset)) => return Ok((offset, false, false)),
-            None => {}
-        }
-        Ok(match since {
-            Since::Default | Since::Live | Since::Newest(_) => (last, false, false),
-            Since::Oldest => (oldest, false, false),
-            Since::After(time_s) => {
-                let offset = log.before_time(chain, time_s).unwrap_or(last);
-                (offset.min(last), false, false)
-            }
-            Since::Unknown => (oldest, true, true),
-            Since::Unreadable => (last, true, false),
-            Since::At(Position { epoch, offset }) => {
-                let known =
-                    epoch == self.epoch && offset <= partition.sequence.max(partition.known_to);
-                match known {
-                    true => (offset, false, true),
-                    false => (oldest, true, true),
-                }
-            }
-        })
     }
 }
 

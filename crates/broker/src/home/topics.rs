@@ -10,7 +10,6 @@ use super::idle_topics::IdleTopics;
 use super::planned_rules::PlannedRules;
 use super::reservations::Reservations;
 use super::topic_row::TopicRow;
-use crate::base::work::Steps;
 use crate::budget::admission::Admission;
 use crate::budget::admission::shares::Holders;
 use crate::store::index::Index;
@@ -32,7 +31,6 @@ pub(crate) struct TopicTable {
     /// The topics of records in flight.
     pub(super) reservations: Reservations,
     pub(super) admission: Admission,
-    pub(super) steps: Steps,
     /// The key of the names' hashes.
     pub(super) seed: u64,
 }
@@ -43,7 +41,6 @@ impl TopicTable {
         topics_max: usize,
         rules: usize,
         admission: Admission,
-        steps: &Steps,
         seed: u64,
     ) -> TopicTable {
         TopicTable {
@@ -57,13 +54,10 @@ impl TopicTable {
             makers: Holders::default(),
             reservations: Reservations::default(),
             admission,
-            steps: steps.clone(),
             seed,
         }
     }
-}
 
-impl TopicTable {
     /// The keyed hash of a name.
     pub(super) fn hash_of(&self, name: &[u8]) -> u32 {
         xxh3_64_with_seed(name, self.seed) as u32

@@ -183,9 +183,7 @@ fn home_asked(
     bytes: &[u8],
 ) {
     let (rules, now) = (&clients.ctx.world.rules, clients.ctx.now);
-    let (topics, logs, page_queue) = (&mut home.topics, &mut home.logs, &mut home.page_queue);
-    let (subscriptions, interest) = (&mut home.subscriptions, &mut home.interest);
-    let (pace, lanes) = (&home.pace, &mut subs.lanes);
+    let lanes = &mut subs.lanes;
     match ask {
         Ask::Attach(attach, name) => {
             let name = name.in_bytes(bytes);
@@ -197,21 +195,23 @@ fn home_asked(
             let mut context = home_context(subs, &clients.ctx);
             home.attach_filters(from, attach, names, &mut context);
         }
-        Ask::LeaveFilter(filter) => subscriptions.leave_filter(from, filter.in_bytes(bytes)),
+        Ask::LeaveFilter(filter) => home
+            .subscriptions
+            .leave_filter(from, filter.in_bytes(bytes)),
         &Ask::Leave {
             hash,
             topic,
             serial,
-        } => topics.leave(logs, interest, from, hash, topic, serial, now),
+        } => home.leave_topic(from, hash, topic, serial, now),
         Ask::Topic {
             hash, name, answer, ..
         } => {
             let name = name.in_bytes(bytes);
-            let outcome = topics.describe(logs, pace, *hash, name, rules, now);
+            let outcome = home.describe_topic(*hash, name, rules, now);
             reply(clients, lanes, from, *answer, outcome);
         }
         Ask::KeepLog { hash, name, on } => {
-            subscriptions.keep_log(topics, logs, *hash, name.in_bytes(bytes), *on, now);
+            home.keep_log(*hash, name.in_bytes(bytes), *on, now);
         }
         Ask::JoinGroup {
             to,
@@ -221,32 +221,25 @@ fn home_asked(
             counts,
             party,
         } => {
-            let group = (&filter[..], &name[..]);
-            let member = (from, *to);
-            subscriptions.group_join(
-                logs, page_queue, member, group, *credit, *counts, *party, lanes,
-            );
+            home.group_join((from, *to), filter, name, *credit, *counts, *party, lanes);
         }
         Ask::GroupCredit { group, to, count } => {
-            subscriptions.group_credit(page_queue, from, *group, *to, *count);
+            home.group_credit(from, *group, *to, *count);
         }
-        Ask::LeaveGroup(leave) => subscriptions.group_leave(page_queue, from, leave),
-        Ask::ReleaseGroup { name, filter } => subscriptions.group_release(filter, name),
-        Ask::Publish { .. }
-        | Ask::SessionOpen { .. }
-        | Ask::SessionClose(_)
-        | Ask::DeclareWriterDead(_) => {
+        Ask::LeaveGroup(leave) => home.group_leave(from, leave),
+        Ask::ReleaseGroup { name, filter } => home.subscriptions.group_release(filter, name),
+        Ask::Publish { .. } | Ask::SessionOpen { .. } | Ask::SessionClose(_) | Ask::DeclareWriterDead(_) => {
             unreachable!("it was carried out before")
         }
         Ask::Fence(to) => lanes.tell(from, Tell::Fenced(*to)),
         Ask::Follow { to, party, filter } => {
             let filter = filter.in_bytes(bytes);
-            interest.follow(topics, page_queue, pace, from, (*to, *party), filter);
+            home.follow(from, *to, *party, filter);
         }
         Ask::FollowOn(to, party) => {
-            interest.follow_on(topics, page_queue, pace, from, (*to, *party));
+            home.follow_on(from, *to, *party);
         }
-        Ask::Unfollow(to) => interest.unfollow(from, *to),
+        Ask::Unfollow(to) => home.unfollow(from, *to),
     }
 }
 

@@ -71,7 +71,7 @@ impl Shard {
             Note::Mark(until) => *until,
             _ => 0,
         };
-        home.logs.noted(at, offset, (told.header.unix_s, until));
+        home.logs.noted(at, offset, told.header.unix_s, until);
         match note {
             Note::Mark(_) => {}
             Note::Steward(writer) => home.logs.roster(at).want_steward(*writer),

@@ -142,8 +142,7 @@ impl Shard {
             self.front.clients.meter.stats.closed[Closed::Broken as usize] += 1;
         }
         let home = self.home.as_mut().expect(HERE);
-        home.topics
-            .make_room_for_others(&mut home.logs, &mut home.interest);
+        home.make_room_for_others();
         if header.writer == self.commits.writer(at)
             && let Ok(Some((_, note))) = Note::decode(bytes)
             && let Some(mut node) = self.node()
@@ -198,12 +197,12 @@ impl Shard {
         Fact::decode(record, world.seed, client, |behind, fact| {
             let (offset, name) = (header.first + u64::from(behind), fact.topic().1);
             if is_void {
-                home.logs.noted(at, offset, (header.unix_s, 0));
+                home.logs.noted(at, offset, header.unix_s, 0);
                 return (offset, Some(Outcome::Unknown));
             }
             if asker.is_none() && !world.rules.is_durable(name) {
                 // The operator has changed the rules meanwhile: topics of this rule are not kept across a crash.
-                home.logs.noted(at, offset, (0, 0));
+                home.logs.noted(at, offset, 0, 0);
                 return (offset, None);
             }
             let own = asker.is_some() && world.is_shared() && planted::is(Fault::OwnOffset);

@@ -82,9 +82,7 @@ impl Shard {
             }
             Control::Floors(partition, offset, names) => {
                 let home = self.home.as_ref();
-                Report::Floors(
-                    home.and_then(|home| home.topics.floors(&home.logs, partition, offset, &names)),
-                )
+                Report::Floors(home.and_then(|home| home.floors_of(partition, offset, &names)))
             }
             Control::Cluster => Report::Cluster(self.node().map(|mut node| node.state())),
             Control::Interest(order) => Report::Interest(interested(self.home.as_mut(), order)),

@@ -154,13 +154,7 @@ impl Restored {
                 Ok(())
             }
             kind::TOPIC => {
-                let (row, id, ended) = home.topics.restore_topic(
-                    &mut home.logs,
-                    &mut home.subscriptions,
-                    from,
-                    origin,
-                    &world.rules,
-                )?;
+                let (row, id, ended) = home.restore_topic(from, origin, &world.rules)?;
                 if row >= reading.rows || topics.last().is_some_and(|(last, _)| *last >= row) {
                     return Err(NO_TOPIC);
                 }
@@ -170,19 +164,16 @@ impl Restored {
                 }
                 Ok(())
             }
-            kind::FILTER => home.subscriptions.restore_filter(&home.logs, from, origin),
-            kind::GROUP => home.subscriptions.restore_group(&home.logs, from, origin),
-            kind::LOSS => home.logs.restore_loss(&home.topics, from, topics),
+            kind::FILTER => home.restore_filter(from, origin),
+            kind::GROUP => home.restore_group(from, origin),
+            kind::LOSS => home.restore_loss(from, topics),
             kind::FORGOTTEN => home.logs.restore_forgotten(from, origin, &world.rules),
             kind::BLAMED => home.logs.restore_blamed(from, &world.rules),
             kind::ROSTER => home.logs.restore_roster(from),
             kind::MESSAGE => {
-                home.restore_message(from, (origin, topics), &world.settings, &world.rules, now)
+                home.restore_message(from, origin, topics, &world.settings, &world.rules, now)
             }
-            kind::ANSWER => {
-                home.retries
-                    .restore_answer(&home.logs, from, origin, &world.settings, now)
-            }
+            kind::ANSWER => home.restore_answer(from, origin, &world.settings, now),
             kind::SESSIONS => {
                 reading.partition = from.number16()?;
                 let of_its_home = origin.placement.home_of(reading.partition) == origin.home;

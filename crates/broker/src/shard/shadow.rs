@@ -118,8 +118,7 @@ impl Shadow {
         let rows = core::mem::take(&mut self.rows);
         for (id, floor) in rows.into_iter().zip(floors) {
             let home = self.home();
-            let (topics, logs) = (&mut home.topics, &mut home.logs);
-            topics.keep_above(logs, &mut home.interest, id, *floor, now);
+            home.keep_above(id, *floor, now);
         }
     }
 

@@ -82,15 +82,10 @@ impl Stage {
         block: &mut Block<'_>,
     ) -> Stage {
         match self {
-            Stage::Topics(from) => {
-                match home
-                    .topics
-                    .save_topics(&home.logs, &home.subscriptions, from, block)
-                {
-                    Some(next) => Stage::Topics(next),
-                    None => Stage::Filters(0),
-                }
-            }
+            Stage::Topics(from) => match home.save_topics(from, block) {
+                Some(next) => Stage::Topics(next),
+                None => Stage::Filters(0),
+            },
             Stage::Filters(from) => match home.subscriptions.save_filters(from, block) {
                 Some(next) => Stage::Filters(next),
                 None => Stage::Groups(0),

@@ -49,8 +49,7 @@ fn tell_one(
     if home != clients.ctx.me {
         return;
     }
-    let is_watched =
-        (here.subscriptions).is_watched(&here.topics, hash, name.as_bytes(), &subs.matching);
+    let is_watched = here.is_watched(hash, name.as_bytes(), &subs.matching);
     let was_watched = sys.watch(place, is_watched);
     if is_watched && (due || !was_watched) {
         let totals = &clients.ctx.world.admission.totals;

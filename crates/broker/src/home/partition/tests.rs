@@ -102,7 +102,7 @@ impl World {
             .topics
             .find(hash, name.as_bytes())
             .expect("a topic");
-        self.home.topics.info(&self.home.logs, id, NOW).messages
+        self.home.topic_info(id, NOW).messages
     }
 }
 
@@ -134,12 +134,7 @@ fn a_topic_that_is_made_again_begins_at_the_floor_of_its_slot() {
         world.publish(&one, b"x", false);
     }
     world.publish(&other, b"x", false);
-    while world.home.topics.forget_one(
-        &mut world.home.logs,
-        &mut world.home.interest,
-        Client::NOBODY,
-        u32::MAX,
-    ) {}
+    while world.home.forget_one(Client::NOBODY, u32::MAX) {}
     let made = [&one, &other].map(|name| world.create(name).offset);
     assert_eq!(made, [5, 1]);
 }
@@ -195,11 +190,10 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
         part: 0,
     };
     let (home, lanes) = (&mut world.home, &mut world.lanes);
-    home.subscriptions.group_join(
-        &home.logs,
-        &mut home.page_queue,
+    home.group_join(
         (0, to),
-        (b"t/+", b"workers"),
+        b"t/+",
+        b"workers",
         0,
         true,
         Party::of_address(Client::NOBODY),
@@ -216,10 +210,7 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
     }
     let mut given = BTreeSet::new();
     for credit in [5, 5, 50] {
-        world
-            .home
-            .subscriptions
-            .group_credit(&mut world.home.page_queue, 0, 1, to, credit);
+        world.home.group_credit(0, 1, to, credit);
         while world.with(Home::read_next) {}
     }
     let (tells, frames) = world.lanes.take_own_tells().expect("messages");

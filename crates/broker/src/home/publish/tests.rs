@@ -111,14 +111,7 @@ impl World {
 
     fn keep_log(&mut self, name: &str, on: bool) {
         let hash = self.home.topics.hash_of(name.as_bytes());
-        self.home.subscriptions.keep_log(
-            &mut self.home.topics,
-            &self.home.logs,
-            hash,
-            name.as_bytes(),
-            on,
-            NOW,
-        );
+        self.home.keep_log(hash, name.as_bytes(), on, NOW);
     }
 }
 
@@ -181,12 +174,10 @@ fn messages_that_a_session_or_group_needs_are_kept() {
         request: 0,
         part: 0,
     };
-    let group = (&b"plain/+"[..], &b"g"[..]);
-    world.home.subscriptions.group_join(
-        &world.home.logs,
-        &mut world.home.page_queue,
+    world.home.group_join(
         (0, to),
-        group,
+        b"plain/+",
+        b"g",
         1,
         true,
         Party::of_address(Client::NOBODY),

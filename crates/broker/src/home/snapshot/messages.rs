@@ -104,7 +104,8 @@ impl Home {
     pub(crate) fn restore_message(
         &mut self,
         from: &mut In<'_>,
-        (origin, topics): (&Origin, &[(u32, u32)]),
+        origin: &Origin,
+        topics: &[(u32, u32)],
         settings: &Settings,
         rules: &Rules,
         now: Now,
@@ -115,7 +116,7 @@ impl Home {
         if id == NONE || moves && planted::is(Fault::LeftBehind) {
             return Ok(());
         }
-        let at = self.logs.at(&self.topics, id);
+        let at = self.partition_of(id);
         if offset == 0 || offset > self.logs.partitions[at].sequence || previous >= offset {
             return Err(IMPOSSIBLE);
         }
@@ -128,7 +129,7 @@ impl Home {
         if is_retained {
             // Under a rule that keeps the latest, the log is the retained state.
             if !new.latest {
-                self.logs.retain(&mut self.topics, id, &new, false, rules);
+                self.set_retained(id, &new, false, rules);
             }
             return Ok(());
         }
@@ -161,7 +162,7 @@ impl Home {
         row.log = log
             .append(row.log, row.rule, rule, (most, usize::MAX), &new)
             .0;
-        (self.logs).log_grew(&mut self.topics, at, (rules, now), usize::MAX);
+        self.log_grew(at, rules, now, usize::MAX);
         Ok(())
     }
 }

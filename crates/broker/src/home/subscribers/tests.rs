@@ -43,10 +43,7 @@ impl World {
             (Placement::new(1, 1), 0),
             42,
         );
-        let create = |name: &&[u8]| {
-            home.topics
-                .create(&home.logs, HASH, name, Client::NOBODY, &rules, NOW)
-        };
+        let create = |name: &&[u8]| home.insert_topic(HASH, name, Client::NOBODY, &rules, NOW);
         let ids = NAMES.iter().map(create).collect();
         World {
             home,
@@ -63,21 +60,11 @@ impl World {
             topic: row,
             subscribers: 1,
         };
-        self.home
-            .topics
-            .count_in(&mut self.home.interest, self.ids[topic], carrier);
+        self.home.add_subscriber(self.ids[topic], carrier);
     }
 
     fn leave(&mut self, (_, shard, row, serial): Place) {
-        self.home.topics.leave(
-            &self.home.logs,
-            &mut self.home.interest,
-            shard,
-            HASH,
-            row,
-            serial,
-            NOW,
-        );
+        self.home.leave_topic(shard, HASH, row, serial, NOW);
     }
 
     /// Each carrier and its subscribers, in order.

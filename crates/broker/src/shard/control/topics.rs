@@ -16,19 +16,17 @@ use crate::protocol::front::{Clients, Context, Lanes, Subscriptions};
 pub const PURGED_PER_TURN: u32 = 4_096;
 
 pub(super) fn topics_page(home: Option<&Home>, now: Now, page: &TopicsPage) -> Page<Topic> {
-    home.map_or_else(Page::default, |home| {
-        home.topics.list(&home.logs, page, now)
-    })
+    home.map_or_else(Page::default, |home| home.list_topics(page, now))
 }
 
 pub(super) fn topic(home: Option<&Home>, now: Now, name: &[u8]) -> Option<Topic> {
     let home = home?;
-    home.topics.look_up(&home.logs, name, now)
+    home.look_up_topic(name, now)
 }
 
 pub(super) fn log_page(home: Option<&mut Home>, ctx: &Context, page: &LogPage) -> Option<Messages> {
     let home = home?;
-    let mut read = home.logs.read_log(&home.topics, page)?;
+    let mut read = home.read_log(page)?;
     for message in &mut read.messages {
         message.time_s = ctx.date_of(message.time_s) as u32;
     }
@@ -40,9 +38,7 @@ pub(super) fn interested(home: Option<&mut Home>, order: Interest) -> InterestRe
     let Some(home) = home else {
         return InterestReply::Done;
     };
-    let (topics, page_queue, pace) = (&home.topics, &home.page_queue, &home.pace);
-    home.interest
-        .interest_order(topics, page_queue, pace, order)
+    home.interest_order(order)
 }
 
 /// Sends an order that changes a topic to the topic's home, which answers.

@@ -98,12 +98,7 @@ impl Client {
         let FollowerKey::Node(stream) = self.key else {
             panic!("a connection is told")
         };
-        let told = home.interest.interest_order(
-            &home.topics,
-            &home.page_queue,
-            &home.pace,
-            Interest::Next(stream, filters),
-        );
+        let told = home.interest_order(Interest::Next(stream, filters));
         let InterestReply::Changes(Some((news, more))) = told else {
             panic!("{told:?}")
         };
@@ -180,15 +175,8 @@ impl World {
                     let which = which % self.subscribers.len();
                     let (topic, shard) = self.subscribers.swap_remove(which);
                     let hash = self.home.topics.hash_of(name(topic).as_bytes());
-                    self.home.topics.leave(
-                        &self.home.logs,
-                        &mut self.home.interest,
-                        shard,
-                        hash,
-                        topic as u32,
-                        1,
-                        self.now,
-                    );
+                    self.home
+                        .leave_topic(shard, hash, topic as u32, 1, self.now);
                     if !self.subscribers.iter().any(|(other, _)| *other == topic) {
                         self.left_s.insert(name(topic), self.now.s);
                     }
@@ -216,16 +204,9 @@ impl World {
                     let which = which % self.clients.len();
                     let client = self.clients.swap_remove(which);
                     match client.key {
-                        FollowerKey::Connection(shard, to) => {
-                            self.home.interest.unfollow(shard, to)
-                        }
+                        FollowerKey::Connection(shard, to) => self.home.unfollow(shard, to),
                         FollowerKey::Node(stream) => {
-                            self.home.interest.interest_order(
-                                &self.home.topics,
-                                &self.home.page_queue,
-                                &self.home.pace,
-                                Interest::End(stream),
-                            );
+                            self.home.interest_order(Interest::End(stream));
                         }
                     }
                 }
@@ -247,24 +228,13 @@ impl World {
         let name = name(topic);
         let (key, rules) = (name.as_bytes(), &self.rules);
         let hash = self.home.topics.hash_of(key);
-        let room = self.home.topics.admit_topic(
-            &mut self.home.logs,
-            &mut self.home.interest,
-            hash,
-            key,
-            NOBODY,
-            self.now,
-        );
+        let room = self.home.admit_topic(hash, key, NOBODY, self.now);
         if room.is_ok() {
             let found = self.home.topics.find(hash, key);
-            let id = found.unwrap_or_else(|| {
-                self.home
-                    .topics
-                    .create(&self.home.logs, hash, key, NOBODY, rules, self.now)
-            });
+            let id =
+                found.unwrap_or_else(|| self.home.insert_topic(hash, key, NOBODY, rules, self.now));
             let (serial, topic_row, subscribers) = (1, topic as u32, 1);
-            self.home.topics.count_in(
-                &mut self.home.interest,
+            self.home.add_subscriber(
                 id,
                 Carrier {
                     shard,
@@ -293,12 +263,7 @@ impl World {
         let mut news = InterestChanges::default();
         news.push(begins, name(topic).as_bytes());
         let order = Interest::Elsewhere(stream, news);
-        let taken = self.home.interest.interest_order(
-            &self.home.topics,
-            &self.home.page_queue,
-            &self.home.pace,
-            order,
-        );
+        let taken = self.home.interest_order(order);
         let InterestReply::Refused(refused) = taken else {
             panic!("{taken:?}")
         };
@@ -311,12 +276,7 @@ impl World {
 
     fn forget(&mut self, stream: u8) {
         let order = Interest::Forget(stream, [].into());
-        let forgot = self.home.interest.interest_order(
-            &self.home.topics,
-            &self.home.page_queue,
-            &self.home.pace,
-            order,
-        );
+        let forgot = self.home.interest_order(order);
         assert!(matches!(forgot, InterestReply::Forgot(None)), "{forgot:?}");
         for (topic, _) in self.remote.extract_if(.., |(_, of)| *of == stream) {
             // Its end there waits for no debounce here.
@@ -332,23 +292,15 @@ impl World {
             request: 0,
             part: 0,
         };
-        self.home.interest.follow(
-            &self.home.topics,
-            &mut self.home.page_queue,
-            &self.home.pace,
-            1,
-            (to, Party::of_address(NOBODY)),
-            filter.as_bytes(),
-        );
+        self.home
+            .follow(1, to, Party::of_address(NOBODY), filter.as_bytes());
         self.clients
             .push(Client::new(FollowerKey::Connection(1, to), filter));
     }
 
     fn turn(&mut self) {
         self.home.end_turn();
-        self.home
-            .interest
-            .tell_followers(&self.home.topics, self.now, &mut self.lanes);
+        self.home.tell_followers(self.now, &mut self.lanes);
         for tell in core::mem::take(&mut self.lanes.to[1].tells) {
             let Tell::Interest { to, news, part } = tell else {
                 panic!("{tell:?} to a follower")
@@ -370,13 +322,7 @@ impl World {
             match client.key {
                 FollowerKey::Connection(shard, to) if !client.whole && !client.asked => {
                     client.asked = true;
-                    self.home.interest.follow_on(
-                        &self.home.topics,
-                        &mut self.home.page_queue,
-                        &self.home.pace,
-                        shard,
-                        (to, Party::of_address(NOBODY)),
-                    );
+                    self.home.follow_on(shard, to, Party::of_address(NOBODY));
                 }
                 FollowerKey::Connection(..) => {}
                 FollowerKey::Node(_) => client.take_from(&mut self.home, None),

@@ -1,0 +1,246 @@
+//! Followers: connections that are told which topics have subscribers.
+//!
+//! A topic *has interest* from its first subscriber until it has had none for `interest.debounce_s`. Followers get a snapshot of the topics
+//! with interest, and then every change.
+//!
+//! The snapshot is a cursor over the table of topics; each page looks at a bounded number of rows. Invariant: a follower knows exactly the
+//! topics with interest in rows before its cursor. A change in a row before the cursor is told at once; a change in a later row is not,
+//! since the cursor will find it. Rows never move, and interest ends before a row is freed. So each topic that is made or forgotten during
+//! a snapshot is told once.
+//!
+//! **In a cluster** other nodes report their topics with interest ([`super::remote_interest`]), and a connection is told of a topic while
+//! it has interest at any node. After the rows, the cursor walks the names of these topics, under the same invariant. The other nodes are
+//! followers, too, of interest at this node only; they ask for their news.
+//!
+//! Nothing here writes into the turn's frames: a subscriber may leave during a delivery, while they are shared. News waits with the
+//! follower until the end of the turn. Without followers all this costs one look at an empty list.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::Home;
+use super::followers::{Cursor, Follower, FollowerKey};
+use crate::base::ids::ShardId;
+use crate::base::time::Now;
+use crate::base::work::FILTERS_PER_STEP;
+use crate::budget::admission::Party;
+use crate::mail::lanes::Lanes;
+use crate::mail::orders::{Interest, InterestReply};
+use crate::mail::{InterestChanges, ReplyTo};
+use crate::store::slab::NONE;
+
+/// The most ends of interest told at once, each to all followers; the rest is told in later turns.
+const ENDS_AT_ONCE: usize = 64;
+/// Topics of other nodes that one order looks at: some hundred microseconds.
+const NAMES_PER_ORDER: usize = 1_024;
+
+impl Home {
+    /// Adds a follower, and answers with the first page of its snapshot.
+    pub(crate) fn follow(&mut self, shard: ShardId, to: ReplyTo, party: Party, filter: &[u8]) {
+        let key = FollowerKey::Connection(shard, to);
+        self.interest.followers.add(key, [filter.into()].into());
+        self.follow_on(shard, to, party);
+    }
+
+    /// The next page of a snapshot.
+    pub(crate) fn follow_on(&mut self, shard: ShardId, to: ReplyTo, party: Party) {
+        match self.page_queue.must_queue(&self.pace) {
+            true => self.page_queue.queue_interest(shard, to, party),
+            false => self.next_page(shard, to),
+        }
+    }
+
+    /// Removes a follower.
+    pub(crate) fn unfollow(&mut self, shard: ShardId, to: ReplyTo) {
+        let was_there = self
+            .interest
+            .followers
+            .remove(FollowerKey::Connection(shard, to));
+        assert!(was_there, "a carrier speaks only of followers that it made");
+    }
+
+    /// Reads the next page, unless the follower has left meanwhile.
+    pub(super) fn next_page(&mut self, shard: ShardId, to: ReplyTo) {
+        if let Some(mut follower) = self
+            .interest
+            .followers
+            .take(FollowerKey::Connection(shard, to))
+        {
+            self.walk_snapshot(&mut follower);
+            self.interest.followers.put_page(follower);
+        }
+    }
+
+    /// Continues a snapshot by one page.
+    fn walk_snapshot(&self, follower: &mut Follower) {
+        for _ in 0..self.pace.interest_rows {
+            if follower.news.len() >= self.pace.page_bytes {
+                return;
+            }
+            self.steps.add(1);
+            follower.cursor = match &follower.cursor {
+                Cursor::Whole => return,
+                Cursor::Row(id) if *id < self.topics.rows.end() => {
+                    let id = *id;
+                    if self.has_interest(id) {
+                        follower.push(true, self.topics.names.get(self.topics.rows.get(id).name));
+                    }
+                    Cursor::Row(id + 1)
+                }
+                Cursor::Row(_) if follower.is_node() => Cursor::Whole,
+                Cursor::Row(_) => self.next_name(follower, &[]),
+                Cursor::Name(last) => {
+                    let last = last.clone();
+                    self.next_name(follower, &last)
+                }
+            };
+        }
+    }
+
+    /// Looks at the next topic of another node.
+    fn next_name(&self, follower: &mut Follower, last: &[u8]) -> Cursor {
+        let Some(name) = self.interest.remote.behind(last) else {
+            return Cursor::Whole;
+        };
+        if !self.has_interest_here(name) {
+            follower.push(true, name);
+        }
+        Cursor::Name(name.into())
+    }
+
+    /// Whether the topic in this row has interest at this node.
+    fn has_interest(&self, id: u32) -> bool {
+        self.topics.rows.get(id).carrier != NONE || self.interest.followers.lingers(id)
+    }
+
+    fn has_interest_here(&self, name: &[u8]) -> bool {
+        let found = self.topics.find(self.topics.hash_of(name), name);
+        found.is_some_and(|id| self.has_interest(id))
+    }
+
+    fn tell_interest(&mut self, id: u32, begins: bool) {
+        let name = self.topics.names.get(self.topics.rows.get(id).name);
+        let remote = self.interest.remote.has(name);
+        let followers = self.interest.followers.len() as usize;
+        self.steps.add(followers.div_ceil(FILTERS_PER_STEP));
+        self.interest.followers.tell(id, name, begins, remote);
+    }
+
+    /// A topic has its first subscriber.
+    pub(super) fn interest_begins(&mut self, id: u32) {
+        if !self.interest.followers.stop_lingering(id) {
+            self.tell_interest(id, true);
+        }
+    }
+
+    /// A topic has lost its last subscriber.
+    pub(super) fn interest_pauses(&mut self, id: u32, now: Now) {
+        if !self.interest.followers.linger(id, now) {
+            self.tell_interest(id, false);
+        }
+    }
+
+    /// Ends interest that has outlived its subscribers: its time is over, or the topic is about to be forgotten.
+    pub(super) fn interest_is_forgotten(&mut self, id: u32) {
+        if self.interest.followers.stop_lingering(id) {
+            self.tell_interest(id, false);
+        }
+    }
+
+    /// Sends followers their news; returns whether more is due already.
+    pub(crate) fn tell_followers(&mut self, now: Now, lanes: &mut Lanes) -> bool {
+        if self.interest.followers.is_empty() {
+            return false;
+        }
+        let more = self.end_interest(now);
+        self.interest.followers.tell_news(lanes);
+        more
+    }
+
+    fn end_interest(&mut self, now: Now) -> bool {
+        for _ in 0..ENDS_AT_ONCE {
+            self.steps.add(1 + self.interest.followers.len() as usize);
+            match self.interest.followers.next_end(now) {
+                Some(id) => self.interest_is_forgotten(id),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Carries out a cluster node's order about interest.
+    pub(crate) fn interest_order(&mut self, order: Interest) -> InterestReply {
+        match order {
+            Interest::Filters => InterestReply::Filters(self.interest.followers.filters()),
+            Interest::Next(stream, filters) => InterestReply::Changes(self.next_news(stream, filters)),
+            Interest::End(stream) => {
+                self.interest.followers.remove(FollowerKey::Node(stream));
+                InterestReply::Done
+            }
+            Interest::Elsewhere(stream, news) => {
+                InterestReply::Refused(self.take_remote(stream, &news))
+            }
+            Interest::Forget(stream, from) => InterestReply::Forgot(self.forget_remote(stream, from)),
+        }
+    }
+
+    /// The news for another node, and whether more is left. `None`: the node must start over.
+    fn next_news(&mut self, stream: u64, filters: Option<Vec<Box<[u8]>>>) -> Option<(InterestChanges, bool)> {
+        let key = FollowerKey::Node(stream);
+        if let Some(filters) = filters {
+            self.interest.followers.add(key, filters);
+        }
+        let mut follower = self.interest.followers.take(key)?;
+        if !self.page_queue.must_queue(&self.pace) {
+            self.walk_snapshot(&mut follower);
+        }
+        let news = follower.take_news();
+        self.interest.followers.put(follower);
+        if news.is_none() {
+            self.interest.followers.remove(key);
+        }
+        news
+    }
+
+    /// Takes in another node's news; returns the number of topics without room.
+    fn take_remote(&mut self, stream: u8, news: &InterestChanges) -> u32 {
+        let mut refused = 0;
+        for (begins, name) in news.iter() {
+            self.steps.add(1);
+            let changes = match begins {
+                true => self
+                    .interest
+                    .remote
+                    .begin(stream, name, self.topics.topics_max),
+                false => Some(self.interest.remote.end(stream, name)),
+            };
+            match changes {
+                Some(true) => self.tell_remote(name, begins),
+                Some(false) => {}
+                None => refused += 1,
+            }
+        }
+        refused
+    }
+
+    fn tell_remote(&mut self, name: &[u8], begins: bool) {
+        if !self.has_interest_here(name) {
+            self.interest.followers.tell_remote(name, begins);
+        }
+    }
+
+    /// Removes a stream from some topics after `from`; returns the last topic looked at, `None` at the end.
+    fn forget_remote(&mut self, stream: u8, mut from: Box<[u8]>) -> Option<Box<[u8]>> {
+        for _ in 0..NAMES_PER_ORDER {
+            self.steps.add(1);
+            from = self.interest.remote.behind(&from)?.into();
+            if self.interest.remote.end(stream, &from) {
+                self.tell_remote(&from, false);
+            }
+        }
+        Some(from)
+    }
+}
+
+#[cfg(test)]
+mod tests;
