@@ -38,7 +38,7 @@ impl Home {
         })
     }
 
-    /// Removes a topic's messages up to its [floor](Self::floors), or the topic if there is none.
+    /// Removes a topic's messages up to its [floor](Self::floors_of), or the topic if there is none.
     pub(crate) fn keep_above(&mut self, id: u32, floor: Option<u64>, now: Now) {
         let Some(floor) = floor else {
             self.unretain(id);
