@@ -172,7 +172,9 @@ impl Home {
     pub(crate) fn interest_order(&mut self, order: Interest) -> InterestReply {
         match order {
             Interest::Filters => InterestReply::Filters(self.interest.followers.filters()),
-            Interest::Next(stream, filters) => InterestReply::Changes(self.next_news(stream, filters)),
+            Interest::Next(stream, filters) => {
+                InterestReply::Changes(self.next_news(stream, filters))
+            }
             Interest::End(stream) => {
                 self.interest.followers.remove(FollowerKey::Node(stream));
                 InterestReply::Done
@@ -180,12 +182,18 @@ impl Home {
             Interest::Elsewhere(stream, news) => {
                 InterestReply::Refused(self.take_remote(stream, &news))
             }
-            Interest::Forget(stream, from) => InterestReply::Forgot(self.forget_remote(stream, from)),
+            Interest::Forget(stream, from) => {
+                InterestReply::Forgot(self.forget_remote(stream, from))
+            }
         }
     }
 
     /// The news for another node, and whether more is left. `None`: the node must start over.
-    fn next_news(&mut self, stream: u64, filters: Option<Vec<Box<[u8]>>>) -> Option<(InterestChanges, bool)> {
+    fn next_news(
+        &mut self,
+        stream: u64,
+        filters: Option<Vec<Box<[u8]>>>,
+    ) -> Option<(InterestChanges, bool)> {
         let key = FollowerKey::Node(stream);
         if let Some(filters) = filters {
             self.interest.followers.add(key, filters);

@@ -16,7 +16,13 @@ use crate::store::slab::NONE;
 
 impl Home {
     /// Keeps a message as the topic's retained one; an empty one removes it.
-    pub(super) fn set_retained(&mut self, id: u32, new: &NewMessage<'_>, is_empty: bool, rules: &Rules) {
+    pub(super) fn set_retained(
+        &mut self,
+        id: u32,
+        new: &NewMessage<'_>,
+        is_empty: bool,
+        rules: &Rules,
+    ) {
         let at = self.partition_of(id);
         if new.latest {
             // The log is the retained state.

@@ -97,8 +97,13 @@ impl Home {
                 .past(row.log);
             let (form, lost) = match past {
                 ChainState::None => (0, 0),
-                ChainState::Empty { lost, newest_removed } => (LOST | if newest_removed { ENDED } else { 0 }, lost),
-                ChainState::Filled { newest_removed } => (HAS_SOME | if newest_removed { ENDED } else { 0 }, 0),
+                ChainState::Empty {
+                    lost,
+                    newest_removed,
+                } => (LOST | if newest_removed { ENDED } else { 0 }, lost),
+                ChainState::Filled { newest_removed } => {
+                    (HAS_SOME | if newest_removed { ENDED } else { 0 }, 0)
+                }
             };
             let mut out = block.record(kind::TOPIC);
             out.number(u64::from(id));

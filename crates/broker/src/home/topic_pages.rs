@@ -169,14 +169,16 @@ impl Home {
                 },
                 _,
             ) => return Ok((offset, gap, promised)),
-            (SearchProgress::Back(offset, left), _) => Some(log.seek_back(chain, offset, left, limit)),
-            (SearchProgress::Unknown, Since::Newest(count)) => {
-                log.seek_newest(chain, count, limit)
+            (SearchProgress::Back(offset, left), _) => {
+                Some(log.seek_back(chain, offset, left, limit))
             }
+            (SearchProgress::Unknown, Since::Newest(count)) => log.seek_newest(chain, count, limit),
             (SearchProgress::Unknown, _) => None,
         };
         match back {
-            Some(SeekBack::Continue(offset, left)) => return Err(SearchProgress::Back(offset, left)),
+            Some(SeekBack::Continue(offset, left)) => {
+                return Err(SearchProgress::Back(offset, left));
+            }
             Some(SeekBack::Found(offset)) => return Ok((offset, false, false)),
             None => {}
         }

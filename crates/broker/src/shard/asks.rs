@@ -228,7 +228,10 @@ fn home_asked(
         }
         Ask::LeaveGroup(leave) => home.group_leave(from, leave),
         Ask::ReleaseGroup { name, filter } => home.subscriptions.group_release(filter, name),
-        Ask::Publish { .. } | Ask::SessionOpen { .. } | Ask::SessionClose(_) | Ask::DeclareWriterDead(_) => {
+        Ask::Publish { .. }
+        | Ask::SessionOpen { .. }
+        | Ask::SessionClose(_)
+        | Ask::DeclareWriterDead(_) => {
             unreachable!("it was carried out before")
         }
         Ask::Fence(to) => lanes.tell(from, Tell::Fenced(*to)),
