@@ -94,7 +94,7 @@ impl Home {
             }
             let past = self.logs.partitions[self.logs.place_of(row)]
                 .log
-                .past(row.log);
+                .chain_state(row.log);
             let (form, lost) = match past {
                 ChainState::None => (0, 0),
                 ChainState::Empty {
