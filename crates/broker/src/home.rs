@@ -180,17 +180,17 @@ impl Home {
         }
     }
 
-    /// Whether this home and the shard's filters `here` are too large for the CPU's cache, so that [`warm`](Home::warm) pays.
-    pub fn is_large(&self, here: &Matching) -> bool {
+    /// Whether this home and the shard's own filters are too large for the CPU's cache, so that [`warm`](Home::warm) pays.
+    pub fn is_large(&self, local_filters: &Matching) -> bool {
         let rows = self.topics.rows.len()
             + self.subscriptions.filters.len()
             + self.subscriptions.qos.filters();
-        rows as usize + here.len() >= self.pace.cold_rows
+        rows as usize + local_filters.len() >= self.pace.cold_rows
     }
 
     /// Reads ahead what publishes to these topics will touch: rows, names, the ends of logs, and the filter tries. All reads are independent,
     /// so their cache misses overlap. At most [`WARMED`] topics.
-    pub fn warm(&self, topics: &[(u32, &[u8])], here: &Matching) {
+    pub fn warm(&self, topics: &[(u32, &[u8])], local_filters: &Matching) {
         let mut ids = [NONE; WARMED];
         for (id, (hash, _)) in ids.iter_mut().zip(topics) {
             *id = self.topics.index.first(*hash).unwrap_or(NONE);
@@ -217,7 +217,7 @@ impl Home {
             )
         }));
         let names = topics.iter().map(|(_, name)| *name);
-        here.warm(names.clone());
+        local_filters.warm(names.clone());
         self.subscriptions.filters.warm(names.clone());
         self.subscriptions.groups.warm(names.clone());
         self.subscriptions.qos.warm(names);

@@ -317,7 +317,7 @@ impl Shard {
             self.end_sessions();
         }
         // Now, while no delivery uses this turn's frames; it leaves half of the budget.
-        self.go_on(io);
+        self.continue_waiting(io);
         let mut visits = self.front.clients.meter.work.visits();
         let mut more_news;
         loop {
@@ -331,7 +331,7 @@ impl Shard {
                 break;
             }
             self.take_own_asks();
-            let waits = !self.has_more() || self.front.clients.meter.work.is_half_spent();
+            let waits = !self.has_waiting_work() || self.front.clients.meter.work.is_half_spent();
             if waits
                 && !self.front.subs.lanes.has_own_tells()
                 && !self
@@ -341,7 +341,7 @@ impl Shard {
             {
                 break;
             }
-            self.go_on(io);
+            self.continue_waiting(io);
         }
         self.front.end_input(None, io);
         let logs = self.home.as_ref().map(|home| &home.logs);
@@ -376,7 +376,7 @@ impl Shard {
             || more_news
             || forgets
             || !self.stopped && self.sessions.is_due(now)
-            || self.has_more()
+            || self.has_waiting_work()
             || !self.front.feed.deliveries.is_empty()
             || self.front.queues.has_paging()
     }

@@ -102,7 +102,7 @@ pub(crate) fn home_context<'a>(subs: &'a mut Subscriptions, ctx: &'a Context) ->
     HomeContext {
         settings: &ctx.world.settings,
         rules: &ctx.world.rules,
-        here: &subs.matching,
+        local_filters: &subs.matching,
         now: ctx.now,
         lanes: &mut subs.lanes,
     }

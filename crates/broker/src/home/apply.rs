@@ -52,7 +52,7 @@ impl Home {
 
     /// The first turn begins now: messages read from the log do not count as published in it.
     fn end_first_turn(&mut self) {
-        self.topics.idle_topics.came = 0;
+        self.topics.idle_topics.published = 0;
     }
 
     /// After a crash, facts that were not logged are lost: the partitions continue after their marks, and topics that are not logged begin
@@ -93,8 +93,8 @@ impl Home {
     /// The log of partition `at` has lost its records up to this offset: topics without messages begin there.
     pub(crate) fn lose(&mut self, at: usize, until: u64, rules: &Rules) {
         let partition = &mut self.logs.partitions[at];
-        partition.heard(until);
-        partition.known_to = until;
+        partition.note_offset(until);
+        partition.applied_to = until;
         partition.roster.lose();
         for rule in rules.logged() {
             partition.forgotten.note(rule, until, 0);
@@ -120,14 +120,14 @@ impl Home {
         let is_replicated = self.logs.is_replicated();
         let partition = &mut self.logs.partitions[at];
         let offset = logged.unwrap_or(partition.sequence + 1);
-        if logged.is_none() && offset > partition.passes_to {
+        if logged.is_none() && offset > partition.unlogged_max {
             // The offsets after this one belong to the next batch.
             return Outcome::Unknown;
         }
         if is_replicated {
             // Time is that of the log, never of this process's clock.
             context.now.unix_s = match logged {
-                Some(_) => partition.moment(context.now).unix_s,
+                Some(_) => partition.effective_time(context.now).unix_s,
                 None => partition.time_s,
             };
         }
@@ -135,7 +135,7 @@ impl Home {
         let partition = &mut self.logs.partitions[at];
         // The offset is used up even if the fact has changed nothing.
         match logged {
-            Some(offset) => partition.heard(offset),
+            Some(offset) => partition.note_offset(offset),
             None => partition.sequence = offset,
         }
         outcome
@@ -183,10 +183,10 @@ impl Home {
         found: Found,
         context: &mut HomeContext<'_>,
     ) -> Outcome {
-        context.now = self.logs.partitions[at].moment(context.now);
+        context.now = self.logs.partitions[at].effective_time(context.now);
         match fact {
             Fact::Publish(message) => {
-                self.topics.idle_topics.came += 1;
+                self.topics.idle_topics.published += 1;
                 let info = self.publish(message, found.row, at, offset, context);
                 self.keep_answer(found.key, message.name, &info);
                 Outcome::Done(info)
@@ -323,10 +323,10 @@ impl Home {
 impl Logs {
     /// Notes the offset and time of a record of partition `at` that changes no topic. Offsets up to `mark` may have been given to facts
     /// that are not logged.
-    pub(crate) fn noted(&mut self, at: usize, offset: u64, unix_s: u32, mark: u64) {
+    pub(crate) fn note_record(&mut self, at: usize, offset: u64, unix_s: u32, mark: u64) {
         let is_replicated = self.is_replicated();
         let partition = &mut self.partitions[at];
-        partition.heard(offset);
+        partition.note_offset(offset);
         partition.mark = partition.mark.max(mark.min(Slotted::OFFSET_MAX));
         if is_replicated {
             partition.time_s = partition.time_s.max(unix_s);

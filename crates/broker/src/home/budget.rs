@@ -15,7 +15,7 @@
 //! and a half times the budget, plus what an empty log keeps. Beyond it the oldest messages are removed, since the largest topics may have
 //! none in the chunks that are nearly empty.
 //!
-//! Invariant: `held_most` is at least the sum of all logs' bytes. Growth is counted at once; shrinking when all logs are counted.
+//! Invariant: `held_max` is at least the sum of all logs' bytes. Growth is counted at once; shrinking when all logs are counted.
 
 use alloc::vec::Vec;
 
@@ -49,7 +49,7 @@ impl Home {
     /// The log of partition `at` has grown: enforces the budget, in about `steps_max` steps.
     pub(super) fn log_grew(&mut self, at: usize, rules: &Rules, now: Now, steps_max: usize) {
         self.logs.count_log(at);
-        let most = self.logs.budget.held_most;
+        let most = self.logs.budget.held_max;
         if most.messages > self.logs.budget.bytes_max
             || most.chunks > self.logs.chunk_bytes_max()
             || self.logs.partitions[at].log.is_full()
@@ -107,7 +107,7 @@ impl Logs {
     /// Whether the logs may exceed their budget, or a topic exceeds its limits.
     #[inline]
     pub(crate) fn is_past_budget(&self) -> bool {
-        self.budget.held_most.messages > self.budget.bytes_max || self.budget.untrimmed.is_some()
+        self.budget.held_max.messages > self.budget.bytes_max || self.budget.untrimmed.is_some()
     }
 
     /// Bytes of all messages, with their rows.
@@ -129,7 +129,7 @@ impl Logs {
     fn count_log(&mut self, at: usize) {
         let Partition { log, counted, .. } = &mut self.partitions[at];
         let before = core::mem::replace(counted, log.held());
-        let most = &mut self.budget.held_most;
+        let most = &mut self.budget.held_max;
         most.messages = most.messages - before.messages + counted.messages;
         most.chunks = most.chunks - before.chunks + counted.chunks;
     }

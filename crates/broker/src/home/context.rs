@@ -12,7 +12,7 @@ pub(crate) struct HomeContext<'a> {
     pub settings: &'a Settings,
     pub rules: &'a Rules,
     /// The filters of the shard's own connections.
-    pub here: &'a Matching,
+    pub local_filters: &'a Matching,
     pub now: Now,
     pub lanes: &'a mut Lanes,
 }

@@ -169,8 +169,8 @@ impl Home {
     /// Once a turn: drops expired messages, and idle topics whose position has expired. The limit is a fixed number plus the messages
     /// published in the turn, so that dropping keeps up with publishes. Returns whether more are left.
     pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
-        let came = core::mem::take(&mut self.topics.idle_topics.came);
-        let mut most = self.pace.forgets_per_turn + came;
+        let published = core::mem::take(&mut self.topics.idle_topics.published);
+        let mut most = self.pace.forgets_per_turn + published;
         let has_orphans = self.logs.of_home.orphans.get() > 0;
         if has_orphans {
             for partition in &mut self.logs.partitions {

@@ -174,10 +174,10 @@ impl Logs {
         let Partition {
             log,
             sequence,
-            known_to,
+            applied_to,
             ..
         } = &mut self.partitions[at];
-        let known_to = (*known_to).max(*sequence);
+        let applied_to = (*applied_to).max(*sequence);
         let (sequence, losses) = (*sequence, log.losses.count());
         let reader = |start, from, base, gap, retained| Reader {
             partition,
@@ -195,7 +195,9 @@ impl Logs {
             Since::Newest(_) => reader(0, sequence, losses, false, false),
             Since::Default | Since::Oldest => reader(0, 0, losses, false, true),
             Since::After(time_s) => reader(log.last_arrived_by(time_s), 0, losses, false, false),
-            Since::At(Position { epoch, offset }) if epoch == self.epoch && offset <= known_to => {
+            Since::At(Position { epoch, offset })
+                if epoch == self.epoch && offset <= applied_to =>
+            {
                 if ask.again {
                     // A subscriber past its initial snapshot does not get the retained messages again.
                     let begins = ask.base > 0 && (ask.from == 0 || offset < ask.from);

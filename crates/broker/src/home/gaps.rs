@@ -33,7 +33,7 @@ impl Home {
         let partition = &self.logs.partitions[self.logs.place_of(row)];
         let log = &partition.log;
         let begins = log.reaches_back_to(row.log).unwrap_or(row.last());
-        if !self.logs.is_replicated() && begins <= partition.known_to {
+        if !self.logs.is_replicated() && begins <= partition.applied_to {
             return String::from("damage of the log on disk (`crore log check` shows it), topic ");
         }
         let (count, bytes) = (log.count(row.log), log.chain_bytes(row.log) as usize);

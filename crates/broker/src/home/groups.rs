@@ -41,11 +41,11 @@ pub(super) struct Group {
     /// By partition of the home.
     pub cursors: Box<[Cursor]>,
     /// The partition to read first next time.
-    first: usize,
+    next_partition: usize,
     /// Whether it is in the queue of pages.
     is_queued: bool,
     /// Messages that members gave back.
-    again: VecDeque<Unacked>,
+    returned: VecDeque<Unacked>,
 }
 
 impl Group {
@@ -57,8 +57,8 @@ impl Group {
     /// The partitions in which the group is behind, beginning with another one each time.
     pub fn behind(&mut self) -> Vec<usize> {
         let count = self.cursors.len();
-        let first = self.first;
-        self.first = (first + 1) % count;
+        let first = self.next_partition;
+        self.next_partition = (first + 1) % count;
         let all = (0..count).map(move |n| (first + n) % count);
         all.filter(|at| self.cursors[*at].behind).collect()
     }
@@ -69,7 +69,7 @@ impl Group {
 
     /// Whether returned messages wait for a member.
     pub fn has_returned(&self) -> bool {
-        !self.again.is_empty()
+        !self.returned.is_empty()
     }
 
     /// Heap bytes, including its entry in the filter's list, without the topics of returned messages.
@@ -79,7 +79,7 @@ impl Group {
             + self.name.len()
             + self.members.bytes()
             + size_of_val(&*self.cursors)
-            + self.again.capacity() * size_of::<Unacked>()
+            + self.returned.capacity() * size_of::<Unacked>()
     }
 
     /// Whether it has work and a member with credit.
@@ -120,7 +120,7 @@ pub(super) struct Saved<'a> {
     /// The cursors at its former home, by partition.
     pub offsets: Vec<u64>,
     /// Returned messages.
-    pub again: Vec<Unacked>,
+    pub returned: Vec<Unacked>,
 }
 
 /// The groups of a home.
@@ -139,7 +139,7 @@ pub(super) struct Groups {
     /// The lists of groups that are late with it.
     late: Vec<u32>,
     /// Whether a turn for the late groups is queued.
-    late_owed: bool,
+    late_queued: bool,
     steps: Steps,
 }
 
@@ -155,7 +155,7 @@ impl Groups {
             bytes: 0,
             due: Vec::new(),
             late: Vec::new(),
-            late_owed: false,
+            late_queued: false,
             steps: steps.clone(),
         }
     }
@@ -234,9 +234,9 @@ impl Groups {
             sessions: 0,
             members: Members::default(),
             cursors: offsets.map(cursor).collect(),
-            first: 0,
+            next_partition: 0,
             is_queued: false,
-            again: VecDeque::new(),
+            returned: VecDeque::new(),
         };
         self.bytes += group.own_bytes();
         self.all.insert(id, group);
@@ -284,7 +284,7 @@ impl Groups {
             ends,
         } = *leave;
         self.grow(id, |group| {
-            group.again.extend(unacked.iter().cloned());
+            group.returned.extend(unacked.iter().cloned());
             topics_bytes(unacked)
         });
         let Some(group) = self.all.get_mut(&id) else {
@@ -337,7 +337,7 @@ impl Groups {
             }
         }
         (self.late.iter()).for_each(|list| self.lists.miss(*list, at));
-        !self.late.is_empty() && !core::mem::replace(&mut self.late_owed, true)
+        !self.late.is_empty() && !core::mem::replace(&mut self.late_queued, true)
     }
 
     /// Notes for some of the late groups that the log has messages for them; returns these groups. More may be
@@ -358,13 +358,13 @@ impl Groups {
 
     /// Whether late groups are left. If so, the caller queues another turn for them.
     pub fn must_tell_late(&mut self) -> bool {
-        self.late_owed = self.lists.has_late();
-        self.late_owed
+        self.late_queued = self.lists.has_late();
+        self.late_queued
     }
 
     /// If a group has work and is not queued, marks it as queued and returns the party to charge: that of its next member, so that a client
     /// with many groups has one share of the work.
-    pub fn begins_to_wait(&mut self, id: u64) -> Option<Party> {
+    pub fn try_queue(&mut self, id: u64) -> Option<Party> {
         let group = self.all.get_mut(&id)?;
         if group.is_queued || !group.waits() {
             return None;
@@ -386,15 +386,15 @@ impl Groups {
     }
 
     /// The next returned message of a group that was taken out.
-    pub fn next_again(&mut self, group: &mut Group) -> Option<Unacked> {
-        let unacked = group.again.pop_front()?;
+    pub fn next_returned(&mut self, group: &mut Group) -> Option<Unacked> {
+        let unacked = group.returned.pop_front()?;
         self.bytes -= unacked.topic.len();
         Some(unacked)
     }
 
     fn end(&mut self, id: u64) {
         let group = self.all.remove(&id).expect("it was there");
-        self.bytes -= group.own_bytes() + topics_bytes(&group.again);
+        self.bytes -= group.own_bytes() + topics_bytes(&group.returned);
         if self
             .lists
             .remove(self.filters.value(group.row), &group.name)
@@ -416,8 +416,8 @@ impl Groups {
             for cursor in &group.cursors {
                 out.number(cursor.offset);
             }
-            out.number(group.again.len() as u64);
-            for Unacked { topic, offset } in &group.again {
+            out.number(group.returned.len() as u64);
+            for Unacked { topic, offset } in &group.returned {
                 out.field(topic);
                 out.number(*offset);
             }
@@ -437,13 +437,13 @@ impl Groups {
             let offset = from.number()?;
             Ok(Unacked { topic, offset })
         };
-        let again = (0..count).map(one);
+        let returned = (0..count).map(one);
         Ok(Saved {
             filter,
             name,
             sessions,
             offsets,
-            again: again.collect::<Result<_, _>>()?,
+            returned: returned.collect::<Result<_, _>>()?,
         })
     }
 
@@ -465,8 +465,8 @@ impl Groups {
                     behind: true,
                 };
             }
-            let bytes = topics_bytes(&saved.again);
-            group.again.extend(saved.again);
+            let bytes = topics_bytes(&saved.returned);
+            group.returned.extend(saved.returned);
             bytes
         });
     }
@@ -491,8 +491,8 @@ mod tests {
                 topic: [b'x'; 1000].into(),
                 offset: 9,
             };
-            group.again.push_back(unacked);
-            topics_bytes(&group.again)
+            group.returned.push_back(unacked);
+            topics_bytes(&group.returned)
         });
         assert!(groups.bytes() >= alone + 1000 + size_of::<Unacked>());
         groups.end(id);

@@ -19,7 +19,7 @@ pub(super) struct IdleTopics {
     /// The rule to continue with.
     rule: u8,
     /// Messages published in this turn.
-    pub came: usize,
+    pub published: usize,
 }
 
 impl IdleTopics {
@@ -31,7 +31,7 @@ impl IdleTopics {
             rules,
             due: false,
             rule: 0,
-            came: 0,
+            published: 0,
         }
     }
 
@@ -91,7 +91,7 @@ impl IdleTopics {
         let mut idle: Vec<_> = core::mem::replace(
             self,
             IdleTopics {
-                came: self.came,
+                published: self.published,
                 due: self.due,
                 ..IdleTopics::new(rules)
             },

@@ -29,7 +29,7 @@ pub(super) struct Budget {
     /// Limit of the bytes of all partitions' messages.
     pub bytes_max: usize,
     /// An upper bound of the bytes held.
-    pub held_most: LogBytes,
+    pub held_max: LogBytes,
     /// The topic of the last publish, if it is still past its own limits.
     pub untrimmed: Option<Untrimmed>,
     /// The search for messages that may be removed was restarted, and has found none since.
@@ -49,7 +49,7 @@ impl Budget {
     pub fn new(bytes_max: usize) -> Budget {
         Budget {
             bytes_max,
-            held_most: LogBytes::default(),
+            held_max: LogBytes::default(),
             untrimmed: None,
             searches_again: false,
         }

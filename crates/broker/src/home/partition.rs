@@ -19,11 +19,11 @@ pub(super) struct Partition {
     /// Offsets up to this one may have been given to facts that are not logged.
     pub mark: u64,
     /// The highest offset for a fact that is not logged. A replicated log gives the offsets of batches; those before the next batch are free.
-    pub passes_to: u64,
+    pub unlogged_max: u64,
     /// Writer and number of the last batch read from the log, if the log has one writer at a time.
     pub batch: (u64, u64),
     /// All records up to this offset are applied, if the log is replicated.
-    pub known_to: u64,
+    pub applied_to: u64,
     /// The writers of the log, if it is replicated.
     pub roster: Roster,
     /// The time of the newest record. Times never decrease.
@@ -46,9 +46,9 @@ impl Partition {
             log: Log::new(rules, seed, counts, steps),
             sequence: 0,
             mark: 0,
-            passes_to: u64::MAX,
+            unlogged_max: u64::MAX,
             batch: (0, 0),
-            known_to: 0,
+            applied_to: 0,
             roster: Roster::default(),
             time_s: 0,
             forgotten: ForgottenTopics::new(rules.count(), NAMED_MAX / beside),
@@ -58,22 +58,22 @@ impl Partition {
 
     /// Notes the offset of a record read from the log, whether or not the record changed anything.
     #[inline]
-    pub fn heard(&mut self, offset: u64) {
+    pub fn note_offset(&mut self, offset: u64) {
         self.sequence = offset;
-        if self.passes_to < u64::MAX {
-            self.passes_to = offset | (OFFSETS_PER_BATCH - 1);
+        if self.unlogged_max < u64::MAX {
+            self.unlogged_max = offset | (OFFSETS_PER_BATCH - 1);
             self.roster.last = offset;
         }
     }
 
     /// From now on the log is replicated and gives the offsets.
     pub fn replicate(&mut self) {
-        self.passes_to = self.sequence | (OFFSETS_PER_BATCH - 1);
+        self.unlogged_max = self.sequence | (OFFSETS_PER_BATCH - 1);
     }
 
     /// The time at which a fact admitted at `now` takes effect: never before that of an earlier record.
     #[inline]
-    pub fn moment(&mut self, now: Now) -> Now {
+    pub fn effective_time(&mut self, now: Now) -> Now {
         self.time_s = self.time_s.max(now.unix_s);
         Now {
             unix_s: self.time_s,

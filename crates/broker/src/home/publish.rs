@@ -54,8 +54,8 @@ impl Home {
             frame: &[],
             whole: None,
         };
-        let (name, here, me) = (message.name, context.here, context.lanes.me);
-        let recipients = self.find_subscribers(id, name, here, me);
+        let (name, local_filters, me) = (message.name, context.local_filters, context.lanes.me);
+        let recipients = self.find_subscribers(id, name, local_filters, me);
         let most = match recipients.needs_log {
             true => rule
                 .messages_max()

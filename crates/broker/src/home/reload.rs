@@ -22,7 +22,7 @@ use crate::store::blobs::Blob;
 
 impl TopicTable {
     /// Matches some more rows with the planned rules of this world; returns whether more are left.
-    pub(crate) fn foresee(&mut self, world: &Arc<World>) -> bool {
+    pub(crate) fn prepare_rules(&mut self, world: &Arc<World>) -> bool {
         let known = self.planned_rules.take().filter(|known| known.is_of(world));
         let mut planned_rules = known.unwrap_or_else(|| PlannedRules::new(world));
         let name_of = |id| match self.rows.get(id).name {
@@ -72,7 +72,7 @@ impl Home {
             }
         } else {
             // Matches the rows that are left.
-            while self.topics.foresee(world) {}
+            while self.topics.prepare_rules(world) {}
             self.change_rules(former, rules);
         }
         self.topics.planned_rules = None;
@@ -164,7 +164,7 @@ mod tests {
                         home.tick(now.unix_s);
                         home.forget(&here.rules, now);
                     }
-                    Step::PrepareRules => drop(home.topics.foresee(&worlds[next])),
+                    Step::PrepareRules => drop(home.topics.prepare_rules(&worlds[next])),
                     Step::Change(to) => {
                         home.change(&worlds[to], &here.rules, now);
                         here = worlds[to].clone();

@@ -41,9 +41,9 @@ impl Home {
         if !ends {
             return;
         }
-        let known_to = offset | (OFFSETS_PER_BATCH - 1);
-        self.logs.partitions[at].known_to = known_to;
-        while let Some(due) = future_pages.first_until(at, known_to) {
+        let applied_to = offset | (OFFSETS_PER_BATCH - 1);
+        self.logs.partitions[at].applied_to = applied_to;
+        while let Some(due) = future_pages.first_until(at, applied_to) {
             if let Some(reading) = future_pages.take(&due) {
                 self.page_queue.push(reading);
             }
@@ -114,7 +114,7 @@ impl Logs {
         let partition = &self.partitions[at];
         match since {
             Since::At(Position { epoch, offset }) if epoch == self.epoch => {
-                (offset > partition.sequence.max(partition.known_to)).then_some(offset)
+                (offset > partition.sequence.max(partition.applied_to)).then_some(offset)
             }
             _ => None,
         }
@@ -136,7 +136,7 @@ impl Logs {
             let mut out = block.record(kind::ROSTER);
             out.number(partition.into());
             out.number(it.time_s.into());
-            out.number(it.known_to);
+            out.number(it.applied_to);
             out.byte(it.roster.has_lost().into());
             it.roster.write(&mut out);
         }
@@ -145,9 +145,9 @@ impl Logs {
     /// Reads the roster of a partition.
     pub(crate) fn restore_roster(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
         let (partition, time_s) = (from.number16()?, from.number32()?);
-        let (known_to, has_lost) = (from.number()?, from.byte()? != 0);
+        let (applied_to, has_lost) = (from.number()?, from.byte()? != 0);
         let mut roster = Roster::read(from)?;
-        if roster.last.max(known_to) > Slotted::OFFSET_MAX {
+        if roster.last.max(applied_to) > Slotted::OFFSET_MAX {
             return Err(Damaged("an offset is too large"));
         }
         if has_lost {
@@ -159,8 +159,8 @@ impl Logs {
             && !planted::is(Fault::ForgottenWriters)
         {
             let partition = &mut self.partitions[at];
-            (partition.time_s, partition.known_to) = (time_s, known_to);
-            partition.passes_to = roster.last | (OFFSETS_PER_BATCH - 1);
+            (partition.time_s, partition.applied_to) = (time_s, applied_to);
+            partition.unlogged_max = roster.last | (OFFSETS_PER_BATCH - 1);
             partition.roster = roster;
         }
         Ok(())

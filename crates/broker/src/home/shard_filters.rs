@@ -81,9 +81,9 @@ impl ShardFilters {
     }
 
     /// Like [`ShardFilters::find`], including the home's own shard.
-    pub fn find_with(&mut self, name: &[u8], here: &Matching, me: ShardId) -> u32 {
+    pub fn find_with(&mut self, name: &[u8], local_filters: &Matching, me: ShardId) -> u32 {
         let others = self.find(name);
-        if !here.has_match(name) {
+        if !local_filters.has_match(name) {
             return others;
         }
         self.due.push(me);

@@ -130,7 +130,7 @@ impl Home {
 
     /// Queues a group if it may have something to give.
     fn pump_later(&mut self, id: u64) {
-        if let Some(party) = self.subscriptions.groups.begins_to_wait(id) {
+        if let Some(party) = self.subscriptions.groups.try_queue(id) {
             self.page_queue.queue_group(id, party);
         }
     }
@@ -150,7 +150,7 @@ impl Home {
         if !is_here || !origin.local {
             return Ok(());
         }
-        (saved.again).retain(|unacked| placement.home_of_name(&unacked.topic) == me);
+        (saved.returned).retain(|unacked| placement.home_of_name(&unacked.topic) == me);
         let offsets = saved.offsets.clone();
         let cursors = former.zip(offsets).filter_map(|(partition, offset)| {
             let is_here = placement.home_of(partition) == me;
@@ -173,7 +173,8 @@ impl Home {
             && most > 0
             && self.steps.count() < until
         {
-            let Some(Unacked { topic, offset }) = self.subscriptions.groups.next_again(&mut group)
+            let Some(Unacked { topic, offset }) =
+                self.subscriptions.groups.next_returned(&mut group)
             else {
                 break;
             };

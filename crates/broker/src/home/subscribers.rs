@@ -73,13 +73,13 @@ impl Home {
     }
 
     /// Whether a topic has a subscriber: by name, by filter or in a group.
-    pub(crate) fn is_watched(&mut self, hash: u32, name: &[u8], here: &Matching) -> bool {
+    pub(crate) fn is_watched(&mut self, hash: u32, name: &[u8], local_filters: &Matching) -> bool {
         let exact = self
             .topics
             .find(hash, name)
             .is_some_and(|id| self.topics.rows.get(id).carrier != NONE);
         exact
-            || here.has_match(name)
+            || local_filters.has_match(name)
             || self.subscriptions.filters.find(name) > 0
             || self.subscriptions.groups.find(name)
     }
@@ -88,10 +88,13 @@ impl Home {
         &mut self,
         id: u32,
         name: &[u8],
-        here: &Matching,
+        local_filters: &Matching,
         me: ShardId,
     ) -> Recipients {
-        let shards = self.subscriptions.filters.find_with(name, here, me);
+        let shards = self
+            .subscriptions
+            .filters
+            .find_with(name, local_filters, me);
         let groups = !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find(name);
         let row = self.topics.rows.get(id);
         Recipients {

@@ -193,7 +193,7 @@ impl Home {
             Since::Unreadable => (last, true, false),
             Since::At(Position { epoch, offset }) => {
                 let known = epoch == self.logs.epoch
-                    && offset <= partition.sequence.max(partition.known_to);
+                    && offset <= partition.sequence.max(partition.applied_to);
                 match known {
                     true => (offset, false, true),
                     false => (oldest, true, true),

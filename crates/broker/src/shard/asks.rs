@@ -30,18 +30,18 @@ impl Shard {
         if !lane.waiting.is_empty() || spent {
             return lane.waiting.push_back(asked);
         }
-        self.all_asked(from, asked, u64::MAX);
+        self.carry_out_asks(from, asked, u64::MAX);
     }
 
     /// Continues with waiting asks, one mail of each lane in turn, for about `steps`. Returns whether there were any. A shard that wakes
     /// often sends many small mails during one turn of another, so lanes share the steps.
-    pub(crate) fn go_on_with_asks(&mut self, steps: u64) -> bool {
+    pub(crate) fn continue_asks(&mut self, steps: u64) -> bool {
         let until = self.steps() + steps;
         let mut any = false;
         while let Some((from, asked)) = self.front.subs.lanes.next_waiting_asks() {
             any = true;
             self.front.clients.meter.work.steps.add(1);
-            if !self.all_asked(from, asked, until) || self.steps() >= until {
+            if !self.carry_out_asks(from, asked, until) || self.steps() >= until {
                 break;
             }
         }
@@ -50,7 +50,7 @@ impl Shard {
 
     /// Carries out a shard's asks in order, until the turn's budget or the step `until` is reached. The rest is put back at the front of
     /// its lane. Returns whether all were done.
-    fn all_asked(&mut self, from: ShardId, mut asked: WaitingAsks, until: u64) -> bool {
+    fn carry_out_asks(&mut self, from: ShardId, mut asked: WaitingAsks, until: u64) -> bool {
         self.front.subs.lanes.read_at = asked.stamp;
         let mut done = 0;
         while !asked.asks.is_empty()
@@ -68,7 +68,7 @@ impl Shard {
                     break;
                 };
                 self.front.clients.meter.work.steps.add(1);
-                asked.weight -= self.asked(from, ask, &asked.bytes);
+                asked.weight -= self.handle_ask(from, ask, &asked.bytes);
                 done += 1;
                 if self.front.clients.meter.work.is_spent() || is_past_budget(&self.home) {
                     break;
@@ -90,7 +90,7 @@ impl Shard {
 
     /// Admits a fact, or carries out another ask; in order behind what is in flight to the engine. Returns the credit that the sender gets
     /// back only when the ask is done.
-    pub(crate) fn asked(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) -> usize {
+    pub(crate) fn handle_ask(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) -> usize {
         match &ask {
             Ask::Publish {
                 hash,
@@ -162,19 +162,19 @@ impl Shard {
             }
             Ask::DeclareWriterDead(writer) => {
                 let cluster = self.cluster.iter_mut();
-                cluster.for_each(|cluster| cluster.is_to_tell_death(writer));
+                cluster.for_each(|cluster| cluster.add_death(writer));
             }
             ask => {
                 let home = self.home.as_mut().expect(HERE);
                 let (clients, subs) = (&mut self.front.clients, &mut self.front.subs);
-                home_asked(home, clients, subs, from, &ask, bytes);
+                carry_out_at_home(home, clients, subs, from, &ask, bytes);
             }
         }
     }
 }
 
 /// The same for an ask to the home.
-fn home_asked(
+fn carry_out_at_home(
     home: &mut Home,
     clients: &mut Clients,
     subs: &mut Subscriptions,

@@ -20,20 +20,20 @@ use crate::mail::Ask;
 use crate::mail::orders::{ClusterState, NodeState, PartitionState};
 use crate::protocol::front::{Context, Lanes};
 use crate::shard::Shard;
-use crate::shard::cluster_view::{ClusterView, bit};
+use crate::shard::cluster_view::{ClusterView, kind_bit};
 use crate::shard::pending_request::PendingRequest;
 
 /// The partition of the heartbeats.
-const OF_BEATS: u16 = 0;
+const HEARTBEAT_PARTITION: u16 = 0;
 /// A node is dead after this many seconds without a heartbeat.
 const SILENT_S: u32 = 5;
 /// If heartbeats come back further apart than this, the node may have missed some of others.
-const BREAK_S: u32 = 2;
+const HEARTBEAT_GAP_S: u32 = 2;
 /// The steward writes a mark into a partition that has had no record for this long. Otherwise idempotency keys would not expire there,
 /// which they do by the log's clock.
 const IDLE_S: u32 = 60;
 /// The most deaths that homes are told in a second.
-const BURIALS_PER_TICK: usize = 16;
+const DEATHS_PER_TICK: usize = 16;
 /// The most nodes that are remembered.
 const NODES_MAX: usize = 256;
 
@@ -59,7 +59,7 @@ impl Shard {
     }
 
     /// Applies a note of partition `at`, which has this offset.
-    pub(super) fn take_note(
+    pub(super) fn apply_note(
         &mut self,
         at: usize,
         told: &StoredHeader,
@@ -71,13 +71,13 @@ impl Shard {
             Note::Mark(until) => *until,
             _ => 0,
         };
-        home.logs.noted(at, offset, told.header.unix_s, until);
+        home.logs.note_record(at, offset, told.header.unix_s, until);
         match note {
             Note::Mark(_) => {}
             Note::Steward(writer) => home.logs.roster(at).want_steward(*writer),
             Note::Beat(beat) => {
                 if let Some(mut node) = self.node() {
-                    node.take_beat(at, told, beat, offset);
+                    node.apply_heartbeat(at, told, beat, offset);
                 }
             }
             Note::Dead(writer) => {
@@ -86,7 +86,7 @@ impl Shard {
                     self.commits.restart_as_next_writer(at);
                 }
                 if is_new && let Some(mut node) = self.node() {
-                    node.take_death(at, *writer);
+                    node.apply_death(at, *writer);
                 }
             }
         }
@@ -105,38 +105,41 @@ impl Node<'_> {
         let placement = self.ctx.world.placement();
         let me = self.ctx.me;
         for (at, _) in placement.of_home(me).enumerate() {
-            self.tell_deaths(at);
+            self.write_missing_death(at);
             self.offer_steward(at);
-            self.ask_the_log(at);
+            self.write_mark_for_pages(at);
         }
-        self.forget_told_deaths();
-        if placement.home_of(OF_BEATS) == me {
-            let at = placement.place_at_home(OF_BEATS);
-            self.bury(at);
-            self.beat(at);
+        self.forget_written_deaths();
+        if placement.home_of(HEARTBEAT_PARTITION) == me {
+            let at = placement.place_at_home(HEARTBEAT_PARTITION);
+            self.announce_deaths(at);
+            self.write_heartbeat(at);
         }
     }
 
     /// Tells this node's homes of deaths logged in partition 0. It looks at the state of partition 0, not at each DEAD record as it is
     /// read: a node that starts from a later checkpoint reads no such record, and the nodes that did may have stopped before the other
     /// partitions had it.
-    fn bury(&mut self, at: usize) {
-        let (roster, buried) = (self.home.logs.roster(at), &mut self.cluster.buried);
+    fn announce_deaths(&mut self, at: usize) {
+        let (roster, buried) = (
+            self.home.logs.roster(at),
+            &mut self.cluster.announced_deaths,
+        );
         buried.retain(|writer| roster.is_dead(*writer));
         let new = roster.dead().filter(|writer| !buried.contains(writer));
-        let new: Vec<u64> = new.take(BURIALS_PER_TICK).collect();
+        let new: Vec<u64> = new.take(DEATHS_PER_TICK).collect();
         for writer in new {
-            self.cluster.buried.push(writer);
+            self.cluster.announced_deaths.push(writer);
             for home in 0..self.ctx.world.homes {
                 match home == self.ctx.me {
-                    true => self.cluster.is_to_tell_death(writer),
+                    true => self.cluster.add_death(writer),
                     false => self.lanes.ask(home, |_| Ask::DeclareWriterDead(writer)),
                 }
             }
         }
     }
 
-    fn beat(&mut self, at: usize) {
+    fn write_heartbeat(&mut self, at: usize) {
         let world = self.ctx.world.clone();
         let node = &world.settings.node;
         let beat = Beat {
@@ -147,12 +150,14 @@ impl Node<'_> {
         self.write_note(at, &Note::Beat(beat));
         let (own, now_s) = (self.commits.writer(at), self.ctx.now.s);
         let cluster = &self.cluster;
-        let hears = cluster.last_s > 0 && now_s - cluster.last_s <= BREAK_S;
+        let hears = cluster.own_beat_s > 0 && now_s - cluster.own_beat_s <= HEARTBEAT_GAP_S;
         let is_silent = |node: &&NodeState| {
-            node.writer != own && now_s - node.beat_s.max(cluster.since_s) >= SILENT_S
+            node.writer != own && now_s - node.beat_s.max(cluster.own_beats_since_s) >= SILENT_S
         };
         let silent = cluster.nodes.iter().find(is_silent).map(|node| node.writer);
-        let silent = silent.or_else(|| self.unheard(at)).filter(|_| hears);
+        let silent = silent
+            .or_else(|| self.silent_since_start(at))
+            .filter(|_| hears);
         if let Some(writer) = silent {
             self.write_note(at, &Note::Dead(writer));
         }
@@ -160,45 +165,49 @@ impl Node<'_> {
 
     /// A writer that has not been heard since this node started, although each node writes a heartbeat every second: it died before the
     /// checkpoint from which this node began.
-    fn unheard(&mut self, at: usize) -> Option<u64> {
+    fn silent_since_start(&mut self, at: usize) -> Option<u64> {
         let (cluster, home) = (&self.cluster, &mut self.home);
-        let waited = self.ctx.now.s - cluster.since_s >= SILENT_S;
+        let waited = self.ctx.now.s - cluster.own_beats_since_s >= SILENT_S;
         let is_heard = |writer: &u64| cluster.nodes.iter().any(|it| it.writer == *writer);
         let living = home.logs.roster(at).living();
         let own = self.commits.writer(at);
-        let mut unheard = living.filter(|writer| *writer != own && !is_heard(writer));
-        unheard.next().filter(|_| waited)
+        let mut silent_since_start = living.filter(|writer| *writer != own && !is_heard(writer));
+        silent_since_start.next().filter(|_| waited)
     }
 
     /// Writes the next death that is missing in the log of this partition.
-    fn tell_deaths(&mut self, at: usize) {
+    fn write_missing_death(&mut self, at: usize) {
         if self.is_cut_off() {
             // It may be reading old records, and other nodes have told these deaths.
             return;
         }
         let roster = self.home.logs.roster(at);
-        let missing = self.cluster.dead.iter().find(|it| !roster.is_dead(**it));
+        let missing = self
+            .cluster
+            .deaths_to_write
+            .iter()
+            .find(|it| !roster.is_dead(**it));
         if let Some(writer) = missing.copied() {
             self.write_note(at, &Note::Dead(writer));
         }
     }
 
-    fn forget_told_deaths(&mut self) {
+    fn forget_written_deaths(&mut self) {
         let (places, home) = (self.cluster.partitions.len(), &mut self.home);
         let mut told = |writer| (0..places).all(|at| home.logs.roster(at).is_dead(writer));
-        self.cluster.dead.retain(|writer| !told(*writer));
+        self.cluster.deaths_to_write.retain(|writer| !told(*writer));
     }
 
     /// Offers this node as steward of a partition without one. As steward, writes a mark if the partition has been idle.
     fn offer_steward(&mut self, at: usize) {
         let own = self.commits.writer(at);
         let (steward, now_s) = (self.home.logs.roster(at).steward, self.ctx.now.s);
-        let heard_s = self.cluster.partitions[at].heard_s;
+        let applied_s = self.cluster.partitions[at].applied_s;
         match steward {
             // Only with a way to the log: a steward that no other node has heard of would never be found dead.
             None if !self.is_cut_off() => self.write_note(at, &Note::Steward(own)),
             None => {}
-            Some(steward) if steward == own && now_s - heard_s >= IDLE_S => {
+            Some(steward) if steward == own && now_s - applied_s >= IDLE_S => {
                 self.write_note(at, &Note::Mark(0));
             }
             Some(_) => {}
@@ -207,13 +216,13 @@ impl Node<'_> {
 
     /// If subscriptions wait for positions that this node has not reached, writes a mark: what other nodes have read is in the log before
     /// that mark.
-    fn ask_the_log(&mut self, at: usize) {
+    fn write_mark_for_pages(&mut self, at: usize) {
         let Some(waits) = self.home.waits_for_log(at) else {
             return;
         };
         let partition = &mut self.cluster.partitions[at];
-        if partition.noted & bit(&Note::Mark(0)) == 0 {
-            partition.waits = waits;
+        if partition.notes_in_flight & kind_bit(&Note::Mark(0)) == 0 {
+            partition.waiting_page = waits;
             self.write_note(at, &Note::Mark(0));
         }
     }
@@ -221,10 +230,10 @@ impl Node<'_> {
     /// Writes a note, unless one of its kind is in flight.
     fn write_note(&mut self, at: usize, note: &Note<'_>) {
         let partition = &mut self.cluster.partitions[at];
-        if partition.noted & bit(note) != 0 {
+        if partition.notes_in_flight & kind_bit(note) != 0 {
             return;
         }
-        partition.noted |= bit(note);
+        partition.notes_in_flight |= kind_bit(note);
         let moment = (self.ctx.now, self.home.logs.sequence(at));
         self.commits.note(at, moment, note);
     }
@@ -238,17 +247,17 @@ impl Node<'_> {
     }
 
     /// A note of this process was applied.
-    pub(super) fn was_noted(&mut self, at: usize, note: &Note<'_>) {
+    pub(super) fn note_applied(&mut self, at: usize, note: &Note<'_>) {
         let partition = &mut self.cluster.partitions[at];
-        let was_noted = partition.noted & bit(note) != 0;
-        partition.noted &= !bit(note);
-        if was_noted && matches!(note, Note::Mark(_)) && partition.waits > 0 {
-            let waits = core::mem::take(&mut partition.waits);
+        let note_applied = partition.notes_in_flight & kind_bit(note) != 0;
+        partition.notes_in_flight &= !kind_bit(note);
+        if note_applied && matches!(note, Note::Mark(_)) && partition.waiting_page > 0 {
+            let waits = core::mem::take(&mut partition.waiting_page);
             self.home.give_up_positions(at, waits);
         }
     }
 
-    fn take_beat(&mut self, at: usize, told: &StoredHeader, beat: &Beat<'_>, offset: u64) {
+    fn apply_heartbeat(&mut self, at: usize, told: &StoredHeader, beat: &Beat<'_>, offset: u64) {
         let header = &told.header;
         let (now, own) = (self.ctx.now, self.commits.writer(at));
         let cluster = &mut self.cluster;
@@ -269,27 +278,27 @@ impl Node<'_> {
         }
         cluster.nodes.push(node);
         if header.writer == own {
-            if cluster.last_s == 0 || now.s - cluster.last_s > BREAK_S {
-                cluster.since_s = now.s;
+            if cluster.own_beat_s == 0 || now.s - cluster.own_beat_s > HEARTBEAT_GAP_S {
+                cluster.own_beats_since_s = now.s;
             }
-            cluster.last_s = now.s;
+            cluster.own_beat_s = now.s;
             self.ctx.world.admission.beats(now.unix_s);
         }
     }
 
     /// A writer is dead in partition `at`.
-    fn take_death(&mut self, at: usize, writer: u64) {
+    fn apply_death(&mut self, at: usize, writer: u64) {
         let cluster = &mut self.cluster;
         let of_beats = self.ctx.world.placement();
-        let is_first =
-            of_beats.home_of(OF_BEATS) == self.ctx.me && of_beats.place_at_home(OF_BEATS) == at;
+        let is_first = of_beats.home_of(HEARTBEAT_PARTITION) == self.ctx.me
+            && of_beats.place_at_home(HEARTBEAT_PARTITION) == at;
         if !is_first {
             return;
         }
         let dead = cluster.nodes.iter().position(|it| it.writer == writer);
         match dead.map(|at| cluster.nodes.remove(at)) {
             Some(node) if node.is_self => {
-                (cluster.since_s, cluster.last_s) = (0, 0);
+                (cluster.own_beats_since_s, cluster.own_beat_s) = (0, 0);
                 self.ctx.world.admission.died();
             }
             Some(node) => cluster.remember(node),

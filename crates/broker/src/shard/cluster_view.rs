@@ -17,12 +17,12 @@ pub(super) struct ClusterView {
     /// Nodes that died lately, the latest last; for operators.
     pub dead_nodes: Vec<NodeState>,
     /// When the present unbroken run of this node's own heartbeats began to come back, and the last one. 0 before the first.
-    pub since_s: u32,
-    pub last_s: u32,
+    pub own_beats_since_s: u32,
+    pub own_beat_s: u32,
     /// Writers whose death is to be written to all partitions of this home.
-    pub dead: Vec<u64>,
+    pub deaths_to_write: Vec<u64>,
     /// Writers whose death is logged in partition 0 and was told to all homes of this node; only at the home of partition 0.
-    pub buried: Vec<u64>,
+    pub announced_deaths: Vec<u64>,
     /// By index.
     pub partitions: Vec<Partition>,
 }
@@ -31,14 +31,14 @@ pub(super) struct ClusterView {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Partition {
     /// The kinds of notes in flight, a bit each.
-    pub noted: u8,
+    pub notes_in_flight: u8,
     /// When a record was last applied.
-    pub heard_s: u32,
+    pub applied_s: u32,
     /// The number of the newest page that waited for the log when the mark in flight was written.
-    pub waits: u64,
+    pub waiting_page: u64,
 }
 
-pub(super) fn bit(note: &Note<'_>) -> u8 {
+pub(super) fn kind_bit(note: &Note<'_>) -> u8 {
     match note {
         Note::Mark(_) => 1,
         Note::Beat(_) => 2,
@@ -56,8 +56,8 @@ impl ClusterView {
         })
     }
 
-    pub fn was_heard(&mut self, at: usize, now_s: u32) {
-        self.partitions[at].heard_s = now_s;
+    pub fn record_applied(&mut self, at: usize, now_s: u32) {
+        self.partitions[at].applied_s = now_s;
     }
 
     /// Remembers another node that has died.
@@ -78,9 +78,9 @@ impl ClusterView {
     }
 
     /// Notes that a writer's death is to be written to the partitions of this home.
-    pub fn is_to_tell_death(&mut self, writer: u64) {
-        if !self.dead.contains(&writer) {
-            self.dead.push(writer);
+    pub fn add_death(&mut self, writer: u64) {
+        if !self.deaths_to_write.contains(&writer) {
+            self.deaths_to_write.push(writer);
         }
     }
 }

@@ -31,7 +31,7 @@ impl Shard {
     }
 
     /// Carries out requests that the engine has committed, as far as the turn's budget goes; returns whether there were any.
-    pub(crate) fn go_on_with_commits(&mut self) -> bool {
+    pub(crate) fn continue_commits(&mut self) -> bool {
         let mut any = false;
         while !self.front.clients.meter.work.is_spent() || !any {
             if lacks_room(&mut self.home, &self.front.clients.ctx) {
@@ -48,8 +48,8 @@ impl Shard {
             any = true;
             self.front.clients.meter.work.steps.add(1);
             match next {
-                Next::Request(waiting, record) => self.take_effect(waiting, record),
-                Next::Record(record) => self.take_aside(&record),
+                Next::Request(waiting, record) => self.complete_request(waiting, record),
+                Next::Record(record) => self.apply_unrequested(&record),
             }
         }
         any
@@ -57,7 +57,7 @@ impl Shard {
 
     /// Answers requests that have been in flight for too long with [`Outcome::Unknown`], as far as the turn's budget goes; returns whether
     /// there may be any. Their records stay in flight and are applied later, without a second answer.
-    pub(crate) fn go_on_with_late(&mut self) -> bool {
+    pub(crate) fn answer_late(&mut self) -> bool {
         let Front { clients, subs, .. } = &mut self.front;
         let (mut any, lanes) = (false, &mut subs.lanes);
         while self.commits.may_have_late() && (!clients.meter.work.is_spent() || !any) {
@@ -89,7 +89,7 @@ impl Shard {
         any
     }
 
-    fn take_effect(&mut self, waiting: PendingRequest, record: Option<Record>) {
+    fn complete_request(&mut self, waiting: PendingRequest, record: Option<Record>) {
         let PendingRequest {
             from,
             weight,
@@ -113,9 +113,12 @@ impl Shard {
         let now = self.front.clients.ctx.now;
         self.home.as_mut().expect(HERE).release(reserved, now);
         let mut outcome = match &record {
-            Some(record) => {
-                self.take_record(&record.told, record.bytes(), record.is_last(), Some(client))
-            }
+            Some(record) => self.apply_batch_record(
+                &record.told,
+                record.bytes(),
+                record.is_last(),
+                Some(client),
+            ),
             None => Ok(None),
         };
         let Front { clients, subs, .. } = &mut self.front;
@@ -134,11 +137,11 @@ impl Shard {
     }
 
     /// Applies a record that no request waits for: a note, or a record of another process. Its batch was checked.
-    fn take_aside(&mut self, record: &Record) {
+    fn apply_unrequested(&mut self, record: &Record) {
         let (header, bytes) = (&record.told.header, record.bytes());
         let placement = self.front.clients.ctx.world.placement();
         let at = placement.place_at_home(header.partition);
-        if (self.take_record(&record.told, bytes, record.is_last(), None)).is_err() {
+        if (self.apply_batch_record(&record.told, bytes, record.is_last(), None)).is_err() {
             self.front.clients.meter.stats.closed[Closed::Broken as usize] += 1;
         }
         let home = self.home.as_mut().expect(HERE);
@@ -147,12 +150,12 @@ impl Shard {
             && let Ok(Some((_, note))) = Note::decode(bytes)
             && let Some(mut node) = self.node()
         {
-            node.was_noted(at, &note);
+            node.note_applied(at, &note);
         }
     }
 
     /// Applies a record of this home's batch, for the client of this process that has asked for it, if any. Returns the outcome of a fact.
-    fn take_record(
+    fn apply_batch_record(
         &mut self,
         told: &StoredHeader,
         record: &[u8],
@@ -167,7 +170,7 @@ impl Shard {
                 .as_ref()
                 .map_or(told.header.first, |(offset, _)| *offset);
             home.has_applied(at, offset, is_last);
-            cluster.was_heard(at, self.front.clients.ctx.now.s);
+            cluster.record_applied(at, self.front.clients.ctx.now.s);
         }
         applied.map(|(_, outcome)| outcome)
     }
@@ -186,7 +189,7 @@ impl Shard {
         }
         if let Some((behind, note)) = Note::decode(record)? {
             let offset = header.first + u64::from(behind);
-            self.take_note(at, told, &note, offset);
+            self.apply_note(at, told, &note, offset);
             return Ok((offset, None));
         }
         let home = self.home.as_mut().expect(HERE);
@@ -197,12 +200,12 @@ impl Shard {
         Fact::decode(record, world.seed, client, |behind, fact| {
             let (offset, name) = (header.first + u64::from(behind), fact.topic().1);
             if is_void {
-                home.logs.noted(at, offset, header.unix_s, 0);
+                home.logs.note_record(at, offset, header.unix_s, 0);
                 return (offset, Some(Outcome::Unknown));
             }
             if asker.is_none() && !world.rules.is_durable(name) {
                 // The operator has changed the rules meanwhile: topics of this rule are not kept across a crash.
-                home.logs.noted(at, offset, 0, 0);
+                home.logs.note_record(at, offset, 0, 0);
                 return (offset, None);
             }
             let own = asker.is_some() && world.is_shared() && planted::is(Fault::OwnOffset);
@@ -243,7 +246,7 @@ impl Shard {
         let told = StoredHeader::new(*header, batch);
         let mut records = In(batch.get(HEADER_BYTES..).unwrap_or_default());
         for left in (0..header.records).rev() {
-            self.take_record(&told, records.field()?, left == 0, None)?;
+            self.apply_batch_record(&told, records.field()?, left == 0, None)?;
             if let Some(home) = &mut self.home {
                 home.make_room(&self.front.clients.ctx.world.rules, now);
             }

@@ -74,7 +74,7 @@ impl Shard {
             }
             Control::PrepareRules(world) => {
                 let home = self.home.as_mut();
-                Report::RulesPrepared(home.is_some_and(|home| home.topics.foresee(&world)))
+                Report::RulesPrepared(home.is_some_and(|home| home.topics.prepare_rules(&world)))
             }
             Control::Settings(world) => {
                 self.change(world);

@@ -18,7 +18,7 @@ use crate::io::Io;
 use crate::mail::{Frames, Tell};
 use crate::protocol::front::{Clients, Connections, Deliveries, Front, Topics, Work};
 use crate::shard::delivery_order::{flow_before, keep_order};
-use crate::shard::flows::{charge_made, count_written, end_walk, park_topic};
+use crate::shard::flows::{charge_encoding, count_written, end_walk, park_topic};
 use crate::store::slab::NONE;
 
 /// The number of tells whose topics are looked up among the flows for the cost of a visit.
@@ -141,7 +141,7 @@ impl Front {
                     continue;
                 }
             }
-            if self.go_through_tells(&mut d, budget, io) {
+            if self.deliver_tells(&mut d, budget, io) {
                 self.delivered(d);
             } else if d.is_at_others() {
                 let others = Flow::others(d.home);
@@ -158,11 +158,11 @@ impl Front {
 
     /// Works through a delivery until it is done, the budget is spent, or only tells are left that become a flow (many messages for members
     /// of groups). A fan-out beyond its share becomes a flow, and so do tells about a topic that has one.
-    fn go_through_tells<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
+    fn deliver_tells<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
         let frames = d.frames.clone();
         let before = self.clients.meter.stats.delivered;
         let done = loop {
-            charge_made(&mut self.feed.forms, budget);
+            charge_encoding(&mut self.feed.forms, budget);
             let Some(key) = d.keys.get(d.at) else {
                 break true;
             };
@@ -222,7 +222,7 @@ impl Front {
     ) -> bool {
         let tell = &d.tells[d.keys[d.at] as u32 as usize];
         if let Tell::Live { topic, serial, .. } = *tell {
-            let end = gather(&mut self.feed.run, d, topic);
+            let end = collect_run(&mut self.feed.run, d, topic);
             // Between two parts of a walk the tombstones keep its topic from being freed.
             if self.subs.topics.is_current(topic, serial)
                 && !self.fan_out(d, topic, serial, frames, budget, io)
@@ -264,7 +264,7 @@ impl Front {
         let (mut done, cost) = (true, cost_of_bytes(self.feed.run.bytes));
         if self.subs.topics.places(topic) == 1 && !d.walking {
             match self.subs.topics.member(topic, 0) {
-                Some(conn) => self.live_at((conn, cost), topic, frames, budget, io),
+                Some(conn) => self.visit_member((conn, cost), topic, frames, budget, io),
                 None => *budget = budget.saturating_sub(1),
             }
         } else {
@@ -280,7 +280,7 @@ impl Front {
                 d.place += 1;
                 match conn {
                     NONE => *budget = budget.saturating_sub(1),
-                    conn => self.live_at((conn, cost), topic, frames, budget, io),
+                    conn => self.visit_member((conn, cost), topic, frames, budget, io),
                 }
             }
             if done {
@@ -296,7 +296,7 @@ impl Front {
 
     /// Sends the run to a member; a write costs `cost` visits.
     #[inline]
-    pub(super) fn live_at<I: Io>(
+    pub(super) fn visit_member<I: Io>(
         &mut self,
         (slot, cost): (u32, u32),
         topic: u32,
@@ -355,7 +355,7 @@ fn warm(conns: &Connections, topics: &Topics, keys: &[u64]) {
 }
 
 /// Collects the run of live messages at the cursor; returns its end.
-fn gather(messages: &mut client::run::Run, d: &Delivery, of: u32) -> usize {
+fn collect_run(messages: &mut client::run::Run, d: &Delivery, of: u32) -> usize {
     let mut bytes = 0;
     let run = d.keys[d.at..].iter().take(TOGETHER_MAX).map_while(|key| {
         match &d.tells[*key as u32 as usize] {

@@ -52,7 +52,7 @@ impl Front {
             charge_matching(&self.clients.meter.work, before, budget);
             *budget = budget.saturating_sub((d.run.due.len() / DUE_PER_VISIT) as u32);
         }
-        if !self.give_exact(d, frames, budget, io) {
+        if !self.deliver_exact(d, frames, budget, io) {
             return false;
         }
         let messages: Vec<Matched> = (0..d.run.len)
@@ -63,7 +63,7 @@ impl Front {
         let topics = messages.iter().map(|it| (it.partition, it.name));
         run.topics.extend(topics);
         if let Some(mut broad) = d.run.broad.take() {
-            let done = self.go_through(d.home, &mut broad, &messages, frames, budget, io);
+            let done = self.deliver_broad(d.home, &mut broad, &messages, frames, budget, io);
             d.run.broad = Some(broad);
             if !done {
                 return false;
@@ -100,7 +100,7 @@ impl Front {
     }
 
     /// Sends the run's messages to the exact subscribers of their topics; false if the budget is spent first.
-    fn give_exact<I: Io>(
+    fn deliver_exact<I: Io>(
         &mut self,
         d: &mut Delivery,
         frames: &Frames,
@@ -124,7 +124,7 @@ impl Front {
     }
 
     /// Visits the connections of a broad run; false if the budget is spent first.
-    fn go_through<I: Io>(
+    fn deliver_broad<I: Io>(
         &mut self,
         home: ShardId,
         broad: &mut Broad,
@@ -193,7 +193,7 @@ fn message_of(topics: &Topics, d: &Delivery, n: usize) -> Matched {
 }
 
 /// A run with this number of pairs takes no further message.
-fn enough_of(clients: &Clients) -> usize {
+fn pairs_max(clients: &Clients) -> usize {
     TURNS_OF_RUN * clients.meter.work.pace.visits_per_turn as usize
 }
 
@@ -201,7 +201,7 @@ fn begin_run(clients: &Clients, matching: &mut Matching, d: &mut Delivery, frame
     let mut run = core::mem::take(&mut d.run);
     run.due.clear();
     (run.exact, run.at) = (0, 0);
-    let enough = enough_of(clients);
+    let enough = pairs_max(clients);
     while run.len < RUN_MAX && run.broad.is_none() && run.due.len() < enough {
         let most = WARMED.min(RUN_MAX - run.len);
         if extend_run(clients, matching, &mut run, most, d, frames) == 0 {
@@ -287,7 +287,7 @@ fn extend_run(
         matching.warm((0..most).map_while(of));
     }
     let mut sets = Vec::with_capacity(most);
-    let enough = enough_of(clients);
+    let enough = pairs_max(clients);
     for (message, name) in (first as u32..).zip((0..most).map_while(of)) {
         matching.sets(name, |set| sets.push((message, set)));
         run.len += 1;

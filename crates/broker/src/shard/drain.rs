@@ -36,17 +36,17 @@ impl Shard {
     /// Stops the clock, so that the shard starts nothing by itself any more, and reports what is in progress.
     pub fn settle(&mut self) -> Settled {
         self.stopped = true;
-        let says = self.front.subs.lanes.to.iter();
-        let mut says = says.map(|lane| lane.asks.len() + lane.tells.len());
+        let lanes = self.front.subs.lanes.to.iter();
+        let mut queued = lanes.map(|lane| lane.asks.len() + lane.tells.len());
         let waits = self.front.queues.len();
         Settled {
             connections: self.front.clients.conns.len(),
             posted: self.mail_count.posted,
             received: self.mail_count.received,
-            busy: says.any(|count| count > 0)
+            busy: queued.any(|count| count > 0)
                 || !self.commits.is_empty()
                 || waits + self.front.feed.deliveries.len() > 0
-                || self.has_more(),
+                || self.has_waiting_work(),
         }
     }
 
@@ -58,7 +58,11 @@ impl Shard {
 }
 
 /// Moves off the clients that are due in this tick.
-pub(super) fn move_due<I: Io>(draining: &mut Option<DrainProgress>, front: &mut Front, io: &mut I) {
+pub(super) fn move_due_clients<I: Io>(
+    draining: &mut Option<DrainProgress>,
+    front: &mut Front,
+    io: &mut I,
+) {
     let Some(draining) = draining else {
         return;
     };
@@ -93,5 +97,5 @@ pub(super) fn move_due<I: Io>(draining: &mut Option<DrainProgress>, front: &mut 
         .steps
         .add((slot - rows.start) as usize);
     front.carry_out_ends(io);
-    draining.go_on(slot, end);
+    draining.set_next_row(slot, end);
 }

@@ -53,7 +53,7 @@ impl DrainProgress {
     }
 
     /// Sets the next tick's first row; the table's first at its end.
-    pub fn go_on(&mut self, row: u32, end: u32) {
+    pub fn set_next_row(&mut self, row: u32, end: u32) {
         self.cursor = if row >= end { 0 } else { row };
     }
 }
@@ -76,12 +76,12 @@ mod tests {
     fn it_walks_the_table_again_and_again() {
         let mut draining = DrainProgress::new(1, 0, 9);
         assert_eq!(draining.rows(ROWS_PER_TICK + 2), 0..ROWS_PER_TICK);
-        draining.go_on(ROWS_PER_TICK, ROWS_PER_TICK + 2);
+        draining.set_next_row(ROWS_PER_TICK, ROWS_PER_TICK + 2);
         assert_eq!(
             draining.rows(ROWS_PER_TICK + 2),
             ROWS_PER_TICK..ROWS_PER_TICK + 2
         );
-        draining.go_on(ROWS_PER_TICK + 2, ROWS_PER_TICK + 2);
+        draining.set_next_row(ROWS_PER_TICK + 2, ROWS_PER_TICK + 2);
         assert_eq!(draining.rows(3), 0..3);
         assert!(!draining.is_over(8) && draining.is_over(9));
     }

@@ -28,8 +28,8 @@ impl Front {
             };
             let mut left = most;
             let is_done = match flow.row() {
-                Some(topic) => self.go_on_with_topic(topic, &mut parked, &mut left, io),
-                None => self.go_on_with_first(flow, &mut parked, &mut left, io),
+                Some(topic) => self.continue_topic_flow(topic, &mut parked, &mut left, io),
+                None => self.continue_first_delivery(flow, &mut parked, &mut left, io),
             };
             *budget -= most - left;
             let party = party_of_flow(&self.clients, &self.subs.topics, flow);
@@ -39,7 +39,7 @@ impl Front {
     }
 
     /// Continues a topic's flow; false if the budget is spent before it is done.
-    fn go_on_with_topic<I: Io>(
+    fn continue_topic_flow<I: Io>(
         &mut self,
         topic: u32,
         parked: &mut Parked,
@@ -47,7 +47,7 @@ impl Front {
         io: &mut I,
     ) -> bool {
         loop {
-            charge_made(&mut self.feed.forms, budget);
+            charge_encoding(&mut self.feed.forms, budget);
             if *budget == 0 {
                 return false;
             }
@@ -57,7 +57,7 @@ impl Front {
                 parked.join(topic, serial, |done| self.delivered(done));
             }
             if let Some(walk) = &mut parked.walk {
-                if !self.go_round(walk, budget, io) {
+                if !self.continue_walk(walk, budget, io) {
                     return false;
                 }
                 parked.walk = None;
@@ -82,7 +82,7 @@ impl Front {
     }
 
     /// Continues the walk over a topic's members; false if the budget is spent before all of them have all messages.
-    fn go_round<I: Io>(&mut self, walk: &mut Walk, budget: &mut u32, io: &mut I) -> bool {
+    fn continue_walk<I: Io>(&mut self, walk: &mut Walk, budget: &mut u32, io: &mut I) -> bool {
         let topic = walk.topic;
         self.subs.topics.begin_walk(topic);
         self.feed.run.begin(walk.records());
@@ -91,7 +91,7 @@ impl Front {
         while *budget > 0 && !walk.is_empty() {
             match self.subs.topics.at_place(topic, walk.place) {
                 None | Some(NONE) => *budget = budget.saturating_sub(1),
-                Some(conn) => self.live_at((conn, cost), topic, &walk.frames, budget, io),
+                Some(conn) => self.visit_member((conn, cost), topic, &walk.frames, budget, io),
             }
             walk.advance(self.subs.topics.places(topic));
             let ending = walk.ending();
@@ -126,7 +126,7 @@ impl Front {
 
     /// Continues with the first delivery of a flow that is not of one topic; false if the budget is spent before it is done. If only tells
     /// are left that belong behind earlier ones in the flow of `others`, it moves there and is done here.
-    fn go_on_with_first<I: Io>(
+    fn continue_first_delivery<I: Io>(
         &mut self,
         flow: Flow,
         parked: &mut Parked,
@@ -141,7 +141,7 @@ impl Front {
         let before = self.clients.meter.stats.delivered;
         let mut parks = false;
         while d.at < d.keys.len() {
-            charge_made(&mut self.feed.forms, budget);
+            charge_encoding(&mut self.feed.forms, budget);
             parks = flow != others && self.feed.deliveries.parks(&d);
             if parks || *budget == 0 || !self.step(&mut d, &frames, budget, io) {
                 break;
@@ -196,7 +196,7 @@ pub(super) fn park_topic(
 }
 
 /// Charges the bytes encoded: megabytes for one message cost as much as many visits.
-pub(super) fn charge_made(forms: &mut Forms, budget: &mut u32) {
+pub(super) fn charge_encoding(forms: &mut Forms, budget: &mut u32) {
     let made = forms.take_made_bytes() / STEP_BYTES;
     *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
 }

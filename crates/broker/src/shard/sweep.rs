@@ -46,12 +46,12 @@ impl Sweep {
     }
 
     /// Counts a connection.
-    pub fn met(&mut self, transport: Transport) {
+    pub fn count(&mut self, transport: Transport) {
         self.tally[0][transport as usize] += 1;
     }
 
     /// Continues after the rows before `until`, of a table that ends at `end`.
-    pub fn go_on(&mut self, until: u32, end: u32) {
+    pub fn advance(&mut self, until: u32, end: u32) {
         if until == end {
             self.tally = [Tally::default(), self.tally[0]];
         }
@@ -73,12 +73,12 @@ mod tests {
         let mut sweep = Sweep::new(7);
         assert!(!sweep.begin(7) && sweep.begin(8) && !sweep.begin(8));
         assert_eq!(sweep.rows(2, 3), 0..2);
-        sweep.met(Transport::Http);
-        sweep.go_on(2, 3);
+        sweep.count(Transport::Http);
+        sweep.advance(2, 3);
         assert!(sweep.is_under_way() && sweep.tally() == Tally::default());
         assert_eq!(sweep.rows(2, 3), 2..3);
-        sweep.met(Transport::Http);
-        sweep.go_on(3, 3);
+        sweep.count(Transport::Http);
+        sweep.advance(3, 3);
         assert!(!sweep.is_under_way());
         assert_eq!(sweep.tally()[Transport::Http as usize], 2);
     }

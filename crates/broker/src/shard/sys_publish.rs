@@ -14,12 +14,12 @@ use crate::mail::{Answer, Change};
 use crate::protocol::front::{Clients, Front, Lanes, Subscriptions};
 use crate::shard::Shard;
 use crate::shard::control::topics::change_topic;
-use crate::shard::sys_values::{Says, SysTopics, TOPICS};
+use crate::shard::sys_values::{SysTopics, SysValue, TOPICS};
 
 impl Shard {
     /// Once a second: adds to the totals of all shards, and publishes values to subscribers. `moved` counts the bytes of the shard's
     /// sockets since its start.
-    pub(crate) fn tell_sys(&mut self, moved: Moved) {
+    pub(crate) fn publish_sys_topics(&mut self, moved: Moved) {
         let (stats, accounts) = (self.stats(), self.accounts());
         let world = self.front.clients.ctx.world.clone();
         let totals = &world.admission.totals;
@@ -30,19 +30,19 @@ impl Shard {
         };
         let (Front { clients, subs, .. }, sys) = (&mut self.front, &mut self.sys);
         let due = sys.is_due(clients.ctx.now.s, interval_s);
-        for (n, (name, says)) in TOPICS.iter().enumerate() {
-            tell_one(clients, subs, home, sys, (n, name, *says), due);
+        for (n, (name, value)) in TOPICS.iter().enumerate() {
+            publish_if_watched(clients, subs, home, sys, (n, name, *value), due);
         }
     }
 }
 
 /// Publishes a topic's value if this is its home and it has a subscriber; `place` is its index in [`TOPICS`].
-fn tell_one(
+fn publish_if_watched(
     clients: &Clients,
     subs: &mut Subscriptions,
     here: &mut Home,
     sys: &mut SysTopics,
-    (place, name, says): (usize, &str, Says),
+    (place, name, value): (usize, &str, SysValue),
     due: bool,
 ) {
     let (hash, home) = clients.ctx.place_of(name.as_bytes());
@@ -53,7 +53,7 @@ fn tell_one(
     let was_watched = sys.watch(place, is_watched);
     if is_watched && (due || !was_watched) {
         let totals = &clients.ctx.world.admission.totals;
-        let text = SysTopics::text(says, totals, clients.ctx.now.s);
+        let text = SysTopics::text(value, totals, clients.ctx.now.s);
         publish_sys(clients, &mut subs.lanes, hash, name, &text);
     } else if was_watched && !is_watched {
         let (change, name) = (Change::ForgetLatest, name.as_bytes());

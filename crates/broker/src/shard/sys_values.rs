@@ -6,54 +6,75 @@ use alloc::string::String;
 use crate::budget::totals::Total::{self, *};
 use crate::budget::totals::{Added, Totals};
 
-pub(super) const TOPICS: &[(&str, Says)] = &[
-    ("$SYS/broker/version", Says::Version),
-    ("$SYS/broker/uptime", Says::Uptime),
-    ("$SYS/broker/bytes/received", Says::Sum(&[ReceivedBytes])),
-    ("$SYS/broker/bytes/sent", Says::Sum(&[SentBytes])),
+pub(super) const TOPICS: &[(&str, SysValue)] = &[
+    ("$SYS/broker/version", SysValue::Version),
+    ("$SYS/broker/uptime", SysValue::Uptime),
+    (
+        "$SYS/broker/bytes/received",
+        SysValue::Sum(&[ReceivedBytes]),
+    ),
+    ("$SYS/broker/bytes/sent", SysValue::Sum(&[SentBytes])),
     (
         "$SYS/broker/clients/connected",
-        Says::Sum(&[ClientsConnected]),
+        SysValue::Sum(&[ClientsConnected]),
     ),
-    ("$SYS/broker/clients/active", Says::Sum(&[ClientsConnected])),
-    ("$SYS/broker/clients/disconnected", Says::Away),
-    ("$SYS/broker/clients/inactive", Says::Away),
-    ("$SYS/broker/clients/total", Says::Sum(&[Sessions])),
-    ("$SYS/broker/clients/maximum", Says::ClientsMax),
-    ("$SYS/broker/clients/expired", Says::Sum(&[SessionsExpired])),
-    ("$SYS/broker/messages/received", Says::Sum(RECEIVED)),
-    ("$SYS/broker/messages/sent", Says::Sum(SENT)),
-    ("$SYS/broker/messages/stored", Says::Sum(&[Kept])),
+    (
+        "$SYS/broker/clients/active",
+        SysValue::Sum(&[ClientsConnected]),
+    ),
+    ("$SYS/broker/clients/disconnected", SysValue::Away),
+    ("$SYS/broker/clients/inactive", SysValue::Away),
+    ("$SYS/broker/clients/total", SysValue::Sum(&[Sessions])),
+    ("$SYS/broker/clients/maximum", SysValue::ClientsMax),
+    (
+        "$SYS/broker/clients/expired",
+        SysValue::Sum(&[SessionsExpired]),
+    ),
+    ("$SYS/broker/messages/received", SysValue::Sum(RECEIVED)),
+    ("$SYS/broker/messages/sent", SysValue::Sum(SENT)),
+    ("$SYS/broker/messages/stored", SysValue::Sum(&[Kept])),
     (
         "$SYS/broker/publish/messages/received",
-        Says::Sum(&[Published]),
+        SysValue::Sum(&[Published]),
     ),
-    ("$SYS/broker/publish/messages/sent", Says::Sum(&[Delivered])),
-    ("$SYS/broker/publish/messages/dropped", Says::Sum(DROPPED)),
+    (
+        "$SYS/broker/publish/messages/sent",
+        SysValue::Sum(&[Delivered]),
+    ),
+    (
+        "$SYS/broker/publish/messages/dropped",
+        SysValue::Sum(DROPPED),
+    ),
     (
         "$SYS/broker/publish/bytes/received",
-        Says::Sum(&[PublishedBytes]),
+        SysValue::Sum(&[PublishedBytes]),
     ),
     (
         "$SYS/broker/publish/bytes/sent",
-        Says::Sum(&[DeliveredBytes]),
+        SysValue::Sum(&[DeliveredBytes]),
     ),
     (
         "$SYS/broker/subscriptions/count",
-        Says::Sum(&[Subscriptions, Filters]),
+        SysValue::Sum(&[Subscriptions, Filters]),
     ),
     (
         "$SYS/broker/shared_subscriptions/count",
-        Says::Sum(&[Groups]),
+        SysValue::Sum(&[Groups]),
     ),
     (
         "$SYS/broker/retained messages/count",
-        Says::Sum(&[Retained]),
+        SysValue::Sum(&[Retained]),
     ),
-    ("$SYS/broker/store/messages/count", Says::Sum(&[Kept])),
-    ("$SYS/broker/store/messages/bytes", Says::Sum(&[KeptBytes])),
-    ("$SYS/broker/crore/connections", Says::Sum(&[Connections])),
-    ("$SYS/broker/crore/gaps", Says::Sum(&[Gaps])),
+    ("$SYS/broker/store/messages/count", SysValue::Sum(&[Kept])),
+    (
+        "$SYS/broker/store/messages/bytes",
+        SysValue::Sum(&[KeptBytes]),
+    ),
+    (
+        "$SYS/broker/crore/connections",
+        SysValue::Sum(&[Connections]),
+    ),
+    ("$SYS/broker/crore/gaps", SysValue::Sum(&[Gaps])),
 ];
 
 /// With MQTT packets count, with other protocols messages.
@@ -69,7 +90,7 @@ const _: () = assert!(
 
 /// The kind of a topic's value.
 #[derive(Clone, Copy)]
-pub(super) enum Says {
+pub(super) enum SysValue {
     Version,
     Uptime,
     Away,
@@ -117,18 +138,18 @@ impl SysTopics {
         was_watched
     }
 
-    pub(super) fn text(says: Says, totals: &Totals, now_s: u32) -> String {
-        let number = match says {
-            Says::Version => {
+    pub(super) fn text(value: SysValue, totals: &Totals, now_s: u32) -> String {
+        let number = match value {
+            SysValue::Version => {
                 return String::from(concat!("crore version ", env!("CARGO_PKG_VERSION")));
             }
-            Says::Uptime => return format!("{} seconds", now_s),
+            SysValue::Uptime => return format!("{} seconds", now_s),
             // The two are not read at the same moment.
-            Says::Away => totals
+            SysValue::Away => totals
                 .get(Sessions)
                 .saturating_sub(totals.get(ClientsConnected)),
-            Says::ClientsMax => totals.clients_max(),
-            Says::Sum(of) => sum(totals, of),
+            SysValue::ClientsMax => totals.clients_max(),
+            SysValue::Sum(of) => sum(totals, of),
         };
         format!("{number}")
     }

@@ -15,7 +15,7 @@ use crate::io::Io;
 use crate::protocol::contract::{cut_off, has_begun_input, second};
 use crate::protocol::front::{Clients, Front};
 use crate::shard::Shard;
-use crate::shard::drain::move_due;
+use crate::shard::drain::move_due_clients;
 
 /// The time for a sweep.
 const SWEEP_MS: u32 = 1000;
@@ -48,14 +48,14 @@ impl Shard {
         if let Some(home) = &mut self.home {
             home.tick(self.commits.oldest_s(self.front.clients.ctx.now));
         }
-        move_due(&mut self.draining, &mut self.front, io);
+        move_due_clients(&mut self.draining, &mut self.front, io);
         self.commits.look_for_late(self.front.clients.ctx.now.s);
         if !self.sweep.is_under_way() {
             if !self.sweep.begin(self.front.clients.ctx.now.s) {
                 return;
             }
             self.review.begin();
-            self.tell_sys(io.moved());
+            self.publish_sys_topics(io.moved());
             if let Some(mut node) = self.node() {
                 node.tick();
             }
@@ -78,7 +78,7 @@ impl Shard {
             if !row.is_open() {
                 continue;
             }
-            self.sweep.met(row.transport());
+            self.sweep.count(row.transport());
             let clients = &self.front.clients;
             let changed = self.review.runs();
             let lost = watches_identities.then(|| clients.lost_credential(slot, changed));
@@ -106,7 +106,7 @@ impl Shard {
             }
         }
         self.sweep.is_crowded = self.front.clients.scratch.ends.len() >= ends_most;
-        self.sweep.go_on(until, end);
+        self.sweep.advance(until, end);
     }
 }
 

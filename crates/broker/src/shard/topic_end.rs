@@ -43,7 +43,7 @@ impl Front {
                 continue;
             }
             let reason = match gone {
-                true if gone_early(&mut self.clients.conns, slot, topic) => continue,
+                true if note_early_deletion(&mut self.clients.conns, slot, topic) => continue,
                 true => Reason::Deleted,
                 false => Reason::Displaced,
             };
@@ -62,7 +62,7 @@ impl Front {
 
 /// For a request on several topics that waits for some homes: notes that this topic was deleted after its home had answered. Returns
 /// whether that is the case.
-fn gone_early(conns: &mut Connections, slot: u32, topic: u32) -> bool {
+fn note_early_deletion(conns: &mut Connections, slot: u32, topic: u32) -> bool {
     let row = conns.get(slot);
     if row.state != State::Waiting || !row.wants(MULTI) {
         return false;

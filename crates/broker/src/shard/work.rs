@@ -19,7 +19,7 @@ impl Shard {
     }
 
     /// Whether work waits that earlier turns had no time for.
-    pub(crate) fn has_more(&mut self) -> bool {
+    pub(crate) fn has_waiting_work(&mut self) -> bool {
         let lanes = &mut self.front.subs.lanes;
         let home = self.home.as_ref();
         home.is_some_and(|home| home.page_queue.may_go_on(lanes))
@@ -32,16 +32,16 @@ impl Shard {
     /// Continues work that earlier turns had no time for, until half of the budget is spent: asks of a lane, a page and a connection, then
     /// the next of each. So one of each continues in every turn, however many of the others wait. Asks get half of that half: publishers
     /// wait behind the credit that group members give for each message of a page.
-    pub(crate) fn go_on<I: Io>(&mut self, io: &mut I) {
-        if !self.has_more() && !is_past_budget(&self.home) {
+    pub(crate) fn continue_waiting<I: Io>(&mut self, io: &mut I) {
+        if !self.has_waiting_work() && !is_past_budget(&self.home) {
             return;
         }
         let steps = u64::from(self.front.clients.meter.work.pace.steps_per_turn / ASKS_OF_TURN);
         loop {
             self.take_own_asks();
-            let mut more = self.go_on_with_commits();
-            more |= self.go_on_with_late();
-            more |= self.go_on_with_asks(steps);
+            let mut more = self.continue_commits();
+            more |= self.answer_late();
+            more |= self.continue_asks(steps);
             if let Some(home) = &mut self.home {
                 let front = &mut self.front;
                 more |= home.read_next(&mut home_context(&mut front.subs, &front.clients.ctx));

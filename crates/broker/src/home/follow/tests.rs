@@ -192,7 +192,7 @@ impl World {
                 let mut context = HomeContext {
                     settings: &self.settings,
                     rules: &self.rules,
-                    here: &Matching::new(1, 1, &Default::default()),
+                    local_filters: &Matching::new(1, 1, &Default::default()),
                     now: self.now,
                     lanes: &mut self.lanes,
                 };

@@ -88,7 +88,7 @@ impl World {
         let mut context = HomeContext {
             settings: &self.settings,
             rules: &self.rules,
-            here: &Matching::new(1, 1, &Default::default()),
+            local_filters: &Matching::new(1, 1, &Default::default()),
             now: NOW,
             lanes: &mut self.lanes,
         };
