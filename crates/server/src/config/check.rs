@@ -14,7 +14,7 @@ use crore_wire::topic::{check_filter, covers, has_wildcard};
 use super::path_prefix::{overlap, path_prefix};
 use crate::access::Checks;
 use crate::settings::file::File;
-use crate::settings::problems::{Check, Problem, foreign_wildcards, size};
+use crate::settings::problems::{Problem, Problems, foreign_wildcards, size};
 
 /// `limits.memory_bytes` is at least this multiple of the largest message, batch and outbox, so that one client cannot fill it.
 pub(super) const MEMORY_SHARES: usize = 4;
@@ -23,24 +23,24 @@ pub(super) const MEMORY_SHARES: usize = 4;
 const MAX_REFERENCE_BYTES: usize = 1_000;
 
 /// Checks all settings. `insecure` permits addresses beyond the loopback.
-pub fn all(check: &mut Check, file: &File, insecure: bool) {
-    listen(check, &file.listen, insecure || file.access.is_some());
-    http(check, &file.http);
-    limits(check, &file.limits);
-    access(check, file);
-    file.admin.check(check, &file.listen);
-    drain(check, &file.drain);
-    cluster(check, file);
-    file.tls.check(check);
+pub fn all(problems: &mut Problems, file: &File, insecure: bool) {
+    listen(problems, &file.listen, insecure || file.access.is_some());
+    http(problems, &file.http);
+    limits(problems, &file.limits);
+    access(problems, file);
+    file.admin.check(problems, &file.listen);
+    drain(problems, &file.drain);
+    cluster(problems, file);
+    file.tls.check(problems);
     if file.rules.len() > RULES_MAX {
         let what = format!(
             "{} rules, with the one that --keep adds where none is for all topics; write at most {RULES_MAX}",
             file.rules.len()
         );
-        check.fail("rule", what);
+        problems.fail("rule", what);
     }
     for (index, entry) in file.rules.iter().enumerate() {
-        rule(check, index + 1, entry, &file.limits);
+        rule(problems, index + 1, entry, &file.limits);
         if let Some(earlier) = file.rules[..index]
             .iter()
             .position(|other| other.filter == entry.filter)
@@ -49,14 +49,14 @@ pub fn all(check: &mut Check, file: &File, insecure: bool) {
                 "repeats the filter of rule[{}] and would never apply; remove one",
                 earlier + 1
             );
-            check.fail(format!("rule[{}].match", index + 1), what);
+            problems.fail(format!("rule[{}].match", index + 1), what);
         }
     }
 }
 
 /// Valid settings that are hardly intended: rules after one that matches all their topics, and filters with the wildcards of other servers.
 pub fn unintended(file: &File) -> Vec<Problem> {
-    let mut check = Check::default();
+    let mut problems = Problems::default();
     for (index, entry) in file.rules.iter().enumerate() {
         let filter = &entry.filter;
         let is_before = |other: &Rule| covers(other.filter.as_bytes(), filter.as_bytes());
@@ -65,9 +65,9 @@ pub fn unintended(file: &File) -> Vec<Problem> {
             let what = format!(
                 "`{filter}` is never reached: rule[{number}] (`{wider}`) stands before it and matches all its topics; put it before that one, or remove it"
             );
-            check.fail(format!("rule[{}].match", index + 1), what);
+            problems.fail(format!("rule[{}].match", index + 1), what);
         }
-        foreign(&mut check, format!("rule[{}].match", index + 1), filter);
+        foreign(&mut problems, format!("rule[{}].match", index + 1), filter);
     }
     if let Some(access) = &file.access {
         let everybody = ("access.anonymous".to_string(), &access.anonymous);
@@ -77,46 +77,46 @@ pub fn unintended(file: &File) -> Vec<Problem> {
             for (right, list) in filters.by_right() {
                 for (index, filter) in list.iter().enumerate() {
                     let path = format!("{path}.{}[{}]", right.name(), index + 1);
-                    foreign(&mut check, path, filter);
+                    foreign(&mut problems, path, filter);
                 }
             }
         }
     }
-    check.problems
+    problems.found
 }
 
 /// Reports a filter with wildcards of another server, which here matches only the topic of that name.
-fn foreign(check: &mut Check, path: String, filter: &str) {
+fn foreign(problems: &mut Problems, path: String, filter: &str) {
     // An author who uses our wildcards knows them.
     if let Some(what) = foreign_wildcards(filter).filter(|_| !has_wildcard(filter.as_bytes())) {
-        check.fail(path, what);
+        problems.fail(path, what);
     }
 }
 
 /// A node of a cluster keeps nothing itself, and all its topics are in the cluster's log.
-fn cluster(check: &mut Check, file: &File) {
-    file.cluster.check(check);
+fn cluster(problems: &mut Problems, file: &File) {
+    file.cluster.check(problems);
     if !file.cluster.is_on() {
         return;
     }
     if file.state.directory().is_some() {
         let what = "stands beside [cluster], whose log is in NATS: a node keeps nothing on disk; remove it, or cluster.urls";
-        check.fail("state.directory", what);
+        problems.fail("state.directory", what);
     }
     if !file.state.durable {
         let what = "is off, and in a cluster every message stands in the log; remove it";
-        check.fail("state.durable", what);
+        problems.fail("state.durable", what);
     }
     for (index, entry) in file.rules.iter().enumerate() {
         if !entry.durable {
             let what = "is off, and in a cluster every topic stands in the log, since other nodes learn of it there; remove it";
-            check.fail(format!("rule[{}].durable", index + 1), what);
+            problems.fail(format!("rule[{}].durable", index + 1), what);
         }
     }
 }
 
 /// Checks `[access]` with the files that it names, and the rules that open topics to everybody.
-fn access(check: &mut Check, file: &File) {
+fn access(problems: &mut Problems, file: &File) {
     let Some(access) = &file.access else {
         for (index, entry) in file.rules.iter().enumerate() {
             if !entry.open.is_empty() {
@@ -124,15 +124,15 @@ fn access(check: &mut Check, file: &File) {
                     "opens {} to everybody, which without [access] is open to everybody everywhere; write a table [access], or remove the key",
                     entry.filter
                 );
-                check.fail(format!("rule[{}].open", index + 1), what);
+                problems.fail(format!("rule[{}].open", index + 1), what);
             }
         }
         return;
     };
-    access.check(check);
+    access.check(problems);
     if let Err(errors) = Checks::new(access) {
         for (path, what) in errors {
-            check.fail(path, what);
+            problems.fail(path, what);
         }
     }
 }
@@ -142,9 +142,9 @@ pub(super) fn is_exposed(address: &SocketAddr) -> bool {
     !address.ip().to_canonical().is_loopback()
 }
 
-fn listen(check: &mut Check, addresses: &[SocketAddr], anywhere: bool) {
+fn listen(problems: &mut Problems, addresses: &[SocketAddr], anywhere: bool) {
     if addresses.is_empty() {
-        check.fail(
+        problems.fail(
             "listen",
             "is empty; write at least one address, such as [\"127.0.0.1:8800\"]",
         );
@@ -152,22 +152,22 @@ fn listen(check: &mut Check, addresses: &[SocketAddr], anywhere: bool) {
     for (index, address) in addresses.iter().enumerate() {
         let path = format!("listen[{}]", index + 1);
         if addresses[..index].contains(address) {
-            check.fail(path, format!("{address} stands there twice; remove one"));
+            problems.fail(path, format!("{address} stands there twice; remove one"));
         } else if is_exposed(address) && !anywhere {
             let what = format!(
                 "{address} is not a loopback address, and everyone who reaches it may publish and subscribe; \
                  say who may in a table [access] (docs/ACCESS.md), listen on 127.0.0.1 behind a proxy, or add the flag --insecure to accept that"
             );
-            check.fail(path, what);
+            problems.fail(path, what);
         }
     }
 }
 
-fn http(check: &mut Check, http: &Http) {
-    check.hosts("http.hosts", &http.hosts);
+fn http(problems: &mut Problems, http: &Http) {
+    problems.hosts("http.hosts", &http.hosts);
     if http.proxy_protocol && http.trusted_proxies.is_empty() {
         let what = "is on, but http.trusted_proxies is empty, so that nobody may connect; name the proxy's network there, such as [\"10.0.0.0/8\"]";
-        check.fail("http.proxy_protocol", what);
+        problems.fail("http.proxy_protocol", what);
     }
     let groups = [
         ("http.publish_paths", &http.publish_paths),
@@ -181,7 +181,7 @@ fn http(check: &mut Check, http: &Http) {
         for (index, path) in paths.iter().enumerate() {
             let place = format!("{key}[{}]", index + 1);
             if let Err(what) = path_prefix(path) {
-                check.fail(place, what);
+                problems.fail(place, what);
                 continue;
             }
             match seen.iter().find(|(_, other)| overlap(path, other)) {
@@ -189,7 +189,7 @@ fn http(check: &mut Check, http: &Http) {
                     let what = format!(
                         "`{path}` and `{other}` ({place_of_other}) overlap; choose separate prefixes"
                     );
-                    check.fail(place, what);
+                    problems.fail(place, what);
                 }
                 None => seen.push((place, path)),
             }
@@ -201,28 +201,29 @@ fn http(check: &mut Check, http: &Http) {
                 "`{origin}` is not an origin; write scheme, host and perhaps port without a path, \
                  such as \"https://app.example.com\", \"null\" for pages from files, or \"*\" for all"
             );
-            check.fail(format!("http.allowed_origins[{}]", index + 1), what);
+            problems.fail(format!("http.allowed_origins[{}]", index + 1), what);
         }
     }
 }
 
-fn drain(check: &mut Check, drain: &Drain) {
+fn drain(problems: &mut Problems, drain: &Drain) {
     let reference = &drain.server_reference;
     if reference.len() > MAX_REFERENCE_BYTES || reference.chars().any(char::is_control) {
         let what = format!(
             "is not a reference to another server; write its host and port in at most {MAX_REFERENCE_BYTES} bytes, such as \"b.example.com:8800\", or nothing"
         );
-        check.fail("drain.server_reference", what);
+        problems.fail("drain.server_reference", what);
     }
 }
 
-fn limits(check: &mut Check, limits: &Limits) {
-    bursts(check, limits);
+fn limits(problems: &mut Problems, limits: &Limits) {
+    bursts(problems, limits);
     let largest = ("limits.message_bytes", limits.message_bytes);
-    let at_least = |check: &mut Check, key, bytes| check.at_least(key, bytes, largest.0, largest.1);
+    let at_least =
+        |problems: &mut Problems, key, bytes| problems.at_least(key, bytes, largest.0, largest.1);
     if limits.log_bytes_per_address_max != 0 {
         let bytes = limits.log_bytes_per_address_max;
-        at_least(check, "limits.log_bytes_per_address_max", bytes);
+        at_least(problems, "limits.log_bytes_per_address_max", bytes);
     }
     // The largest thing that one client sends or receives must not fill the memory of all.
     for (key, bytes) in [
@@ -232,7 +233,7 @@ fn limits(check: &mut Check, limits: &Limits) {
     ] {
         let least = bytes.saturating_mul(MEMORY_SHARES);
         if limits.memory_bytes != 0 && limits.memory_bytes < least {
-            check.fail(
+            problems.fail(
                 "limits.memory_bytes".to_string(),
                 format!(
                     "{} is less than {MEMORY_SHARES} times {key} ({}); raise this or lower that",
@@ -243,11 +244,11 @@ fn limits(check: &mut Check, limits: &Limits) {
         }
     }
     let bytes = limits.publish_credit_bytes;
-    at_least(check, "limits.publish_credit_bytes", bytes);
+    at_least(problems, "limits.publish_credit_bytes", bytes);
 }
 
 /// Rates are counted per second, so a burst below one second's worth would lower the rate.
-fn bursts(check: &mut Check, limits: &Limits) {
+fn bursts(problems: &mut Problems, limits: &Limits) {
     for (rate_key, per_s, burst_key, burst) in [
         (
             "limits.publishes_per_s",
@@ -269,7 +270,7 @@ fn bursts(check: &mut Check, limits: &Limits) {
         ),
     ] {
         if burst != 0 && burst < per_s {
-            check.fail(
+            problems.fail(
                 burst_key,
                 format!("{burst} is less than {rate_key} ({per_s}); write 0 (one second's worth) or raise it"),
             );
@@ -277,21 +278,21 @@ fn bursts(check: &mut Check, limits: &Limits) {
     }
 }
 
-fn rule(check: &mut Check, number: usize, rule: &Rule, limits: &Limits) {
+fn rule(problems: &mut Problems, number: usize, rule: &Rule, limits: &Limits) {
     let key = |name: &str| format!("rule[{number}].{name}");
     if rule.filter.is_empty() {
         let what = "is missing or empty; write a topic filter, such as \"chat/#\", or \"#\" for all topics";
-        check.fail(key("match"), what);
+        problems.fail(key("match"), what);
     } else if let Err(error) = check_filter(rule.filter.as_bytes(), MAX_TOPIC_BYTES) {
         let filter = &rule.filter;
         let what = format!(
             "`{filter}` is not a topic filter: it {error}; write one such as \"chat/+/room\" or \"chat/#\""
         );
-        check.fail(key("match"), what);
+        problems.fail(key("match"), what);
     }
     let (outbox_bytes, most) = (rule.outbox_bytes, limits.memory_bytes / MEMORY_SHARES);
     if most > 0 && outbox_bytes > most {
-        check.fail(
+        problems.fail(
             key("outbox_bytes"),
             format!(
                 "{} is more than a quarter of limits.memory_bytes ({}); lower this or raise that",

@@ -11,7 +11,7 @@ use toml::{Table, Value};
 use super::locate::Overrides;
 use super::variables::Variables;
 use crate::settings::file::File;
-use crate::settings::problems::Check;
+use crate::settings::problems::Problems;
 use crate::settings::schema::{Row, SCHEMA};
 
 /// The filter that matches every topic.
@@ -83,10 +83,10 @@ impl ServeArgs {
     }
 
     /// Reports variables whose value is not UTF-8.
-    pub fn check_variables(&self, check: &mut Check) {
+    pub fn check_variables(&self, problems: &mut Problems) {
         for (row, variable, value) in self.variables.settings() {
             if let Err(what) = value {
-                check.fail(&row.path, format!("{variable} {what}"));
+                problems.fail(&row.path, format!("{variable} {what}"));
             }
         }
     }

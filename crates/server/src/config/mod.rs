@@ -29,7 +29,7 @@ use toml::de::{DeTable, Deserializer};
 use crate::settings::access::Access;
 use crate::settings::file::File;
 pub use crate::settings::file::MAX_SHARDS;
-use crate::settings::problems::{Check, size};
+use crate::settings::problems::{Problems, size};
 use crate::settings::schema::SCHEMA;
 use crate::settings::state::State;
 pub use effective::Effective;
@@ -137,31 +137,31 @@ fn parse(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(Place, String
         Err(lines) => return (File::default(), lines),
     };
     let overrides = args.override_values(&mut table);
-    let mut check = Check {
+    let mut problems = Problems {
         folder: path.parent().unwrap_or(path).to_path_buf(),
-        ..Check::default()
+        ..Problems::default()
     };
-    args.check_variables(&mut check);
-    let table = SCHEMA.read(table, &mut check);
+    args.check_variables(&mut problems);
+    let table = SCHEMA.read(table, &mut problems);
     let mut file = match File::deserialize(table) {
         Ok(file) => file,
         Err(error) => return (File::default(), vec![locate::syntax(name, text, &error)]),
     };
     args.keep(&mut file);
-    let reported: Vec<String> = check.problems.iter().map(|it| it.path.clone()).collect();
+    let reported: Vec<String> = problems.found.iter().map(|it| it.path.clone()).collect();
     // A value with a fault was left out above, so the checks below must not call it missing.
     let is_reported = |path: &str| {
         let mut reported = reported.iter();
         reported.any(|other| path_is_under(path, other) || path_is_under(other, path))
     };
-    check::all(&mut check, &file, args.insecure);
+    check::all(&mut problems, &file, args.insecure);
     let mut index = 0;
-    check.problems.retain(|problem| {
+    problems.found.retain(|problem| {
         index += 1;
         index <= reported.len() || !is_reported(&problem.path)
     });
     let line = |problem| locate::problem(name, text, &overrides, problem);
-    (file, check.problems.iter().map(line).collect())
+    (file, problems.found.iter().map(line).collect())
 }
 
 fn read_table(name: &str, text: &str) -> Result<Table, Vec<(Place, String)>> {

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 use smart_default::SmartDefault;
 
-use super::problems::Check;
+use super::problems::Problems;
 
 /// No request head can hold a larger token.
 const MAX_TOKEN_BYTES: usize = 64 << 10;
@@ -337,7 +337,7 @@ pub fn for_shards(access: Option<&Access>) -> crore_broker::settings::Access {
 
 impl Access {
     /// Checks all but keys, passwords and the callback, which `access::Checks` checks.
-    pub fn check(&self, check: &mut Check) {
+    pub fn check(&self, problems: &mut Problems) {
         for (path, name) in [
             ("access.cookie", &self.cookie),
             ("access.query", &self.query),
@@ -347,12 +347,12 @@ impl Access {
                 let what = format!(
                     "`{name}` is no name; write letters, digits, _, - and ., or \"\" for none"
                 );
-                check.fail(path, what);
+                problems.fail(path, what);
             }
         }
         if let Err(error) = self.anonymous.grants("") {
             let what = format!("{error}; write topic filters such as \"news/#\"");
-            check.fail("access.anonymous", what);
+            problems.fail("access.anonymous", what);
         }
     }
 }

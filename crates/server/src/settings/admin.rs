@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 
 use super::listen::optional_address;
-use super::problems::Check;
+use super::problems::Problems;
 
 /// The default address of the admin port: the loopback, since every client that reaches it may do everything.
 const DEFAULT_LISTEN: &str = "127.0.0.1:8801";
@@ -55,19 +55,19 @@ pub struct Admin {
 
 impl Admin {
     /// Checks the values, and the address against those of the data ports.
-    pub fn check(&self, check: &mut Check, data: &[SocketAddr]) {
+    pub fn check(&self, problems: &mut Problems, data: &[SocketAddr]) {
         let bytes = self.token.len();
         if bytes > 0 && bytes < MIN_TOKEN_BYTES {
             let what = format!(
                 "has {bytes} bytes and could be guessed; write at least {MIN_TOKEN_BYTES}, such as the output of `openssl rand -hex 16`"
             );
-            check.fail("admin.token", what);
+            problems.fail("admin.token", what);
         }
         if self.token.bytes().any(|byte| !byte.is_ascii_graphic()) {
             let what = "has characters that no header may carry; write letters, digits and signs";
-            check.fail("admin.token", what);
+            problems.fail("admin.token", what);
         }
-        check.hosts("admin.hosts", &self.hosts);
+        problems.hosts("admin.hosts", &self.hosts);
         let Some(listen) = self.listen else {
             return;
         };
@@ -75,11 +75,11 @@ impl Admin {
             let what = format!(
                 "{listen} is not a loopback address, and everyone who reaches it may do everything; set admin.token, or listen on 127.0.0.1"
             );
-            check.fail("admin.listen", what);
+            problems.fail("admin.listen", what);
         }
         if listen.port() != 0 && data.contains(&listen) {
             let what = format!("{listen} is also in listen; write another port");
-            check.fail("admin.listen", what);
+            problems.fail("admin.listen", what);
         }
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 
 use super::access::Secret;
-use super::problems::Check;
+use super::problems::Problems;
 
 /// The name is a part of the names of streams and subjects.
 const MAX_NAME_BYTES: usize = 32;
@@ -143,11 +143,11 @@ impl Cluster {
     }
 
     /// Checks the values.
-    pub fn check(&self, check: &mut Check) {
+    pub fn check(&self, problems: &mut Problems) {
         for (index, url) in self.urls.iter().enumerate() {
             if url.contains('@') {
                 let what = "has a user in it, which others would see; write cluster.user and cluster.password";
-                check.fail(format!("cluster.urls[{}]", index + 1), what);
+                problems.fail(format!("cluster.urls[{}]", index + 1), what);
                 continue;
             }
             let host = ["nats://", "tls://"]
@@ -157,7 +157,7 @@ impl Cluster {
                 let what = format!(
                     "`{url}` is no server of NATS; write such as \"nats://10.0.0.1:4222\", or \"tls://...\""
                 );
-                check.fail(format!("cluster.urls[{}]", index + 1), what);
+                problems.fail(format!("cluster.urls[{}]", index + 1), what);
             }
         }
         let is_plain = |letter: char| {
@@ -171,22 +171,22 @@ impl Cluster {
                 "`{}` is not a name; write 1 to {MAX_NAME_BYTES} lower-case letters, digits, `-` and `_`",
                 self.name
             );
-            check.fail("cluster.name", what);
+            problems.fail("cluster.name", what);
         }
         for (index, url) in self.monitoring.iter().enumerate() {
             if url.contains('@') {
                 let what = "has a user in it, which others would see; leave it out";
-                check.fail(format!("cluster.monitoring[{}]", index + 1), what);
+                problems.fail(format!("cluster.monitoring[{}]", index + 1), what);
             } else if !url.starts_with("http://") {
                 let what =
                     format!("`{url}` is no monitoring URL; write such as \"http://10.0.0.1:8222\"");
-                check.fail(format!("cluster.monitoring[{}]", index + 1), what);
+                problems.fail(format!("cluster.monitoring[{}]", index + 1), what);
             }
         }
-        self.check_credentials(check);
+        self.check_credentials(problems);
     }
 
-    fn check_credentials(&self, check: &mut Check) {
+    fn check_credentials(&self, problems: &mut Problems) {
         let ways = [
             ("user", !self.user.is_empty()),
             ("token", !self.token.0.is_empty()),
@@ -197,14 +197,14 @@ impl Cluster {
         if let (Some((one, _)), Some((other, _))) = (used.next(), used.next()) {
             let what =
                 format!("stands beside cluster.{one}, and only one of them counts; remove one");
-            check.fail(format!("cluster.{other}"), what);
+            problems.fail(format!("cluster.{other}"), what);
         }
         if self.user.is_empty() && !self.password.0.is_empty() {
-            check.fail("cluster.password", "has no user; write cluster.user, too");
+            problems.fail("cluster.password", "has no user; write cluster.user, too");
         }
         let (certificate, key) = (&self.tls_certificate, &self.tls_key);
         if certificate.as_os_str().is_empty() != key.as_os_str().is_empty() {
-            check.fail(
+            problems.fail(
                 "cluster.tls_certificate",
                 "goes with cluster.tls_key; write both, or none",
             );

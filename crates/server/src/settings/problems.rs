@@ -37,17 +37,17 @@ pub struct Problem {
 
 /// Collects problems.
 #[derive(Default)]
-pub struct Check {
+pub struct Problems {
     /// In the order in which they were found.
-    pub problems: Vec<Problem>,
+    pub found: Vec<Problem>,
     /// The folder of the settings file, to which paths in it are relative.
     pub folder: PathBuf,
 }
 
-impl Check {
+impl Problems {
     /// Reports a fault of the value at `path`.
     pub fn fail(&mut self, path: impl Into<String>, what: impl Into<String>) {
-        self.problems.push(Problem {
+        self.found.push(Problem {
             path: path.into(),
             what: what.into(),
             of_key: false,
@@ -57,7 +57,7 @@ impl Check {
     /// Reports a fault of the key at `path`.
     pub fn fail_key(&mut self, path: impl Into<String>, what: impl Into<String>) {
         self.fail(path, what);
-        self.problems.last_mut().expect("it was just added").of_key = true;
+        self.found.last_mut().expect("it was just added").of_key = true;
     }
 
     /// Checks that the values of a list are hosts in the form of the header `Host`.

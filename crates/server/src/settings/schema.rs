@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 use toml::{Table, Value};
 
 use super::file::File;
-use super::problems::Check;
+use super::problems::Problems;
 use super::units::format_size;
 pub use row::Row;
 use row::Unit;
@@ -87,32 +87,32 @@ impl Schema {
     }
 
     /// Converts the values of a file to the form that [`File`] deserializes. Faulty values are reported and left out.
-    pub fn read(&self, table: Table, check: &mut Check) -> Table {
-        self.table("", "", table, check)
+    pub fn read(&self, table: Table, problems: &mut Problems) -> Table {
+        self.table("", "", table, problems)
     }
 
     /// Converts the table at `path`. `place` is the same with the indices of the file, such as `rule[2]`.
-    fn table(&self, path: &str, place: &str, table: Table, check: &mut Check) -> Table {
+    fn table(&self, path: &str, place: &str, table: Table, problems: &mut Problems) -> Table {
         let mut read = Table::new();
         for (key, value) in table {
             let (path, place) = (joined(path, &key), joined(place, &key));
             let section = self.sections.iter().find(|it| it.path == path);
             let is_list = section.map(|it| it.is_list);
             let value = match (self.row(&path), is_list, value) {
-                (Some(row), _, value) => row.value(&place, value, check),
+                (Some(row), _, value) => row.value(&place, value, problems),
                 (_, Some(false), Value::Table(table)) => {
-                    Some(self.table(&path, &place, table, check).into())
+                    Some(self.table(&path, &place, table, problems).into())
                 }
-                (_, Some(true), Value::Array(list)) => self.list(&path, &place, list, check),
+                (_, Some(true), Value::Array(list)) => self.list(&path, &place, list, problems),
                 (_, Some(true), Value::Table(_)) => {
-                    check.fail(
+                    problems.fail(
                         &place,
                         format!("is a list of tables; write [[{path}]] instead of [{path}]"),
                     );
                     None
                 }
                 (_, Some(_), value) => {
-                    check.fail(
+                    problems.fail(
                         &place,
                         format!(
                             "{} is not a table; write [{path}] and its keys below",
@@ -122,7 +122,7 @@ impl Schema {
                     None
                 }
                 (None, None, _) => {
-                    check.fail_key(&place, self.unknown(&path));
+                    problems.fail_key(&place, self.unknown(&path));
                     None
                 }
             };
@@ -131,13 +131,19 @@ impl Schema {
         read
     }
 
-    fn list(&self, path: &str, place: &str, list: Vec<Value>, check: &mut Check) -> Option<Value> {
+    fn list(
+        &self,
+        path: &str,
+        place: &str,
+        list: Vec<Value>,
+        problems: &mut Problems,
+    ) -> Option<Value> {
         let each = list.into_iter().enumerate().map(|(index, value)| {
             let place = format!("{place}[{}]", index + 1);
             match value {
-                Value::Table(table) => self.table(path, &place, table, check).into(),
+                Value::Table(table) => self.table(path, &place, table, problems).into(),
                 value => {
-                    check.fail(
+                    problems.fail(
                         place,
                         format!("{} is not a table; write [[{path}]]", shown(&value)),
                     );

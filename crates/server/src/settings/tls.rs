@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 
-use super::problems::Check;
+use super::problems::Problems;
 
 /// TLS on the data ports.
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
@@ -76,23 +76,23 @@ impl Tls {
     }
 
     /// Checks the values, but not the files themselves.
-    pub fn check(&self, check: &mut Check) {
+    pub fn check(&self, problems: &mut Problems) {
         let needs = "; set tls.certificate and tls.key, or remove it";
         if self.is_on() && self.key.as_os_str().is_empty() {
-            check.fail(
+            problems.fail(
                 "tls.key",
                 "is missing; name the PEM file with the key of tls.certificate",
             );
         }
         if !self.is_on() {
             if !self.key.as_os_str().is_empty() {
-                check.fail(
+                problems.fail(
                     "tls.key",
                     format!("is set, but tls.certificate is not{needs}"),
                 );
             }
             if self.required {
-                check.fail(
+                problems.fail(
                     "tls.required",
                     format!(
                         "is on, but there is no certificate, so that nobody could connect{needs}"
@@ -100,7 +100,7 @@ impl Tls {
                 );
             }
             if self.asks_clients() {
-                check.fail(
+                problems.fail(
                     "tls.client_ca",
                     format!("is set, but there is no TLS{needs}"),
                 );

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::{SCHEMA, nearest, shown, split};
 use crate::settings::file::File;
-use crate::settings::problems::{Check, size};
+use crate::settings::problems::{Problems, size};
 use crate::settings::units::{SIZE_FORM, TIME_FORM, parse_size, parse_time};
 
 /// The formats of settings that are paths.
@@ -161,36 +161,43 @@ impl Row {
     }
 
     /// Converts the file's value at `place` to the form that [`File`] deserializes; none if it is faulty.
-    pub(super) fn value(&self, place: &str, value: Value, check: &mut Check) -> Option<Value> {
+    pub(super) fn value(
+        &self,
+        place: &str,
+        value: Value,
+        problems: &mut Problems,
+    ) -> Option<Value> {
         // A single value becomes a list, and its place has no index.
         let is_one = !value.is_array();
         let list = match value {
             Value::Array(list) if self.is_list() => list,
             Value::String(_) | Value::Integer(_) if self.takes_one() => vec![value],
             Value::Array(_) | Value::Table(_) => {
-                check.fail(place, format!("{} is not {}", shown(&value), self.form()));
+                problems.fail(place, format!("{} is not {}", shown(&value), self.form()));
                 return None;
             }
             value if self.is_list() => {
-                check.fail(place, format!("is a list; write [{value}]"));
+                problems.fail(place, format!("is a list; write [{value}]"));
                 return None;
             }
             value => {
-                let entry = self.entry(value).map_err(|what| check.fail(place, what));
-                return entry.ok().map(|value| self.absolute(value, &check.folder));
+                let entry = self.entry(value).map_err(|what| problems.fail(place, what));
+                return entry
+                    .ok()
+                    .map(|value| self.absolute(value, &problems.folder));
             }
         };
-        let before = check.problems.len();
+        let before = problems.found.len();
         let each = list.into_iter().enumerate().filter_map(|(index, value)| {
             let place = match is_one {
                 true => place.to_string(),
                 false => format!("{place}[{}]", index + 1),
             };
             let entry = self.entry(value);
-            entry.map_err(|what| check.fail(place, what)).ok()
+            entry.map_err(|what| problems.fail(place, what)).ok()
         });
         let list: Vec<Value> = each.collect();
-        (check.problems.len() == before).then_some(list.into())
+        (problems.found.len() == before).then_some(list.into())
     }
 
     /// Makes a path absolute; a relative one is relative to `folder`. Other values stay.
