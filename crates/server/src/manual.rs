@@ -12,9 +12,6 @@ use crate::cli::Cli;
 use crate::stdout::print;
 
 /// Prints the completions for a shell.
-///
-/// # Errors
-/// Stdout cannot be written to.
 pub fn completions(shell: Shell) -> anyhow::Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::program(), "crore", &mut text);
@@ -22,9 +19,6 @@ pub fn completions(shell: Shell) -> anyhow::Result<()> {
 }
 
 /// Writes a page for the program and each of its commands.
-///
-/// # Errors
-/// A file cannot be written.
 pub fn pages(directory: &Path) -> anyhow::Result<()> {
     let what = || format!("cannot write man pages into {}", directory.display());
     std::fs::create_dir_all(directory).with_context(what)?;

@@ -101,9 +101,6 @@ fn read(tls: &Tls) -> anyhow::Result<Source> {
 }
 
 /// Reads the file that the setting `key` names.
-///
-/// # Errors
-/// It cannot be read.
 pub fn file(key: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(|| {
         let path = path.display();

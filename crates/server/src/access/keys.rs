@@ -62,9 +62,6 @@ impl Keys {
 
     /// Starts the threads that fetch keys from URLs; each calls `fetched` after a fetch. Until the first one, an entry that has not changed uses its keys
     /// in `former`.
-    ///
-    /// # Errors
-    /// The system starts no thread.
     pub fn start(
         &self,
         former: &Keys,
@@ -103,9 +100,6 @@ impl Keys {
     }
 
     /// The user and the rights of a token that is valid at this Unix second.
-    ///
-    /// # Errors
-    /// The reason why the token is refused.
     pub fn verify(&self, token: &[u8], now_unix_s: u64) -> Result<Known, Reason> {
         let header = header(token).ok_or(Reason::CredentialsMalformed)?;
         // RFC 7515 section 4.1.11: a token with extensions that we do not know must be refused.

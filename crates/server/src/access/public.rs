@@ -73,9 +73,6 @@ fn key_of_certificate(der: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 /// A key for this algorithm, from DER, a point of P-256, or the 32 bytes of Ed25519.
-///
-/// # Errors
-/// The algorithm cannot verify with it.
 pub fn checked(algorithm: Algorithm, key: &[u8]) -> Result<DecodingKey, String> {
     let by: &'static dyn VerificationAlgorithm = match algorithm {
         Algorithm::RS256 => &RSA_PKCS1_2048_8192_SHA256,

@@ -78,9 +78,6 @@ impl RemoteKeys {
     }
 
     /// Starts the thread, which calls `fetched` after each fetch. Until the first good answer the keys of the same entry in `former` are used.
-    ///
-    /// # Errors
-    /// The system starts no thread.
     pub fn start(
         &self,
         former: &[RemoteKeys],

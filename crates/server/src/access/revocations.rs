@@ -56,9 +56,6 @@ impl Revocation {
     }
 
     /// A revocation of a token until it expires. Its signature is not verified.
-    ///
-    /// # Errors
-    /// It is no JWT.
     pub fn of_token(token: &str) -> Result<Revocation, String> {
         let claims = part(token.as_bytes(), 1).ok_or("the token is no JWT of three parts")?;
         let expires = claims.get("exp").and_then(Value::as_f64);
@@ -122,9 +119,6 @@ pub fn token_id(token: &[u8], claims: &Map<String, Value>) -> String {
 }
 
 /// Reads the entries of a file that have not expired.
-///
-/// # Errors
-/// The file's fault.
 pub fn read(path: &Path, now_unix_s: u64) -> Result<Vec<Revocation>, String> {
     let wrong = |what: String| format!("access.revoked: {}: {what}", path.display());
     let length = match fs::metadata(path) {
@@ -158,9 +152,6 @@ fn check(entries: &[Revocation]) -> Result<(), String> {
 }
 
 /// Replaces the file by this list, with fsync.
-///
-/// # Errors
-/// The list is too long, or the file cannot be written.
 pub fn write(path: &Path, entries: &[Revocation]) -> Result<(), String> {
     let wrong = |what: String| format!("access.revoked: {}: {what}", path.display());
     check(entries).map_err(wrong)?;

@@ -19,9 +19,6 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 pub const UTF16: &str = "is text in UTF-16, which editors of Windows write; `iconv -f UTF-16 -t UTF-8 FILE` converts it";
 
 /// The secret in a file, without the line end and the byte order mark of a text file.
-///
-/// # Errors
-/// Why it is no secret, and the remedy.
 pub fn secret(bytes: &[u8]) -> Result<&[u8], String> {
     // Before the trimming, since DER may end in the byte of a line end.
     if let Some(key) = marks::key_in(bytes) {
@@ -57,9 +54,6 @@ pub fn is_utf16(bytes: &[u8]) -> bool {
 }
 
 /// Checks the bytes of a secret.
-///
-/// # Errors
-/// Why they are no secret, and the remedy.
 pub fn check(secret: &[u8]) -> Result<(), String> {
     let bytes = secret.len();
     if let Some(key) = marks::key_in(secret) {

@@ -4,9 +4,6 @@
 const STACK_BYTES: usize = 512 << 10;
 
 /// Starts a thread.
-///
-/// # Errors
-/// The system starts no thread.
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name(name.to_string());
     thread.stack_size(STACK_BYTES).spawn(work).map(drop)

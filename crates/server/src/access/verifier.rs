@@ -98,9 +98,6 @@ pub struct Verifier {
 
 impl Verifier {
     /// Starts the thread of the state, and makes a sender of questions for each shard. The other threads start with the first job of their queue.
-    ///
-    /// # Errors
-    /// The system starts no thread.
     pub fn start(
         checks: Arc<Checks>,
         revoked: Arc<Revoked>,

@@ -54,9 +54,6 @@ pub fn load(args: &ServeArgs) -> Result<Effective, ConfigError> {
 }
 
 /// [`load`] for a host with these resources.
-///
-/// # Errors
-/// Those of [`load`].
 pub fn load_for(args: &ServeArgs, resources: &Resources) -> Result<Effective, ConfigError> {
     let source = match &args.config {
         Some(path) => Some(path.clone()),
@@ -75,9 +72,6 @@ pub fn load_for(args: &ServeArgs, resources: &Resources) -> Result<Effective, Co
 
 /// Loads the settings again for a server that runs with `now`. Its file must still exist and must not be empty: a file is often
 /// empty while it is being written, and an empty one would remove every rule and all access control.
-///
-/// # Errors
-/// Those of [`load`].
 pub fn load_again(args: &ServeArgs, now: &Effective) -> Result<Effective, ConfigError> {
     let Some(path) = &now.source else {
         return load(args);

@@ -101,9 +101,6 @@ fn connections(text: &str) -> Result<u64, String> {
 }
 
 /// Runs the doctor. The exit code says whether the connections fit.
-///
-/// # Errors
-/// The settings are faulty.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let findings = examine(args)?;
     let text = match (args.json, args.all) {

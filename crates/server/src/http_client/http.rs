@@ -83,17 +83,11 @@ fn broken(what: &str) -> io::Error {
 
 impl Connection {
     /// Connects. The timeout of reads is [`ANSWER_TIMEOUT`] until [`Connection::set_read_timeout`].
-    ///
-    /// # Errors
-    /// As [`Stream::open`].
     pub fn open(server: &Server) -> io::Result<Self> {
         Self::open_within(server, CONNECT_TIMEOUT)
     }
 
     /// The same with a timeout for the connection attempt.
-    ///
-    /// # Errors
-    /// As [`Stream::open`].
     pub fn open_within(server: &Server, timeout: Duration) -> io::Result<Self> {
         let mut stream = Stream::open(server, timeout)?;
         stream.set_timeouts(Some(ANSWER_TIMEOUT), ANSWER_TIMEOUT)?;
@@ -105,9 +99,6 @@ impl Connection {
     }
 
     /// The same for a connection that may be used until `end`: later reads and writes fail.
-    ///
-    /// # Errors
-    /// As [`Stream::open`].
     pub fn open_until(server: &Server, end: Instant) -> io::Result<Self> {
         let left = end.saturating_duration_since(Instant::now());
         // Sockets refuse a timeout of zero.
@@ -118,9 +109,6 @@ impl Connection {
     }
 
     /// Sets the timeout of reads; `None` is no timeout.
-    ///
-    /// # Errors
-    /// The socket refuses.
     pub fn set_read_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let stream = self.stream.get_mut();
         stream.set_timeouts(timeout, ANSWER_TIMEOUT)

@@ -58,9 +58,6 @@ impl FromStr for Server {
 
 impl Server {
     /// Parses a URL. `default_port` gives the port of a URL without one; its argument says whether the URL has TLS.
-    ///
-    /// # Errors
-    /// The text is not the URL of a server.
     pub fn parse(url: &str, default_port: fn(bool) -> u16) -> Result<Server, String> {
         let form = || format!("`{url}` is not a server's URL; write one such as {DEFAULT_SERVER}");
         let secure = url

@@ -114,9 +114,6 @@ impl Stream {
     }
 
     /// Sets the timeouts of reads and writes; `None` is no timeout.
-    ///
-    /// # Errors
-    /// The socket refuses.
     pub fn set_timeouts(&mut self, read: Option<Duration>, write: Duration) -> io::Result<()> {
         let socket = self.socket();
         socket.timeouts = [read, Some(write)];

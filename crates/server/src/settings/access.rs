@@ -187,9 +187,6 @@ pub struct FiltersByRight {
 
 impl FiltersByRight {
     /// The rights in the form of the shards.
-    ///
-    /// # Errors
-    /// An entry is no filter.
     pub fn grants(&self, user: &str) -> Result<Grants, GrantError> {
         let all = self.by_right().into_iter().flat_map(|(right, list)| {
             let filters = list.iter().map(String::as_str);

@@ -17,9 +17,6 @@ pub fn count(number: u64) -> String {
 }
 
 /// Parses `1000000`, `1,000,000`, `1_000_000`, `10k` or `1m`.
-///
-/// # Errors
-/// The text is no count, or does not fit 64 bits.
 pub fn parse_count(text: &str) -> Result<u64, String> {
     let (digits, factor) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1_000),

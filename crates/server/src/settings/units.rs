@@ -16,9 +16,6 @@ pub const SIZE_FORM: &str =
     "a size; write bytes as a whole number, or a string such as \"64 KiB\", \"1 MiB\" or \"10 GB\"";
 
 /// Parses `65536`, `64 KiB` or `64KiB` as bytes.
-///
-/// # Errors
-/// The fault, with the accepted forms.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
@@ -83,9 +80,6 @@ pub fn parse_time(text: &str, unit_ms: u64) -> Result<u64, String> {
 }
 
 /// Parses `90s`, `15m`, `8h`, `30d` or a bare number of seconds as seconds.
-///
-/// # Errors
-/// The fault, with the accepted forms.
 pub fn parse_seconds<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let seconds = parse_time(text, 1_000)?;
     T::try_from(seconds).map_err(|_| format!("`{text}` is too long a time"))

@@ -105,9 +105,6 @@ fn admin_port(url: &str) -> Result<Server, String> {
 
 impl AdminFlags {
     /// The server of the flags, the profile or the variables.
-    ///
-    /// # Errors
-    /// A faulty value.
     pub fn server(&self) -> anyhow::Result<Server> {
         let profile = self.profile.read()?;
         let token = profile.token(
@@ -378,9 +375,6 @@ impl ConnectionFilter {
 }
 
 /// Runs `crore admin`.
-///
-/// # Errors
-/// The server cannot be reached, or refuses (with its reason).
 pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
     let server = args.flags.server()?;
     let port = AdminPort { server: &server };

@@ -64,9 +64,6 @@ enum Command {
 }
 
 /// Runs `crore cluster`.
-///
-/// # Errors
-/// The node cannot be reached, or belongs to no cluster.
 pub fn run(args: &ClusterArgs) -> anyhow::Result<ExitCode> {
     let Command::Status = args.command;
     let server = args.admin.server()?;

@@ -63,9 +63,6 @@ impl Connect {
 }
 
 /// The server of the flag, the profile or this variable.
-///
-/// # Errors
-/// The value is no URL.
 pub fn named(
     flag: Option<&Server>,
     profile: &Profile,

@@ -66,9 +66,6 @@ pub struct Profile {
 
 impl ProfileFlag {
     /// Reads the profile of the flag or of `CRORE_PROFILE`.
-    ///
-    /// # Errors
-    /// There is no such profile, or the file cannot be read.
     pub fn read(&self) -> Result<Profile, Usage> {
         let is_explicit = self.profile.is_some();
         let named = match &self.profile {
@@ -116,9 +113,6 @@ impl Profile {
     }
 
     /// The value of the profile or of this variable, with its origin for error messages.
-    ///
-    /// # Errors
-    /// The variable is not UTF-8.
     pub fn value(&self, name: &'static str) -> Result<Option<(String, String)>, Usage> {
         let of_profile = self.of_profile(name);
         if self.is_explicit && of_profile.is_some() {

@@ -135,9 +135,6 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
 }
 
 /// The message of an argument: its text, the file of `@FILE`, or stdin for `-`.
-///
-/// # Errors
-/// The file or stdin cannot be read, is empty, or is too large.
 pub fn message_of(argument: &OsStr) -> anyhow::Result<Vec<u8>> {
     match argument.as_bytes() {
         b"-" => read_stdin(),
@@ -150,9 +147,6 @@ pub fn message_of(argument: &OsStr) -> anyhow::Result<Vec<u8>> {
 
 /// Reads a file or stdin as one message. Empty input is an error, since it is mostly a mistake, such as a failed command before the pipe; an empty
 /// message is written as `''`.
-///
-/// # Errors
-/// It cannot be read, is empty, or is too large.
 fn read_whole(source: &Path) -> anyhow::Result<Vec<u8>> {
     let (mut data, name) = (Vec::new(), source_name(source));
     let read = open(source).and_then(|input| input.take(READ_MAX).read_to_end(&mut data));
@@ -178,9 +172,6 @@ const READ_MAX: u64 = MAX_MESSAGE_BYTES as u64 + 1;
 const STDIN: &str = "-";
 
 /// Reads stdin as one message.
-///
-/// # Errors
-/// Those of [`read_whole`].
 pub fn read_stdin() -> anyhow::Result<Vec<u8>> {
     read_whole(Path::new(STDIN))
 }

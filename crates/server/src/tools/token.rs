@@ -105,9 +105,6 @@ struct InspectArgs {
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// A faulty key, filter or token.
 pub fn run(args: &TokenArgs) -> anyhow::Result<()> {
     match &args.command {
         Command::Mint(args) => mint(args),

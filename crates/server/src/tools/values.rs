@@ -22,9 +22,6 @@ impl Usage {
 }
 
 /// Checks that text is not empty and has no control characters. The server checks the rest.
-///
-/// # Errors
-/// The fault.
 pub fn text(text: &str) -> Result<String, String> {
     match () {
         () if text.is_empty() => Err("it is empty; write one".to_string()),
@@ -36,9 +33,6 @@ pub fn text(text: &str) -> Result<String, String> {
 }
 
 /// Checks a topic.
-///
-/// # Errors
-/// The fault and the remedy.
 pub fn topic(text: &str) -> Result<String, String> {
     match check_name(text.as_bytes(), usize::MAX) {
         Err(TopicError::Wildcard) => Err(
@@ -51,9 +45,6 @@ pub fn topic(text: &str) -> Result<String, String> {
 }
 
 /// Checks a topic or a filter.
-///
-/// # Errors
-/// The fault and the remedy.
 pub fn filter(text: &str) -> Result<String, String> {
     match check_filter(text.as_bytes(), usize::MAX) {
         Err(TopicError::Misplaced) => Err(
@@ -127,9 +118,6 @@ fn leading_slash(topic: &str) -> Option<String> {
 }
 
 /// Checks the value of `--since`.
-///
-/// # Errors
-/// It is no position, and what to write.
 pub fn position(text: &str) -> Result<String, String> {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let newest = text.strip_prefix('-').filter(|number| is_number(number));
@@ -147,27 +135,18 @@ pub fn position(text: &str) -> Result<String, String> {
 const POSITIONS: &str = "write oldest, live, -N for the newest N (such as -5), or the id of a message, such as 19582c7cf-1";
 
 /// Parses a number.
-///
-/// # Errors
-/// It is no number, or too large.
 pub fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse()
         .map_err(|_| "write a whole number, 0 or more".to_string())
 }
 
 /// Parses a number that is not 0.
-///
-/// # Errors
-/// It is 0 or no number.
 pub fn positive_count(text: &str) -> Result<u64, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| "write a whole number, 1 or more".to_string())
 }
 
 /// Parses a time that is not 0, in seconds.
-///
-/// # Errors
-/// It is 0 or no time.
 pub fn positive_time(text: &str) -> Result<u64, String> {
     match parse_seconds(text)? {
         0 => Err("write 1s or more, or leave it out to wait without end".to_string()),
@@ -176,9 +155,6 @@ pub fn positive_time(text: &str) -> Result<u64, String> {
 }
 
 /// Checks the value of a header: as [`text`], and without spaces around it, which a header would lose.
-///
-/// # Errors
-/// The fault.
 pub fn header_value(text: &str) -> Result<String, String> {
     match text.trim() == text {
         true => self::text(text),
@@ -187,9 +163,6 @@ pub fn header_value(text: &str) -> Result<String, String> {
 }
 
 /// Checks a content type (RFC 9110 section 8.3).
-///
-/// # Errors
-/// The fault.
 pub fn content_type(text: &str) -> Result<String, String> {
     match text.is_ascii() {
         true => header_value(text),

@@ -212,9 +212,6 @@ impl Row {
     }
 
     /// Converts a value, or an entry of a list, to the form that [`File`] deserializes.
-    ///
-    /// # Errors
-    /// Its fault.
     fn entry(&self, value: Value) -> Result<Value, String> {
         let choices = self.choices();
         if !choices.is_empty() {
@@ -342,9 +339,6 @@ impl Row {
     }
 
     /// Converts the text of a flag.
-    ///
-    /// # Errors
-    /// Its fault.
     pub fn parse_flag(&self, text: &str) -> Result<Value, String> {
         self.entry(self.toml_value(text))
     }

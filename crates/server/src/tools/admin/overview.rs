@@ -240,9 +240,6 @@ fn rule_of(topic: &Value) -> String {
 }
 
 /// The settings in force, as a settings file.
-///
-/// # Errors
-/// The answer has no settings.
 pub fn config(answer: &Value) -> anyhow::Result<String> {
     let from = match &answer["source"] {
         Value::Null => "built-in defaults and flags".to_string(),

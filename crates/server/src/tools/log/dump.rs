@@ -18,9 +18,6 @@ use super::survey::hex;
 const BASE64: &str = "_base64";
 
 /// Prints the records that match the filter and the partition. Returns whether the log is undamaged.
-///
-/// # Errors
-/// The log cannot be read, or stdout cannot be written to.
 pub fn dump(
     source: &Source,
     filter: Option<&str>,

@@ -65,9 +65,6 @@ impl Source {
     }
 
     /// Reads the log in order, and calls `each` with every batch and every damage.
-    ///
-    /// # Errors
-    /// The log cannot be read.
     pub fn walk(&self, each: impl FnMut(Found<'_>)) -> anyhow::Result<Recovered> {
         let Some(log) = &self.log else {
             return Ok(Recovered::default());

@@ -105,9 +105,6 @@ struct Fault {
 
 impl Survey {
     /// Reads everything. A running server may write and remove files meanwhile, so a faulty result is tried once more.
-    ///
-    /// # Errors
-    /// The log or the base cannot be read.
     pub fn of(directory: &Path) -> anyhow::Result<Survey> {
         match Survey::once(&Source::find(directory)?) {
             Ok(survey) if survey.is_good() => Ok(survey),

@@ -41,9 +41,6 @@ pub struct Envelope<'a> {
 
 impl<'a> Envelope<'a> {
     /// Parses an envelope.
-    ///
-    /// # Errors
-    /// The bytes are not a JSON object with fields of these types.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
     }
@@ -54,9 +51,6 @@ impl<'a> Envelope<'a> {
     }
 
     /// The line to print, with one line end: in the format, or as JSON.
-    ///
-    /// # Errors
-    /// The data is not base64.
     pub fn line(&self, format: Option<&Format>) -> Result<Vec<u8>, base64::DecodeError> {
         let mut line = Vec::new();
         match format {

@@ -103,9 +103,6 @@ impl<'a> Session<'a> {
     }
 
     /// Connects to the server in use, until the end of `--timeout`.
-    ///
-    /// # Errors
-    /// As [`Connection::open`].
     pub fn open(&self) -> io::Result<Connection> {
         match self.end {
             None => Connection::open(self.server()),
