@@ -1,12 +1,16 @@
-//! The log of a partition: the messages that are kept, chained by topic (oldest first) and by rule
-//! (in order of arrival, for age). The bytes lie in size classes and are recycled.
+//! The log of a partition in memory: its kept messages. Each message is an entry in two linked lists: the chain of its topic (oldest first) and
+//! the list of its rule (in order of arrival, for age). The bytes are stored in size classes and reused.
 //!
-//! Invariants: an entry is in the chain of exactly one topic and one rule; a topic without entries has no row here,
-//! unless some of its messages went without being lost; the byte count is the space that the entries occupy. An entry's
-//! `previous` is the offset of the entry before it in its chain; for the oldest it is the last offset that was lost.
-//! Superseded and expired messages are not lost: no reader may expect them, and the chain closes over them.
+//! A message that a limit removes is **lost**: a reader that has not read it is told a gap. A message that was superseded or has expired is not
+//! lost: no reader may expect it.
 //!
-//! It does not decide which clients may read, and knows neither names nor subscribers.
+//! Invariants:
+//! * An entry is in the chain of exactly one topic and in the list of exactly one rule.
+//! * A topic without entries has no chain, unless its newest messages were removed without being lost.
+//! * An entry's `previous` is the offset of the entry before it in its chain; for the oldest, the last lost offset.
+//! * The byte count is the space that the entries occupy.
+//!
+//! Deliberately not here: rights, topic names and subscribers.
 
 pub mod arrival;
 mod cursors;
@@ -49,10 +53,10 @@ use crate::store::blobs::Blobs;
 use crate::store::shared::{Shared, Slice};
 use crate::store::slab::{NONE, Slab};
 
-/// About the bytes that a set needs for each member.
+/// The approximate bytes of a member of the set `expiries`.
 const EXPIRY_BYTES: usize = 20;
 
-/// All messages that one partition keeps.
+/// All kept messages of one partition.
 pub struct Log {
     entries: Slab<Entry>,
     chains: Slab<Chain>,
@@ -60,34 +64,33 @@ pub struct Log {
     keys: Keys,
     counts: Counts,
     lists: Lists,
-    /// Entries with a time to live of their own: chain, second of expiry, entry. So the expired entries of a chain are
-    /// found without looking at the others.
+    /// Entries with a time to live of their own: chain, second of expiry, entry. They find the expired entries of a chain without a scan.
     expiries: BTreeSet<(u32, u32, u32)>,
-    /// Chains of deleted or emptied topics that still have messages, see `orphans.rs`.
+    /// Chains with messages of deleted or emptied topics, see `orphans.rs`.
     orphaned: BTreeSet<u32>,
-    /// Steps of work done.
+    /// Counts the steps of work.
     steps: Steps,
     cursors: Cursors,
-    /// The losses that readers by filter must be told.
+    /// The losses that readers by filter are told as gaps.
     pub losses: Losses,
-    /// Removed messages that no reader misses.
+    /// Counters of messages that were removed without being lost.
     pub unneeded: Unneeded,
 }
 
-/// The counts of kept bytes by client: those of the process, and those of the logs of this home.
+/// Counters of kept bytes by client, for the process and for the logs of this home.
 struct Counts {
     admission: Admission,
     home: HomeCounts,
 }
 
-/// The counts that the logs of a home have together. Copies share them.
+/// The counters that all logs of a home share. Copies refer to the same counters.
 #[derive(Clone, Default)]
 pub struct HomeCounts {
     /// Kept bytes by client.
     pub holdings: Holdings,
-    /// Topics whose losses are remembered.
+    /// Number of topics whose losses are remembered.
     pub losses: Tally,
-    /// Chains of deleted or emptied topics that still have messages.
+    /// Number of chains with messages of deleted or emptied topics.
     pub orphans: Tally,
 }
 
@@ -103,36 +106,37 @@ impl Counts {
     }
 }
 
-/// Counts of removed messages that no reader misses.
+/// Counters of messages that were removed without being lost.
 #[derive(Default)]
 pub struct Unneeded {
-    /// Messages that a newer one of their key took the place of.
+    /// Messages that a newer message with the same key replaced.
     pub superseded: u64,
-    /// Messages that expired before a limit removed them.
+    /// Messages that had expired when they were removed.
     pub expired: u64,
 }
 
 /// Bytes of a log, or of several.
 #[derive(Clone, Copy, Default)]
 pub struct LogBytes {
-    /// That the messages occupy, their rows included.
+    /// Bytes of the messages, their rows included.
     pub messages: usize,
-    /// Of the chunks in which they lie, used or not.
+    /// Bytes of the chunks that store them, with free slots.
     pub chunks: usize,
-    /// Of the rows of topics.
+    /// Bytes of the chains' rows.
     pub chains: usize,
 }
 
 impl Log {
-    /// The most bytes of chunks that a log without messages keeps.
+    /// The most bytes of chunks of a log without messages.
     pub const SPARE_BYTES: usize = Blobs::SPARE_BYTES + 4 * (16 << 10);
 
-    /// An empty log of topics with these rules, which counts its bytes by client, among those of the process and of its home, and its
-    /// work in `steps`. `seed` keys the hash of messages' keys.
+    /// An empty log of topics with these rules. It counts its bytes in `admission` and `home`, and its work in `steps`. `seed` keys the hash of the
+    /// messages' keys.
     pub fn new(
         rules: &Rules,
         seed: u64,
-        (admission, home): (Admission, HomeCounts),
+        admission: Admission,
+        home: HomeCounts,
         steps: Steps,
     ) -> Self {
         let losses = Losses::new(home.losses.clone());
@@ -152,7 +156,7 @@ impl Log {
         }
     }
 
-    /// Bytes that the messages occupy, their rows included.
+    /// Bytes of the messages, their rows included.
     pub fn bytes(&self) -> usize {
         self.blobs.bytes()
             + self.entries.len() as usize * size_of::<Entry>()
@@ -160,7 +164,7 @@ impl Log {
             + self.expiries.len() * EXPIRY_BYTES
     }
 
-    /// All its bytes.
+    /// All bytes of the log.
     pub fn held(&self) -> LogBytes {
         let expiries = self.expiries.len() * EXPIRY_BYTES;
         LogBytes {
@@ -173,22 +177,22 @@ impl Log {
         }
     }
 
-    /// Messages in it.
+    /// The number of messages.
     pub fn len(&self) -> u32 {
         self.entries.len()
     }
 
-    /// Topics that have messages, or had some that expired.
+    /// The number of chains: topics with messages, or whose newest messages have expired, and orphaned chains.
     pub fn chains(&self) -> u32 {
         self.chains.len()
     }
 
-    /// Keys in topics that keep the latest.
+    /// The number of keys in topics that keep latest values.
     pub fn keys(&self) -> u32 {
         self.keys.len()
     }
 
-    /// Messages of a chain; `NONE` is an empty chain.
+    /// The number of messages of a chain; `NONE` is an empty chain.
     pub fn count(&self, chain: u32) -> u32 {
         if chain == NONE {
             0
@@ -205,31 +209,34 @@ impl Log {
         }
     }
 
-    /// Appends a message to a topic's chain, removes the message that it supersedes, and trims the chain to `most` messages and to its rule's
-    /// bytes in about so many steps. Returns the chain, and whether more messages must go: then [`removal::trim`] goes on.
+    /// Appends a message to a topic's chain and removes the message that it supersedes. Trims the chain to `messages_max` messages and to its rule's
+    /// bytes, in about `steps_max` steps. Returns the chain, and whether more messages must be removed: then [`Log::trim`] continues.
     pub fn append(
         &mut self,
         mut chain: u32,
         number: u8,
         rule: &Rule,
-        (most, steps_max): (u32, usize),
+        messages_max: u32,
+        steps_max: usize,
         new: &NewMessage<'_>,
     ) -> (u32, bool) {
         let latest = rule.keep == Keep::Latest;
         if latest && chain != NONE {
             self.supersede(chain, new.headers.key);
         }
-        // Trimming first lets the new message reuse the place of the removed one.
+        // The chain is trimmed first, so that the new message can reuse the place of a removed one.
         let frame_bytes = new.frame.len();
         let until = self.steps.count().saturating_add(steps_max as u64);
-        let mut is_past = false;
-        while chain != NONE && (self.chains.get(chain)).exceeds_limits(rule, most, frame_bytes, 0) {
-            is_past = self.steps.count() >= until;
-            if is_past {
+        let mut must_trim = false;
+        while chain != NONE
+            && (self.chains.get(chain)).exceeds_limits(rule, messages_max, frame_bytes, 0)
+        {
+            must_trim = self.steps.count() >= until;
+            if must_trim {
                 break;
             }
-            // Messages that expired take no room from others, whether somebody has read the topic meanwhile or not: so a server that
-            // reads the log of an engine keeps what the one kept that wrote it.
+            // Expired messages are removed first, whether or not a reader has removed them already. So a server that reads the log of an engine
+            // keeps the same messages as the server that wrote it.
             if !self.drop_expired(chain, NONE, new.time_s) {
                 chain = self.drop_oldest(chain, new.time_s);
             }
@@ -260,10 +267,10 @@ impl Log {
         } else {
             self.entries.get_mut(before).next = id;
         }
-        (chain, is_past)
+        (chain, must_trim)
     }
 
-    /// Adds an entry to the list of its rule, but not yet to its chain. Returns it, and the bytes that it takes up.
+    /// Adds an entry to the list of its rule, but not yet to its chain. Returns the entry and the bytes that it occupies.
     fn insert(&mut self, chain: u32, previous: u64, new: &NewMessage<'_>) -> (u32, usize) {
         let end_s = new
             .headers
@@ -309,7 +316,7 @@ impl Log {
     }
 }
 
-/// The bytes of a large message as a log keeps them; returns the frame among them, which other holders can share.
+/// Encodes a large message in the layout of a log's entry, as shared memory; returns the slice with its frame.
 pub fn encode_shared(new: &NewMessage<'_>, frame: [&[u8]; 2], admission: &Admission) -> Slice {
     let frame_bytes = frame[0].len() + frame[1].len();
     let bytes = with_parts(new, frame, |parts| parts.concat()).into_boxed_slice();

@@ -26,8 +26,8 @@ use super::topics::TopicTable;
 use crate::base::pace::Pace;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
+use crate::log::Log;
 use crate::log::removal::Search;
-use crate::log::{Log, removal};
 
 impl Home {
     /// Removes some messages if the logs or a topic exceed their limits. Returns whether more must be removed before the next publish.
@@ -154,13 +154,15 @@ impl Logs {
             let log = &mut self.partitions[at].log;
             let before = log.bytes();
             let spares = log.enforce_budget(
-                (before.saturating_sub(share), until, all_bytes),
+                before.saturating_sub(share),
+                until,
+                all_bytes,
                 now.unix_s,
                 retained,
                 |topic, number, left| emptied.push((topic, number, left)),
             );
             if spares {
-                match remove_of_large(self, retained, until, now, emptied) {
+                match remove_unspared(self, retained, until, now, emptied) {
                     Search::Removed => {}
                     Search::Spent => return true,
                     Search::Ended => all_bytes = NOBODY_SPARED,
@@ -187,7 +189,9 @@ impl Logs {
             let log = &mut self.partitions[at].log;
             let chunks_max = log.held().chunks - share.min(log.held().chunks);
             let (gone, spares) = log.empty_chunks(
-                (chunks_max, drops, all_bytes),
+                chunks_max,
+                drops,
+                all_bytes,
                 now.unix_s,
                 retained,
                 |topic, number, left| emptied.push((topic, number, left)),
@@ -195,7 +199,7 @@ impl Logs {
             drops -= gone;
             if spares {
                 let until = self.steps.count() + drops as u64;
-                match remove_of_large(self, retained, until, now, emptied) {
+                match remove_unspared(self, retained, until, now, emptied) {
                     Search::Removed => drops -= 1,
                     Search::Spent => break,
                     Search::Ended => all_bytes = NOBODY_SPARED,
@@ -222,19 +226,19 @@ impl Logs {
 
 /// Removes a message of a client that is not spared, retained ones last. Goes through all messages once, and a second time only for those
 /// spared before; stops at step `until`.
-fn remove_of_large(
+fn remove_unspared(
     logs: &mut Logs,
     retained: u8,
     until: u64,
     now: Now,
     emptied: &mut Emptied,
 ) -> Search {
-    let limits = (logs.budget.bytes_max, until);
+    let all_bytes = logs.budget.bytes_max;
     loop {
         for number in 0..=retained {
             for Partition { log, .. } in &mut logs.partitions {
                 let emptied = |topic, number, left| emptied.push((topic, number, left));
-                let search = removal::remove_of_large(log, number, limits, now.unix_s, emptied);
+                let search = log.remove_unspared(number, all_bytes, until, now.unix_s, emptied);
                 if matches!(search, Search::Removed) {
                     logs.budget.searches_again = false;
                 }
@@ -248,7 +252,7 @@ fn remove_of_large(
             return Search::Ended;
         }
         let all = logs.partitions.iter_mut();
-        all.for_each(|partition| removal::search_again(&mut partition.log));
+        all.for_each(|partition| partition.log.restart_search());
     }
 }
 
@@ -257,15 +261,21 @@ fn trim(logs: &mut Logs, topics: &TopicTable, rules: &Rules, until: u64) -> bool
     let Some(untrimmed) = logs.budget.untrimmed.take() else {
         return false;
     };
-    let (topic, limits, time_s) = (untrimmed.topic, untrimmed.limits, untrimmed.time_s);
     // The topic may be gone.
-    let Some(row) = topics.rows.try_get(topic) else {
+    let Some(row) = topics.rows.try_get(untrimmed.topic) else {
         return false;
     };
     let (at, number, chain) = (logs.place_of(row), row.rule, row.log);
     let log = &mut logs.partitions[at].log;
     // Its newest message stays.
-    let must_go_on = removal::trim(log, chain, rules.get(number), limits, time_s, until);
+    let must_go_on = log.trim(
+        chain,
+        rules.get(number),
+        untrimmed.messages_max,
+        untrimmed.frame_bytes,
+        untrimmed.time_s,
+        until,
+    );
     if must_go_on {
         logs.budget.untrimmed = Some(untrimmed);
     }

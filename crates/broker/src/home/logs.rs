@@ -39,8 +39,10 @@ pub(super) struct Budget {
 /// A topic past its limits.
 pub(super) struct Untrimmed {
     pub topic: u32,
-    /// The most messages that it may keep, and the frame bytes of the newest one.
-    pub limits: (u32, usize),
+    /// The most messages that it may keep.
+    pub messages_max: u32,
+    /// The frame bytes of the newest message.
+    pub frame_bytes: usize,
     /// The second of that message: the clock for expiry here, so that the result does not depend on how many turns the work takes.
     pub time_s: u32,
 }
@@ -92,8 +94,14 @@ impl Logs {
         let count = placement.count_at(me);
         let of_home = HomeCounts::default();
         let partition = |_| {
-            let counts = (admission.clone(), of_home.clone());
-            Partition::new(rules, count, seed, counts, steps.clone())
+            Partition::new(
+                rules,
+                count,
+                seed,
+                admission.clone(),
+                of_home.clone(),
+                steps.clone(),
+            )
         };
         let place = |slot: u8| placement.place_at_home(placement.of_slot(slot)) as u8;
         Logs {

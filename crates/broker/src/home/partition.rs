@@ -39,11 +39,12 @@ impl Partition {
         rules: &Rules,
         beside: usize,
         seed: u64,
-        counts: (Admission, HomeCounts),
+        admission: Admission,
+        counts: HomeCounts,
         steps: Steps,
     ) -> Partition {
         Partition {
-            log: Log::new(rules, seed, counts, steps),
+            log: Log::new(rules, seed, admission, counts, steps),
             sequence: 0,
             mark: 0,
             unlogged_max: u64::MAX,

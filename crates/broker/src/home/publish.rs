@@ -127,13 +127,14 @@ impl Home {
             let row = self.topics.rows.get_mut(id);
             let rule = rules.get(row.rule);
             let log = &mut self.logs.partitions[at].log;
-            let room = (most, room_steps(&self.pace));
-            let (chain, is_past) = log.append(row.log, row.rule, rule, room, &kept);
+            let steps_max = room_steps(&self.pace);
+            let (chain, must_trim) = log.append(row.log, row.rule, rule, most, steps_max, &kept);
             row.log = chain;
-            if is_past {
+            if must_trim {
                 self.logs.budget.untrimmed = Some(Untrimmed {
                     topic: id,
-                    limits: (most, kept.frame.len()),
+                    messages_max: most,
+                    frame_bytes: kept.frame.len(),
                     time_s: kept.time_s,
                 });
             }

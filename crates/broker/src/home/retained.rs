@@ -40,7 +40,7 @@ impl Home {
         let chain = self.logs.retained.get(&id).copied().unwrap_or(NONE);
         let log = &mut self.logs.partitions[at].log;
         let chain = log
-            .append(chain, number, rules.get(number), (1, usize::MAX), new)
+            .append(chain, number, rules.get(number), 1, usize::MAX, new)
             .0;
         self.logs.retained.insert(id, chain);
         self.topics.rows.get_mut(id).flags |= RETAINS;

@@ -1,7 +1,7 @@
-//! The log in the order of arrival, over all topics: for readers by filter.
+//! Reads the log in the order of arrival, over all topics, for readers by filter.
 //!
-//! Offsets count all messages of the partition, so the rules' lists, each in order of arrival, are merged by offset; with
-//! them the losses, each at the offset of the lost message.
+//! Offsets increase over all messages of the partition. So the reader merges the rules' lists by offset, and with them the losses, each at the
+//! offset of the lost message.
 
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ use crate::log::entry::ORPHANED;
 use crate::mail::{Frames, Record};
 
 impl Arrival {
-    /// Its offset.
+    /// The offset of the item.
     pub fn offset(&self) -> u64 {
         match self {
             Arrival::Kept { offset, .. }
@@ -20,7 +20,7 @@ impl Arrival {
     }
 }
 
-/// A reader's place in the lists.
+/// The position of a reader: the next entry of each list with its offset, and the last loss that was read.
 pub struct Arrivals {
     heads: Vec<(u64, u32)>,
     lost: u64,
@@ -30,35 +30,35 @@ pub struct Arrivals {
 pub enum Arrival {
     /// A kept message.
     Kept {
-        /// Its entry.
+        /// The entry.
         id: u32,
-        /// Its offset.
+        /// The offset.
         offset: u64,
         /// The home's topic row.
         topic: u32,
         /// The number of its rule.
         rule: u8,
-        /// Unix seconds.
+        /// When it was published, in Unix seconds.
         time_s: u32,
     },
-    /// The last lost message of a topic.
+    /// A lost message of a topic.
     Lost {
-        /// Its offset.
+        /// The offset.
         offset: u64,
         /// The home's topic row.
         topic: u32,
         /// The number of the loss, see [`Losses::count`].
         number: u64,
     },
-    /// A message of an orphaned chain, which no reader gets.
+    /// A message of an orphaned chain, which is sent to no reader.
     Orphaned {
-        /// Its offset.
+        /// The offset.
         offset: u64,
     },
 }
 
 impl Log {
-    /// Begins to read: each of these lists behind its own offset, losses behind `lost`.
+    /// Begins to read these lists, each after its own offset, and the losses after `lost`.
     pub fn arrivals(&self, lists: impl Iterator<Item = (u8, u64)>, lost: u64) -> Arrivals {
         let heads = lists.filter_map(|(number, offset)| {
             let (entries, steps) = (&self.entries, &self.steps);
@@ -73,7 +73,7 @@ impl Log {
 
     /// The next item, if there is one.
     pub fn next_arrival(&self, at: &mut Arrivals) -> Option<Arrival> {
-        // If a message is in two lists, the first list's copy comes first.
+        // If a message is in two lists, the copy of the first list is returned first.
         let kept = (0..at.heads.len()).min_by_key(|n| at.heads[*n].0);
         if let Some((offset, topic, number)) = self.losses.next(at.lost)
             && kept.is_none_or(|n| offset < at.heads[n].0)
@@ -106,7 +106,7 @@ impl Log {
         })
     }
 
-    /// The offset behind which to read all messages that came after this second.
+    /// The last offset that arrived by this second: a reader after it gets all later messages.
     pub fn last_arrived_by(&self, time_s: u32) -> u64 {
         let lists = 0..=self.lists.retained();
         let (entries, steps) = (&self.entries, &self.steps);
@@ -114,7 +114,7 @@ impl Log {
         all.max().unwrap_or(0)
     }
 
-    /// Whether fewer than `most` messages of its topic came after this one.
+    /// Whether this message is among the `most` newest of its topic.
     pub fn is_among_newest(&self, id: u32, most: u32) -> bool {
         let entry = self.entries.get(id);
         if self.count(entry.chain) <= most {
@@ -131,12 +131,12 @@ impl Log {
         false
     }
 
-    /// Bytes of a message.
+    /// The bytes of a message.
     pub fn bytes_of(&self, id: u32) -> usize {
         self.entries.get(id).bytes()
     }
 
-    /// Copies a message.
+    /// Copies a message into `frames`.
     pub fn copy(&self, id: u32, frames: &mut Frames) -> Record {
         self.record(id, self.entries.get(id).previous, frames)
     }

@@ -1,12 +1,12 @@
-//! Entries that were read into pages of late: a reader of a long chain gets its next page without searching for its place again.
+//! A cache of entries that were recently read into pages: the next page of a long chain begins without a search.
 
 use crate::store::slab::NONE;
 
-/// Entries that a home remembers, 1 KiB of them. In tests so few that readers take each other's.
+/// The size of a log's cache, 1 KiB. In tests it is so small that readers overwrite each other's entries.
 const CURSORS: usize = if cfg!(test) { 2 } else { 256 };
 
-/// Entries that were read into pages, by chain and offset; the last one of a page is where its reader goes on. The caller compares
-/// chain and offset: another reader may have taken the place, and the entry's row may be in use again.
+/// Entries by a hash of chain and offset; a reader continues at the last entry of its page. The caller must compare chain and offset: another
+/// reader may have overwritten the slot, and the entry's row may have been reused.
 pub(super) struct Cursors([u32; CURSORS]);
 
 impl Cursors {

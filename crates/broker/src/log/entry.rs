@@ -1,7 +1,6 @@
-//! The rows of the log: a kept message, and the chain of a topic.
+//! The rows of the log: an entry for each kept message, and a chain for each topic.
 //!
-//! Invariant: an entry's bytes are in one place, in the order that [`Entry::parts`] gives; to read a part of them,
-//! callers pass the whole place.
+//! Invariant: the bytes of an entry are contiguous, in the order of [`Entry::parts`].
 
 use crate::base::settings::Rule;
 use crate::budget::admission::Client;
@@ -9,35 +8,35 @@ use crate::mail::message::NewMessage;
 use crate::store::blobs::{Blob, Blobs, Placed, occupied};
 use crate::store::slab::{NONE, Vacant};
 
-/// Sent in a binary frame.
+/// The message is sent in a binary frame.
 const BINARY: u8 = 1;
-/// The message brought a time to live of its own; the second of expiry is before its other bytes.
+/// The message has a time to live of its own, stored before its other bytes.
 const TTL: u8 = 2;
-/// It has attributes, with their length before them.
+/// The message has attributes, stored after their length.
 const ATTRIBUTES: u8 = 4;
-/// It was published to be retained.
+/// The message was published to be retained.
 const RETAIN: u8 = 8;
-/// The first of the two bits for its quality of service.
+/// The first of the two bits for the quality of service.
 const QOS_SHIFT: u8 = 4;
-/// It is a mark in the list of its rule.
+/// The entry is a mark in the list of its rule.
 pub(super) const MARKED: u8 = 64;
-/// It is counted for a client. The client's number stands behind the time to live.
+/// A client is charged for the message. The client's number is stored after the time to live.
 const OWNED: u8 = 128;
 /// Bytes of the time to live, in seconds.
 const TTL_BYTES: usize = 4;
-/// Bytes of the client's number.
+/// Bytes of the number of the client that is charged.
 const OWNER_BYTES: usize = 4;
 /// Bytes of the attributes' length.
 pub(super) const LENGTH_BYTES: usize = 2;
 
-/// A kept message. Its bytes, side by side: the time to live if it has one of its own, the client's number if it is
-/// counted for one, key, content type, event name, attributes if it has some, and WebSocket frame.
+/// A kept message. Its bytes are: the time to live, if it has one of its own; the number of the client that is charged, if there is one; key,
+/// content type, event name; the length of the attributes and the attributes, if there are some; the WebSocket frame.
 pub(super) struct Entry {
     pub offset: u64,
-    /// The offset of the entry before it in its chain, or the last one that was lost.
+    /// The offset of the entry before it in its chain, or the last lost offset.
     pub previous: u64,
     pub time_s: u32,
-    /// Length of the attributes, with their length field, and of the frame.
+    /// The length of the attributes with their length field, and of the frame.
     pub len: u32,
     pub chain: u32,
     pub next: u32,
@@ -82,12 +81,12 @@ impl Placed for Entry {
     }
 }
 
-/// Bytes that a message takes up, of which `len` are its own.
+/// The bytes that a message of `len` bytes occupies, with its row.
 pub fn occupied_bytes(len: usize) -> usize {
     size_of::<Entry>() + occupied(len)
 }
 
-/// The parts of an entry's bytes.
+/// The fields in an entry's bytes.
 pub(super) struct Parts<'a> {
     pub key: &'a [u8],
     pub content_type: &'a [u8],
@@ -96,7 +95,7 @@ pub(super) struct Parts<'a> {
     pub frame: &'a [u8],
 }
 
-/// The form of a message: what its bytes have.
+/// The flags of an entry.
 pub(super) fn flags_of(new: &NewMessage<'_>) -> u8 {
     let headers = &new.headers;
     let flag = |set, flag| if set { flag } else { 0 };
@@ -121,7 +120,7 @@ impl Entry {
     pub fn qos(&self) -> u8 {
         self.flags >> QOS_SHIFT & 3
     }
-    /// The ends of the time to live and of the client's number.
+    /// The ends of the time to live and of the client's number in the bytes.
     fn begin(&self) -> (usize, usize) {
         let ttl = if self.has_ttl() { TTL_BYTES } else { 0 };
         let owner = OWNER_BYTES * usize::from(self.flags & OWNED != 0);
@@ -131,19 +130,19 @@ impl Entry {
         let fields = [self.key, self.content_type, self.event].map(usize::from);
         self.begin().1 + fields.iter().sum::<usize>() + self.len as usize
     }
-    /// Its own time to live, from its bytes, if it has one.
+    /// The time to live of its own, if it has one; `place` are the entry's bytes.
     pub fn ttl_s(&self, place: &[u8]) -> Option<u32> {
         let bytes = place.first_chunk().filter(|_| self.has_ttl());
         bytes.map(|bytes| u32::from_le_bytes(*bytes))
     }
-    /// The second of its own expiry; the last that there is where it lies behind that. Most have none, and their bytes are not touched.
+    /// The second in which its own time to live ends, capped at the largest number. Most entries have none, and their bytes are not read.
     #[inline]
     pub fn end_s(&self, blobs: &Blobs) -> Option<u32> {
         let place = self.has_ttl().then(|| blobs.get(self.blob))?;
         let ttl_s = self.ttl_s(place)?;
         Some(self.time_s.saturating_add(ttl_s))
     }
-    /// The client that it is counted for; `place` has its bytes.
+    /// The client that is charged for it; `place` are the entry's bytes.
     pub fn owner(&self, place: &[u8]) -> Client {
         if self.flags & OWNED == 0 {
             return Client::NOBODY;
@@ -152,7 +151,7 @@ impl Entry {
         let number = place[from..to].try_into().expect("four bytes");
         Client::from_number(u32::from_le_bytes(number))
     }
-    /// Splits its bytes, from `place`, into parts.
+    /// Splits the entry's bytes, `place`, into fields.
     pub fn parts<'a>(&self, place: &'a [u8]) -> Parts<'a> {
         let rest = &place[self.begin().1..];
         let (key, rest) = rest.split_at(self.key as usize);
@@ -175,7 +174,7 @@ impl Entry {
     }
 }
 
-/// Calls `take` with the parts of a message's bytes, in the order that [`Entry::parts`] reads; the frame may have two.
+/// Calls `take` with the fields of an entry's bytes, in the order in which [`Entry::parts`] reads them. The frame may be in two pieces.
 pub(super) fn with_parts<T>(
     new: &NewMessage<'_>,
     frame: [&[u8]; 2],
@@ -207,25 +206,25 @@ pub(super) fn with_parts<T>(
     ])
 }
 
-/// Stands for the topic's row in an orphaned chain, see `orphans.rs`.
+/// The topic of an orphaned chain, see `orphans.rs`.
 pub(super) const ORPHANED: u32 = NONE - 1;
 
-/// The chain of a topic that has messages, or whose messages have all expired: then it keeps only [`Chain::lost`], so
-/// that subscribers who resume are told no gap.
+/// The chain of a topic that has messages, or whose newest messages were removed without being lost. A chain without messages keeps only
+/// [`Chain::lost`], so that subscribers who resume are told no gap.
 pub(super) struct Chain {
-    /// The oldest entry, or half of the last lost offset.
+    /// The oldest entry, or, without entries, the low half of the last lost offset.
     oldest: u32,
-    /// The newest entry, or the other half of that offset.
+    /// The newest entry, or, without entries, the high half of that offset.
     newest: u32,
     pub count: u32,
     pub bytes: u32,
     pub topic: u32,
     pub rule: u8,
-    /// It keeps only the newest message of each key.
+    /// Whether it keeps only the newest message of each key.
     pub latest: bool,
-    /// Some entries may have a time to live of their own.
+    /// Whether entries may have a time to live of their own.
     pub has_ttls: bool,
-    /// Its newest messages were removed without being lost, so that the topic's last offset is not that of an entry.
+    /// Whether its newest messages were removed without being lost: then no entry has the topic's last offset.
     pub newest_removed: bool,
 }
 
@@ -263,8 +262,8 @@ impl Chain {
         chain.set_lost(lost);
         chain
     }
-    /// Whether a message with a frame of so many bytes is one too many for a topic of this rule that keeps `most`. If it is the newest one
-    /// already, `newest` are the bytes that it takes up, else 0.
+    /// Whether the chain exceeds `most` messages or the rule's bytes with a new message, whose frame has `frame_bytes`. If that message is in the
+    /// chain already, `newest` are the bytes that it occupies; otherwise 0.
     pub fn exceeds_limits(
         &self,
         rule: &Rule,

@@ -1,11 +1,13 @@
-//! A new epoch of the partition: all messages get new offsets, behind all that were given, so that no position of before seems to have seen one.
+//! A new epoch of the partition: all messages get new offsets, higher than all former ones. So no position of the former epoch seems to have
+//! read one of them.
 //!
-//! Invariant: their order stays, and entries of one message (that of its topic's chain, and the retained one) go on to have one offset.
+//! Invariant: the order of the messages stays. The two entries of a message (in its topic's chain, and as the retained message) keep a common
+//! offset.
 
 use super::*;
 
 impl Log {
-    /// Gives the messages the offsets behind this one, and returns the last of them. Everything before counts as lost.
+    /// Gives all messages new offsets after `base`, and returns the last one. Everything up to `base` counts as lost.
     pub fn begin_epoch(&mut self, base: u64) -> u64 {
         let mut all = self.lists.all(&self.entries);
         all.sort_unstable();

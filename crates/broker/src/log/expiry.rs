@@ -1,17 +1,16 @@
-//! Removal by time: messages past the rule's age, and messages past their time to live.
+//! Removal by time: messages that exceed the rule's age or their time to live.
 //!
-//! Invariants: when [`Log::remove_expired`] says that it has finished, the chain has no expired messages. Other chains
-//! are not searched, but for the oldest message of each rule.
+//! Invariant: when [`Log::remove_expired`] has finished, the chain has no expired messages. Expired messages of other chains may remain.
 
 use super::removal::Cause;
 use super::*;
 use crate::log::entry::ORPHANED;
 
-/// Expired messages that go at once where one must.
+/// The steps of work to remove expired messages when a limit must remove one message.
 const EXPIRED_AT_ONCE: u64 = 64;
 
 impl Log {
-    /// Whether its own time to live, or the rule's, has passed.
+    /// Whether the message's own time to live, or the rule's, is over.
     pub fn is_expired(&self, id: u32, now_s: u32) -> bool {
         let entry = self.entries.get(id);
         let number = self.chains.get(entry.chain).rule;
@@ -20,8 +19,8 @@ impl Log {
             || entry.end_s(&self.blobs).is_some_and(|end_s| now_s >= end_s)
     }
 
-    /// Removes up to `limit` messages of a rule that are older than `age_s`, or than the rule's time to live. `emptied`
-    /// gets the topics whose chain has become empty, and their chain from now on. Returns how many were removed.
+    /// Removes up to `limit` messages of a rule that are older than `age_s`, or than the rule's time to live. Calls `emptied` with each topic whose
+    /// chain has become empty, and its chain from now on. Returns how many messages were removed.
     pub fn expire(
         &mut self,
         number: u8,
@@ -49,14 +48,14 @@ impl Log {
         limit
     }
 
-    /// Removes all messages of a chain that are too old or have expired: readers see exact times.
+    /// Removes all messages of a chain that are older than `age_s` or have expired.
     #[cfg(test)]
     pub fn remove_all_expired(&mut self, chain: u32, age_s: u32, now_s: u32) -> u32 {
         self.remove_expired(chain, age_s, now_s, usize::MAX).0
     }
 
-    /// Removes the messages of a chain that are too old or have expired, in at most so many steps. Returns the chain,
-    /// and whether it has finished: only then is it exact for readers.
+    /// Removes the messages of a chain that are older than `age_s` or have expired, in about `limit` steps. Returns the chain, and whether it has
+    /// finished: before that, readers might see expired messages.
     pub fn remove_expired(
         &mut self,
         mut chain: u32,
@@ -82,8 +81,7 @@ impl Log {
         (chain, true)
     }
 
-    /// Removes some messages of a chain that are past their own time to live, but for the one of the entry `spared`; says whether there
-    /// were any.
+    /// Removes some messages of a chain whose own time to live is over, except the entry `spared`. Returns whether there were any.
     pub(super) fn drop_expired(&mut self, chain: u32, spared: u32, now_s: u32) -> bool {
         let before = self.count(chain);
         if self.chains.get(chain).has_ttls {
@@ -93,7 +91,7 @@ impl Log {
         self.count(chain) < before
     }
 
-    /// Removes messages past their own time to live, which expire in any order. Returns whether it has finished.
+    /// Removes messages whose own time to live is over, except the entry `spared`, up to step `until`. Returns whether it has finished.
     fn sweep(&mut self, chain: u32, spared: u32, now_s: u32, until: u64) -> bool {
         loop {
             let of_chain = (chain, 0, 0)..=(chain, u32::MAX, u32::MAX);

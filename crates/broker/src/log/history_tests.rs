@@ -85,7 +85,8 @@ impl World {
             log: Log::new(
                 &rules,
                 7,
-                (admission(), HomeCounts::default()),
+                admission(),
+                HomeCounts::default(),
                 Steps::default(),
             ),
             plain: Plain::new(rules, of),
@@ -149,11 +150,10 @@ impl World {
                 false => 0,
             };
             let chain = self.chains[topic];
-            let room = (most, steps_max);
-            let (chain, mut more) = (self.log).append(chain, number, &rule, room, &new);
+            let (chain, mut more) = (self.log).append(chain, number, &rule, most, steps_max, &new);
             while more {
-                let limits = (most, frame.len());
-                more = removal::trim(&mut self.log, chain, &rule, limits, plain.now_s, 0);
+                let (bytes, now_s) = (frame.len(), plain.now_s);
+                more = (self.log).trim(chain, &rule, most, bytes, now_s, 0);
             }
             self.chains[topic] = chain;
             plain.append(kept.clone());
@@ -162,10 +162,7 @@ impl World {
             let number = plain.rules.retained();
             let rule = plain.rules.get(number).clone();
             let chain = self.retained[topic];
-            self.retained[topic] = self
-                .log
-                .append(chain, number, &rule, (1, usize::MAX), &new)
-                .0;
+            self.retained[topic] = self.log.append(chain, number, &rule, 1, usize::MAX, &new).0;
             plain.append(Kept {
                 retained: true,
                 ..kept
@@ -208,7 +205,8 @@ impl World {
         let mut log = Log::new(
             &plain.rules,
             9,
-            (admission(), HomeCounts::default()),
+            admission(),
+            HomeCounts::default(),
             Steps::default(),
         );
         let mut ended = Vec::new();
@@ -255,7 +253,7 @@ impl World {
             let of = plain.rules.get(rule);
             assert_eq!(new.latest, of.keep == Keep::Latest);
             *chain = log
-                .append(*chain, rule, of, (of.messages_max(), usize::MAX), &new)
+                .append(*chain, rule, of, of.messages_max(), usize::MAX, &new)
                 .0;
         }
         for topic in ended {

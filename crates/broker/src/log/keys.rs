@@ -1,8 +1,8 @@
-//! The newest message of each key, in topics that keep only that one: an index over the keyed entries of all of them,
-//! so that a superseded message is found at once, however many keys there are.
+//! An index of entries by chain and key, for topics that keep only the newest message of each key: it finds the message that a new one
+//! supersedes.
 //!
-//! Invariants: every entry of a chain that keeps the latest has one row, other entries have none; no two entries of a
-//! chain have the same key. The index exists from the first such entry on.
+//! Invariants: every entry of a chain that keeps latest values has one row here, other entries have none. No two entries of a chain have the
+//! same key. The index is created with the first such entry.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -11,7 +11,7 @@ use crate::store::blobs::Blobs;
 use crate::store::index::{Index, chained};
 use crate::store::slab::{NONE, Slab, Vacant};
 
-/// The entry of a key.
+/// A row: the entry of a key.
 pub(super) struct Key {
     hash: u32,
     next: u32,
@@ -47,12 +47,12 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Bytes of the rows and their index.
+    /// The bytes of the rows and their index.
     pub fn bytes(&self) -> usize {
         self.rows.bytes() + self.index.as_ref().map_or(0, Index::bytes)
     }
 
-    /// An empty index. `seed` keys the hash, against floods of collisions.
+    /// An empty index. `seed` keys the hash, so that clients cannot choose keys that collide.
     pub fn new(seed: u64) -> Self {
         Keys {
             rows: Slab::default(),
@@ -69,21 +69,21 @@ impl Keys {
         xxh3_64_with_seed(key, self.seed.wrapping_add(u64::from(chain))) as u32
     }
 
-    /// The row of this key of this chain; `is` says whether an entry has both.
+    /// The row of this key of this chain; `is` tells whether an entry has both.
     fn find(&self, chain: u32, key: &[u8], mut is: impl FnMut(u32) -> bool) -> Option<u32> {
         let hash = self.hash(chain, key);
         let index = self.index.as_ref()?;
         index.find(&self.rows, hash, |row| is(row.entry))
     }
 
-    /// The row of this key of a chain that keeps the latest.
+    /// The row of this key of a chain that keeps latest values.
     pub fn row(&self, entries: &Slab<Entry>, blobs: &Blobs, chain: u32, key: &[u8]) -> Option<u32> {
         self.find(chain, key, |id| {
             entries.get(id).chain == chain && key_of(entries, blobs, id) == key
         })
     }
 
-    /// The row of an entry of a chain that keeps the latest.
+    /// The row of an entry of a chain that keeps latest values.
     pub fn row_of(&self, entries: &Slab<Entry>, blobs: &Blobs, id: u32) -> u32 {
         let key = key_of(entries, blobs, id);
         let found = self.find(entries.get(id).chain, key, |other| other == id);

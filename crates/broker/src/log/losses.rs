@@ -1,39 +1,38 @@
-//! The last lost message of each topic, by offset, with the number of the loss: readers by filter are told of a loss at its
-//! place in the order of arrival.
+//! The last loss of each topic, by offset, with the number of the loss: readers by filter are told a loss at its place in the order of arrival.
 //!
-//! In a cluster, where nodes do not drop the same messages at the same moment, a reader may go on at a node that has dropped less. A position
-//! between two lost messages of a topic would hide the earlier one there. So there the earlier losses of topics are remembered too, the last
-//! [`EARLIER_MAX`] of them by offset, and a reader is told each before it gets a message behind it.
+//! In a cluster, earlier losses of the topics are remembered too, the last [`EARLIER_MAX`] by offset. The reason: nodes do not drop the same
+//! messages at the same moment, so a reader may continue at a node that has dropped fewer. A position between two lost messages of a topic would
+//! hide the earlier loss there. With the earlier losses, a reader is told each loss before any message after it.
 //!
-//! Invariant: from the first reader by filter on, each topic that loses a message is in here, with its last one, unless it was taken out
-//! to be noted elsewhere ([`Losses::pop`]): the home bounds how many topics are in here.
+//! Invariant: from the first reader by filter on, the last loss of each topic is here, unless the home took it out ([`Losses::pop`]) to bound
+//! how many topics are here.
 
 use alloc::collections::BTreeMap;
 use core::ops::Bound;
 
 use crate::base::tally::Tally;
 
-/// Bytes of the losses of a topic, an entry of the tree: its offsets only rise, so that its leaves are half full.
+/// The bytes of a topic's loss in the tree. Offsets only increase, so that the leaves are half full.
 pub const LOSS_BYTES: usize = 52;
 
-/// Earlier losses that a log of a cluster remembers.
+/// The most earlier losses that a log of a cluster remembers.
 const EARLIER_MAX: usize = 1024;
 
 /// The losses of a log's topics.
 #[derive(Default)]
 pub struct Losses {
-    /// Topic and number of the loss by offset; absent until somebody reads by filter.
+    /// Topic and number of each loss, by offset; absent before the first reader by filter.
     by_offset: Option<BTreeMap<u64, (u32, u64)>>,
-    /// The same of losses that are no longer the last of their topics; absent outside of a cluster.
+    /// The losses that are no longer the last of their topics; absent outside of a cluster.
     earlier: Option<BTreeMap<u64, (u32, u64)>>,
     /// The number of the last loss.
     last: u64,
-    /// Topics whose losses all logs of the home remember.
+    /// Number of topics whose losses the logs of the home remember.
     home_topics: Tally,
 }
 
 impl Losses {
-    /// No losses. `of_home` counts the topics of all logs of the home.
+    /// No losses. `home_topics` counts the topics of all logs of the home.
     pub fn new(home_topics: Tally) -> Losses {
         Losses {
             home_topics,
@@ -60,13 +59,13 @@ impl Losses {
         self.by_offset.get_or_insert_default();
     }
 
-    /// Begins to remember losses, as a log of a cluster.
+    /// Begins to remember losses, for a log of a cluster.
     pub fn watch_shared(&mut self) {
         self.watch();
         self.earlier.get_or_insert_default();
     }
 
-    /// Begins to remember losses, with this number of them so far.
+    /// Forgets all losses and begins to remember new ones, which are numbered after `count`.
     pub fn watch_from(&mut self, count: u64) {
         self.home_topics.subtract(self.topics());
         (self.by_offset, self.last) = (Some(BTreeMap::new()), count);
@@ -79,7 +78,7 @@ impl Losses {
         self.last
     }
 
-    /// The number of losses so far, if they are remembered.
+    /// The number of the last loss, if losses are remembered.
     pub fn counted(&self) -> Option<u64> {
         self.by_offset.as_ref().map(|_| self.last)
     }
@@ -89,20 +88,20 @@ impl Losses {
         self.by_offset.as_ref().map_or(0, BTreeMap::len)
     }
 
-    /// Takes out the first loss: offset, topic, number.
+    /// Removes the first loss and returns its offset, topic and number.
     pub fn pop(&mut self) -> Option<(u64, u32, u64)> {
         let (offset, (topic, number)) = self.by_offset.as_mut()?.pop_first()?;
         self.home_topics.subtract(1);
         Some((offset, topic, number))
     }
 
-    /// A topic loses the message at `offset`; its last loss, or its last offset, before that is at `before`.
+    /// Records that a topic loses the message at `offset`. `before` is the offset of the topic's last loss before it, or the last offset before it.
     #[inline]
     pub fn add(&mut self, topic: u32, before: u64, offset: u64) {
         self.add_all(topic, before, offset, 1);
     }
 
-    /// A topic loses so many messages, the last of them at `offset`. Each counts as one loss.
+    /// Records that a topic loses `count` messages, the last of them at `offset`. Each counts as one loss.
     #[inline]
     pub(super) fn add_all(&mut self, topic: u32, before: u64, offset: u64, count: u32) {
         if let Some(losses) = &self.by_offset {
@@ -120,8 +119,7 @@ impl Losses {
         }
     }
 
-    /// Forgets the losses of a topic that goes, with the last one at `offset`; returns the number of that loss, if
-    /// there is one.
+    /// Forgets the losses of a topic that is removed. Its last loss is at `offset`; returns the number of that loss, if there is one.
     pub fn forget_topic(&mut self, topic: u32, offset: u64) -> Option<u64> {
         if let Some(earlier) = &mut self.earlier {
             earlier.retain(|_, loss| loss.0 != topic);
@@ -131,7 +129,7 @@ impl Losses {
         self.remove(offset).map(|(_, number)| number)
     }
 
-    /// The first loss behind this offset: offset, topic, number.
+    /// The first loss after this offset: offset, topic, number.
     pub(super) fn next(&self, offset: u64) -> Option<(u64, u32, u64)> {
         let behind = (Bound::Excluded(offset), Bound::Unbounded);
         let first = |losses: &BTreeMap<u64, (u32, u64)>| {
@@ -173,11 +171,11 @@ mod tests {
         losses.add_all(1, 6, 9, 3);
         assert_eq!(losses.from(0).collect::<Vec<_>>(), [(7, 2, 2), (9, 1, 5)]);
         assert_eq!(losses.next(7), Some((9, 1, 5)));
-        // The loss at that offset is another topic's.
+        // The loss at that offset belongs to another topic.
         assert_eq!(losses.forget_topic(1, 7), None);
         assert_eq!(losses.forget_topic(1, 9), Some(5));
         assert_eq!((losses.topics(), losses.count()), (1, 5));
-        // The count of the home keeps up with all of that.
+        // The home's count follows.
         assert_eq!(losses.home_topics.get(), 1);
         losses.restore(12, 3, 6);
         assert_eq!(

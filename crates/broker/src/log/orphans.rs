@@ -1,13 +1,13 @@
-//! Chains of deleted or emptied topics, which belong to no topic any more. A long chain is not removed in one step; no
-//! reader sees its messages, and some are removed in each turn, before any others when room is short.
+//! Orphaned chains: chains of deleted or emptied topics that are too long to be removed in one step. No reader gets their messages. Some are
+//! removed in each turn, and before all other messages when room is short.
 //!
-//! Invariant: an orphaned chain has messages, and no topic's row names it.
+//! Invariant: an orphaned chain has messages, and no topic's row refers to it.
 
 use super::removal::Cause;
 use super::*;
 use crate::log::entry::ORPHANED;
 
-/// The most messages of a chain that is removed at once. In tests so few that most chains are long.
+/// A chain of at most this many messages is removed in one step. In tests this is so low that most chains are long.
 const AT_ONCE: u32 = if cfg!(test) { 2 } else { 64 };
 
 impl Log {
@@ -16,21 +16,21 @@ impl Log {
         self.count(chain) > AT_ONCE
     }
 
-    /// Dooms a chain with messages.
+    /// Makes a chain with messages an orphan.
     pub(super) fn orphan(&mut self, chain: u32) {
         self.chains.get_mut(chain).topic = ORPHANED;
         self.orphaned.insert(chain);
         self.counts.home.orphans.add(1);
     }
 
-    /// Whether messages of a chain may have expired.
+    /// Whether messages of a chain can expire.
     pub(super) fn may_expire(&self, chain: u32) -> bool {
         let row = self.chains.get(chain);
         row.has_ttls || self.lists.ttl_s(row.rule) != 0
     }
 
-    /// Removes all messages of a chain as a limit would; returns the topic's new chain, or `NONE`. The last lost
-    /// message is the newest that has not expired, if one is found among the newest few; else the newest.
+    /// Loses all messages of a chain, as a limit would; returns the topic's new chain, or `NONE`. The last lost message is the newest that has not
+    /// expired. It is searched among a few of the newest; if all of those have expired, the newest counts as lost.
     pub(super) fn lose_all(&mut self, chain: u32, now_s: u32) -> u32 {
         let row = self.chains.get(chain);
         let (topic, number, latest, newest_removed) =
@@ -67,7 +67,7 @@ impl Log {
         !self.orphaned.is_empty()
     }
 
-    /// Removes at most this many messages of orphaned chains; returns how many.
+    /// Removes at most `most` messages of orphaned chains; returns how many.
     pub fn clear_orphans(&mut self, most: usize) -> usize {
         for dropped in 0..most {
             let Some(chain) = self.orphaned.first().copied() else {

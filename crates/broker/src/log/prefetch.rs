@@ -1,15 +1,15 @@
-//! Reads ahead what the next messages of some chains touch when they are appended, so that the cache misses overlap.
+//! Prefetches the memory that appends to some chains will touch, so that their cache misses overlap.
 
 use super::*;
 use crate::base::pace::WARMED;
 use crate::store::blobs::Blob;
 
-/// Bytes that the CPU reads from memory at once.
+/// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
-/// Bytes of a message that are read ahead. The CPU fetches the bytes behind them by itself, as it reads in order.
+/// The first bytes of a message that are prefetched. The CPU itself prefetches the rest of a sequential read.
 const AHEAD_BYTES: usize = 1 << 10;
 
-/// The oldest message of a chain, whose place the next message probably takes.
+/// The oldest message of a chain, whose memory the next message probably reuses.
 struct Oldest<'a> {
     log: &'a Log,
     older: u32,
@@ -18,8 +18,7 @@ struct Oldest<'a> {
     len: usize,
 }
 
-/// Touches, for the chains of at most [`WARMED`] logs, the newest entry and the oldest, its neighbours in the list of its rule, and its
-/// bytes.
+/// Reads, for at most [`WARMED`] chains, the newest entry, the oldest entry, its neighbours in the list of its rule, and its bytes.
 pub fn for_appends<'a>(chains: impl Iterator<Item = (&'a Log, u32)>) {
     let mut ends = [const { None }; WARMED];
     let chains = chains.filter(|(_, chain)| *chain != NONE);

@@ -1,13 +1,13 @@
-//! Reading a chain: how far back it reaches, and the pages that a subscriber gets (`seek` finds where they begin).
+//! Reads a chain: the pages that a subscriber gets. `seek` finds where they begin.
 //!
-//! Invariant: time plays no part here; callers that must show no expired message have removed them ([`Log::remove_expired`]).
+//! Deliberately not here: expiry. A caller that must not show expired messages removes them first ([`Log::remove_expired`]).
 
 use super::*;
 use crate::log::seek::SeekResult;
 use crate::mail::{Frames, Record};
 
 impl Log {
-    /// The last lost offset: a reader that has seen it misses nothing.
+    /// The last lost offset of a chain: a reader that has read up to it misses nothing. `None` without a chain.
     pub fn reaches_back_to(&self, chain: u32) -> Option<u64> {
         (chain != NONE).then(|| {
             let row = self.chains.get(chain);
@@ -26,7 +26,7 @@ impl Log {
         }
     }
 
-    /// Unix second of the newest message.
+    /// When the newest message was published, in Unix seconds.
     pub fn newest_time_s(&self, chain: u32) -> Option<u32> {
         let newest = match chain {
             NONE => NONE,
@@ -35,8 +35,8 @@ impl Log {
         (newest != NONE).then(|| self.entries.get(newest).time_s)
     }
 
-    /// Copies the messages after `offset` into `frames`, oldest first, until `messages_max` or `bytes_max` is reached
-    /// (one message always fits). Returns whether these were all.
+    /// Copies the messages after `offset` into `frames`, oldest first, up to `messages_max` and `bytes_max`, but at least one. Returns whether
+    /// these were all.
     pub fn read(
         &mut self,
         chain: u32,
@@ -51,7 +51,7 @@ impl Log {
         self.read_from(id, offset, messages_max, bytes_max, frames)
     }
 
-    /// The same from the entry `id` on, the first one behind `offset`.
+    /// As `read`, from the entry `id` on, which must be the first one after `offset`.
     pub fn read_from(
         &mut self,
         mut id: u32,
@@ -70,7 +70,7 @@ impl Log {
             messages += 1;
             bytes += entry.bytes();
             self.steps.add(1);
-            // Messages in between were superseded or have expired: the reader misses none.
+            // Messages between `offset` and this one were superseded or have expired: none is lost.
             let record = self.record(id, entry.previous.max(offset), frames);
             frames.pages.push(record);
             id = entry.next;
@@ -78,7 +78,7 @@ impl Log {
         true
     }
 
-    /// Copies a message, with this previous offset. A large one is shared.
+    /// Copies a message into `frames`, with this previous offset. A large one is shared.
     pub(super) fn record(&self, id: u32, previous: u64, frames: &mut Frames) -> Record {
         let message = self.message(id);
         if message.whole.is_none() {

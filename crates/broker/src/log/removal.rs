@@ -1,4 +1,4 @@
-//! Removal: what a limit takes, what a newer message of its key supersedes, and chains that go as a whole.
+//! Removes messages: for a limit, because a newer message with the same key supersedes them, or with their whole chain.
 //!
 //! Invariant: only the oldest entry of a chain is ever lost.
 
@@ -7,25 +7,29 @@ use core::cmp::Reverse;
 use super::*;
 use crate::log::entry::ORPHANED;
 
-/// How many of the oldest entries of each rule are compared when the byte budget is spent, to find a topic that is far
-/// over its share: one step, since they are the same ones each time.
+/// When the byte budget is exceeded, this many of the oldest entries of each rule are compared, to find a topic that is far over its share. That
+/// counts as one step of work, since they are the same entries each time.
 const VICTIMS_COMPARED: usize = 16;
 
-/// How early a chain of a list makes room: how far it is over its share, then the age of its message, then the list's number.
+/// The order in which chains make room: the excess over their share, then the age of their message, then the number of its list.
 type Urgency = (usize, Reverse<u32>, Reverse<u8>);
 
-/// The list in which a chain was found to make room, and the urgency of the most urgent chain of all others. Removing a message of
-/// that list changes nothing in the others.
-type Found = (u8, Option<Urgency>);
+/// Where the last victim was found. Removing a message of its list changes nothing in the other lists.
+struct Victim {
+    /// The number of its list.
+    number: u8,
+    /// The urgency of the most urgent chain in all other lists.
+    others: Option<Urgency>,
+}
 
-/// Messages of a rule that go at once, before the oldest of all rules are compared again.
-const RUN: usize = 64;
+/// Messages that are removed from a list before the oldest messages of all lists are compared again.
+const MESSAGES_PER_RUN: usize = 64;
 
-/// How far the search for a message that may go has come.
+/// The result of a bounded search for a message that is not spared.
 pub enum Search {
-    /// A message is removed.
+    /// A message was removed.
     Removed,
-    /// The steps are done.
+    /// The steps are used up.
     Spent,
     /// There is no such message.
     Ended,
@@ -34,32 +38,35 @@ pub enum Search {
 /// Why an entry is removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Removed by a limit: a reader that has not seen it misses it.
+    /// A limit removes it: a reader that has not read it is told a gap.
     Lost,
-    /// Superseded or expired: no reader misses it.
+    /// It was superseded, has expired, or its topic is removed: no reader misses it.
     Unneeded,
 }
 
 impl Log {
-    /// Whether no further message may find a place, however few bytes are kept.
+    /// Whether there may be no slot for another message, whatever the bytes.
     pub fn is_full(&self) -> bool {
         self.blobs.is_full()
     }
 
-    /// Whether it has messages of another rule than this one.
+    /// Whether it has messages of other rules than this one.
     pub fn has_besides(&self, number: u8) -> bool {
         let mut others = (0..=self.lists.retained()).filter(|other| *other != number);
         others.any(|other| self.lists.oldest(other) != NONE)
     }
 
-    /// Removes messages until `budget_bytes` are kept at most: first those of orphaned chains, then the oldest of the topic that is
-    /// furthest over its share, among topics with the oldest messages; messages of rule `last` only when there are no
-    /// others. It ends early behind the step `until`, with one message removed at least; then the next call goes on. It ends also before a
-    /// message that is spared among `all_bytes`, and says so: then [`remove_of_large`] goes on. `emptied` gets the topic and rule of each chain
-    /// that has become empty, and the topic's chain from now on.
+    /// Removes messages until at most `budget_bytes` are kept. First go the messages of orphaned chains. Then, among the topics with the oldest
+    /// messages, the topic that is furthest over its share loses its oldest message; messages of rule `last` go only if there are no others.
+    ///
+    /// Stops at step `until`, after at least one message; the next call continues. Stops also before a message that is spared among `all_bytes`
+    /// and returns true: then [`Log::remove_unspared`] continues. Calls `emptied` with the topic and rule of each chain that has become empty,
+    /// and with the topic's chain from now on.
     pub fn enforce_budget(
         &mut self,
-        (budget_bytes, until, all_bytes): (usize, u64, usize),
+        budget_bytes: usize,
+        until: u64,
+        all_bytes: usize,
         now_s: u32,
         last: u8,
         mut emptied: impl FnMut(u32, u8, u32),
@@ -68,10 +75,10 @@ impl Log {
         let mut found = None;
         while self.bytes() > budget_bytes || self.blobs.is_full() {
             if self.clear_orphans(1) == 0 {
-                let Some(chain) = victim(self, share, last, &mut found) else {
+                let Some(chain) = self.victim(share, last, &mut found) else {
                     return false;
                 };
-                if is_spared(self, self.chains.get(chain).oldest(), all_bytes) {
+                if self.is_spared(self.chains.get(chain).oldest(), all_bytes) {
                     return true;
                 }
                 let (topic, number) = (self.chains.get(chain).topic, self.chains.get(chain).rule);
@@ -87,13 +94,14 @@ impl Log {
         false
     }
 
-    /// Removes the oldest messages, of whatever topics, until its chunks have `bytes_max` at most: messages of rule `last` only when
-    /// there are no others. Chunks are filled in the order of arrival, so that they come free in that order. Removes at most `limit`
-    /// messages and returns how many, and whether it ended before a message that is spared among `all_bytes`; `emptied` as in
-    /// [`enforce_budget`](Self::enforce_budget).
+    /// Removes the oldest messages of all topics until the chunks have at most `bytes_max`; messages of rule `last` only if there are no others.
+    /// Chunks are filled in the order of arrival, so that they are freed in that order. Removes at most `limit` messages. Returns how many, and
+    /// whether it stopped before a message that is spared among `all_bytes`. Calls `emptied` as [`Log::enforce_budget`] does.
     pub fn empty_chunks(
         &mut self,
-        (bytes_max, limit, all_bytes): (usize, usize, usize),
+        bytes_max: usize,
+        limit: usize,
+        all_bytes: usize,
         now_s: u32,
         last: u8,
         mut emptied: impl FnMut(u32, u8, u32),
@@ -104,15 +112,15 @@ impl Log {
                 gone += 1;
                 continue;
             }
-            let Some(number) = rule_of_oldest(self, last) else {
+            let Some(number) = self.rule_of_oldest(last) else {
                 break;
             };
-            for _ in 0..RUN {
+            for _ in 0..MESSAGES_PER_RUN {
                 let oldest = self.lists.oldest(number);
                 if oldest == NONE || gone == limit || self.held().chunks <= bytes_max {
                     break;
                 }
-                if is_spared(self, oldest, all_bytes) {
+                if self.is_spared(oldest, all_bytes) {
                     return (gone, true);
                 }
                 // The oldest entry of a rule is the oldest of its chain.
@@ -128,7 +136,7 @@ impl Log {
         (gone, false)
     }
 
-    /// Removes a whole chain; a long one is orphaned and goes bit by bit.
+    /// Removes a whole chain. A long one is orphaned and removed over several turns.
     pub fn clear(&mut self, chain: u32) {
         if chain == NONE {
             return;
@@ -146,13 +154,13 @@ impl Log {
         }
     }
 
-    /// Removes a chain whose topic goes on without a log; returns the last lost offset, unless all up to the topic's
-    /// last message is lost.
+    /// Removes the chain of a topic that keeps no messages any more. Returns the last lost offset, or `None` if all up to the topic's last
+    /// message is lost.
     pub fn discard(&mut self, mut chain: u32, now_s: u32) -> Option<u64> {
         if self.is_long(chain) && !self.may_expire(chain) {
             chain = self.lose_all(chain, now_s);
         }
-        // A topic whose rule keeps none has at most the messages that are kept for sessions.
+        // A topic whose rule keeps no messages has at most those that are kept for sessions.
         while self.count(chain) > 0 {
             chain = self.drop_oldest(chain, now_s);
         }
@@ -161,8 +169,7 @@ impl Log {
         lost
     }
 
-    /// Removes the messages of a chain up to this offset, oldest first and at most `most`, as a limit would. Returns
-    /// the chain or `NONE`, and how many were removed.
+    /// Loses the messages of a chain up to this offset, oldest first and at most `most`. Returns the chain or `NONE`, and how many were removed.
     pub fn drop_until(&mut self, mut chain: u32, until: u64, most: u32, now_s: u32) -> (u32, u32) {
         if until == u64::MAX && most == u32::MAX && self.is_long(chain) {
             let count = self.count(chain);
@@ -180,7 +187,7 @@ impl Log {
         (chain, dropped)
     }
 
-    /// Removes the oldest message of a chain that has some; returns the chain or `NONE`.
+    /// Removes the oldest message of a chain with messages; returns the chain or `NONE`. The message is lost, unless it has expired.
     pub(super) fn drop_oldest(&mut self, chain: u32, now_s: u32) -> u32 {
         let oldest = self.chains.get(chain).oldest();
         if self.is_expired(oldest, now_s) {
@@ -190,7 +197,7 @@ impl Log {
         self.remove_entry(NONE, oldest, Cause::Lost)
     }
 
-    /// Removes the message with this key from a chain that keeps the latest, if there is one.
+    /// Removes the message with this key from a chain that keeps latest values, if there is one.
     pub fn remove_key(&mut self, chain: u32, key: &[u8]) {
         if chain != NONE {
             self.supersede(chain, key);
@@ -206,8 +213,8 @@ impl Log {
         }
     }
 
-    /// Removes the entry behind `before` (`NONE`: the oldest) from its chain; returns the chain, or `NONE` when all up
-    /// to the topic's last message is lost.
+    /// Removes an entry from its chain, in which it follows `before` (`NONE`: it is the oldest). Returns the chain, or `NONE` if the chain is
+    /// removed: it was an orphan, or all up to the topic's last message is lost.
     pub(super) fn remove_entry(&mut self, before: u32, id: u32, cause: Cause) -> u32 {
         let chain = self.entries.get(id).chain;
         self.steps.add(1);
@@ -266,135 +273,140 @@ impl Log {
         }
         chain
     }
-}
 
-/// Removes the oldest messages of a chain that is past the limits of its rule, until it is within them or the step `until` is done: one at
-/// least, and never the newest, whose frame has `frame_bytes`. Returns whether more must go.
-pub fn trim(
-    log: &mut Log,
-    chain: u32,
-    rule: &Rule,
-    (most, frame_bytes): (u32, usize),
-    now_s: u32,
-    until: u64,
-) -> bool {
-    while log.count(chain) > 1 {
-        let row = log.chains.get(chain);
-        let newest = row.newest();
-        let newest_bytes = occupied_bytes(log.entries.get(newest).bytes());
-        if !row.exceeds_limits(rule, most, frame_bytes, newest_bytes) {
-            return false;
-        }
-        if !log.drop_expired(chain, newest, now_s) {
-            log.drop_oldest(chain, now_s);
-        }
-        if log.steps.count() >= until {
-            return true;
-        }
-    }
-    false
-}
-
-/// Whether a message stays for now, since another client has far more of `all_bytes` than the one that it is counted for.
-fn is_spared(log: &Log, id: u32, all_bytes: usize) -> bool {
-    let entry = log.entries.get(id);
-    let owner = entry.owner(log.blobs.get(entry.blob));
-    log.counts.home.holdings.spares(owner, all_bytes)
-}
-
-/// The search for messages that are not spared begins anew.
-pub fn search_again(log: &mut Log) {
-    log.lists.search_again();
-}
-
-/// Goes on through the messages of a rule, the oldest first, to one that is not spared among `all_bytes`, and removes the oldest message of
-/// its topic; no further than the step `until`. Each message is passed once, until [`search_again`]: those of the client that has far
-/// more than others lie ahead, however many others there are. `emptied` as in [`Log::enforce_budget`].
-pub fn remove_of_large(
-    log: &mut Log,
-    number: u8,
-    (all_bytes, until): (usize, u64),
-    now_s: u32,
-    mut emptied: impl FnMut(u32, u8, u32),
-) -> Search {
-    loop {
-        let id = log.lists.hand(number);
-        if id == NONE {
-            return Search::Ended;
-        }
-        log.steps.add(1);
-        if is_spared(log, id, all_bytes) {
-            log.lists.pass(&log.entries, number);
-            if log.steps.count() >= until {
-                return Search::Spent;
+    /// Removes the oldest messages of a chain that exceeds the limits of its rule, until it is within them or step `until` is reached: at least
+    /// one, and never the newest, whose frame has `frame_bytes`. Returns whether more must be removed.
+    pub fn trim(
+        &mut self,
+        chain: u32,
+        rule: &Rule,
+        messages_max: u32,
+        frame_bytes: usize,
+        now_s: u32,
+        until: u64,
+    ) -> bool {
+        while self.count(chain) > 1 {
+            let row = self.chains.get(chain);
+            let newest = row.newest();
+            let newest_bytes = occupied_bytes(self.entries.get(newest).bytes());
+            if !row.exceeds_limits(rule, messages_max, frame_bytes, newest_bytes) {
+                return false;
             }
-            continue;
+            if !self.drop_expired(chain, newest, now_s) {
+                self.drop_oldest(chain, now_s);
+            }
+            if self.steps.count() >= until {
+                return true;
+            }
         }
-        let chain = log.entries.get(id).chain;
-        let topic = log.chains.get(chain).topic;
-        let chain = log.drop_oldest(chain, now_s);
-        if log.count(chain) == 0 {
-            emptied(topic, number, chain);
-        }
-        return Search::Removed;
+        false
     }
-}
 
-/// The chain that makes room next, where each has this share. Other lists are compared again only when the list that was found
-/// last may have no more urgent one.
-fn victim(log: &Log, share: usize, last: u8, found: &mut Option<Found>) -> Option<u32> {
-    if let Some((number, others)) = *found
-        && let Some((urgency, chain)) = most_urgent(log, number, share)
-        && others.is_none_or(|others| urgency > others)
-    {
-        return Some(chain);
+    /// Restarts the search of [`Log::remove_unspared`].
+    pub fn restart_search(&mut self) {
+        self.lists.search_again();
     }
-    let (mut best, mut second): (Option<(Urgency, u32)>, _) = (None, None);
-    for number in 0..=log.lists.retained() {
-        if number == last && best.is_some() {
-            continue;
-        }
-        let of_list = most_urgent(log, number, share);
-        let urgency = of_list.map(|(urgency, _)| urgency);
-        let most = best.map(|(most, _)| most);
-        if urgency > most {
-            (best, second) = (of_list, most);
-        } else {
-            second = second.max(urgency);
-        }
-    }
-    let ((_, _, Reverse(number)), chain) = best?;
-    *found = Some((number, second));
-    Some(chain)
-}
 
-/// The most urgent chain among those of the oldest entries of a list.
-fn most_urgent(log: &Log, number: u8, share: usize) -> Option<(Urgency, u32)> {
-    let mut id = log.lists.oldest(number);
-    if id == NONE {
-        return None;
+    /// Searches the messages of a rule, from the oldest on, for one that is not spared among `all_bytes`, and removes the oldest message of its
+    /// topic; stops at step `until`. Each message is examined once before [`Log::restart_search`], so that the messages of a client with far
+    /// more than others are found, however many other clients there are. Calls `emptied` as [`Log::enforce_budget`] does.
+    pub fn remove_unspared(
+        &mut self,
+        number: u8,
+        all_bytes: usize,
+        until: u64,
+        now_s: u32,
+        mut emptied: impl FnMut(u32, u8, u32),
+    ) -> Search {
+        loop {
+            let id = self.lists.hand(number);
+            if id == NONE {
+                return Search::Ended;
+            }
+            self.steps.add(1);
+            if self.is_spared(id, all_bytes) {
+                self.lists.pass(&self.entries, number);
+                if self.steps.count() >= until {
+                    return Search::Spent;
+                }
+                continue;
+            }
+            let chain = self.entries.get(id).chain;
+            let topic = self.chains.get(chain).topic;
+            let chain = self.drop_oldest(chain, now_s);
+            if self.count(chain) == 0 {
+                emptied(topic, number, chain);
+            }
+            return Search::Removed;
+        }
     }
-    log.steps.add(1);
-    let mut best: Option<(Urgency, u32)> = None;
-    for _ in 0..VICTIMS_COMPARED {
+
+    /// Whether a message stays for now, since another client has far more of `all_bytes` than the one that is charged for it.
+    fn is_spared(&self, id: u32, all_bytes: usize) -> bool {
+        let entry = self.entries.get(id);
+        let owner = entry.owner(self.blobs.get(entry.blob));
+        self.counts.home.holdings.spares(owner, all_bytes)
+    }
+
+    /// The chain that gives its oldest message next, if `share` bytes are each chain's share. `found` is the result of the last call: other lists
+    /// are compared again only if one of them may have a more urgent chain now.
+    fn victim(&self, share: usize, last: u8, found: &mut Option<Victim>) -> Option<u32> {
+        if let Some(Victim { number, others }) = *found
+            && let Some((urgency, chain)) = self.most_urgent(number, share)
+            && others.is_none_or(|others| urgency > others)
+        {
+            return Some(chain);
+        }
+        let (mut best, mut second): (Option<(Urgency, u32)>, _) = (None, None);
+        for number in 0..=self.lists.retained() {
+            if number == last && best.is_some() {
+                continue;
+            }
+            let of_list = self.most_urgent(number, share);
+            let urgency = of_list.map(|(urgency, _)| urgency);
+            let most = best.map(|(most, _)| most);
+            if urgency > most {
+                (best, second) = (of_list, most);
+            } else {
+                second = second.max(urgency);
+            }
+        }
+        let ((_, _, Reverse(number)), chain) = best?;
+        *found = Some(Victim {
+            number,
+            others: second,
+        });
+        Some(chain)
+    }
+
+    /// The most urgent chain among those of the oldest entries of a list.
+    fn most_urgent(&self, number: u8, share: usize) -> Option<(Urgency, u32)> {
+        let mut id = self.lists.oldest(number);
         if id == NONE {
-            break;
+            return None;
         }
-        let entry = log.entries.get(id);
-        let over = (log.chains.get(entry.chain).bytes as usize).saturating_sub(share);
-        let urgency = (over, Reverse(entry.time_s), Reverse(number));
-        if best.is_none_or(|(most, _)| urgency > most) {
-            best = Some((urgency, entry.chain));
+        self.steps.add(1);
+        let mut best: Option<(Urgency, u32)> = None;
+        for _ in 0..VICTIMS_COMPARED {
+            if id == NONE {
+                break;
+            }
+            let entry = self.entries.get(id);
+            let over = (self.chains.get(entry.chain).bytes as usize).saturating_sub(share);
+            let urgency = (over, Reverse(entry.time_s), Reverse(number));
+            if best.is_none_or(|(most, _)| urgency > most) {
+                best = Some((urgency, entry.chain));
+            }
+            id = entry.younger;
         }
-        id = entry.younger;
+        best
     }
-    best
-}
 
-/// The rule with the oldest message, which is `last` only when no other has any.
-fn rule_of_oldest(log: &Log, last: u8) -> Option<u8> {
-    let all = (0..=log.lists.retained()).map(|number| (number, log.lists.oldest(number)));
-    let all = all.filter(|(_, id)| *id != NONE);
-    let age = |(number, id): &(u8, u32)| (*number == last, log.entries.get(*id).offset);
-    Some(all.min_by_key(age)?.0)
+    /// The rule with the oldest message; `last` only if no other rule has messages.
+    fn rule_of_oldest(&self, last: u8) -> Option<u8> {
+        let all = (0..=self.lists.retained()).map(|number| (number, self.lists.oldest(number)));
+        let all = all.filter(|(_, id)| *id != NONE);
+        let age = |(number, id): &(u8, u32)| (*number == last, self.entries.get(*id).offset);
+        Some(all.min_by_key(age)?.0)
+    }
 }

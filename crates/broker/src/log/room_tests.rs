@@ -27,7 +27,8 @@ fn log(rules: &[Rule]) -> Log {
     Log::new(
         &Rules::new(&settings.rules),
         SEED,
-        (admission, HomeCounts::default()),
+        admission,
+        HomeCounts::default(),
         Steps::default(),
     )
 }
@@ -92,7 +93,8 @@ fn bytes_are_those_of_messages_rows_and_keys() {
                 chain,
                 0,
                 &rule,
-                (rule.messages_max(), usize::MAX),
+                rule.messages_max(),
+                usize::MAX,
                 &new(n as u64 + 1, key, &frame),
             )
             .0;
@@ -130,7 +132,8 @@ fn a_topic_keeps_as_many_bytes_as_its_rule_says() {
                     chain,
                     0,
                     &rule,
-                    (rule.messages_max(), usize::MAX),
+                    rule.messages_max(),
+                    usize::MAX,
                     &new(offset, b"", &frame),
                 )
                 .0;
@@ -153,7 +156,8 @@ fn a_page_has_as_many_bytes_as_it_may_and_one_message_at_least() {
                 chain,
                 0,
                 &rule,
-                (rule.messages_max(), usize::MAX),
+                rule.messages_max(),
+                usize::MAX,
                 &new(offset, b"", &[1; 10]),
             )
             .0;
@@ -191,7 +195,8 @@ fn topic_furthest_over_its_share_makes_room() {
                 chains[0],
                 0,
                 &rule,
-                (rule.messages_max(), usize::MAX),
+                rule.messages_max(),
+                usize::MAX,
                 &new(offset, b"", &message),
             )
             .0;
@@ -203,10 +208,12 @@ fn topic_furthest_over_its_share_makes_room() {
             ..new(offset, b"", &message)
         };
         chains[1] = log
-            .append(chains[1], 0, &rule, (rule.messages_max(), usize::MAX), &new)
+            .append(chains[1], 0, &rule, rule.messages_max(), usize::MAX, &new)
             .0;
         log.enforce_budget(
-            (20 * 1024, u64::MAX, usize::MAX),
+            20 * 1024,
+            u64::MAX,
+            usize::MAX,
             NOW_S,
             NO_RULE,
             |topic, _, _| panic!("{topic} has lost everything"),
@@ -233,12 +240,14 @@ fn among_equals_the_oldest_makes_room() {
                 time_s,
                 ..new(number as u64 + 1, b"", &[1; 100])
             };
-            log.append(NONE, number as u8, &rules[number], (1000, usize::MAX), &new);
+            log.append(NONE, number as u8, &rules[number], 1000, usize::MAX, &new);
         }
         let mut gone = Vec::new();
         for budget in [log.bytes() - 1, 0] {
             log.enforce_budget(
-                (budget, u64::MAX, usize::MAX),
+                budget,
+                u64::MAX,
+                usize::MAX,
                 30,
                 last,
                 |topic, number, chain| {
@@ -276,7 +285,7 @@ fn those_that_expired_are_counted_and_not_missed() {
             ..new(offset, b"", b"x")
         };
         chain = log
-            .append(chain, 0, &rule, (rule.messages_max(), usize::MAX), &new)
+            .append(chain, 0, &rule, rule.messages_max(), usize::MAX, &new)
             .0;
     }
     for (now_s, left, expired) in [
@@ -315,7 +324,7 @@ fn a_message_comes_out_as_it_went_in() {
             ..new(n as u64 + 1, b"", b"x")
         };
         chain = log
-            .append(chain, 0, &rule, (rule.messages_max(), usize::MAX), &new)
+            .append(chain, 0, &rule, rule.messages_max(), usize::MAX, &new)
             .0;
     }
     let mut frames = Frames::default();
@@ -344,14 +353,16 @@ fn topic_below_its_share_loses_messages_by_age_only() {
             time_s: NOW_S + topic as u32,
             ..new(topic as u64 + 1, b"", frame)
         };
-        chains[topic] = log.append(NONE, 0, &rule, (1000, usize::MAX), &new).0;
+        chains[topic] = log.append(NONE, 0, &rule, 1000, usize::MAX, &new).0;
     }
     let budget = log.bytes() - 1;
     let [one, other] = chains.map(|chain| log.chain_bytes(chain) as usize);
     assert!(one < other && other < budget / 2);
     let mut gone = Vec::new();
     log.enforce_budget(
-        (budget, u64::MAX, usize::MAX),
+        budget,
+        u64::MAX,
+        usize::MAX,
         NOW_S,
         NO_RULE,
         |topic, _, _| gone.push(topic),
@@ -372,13 +383,15 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
             topic: offset as u32,
             ..new(offset, b"", &[1; 100])
         };
-        *chain = log.append(NONE, 0, &rule, (1000, usize::MAX), &new).0;
+        *chain = log.append(NONE, 0, &rule, 1000, usize::MAX, &new).0;
     }
     assert_eq!(log.chains(), 3);
     let mut gone = Vec::new();
     for (more, expected) in [(0, &[][..]), (1, &[1]), (0, &[1]), (1, &[1, 2])] {
         log.enforce_budget(
-            (log.bytes() - more, u64::MAX, usize::MAX),
+            log.bytes() - more,
+            u64::MAX,
+            usize::MAX,
             NOW_S,
             NO_RULE,
             |topic, _, _| gone.push(topic),
@@ -391,9 +404,7 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
         previous: 3,
         ..new(4, b"", &[1; 100])
     };
-    let chain = log
-        .append(chains[2], 0, &rule, (1000, usize::MAX), &second)
-        .0;
+    let chain = log.append(chains[2], 0, &rule, 1000, usize::MAX, &second).0;
     assert_eq!(log.drop_until(chain, u64::MAX, 1, NOW_S), (chain, 1));
     assert_eq!(log.reaches_back_to(chain), Some(3));
     assert_eq!(log.drop_until(chain, u64::MAX, 1, NOW_S), (NONE, 1));
@@ -423,7 +434,7 @@ fn two_keys_of_one_hash_are_two_keys() {
     };
     let mut log = log(core::slice::from_ref(&rule));
     let append = |log: &mut Log, chain, offset, key: &[u8]| {
-        log.append(chain, 0, &rule, (1000, usize::MAX), &new(offset, key, b"x"))
+        log.append(chain, 0, &rule, 1000, usize::MAX, &new(offset, key, b"x"))
             .0
     };
     let chain = append(&mut log, NONE, 1, b"first");
@@ -451,6 +462,6 @@ fn two_keys_of_one_hash_are_two_keys() {
 fn as_many_rules_as_there_may_be_are_read() {
     let rules = alloc::vec![rule(); crate::base::rules::RULES_MAX];
     let mut log = log(&rules);
-    log.append(NONE, 0, &rules[0], (9, usize::MAX), &new(5, b"", b"x"));
+    log.append(NONE, 0, &rules[0], 9, usize::MAX, &new(5, b"", b"x"));
     assert_eq!(log.last_arrived_by(NOW_S), 5);
 }

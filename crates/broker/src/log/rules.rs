@@ -1,8 +1,8 @@
-//! A change of rules: the entries move to the lists of their new rules, and chains that begin or cease to keep the
-//! latest change their form. A list whose entries stay together only changes its number.
+//! A change of rules: the entries move to the lists of their new rules, and chains begin or cease to keep only latest values.
 //!
-//! Invariant: afterwards each list is in the order of arrival again. A chain that begins to keep the latest loses its
-//! superseded messages here; to the new limits chains are trimmed later, by the topic's next message or the clock.
+//! Invariant: afterwards each list is in the order of arrival. A chain that begins to keep latest values drops its superseded messages at once.
+//!
+//! Deliberately not here: the new limits. The topic's next message, or the clock, trims a chain to them.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -17,13 +17,13 @@ use crate::log::lists::Moves;
 use crate::store::slab::NONE;
 
 impl Log {
-    /// Changes the times to live to those of these rules, which govern the same topics as before.
+    /// Changes only the rules' times to live: each topic keeps the number of its rule.
     pub fn change_times(&mut self, rules: &Rules) {
         self.lists.change_times(rules);
     }
 
-    /// Applies these rules to all messages; `number_of` gives the new rule of a topic's row. The cost grows with the
-    /// chains, and with the messages in lists that are split or merged.
+    /// Applies these rules to all messages; `number_of` returns the new rule of a topic's row. The cost is proportional to the number of chains, and
+    /// of messages in lists that are split or merged.
     pub fn change_rules(&mut self, rules: &Rules, number_of: impl Fn(u32) -> u8) {
         let retained = self.lists.retained();
         let mut moves = Moves::new(self.lists.len(), rules.count());
@@ -53,7 +53,7 @@ impl Log {
             .change(&mut self.entries, &self.chains, rules, &moves);
     }
 
-    /// A chain begins or ceases to keep only the newest message of each key.
+    /// Lets a chain begin or cease to keep only the newest message of each key.
     fn change_keep(&mut self, chain: u32, latest: bool) {
         if !latest {
             let mut id = self.chains.get(chain).oldest();

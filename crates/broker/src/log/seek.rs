@@ -1,34 +1,33 @@
-//! Finding a place in a chain, in bounded steps: the beginning of a subscription with a position, a time or a count.
+//! Finds a place in a chain, in bounded steps: where a subscription with a position, a time or a count begins.
 //!
-//! A chain has no index of its own. The marks of its rule's list lead to any offset, and to any second, in a few steps.
-//! From an offset that is not in the chain, the search goes along the list and along the chain in parallel, at twice
-//! the cost of the shorter way. Backwards, each entry has the offset before it. A search that reaches its limit goes on
-//! later from where it stopped.
+//! A chain has no index of its own. The marks of its rule's list lead to any offset, and to any second, in a few steps. If the offset is not in
+//! the chain, the search follows the list and the chain in parallel, at twice the cost of the shorter way. To go back, each entry has the offset
+//! of the one before it. A search that reaches its limit is resumed later.
 //!
-//! Invariant: a resumed search has advanced by at least one entry, and has skipped nothing of the chain.
+//! Invariant: a resumed search has advanced by at least one entry, and has skipped no entry of the chain.
 
 use super::*;
 
-/// The first message behind an offset.
+/// The result of a search for the first message after an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekResult {
-    /// This entry; `NONE` if there is none.
+    /// The entry; `NONE` if there is none.
     Found(u32),
-    /// Not found up to this offset: the search goes on from there.
+    /// Not found up to this offset, from which to resume.
     Continue(u64),
 }
 
-/// The place where the newest messages of a chain begin.
+/// The result of a search for the place where the newest messages of a chain begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekBack {
-    /// Behind this offset.
+    /// They begin after this offset.
     Found(u64),
-    /// Not found yet: so many messages further back from the one at this offset.
+    /// Not found yet: resume at the message at this offset, which is the first of this many.
     Continue(u64, u32),
 }
 
 impl Log {
-    /// Looks for the first message of a chain behind `offset`, at no more than `limit` entries.
+    /// Searches the first message of a chain after `offset`, in at most `limit` entries.
     pub fn seek(&self, chain: u32, offset: u64, limit: usize) -> SeekResult {
         let newest = match chain {
             NONE => NONE,
@@ -45,7 +44,7 @@ impl Log {
             && entry.chain == chain
             && entry.offset == offset
         {
-            // If the row was reused, its offset or its chain is different.
+            // A reused row would have another offset or chain.
             return SeekResult::Found(entry.next);
         }
         let number = self.chains.get(chain).rule;
@@ -59,7 +58,7 @@ impl Log {
         if entry.offset == offset {
             by_list = entry.younger;
         }
-        // Both ways lead to the newest message, which is behind `offset`: so neither runs out.
+        // Both ways lead to the newest message, which is after `offset`: so neither ends before.
         let mut seen = offset;
         for _ in 0..limit.max(1) {
             self.steps.add(1);
@@ -77,8 +76,7 @@ impl Log {
         SeekResult::Continue(seen)
     }
 
-    /// Looks for the place where the newest `count` messages begin, at no more than `limit` entries; none if there are
-    /// no messages.
+    /// Searches the place where the newest `count` messages begin, in at most `limit` entries; `None` if there are no messages.
     pub fn seek_newest(&self, chain: u32, count: u32, limit: usize) -> Option<SeekBack> {
         if count == 0 || self.count(chain) == 0 {
             return None;
@@ -87,14 +85,14 @@ impl Log {
         Some(self.seek_back(chain, newest.offset, count, limit))
     }
 
-    /// Goes back from the message at `offset`, which is the first of `left`, by no more than `limit` entries.
+    /// Goes back from the message at `offset`, the first of `left`, by at most `limit` entries.
     pub fn seek_back(&self, chain: u32, offset: u64, mut left: u32, limit: usize) -> SeekBack {
         let all = SeekBack::Found(self.reaches_back_to(chain).unwrap_or(offset));
         if left >= self.count(chain) {
             return all;
         }
         let Some(mut id) = self.entry_at(chain, offset) else {
-            // It is gone, with all messages before it.
+            // The message was removed, with all messages before it.
             return all;
         };
         let until = self.steps.count().saturating_add(limit.max(1) as u64);
@@ -117,8 +115,7 @@ impl Log {
         }
     }
 
-    /// The message of a chain at exactly this offset: the marks of its list lead to it in a few steps, however many messages stand around it.
-    /// `NONE` is an empty chain.
+    /// The message of a chain at exactly this offset, found by the marks in a few steps. `NONE` is an empty chain.
     pub fn entry_at(&self, chain: u32, offset: u64) -> Option<u32> {
         let number = self.chains.try_get(chain)?.rule;
         let (entries, steps) = (&self.entries, &self.steps);
@@ -128,7 +125,7 @@ impl Log {
         (entry.offset == offset && entry.chain == chain).then_some(id)
     }
 
-    /// The offset behind which a chain's messages came after this second; none without a chain.
+    /// The last offset of a chain by this second: its messages after it arrived later. `None` without a chain.
     pub fn before_time(&self, chain: u32, time_s: u32) -> Option<u64> {
         let oldest = self.reaches_back_to(chain)?;
         let number = self.chains.get(chain).rule;

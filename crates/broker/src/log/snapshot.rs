@@ -1,31 +1,30 @@
-//! The log's part in a snapshot of a home: the past of each chain, each message as it was appended, and chains
-//! without messages made again.
+//! What a snapshot of a home saves and restores of the log: the state of each chain, and each message in the form in which it was appended.
 
 use super::{Chain, Log};
 use crate::mail::message::{Headers, NewMessage};
 use crate::store::blobs::Place;
 use crate::store::slab::NONE;
 
-/// The past of a topic, as its chain has it.
+/// The state of a topic's chain.
 pub enum ChainState {
-    /// There is no chain.
+    /// The topic has no chain.
     None,
-    /// It has no messages.
+    /// The chain has no messages.
     Empty {
         /// The last lost offset.
         lost: u64,
-        /// Its newest messages were removed without being lost.
+        /// Whether its newest messages were removed without being lost.
         newest_removed: bool,
     },
-    /// It has messages.
+    /// The chain has messages.
     Filled {
-        /// Its newest messages were removed without being lost.
+        /// Whether its newest messages were removed without being lost.
         newest_removed: bool,
     },
 }
 
 impl Log {
-    /// The past of a chain's topic.
+    /// The state of a chain; `NONE` is no chain.
     pub fn chain_state(&self, chain: u32) -> ChainState {
         if chain == NONE {
             return ChainState::None;
@@ -41,7 +40,7 @@ impl Log {
         }
     }
 
-    /// The offset of a chain's newest message, or of the last lost one where it has none; 0 without a chain.
+    /// The offset of a chain's newest message, or, without messages, the last lost offset; 0 without a chain.
     pub fn last_offset(&self, chain: u32) -> u64 {
         if chain == NONE {
             return 0;
@@ -53,19 +52,19 @@ impl Log {
         }
     }
 
-    /// Makes a chain without messages, of a topic that lost some.
+    /// Creates a chain without messages, for a topic that has lost all up to `lost`.
     pub fn empty_chain(&mut self, topic: u32, number: u8, latest: bool, lost: u64) -> u32 {
         self.chains.insert(Chain::new(topic, number, latest, lost))
     }
 
-    /// Notes that a chain's newest messages were removed without being lost.
+    /// Records that a chain's newest messages were removed without being lost.
     pub fn note_newest_removed(&mut self, chain: u32) {
         if chain != NONE {
             self.chains.get_mut(chain).newest_removed = true;
         }
     }
 
-    /// A message as it was appended.
+    /// A message in the form in which it was appended.
     pub fn message(&self, id: u32) -> NewMessage<'_> {
         let entry = self.entries.get(id);
         let chain = self.chains.get(entry.chain);

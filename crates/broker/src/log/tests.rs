@@ -250,7 +250,7 @@ proptest! {
         // wider the tables of counters, and every case makes its own.
         settings.limits.log_bytes_per_address_max = settings.limits.log_bytes;
         let admission = Admission::new(&settings, 7);
-        let mut log = Log::new(&Rules::new(&settings.rules), 7, (admission.clone(), HomeCounts::default()), Steps::default());
+        let mut log = Log::new(&Rules::new(&settings.rules), 7, admission.clone(), HomeCounts::default(), Steps::default());
         let mut models: Vec<_> = rules.into_iter().map(Model::new).collect();
         let mut chains = [NONE; 3];
         let (mut now_s, mut offset) = (100, 0);
@@ -273,7 +273,7 @@ proptest! {
                         frame: &frame,
                         whole: None,
                     };
-                    chains[topic] = log.append(chains[topic], topic as u8, &model.rule, (model.rule.messages_max(), usize::MAX), &new).0;
+                    chains[topic] = log.append(chains[topic], topic as u8, &model.rule, model.rule.messages_max(), usize::MAX, &new).0;
                     model.publish(offset, &key, ttl_s, now_s);
                 }
                 Op::Look(topic) => {

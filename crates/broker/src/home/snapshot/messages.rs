@@ -160,7 +160,7 @@ impl Home {
         let row = self.topics.rows.get_mut(id);
         let log = &mut self.logs.partitions[at].log;
         row.log = log
-            .append(row.log, row.rule, rule, (most, usize::MAX), &new)
+            .append(row.log, row.rule, rule, most, usize::MAX, &new)
             .0;
         self.log_grew(at, rules, now, usize::MAX);
         Ok(())
