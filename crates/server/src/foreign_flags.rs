@@ -163,7 +163,7 @@ fn add_flag(command: Command, path: &[&'static str], flag: &'static ForeignFlag)
 
 /// Whether `-h HOST` follows a client command; prints the error then. Otherwise clap would show the help, and say nothing about the host.
 pub fn refuse_h_with_host(args: impl Iterator<Item = OsString>) -> bool {
-    let args = shown(args);
+    let args = to_text(args);
     let is_client = args.get(1).is_some_and(|name| CLIENTS.contains(&&name[..]));
     let mut pairs = args.windows(2).filter(|pair| pair[0] == "-h");
     let Some(pair) = pairs.find(|pair| is_client && !pair[1].starts_with('-')) else {
@@ -181,15 +181,15 @@ pub fn refuse_h_with_host(args: impl Iterator<Item = OsString>) -> bool {
 /// Replaces clap's tips. It advises to pass an unknown flag as a value, which hardly anybody means; and an unexpected word is mostly a part of
 /// a message without quotes.
 pub fn with_better_tip(mut error: Error, program: &Command) -> Error {
-    let args = shown(std::env::args_os().skip(1));
+    let args = to_text(std::env::args_os().skip(1));
     hide_passwords(&mut error);
     let tip = match error.kind() {
-        ErrorKind::InvalidUtf8 => not_utf8(),
+        ErrorKind::InvalidUtf8 => utf8_tip(),
         ErrorKind::InvalidSubcommand => match error.get(ContextKind::InvalidSubcommand) {
             Some(ContextValue::String(word)) => command_tip(word, &args),
             _ => None,
         },
-        ErrorKind::MissingRequiredArgument => example(program, &args),
+        ErrorKind::MissingRequiredArgument => example_tip(program, &args),
         ErrorKind::UnknownArgument => {
             error.remove(ContextKind::Suggested);
             // Clap shows the usage of the suggested flag, which is only similar.
@@ -210,12 +210,12 @@ pub fn with_better_tip(mut error: Error, program: &Command) -> Error {
 }
 
 /// The arguments as text; they may be any bytes.
-fn shown(args: impl Iterator<Item = OsString>) -> Vec<String> {
+fn to_text(args: impl Iterator<Item = OsString>) -> Vec<String> {
     args.map(|arg| arg.to_string_lossy().into_owned()).collect()
 }
 
 /// The tip for an argument that must be UTF-8 and is not.
-fn not_utf8() -> Option<String> {
+fn utf8_tip() -> Option<String> {
     let mut args = std::env::args_os().skip(1);
     let arg = args.find(|arg| arg.to_str().is_none())?;
     Some(format!(
@@ -240,11 +240,11 @@ fn hide_passwords(error: &mut Error) {
 /// The tip for an unexpected argument.
 fn argument_tip(error: &Error, program: &Command, args: &[String]) -> Option<String> {
     match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(arg)) if arg.starts_with('-') => takers(program, args, arg),
+        Some(ContextValue::String(arg)) if arg.starts_with('-') => flag_tip(program, args, arg),
         Some(ContextValue::String(arg)) if arg.ends_with(".toml") => Some(format!(
             "a settings file is named by a flag: --config {arg}"
         )),
-        Some(ContextValue::String(arg)) if !arg.starts_with('-') && takes_text() => {
+        Some(ContextValue::String(arg)) if !arg.starts_with('-') && takes_message() => {
             Some("write a text with spaces in quotes: 'two words'".to_string())
         }
         _ => None,
@@ -252,7 +252,7 @@ fn argument_tip(error: &Error, program: &Command, args: &[String]) -> Option<Str
 }
 
 /// Names the commands that have this flag, among the siblings of the command in these arguments. If they name no command, among its subcommands.
-fn takers(program: &Command, args: &[String], flag: &str) -> Option<String> {
+fn flag_tip(program: &Command, args: &[String], flag: &str) -> Option<String> {
     let mut path = vec![program];
     for arg in args.iter().take_while(|arg| *arg != flag) {
         path.extend(path[path.len() - 1].find_subcommand(arg));
@@ -272,7 +272,7 @@ fn takers(program: &Command, args: &[String], flag: &str) -> Option<String> {
             .any(|it| is_it(it) && !it.is_hide_set())
     };
     let takers = path[path.len() - 1].get_subcommands().filter(has_it);
-    let takers = takers.map(|it| format!("`{} {}`", called(&path), it.get_name()));
+    let takers = takers.map(|it| format!("`{} {}`", command_line(&path), it.get_name()));
     let takers: Vec<_> = takers.collect();
     let (last, others) = takers.split_last()?;
     Some(match others {
@@ -282,13 +282,13 @@ fn takers(program: &Command, args: &[String], flag: &str) -> Option<String> {
 }
 
 /// A command as the user types it.
-fn called(path: &[&Command]) -> String {
+fn command_line(path: &[&Command]) -> String {
     let names: Vec<&str> = path.iter().map(|it| it.get_name()).collect();
     names.join(" ")
 }
 
 /// The first example of the command in these arguments.
-fn example(program: &Command, args: &[String]) -> Option<String> {
+fn example_tip(program: &Command, args: &[String]) -> Option<String> {
     let named = args.iter().fold(program, |command, arg| {
         command.find_subcommand(arg).unwrap_or(command)
     });
@@ -301,6 +301,6 @@ fn example(program: &Command, args: &[String]) -> Option<String> {
 }
 
 /// Whether the command takes a message.
-fn takes_text() -> bool {
+fn takes_message() -> bool {
     std::env::args_os().any(|arg| arg == "pub" || arg == "publish")
 }

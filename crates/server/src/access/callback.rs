@@ -85,7 +85,7 @@ impl Callback {
     fn read(&self, head: &Head, answer: &[u8]) -> TimedAnswer {
         let read = match head.status {
             401 | 403 => return (Err(Reason::CredentialsRefused), self.cache_s),
-            200 => object(head, answer).and_then(|answer| self.read_answer(answer)),
+            200 => members(head, answer).and_then(|answer| self.read_answer(answer)),
             status => {
                 self.endpoint.log(&format!(
                     "its answer of status {status} says neither yes nor no"
@@ -134,7 +134,7 @@ impl Callback {
 ///
 /// # Errors
 /// Why it has none. The message quotes nothing of the answer, which may be secret.
-fn object(head: &Head, answer: &[u8]) -> Result<Map<String, Value>, String> {
+fn members(head: &Head, answer: &[u8]) -> Result<Map<String, Value>, String> {
     let text = answer.strip_prefix(BYTE_ORDER_MARK).unwrap_or(answer);
     match serde_json::from_slice(text) {
         Ok(Value::Object(members)) => Ok(members),

@@ -10,7 +10,7 @@ use super::check::is_exposed;
 use super::locate::ConfigError;
 use crate::settings::access::{for_shards, with_secrets};
 use crate::settings::file::File;
-use crate::settings::schema::{SCHEMA, VARIABLES, joined, plain};
+use crate::settings::schema::{SCHEMA, VARIABLES, join_path, to_table};
 
 /// The settings in force.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ impl Effective {
     pub fn differences(&self, other: &Effective) -> Vec<String> {
         let flat = |effective: &Effective| {
             let mut keys = BTreeMap::new();
-            flatten("", with_secrets(|| plain(&effective.file)), &mut keys);
+            flatten("", with_secrets(|| to_table(&effective.file)), &mut keys);
             keys
         };
         let (here, there) = (flat(self), flat(other));
@@ -103,7 +103,7 @@ impl Effective {
         if !self.variables().is_empty() {
             from += &format!(", {}", self.variables().join(", "));
         }
-        let body = SCHEMA.written(&self.file);
+        let body = SCHEMA.to_file(&self.file);
         format!(
             "# crore {}: effective settings, from {from} and flags\n{body}",
             env!("CARGO_PKG_VERSION")
@@ -114,7 +114,7 @@ impl Effective {
 /// Adds the values of a table to `keys`, by paths such as `limits.topic_bytes`. All rules are one value.
 pub(super) fn flatten(path: &str, table: toml::Table, keys: &mut BTreeMap<String, toml::Value>) {
     for (key, value) in table {
-        let path = joined(path, &key);
+        let path = join_path(path, &key);
         match value {
             toml::Value::Table(table) => flatten(&path, table, keys),
             value => drop(keys.insert(path, value)),

@@ -26,7 +26,7 @@ impl ConfigError {
     }
 
     /// Adds a first line that names the file of `--config`.
-    pub(super) fn of_flag(mut self, path: &Path) -> Self {
+    pub(super) fn with_flag(mut self, path: &Path) -> Self {
         let faults = match self.lines.len() {
             1 => "a fault".to_string(),
             faults => format!("{faults} faults"),
@@ -37,7 +37,7 @@ impl ConfigError {
     }
 
     /// Sorts the lines by place.
-    pub(super) fn of(mut lines: Vec<(Place, String)>) -> Self {
+    pub(super) fn sorted(mut lines: Vec<(Place, String)>) -> Self {
         lines.sort_by_key(|(place, _)| *place);
         let lines = lines.into_iter().map(|(_, line)| line).collect();
         ConfigError { lines }
@@ -48,7 +48,7 @@ impl ConfigError {
 pub type Place = usize;
 
 /// The line for a faulty value.
-pub fn problem(
+pub fn problem_line(
     file: &str,
     text: &str,
     overrides: &Overrides,
@@ -62,13 +62,15 @@ pub fn problem(
             .ok()
             .and_then(|document| span(document.get_ref(), problem))
         {
-            Some((span, true)) => (span.start, at(file, text, span.start)),
+            Some((span, true)) => (span.start, file_position(file, text, span.start)),
             // A missing key in an entry of a list has no default.
-            Some((span, false)) if path.contains('[') => (span.start, at(file, text, span.start)),
+            Some((span, false)) if path.contains('[') => {
+                (span.start, file_position(file, text, span.start))
+            }
             // Neither in the file nor a flag: a default that conflicts with another setting.
             Some((span, false)) => {
                 is_default = " (default)";
-                (Place::MAX, at(file, text, span.start))
+                (Place::MAX, file_position(file, text, span.start))
             }
             None => (Place::MAX, format!("{file} (default)")),
         },
@@ -77,7 +79,7 @@ pub fn problem(
 }
 
 /// The line for text that is not TOML.
-pub fn syntax(file: &str, text: &str, error: &toml::de::Error) -> (Place, String) {
+pub fn syntax_line(file: &str, text: &str, error: &toml::de::Error) -> (Place, String) {
     let message = error.message().replace('\n', "; ");
     // The parser's messages, reworded where they are unclear.
     let what = match message.strip_suffix(", expected `\"`") {
@@ -95,7 +97,7 @@ pub fn syntax(file: &str, text: &str, error: &toml::de::Error) -> (Place, String
     let is_list = message.starts_with("unclosed array") && !message.contains("table");
     // The parser notices an unclosed list only later, where a line does not fit, or at the end of the file.
     if let Some(begin) = open.last().filter(|_| is_list) {
-        let place = at(file, text, *begin);
+        let place = file_position(file, text, *begin);
         let what = "the list that begins here is not closed; write ] at its end";
         return (*begin, format!("{place}: {what}"));
     }
@@ -104,7 +106,7 @@ pub fn syntax(file: &str, text: &str, error: &toml::de::Error) -> (Place, String
             span.start,
             format!(
                 "{}: {what}{}",
-                at(file, text, span.start),
+                file_position(file, text, span.start),
                 unclosed(text, span.start, &open)
             ),
         ),
@@ -144,7 +146,7 @@ fn open_lists(text: &str) -> Vec<usize> {
 }
 
 /// `file:line:column`, both counted from 1, the column in characters.
-fn at(file: &str, text: &str, offset: usize) -> String {
+fn file_position(file: &str, text: &str, offset: usize) -> String {
     let before = text.get(..offset).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
     let last = before.rsplit('\n').next().unwrap_or_default();
@@ -241,8 +243,8 @@ mod tests {
 
     #[test]
     fn places_count_characters_from_one() {
-        assert_eq!(at("f", "", 0), "f:1:1");
-        assert_eq!(at("f", "a\n\u{fc}b", 4), "f:2:2");
-        assert_eq!(at("f", "a", 9), "f:1:2");
+        assert_eq!(file_position("f", "", 0), "f:1:1");
+        assert_eq!(file_position("f", "a\n\u{fc}b", 4), "f:2:2");
+        assert_eq!(file_position("f", "a", 9), "f:1:2");
     }
 }

@@ -65,7 +65,7 @@ pub fn load_for(args: &ServeArgs, resources: &Resources) -> Result<Effective, Co
     };
     let built = build(args, source, &text, resources);
     built.map_err(|error| match &args.config {
-        Some(path) => error.of_flag(path),
+        Some(path) => error.with_flag(path),
         None => error,
     })
 }
@@ -97,18 +97,18 @@ fn build(
     let name = path.display().to_string();
     let (file, lines) = parse(args, path, text);
     if !lines.is_empty() {
-        return Err(ConfigError::of(lines));
+        return Err(ConfigError::sorted(lines));
     }
     let warnings = check::unintended(&file);
-    let warning = |found| locate::problem(&name, text, &Overrides::new(), found).1;
+    let warning = |found| locate::problem_line(&name, text, &Overrides::new(), found).1;
     let unknown = args.variables.unknown.iter().cloned();
     let warnings = unknown.chain(warnings.iter().map(warning)).collect();
-    let given = given(args, text);
-    Ok(resolve(file, source, given, warnings, resources))
+    let given = origins(args, text);
+    Ok(fill_defaults(file, source, given, warnings, resources))
 }
 
 /// Where each setting comes from: the file, or a variable or flag.
-fn given(args: &ServeArgs, text: &str) -> BTreeMap<String, &'static str> {
+fn origins(args: &ServeArgs, text: &str) -> BTreeMap<String, &'static str> {
     let mut table: Table = text.parse().unwrap_or_default();
     let mut keys = BTreeMap::new();
     flatten("", table.clone(), &mut keys);
@@ -139,7 +139,12 @@ fn parse(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(Place, String
     let table = SCHEMA.read(table, &mut problems);
     let mut file = match File::deserialize(table) {
         Ok(file) => file,
-        Err(error) => return (File::default(), vec![locate::syntax(name, text, &error)]),
+        Err(error) => {
+            return (
+                File::default(),
+                vec![locate::syntax_line(name, text, &error)],
+            );
+        }
     };
     args.keep(&mut file);
     let reported: Vec<String> = problems.found.iter().map(|it| it.path.clone()).collect();
@@ -154,7 +159,7 @@ fn parse(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(Place, String
         index += 1;
         index <= reported.len() || !is_reported(&problem.path)
     });
-    let line = |problem| locate::problem(name, text, &overrides, problem);
+    let line = |problem| locate::problem_line(name, text, &overrides, problem);
     (file, problems.found.iter().map(line).collect())
 }
 
@@ -175,7 +180,7 @@ fn read_table(name: &str, text: &str) -> Result<Table, Vec<(Place, String)>> {
     errors.dedup_by(|next, before| line(before).is_some() && line(next) == line(before));
     let lines = errors.iter().take(FAULTS_MAX);
     Err(lines
-        .map(|error| locate::syntax(name, text, error))
+        .map(|error| locate::syntax_line(name, text, error))
         .collect())
 }
 
@@ -191,12 +196,12 @@ pub fn access_of(path: &Path) -> Result<Option<Access>, ConfigError> {
     };
     match parse(&args, path, &text) {
         (file, lines) if lines.is_empty() => Ok(file.access),
-        (_, lines) => Err(ConfigError::of(lines).of_flag(path)),
+        (_, lines) => Err(ConfigError::sorted(lines).with_flag(path)),
     }
 }
 
 /// Normalizes origins, and replaces the values 0 that stand for a default by the cores, the memory or the disk of the host.
-fn resolve(
+fn fill_defaults(
     mut file: File,
     source: Option<PathBuf>,
     given: BTreeMap<String, &'static str>,
@@ -217,7 +222,7 @@ fn resolve(
         limits.log_bytes = resources.log_bytes_default();
     }
     let configured = file.state.bytes_max;
-    if let Some(disk) = file.state.derive(limits.log_bytes) {
+    if let Some(disk) = file.state.resolve_bytes_max(limits.log_bytes) {
         warnings.push(format!(
             "state.bytes_max ({}) is more than the file system of state.directory has: {} count",
             size(configured),
@@ -225,7 +230,7 @@ fn resolve(
         ));
     }
     if file.state.is_scarce(limits.log_bytes) {
-        warnings.push(scarce(&file.state, limits.log_bytes));
+        warnings.push(scarce_warning(&file.state, limits.log_bytes));
     }
     if limits.memory_bytes == 0 {
         limits.memory_bytes = resources.memory_bytes_default(limits);
@@ -248,7 +253,7 @@ fn resolve(
 }
 
 /// The warning that the logs may fill `state.bytes_max`.
-fn scarce(state: &State, log_bytes: usize) -> String {
+fn scarce_warning(state: &State, log_bytes: usize) -> String {
     format!(
         "state.bytes_max ({}) is less than three times limits.log_bytes ({}): messages that are kept may fill it, and publishes are refused then; raise it, or lower limits.log_bytes",
         size(state.bytes_max),

@@ -24,7 +24,7 @@ pub fn summary(findings: &Findings) -> String {
     out.push_str(
         "\nWhat limits them, the tightest first, and how many connections each has room for:\n",
     );
-    out.push_str(&bounds(
+    out.push_str(&bound_lines(
         &findings.bounds[..findings.bounds.len().min(SUMMARY_BOUNDS)],
         findings,
     ));
@@ -78,7 +78,7 @@ fn cut(text: &str) -> String {
 }
 
 /// A line for each bound.
-fn bounds(all: &[Bound], findings: &Findings) -> String {
+fn bound_lines(all: &[Bound], findings: &Findings) -> String {
     let widest = all.iter().map(|bound| bound.name.len()).max().unwrap_or(0);
     let line = |bound: &Bound| {
         let mark = match bound.holds < findings.workload.connections {
@@ -98,11 +98,11 @@ pub fn text(findings: &Findings) -> String {
     out.push_str(
         "\nWhat limits them, the tightest first, and how many connections each has room for:\n\n",
     );
-    out.push_str(&bounds(&findings.bounds, findings));
+    out.push_str(&bound_lines(&findings.bounds, findings));
     out.push_str(&account(&findings.account));
     for check in &findings.checks {
         out.push('\n');
-        out.push_str(&one(check));
+        out.push_str(&check_text(check));
     }
     out.push_str(&format!("\n{}\n", verdict(findings)));
     out
@@ -144,13 +144,13 @@ fn head(findings: &Findings) -> String {
         count(workload.connections),
         workload.protocol.title(),
         if workload.tls { " over TLS" } else { "" },
-        several(workload.cores, "core"),
-        several(workload.shards, "shard"),
-        holds(findings)
+        plural(workload.cores, "core"),
+        plural(workload.shards, "shard"),
+        tightest_line(findings)
     )
 }
 
-fn holds(findings: &Findings) -> String {
+fn tightest_line(findings: &Findings) -> String {
     let tightest = &findings.bounds[0];
     format!(
         "There is room for about {}; the limit that they would reach first: {}",
@@ -159,7 +159,7 @@ fn holds(findings: &Findings) -> String {
     )
 }
 
-fn several(number: u64, what: &str) -> String {
+fn plural(number: u64, what: &str) -> String {
     let end = if number == 1 { "" } else { "s" };
     format!("{} {what}{end}", count(number))
 }
@@ -174,7 +174,7 @@ fn verdict(findings: &Findings) -> String {
     let connections = count(findings.workload.connections);
     match (findings.fits(), advice) {
         (false, _) => {
-            let changes = several(changes, "setting");
+            let changes = plural(changes, "setting");
             format!(
                 "{connections} connections do not fit: change {changes}; {advice} more would help"
             )
@@ -182,12 +182,12 @@ fn verdict(findings: &Findings) -> String {
         (true, 0) => format!("{connections} connections fit"),
         (true, _) => format!(
             "{connections} connections fit as it is; {} of advice for more or steadier service",
-            several(advice, "piece")
+            plural(advice, "piece")
         ),
     }
 }
 
-fn one(check: &Check) -> String {
+fn check_text(check: &Check) -> String {
     let mut out = format!("{:INDENT$}{}\n", check.state.name(), check.setting);
     let is = check.is.as_deref().unwrap_or("cannot be read here");
     let mut add = |name: &str, text: &str| {

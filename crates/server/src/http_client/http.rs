@@ -74,7 +74,7 @@ pub struct Connection {
     keep_alive: bool,
 }
 
-fn broken(what: &str) -> io::Error {
+fn protocol_error(what: &str) -> io::Error {
     io::Error::new(
         ErrorKind::InvalidData,
         format!("the server's answer is not HTTP/1.1: {what}"),
@@ -196,8 +196,8 @@ impl Connection {
             Body::Length(rest) => *rest = left,
             Body::Chunk(rest) => {
                 *rest = left;
-                if left == 0 && !self.line(MAX_CHUNK_LINE_BYTES)?.is_empty() {
-                    return Err(broken("a chunk is longer than it says"));
+                if left == 0 && !self.read_line(MAX_CHUNK_LINE_BYTES)?.is_empty() {
+                    return Err(protocol_error("a chunk is longer than it says"));
                 }
             }
         }
@@ -214,7 +214,9 @@ impl Connection {
         loop {
             match self.read_body(&mut buffer)? {
                 0 => return Ok(body),
-                len if body.len() + len > limit => return Err(broken("the body is too long")),
+                len if body.len() + len > limit => {
+                    return Err(protocol_error("the body is too long"));
+                }
                 len => body.extend_from_slice(&buffer[..len]),
             }
         }
@@ -227,12 +229,13 @@ impl Connection {
     }
 
     fn next_chunk(&mut self) -> io::Result<()> {
-        let line = self.line(MAX_CHUNK_LINE_BYTES)?;
+        let line = self.read_line(MAX_CHUNK_LINE_BYTES)?;
         let digits = line.split(';').next().unwrap_or_default().trim();
-        let size = u64::from_str_radix(digits, 16).map_err(|_| broken("a chunk without a size"))?;
+        let size = u64::from_str_radix(digits, 16)
+            .map_err(|_| protocol_error("a chunk without a size"))?;
         self.body = Body::Chunk(size);
         if size == 0 {
-            while !self.line(MAX_HEAD_BYTES)?.is_empty() {} // trailers
+            while !self.read_line(MAX_HEAD_BYTES)?.is_empty() {} // trailers
             self.body = Body::Done;
         }
         Ok(())
@@ -250,18 +253,18 @@ impl Connection {
 
     fn read_one_head(&mut self) -> io::Result<Head> {
         let mut left = MAX_HEAD_BYTES;
-        let first = self.line(left)?;
+        let first = self.read_line(left)?;
         let (version, rest) = first
             .split_once(' ')
-            .ok_or_else(|| broken("no status line"))?;
+            .ok_or_else(|| protocol_error("no status line"))?;
         let (status, reason) = rest.split_once(' ').unwrap_or((rest, ""));
-        let status = status.parse().map_err(|_| broken("no status"))?;
+        let status = status.parse().map_err(|_| protocol_error("no status"))?;
         if !version.starts_with("HTTP/1.") {
-            return Err(broken("no status line"));
+            return Err(protocol_error("no status line"));
         }
         let mut headers: Vec<(String, String)> = Vec::new();
         loop {
-            let line = self.line(left)?;
+            let line = self.read_line(left)?;
             if line.is_empty() {
                 return Ok(Head {
                     status,
@@ -279,13 +282,13 @@ impl Connection {
             }
             let (name, value) = line
                 .split_once(':')
-                .ok_or_else(|| broken("a header without a colon"))?;
+                .ok_or_else(|| protocol_error("a header without a colon"))?;
             headers.push((name.to_ascii_lowercase(), value.trim().to_string()));
         }
     }
 
     /// Reads a line of at most `limit` bytes, and returns it without its end.
-    fn line(&mut self, limit: u64) -> io::Result<String> {
+    fn read_line(&mut self, limit: u64) -> io::Result<String> {
         let mut line = Vec::new();
         self.stream
             .by_ref()
@@ -295,7 +298,7 @@ impl Connection {
             return Err(if line.is_empty() {
                 ErrorKind::UnexpectedEof.into()
             } else {
-                broken("a line is too long or cut off")
+                protocol_error("a line is too long or cut off")
             });
         }
         if line.last() == Some(&b'\r') {
@@ -317,7 +320,9 @@ fn body_of(head: &Head) -> io::Result<Body> {
         None => Ok(Body::UntilClose),
         Some("0") => Ok(Body::Done),
         Some(length) => Ok(Body::Length(
-            length.parse().map_err(|_| broken("a bad Content-Length"))?,
+            length
+                .parse()
+                .map_err(|_| protocol_error("a bad Content-Length"))?,
         )),
     }
 }

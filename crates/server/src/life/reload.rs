@@ -17,7 +17,7 @@ use crate::access;
 use crate::config::{self, Effective};
 use crate::settings::access::with_secrets;
 use crate::settings::file::File;
-use crate::settings::schema::{SCHEMA, plain};
+use crate::settings::schema::{SCHEMA, to_table};
 
 /// The outcome of a reload.
 #[derive(Debug, Serialize)]
@@ -148,7 +148,7 @@ impl Life {
 fn changeable(now: &Effective, asked: &Effective) -> Effective {
     let (source, given) = (now.source.clone(), asked.given.clone());
     let (now, asked) = (&now.file, &asked.file);
-    let (had, mut table) = with_secrets(|| (plain(now), plain(asked)));
+    let (had, mut table) = with_secrets(|| (to_table(now), to_table(asked)));
     for row in SCHEMA.rows.iter().filter(|row| row.restart) {
         let value = match row.table() {
             "" => had.get(row.key()),

@@ -59,7 +59,7 @@ pub struct Section {
 impl Schema {
     fn collect(&mut self, path: &str, json: &Json, restart: bool, is_in_list: bool) {
         for (key, json) in json["properties"].as_object().into_iter().flatten() {
-            let path = joined(path, key);
+            let path = join_path(path, key);
             let restart = restart || json["x-changes"] == "restart";
             let is_list = json["items"].get("properties").is_some();
             let inner = if is_list { &json["items"] } else { json };
@@ -95,7 +95,7 @@ impl Schema {
     fn table(&self, path: &str, place: &str, table: Table, problems: &mut Problems) -> Table {
         let mut read = Table::new();
         for (key, value) in table {
-            let (path, place) = (joined(path, &key), joined(place, &key));
+            let (path, place) = (join_path(path, &key), join_path(place, &key));
             let section = self.sections.iter().find(|it| it.path == path);
             let is_list = section.map(|it| it.is_list);
             let value = match (self.row(&path), is_list, value) {
@@ -116,7 +116,7 @@ impl Schema {
                         &place,
                         format!(
                             "{} is not a table; write [{path}] and its keys below",
-                            shown(&value)
+                            describe(&value)
                         ),
                     );
                     None
@@ -145,7 +145,7 @@ impl Schema {
                 value => {
                     problems.fail(
                         place,
-                        format!("{} is not a table; write [[{path}]]", shown(&value)),
+                        format!("{} is not a table; write [[{path}]]", describe(&value)),
                     );
                     Value::from(Table::new())
                 }
@@ -156,20 +156,20 @@ impl Schema {
 
     /// The error message for an unknown key.
     fn unknown(&self, path: &str) -> String {
-        let (table, wrong) = split(path);
+        let (table, wrong) = split_path(path);
         let all = || {
             let sections = self.sections.iter().map(|it| &it.path);
             sections.chain(self.rows.iter().map(|row| &row.path))
         };
         let here: Vec<&str> = all()
-            .map(|path| split(path))
+            .map(|path| split_path(path))
             .filter(|it| it.0 == table)
             .map(|it| it.1)
             .collect();
         let elsewhere = self.rows.iter().find(|row| row.key() == wrong);
         let meant = match (elsewhere, nearest(&here, wrong)) {
             (Some(row), _) => format!("; did you mean `{}`?", row.path),
-            (None, Some(name)) => format!("; did you mean `{}`?", joined(table, name)),
+            (None, Some(name)) => format!("; did you mean `{}`?", join_path(table, name)),
             (None, None) => format!("; here stand `{}`.", here.join("`, `")),
         };
         format!(
@@ -178,15 +178,15 @@ impl Schema {
     }
 
     /// The settings as a file, with units for sizes.
-    pub fn written(&self, file: &File) -> Table {
-        let mut table = plain(file);
+    pub fn to_file(&self, file: &File) -> Table {
+        let mut table = to_table(file);
         self.name_sizes("", &mut table);
         table
     }
 
     fn name_sizes(&self, path: &str, table: &mut Table) {
         for (key, value) in table {
-            let path = joined(path, key);
+            let path = join_path(path, key);
             match value {
                 Value::Table(table) => self.name_sizes(&path, table),
                 Value::Array(list) => {
@@ -209,12 +209,12 @@ impl Schema {
 }
 
 /// The settings as TOML.
-pub fn plain(file: &File) -> Table {
+pub fn to_table(file: &File) -> Table {
     Table::try_from(file).expect("settings are plain TOML values")
 }
 
 /// A value for an error message.
-fn shown(value: &Value) -> String {
+fn describe(value: &Value) -> String {
     match value {
         Value::Array(_) => "a list".to_string(),
         Value::Table(_) => "a table".to_string(),
@@ -233,7 +233,7 @@ pub fn nearest<'a>(names: &[&'a str], wrong: &str) -> Option<&'a str> {
 }
 
 /// The path of a key in a table.
-pub fn joined(table: &str, key: &str) -> String {
+pub fn join_path(table: &str, key: &str) -> String {
     if table.is_empty() {
         key.to_string()
     } else {
@@ -242,6 +242,6 @@ pub fn joined(table: &str, key: &str) -> String {
 }
 
 /// Splits a path into its table and its key.
-fn split(path: &str) -> (&str, &str) {
+fn split_path(path: &str) -> (&str, &str) {
     path.rsplit_once('.').unwrap_or(("", path))
 }

@@ -66,7 +66,7 @@ pub struct State {
 
 impl State {
     /// Sets the default of `bytes_max`, and limits it to the size of the file system. Returns that size if the setting is larger.
-    pub fn derive(&mut self, log_bytes: usize) -> Option<usize> {
+    pub fn resolve_bytes_max(&mut self, log_bytes: usize) -> Option<usize> {
         let configured = self.bytes_max;
         if configured == 0 {
             self.bytes_max = log_bytes.saturating_mul(FILES_TIMES).max(LEAST_BYTES);

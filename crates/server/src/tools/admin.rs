@@ -14,7 +14,7 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use crore_net::clock;
 use serde_json::{Value, json};
 
-use super::flags::{TlsFlags, named};
+use super::flags::{TlsFlags, server_of};
 use super::profile::ProfileFlag;
 use super::publish::{message_of, read_stdin};
 use super::tables::{sheet, table};
@@ -113,7 +113,7 @@ impl AdminFlags {
             URL_VARIABLE,
             self.url.is_some(),
         )?;
-        let server = named(self.url.as_ref(), &profile, URL_VARIABLE, admin_port)?;
+        let server = server_of(self.url.as_ref(), &profile, URL_VARIABLE, admin_port)?;
         let server = server.unwrap_or_else(|| admin_port(DEFAULT_URL).expect("a literal URL"));
         let server = self.tls.apply(server.with_token(token), &profile);
         server.map_err(anyhow::Error::msg)

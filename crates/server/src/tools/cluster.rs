@@ -70,7 +70,7 @@ pub fn run(args: &ClusterArgs) -> anyhow::Result<ExitCode> {
     let status = AdminPort { server: &server }.ask("GET", "cluster", None)?;
     let text = match args.admin.json {
         true => serde_json::to_string_pretty(&status)? + "\n",
-        false => shown(&status),
+        false => status_text(&status),
     };
     print(text.as_bytes())?;
     let is_well = status["problems"].as_array().is_some_and(Vec::is_empty);
@@ -80,7 +80,7 @@ pub fn run(args: &ClusterArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn shown(status: &Value) -> String {
+fn status_text(status: &Value) -> String {
     let engine = &status["engine"];
     let mut nodes = status["nodes"].clone();
     for node in nodes.as_array_mut().into_iter().flatten() {

@@ -63,7 +63,7 @@ impl Connect {
 }
 
 /// The server of the flag, the profile or this variable.
-pub fn named(
+pub fn server_of(
     flag: Option<&Server>,
     profile: &Profile,
     variable: &'static str,
@@ -127,9 +127,15 @@ impl TlsFlags {
         let certificate = match (&self.cert, &self.cert_key) {
             (None, None) => None,
             (Some(certificate), Some(key)) => Some(ClientCertificate { certificate, key }),
-            (Some(_), None) => return Err(lacks(CERT_FLAG, CERT_KEY_FLAG, "the file of its key")),
+            (Some(_), None) => {
+                return Err(incomplete(CERT_FLAG, CERT_KEY_FLAG, "the file of its key"));
+            }
             (None, Some(_)) => {
-                return Err(lacks(CERT_KEY_FLAG, CERT_FLAG, "the certificate's file"));
+                return Err(incomplete(
+                    CERT_KEY_FLAG,
+                    CERT_FLAG,
+                    "the certificate's file",
+                ));
             }
         };
         let default = profile.value(CA_VARIABLE).map_err(|it| it.to_string())?;
@@ -146,6 +152,6 @@ impl TlsFlags {
     }
 }
 
-fn lacks(given: &str, other: &str, what: &str) -> String {
+fn incomplete(given: &str, other: &str, what: &str) -> String {
     format!("{given} is of no use alone; name {what} with {other}")
 }

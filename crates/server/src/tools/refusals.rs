@@ -3,7 +3,7 @@
 use crore_broker::SEND_A_TOKEN;
 use serde_json::Value;
 
-use super::tables::plain;
+use super::tables::value_text;
 use crate::http_client::http::Head;
 use crate::http_client::server::TOKEN_VARIABLE;
 
@@ -30,7 +30,7 @@ pub fn reason(body: &[u8]) -> String {
             let named = ["error", "detail"]
                 .iter()
                 .find_map(|name| members.get(*name));
-            named.map_or_else(|| String::from_utf8_lossy(body).into_owned(), plain)
+            named.map_or_else(|| String::from_utf8_lossy(body).into_owned(), value_text)
         }
         _ => String::from_utf8_lossy(body).into_owned(),
     };

@@ -16,34 +16,34 @@ const COLUMNS_MAX: usize = 12;
 const NAMES: [&str; 4] = ["reason", "name", "id", "shard"];
 
 /// A value as text.
-pub fn plain(value: &Value) -> String {
+pub fn value_text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_string(),
         Value::String(text) if text.is_empty() => "-".to_string(),
         Value::String(text) => text.replace(char::is_control, " "),
         Value::Array(list) if list.is_empty() => "-".to_string(),
-        Value::Array(list) => list.iter().map(plain).collect::<Vec<_>>().join(","),
+        Value::Array(list) => list.iter().map(value_text).collect::<Vec<_>>().join(","),
         value => value.to_string(),
     }
 }
 
 /// The value of a field as text: dates are formatted, bytes and times have a unit.
-fn shown(name: &str, value: &Value) -> String {
+fn field_text(name: &str, value: &Value) -> String {
     if is_date(name) {
-        return date(value).unwrap_or_else(|| plain(value));
+        return date(value).unwrap_or_else(|| value_text(value));
     }
     if name.ends_with(SECONDS) && !name.ends_with(PER_S) {
         return match (value.as_u64(), value.is_number()) {
             (Some(seconds), _) => format_seconds(seconds),
             // A fraction, or negative.
             (None, true) => format!("{value}s"),
-            (None, false) => plain(value),
+            (None, false) => value_text(value),
         };
     }
     let is_of_bytes = name == "bytes" || name.ends_with(BYTES) || name.ends_with(BYTES_PER_S);
     match value.as_f64().filter(|_| is_of_bytes) {
         Some(bytes) => numbers::bytes(bytes.round() as u64),
-        None => plain(value),
+        None => value_text(value),
     }
 }
 
@@ -79,7 +79,7 @@ pub fn table(answer: &Value, columns: &[&str]) -> String {
     let cell = |row: &Value, name: &str| match (name, &row[name], &row["data_base64"]) {
         ("data", Value::Null, Value::String(data)) => format!("base64:{data}"),
         ("expires_in_s", Value::Null, _) => "never".to_string(),
-        (name, value, _) => shown(name, value),
+        (name, value, _) => field_text(name, value),
     };
     let head = columns.iter().map(|name| match *name {
         PUBLISHED => "published (UTC)".to_string(),
@@ -87,7 +87,7 @@ pub fn table(answer: &Value, columns: &[&str]) -> String {
     });
     let mut lines = vec![head.collect()];
     lines.extend(rows.map(|row| columns.iter().map(|name| cell(row, name)).collect()));
-    let mut out = aligned(&lines);
+    let mut out = align(&lines);
     if !answer["next"].is_null() {
         out.push_str("... and more: raise --limit\n");
     }
@@ -98,7 +98,7 @@ pub fn table(answer: &Value, columns: &[&str]) -> String {
 pub fn sheet(answer: &Value) -> String {
     let (mut values, mut lists) = (Vec::new(), Vec::new());
     flatten(String::new(), answer, &mut values, &mut lists);
-    let mut out = aligned(&values);
+    let mut out = align(&values);
     for (name, rows) in lists {
         let between = if out.is_empty() { "" } else { "\n" };
         let _ = write!(out, "{between}{name}:\n{}", list(rows));
@@ -128,10 +128,10 @@ fn list(rows: &[Value]) -> String {
     lines.extend(rows.iter().map(|row| {
         columns
             .iter()
-            .map(|name| shown(name, &row[*name]))
+            .map(|name| field_text(name, &row[*name]))
             .collect()
     }));
-    aligned(&lines)
+    align(&lines)
 }
 
 /// Collects the values of an object with their paths, and the lists of objects in it.
@@ -154,14 +154,14 @@ fn flatten<'v>(
         Value::Array(list) if list.iter().any(Value::is_object) => lists.push((path, list)),
         value => {
             let name = path.rsplit('.').next().unwrap_or_default();
-            let text = shown(name, value);
+            let text = field_text(name, value);
             values.push(vec![path, text]);
         }
     }
 }
 
 /// Aligns cells in columns, without spaces at the end of a line.
-pub fn aligned(lines: &[Vec<String>]) -> String {
+pub fn align(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |n: usize| lines.iter().map(|line| line[n].chars().count()).max();
     let widths: Vec<usize> = (0..columns).map(|n| width(n).unwrap_or(0)).collect();

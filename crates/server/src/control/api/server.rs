@@ -77,7 +77,7 @@ fn one_by_one(effective: &Effective, values: &Value) -> Result<Vec<Setting>, Api
 
 /// The settings as JSON, without the secrets.
 fn settings(file: &File) -> Result<Value, ApiError> {
-    let mut value = serde_json::to_value(SCHEMA.written(file)).map_err(|error| {
+    let mut value = serde_json::to_value(SCHEMA.to_file(file)).map_err(|error| {
         let status = axum::http::StatusCode::INTERNAL_SERVER_ERROR;
         ApiError::new(status, format!("the settings cannot be told: {error}"))
     })?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
-use super::{Row, SCHEMA, joined};
+use super::{Row, SCHEMA, join_path};
 use crate::settings::numbers::count;
 
 const HEAD: &str = "\
@@ -263,7 +263,7 @@ fn for_editors(schema: &mut Json, path: &str) {
     };
     let properties = inner.get_mut("properties").and_then(Json::as_object_mut);
     for (key, schema) in properties.into_iter().flatten() {
-        for_editors(schema, &joined(path, key));
+        for_editors(schema, &join_path(path, key));
     }
 }
 

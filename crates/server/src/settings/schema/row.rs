@@ -6,7 +6,7 @@ use serde::Deserialize as _;
 use serde_json::Value as Json;
 use toml::{Table, Value};
 
-use super::{SCHEMA, nearest, shown, split};
+use super::{SCHEMA, describe, nearest, split_path};
 use crate::settings::file::File;
 use crate::settings::problems::{Problems, size};
 use crate::settings::units::{SIZE_FORM, TIME_FORM, parse_size, parse_time};
@@ -36,12 +36,12 @@ pub(super) enum Unit {
 impl Row {
     /// The last part of its path.
     pub fn key(&self) -> &str {
-        split(&self.path).1
+        split_path(&self.path).1
     }
 
     /// The path of its table.
     pub fn table(&self) -> &str {
-        split(&self.path).0
+        split_path(&self.path).0
     }
 
     /// A text of the schema: `x-flag`, `x-zero`, `description`.
@@ -173,7 +173,10 @@ impl Row {
             Value::Array(list) if self.is_list() => list,
             Value::String(_) | Value::Integer(_) if self.takes_one() => vec![value],
             Value::Array(_) | Value::Table(_) => {
-                problems.fail(place, format!("{} is not {}", shown(&value), self.form()));
+                problems.fail(
+                    place,
+                    format!("{} is not {}", describe(&value), self.form()),
+                );
                 return None;
             }
             value if self.is_list() => {
@@ -218,7 +221,7 @@ impl Row {
             return match choices.contains(&value) {
                 true => Ok(value),
                 false => Err(
-                    format!("{} is not offered; write {}", shown(&value), self.form())
+                    format!("{} is not offered; write {}", describe(&value), self.form())
                         + &self.suggestion(&value),
                 ),
             };
@@ -241,7 +244,7 @@ impl Row {
             }
             (Value::Integer(number), _) if self.has_type("integer") => self.in_range(*number),
             (Value::Boolean(_), _) if self.has_type("boolean") => Ok(value),
-            _ => Err(format!("{} is not {}", shown(&value), self.form())),
+            _ => Err(format!("{} is not {}", describe(&value), self.form())),
         }
     }
 
@@ -272,7 +275,7 @@ impl Row {
                 table.into()
             };
             table = Table::from_iter([(part.to_string(), inner)]);
-            path = split(path).0;
+            path = split_path(path).0;
         }
         File::deserialize(table).map_err(|error| error.message().to_string())?;
         Ok(value)

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::super::tables::plain;
+use super::super::tables::value_text;
 use super::{AdminPort, Command, Limit, SortBy};
 use crate::http_client::server::escape;
 
@@ -144,7 +144,7 @@ impl AdminPort<'_> {
             let mut target = format!("{}?limit={left}{}{newest}", list.path, list.query);
             newest = "";
             if !next.is_null() {
-                let _ = write!(target, "&{}={}", list.cursor, escape(&plain(&next)));
+                let _ = write!(target, "&{}={}", list.cursor, escape(&value_text(&next)));
             }
             let mut page = self.ask("GET", &target, None)?;
             if let Some(Value::Array(more)) = page.get_mut(list.rows).map(Value::take) {
@@ -163,7 +163,7 @@ impl AdminPort<'_> {
         }
         match list.sort {
             Some(_) if is_cut => next = json!(true),
-            None if list.rows == "topics" => all.sort_by_key(|row| plain(&row["name"])),
+            None if list.rows == "topics" => all.sort_by_key(|row| value_text(&row["name"])),
             _ => {}
         }
         if list.newest {

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use crore_broker::position::{self, Position};
 use serde_json::{Value, json};
 
-use super::super::tables::{aligned, plain, sheet, table};
+use super::super::tables::{align, sheet, table, value_text};
 use crate::settings::numbers;
 
 /// The number of limits in the summary.
@@ -71,20 +71,20 @@ pub fn text(stats: &Value) -> String {
     row("refused", refused(&stats["refusals"]));
     let lines: Vec<Vec<String>> = lines.into_iter().map(Vec::from).collect();
     let nearest = limits(stats, NEAREST);
-    aligned(&lines) + "\n" + &table(&nearest, &["nearest limits", "used", "limit", "share"]) + MORE
+    align(&lines) + "\n" + &table(&nearest, &["nearest limits", "used", "limit", "share"]) + MORE
 }
 
 fn server(stats: &Value) -> String {
     let node = match stats["cluster"].is_null() {
         true => String::new(),
-        false => format!(", of the cluster {}", plain(&stats["cluster"])),
+        false => format!(", of the cluster {}", value_text(&stats["cluster"])),
     };
     format!(
         "crore {} on {}, up {}, {}{node}",
-        plain(&stats["version"]),
-        plain(&stats["host"]),
+        value_text(&stats["version"]),
+        value_text(&stats["host"]),
         numbers::span(whole(&stats["uptime_s"])),
-        plain(&stats["url"])
+        value_text(&stats["url"])
     )
 }
 
@@ -145,9 +145,13 @@ pub fn memory(answer: &Value) -> String {
     let mut parts = vec![["of the process", "used", "name in /metrics"].map(str::to_string)];
     for row in &tables {
         let what = row["what"].as_str().unwrap_or_default();
-        parts.push([what.to_string(), bytes(&row["bytes"]), plain(&row["name"])]);
+        parts.push([
+            what.to_string(),
+            bytes(&row["bytes"]),
+            value_text(&row["name"]),
+        ]);
     }
-    let lines = |rows: Vec<Vec<String>>| aligned(&rows);
+    let lines = |rows: Vec<Vec<String>>| align(&rows);
     format!(
         "{}\n{}... and {} that are empty\n",
         lines(limited.into_iter().map(Vec::from).collect()),
@@ -163,7 +167,7 @@ pub fn topic(topic: &Value) -> String {
         ago => format!("{} ago", numbers::span(whole(ago))),
     };
     let lines = [
-        ("name", plain(&topic["name"])),
+        ("name", value_text(&topic["name"])),
         (
             "messages",
             format!(
@@ -176,7 +180,7 @@ pub fn topic(topic: &Value) -> String {
         ("subscribers", numbers::count(whole(&topic["subscribers"]))),
         ("last asked for", requested),
         ("rule", rule_of(topic)),
-        ("shard", plain(&topic["home"])),
+        ("shard", value_text(&topic["home"])),
     ];
     let lines: Vec<_> = lines
         .map(|(name, text)| vec![name.to_string(), text])
@@ -185,7 +189,7 @@ pub fn topic(topic: &Value) -> String {
         Value::Null => String::new(),
         cluster => "\nin the cluster:\n".to_string() + &sheet(cluster),
     };
-    aligned(&lines) + &of_cluster
+    align(&lines) + &of_cluster
 }
 
 /// The position of the newest message, in the form that clients use.
@@ -198,7 +202,7 @@ fn id(topic: &Value) -> String {
 
 /// The settings that a reload has changed, and those that need a restart.
 pub fn reload(answer: &Value) -> String {
-    let keys = |field: &str| match plain(&answer[field]) {
+    let keys = |field: &str| match value_text(&answer[field]) {
         none if none == "-" => None,
         keys => Some(keys.replace(',', ", ")),
     };
@@ -221,21 +225,21 @@ pub fn drain(answer: &Value) -> String {
 /// The id and the subscribers of a published message.
 pub fn published(answer: &Value) -> String {
     let lines = [
-        ("id", plain(&answer["last_message_id"])),
+        ("id", value_text(&answer["last_message_id"])),
         ("subscribers", numbers::count(whole(&answer["subscribers"]))),
         (
             "messages",
             format!("{} kept", numbers::count(whole(&answer["messages"]))),
         ),
     ];
-    aligned(&lines.map(|(name, text)| vec![name.to_string(), text]))
+    align(&lines.map(|(name, text)| vec![name.to_string(), text]))
 }
 
 /// The filter of a topic's rule.
 fn rule_of(topic: &Value) -> String {
     match topic["built_in_rule"].as_bool() {
-        Some(true) => format!("{} (built-in)", plain(&topic["rule"])),
-        _ => plain(&topic["rule"]),
+        Some(true) => format!("{} (built-in)", value_text(&topic["rule"])),
+        _ => value_text(&topic["rule"]),
     }
 }
 
@@ -243,7 +247,7 @@ fn rule_of(topic: &Value) -> String {
 pub fn config(answer: &Value) -> anyhow::Result<String> {
     let from = match &answer["source"] {
         Value::Null => "built-in defaults and flags".to_string(),
-        source => format!("{} and flags", plain(source)),
+        source => format!("{} and flags", value_text(source)),
     };
     let settings = serde_json::from_value::<toml::Table>(answer["config"].clone());
     let settings = settings.context("the answer has no settings")?;
@@ -309,7 +313,7 @@ fn refused(refusals: &Value) -> String {
     let some = refusals.as_array().into_iter().flatten();
     let some = some.filter(|row| whole(&row["total"]) > 0);
     let some: Vec<_> = some
-        .map(|row| format!("{} {}", plain(&row["reason"]), whole(&row["total"])))
+        .map(|row| format!("{} {}", value_text(&row["reason"]), whole(&row["total"])))
         .collect();
     match some.is_empty() {
         true => "nobody".to_string(),

@@ -4,7 +4,7 @@ use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 use super::super::refusals::reason;
-use super::super::tables::plain;
+use super::super::tables::value_text;
 use super::{DEFAULT_URL, TOKEN_VARIABLE};
 use crate::http_client::http::Connection;
 use crate::http_client::server::Server;
@@ -42,10 +42,10 @@ impl AdminPort<'_> {
             (_, Some(why), 401) => {
                 bail!(
                     "{}; give it with --token or in {TOKEN_VARIABLE}",
-                    plain(why)
+                    value_text(why)
                 )
             }
-            (_, Some(why), _) => bail!("{} ({})", plain(why), head.status_line()),
+            (_, Some(why), _) => bail!("{} ({})", value_text(why), head.status_line()),
             // A data port, or another server.
             _ => bail!(
                 "{server} is no admin port: it answers {}{}; name the address of admin.listen with --url, by default {DEFAULT_URL}",
