@@ -1,21 +1,21 @@
-//! Which of our few representations an `Accept` field asks for (RFC 9110 section 12.5.1).
+//! Which of the server's representations an `Accept` field asks for (RFC 9110 section 12.5.1).
 //!
-//! There is a question for each kind of resource, since none has all representations: whether an event stream is wanted in place of one
-//! message, JSON in place of text, or OpenMetrics in place of Prometheus' text. Deliberately not a general negotiation: only the types that the
-//! server can answer with are told apart, parameters other than `q` are ignored, nothing is allocated.
+//! No resource has all representations, so there is a function for each choice: an event stream or one message, JSON or text,
+//! OpenMetrics or Prometheus' text. This is deliberately no general negotiation: types that the server never sends are ignored, as
+//! are parameters other than `q`.
 
 use super::trim_ows;
 
-/// What the client accepts of ours.
+/// The representations that a client accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accept {
-    /// An event stream, by name and with whatever weight: clients list it beside what they take in place of one.
+    /// An event stream is listed by name. Its weight does not matter, since clients list other types only as a fallback.
     pub events: bool,
-    /// JSON rather than text.
+    /// JSON is preferred to text.
     pub json: bool,
 }
 
-/// One of our types, or a range with some of them.
+/// A type that the server can send, or a range that contains one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Range {
     EventStream,
@@ -25,7 +25,8 @@ enum Range {
     Any,
 }
 
-/// Of JSON and text the one of the higher weight counts; among equals a named type before `*/*`, then the first.
+/// Reads all `Accept` fields of a request. The type with the higher weight decides between JSON and text. At equal weights a named
+/// type comes before `*/*`, and then the first one counts.
 pub fn read<'b>(values: impl Iterator<Item = &'b [u8]>) -> Accept {
     let mut accept = Accept::default();
     let mut best_rank = (0, false);
@@ -44,7 +45,7 @@ pub fn read<'b>(values: impl Iterator<Item = &'b [u8]>) -> Accept {
     accept
 }
 
-/// Whether metrics are asked for as OpenMetrics: by name, and no text by a higher weight.
+/// Whether the client asks for metrics as OpenMetrics: by name, and with no lower weight than text.
 pub fn prefers_open_metrics<'b>(values: impl Iterator<Item = &'b [u8]>) -> bool {
     let (mut open_metrics, mut text) = (0, 0);
     for (range, weight) in ranges(values) {
@@ -57,7 +58,7 @@ pub fn prefers_open_metrics<'b>(values: impl Iterator<Item = &'b [u8]>) -> bool 
     open_metrics > 0 && open_metrics >= text
 }
 
-/// Those of our ranges that are acceptable, with their weights in thousandths.
+/// The known ranges that are acceptable, with their weights in thousandths.
 fn ranges<'b>(values: impl Iterator<Item = &'b [u8]>) -> impl Iterator<Item = (Range, u16)> {
     let members = values.flat_map(|value| split(value, b','));
     members.filter_map(|member| {
@@ -68,7 +69,7 @@ fn ranges<'b>(values: impl Iterator<Item = &'b [u8]>) -> impl Iterator<Item = (R
     })
 }
 
-/// The pieces between separators that do not stand within a quoted string (RFC 9110 section 5.6.4).
+/// Splits at `separator`, except within quoted strings (RFC 9110 section 5.6.4).
 fn split(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let (mut quoted, mut escaped) = (false, false);
     value.split(move |&b| {
@@ -100,8 +101,7 @@ fn named(range: &[u8]) -> Option<Range> {
         .map(|&(_, range)| range)
 }
 
-/// `q=0.75` as thousandths; `None` when this is another parameter. A malformed weight counts as 0, which takes the range
-/// out.
+/// The value of `q=0.75` in thousandths; `None` for another parameter. A malformed weight counts as 0, which means not acceptable.
 fn quality(parameter: &[u8]) -> Option<u16> {
     let [b'q' | b'Q', b'=', digits @ ..] = parameter else {
         return None;

@@ -1,16 +1,16 @@
-//! Chunked bodies, decoded where they lie (RFC 9112 section 7.1).
+//! Decodes chunked bodies in place (RFC 9112 section 7.1).
 //!
-//! Invariants: strict CRLF; the result does not depend on how the stream was split; the framing's own overhead is bounded,
-//! so that a peer cannot keep a connection busy with extensions and trailers alone. Extensions and trailer fields are read
-//! by their grammar and skipped: nothing that we serve has a use for them.
+//! Invariants: lines end in CRLF and nothing else. The result does not depend on how the stream is split into reads. The bytes of
+//! extensions and trailers are limited, so that a peer cannot keep a connection busy with them. Extensions and trailer fields are
+//! checked by their grammar and skipped, since the server does not use them.
 
 use super::is_tchar;
 
-/// Bytes of chunk extensions in one body. Few clients send any; some proxies sign each chunk with 90 bytes.
+/// The most bytes of chunk extensions in one body. Few clients send any; some proxies sign each chunk with 90 bytes.
 pub const MAX_EXTENSION_BYTES: u32 = 16 * 1024;
-/// Bytes of trailer fields after one body: the size of a small head.
+/// The most bytes of trailer fields after one body: the size of a small head.
 pub const MAX_TRAILER_BYTES: u32 = 4 * 1024;
-/// Hexadecimal digits of one chunk size, leading zeros included: a `u64` holds no more.
+/// The most hexadecimal digits of a chunk size, leading zeros included: a `u64` holds no more.
 const MAX_SIZE_DIGITS: u8 = 16;
 
 /// Why a chunked body was refused. The connection is closed after the answer.
@@ -19,7 +19,7 @@ const MAX_SIZE_DIGITS: u8 = 16;
 pub enum BodyError {
     /// More data than the limit (413).
     TooLarge,
-    /// Not the chunked coding, or more framing than the limits allow (400).
+    /// A fault in the chunked coding, or more extension or trailer bytes than allowed (400).
     Malformed(&'static str),
 }
 
@@ -46,31 +46,31 @@ impl core::error::Error for BodyError {}
 /// The result of one call of [`Chunked::decode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the buffer that were used up: all of them, unless the body ended before.
+    /// Consumed bytes of the buffer: all of them, unless the body ended earlier.
     pub read: usize,
-    /// Bytes of data that now stand at the front of the buffer, never more than `read`.
+    /// Bytes of data that are now at the front of the buffer, never more than `read`.
     pub written: usize,
-    /// The body is whole; what follows `read` belongs to the next request.
+    /// The body is complete. The bytes after `read` belong to the next request.
     pub done: bool,
 }
 
-/// Where in the coding the next byte stands.
+/// The place of the next byte in the grammar.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]
     Size,
-    /// Whitespace behind the size or an extension: another extension must follow.
+    /// After whitespace that follows the size or an extension; another extension must follow.
     ExtensionGap,
-    /// Behind the semicolon.
+    /// After the semicolon.
     ExtensionStart,
     ExtensionName,
-    /// Whitespace behind the name.
+    /// After whitespace that follows the name.
     ExtensionNameEnd,
-    /// Behind the equals sign.
+    /// After the equals sign.
     ValueStart,
     Value,
     Quoted,
-    /// Behind a backslash.
+    /// After a backslash.
     QuotedPair,
     QuotedEnd,
     SizeLf,
@@ -85,12 +85,12 @@ enum State {
     Done,
 }
 
-/// A chunked body on its way in. Small, and of the same size for all bodies.
+/// The decoder of one chunked body. It buffers nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chunked {
-    /// Bytes of the current chunk that are yet to come, or its size as far as it was read.
+    /// The missing bytes of the current chunk, or the value of the digits of its size so far.
     left: u64,
-    /// Bytes of data in all chunks announced so far.
+    /// The sum of all chunk sizes so far.
     total: u64,
     extension_bytes: u32,
     trailer_bytes: u32,
@@ -99,14 +99,14 @@ pub struct Chunked {
 }
 
 impl Chunked {
-    /// Takes the next bytes of the stream and moves the data among them to the front of `buf`.
+    /// Decodes the next bytes of the stream: moves their data to the front of `buf`.
     ///
-    /// Bytes that were read must not be given again; bytes after `read` are untouched. `limit` bounds
-    /// the data of the whole body, in bytes. After an error the buffer's contents are unspecified.
+    /// The caller must not pass consumed bytes again; the bytes after [`Progress::read`] are unchanged. `limit` is for the data of
+    /// the whole body, in bytes. After an error the contents of `buf` are unspecified.
     ///
     /// # Errors
-    /// [`BodyError::TooLarge`] as soon as a chunk announces more than the limit leaves;
-    /// [`BodyError::Malformed`] at the first byte that cannot stand where it stands.
+    /// [`BodyError::TooLarge`] as soon as a chunk size exceeds the limit;
+    /// [`BodyError::Malformed`] at the first byte that the grammar does not allow.
     pub fn decode(&mut self, buf: &mut [u8], limit: usize) -> Result<Progress, BodyError> {
         let mut read = 0;
         let mut written = 0;
@@ -175,8 +175,8 @@ impl Chunked {
         }
     }
 
-    /// The state after a byte of the extensions of a chunk (RFC 9112 section 7.1.1): names with or without values, which are tokens
-    /// or quoted strings (RFC 9110 section 5.6.4), and bad whitespace around the signs between them.
+    /// The state after a byte of a chunk's extensions (RFC 9112 section 7.1.1). An extension is a name, perhaps with a value that is
+    /// a token or a quoted string (RFC 9110 section 5.6.4). Whitespace around `;` and `=` is allowed.
     fn extension(&mut self, b: u8) -> Result<State, BodyError> {
         self.extension_bytes += u32::from(self.state != State::Size);
         if self.extension_bytes > MAX_EXTENSION_BYTES {
@@ -234,7 +234,7 @@ impl Chunked {
         Ok(State::Size)
     }
 
-    /// After the line of a chunk size: the data, or the trailers when it was the last chunk.
+    /// The state after the line of a chunk size: the data, or the trailers after the last chunk.
     fn begin(&mut self, limit: usize) -> Result<State, BodyError> {
         self.digits = 0;
         if self.left == 0 {

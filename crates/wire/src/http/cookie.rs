@@ -1,7 +1,6 @@
-//! One cookie of a request (RFC 6265 section 4.2.1). Attributes do not come back from browsers, and nothing is decoded:
-//! a token's characters stand in a cookie as they are.
+//! Reads one cookie of a request (RFC 6265 section 4.2.1). Nothing is decoded, since a cookie can hold all characters of a token.
 
-/// The value of the first cookie of this name in the given `Cookie` fields, without the quotes around it.
+/// The value of the first cookie with this name in the `Cookie` fields, without quotes around it.
 pub fn value<'b>(mut fields: impl Iterator<Item = &'b [u8]>, name: &[u8]) -> Option<&'b [u8]> {
     fields.find_map(|field| {
         field.split(|b| *b == b';').find_map(|pair| {

@@ -1,7 +1,7 @@
-//! Dates of HTTP (RFC 9110 section 5.6.7), as seconds since 1970, without a clock.
+//! Reads and writes the dates of HTTP (RFC 9110 section 5.6.7), as seconds since 1970.
 //!
-//! Deliberately loose in two places: a wrong name of the weekday is not noticed, as it says nothing; and `UTC`, `Z` and an offset of
-//! nothing stand for `GMT`, since libraries for the dates of mail write them.
+//! The parser is deliberately lenient in two ways. It ignores a wrong name of the weekday, which carries no information. And it
+//! accepts `UTC`, `Z`, `+0000` and `-0000` for `GMT`, since libraries for mail dates write them.
 
 use alloc::vec::Vec;
 
@@ -10,10 +10,10 @@ const MONTHS: [&[u8; 3]; 12] = [
     b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
 ];
 const DAY_S: u64 = 24 * 60 * 60;
-/// The last second of the year 9999: the format has no place for more.
+/// The last second of the year 9999, and so the last that the format can express.
 pub const MAX_UNIX_S: u64 = 253_402_300_799;
 
-/// Appends `Sun, 06 Nov 1994 08:49:37 GMT`. Times past [`MAX_UNIX_S`] are written as that.
+/// Appends a date such as `Sun, 06 Nov 1994 08:49:37 GMT`. A time after [`MAX_UNIX_S`] is written as [`MAX_UNIX_S`].
 pub fn write_date(out: &mut Vec<u8>, unix_s: u64) {
     let unix_s = unix_s.min(MAX_UNIX_S);
     let (days, second) = (unix_s / DAY_S, unix_s % DAY_S);
@@ -30,11 +30,9 @@ pub fn write_date(out: &mut Vec<u8>, unix_s: u64) {
     out.extend_from_slice(&text);
 }
 
-/// The time that `text` names, in IMF-fixdate or one of the two obsolete forms; `None` when it names
-/// none or one before 1970.
+/// Parses an IMF-fixdate or one of the two obsolete forms; `None` if it is none of them or is before 1970.
 ///
-/// The two digits of an RFC 850 year mean 1970 to 2069, for there is no clock here to ask for the
-/// nearest century.
+/// A year of two digits (RFC 850) is between 1970 and 2069, since there is no clock here that would tell the nearest century.
 pub fn parse_date(text: &[u8]) -> Option<u64> {
     match memchr::memchr(b',', text) {
         Some(3) => imf(&in_utc(text)?[3..]),
@@ -44,7 +42,7 @@ pub fn parse_date(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// The text before the name of the zone.
+/// The text before the name of the time zone, which must be UTC.
 fn in_utc(text: &[u8]) -> Option<&[u8]> {
     let at = memchr::memrchr(b' ', text)?;
     let zones: [&[u8]; 5] = [b"GMT", b"UTC", b"Z", b"+0000", b"-0000"];
@@ -104,7 +102,7 @@ fn asctime(text: &[u8]) -> Option<u64> {
     )
 }
 
-/// Second of the day; `60` is a leap second and counts as the next one.
+/// The second of the day. The leap second `60` counts as the second after it.
 fn time(text: &[u8]) -> Option<u64> {
     let [h1, h2, b':', m1, m2, b':', s1, s2] = *text else {
         return None;
@@ -151,8 +149,8 @@ const fn month_days(year: u64, month: u64) -> u64 {
     }
 }
 
-/// Days from the first of March of year 0 to 1970-01-01, in the proleptic Gregorian calendar. Years that begin
-/// in March have their leap day last, which makes the arithmetic even.
+/// Days from March 1 of year 0 to 1970-01-01, in the proleptic Gregorian calendar. The arithmetic is simpler with years that begin
+/// in March, since their leap day is the last day.
 const MARCH_0_TO_1970: u64 = 719_468;
 
 fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
@@ -161,7 +159,7 @@ fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
     year * 365 + year / 4 - year / 100 + year / 400 + day_of_year - MARCH_0_TO_1970
 }
 
-/// Year, month and day of a day since 1970.
+/// Year, month and day of the day that is `days` after 1970-01-01.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + MARCH_0_TO_1970;
     let (era, of_era) = (days / 146_097, days % 146_097);

@@ -1,17 +1,17 @@
-//! Entity tags that clients send back (RFC 9110 section 8.8.3).
+//! Reads the entity tags that clients send back (RFC 9110 section 8.8.3).
 //!
-//! Looser than the RFC on purpose: our tags are positions, and scripts send them back without quotes, and proxies on the way
-//! with a `W/`, or with a suffix for the coding in which they passed the message on.
+//! Deliberately more lenient than the RFC. Our tags are positions; scripts send them back without quotes, and proxies add `W/` or a
+//! suffix for the content coding.
 
 use super::list;
 
-/// The tags of a list without quotes (escaped ones too) and `W/`: of `W/"x", "y"-gzip` they are `x`
-/// and `y"-gzip`. The caller, which knows the form of its tags, judges the suffix. No tag of ours has a comma, a quote or a backslash.
+/// The tags of a list, without `W/` and without quotes, escaped ones included: `W/"x", "y"-gzip` gives `x` and `y"-gzip`. The caller
+/// knows the format of its tags and must handle a suffix. Our tags have no comma, quote or backslash.
 pub fn entity_tags(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     list(value).map(undress).filter(|tag| !tag.is_empty())
 }
 
-/// A tag without quotes and without `W/`.
+/// A tag without `W/` and without quotes.
 pub fn undress(mut tag: &[u8]) -> &[u8] {
     while let [b'W' | b'w', b'/', rest @ ..] | [b'"' | b'\'' | b'\\', rest @ ..] = tag {
         tag = rest;

@@ -1,17 +1,17 @@
-//! The client's address behind proxies: `X-Forwarded-For`, read from the right.
+//! The address of a client that connects through proxies, from `X-Forwarded-For`.
 //!
-//! Invariant: an entry is believed only when every hop to its right, the peer first, is trusted; so a client can write any
-//! value into the field and gains nothing. RFC 7239's `Forwarded` is not read.
+//! Invariant: an entry counts only if the peer and all entries to its right are trusted proxies. So a client gains nothing by
+//! writing the field itself. `Forwarded` (RFC 7239) is not read.
 
 use core::net::{IpAddr, SocketAddr};
 
 use super::list;
 
-/// The rightmost address that is not a trusted proxy's; the peer's own when it is not trusted itself.
+/// The rightmost address that is no trusted proxy. This is the peer itself if it is not trusted.
 ///
-/// `xff` are the values of all `X-Forwarded-For` fields in order, `trusted` networks as address and prefix length in bits.
-/// When all are trusted the leftmost counts. At an entry that is not an address trust ends: the hop right of it counts.
-/// IPv4 addresses mapped into IPv6 are read as IPv4.
+/// `xff` are the values of all `X-Forwarded-For` fields in order; `trusted` are networks as address and prefix length in bits. If
+/// all addresses are trusted, the result is the leftmost one. An entry that is not an address ends the trust: the result is the
+/// address to its right. IPv4 addresses mapped into IPv6 are read as IPv4.
 pub fn client_address<'b>(
     xff: impl Iterator<Item = &'b [u8]>,
     peer: IpAddr,
@@ -24,13 +24,13 @@ pub fn client_address<'b>(
     client_behind(xff, trusted).unwrap_or(peer)
 }
 
-/// The same for a peer that is known to be trusted; `None` when no entry can be believed.
+/// Like [`client_address`], for a peer that is known to be trusted. `None` if no entry counts.
 pub fn client_behind<'b>(
     xff: impl Iterator<Item = &'b [u8]>,
     trusted: &[(IpAddr, u8)],
 ) -> Option<IpAddr> {
-    // Read from the left without a list: a walk from the right would stop at the last untrusted entry, else at the first
-    // one after the last that is not an address.
+    // This reads from the left, so that no list is needed. The result is the same as from the right: the last untrusted address, or
+    // else the first address after the last entry that is not an address.
     let mut found = None;
     for entry in xff.flat_map(list) {
         found = match address(entry) {
@@ -56,7 +56,7 @@ fn address(entry: &[u8]) -> Option<IpAddr> {
     Some(ip.to_canonical())
 }
 
-/// Whether an address, which may be IPv4 mapped into IPv6, lies in one of the networks.
+/// Whether an address, which may be IPv4 mapped into IPv6, is in one of the networks.
 pub fn is_trusted(ip: IpAddr, trusted: &[(IpAddr, u8)]) -> bool {
     let ip = ip.to_canonical();
     trusted
@@ -64,7 +64,7 @@ pub fn is_trusted(ip: IpAddr, trusted: &[(IpAddr, u8)]) -> bool {
         .any(|&(network, prefix)| contains(network, prefix, ip))
 }
 
-/// Whether the first `prefix` bits agree. A prefix longer than the address stands for the whole address.
+/// Whether the first `prefix` bits are equal. A prefix longer than the address means the whole address.
 fn contains(network: IpAddr, prefix: u8, ip: IpAddr) -> bool {
     match (network, ip) {
         (IpAddr::V4(network), IpAddr::V4(ip)) => {

@@ -1,11 +1,10 @@
 //! The head of a request: request line and header fields (RFC 9112 sections 2 to 7).
 //!
-//! Invariants: a head is looked at only when it is whole, and the verdict does not depend on where
-//! the bytes were split. Lines end in CRLF and nothing else. Everything borrowed points into
-//! the caller's buffer. `httparse` tells names from values; every decision about what is
-//! acceptable is made here.
+//! Invariants: a head is parsed only when it is complete, and the result does not depend on how the stream is split into reads.
+//! Lines end in CRLF and nothing else. All slices point into the caller's buffer. `httparse` splits the fields into names and
+//! values; this module decides which are acceptable.
 //!
-//! Deliberately absent: decoding of the path (see [`crate::topic`]) and of the query (see [`crate::form`]).
+//! Deliberately elsewhere: the decoding of the path ([`crate::topic`]) and of the query ([`crate::form`]).
 
 use alloc::vec;
 
@@ -18,8 +17,8 @@ pub use super::request_line::Method;
 use super::request_line::{self, RequestLine};
 use super::{accept, is_tchar, list, trim_ows};
 
-/// Nearly all heads have so many fields at most. A head with more is parsed a second time, and its fields are on the heap. The number is
-/// small because a head is copied when it is returned.
+/// Nearly all heads have at most this many fields. A head with more is parsed a second time, and its fields are on the heap. The
+/// number is small because a head is copied when it is returned.
 const FEW_HEADERS: usize = 24;
 
 /// How the body after a head is delimited (RFC 9112 section 6.3).
@@ -27,7 +26,7 @@ const FEW_HEADERS: usize = 24;
 pub enum Body {
     /// No body: the next request follows at once.
     None,
-    /// Exactly so many bytes, perhaps 0.
+    /// Exactly this many bytes, perhaps 0.
     Length(u64),
     /// Chunks, see [`super::body::Chunked`].
     Chunked,
@@ -40,27 +39,26 @@ pub struct Head<'b> {
     pub method: Method,
     /// The method as it was written.
     pub method_name: &'b [u8],
-    /// The path as it came, not decoded, before the `?`; `*` only for `OPTIONS *`.
+    /// The path before the `?`, not decoded; `*` only for `OPTIONS *`.
     pub path: &'b [u8],
-    /// The query after the `?`, not decoded; empty when there was none.
+    /// The query after the `?`, not decoded; empty if there is none.
     pub query: &'b [u8],
     /// Minor version: 0 for HTTP/1.0, 1 for all later 1.x.
     pub minor: u8,
-    /// Bytes of the head from the start of the buffer, blank lines before and after included.
+    /// Length in bytes from the start of the buffer, including the blank lines before and after the head.
     pub len: usize,
     /// The authority of an absolute-form target, else the Host field.
     host: Option<&'b [u8]>,
     fields: SmallVec<[Header<'b>; FEW_HEADERS]>,
 }
 
-/// The head at the start of `buf`, `None` while it is incomplete and may yet fit into `limit` bytes.
+/// Parses the head at the start of `buf`. `None` while it is incomplete and can still fit into `limit` bytes.
 ///
-/// Blank lines before the request line are skipped and counted (RFC 9112 section 2.2). To call this
-/// again after a few more bytes costs one vectorized search for line ends. Callers must also ask
-/// [`Head::body`] of every head, for all methods: that is where conflicting lengths show.
+/// Blank lines before the request line are skipped and counted (RFC 9112 section 2.2). A call with an incomplete head is cheap: it
+/// only searches line ends. Callers must also call [`Head::body`] for every method, since it refuses conflicting lengths.
 ///
 /// # Errors
-/// [`HeadError::TooLarge`], [`HeadError::Malformed`] or [`HeadError::Version`], as early as they show.
+/// [`HeadError::TooLarge`], [`HeadError::Malformed`] or [`HeadError::Version`], as early as the bytes allow.
 pub fn parse(buf: &[u8], limit: usize) -> Result<Option<Head<'_>>, HeadError> {
     let Some(lines) = find_end(buf, limit)? else {
         return Ok(None);
@@ -105,9 +103,9 @@ pub fn parse(buf: &[u8], limit: usize) -> Result<Option<Head<'_>>, HeadError> {
     }))
 }
 
-/// One Host in HTTP/1.1, at most one in 1.0 (RFC 9112 section 3.2); an authority overrides it (3.2.2). An empty field
-/// stands for a target without an authority, and such a target is no `http` URI: RFC 9110 section 4.2.1 has recipients
-/// reject it, which RFC 9112 section 3.3 leaves a server free to do.
+/// Checks that there is one Host field in HTTP/1.1, and at most one in 1.0 (RFC 9112 section 3.2). The authority of the target
+/// overrides it (3.2.2). An empty field is refused without an authority: the target would be no valid `http` URI (RFC 9110 section
+/// 4.2.1), and RFC 9112 section 3.3 allows servers to reject it.
 fn check_host<'b>(
     fields: &[Header<'b>],
     minor: u8,
@@ -138,8 +136,8 @@ fn values<'a, 'b>(fields: &'a [Header<'b>], name: &'a str) -> impl Iterator<Item
     named.map(|f| f.value)
 }
 
-/// Bytes of blank lines (CRLF) at the start of `buf`. A robust server ignores them before a request
-/// line (RFC 9112 section 2.2); a buffer of nothing else is an idle connection, not a begun head.
+/// The bytes of the blank lines (CRLF) at the start of `buf`. A robust server ignores them before a request line (RFC 9112 section
+/// 2.2). If `buf` holds nothing else, the connection is idle: no head has begun.
 pub fn blank_lines(buf: &[u8]) -> usize {
     2 * buf
         .chunks_exact(2)
@@ -147,8 +145,8 @@ pub fn blank_lines(buf: &[u8]) -> usize {
         .count()
 }
 
-/// The value of a field in the whole lines of a head that was refused or has come in part, for the answer to it. `None` without that
-/// field, and with several: nobody knows which one counts.
+/// The value of a field in a head that was refused or is incomplete, for the answer to it. Only complete lines are read. `None` if
+/// the field is missing, and also if there are several, since it is unknown which one counts.
 pub fn field_in<'b>(bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
     let bytes = &bytes[blank_lines(bytes)..];
     let end = memchr::memmem::find(bytes, b"\r\n\r\n");
@@ -163,12 +161,12 @@ pub fn field_in<'b>(bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
     value.filter(|_| values.next().is_none())
 }
 
-/// Which of our representations such a head asks for.
+/// The representations that such a head accepts.
 pub fn accept_in(bytes: &[u8]) -> Accept {
     accept::read(field_in(bytes, "accept").into_iter())
 }
 
-/// Where the lines of a whole head stand in the buffer.
+/// Where the lines of a complete head are in the buffer.
 struct Lines {
     /// Start of the request line.
     start: usize,
@@ -178,8 +176,8 @@ struct Lines {
     end: usize,
 }
 
-/// Looks for the blank line. Errors depend only on bytes already seen, so that any split of the stream gives the same
-/// verdict.
+/// Searches the blank line at the end of the head. An error is reported at the first wrong byte, so that it does not depend on how
+/// the stream is split into reads.
 fn find_end(buf: &[u8], limit: usize) -> Result<Option<Lines>, HeadError> {
     let window = &buf[..buf.len().min(limit)];
     let start = blank_lines(window);
@@ -187,7 +185,7 @@ fn find_end(buf: &[u8], limit: usize) -> Result<Option<Lines>, HeadError> {
         && !is_tchar(b)
         && !matches!(b, b'\r' | b'\n')
     {
-        // A TLS hello and the like: no need to wait for a line that will never end.
+        // This is a TLS hello or the like, which has no line ends to wait for.
         return Err(HeadError::Malformed("this is not an HTTP request"));
     }
     let mut line = start;
@@ -222,12 +220,12 @@ fn find_end(buf: &[u8], limit: usize) -> Result<Option<Lines>, HeadError> {
 }
 
 impl<'b> Head<'b> {
-    /// The value of the first field of this name, in any case, without the whitespace around it.
+    /// The value of the first field with this name (in any case), without the whitespace around it.
     pub fn header(&self, name: &str) -> Option<&'b [u8]> {
         self.headers(name).next()
     }
 
-    /// The values of all fields of this name, in order.
+    /// The values of all fields with this name, in order.
     pub fn headers<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'b [u8]> + 'a {
         values(&self.fields, name)
     }
@@ -237,15 +235,15 @@ impl<'b> Head<'b> {
         self.fields.iter().map(|field| field.name)
     }
 
-    /// Whether a comma list (all fields of this name together) holds `token`, in any case.
+    /// Whether the comma list in all fields with this name contains `token`, in any case.
     pub fn has_token(&self, name: &str, token: &str) -> bool {
         self.headers(name)
             .flat_map(list)
             .any(|member| member.eq_ignore_ascii_case(token.as_bytes()))
     }
 
-    /// The host that was asked for: the authority of an absolute-form target, else the Host field
-    /// (RFC 9112 section 3.2.2), never empty. `None` only in HTTP/1.0.
+    /// The requested host: the authority of an absolute-form target, else the Host field (RFC 9112 section 3.2.2). Never empty;
+    /// `None` only in HTTP/1.0.
     pub fn host(&self) -> Option<&'b [u8]> {
         self.host
     }
@@ -253,8 +251,8 @@ impl<'b> Head<'b> {
     /// How the body is delimited.
     ///
     /// # Errors
-    /// Anything that two servers could read in two ways (RFC 9112 sections 6.1 and 6.3): both lengths and codings, several
-    /// or bad lengths, a coding other than `chunked`; and expectations that are not ours.
+    /// Anything that two servers could read in two ways (RFC 9112 sections 6.1 and 6.3): a length together with a transfer coding,
+    /// several lengths, a malformed length, or a coding other than `chunked`. And an unknown expectation.
     pub fn body(&self) -> Result<Body, HeadError> {
         let chunked = self.chunked()?;
         let length = self.content_length()?;
@@ -272,14 +270,14 @@ impl<'b> Head<'b> {
         }
     }
 
-    /// Whether the body is in a content coding (RFC 9110 section 8.4); `identity` is none.
+    /// Whether the body has a content coding other than `identity` (RFC 9110 section 8.4).
     pub fn is_coded(&self) -> bool {
         self.headers("content-encoding")
             .flat_map(list)
             .any(|coding| !coding.eq_ignore_ascii_case(b"identity"))
     }
 
-    /// Whether the connection stays after this request (RFC 9112 section 9.3).
+    /// Whether the connection stays open after this request (RFC 9112 section 9.3).
     pub fn keep_alive(&self) -> bool {
         !self.has_token("connection", "close")
             && (self.minor == 1 || self.has_token("connection", "keep-alive"))
@@ -292,7 +290,7 @@ impl<'b> Head<'b> {
             && matches!(self.body(), Ok(Body::Chunked | Body::Length(1..)))
     }
 
-    /// Whether this asks for an upgrade to WebSocket (RFC 6455 section 4.2.1); version and key are not checked.
+    /// Whether the request is an upgrade to WebSocket (RFC 6455 section 4.2.1). Version and key are not checked.
     pub fn is_websocket_upgrade(&self) -> bool {
         self.method == Method::Get
             && self.minor == 1
@@ -300,7 +298,7 @@ impl<'b> Head<'b> {
             && self.has_token("connection", "upgrade")
     }
 
-    /// Which of our representations the client accepts (RFC 9110 section 12.5.1).
+    /// The representations that the client accepts (RFC 9110 section 12.5.1).
     pub fn accept(&self) -> Accept {
         accept::read(self.headers("accept"))
     }
@@ -338,7 +336,7 @@ impl<'b> Head<'b> {
         let Some(digits) = lengths.next() else {
             return Ok(None);
         };
-        // Several are refused even when they agree: a proxy before us may have picked another.
+        // Several lengths are refused even if they are equal: a proxy before us may read them differently.
         if lengths.next().is_some() || digits.is_empty() {
             return Err(bad);
         }

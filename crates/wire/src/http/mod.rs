@@ -1,9 +1,9 @@
-//! HTTP/1.x as a server sees it (RFC 9110, RFC 9112): request heads, bodies, response heads, and
-//! the small grammars that travel in header fields.
+//! The codec of HTTP/1.x for servers (RFC 9110, RFC 9112): request heads, bodies, response heads, and the grammars of some header
+//! fields.
 //!
-//! Invariants: nothing here reads a socket or a clock; nothing panics on a peer's bytes; anything that two servers could
-//! read in two ways (request smuggling) is refused rather than repaired. Deliberately absent: routing, connection state,
-//! HTTP/2 but for its refusal, and content codings.
+//! Invariants: nothing here reads a socket or a clock, and no bytes of a peer make it panic. A request that two servers could read
+//! in two ways (request smuggling) is refused, not repaired. Deliberately absent: routing, connection state, content codings, and
+//! HTTP/2 except for its refusal.
 
 pub mod accept;
 pub mod body;
@@ -25,7 +25,7 @@ pub(crate) const fn is_tchar(b: u8) -> bool {
     TCHARS[b as usize]
 }
 
-/// A table, since every name of every header field is checked.
+/// A table, because each name of a header field is checked with it.
 const TCHARS: [bool; 256] = {
     let mut table = [false; 256];
     let mut b = 0;
@@ -42,10 +42,10 @@ const TCHARS: [bool; 256] = {
     table
 };
 
-/// Whether `value` may stand in a header field as it is: no control characters save the tab, so
-/// nothing can begin a line of its own (RFC 9110 section 5.5).
+/// Whether `value` is allowed as the value of a header field: it has no control character except the tab, so it cannot begin a new
+/// line (RFC 9110 section 5.5).
 ///
-/// Every path on which a header value or an SSE field comes from outside checks this.
+/// Every header value or SSE field that comes from outside must be checked with this.
 pub fn is_field_value(value: &[u8]) -> bool {
     value
         .iter()
@@ -63,9 +63,8 @@ pub(crate) fn trim_ows(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// The members of a comma list, trimmed, empty ones left out (RFC 9110 section 5.6.1.2).
-///
-/// Quoted strings are not looked into: none of the lists read with this may hold one.
+/// The members of a comma list, trimmed and without empty ones (RFC 9110 section 5.6.1.2). Only for lists that cannot contain
+/// quoted strings.
 pub(crate) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value
         .split(|&b| b == b',')

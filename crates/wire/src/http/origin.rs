@@ -1,5 +1,5 @@
-//! Origins of pages (RFC 6454): their normal form, whether one is that of the `Host` that was reached, and whether a host names
-//! this machine, which defends a server on loopback against DNS rebinding.
+//! Origins of pages (RFC 6454): their normal form, whether an origin is the one of the `Host` field, and whether a host is this
+//! machine. The last protects a server on loopback against DNS rebinding.
 
 use alloc::string::String;
 use core::fmt::Write as _;
@@ -8,16 +8,16 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use idna::AsciiDenyList;
 use idna::uts46::{DnsLength, Hyphens, Uts46};
 
-/// Bytes of a host name, without the point at its end (RFC 1035 section 2.3.4).
+/// The most bytes of a host name, without a dot at its end (RFC 1035 section 2.3.4).
 const HOST_BYTES_MAX: usize = 253;
 
-/// The form in which two origins are compared, and in which browsers send one: scheme and host in lower case, names in their
-/// ASCII form, no default port. `null` stays. Schemes that are not the web's (`file://`, those of extensions and of
-/// applications) may be without a host, and their hosts keep their case, as the URL standard has it.
+/// The normal form of an origin, as browsers send it and in which two origins can be compared: scheme and host in lower case, names
+/// in ASCII form, no default port. `null` is left as it is. Other schemes than those of the web (`file://`, those of extensions and
+/// applications) may have no host, and their hosts keep their case, as in the URL standard.
 ///
-/// One `/` behind the host is left out: some clients that are no browsers send it, and people copy it from the address bar.
+/// One `/` after the host is removed: some clients that are no browsers send it, and people copy it from the address bar.
 ///
-/// `None` for a text that is no origin: one with a path, a user or a bad port, a host of more than 253 bytes, or a text without a scheme.
+/// `None` if the text is no origin: it has no scheme, or has a path, a user, a bad port, or a host of more than 253 bytes.
 pub fn normal(origin: &[u8]) -> Option<String> {
     let text = core::str::from_utf8(origin).ok()?;
     if text == "null" {
@@ -44,14 +44,14 @@ pub fn normal(origin: &[u8]) -> Option<String> {
     Some(out)
 }
 
-/// Appends a host as browsers write it.
+/// Appends a host in the form that browsers write.
 fn write_host(host: &str, out: &mut String) -> Option<()> {
     if let Some(inner) = host.strip_prefix('[') {
         let address: Ipv6Addr = inner.strip_suffix(']')?.parse().ok()?;
         let _ = write!(out, "[{address}]");
         return Some(());
     }
-    // The work of IDNA grows with the square of a label: 8 KB of ideographs, which no browser sends, would take milliseconds.
+    // The time of IDNA grows with the square of a label's length: 8 KB of ideographs, which no browser sends, would take milliseconds.
     if host.strip_suffix('.').unwrap_or(host).len() > HOST_BYTES_MAX {
         return None;
     }
@@ -72,7 +72,7 @@ fn write_host(host: &str, out: &mut String) -> Option<()> {
     Some(())
 }
 
-/// The labels of a host without the empty one behind a point at the end.
+/// The labels of a host. A dot at the end adds no empty label.
 fn labels(host: &str) -> core::str::Split<'_, char> {
     host.strip_suffix('.').unwrap_or(host).split('.')
 }
@@ -84,16 +84,16 @@ fn last_label(host: &str) -> &str {
     point.map_or(host, |at| &host[at + 1..])
 }
 
-/// Whether browsers take a host for an IPv4 address, by its last label (URL standard, "ends in a number").
+/// Whether browsers read the host as an IPv4 address, which its last label tells (URL standard, "ends in a number").
 fn is_number(host: &str) -> bool {
     let last = last_label(host);
-    // Hex begins with a digit too.
+    // A hexadecimal number begins with a digit too, the 0 of `0x`.
     last.starts_with(|c: char| c.is_ascii_digit())
         && (last.bytes().all(|b| b.is_ascii_digit()) || part(last).is_some())
 }
 
-/// The address of a host that is a number: `127.1`, `0x7f.1` and `010.0.0.1` have parts in decimal, hex and octal, and the last part stands
-/// for all bytes that are left (URL standard, "IPv4 parser").
+/// The IPv4 address of a host such as `127.1`, `0x7f.1` or `010.0.0.1`. Its parts may be decimal, hexadecimal or octal, and the last
+/// part fills all bytes that are left (URL standard, "IPv4 parser").
 fn number(host: &str) -> Option<Ipv4Addr> {
     let mut address = 0_u32;
     let mut left = 4_u32;
@@ -110,7 +110,7 @@ fn number(host: &str) -> Option<Ipv4Addr> {
     (left == 0).then(|| Ipv4Addr::from(address))
 }
 
-/// The value of a part of such an address (URL standard, "IPv4 number parser").
+/// The value of one part of such an address (URL standard, "IPv4 number parser").
 fn part(text: &str) -> Option<u64> {
     let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let (digits, radix) = match (hex, text.strip_prefix('0')) {
@@ -120,13 +120,13 @@ fn part(text: &str) -> Option<u64> {
     };
     match digits {
         "" => (!text.is_empty()).then_some(0),
-        // Signs are none of it.
+        // `from_str_radix` would accept a sign.
         _ if !digits.bytes().all(|b| b.is_ascii_alphanumeric()) => None,
         _ => u64::from_str_radix(digits, radix).ok(),
     }
 }
 
-/// The port that a scheme of the web has by default.
+/// The default port of a web scheme.
 fn default_port(scheme: &str) -> Option<u16> {
     match scheme {
         "http" | "ws" => Some(80),
@@ -135,10 +135,10 @@ fn default_port(scheme: &str) -> Option<u16> {
     }
 }
 
-/// Whether a page of `origin` (`https://example.com:8443`) belongs to the server that was reached as `host`.
+/// Whether a page of `origin` (`https://example.com:8443`) is from the server that the request addresses as `host`.
 ///
-/// Host names are compared in any case, and one `/` behind that of the origin is left out, as in [`normal`]; a port that is left out is the default of the origin's scheme.
-/// `null` and schemes other than `http` and `https` are never the same.
+/// The case of host names does not matter. One `/` after the origin's host is ignored, as in [`normal`]. A missing port is the
+/// default port of the origin's scheme. `null` and schemes other than `http` and `https` are never the same.
 pub fn same_origin(origin: &[u8], host: &[u8]) -> bool {
     let Some(at) = memchr::memmem::find(origin, b"://") else {
         return false;
@@ -158,7 +158,7 @@ pub fn same_origin(origin: &[u8], host: &[u8]) -> bool {
         && their_port.unwrap_or(default_port) == our_port.unwrap_or(default_port)
 }
 
-/// Whether two origins, both in their normal form, differ in nothing but the name of the loopback: `http://localhost:3000` and
+/// Whether two origins in normal form differ only in the name of the loopback, such as `http://localhost:3000` and
 /// `http://127.0.0.1:3000`.
 pub fn is_alias(one: &str, other: &str) -> bool {
     let parts = |origin: &'_ str| {
@@ -172,8 +172,8 @@ pub fn is_alias(one: &str, other: &str) -> bool {
     one != other && one[..a.0] == other[..b.0] && a.2 == b.2
 }
 
-/// Whether a value of `Sec-Fetch-Dest` says that the browser would run the answer as code of its origin, or apply it as a style (W3C Fetch
-/// Metadata, section 2.1; the destinations that are like a script are those of the Fetch standard).
+/// Whether the browser would run the response as code of its origin, or apply it as a style, by the value of `Sec-Fetch-Dest` (W3C
+/// Fetch Metadata, section 2.1). The Fetch standard lists the destinations that are like scripts.
 pub fn runs(destination: &[u8]) -> bool {
     const RUN: [&str; 10] = [
         "audioworklet",
@@ -193,22 +193,22 @@ pub fn runs(destination: &[u8]) -> bool {
         .any(|run| run.as_bytes().eq_ignore_ascii_case(value))
 }
 
-/// Whether the settings list this host, as it stands in `Host`: with a port, or without one.
+/// Whether the settings list this value of a `Host` field, which may have a port.
 pub fn is_listed_host(listed: &[String], host: &[u8]) -> bool {
     listed
         .iter()
         .any(|one| one.as_bytes().eq_ignore_ascii_case(host))
 }
 
-/// Whether a value of `Sec-Fetch-Site` says that a page of another origin sent the request: `same-site` is one of another port or
-/// another name of the same domain. Other values, later ones too, say nothing (W3C Fetch Metadata, section 2.3).
+/// Whether a page of another origin sent the request, by the value of `Sec-Fetch-Site`. `same-site` counts too: it means another port,
+/// or another name of the same domain. Unknown values mean no (W3C Fetch Metadata, section 2.3).
 pub fn is_elsewhere(site: &[u8]) -> bool {
     let value = site.split(|b| *b == b';').next().unwrap_or_default();
     matches!(value.trim_ascii(), b"cross-site" | b"same-site")
 }
 
-/// Whether `host`, with or without a port, can only mean this machine: `localhost` and all names under it
-/// (RFC 6761 section 6.3), `127.0.0.0/8` and `[::1]` in whatever form.
+/// Whether `host`, with or without a port, can only be this machine: `localhost` and all names under it (RFC 6761 section 6.3),
+/// and `127.0.0.0/8` and `[::1]` in any form.
 pub fn is_loopback_host(host: &[u8]) -> bool {
     let Some((name, _)) = split(host) else {
         return false;
@@ -220,7 +220,7 @@ pub fn is_loopback_host(host: &[u8]) -> bool {
         let address = inner.parse::<Ipv6Addr>();
         return address.is_ok_and(|address| address.to_canonical().is_loopback());
     }
-    // Each request asks this: the usual form of a number is read much faster than all forms are.
+    // This runs for each request, so the usual form of an address has a fast path.
     if let Ok(address) = name.parse::<Ipv4Addr>() {
         return address.is_loopback();
     }
@@ -230,7 +230,7 @@ pub fn is_loopback_host(host: &[u8]) -> bool {
     last_label(name).eq_ignore_ascii_case("localhost") && !labels(name).any(str::is_empty)
 }
 
-/// `host [":" port]`; `None` when the host is empty or the port is not a port number.
+/// Splits `host [":" port]`; `None` if the host is empty or the port is invalid.
 fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
     let name_len = if authority.first() == Some(&b'[') {
         memchr::memchr(b']', authority)? + 1

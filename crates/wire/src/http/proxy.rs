@@ -1,16 +1,16 @@
-//! PROXY protocol version 2: the header in which a load balancer gives the client's address (HAProxy's
+//! Reads the header of the PROXY protocol version 2, in which a load balancer sends the client's address (HAProxy's
 //! `proxy-protocol.txt`, section 2.2).
 //!
-//! Invariants: the header is believed or the connection ends, there is no guessing; type-length-value fields are skipped.
+//! Invariant: the connection ends if the header is missing or malformed; nothing is guessed. Type-length-value fields are skipped.
 //! Version 1, the text form, has an error of its own, so that the operator sees which setting to change.
 
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Signature, version and command, family and transport, length.
+/// Bytes before the addresses: signature, version and command, family and transport, length.
 const FIXED_BYTES: usize = 16;
-/// Bytes of addresses and fields after the fixed part. Addresses take 36; balancers add some hundreds for
-/// TLS details. The specification would allow 65,535, all buffered before the first request.
+/// The most bytes after the fixed part. Addresses take 36; balancers add some hundreds for details of TLS. The specification would
+/// allow 65,535 bytes, all of them buffered before the first request.
 pub const MAX_REST_BYTES: usize = 4096;
 
 /// Why a PROXY header was refused; the connection is closed without an answer.
@@ -41,13 +41,13 @@ impl ProxyError {
 
 impl core::error::Error for ProxyError {}
 
-/// The client's address, when the header names one, and the bytes of the header; `None` while incomplete.
+/// Returns the client's address, if the header names one, and the length of the header; `None` while it is incomplete.
 ///
-/// The address is absent for the `LOCAL` command (health checks) and for families other than IP: the
-/// socket's own peer counts then.
+/// The address is absent for the `LOCAL` command (health checks) and for families other than IP. The caller then uses the socket's
+/// peer address.
 ///
 /// # Errors
-/// [`ProxyError`], as early as a wrong byte shows.
+/// [`ProxyError`], at the first wrong byte.
 pub fn parse_v2(buf: &[u8]) -> Result<Option<(Option<SocketAddr>, usize)>, ProxyError> {
     let seen = buf.len().min(SIGNATURE.len());
     if buf[..seen] != SIGNATURE[..seen] {
@@ -86,7 +86,7 @@ pub fn parse_v2(buf: &[u8]) -> Result<Option<(Option<SocketAddr>, usize)>, Proxy
 /// The source address of a `PROXY` command.
 fn source(family: u8, rest: &[u8]) -> Result<Option<SocketAddr>, ProxyError> {
     match family {
-        // Unspecified, and local sockets: no address that limits could count by.
+        // Unspecified and local sockets have no address that limits could use.
         0x00 | 0x31 => Ok(None),
         // TCP over IPv4: source, destination, source port, destination port.
         0x11 => {

@@ -1,9 +1,9 @@
-//! Why a request's head is refused.
+//! The errors of request heads.
 
-/// Fields of one head; the 65th is answered 431. Browsers send about 15, proxies add a handful.
+/// The most fields of one head; more are answered 431. Browsers send about 15, and proxies add a few.
 pub const MAX_HEADERS: usize = 64;
 
-/// Why a head was refused. The connection is closed after the answer, since the start of the next request is not known.
+/// Why a head was refused. The connection is closed after the answer, since it is unknown where the next request begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{}", self.reason())]
 pub enum HeadError {
@@ -31,7 +31,7 @@ impl HeadError {
         }
     }
 
-    /// A message for the peer, in one line.
+    /// A message for the peer.
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::TooLarge => "the request head is too large",

@@ -1,7 +1,7 @@
 //! The request line: method, target and version (RFC 9112 section 3).
 //!
-//! Invariant: exactly two spaces, and nothing in the target that another server could cut elsewhere. It is ASCII (RFC 3986
-//! section 2); the few ASCII characters that no URI may hold and that browsers send all the same, such as `|`, pass.
+//! Invariant: the line has exactly two spaces, and every other server splits the target as this one does. The target is ASCII (RFC
+//! 3986 section 2). ASCII characters that are no part of URIs but that browsers send, such as `|`, are accepted.
 
 use super::is_tchar;
 use super::refusal::HeadError;
@@ -25,11 +25,11 @@ pub enum Method {
     Other,
 }
 
-/// A request line, taken apart.
+/// A parsed request line.
 pub(super) struct RequestLine<'b> {
     pub(super) method: Method,
     pub(super) method_name: &'b [u8],
-    /// Only in absolute-form and in authority-form.
+    /// Present only if the target is in absolute-form or authority-form.
     pub(super) authority: Option<&'b [u8]>,
     pub(super) path: &'b [u8],
     pub(super) query: &'b [u8],
@@ -39,7 +39,7 @@ pub(super) struct RequestLine<'b> {
 /// Parses `method SP target SP HTTP/1.x`, without the line end.
 ///
 /// # Errors
-/// [`HeadError::Version`] for another major version, with any target; else [`HeadError::Malformed`].
+/// [`HeadError::Version`] for another major version, whatever the target is; otherwise [`HeadError::Malformed`].
 pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
     let bad = HeadError::Malformed("bad request line");
     let first = memchr::memchr(b' ', line).ok_or(bad)?;
@@ -71,7 +71,7 @@ pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
         });
     }
     let (authority, local) = match method_name {
-        // Its target is an authority alone (RFC 9112 section 3.2.3), which no path of this server is.
+        // The target of CONNECT is only an authority (RFC 9112 section 3.2.3). It gets the path `/`.
         b"CONNECT" if is_authority(target) => (Some(target), &b""[..]),
         _ => split_authority(target)?,
     };
@@ -93,7 +93,7 @@ pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
 
 fn minor_version(version: &[u8]) -> Result<u8, HeadError> {
     match version {
-        // A later minor version is answered as the highest version that we speak (RFC 9110 section 2.5).
+        // A later minor version is treated as the highest version that we speak (RFC 9110 section 2.5).
         [
             b'H',
             b'T',
@@ -121,7 +121,7 @@ fn method_of(name: &[u8]) -> Method {
     }
 }
 
-/// The authority of a target in absolute-form and the rest; origin-form has none (RFC 9112 section 3.2).
+/// Splits a target in absolute-form into its authority and the rest; origin-form has no authority (RFC 9112 section 3.2).
 fn split_authority(target: &[u8]) -> Result<(Option<&[u8]>, &[u8]), HeadError> {
     if target.first() == Some(&b'/') {
         return Ok((None, target));
@@ -138,7 +138,7 @@ fn split_authority(target: &[u8]) -> Result<(Option<&[u8]>, &[u8]), HeadError> {
     Ok((Some(authority), local))
 }
 
-/// The rest after `scheme://`, for the schemes that reach this server.
+/// The rest after `scheme://`, for the schemes of this server.
 fn after_scheme(target: &[u8]) -> Option<&[u8]> {
     ["http://", "https://", "ws://", "wss://"]
         .iter()
@@ -150,8 +150,8 @@ fn after_scheme(target: &[u8]) -> Option<&[u8]> {
         })
 }
 
-/// Whether this can be `host [":" port]`, or empty: no user part, no delimiters of a URI, no list (RFC 3986 section 3.2). A
-/// port without a host is refused (RFC 9110 section 4.2.1).
+/// Whether the value is empty or `host [":" port]`, without a user part and without delimiters of URIs or lists (RFC 3986 section
+/// 3.2). A port without a host is refused (RFC 9110 section 4.2.1).
 pub(super) fn is_authority(value: &[u8]) -> bool {
     let (host, port) = match value.strip_prefix(b"[") {
         Some(inner) => {
@@ -179,8 +179,8 @@ pub(super) fn is_authority(value: &[u8]) -> bool {
     }
 }
 
-/// Whether this may stand in the name of a host: the characters of RFC 3986 section 3.2.2 but for the comma, which others
-/// read as a list separator, and some more that names have in practice.
+/// Whether the character is allowed in a host name: the characters of RFC 3986 section 3.2.2, and some more that names have in
+/// practice. The comma is not allowed, since other servers read it as a list separator.
 fn is_of_name(b: &u8) -> bool {
     let delimits = matches!(
         b,

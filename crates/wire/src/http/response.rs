@@ -1,8 +1,7 @@
-//! Writes response heads into a byte vector (RFC 9112 section 4).
+//! Writes response heads into a byte vector (RFC 9112 section 4). The callers decide which fields a response has.
 //!
-//! Invariants: no allocation besides the vector's own growth; no value with a control character ever
-//! becomes a header line: the field is left out, and the rest of the head is written. Deliberately absent: any policy on which fields a
-//! response carries.
+//! Invariants: nothing is allocated except by the growth of the vector. A field whose value has a control character is left out, and
+//! the rest of the head is written.
 
 use alloc::vec::Vec;
 
@@ -44,8 +43,7 @@ pub const fn status_text(status: u16) -> &'static str {
     }
 }
 
-/// A response head that is being written. Each method appends one line; [`end`](Self::end) or
-/// [`content`](Self::content) closes the head.
+/// Writes a response head. Each method appends one line; [`end`](Self::end) or [`content`](Self::content) closes the head.
 #[derive(Debug)]
 #[must_use = "a head without its blank line is not one"]
 pub struct ResponseHead<'o> {
@@ -53,11 +51,11 @@ pub struct ResponseHead<'o> {
 }
 
 impl<'o> ResponseHead<'o> {
-    /// Begins a head with its status line. The version is always HTTP/1.1, also for a request of another version: it states the version
-    /// that we speak (RFC 9110 section 6.2).
+    /// Begins a head with its status line. The version is HTTP/1.1 for every request, since it is the version that the server speaks
+    /// (RFC 9110 section 6.2).
     ///
     /// # Panics
-    /// When `status` has not three digits.
+    /// If `status` does not have three digits.
     pub fn new(out: &'o mut Vec<u8>, status: u16) -> Self {
         assert!(
             (100..1000).contains(&status),
@@ -71,19 +69,19 @@ impl<'o> ResponseHead<'o> {
         Self { out }
     }
 
-    /// A field. One whose value has a control character is left out: callers refuse such values when they get them, see [`is_field_value`], and
-    /// what a stranger has brought in all the same must neither become a line of the head nor end the server.
+    /// Appends a field. A field whose value has a control character is left out. Callers should have refused such a value before
+    /// ([`is_field_value`]); if one has slipped through, it must neither become a line of the head nor crash the server.
     ///
     /// # Panics
-    /// When the name is not a token.
+    /// If the name is not a token.
     pub fn header(self, name: &str, value: &[u8]) -> Self {
         self.header_parts(name, &[value])
     }
 
-    /// A field whose value comes in pieces: `parts` are written one after the other.
+    /// Like [`header`](Self::header), with a value that is the concatenation of `parts`.
     ///
     /// # Panics
-    /// As [`header`](Self::header).
+    /// If the name is not a token.
     pub fn header_parts(mut self, name: &str, parts: &[&[u8]]) -> Self {
         if !parts.iter().all(|part| is_field_value(part)) {
             return self;
@@ -96,10 +94,10 @@ impl<'o> ResponseHead<'o> {
         self
     }
 
-    /// A field with a decimal number.
+    /// Appends a field with a decimal number.
     ///
     /// # Panics
-    /// When the name is not a token.
+    /// If the name is not a token.
     pub fn number(mut self, name: &str, value: u64) -> Self {
         self.name(name);
         write_decimal(self.out, value);
@@ -107,10 +105,10 @@ impl<'o> ResponseHead<'o> {
         self
     }
 
-    /// A field with a date (RFC 9110 section 5.6.7), from seconds since 1970.
+    /// Appends a field with a date (RFC 9110 section 5.6.7), given in seconds since 1970.
     ///
     /// # Panics
-    /// When the name is not a token.
+    /// If the name is not a token.
     pub fn date(mut self, name: &str, unix_s: u64) -> Self {
         self.name(name);
         date::write_date(self.out, unix_s);
@@ -118,10 +116,10 @@ impl<'o> ResponseHead<'o> {
         self
     }
 
-    /// Whole lines that were written beforehand, each with its CRLF; empty is fine.
+    /// Appends complete header lines, each with its CRLF, or nothing if `lines` is empty.
     ///
     /// # Panics
-    /// When they do not end in CRLF.
+    /// If `lines` does not end in CRLF.
     pub fn lines(self, lines: &[u8]) -> Self {
         assert!(
             lines.is_empty() || lines.ends_with(b"\r\n"),
@@ -136,7 +134,7 @@ impl<'o> ResponseHead<'o> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// States the length of the body, closes the head and appends the body.
+    /// Appends Content-Length, closes the head and appends the body.
     pub fn content(self, body: &[u8]) {
         let head = self.number("Content-Length", body.len() as u64);
         head.out.extend_from_slice(b"\r\n");

@@ -1,4 +1,4 @@
-//! The words that all packets share: versions, packet types, packet ids, QoS, and how long things may be.
+//! Types and limits that all packets share: versions, packet types, packet ids, QoS, and maximum lengths.
 
 use core::num::NonZeroU16;
 
@@ -14,19 +14,19 @@ pub const PACKET_BYTES_MAX: usize = FIXED_HEADER_MAX + REMAINING_LENGTH_MAX;
 /// The longest text or binary field in bytes: its length has two bytes (sections 1.5.4 and 1.5.6).
 pub const FIELD_MAX: usize = u16::MAX as usize;
 
-/// User properties of one set. Each takes five bytes or more, so that the packet's limit alone would
-/// let hundreds of thousands through, and every one becomes a header line for subscribers over HTTP.
+/// The most user properties of one packet. A user property takes only five bytes, so the limit on the packet's size would allow
+/// hundreds of thousands, and each becomes a header line for subscribers over HTTP.
 pub const USER_PROPERTIES_MAX: usize = 128;
 
-/// Topic filters of one SUBSCRIBE or UNSUBSCRIBE. The server handles a packet's subscriptions in one turn, which this
-/// bounds; clients with more send several packets.
+/// The most topic filters of one SUBSCRIBE or UNSUBSCRIBE. The limit bounds the work of one turn, since the server handles all
+/// filters of a packet at once. A client with more filters sends several packets.
 pub const FILTERS_MAX: usize = 1024;
 
-/// The protocol level of a bridge between brokers that speaks 3.1.1: level 4 with a bit that no specification has, and that
-/// Mosquitto's bridges set. In 5.0 a bridge asks for the same by the options of its subscriptions.
+/// The protocol level of a 3.1.1 bridge between brokers: level 4 with the top bit set. No specification has this bit; Mosquitto's
+/// bridges set it. A bridge of 5.0 uses the options of its subscriptions instead.
 pub(super) const V311_BRIDGE: u8 = 0x80 | Version::V311.level();
 
-/// Which specification a connection follows, by the protocol version of its CONNECT (section 3.1.2.2).
+/// The MQTT version of a connection, taken from its CONNECT (section 3.1.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
     /// MQTT 3.1.1, protocol level 4.
@@ -45,7 +45,7 @@ impl Version {
     }
 }
 
-/// How surely a message is delivered (section 4.3). 3 must not be used [MQTT-3.3.1-4].
+/// The quality of service of a delivery (section 4.3). The value 3 is forbidden [MQTT-3.3.1-4].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::FromRepr)]
 #[repr(u8)]
 pub enum Qos {
@@ -101,7 +101,7 @@ pub enum PacketType {
 }
 
 impl PacketType {
-    /// The flags that every packet of this type has (section 2.1.3); PUBLISH chooses its own.
+    /// The fixed flags of this packet type (section 2.1.3). Only the flags of PUBLISH vary.
     pub(super) const fn flags(self) -> u8 {
         match self {
             Self::PubRel | Self::Subscribe | Self::Unsubscribe => 0b0010,

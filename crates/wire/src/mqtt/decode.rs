@@ -1,6 +1,6 @@
-//! A body to a packet (MQTT 5.0 chapter 3, MQTT 3.1.1 chapter 3).
+//! Decodes the body of a packet (MQTT 5.0 chapter 3, MQTT 3.1.1 chapter 3).
 //!
-//! Invariant: all of the body is read and checked, and nothing of it is copied.
+//! Invariant: every byte of the body is checked, and none is copied.
 
 use super::base::{PacketType, Qos, V311_BRIDGE, Version};
 use super::error::Error;
@@ -19,11 +19,11 @@ use super::reason::ReasonCode;
 
 /// Reads a packet from its fixed header and its body.
 ///
-/// A CONNECT brings its own version; `version` applies to all later packets.
+/// A CONNECT names its own version; `version` applies to all later packets.
 ///
 /// # Errors
-/// The first error of the packet, also when `body` is not as long as the header says. Errors that name a version occur only
-/// in CONNECT, and are for its answer.
+/// The first error of the packet. It is also an error when the length of `body` differs from the one in the header. Errors about
+/// the protocol name or version occur only in CONNECT.
 pub fn decode(version: Version, header: Header, body: &[u8]) -> Result<Packet<'_>, Error> {
     if body.len() != header.body_bytes() {
         return Err(Error::Truncated);
@@ -54,7 +54,7 @@ pub fn decode(version: Version, header: Header, body: &[u8]) -> Result<Packet<'_
     Ok(packet)
 }
 
-/// The properties of a packet: none in 3.1.1.
+/// The properties of a packet; a packet of 3.1.1 has none.
 fn properties<'a>(
     version: Version,
     kind: PacketType,
@@ -131,7 +131,7 @@ fn protocol(rest: &mut Reader<'_>) -> Result<(Version, bool), Error> {
     }
 }
 
-/// Which flags require which others; the will's QoS.
+/// Checks the connect flags against each other; returns the will's QoS.
 fn check_connect_flags(version: Version, flags: u8) -> Result<Qos, Error> {
     let will_qos = Qos::from_repr((flags & flag::WILL_QOS) >> 3).ok_or(Error::ConnectFlags)?;
     let of_will = flags & (flag::WILL_QOS | flag::WILL_RETAIN) != 0;
@@ -221,7 +221,8 @@ fn publish<'a>(
     })
 }
 
-/// PUBACK and its like: in 5.0 the properties may be left out, and a success too (section 3.4.2.1).
+/// PUBACK, PUBREC, PUBREL or PUBCOMP. In 5.0 a sender may leave out the properties, and also the reason code if it is success
+/// (section 3.4.2.1).
 fn ack<'a>(version: Version, kind: PacketType, rest: &mut Reader<'a>) -> Result<Ack<'a>, Error> {
     let packet_id = rest.packet_id()?;
     let (reason, properties) = match version {
@@ -235,7 +236,7 @@ fn ack<'a>(version: Version, kind: PacketType, rest: &mut Reader<'a>) -> Result<
     })
 }
 
-/// A reason code and properties, whose last parts may be missing.
+/// The end of a packet of 5.0: a reason code and properties. Both may be missing, or only the properties.
 fn ending<'a>(
     kind: PacketType,
     rest: &mut Reader<'a>,
@@ -301,7 +302,7 @@ fn disconnect<'a>(version: Version, rest: &mut Reader<'a>) -> Result<Disconnect<
     Ok(Disconnect { reason, properties })
 }
 
-/// AUTH names its method, unless the packet is empty, which means success (section 3.15.2.1).
+/// AUTH must name its authentication method. An empty AUTH means success (section 3.15.2.1).
 fn auth<'a>(version: Version, rest: &mut Reader<'a>) -> Result<Auth<'a>, Error> {
     if version == Version::V311 {
         return Err(Error::PacketType);

@@ -1,12 +1,12 @@
-//! Packets to bytes: each function appends one to `out`, for either end of the connection.
+//! Encodes packets, for clients and servers: each function appends one packet to `out`.
 //!
-//! Lengths are computed first and every byte is written once. In 3.1.1, everything that only 5.0 has is left out:
-//! properties, the reasons of acknowledgements, the options of subscriptions but QoS.
+//! Lengths are computed first, so every byte is written once. For 3.1.1 the parts that only 5.0 has are left out: properties, the
+//! reasons of acknowledgements, and all subscription options except QoS.
 //!
 //! # Panics
-//! All but [`publish()`], for values that no peer would accept, which is a mistake of ours: a text or binary field over
-//! [`FIELD_MAX`], a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX), properties that the packet may not
-//! have, a packet id that does not fit the QoS. Topics and payloads of clients have limits of their own, far below.
+//! All functions except [`publish()`] panic on values that no packet can carry, since these are mistakes of the caller: a text or
+//! binary field over [`FIELD_MAX`], a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX), or a property that this
+//! packet may not have. The limits for topics and payloads of clients are far lower.
 
 use super::base::{FIELD_MAX, PACKET_BYTES_MAX, PacketId, PacketType, Qos, V311_BRIDGE, Version};
 use super::decode::flag;
@@ -21,7 +21,7 @@ use super::write::{
 };
 use alloc::vec::Vec;
 
-/// CONNECT, in the version that it names (section 3.1).
+/// CONNECT (section 3.1), in the version that `connect` names.
 pub fn connect(out: &mut Vec<u8>, connect: &Connect<'_>) {
     let version = connect.version;
     let will = connect.will.as_ref();
@@ -78,8 +78,8 @@ fn connect_flags(connect: &Connect<'_>) -> u8 {
     flags
 }
 
-/// CONNACK (section 3.2). Nothing is written in 3.1.1 when none of its return codes fits: then the connection is closed
-/// without a CONNACK [MQTT-3.2.2-6 of 3.1.1].
+/// CONNACK (section 3.2). If 3.1.1 has no return code for the reason, nothing is written: the server closes the connection without
+/// a CONNACK [MQTT-3.2.2-6 of 3.1.1].
 pub fn connack(out: &mut Vec<u8>, version: Version, connack: &ConnAck<'_>) {
     let code = match version {
         Version::V311 => connack.reason.connect_return_code(),
@@ -92,8 +92,8 @@ pub fn connack(out: &mut Vec<u8>, version: Version, connack: &ConnAck<'_>) {
     properties(out, version, &connack.properties, allowed(kind));
 }
 
-/// PUBLISH (section 3.3). Nothing is written when no packet can carry it: it is longer than [`PACKET_BYTES_MAX`], its topic
-/// than [`FIELD_MAX`], or its packet id does not fit its QoS. So a message of another publisher cannot make it panic.
+/// PUBLISH (section 3.3). It does not panic, since another client chose the message. It writes nothing if no packet can carry the
+/// message: the packet would exceed [`PACKET_BYTES_MAX`], the topic exceeds [`FIELD_MAX`], or the packet id does not fit the QoS.
 pub fn publish(out: &mut Vec<u8>, version: Version, publish: &Publish<'_>) {
     out.reserve(publish_bytes(version, publish, publish.payload.len()));
     if publish_head(out, version, publish, publish.payload.len()) {
@@ -101,8 +101,8 @@ pub fn publish(out: &mut Vec<u8>, version: Version, publish: &Publish<'_>) {
     }
 }
 
-/// All of a PUBLISH but its payload of `payload_bytes`, which the caller sends behind it; the payload in `publish` is
-/// ignored. False, and nothing written, where [`publish`] writes nothing.
+/// A PUBLISH without its payload of `payload_bytes` bytes, which the caller sends afterwards; the payload in `publish` is ignored.
+/// Returns false, and writes nothing, where [`publish()`] writes nothing.
 pub fn publish_head(
     out: &mut Vec<u8>,
     version: Version,
@@ -132,7 +132,7 @@ pub fn publish_head(
     true
 }
 
-/// Bytes of a whole PUBLISH, to compare with the receiver's Maximum Packet Size [MQTT-3.1.2-24].
+/// The length of a whole PUBLISH in bytes, to compare with the receiver's Maximum Packet Size [MQTT-3.1.2-24].
 pub fn publish_bytes(version: Version, publish: &Publish<'_>, payload_bytes: usize) -> usize {
     let len = publish_len(version, publish, payload_bytes);
     1 + variable_len(len) + len
@@ -172,7 +172,8 @@ fn acknowledge(out: &mut Vec<u8>, version: Version, kind: PacketType, ack: &Ack<
     ending(out, kind, len, ack.reason, &ack.properties);
 }
 
-/// Bytes of a reason and properties where both may be left out: none, the reason alone, or all (section 3.4.2.1).
+/// The length of a reason code and properties. A success without properties takes no bytes, and another reason without properties
+/// takes one (section 3.4.2.1).
 fn ending_len(version: Version, reason: ReasonCode, properties: &Properties<'_>) -> usize {
     match version {
         Version::V311 => 0,
@@ -256,7 +257,7 @@ pub fn unsubscribe<'a>(
     filters.for_each(|filter| field(out, filter.as_bytes()));
 }
 
-/// UNSUBACK (section 3.11). 3.1.1 has no reasons there.
+/// UNSUBACK (section 3.11). In 3.1.1 it has no reason codes.
 pub fn unsuback(
     out: &mut Vec<u8>,
     version: Version,
@@ -285,7 +286,7 @@ pub fn pingresp(out: &mut Vec<u8>) {
     head(out, PacketType::PingResp, 0);
 }
 
-/// DISCONNECT (section 3.14). A server sends none in 3.1.1: it closes.
+/// DISCONNECT (section 3.14). A server of 3.1.1 sends none: it closes the connection.
 pub fn disconnect(out: &mut Vec<u8>, version: Version, disconnect: &Disconnect<'_>) {
     let kind = PacketType::Disconnect;
     let len = ending_len(version, disconnect.reason, &disconnect.properties);
@@ -304,7 +305,7 @@ pub fn auth(out: &mut Vec<u8>, auth: &Auth<'_>) {
     properties(out, Version::V5, &auth.properties, allowed(kind));
 }
 
-/// Encodes a decoded packet again: the same packet, perhaps in fewer bytes.
+/// Encodes a decoded packet again. The result may be shorter than the original bytes.
 pub fn packet(out: &mut Vec<u8>, version: Version, packet: &Packet<'_>) {
     match packet {
         Packet::Connect(p) => connect(out, p),

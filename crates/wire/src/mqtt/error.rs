@@ -1,11 +1,11 @@
-//! The ways in which a single packet can be wrong, each with its reason code. Nothing is decided here.
+//! The errors of a single packet, each with its reason code.
 
 use super::base::PacketType;
 use super::filter::FilterError;
 use super::reason::ReasonCode;
 
-/// Why a packet was refused. The connection is closed, with [`reason`](Error::reason) where the version and the moment
-/// allow a reason to be sent (MQTT 5.0 section 4.13).
+/// Why a packet was refused. The server closes the connection, and sends [`reason`](Error::reason) first if the version and the
+/// state of the connection allow it (MQTT 5.0 section 4.13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{}", self.words())]
 pub enum Error {
@@ -19,19 +19,19 @@ pub enum Error {
     Dup,
     /// A remaining length that is impossible for this type, or of more than four bytes (section 2.1.4).
     RemainingLength,
-    /// A packet over the limit, fixed header included, in bytes [MQTT-3.2.2-15].
+    /// A packet over the limit [MQTT-3.2.2-15].
     #[display("{}: {bytes} bytes, at most {max}", self.words())]
     TooLarge {
-        /// Bytes that it would have.
+        /// Length of the packet in bytes, fixed header included.
         bytes: usize,
-        /// Bytes that are allowed.
+        /// The limit in bytes.
         max: usize,
     },
     /// The body ends within a field.
     Truncated,
     /// The body goes on after its last field.
     TrailingBytes,
-    /// A variable byte integer of more than four bytes, or of more than it needs [MQTT-1.5.5-1].
+    /// A variable byte integer of more than four bytes, or with more bytes than its value needs [MQTT-1.5.5-1].
     VariableByteInteger,
     /// Text that is not UTF-8 [MQTT-1.5.4-1].
     NotUtf8,
@@ -39,14 +39,15 @@ pub enum Error {
     Nul,
     /// A protocol name other than `MQTT` [MQTT-3.1.2-1].
     ProtocolName,
-    /// A protocol version that is neither 4, nor that of a bridge with 4, nor 5 [MQTT-3.1.2-2]; any for `MQIsdp`.
+    /// An unsupported protocol version [MQTT-3.1.2-2]: not 4, not 5, and not the one of a 3.1.1 bridge. With the protocol name
+    /// `MQIsdp` every version is unsupported.
     #[display("{}: {_0}", self.words())]
     ProtocolVersion(u8),
     /// Flags of CONNECT that contradict each other or are reserved [MQTT-3.1.2-3, -11, -12, -13; 3.1.1: -22].
     ConnectFlags,
     /// Reserved bits in CONNACK's flags [MQTT-3.2.2-1].
     ConnAckFlags,
-    /// CONNACK has a session and refuses [MQTT-3.2.2-6].
+    /// A CONNACK that refuses the connection but has Session Present set [MQTT-3.2.2-6].
     SessionPresent,
     /// A packet identifier of zero [MQTT-2.2.1-3].
     PacketId,
@@ -68,10 +69,10 @@ pub enum Error {
     SubscribeOptions,
     /// No Local on a shared subscription [MQTT-3.8.3-4].
     NoLocalShared,
-    /// A property that does not exist or not in this packet (section 2.2.2.2), by its identifier.
+    /// A property that does not exist, or that this packet may not have (section 2.2.2.2), by its identifier.
     #[display("{}: 0x{_0:02X}", self.words())]
     Property(u8),
-    /// A property that came twice and may come once.
+    /// A second occurrence of a property that may occur once.
     #[display("{}: 0x{_0:02X}", self.words())]
     DuplicateProperty(u8),
     /// A value that the property cannot have.
@@ -81,16 +82,16 @@ pub enum Error {
     TooManyUserProperties,
     /// Authentication data without a method, or AUTH without one (sections 3.1.2.11.10, 3.15.2.2.2).
     AuthenticationMethod,
-    /// A reason code that this packet cannot have [MQTT-3.2.2-8, MQTT-3.4.2-1, MQTT-3.14.2-1 and their like].
+    /// A reason code that this packet cannot have [MQTT-3.2.2-8, MQTT-3.4.2-1, MQTT-3.14.2-1 and similar].
     #[display("{}: 0x{_0:02X}", self.words())]
     ReasonCode(u8),
-    /// A packet or a part of it that only servers send (section 2.1.2, [MQTT-3.3.4-6, MQTT-3.14.2-2]).
+    /// A packet, or a part of a packet, that only servers may send (section 2.1.2, [MQTT-3.3.4-6, MQTT-3.14.2-2]).
     #[display("{}: {_0:?}", self.words())]
     NotFromClient(PacketType),
 }
 
 impl Error {
-    /// The code for CONNACK or DISCONNECT. Where the specification names none, the nearest.
+    /// The code for CONNACK or DISCONNECT. Where the specification names none, this is the nearest one.
     pub const fn reason(&self) -> ReasonCode {
         match self {
             Self::TooLarge { .. } => ReasonCode::PACKET_TOO_LARGE,

@@ -1,11 +1,11 @@
-//! Topic filters as MQTT has them (5.0 sections 4.7 and 4.8.2): wildcards, and the share name of
+//! Topic filters of MQTT (5.0 sections 4.7 and 4.8.2): the wildcards, and the share name of
 //! `$share/{ShareName}/{filter}`.
 //!
-//! Matching is [`crate::topic::matches`]; length and characters are [`crate::topic::check_filter`]'s.
+//! [`crate::topic::matches`] matches a filter; [`crate::topic::check_filter`] checks its length and characters.
 
 use crate::topic;
 
-/// A topic filter, taken apart.
+/// A parsed topic filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Filter<'a> {
     /// The ShareName, if the subscription is shared.
@@ -17,9 +17,9 @@ pub struct Filter<'a> {
 /// Why a text is not a topic filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterError {
-    /// No characters at all [MQTT-4.7.3-1].
+    /// The text is empty [MQTT-4.7.3-1].
     Empty,
-    /// `+` or `#` not as a level of its own, or `#` before the end [MQTT-4.7.1-1, MQTT-4.7.1-2].
+    /// `+` or `#` is only a part of a level, or `#` is not the last level [MQTT-4.7.1-1, MQTT-4.7.1-2].
     Wildcard,
     /// An empty ShareName, or one with a wildcard [MQTT-4.8.2-1, MQTT-4.8.2-2].
     ShareName,
@@ -40,11 +40,11 @@ impl FilterError {
 }
 
 impl<'a> Filter<'a> {
-    /// Takes apart a filter of SUBSCRIBE or UNSUBSCRIBE. `$share` is for 5.0; clients of 3.1.1 are served alike, which
-    /// their specification leaves to servers (its section 4.7.2).
+    /// Parses a filter of SUBSCRIBE or UNSUBSCRIBE. `$share` belongs to 5.0; clients of 3.1.1 may use it too, since their
+    /// specification leaves this to servers (its section 4.7.2).
     ///
     /// # Errors
-    /// The first thing wrong with it.
+    /// The first fault of the text.
     pub fn parse(text: &'a str) -> Result<Self, FilterError> {
         let (share, filter) = match text.strip_prefix("$share") {
             Some("") => return Err(FilterError::ShareName),

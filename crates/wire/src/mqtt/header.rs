@@ -1,7 +1,7 @@
 //! The fixed header: packet type, flags and remaining length (MQTT 5.0 section 2.1).
 //!
-//! Invariant: a packet whose first bytes are wrong is refused then, before its body is awaited. There is no state: with too
-//! few bytes the caller calls again from the packet's beginning.
+//! Invariant: a packet with a wrong fixed header is refused before its body arrives. There is no state: after too few bytes the
+//! caller calls again with the packet from its first byte.
 
 use super::base::{PacketType, Qos};
 use super::error::Error;
@@ -11,7 +11,7 @@ use super::error::Error;
 pub struct Header {
     kind: PacketType,
     flags: u8,
-    /// The remaining length has more bytes than it needs, which 3.1.1 does not forbid.
+    /// The remaining length is encoded in more bytes than it needs. 3.1.1 allows this.
     pub(super) padded: bool,
     remaining: u32,
 }
@@ -22,7 +22,7 @@ impl Header {
         self.kind
     }
 
-    /// The remaining length: bytes of the body.
+    /// The remaining length: the length of the body in bytes.
     pub const fn body_bytes(&self) -> usize {
         self.remaining as usize
     }
@@ -39,7 +39,7 @@ impl Header {
         match self.flags >> 1 & 3 {
             0 => Qos::AtMostOnce,
             1 => Qos::AtLeastOnce,
-            _ => Qos::ExactlyOnce, // 3 was refused
+            _ => Qos::ExactlyOnce, // `check_flags` refused 3
         }
     }
 }
@@ -49,15 +49,15 @@ pub(super) const DUP: u8 = 0b1000;
 /// RETAIN in the flags of PUBLISH (section 3.3.1.3).
 pub(super) const RETAIN: u8 = 0b0001;
 
-/// Reads the fixed header at the beginning of `bytes`: the header and its own length in bytes.
-/// `None`: more bytes are needed.
+/// Reads the fixed header at the beginning of `bytes`. Returns the header and its length in bytes, or `None` if more bytes are
+/// needed.
 ///
-/// `max_packet_bytes` bounds the whole packet, fixed header included, as Maximum Packet Size does
+/// `max_packet_bytes` limits the whole packet, fixed header included, like Maximum Packet Size
 /// (section 3.1.2.11.4).
 ///
 /// # Errors
-/// The type or the flags are wrong (from the first byte alone), the remaining length is malformed, or the packet is too
-/// large. A remaining length in more bytes than it needs passes here: [`decode`](super::decode()) refuses it in 5.0
+/// The type or the flags are wrong (the first byte is enough to know), the remaining length is malformed, or the packet is too
+/// large. A remaining length with more bytes than it needs is no error here: [`decode`](super::decode()) refuses it in 5.0
 /// [MQTT-1.5.5-1].
 pub fn fixed_header(
     bytes: &[u8],
@@ -106,7 +106,7 @@ fn check_flags(kind: PacketType, flags: u8) -> Result<(), Error> {
     }
 }
 
-/// The remaining length and the number of its bytes (section 2.1.4).
+/// The remaining length, and the number of bytes that encode it (section 2.1.4).
 fn remaining_length(bytes: &[u8]) -> Result<Option<(u32, usize)>, Error> {
     let mut value = 0;
     for (at, &byte) in bytes.iter().take(4).enumerate() {

@@ -1,4 +1,4 @@
-//! The lists in SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK: checked once, then gone through without failing.
+//! The lists in SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK. A list is checked when it is read, so iterating over it cannot fail.
 
 use super::base::{FILTERS_MAX, PacketType, Version};
 use super::error::Error;
@@ -39,7 +39,7 @@ impl<'a> Filters<'a> {
         self.count
     }
 
-    /// Each with its options, in order. [`Filter::parse`] takes any of them.
+    /// The filters with their options, in order. [`Filter::parse`] accepts each of them.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, SubscribeOptions)> + Clone + use<'a> {
         let (mut rest, version) = (Reader(self.bytes), self.version);
         core::iter::from_fn(move || {
@@ -76,7 +76,7 @@ impl<'a> TopicFilters<'a> {
         self.count
     }
 
-    /// The filters in order. [`Filter::parse`] takes any of them.
+    /// The filters in order. [`Filter::parse`] accepts each of them.
     pub fn iter(&self) -> impl Iterator<Item = &'a str> + Clone + use<'a> {
         let mut rest = Reader(self.bytes);
         core::iter::from_fn(move || match rest.is_empty() {
@@ -86,7 +86,7 @@ impl<'a> TopicFilters<'a> {
     }
 }
 
-/// Goes through a list of at least one filter; returns how many there are.
+/// Reads a list of at least one filter, each with `one`; returns their count.
 fn read_all<'a>(
     rest: &mut Reader<'a>,
     mut one: impl FnMut(&mut Reader<'a>) -> Result<(), Error>,
@@ -110,7 +110,7 @@ fn read_all<'a>(
 pub struct ReasonCodes<'a>(&'a [u8]);
 
 impl<'a> ReasonCodes<'a> {
-    /// None, as the UNSUBACK of 3.1.1 has it.
+    /// No codes, as in the UNSUBACK of 3.1.1.
     pub(super) const NONE: ReasonCodes<'static> = ReasonCodes(&[]);
 
     pub(super) fn read(version: Version, kind: PacketType, bytes: &'a [u8]) -> Result<Self, Error> {

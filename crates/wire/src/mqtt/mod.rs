@@ -1,17 +1,18 @@
-//! MQTT 3.1.1 and 5.0 (OASIS, 2014 and 2019): every control packet, from bytes and to bytes.
+//! The codec of MQTT 3.1.1 and 5.0 (OASIS, 2014 and 2019): decodes and encodes every control packet.
 //!
-//! * [`sniff()`] says from the first bytes whether a connection speaks MQTT.
-//! * [`fixed_header`] gives the length of the next packet, [`decode()`] its content. Nothing is copied or allocated: text,
-//!   payload, properties and lists are borrowed from the bytes and checked when decoded.
-//! * [`encode`] appends packets of both directions, [`PropertyBuf`] makes their properties.
-//! * [`Filter`] takes a topic filter apart, `$share` included.
+//! * [`sniff()`] tells from the first bytes whether a connection speaks MQTT.
+//! * [`fixed_header`] gives the length of the next packet, and [`decode()`] its content. Decoding copies and allocates nothing:
+//!   text, payload, properties and lists are checked and borrowed from the input.
+//! * [`encode`] writes packets of both directions, and [`PropertyBuf`] their properties.
+//! * [`Filter`] parses a topic filter, `$share` included.
 //!
-//! Numbers in brackets are those of the normative statements, of 5.0 unless 3.1.1 is named.
+//! Numbers in brackets are normative statements of MQTT 5.0, unless 3.1.1 is named.
 //!
-//! Invariants: no input panics; each refusal is an [`Error`] with the reason code to answer with; a decoded packet obeys
-//! every rule that can be checked on the packet alone; an encoded packet decodes to the same again. Deliberately absent:
-//! all that needs a memory of earlier packets (the first packet is CONNECT, packet ids in use, quotas, which aliases exist,
-//! what the server offers), and limits on topics, see [`crate::topic`].
+//! Invariants: no input makes the decoder panic. Each refusal is an [`Error`] with the reason code for the answer. A decoded packet
+//! obeys every rule that concerns this packet alone. An encoded packet decodes to an equal one.
+//!
+//! Rules that depend on earlier packets are deliberately elsewhere: that CONNECT comes first, packet ids in use, quotas, known
+//! topic aliases, and the features that the server offers. The limits on topics are in [`crate::topic`].
 
 mod base;
 mod decode;

@@ -3,11 +3,11 @@
 use super::base::{Qos, Version};
 use super::error::Error;
 
-/// Which retained messages to send when a subscription is made (section 3.8.3.1).
+/// Whether a new subscription gets the retained messages (section 3.8.3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, strum::FromRepr)]
 #[repr(u8)]
 pub enum RetainHandling {
-    /// 0: send them. The only way of 3.1.1.
+    /// 0: send them. 3.1.1 always does.
     #[default]
     Send = 0,
     /// 1: send them if the subscription did not exist.
@@ -21,7 +21,7 @@ pub enum RetainHandling {
 pub struct SubscribeOptions {
     /// Maximum QoS.
     pub max_qos: Qos,
-    /// No Local: nothing that the same client published.
+    /// No Local: do not send messages that the same client published.
     pub no_local: bool,
     /// Retain As Published: keep RETAIN as the publisher set it.
     pub retain_as_published: bool,
@@ -30,7 +30,7 @@ pub struct SubscribeOptions {
 }
 
 impl SubscribeOptions {
-    /// The options of 3.1.1, which has only the QoS.
+    /// The options of a 3.1.1 subscription, which chooses only the QoS.
     pub const fn of(max_qos: Qos) -> Self {
         Self {
             max_qos,

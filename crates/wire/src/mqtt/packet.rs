@@ -1,5 +1,5 @@
-//! The control packets as values that borrow (MQTT 5.0 chapter 3). Decoding makes them, [`encode`](super::encode) takes
-//! them. Fields that only 5.0 has are empty or at their default in 3.1.1.
+//! The control packets as values that borrow from the input (MQTT 5.0 chapter 3). [`decode`](super::decode()) makes them, and
+//! [`encode`](super::encode) writes them. In 3.1.1 the fields that only 5.0 has are empty or at their default.
 
 use super::base::{PacketId, PacketType, Qos, Version};
 use super::error::Error;
@@ -10,7 +10,7 @@ use super::reason::ReasonCode;
 
 /// Any control packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // each is what its value says
+#[allow(missing_docs)] // the types of the values have docs
 pub enum Packet<'a> {
     Connect(Connect<'a>),
     ConnAck(ConnAck<'a>),
@@ -54,8 +54,8 @@ impl Packet<'_> {
     /// Checks, for a server, that a client may send this packet.
     ///
     /// # Errors
-    /// CONNACK, SUBACK, UNSUBACK, PINGRESP; a PUBLISH with subscription identifiers [MQTT-3.3.4-6]; a DISCONNECT
-    /// with a server reference or with a reason that only servers have; an AUTH that says success.
+    /// Only servers send CONNACK, SUBACK, UNSUBACK, PINGRESP, a PUBLISH with subscription identifiers [MQTT-3.3.4-6], an AUTH with
+    /// the reason success, and a DISCONNECT with a server reference or with a reason that is only for servers.
     pub fn check_from_client(&self) -> Result<(), Error> {
         match self {
             Self::ConnAck(_) | Self::SubAck(_) | Self::UnsubAck(_) | Self::PingResp => {
@@ -80,20 +80,21 @@ impl Packet<'_> {
     }
 }
 
-/// Connection request (section 3.1). The server decides about an empty client id (section 3.1.3.1), user name and password.
+/// Connection request (section 3.1). Whether an empty client id (section 3.1.3.1), the user name and the password are accepted is
+/// not checked here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect<'a> {
-    /// The version of the connection from here on.
+    /// The version of this packet and of all later ones.
     pub version: Version,
-    /// The client is a bridge of another broker, as the protocol level of 3.1.1 says (0x84); false in 5.0.
+    /// The client is a bridge of another broker: it sent the protocol level 0x84 of 3.1.1. Always false in 5.0.
     pub bridge: bool,
-    /// Clean Start; Clean Session in 3.1.1, where it also ends the session with the connection.
+    /// Clean Start. In 3.1.1 it is Clean Session, and then the session also ends with the connection.
     pub clean_start: bool,
     /// Keep Alive in seconds, 0 for none.
     pub keep_alive_s: u16,
     /// Properties of the connection; the will has its own.
     pub properties: Properties<'a>,
-    /// Client Identifier; empty asks the server for one.
+    /// Client Identifier. If it is empty the server assigns one.
     pub client_id: &'a str,
     /// Will Message.
     pub will: Option<Will<'a>>,
@@ -103,14 +104,14 @@ pub struct Connect<'a> {
     pub password: Option<&'a [u8]>,
 }
 
-/// The message that is published when the connection ends without a DISCONNECT (section 3.1.2.5).
+/// The message that the server publishes when the connection ends without a DISCONNECT (section 3.1.2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Will<'a> {
     /// Will QoS.
     pub qos: Qos,
     /// Will Retain.
     pub retain: bool,
-    /// Properties of the will, with its delay.
+    /// Properties of the will; one of them is its delay.
     pub properties: Properties<'a>,
     /// Will Topic; a topic name.
     pub topic: &'a str,
@@ -121,26 +122,26 @@ pub struct Will<'a> {
 /// Connect acknowledgement (section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnAck<'a> {
-    /// The server goes on with an earlier session; never with a failure.
+    /// The server resumes an earlier session. Never set in a refusal.
     pub session_present: bool,
-    /// The outcome of the CONNECT; in 3.1.1 by its return code.
+    /// The outcome of the CONNECT. In 3.1.1 a return code stands for it.
     pub reason: ReasonCode,
-    /// Properties: the features that the server supports.
+    /// Properties, such as the features that the server supports.
     pub properties: Properties<'a>,
 }
 
 /// A message (section 3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publish<'a> {
-    /// It may have been sent before; never with QoS 0.
+    /// The packet may be a repetition. Never set with QoS 0.
     pub dup: bool,
     /// QoS.
     pub qos: Qos,
     /// To a server: retain the message. From a server: it is a retained message.
     pub retain: bool,
-    /// Topic Name; empty only with a topic alias.
+    /// Topic Name. Only a PUBLISH with a topic alias may leave it empty.
     pub topic: &'a str,
-    /// Present exactly when the QoS is not 0 [MQTT-2.2.1-2].
+    /// Present if and only if the QoS is not 0 [MQTT-2.2.1-2].
     pub packet_id: Option<PacketId>,
     /// Properties of the message and of this delivery.
     pub properties: Properties<'a>,
@@ -153,7 +154,7 @@ pub struct Publish<'a> {
 pub struct Ack<'a> {
     /// The packet id of the PUBLISH.
     pub packet_id: PacketId,
-    /// The outcome; 3.1.1 knows only success.
+    /// The outcome. In 3.1.1 it is always success.
     pub reason: ReasonCode,
     /// Reason string and user properties.
     pub properties: Properties<'a>,
@@ -162,18 +163,18 @@ pub struct Ack<'a> {
 /// Subscribe request (section 3.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscribe<'a> {
-    /// For the SUBACK.
+    /// The SUBACK repeats it.
     pub packet_id: PacketId,
     /// Subscription identifier and user properties.
     pub properties: Properties<'a>,
-    /// One or more.
+    /// At least one filter.
     pub filters: Filters<'a>,
 }
 
 /// Subscribe acknowledgement (section 3.9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubAck<'a> {
-    /// Of the SUBSCRIBE.
+    /// The packet id of the SUBSCRIBE.
     pub packet_id: PacketId,
     /// Reason string and user properties.
     pub properties: Properties<'a>,
@@ -184,18 +185,18 @@ pub struct SubAck<'a> {
 /// Unsubscribe request (section 3.10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsubscribe<'a> {
-    /// For the UNSUBACK.
+    /// The UNSUBACK repeats it.
     pub packet_id: PacketId,
     /// User properties.
     pub properties: Properties<'a>,
-    /// One or more.
+    /// At least one filter.
     pub filters: TopicFilters<'a>,
 }
 
 /// Unsubscribe acknowledgement (section 3.11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnsubAck<'a> {
-    /// Of the UNSUBSCRIBE.
+    /// The packet id of the UNSUBSCRIBE.
     pub packet_id: PacketId,
     /// Reason string and user properties.
     pub properties: Properties<'a>,
@@ -206,7 +207,7 @@ pub struct UnsubAck<'a> {
 /// Disconnect notification (section 3.14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disconnect<'a> {
-    /// Why; always normal in 3.1.1, where only clients send it.
+    /// Why the connection ends. In 3.1.1 only clients send DISCONNECT, and the reason is always normal.
     pub reason: ReasonCode,
     /// Session expiry, reason string, server reference, user properties.
     pub properties: Properties<'a>,

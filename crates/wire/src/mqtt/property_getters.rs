@@ -1,11 +1,11 @@
-//! The getters of [`Properties`]. Where the specification gives an absent property one meaning, they return that.
+//! The getters of [`Properties`]. For an absent property a getter returns the default of the specification, if there is one.
 
 use super::base::Qos;
 use super::property_set::Properties;
 use super::property_table::Property as P;
 
 impl<'a> Properties<'a> {
-    /// Whether the payload is UTF-8 text; absent is no (sections 3.1.3.2.3, 3.3.2.3.2).
+    /// Whether the payload is declared as UTF-8 text; absent is no (sections 3.1.3.2.3, 3.3.2.3.2).
     pub fn payload_is_utf8(&self) -> bool {
         self.byte(P::PayloadFormatIndicator) == Some(1)
     }
@@ -156,7 +156,7 @@ impl<'a> Properties<'a> {
         UserProperties(self.only(P::UserProperty))
     }
 
-    /// The properties to search: none when `property` is absent.
+    /// The set to search for `property`: empty if the property is absent.
     fn only(&self, property: P) -> Properties<'a> {
         match self.has(property) {
             true => *self,
@@ -165,7 +165,7 @@ impl<'a> Properties<'a> {
     }
 }
 
-/// The user properties of a set, [`Properties::user_properties`].
+/// The iterator of [`Properties::user_properties`].
 #[derive(Clone, Debug)]
 pub struct UserProperties<'a>(Properties<'a>);
 
@@ -178,7 +178,7 @@ impl<'a> Iterator for UserProperties<'a> {
     }
 }
 
-/// The subscription identifiers of a set, [`Properties::subscription_identifiers`].
+/// The iterator of [`Properties::subscription_identifiers`].
 #[derive(Clone, Debug)]
 pub struct SubscriptionIdentifiers<'a>(Properties<'a>);
 

@@ -1,7 +1,7 @@
 //! A checked view of a set of properties (MQTT 5.0 section 2.2.2).
 //!
-//! Invariant: a [`Properties`] holds only properties that passed the checks of their packet, so that its getters cannot
-//! fail. It knows which properties it has; asking for an absent one reads nothing.
+//! Invariant: a [`Properties`] holds only properties that passed the checks of their packet, so its getters cannot fail. A bit set
+//! tells which properties are present, so that a getter of an absent one reads no bytes.
 
 use super::base::USER_PROPERTIES_MAX;
 use super::error::Error;
@@ -14,12 +14,12 @@ use crate::topic::has_wildcard;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Properties<'a> {
     pub(super) bytes: &'a [u8],
-    /// The properties that it has, as bits by identifier.
+    /// The properties that are present: a bit for each identifier.
     pub(super) seen: u64,
 }
 
 impl<'a> Properties<'a> {
-    /// None at all.
+    /// The empty set.
     pub const NONE: Properties<'static> = Properties {
         bytes: &[],
         seen: 0,
@@ -35,11 +35,11 @@ impl<'a> Properties<'a> {
         Self::check(reader.take(len as usize)?, allowed, repeatable)
     }
 
-    /// Checks properties that a message is kept with, which another process may have written: those that a server passes on unaltered
-    /// ([`PropertyBuf::forward`](super::PropertyBuf::forward)).
+    /// Checks the properties of a stored message, which another process may have written. Only those are allowed that a server
+    /// forwards unaltered ([`PropertyBuf::forward`](super::PropertyBuf::forward)).
     ///
     /// # Errors
-    /// The first thing wrong with them.
+    /// The first fault.
     pub fn of_message(bytes: &'a [u8]) -> Result<Self, Error> {
         let kept = [
             P::PayloadFormatIndicator,
@@ -52,7 +52,7 @@ impl<'a> Properties<'a> {
         Self::check(bytes, allowed, P::UserProperty.bit())
     }
 
-    /// Checks properties without the length before them.
+    /// Checks the properties in `bytes`, which do not begin with their length.
     fn check(bytes: &'a [u8], allowed: u64, repeatable: u64) -> Result<Self, Error> {
         let mut seen = 0;
         let mut users = 0;
@@ -80,7 +80,7 @@ impl<'a> Properties<'a> {
         Ok(Properties { bytes, seen })
     }
 
-    /// Properties in `bytes`, which [`Properties::iter`] gave one by one.
+    /// The set of the properties in `bytes`, which were checked before: they are items of [`Properties::iter`].
     pub fn stored(bytes: &'a [u8]) -> Self {
         let mut set = Properties { bytes, seen: 0 };
         set.seen = set
@@ -99,7 +99,7 @@ impl<'a> Properties<'a> {
         self.seen & property.bit() != 0
     }
 
-    /// The properties in their order, each with all of its bytes, identifier included.
+    /// The properties in order, each with its bytes, identifier included.
     pub fn iter(&self) -> impl Iterator<Item = (Property, &'a [u8])> + Clone + use<'a> {
         let mut rest = self.bytes;
         core::iter::from_fn(move || {
@@ -119,7 +119,7 @@ impl<'a> Properties<'a> {
         { *self }.advance(property)
     }
 
-    /// Goes on after the next `property`, whose value it returns.
+    /// Returns the value of the next `property`, and leaves in the set only the properties after it.
     pub(super) fn advance(&mut self, property: Property) -> Option<Reader<'a>> {
         loop {
             let &id = self.bytes.first()?;
@@ -154,7 +154,7 @@ impl<'a> Properties<'a> {
     }
 }
 
-/// Reads past a value and checks it.
+/// Reads a value and checks it.
 fn check_value(property: Property, rest: &mut Reader<'_>) -> Result<(), Error> {
     let value = match property.kind() {
         Byte => rest.byte()?.into(),
@@ -178,7 +178,7 @@ fn check_value(property: Property, rest: &mut Reader<'_>) -> Result<(), Error> {
     }
 }
 
-/// Bytes of the value at the front of `rest`, which was checked.
+/// The length in bytes of the checked value at the front of `rest`.
 fn value_bytes(property: Property, rest: &[u8]) -> usize {
     let len = |rest: &[u8]| rest.first_chunk().map_or(0, |len| u16::from_be_bytes(*len));
     let field = |rest: &[u8]| 2 + usize::from(len(rest));
@@ -195,7 +195,7 @@ fn value_bytes(property: Property, rest: &[u8]) -> usize {
     }
 }
 
-/// Whether text may name a topic (section 4.7): not empty, no wildcard.
+/// Whether the text is a topic name (section 4.7): not empty, and without wildcards.
 pub(super) fn is_topic_name(text: &str) -> bool {
     !text.is_empty() && !has_wildcard(text.as_bytes())
 }

@@ -1,12 +1,12 @@
-//! The table of properties (MQTT 5.0 section 2.2.2): of each the form of its value, the bounds of the value, and the packets that may have it.
-//! Sets of properties are [`Properties`](super::Properties).
+//! The table of properties (MQTT 5.0 section 2.2.2): the type and the bounds of each value, and the packets that may have it. For
+//! the properties of one packet see [`Properties`](super::Properties).
 
 use core::ops::RangeInclusive;
 
 use super::base::{FIELD_MAX, PacketType};
 use Property as P;
 
-/// The form of a value (section 1.5).
+/// The type of a value (section 1.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Byte,
@@ -18,7 +18,7 @@ pub(super) enum Kind {
     Pair,
 }
 
-/// Where a property may stand: in the will of a CONNECT, or in a packet of a type; a bit for each.
+/// The places that a property may occur in, as bits: the will of a CONNECT, and each packet type.
 #[allow(dead_code)] // PINGREQ and PINGRESP have none
 enum Place {
     Will = 1,
@@ -37,20 +37,20 @@ enum Place {
     Auth = 1 << PacketType::Auth as u8,
 }
 
-/// One row is one line: the identifier, the name, the form, the bounds (of a number its value, of a field its bytes), and the packets that may
-/// have it.
+/// Each line is a property: identifier, name, type, bounds (of a number's value, or of a field's length in bytes), and the places
+/// that it may occur in.
 macro_rules! properties {
     ($($id:literal $name:ident: $kind:ident $bounds:expr, $($place:ident)*;)*) => {
         /// A property's identifier (section 2.2.2.2, table 2-4).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
-        #[allow(missing_docs)] // the names are the specification's
+        #[allow(missing_docs)] // the specification has these names
         pub enum Property {
             $($name = $id,)*
         }
 
         impl Property {
-            /// From its identifier. `None`: there is no such property.
+            /// The property with this identifier, if there is one.
             pub const fn from_id(id: u8) -> Option<Self> {
                 Some(match id {
                     $($id => P::$name,)*
@@ -64,7 +64,7 @@ macro_rules! properties {
                 }
             }
 
-            /// The values that a number may have, or the bytes of a field.
+            /// The bounds of a number's value, or of a field's length in bytes.
             pub(super) const fn bounds(self) -> RangeInclusive<u32> {
                 match self {
                     $(P::$name => $bounds,)*
@@ -72,7 +72,7 @@ macro_rules! properties {
             }
         }
 
-        /// The properties that may stand at a place, as bits by identifier.
+        /// The properties that may occur in one of the places, as bits by identifier.
         const fn at(place: u32) -> u64 {
             let mut bits = 0;
             $(if (0 $(| Place::$place as u32)*) & place != 0 {
@@ -87,7 +87,7 @@ const FLAG: RangeInclusive<u32> = 0..=1;
 const NUMBER: RangeInclusive<u32> = 0..=u32::MAX;
 const FROM_1: RangeInclusive<u32> = 1..=u32::MAX;
 const FIELD: RangeInclusive<u32> = 0..=FIELD_MAX as u32;
-/// Of a field that may not be empty.
+/// For a field that must not be empty.
 const FILLED: RangeInclusive<u32> = 1..=FIELD_MAX as u32;
 
 #[rustfmt::skip]
@@ -135,7 +135,7 @@ impl Property {
 /// The properties that the will of a CONNECT may have (section 3.1.3.2).
 pub(super) const WILL: u64 = at(Place::Will as u32);
 
-/// By packet type.
+/// [`allowed`] for each packet type.
 const ALLOWED: [u64; 16] = {
     let mut allowed = [0; 16];
     let mut kind = 1;
@@ -151,8 +151,8 @@ pub(super) const fn allowed(kind: PacketType) -> u64 {
     ALLOWED[kind as usize]
 }
 
-/// The properties that may come more than once in a packet of this type: user properties, and in PUBLISH the identifiers of
-/// the subscriptions that match (section 3.3.2.3.8).
+/// The properties that may occur more than once in a packet of this type: user properties, and in PUBLISH the identifiers of all
+/// matching subscriptions (section 3.3.2.3.8).
 pub(super) const fn repeatable(kind: PacketType) -> u64 {
     match kind {
         PacketType::Publish => P::UserProperty.bit() | P::SubscriptionIdentifier.bit(),

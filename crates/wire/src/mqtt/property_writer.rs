@@ -1,6 +1,6 @@
-//! Makes sets of properties for the encoders: each written once, in its form, with a value that it may have.
+//! Builds sets of properties for the encoders.
 //!
-//! Invariant: [`PropertyBuf::properties`] is a set that decodes again, in a packet that may have it.
+//! Invariant: the decoder accepts [`PropertyBuf::properties`] in every packet that may have these properties.
 
 use super::base::{FIELD_MAX, Qos, REMAINING_LENGTH_MAX, USER_PROPERTIES_MAX};
 use super::property_set::Properties;
@@ -9,19 +9,19 @@ use super::property_table::Property as P;
 use super::write;
 use alloc::vec::Vec;
 
-/// A value that no packet could carry: a field over [`FIELD_MAX`] bytes or with a null character,
-/// or more than [`USER_PROPERTIES_MAX`] user properties. Nothing was written.
+/// Nothing was written, because no packet can carry the value: a field over [`FIELD_MAX`] bytes, a text with a null character, or
+/// more than [`USER_PROPERTIES_MAX`] user properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("the value does not fit into an MQTT property")]
 pub struct Unfit;
 
 impl core::error::Error for Unfit {}
 
-/// A set of properties that is being written. One of them serves many packets, with [`clear`](Self::clear) between.
+/// Builds a set of properties. It can be used for many packets, with [`clear`](Self::clear) between them.
 ///
 /// # Panics
-/// Writing a property twice that may come only once panics, and so does a value that the specification forbids (zero for
-/// the maxima and identifiers, a topic with wildcards): both are mistakes of ours, not a peer's.
+/// Its methods panic on mistakes of the caller: a second value for a property that may occur once, or a value that the
+/// specification forbids (zero as a maximum or as an identifier, a topic with wildcards).
 #[derive(Clone, Debug, Default)]
 pub struct PropertyBuf {
     bytes: Vec<u8>,
@@ -47,18 +47,17 @@ impl PropertyBuf {
         }
     }
 
-    /// Begins anew and keeps the memory.
+    /// Removes all properties and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.seen = 0;
         self.users = 0;
     }
 
-    /// Copies those of `from` that a server passes on with a message unaltered: payload format indicator,
-    /// response topic, correlation data, content type and user properties in their order
-    /// [MQTT-3.3.2-4, -15, -16, -17, -18, -20].
+    /// Copies the properties of a message that a server must forward unaltered: payload format indicator, response topic,
+    /// correlation data, content type, and user properties in their order [MQTT-3.3.2-4, -15, -16, -17, -18, -20].
     ///
-    /// Properties that are there already, and user properties past [`USER_PROPERTIES_MAX`], are left out.
+    /// Skips properties that this set already has, and user properties over [`USER_PROPERTIES_MAX`].
     pub fn forward(&mut self, from: &Properties<'_>) -> &mut Self {
         for (property, item) in from.iter() {
             match property {
@@ -111,7 +110,7 @@ impl PropertyBuf {
         self.binary(P::CorrelationData, value)
     }
 
-    /// Subscription Identifier: once in SUBSCRIBE, as often as there are matches in PUBLISH.
+    /// Subscription Identifier. A SUBSCRIBE has at most one, a PUBLISH one for each matching subscription.
     pub fn subscription_identifier(&mut self, value: u32) -> &mut Self {
         let fits = value != 0 && value as usize <= REMAINING_LENGTH_MAX;
         assert!(fits, "a subscription identifier has 28 bits");
@@ -147,7 +146,7 @@ impl PropertyBuf {
         self.text(P::AuthenticationMethod, value)
     }
 
-    /// Authentication Data, beside a method.
+    /// Authentication Data. The set must also have an Authentication Method.
     ///
     /// # Errors
     /// It does not fit.
@@ -211,7 +210,7 @@ impl PropertyBuf {
         self.two(P::TopicAlias, value)
     }
 
-    /// Maximum QoS: 2 is the default when it is absent, and so writes nothing.
+    /// Maximum QoS. For 2 nothing is written, since that is the meaning of an absent property.
     pub fn maximum_qos(&mut self, value: Qos) -> &mut Self {
         match value {
             Qos::ExactlyOnce => self,
@@ -305,7 +304,7 @@ impl PropertyBuf {
         Ok(self)
     }
 
-    /// Binary Data or text; it fits.
+    /// Writes Binary Data or text, which the caller has checked with [`fits`] or against [`FIELD_MAX`].
     fn field(&mut self, value: &[u8]) {
         write::field(&mut self.bytes, value);
     }

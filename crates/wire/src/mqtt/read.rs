@@ -1,9 +1,9 @@
-//! The data types of MQTT 5.0 section 1.5, taken from the front of a slice.
+//! Reads the data types of MQTT 5.0 section 1.5.
 
 use super::base::PacketId;
 use super::error::Error;
 
-/// The rest of a body.
+/// The part of a body that is not read yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a>(pub &'a [u8]);
 
@@ -38,7 +38,7 @@ impl<'a> Reader<'a> {
         Ok(u32::from_be_bytes(*bytes))
     }
 
-    /// Variable Byte Integer in its shortest form (section 1.5.5).
+    /// Variable Byte Integer (section 1.5.5). A longer form than the value needs is an error.
     pub fn variable(&mut self) -> Result<u32, Error> {
         let mut value = 0;
         for at in 0..4 {
@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
         PacketId::new(self.two()?).ok_or(Error::PacketId)
     }
 
-    /// Nothing may be left.
+    /// Checks that nothing is left.
     pub fn end(self) -> Result<(), Error> {
         match self.is_empty() {
             true => Ok(()),

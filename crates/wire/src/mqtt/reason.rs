@@ -1,21 +1,21 @@
-//! Reason codes (MQTT 5.0 section 2.4) with the names of the specification, the packets that each may be in, and the
-//! corresponding return codes of 3.1.1. Nothing is decided here.
+//! Reason codes (MQTT 5.0 section 2.4): their names in the specification, the packets that each may occur in, and the
+//! corresponding return codes of 3.1.1.
 
 use super::base::{PacketType, Qos};
 use core::fmt;
 
-/// The outcome of a request, or why a connection ends. From 0x80 on it is a failure.
+/// The outcome of a request, or why a connection ends. 0x80 and above are failures.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, derive_more::Display)]
 #[display("{}", self.name())]
 pub struct ReasonCode(pub(super) u8);
 
-/// The table of section 2.4: constants with their values and names.
+/// Defines a constant for each line of the table in section 2.4.
 macro_rules! reason_codes {
     ($($name:ident = $value:literal, $words:literal;)*) => {
         impl ReasonCode {
             $(#[doc = concat!($words, ".")] pub const $name: Self = Self($value);)*
 
-            /// The name that the specification gives it.
+            /// The name in the specification.
             pub const fn name(self) -> &'static str {
                 match self.0 {
                     $($value => $words,)*
@@ -73,7 +73,7 @@ reason_codes! {
 }
 
 impl ReasonCode {
-    /// Normal disconnection, as DISCONNECT calls [`SUCCESS`](Self::SUCCESS).
+    /// Normal disconnection: the name of [`SUCCESS`](Self::SUCCESS) in a DISCONNECT.
     pub const NORMAL_DISCONNECTION: Self = Self::SUCCESS;
 
     /// The byte on the wire.
@@ -81,7 +81,7 @@ impl ReasonCode {
         self.0
     }
 
-    /// Whether it stands for a failure (section 2.4).
+    /// Whether the code is a failure (section 2.4).
     pub const fn is_error(self) -> bool {
         self.0 >= 0x80
     }
@@ -91,10 +91,10 @@ impl ReasonCode {
         Self(qos.bits())
     }
 
-    /// The code of this value, if the specification lists it for this kind of packet: sections 3.2.2.2,
+    /// The code with this value, if the specification allows it in this packet type: sections 3.2.2.2,
     /// 3.4.2.1, 3.5.2.1, 3.6.2.1, 3.7.2.1, 3.9.3, 3.11.3, 3.14.2.1, 3.15.2.1.
     ///
-    /// DISCONNECT also takes 0x8C, which only the table of section 2.4 lists for it.
+    /// 0x8C is allowed in DISCONNECT too, though only the table of section 2.4 lists it there.
     pub const fn for_packet(value: u8, kind: PacketType) -> Option<Self> {
         let listed = match kind {
             PacketType::ConnAck => matches!(
@@ -126,13 +126,13 @@ impl ReasonCode {
         }
     }
 
-    /// Whether a client may send it in a DISCONNECT (section 3.14.2.1); the others are the server's.
+    /// Whether a client may send the code in a DISCONNECT (section 3.14.2.1).
     pub const fn disconnect_from_client(self) -> bool {
         matches!(self.0, 0x00 | 0x04 | 0x80..=0x83 | 0x90 | 0x93..=0x99)
     }
 
-    /// The CONNACK return code of 3.1.1 (its section 3.2.2.3) with the same meaning. `None`: there is none, and the
-    /// connection is closed without a CONNACK [MQTT-3.2.2-6 of 3.1.1].
+    /// The CONNACK return code of 3.1.1 (its section 3.2.2.3) with the same meaning. If there is none, the server closes the
+    /// connection without a CONNACK [MQTT-3.2.2-6 of 3.1.1].
     pub const fn connect_return_code(self) -> Option<u8> {
         match self.0 {
             0x00 => Some(0),
@@ -145,7 +145,7 @@ impl ReasonCode {
         }
     }
 
-    /// The code that a CONNACK return code of 3.1.1 stands for. `None` for those that are reserved.
+    /// The code with the meaning of a CONNACK return code of 3.1.1. `None` for reserved return codes.
     pub const fn from_connect_return_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::SUCCESS),

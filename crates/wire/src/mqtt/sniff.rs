@@ -1,20 +1,20 @@
-//! Whether a connection's first bytes are those of an MQTT CONNECT.
+//! Recognises an MQTT connection by its first bytes, which are a CONNECT.
 //!
-//! MQTT 3.1 (`MQIsdp`) counts as MQTT, so that it is refused by an MQTT packet and not in another protocol.
+//! MQTT 3.1 (`MQIsdp`) counts as MQTT, so that its clients get their refusal as an MQTT packet.
 
-/// The protocol that the first bytes show.
+/// Whether the first bytes are a CONNECT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sniff {
-    /// A CONNECT begins here.
+    /// They begin a CONNECT.
     Mqtt,
-    /// Not a CONNECT.
+    /// They begin something else.
     NotMqtt,
-    /// Too few bytes to tell.
+    /// There are too few bytes to tell.
     More,
 }
 
-/// Looks at the first bytes of a connection: at most 13 are needed. A CONNECT is type 1 with flags 0, a remaining
-/// length of one to four bytes, and the protocol name (section 3.1.2.1).
+/// Examines the first bytes of a connection; at most 13 are needed. A CONNECT begins with type 1 and flags 0, a remaining length of
+/// one to four bytes, and the protocol name (section 3.1.2.1).
 pub fn sniff(bytes: &[u8]) -> Sniff {
     let rest = match bytes {
         [] => return Sniff::More,

@@ -1,10 +1,10 @@
-//! The parts of packets that [`encode`](super::encode) and [`PropertyBuf`](super::PropertyBuf) are made of, and their lengths.
+//! Writes the fixed header and the data types of MQTT 5.0 section 1.5, and computes their lengths.
 
 use super::base::{FIELD_MAX, PacketType, REMAINING_LENGTH_MAX, Version};
 use super::property_set::Properties;
 use alloc::vec::Vec;
 
-/// The fixed header of all but PUBLISH.
+/// The fixed header of any packet except PUBLISH.
 pub(super) fn head(out: &mut Vec<u8>, kind: PacketType, len: usize) {
     out.push((kind as u8) << 4 | kind.flags());
     remaining_length(out, len);

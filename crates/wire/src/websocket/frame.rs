@@ -1,7 +1,7 @@
 //! Writes WebSocket frames (RFC 6455 §5.2) and masks payloads (§5.3).
 //!
-//! Invariant: written frames are minimal and well-formed; lengths use the shortest encoding. Nothing here reads frames: see
-//! [`receive`](super::receive).
+//! Invariant: written frames are well-formed, and their lengths have the shortest encoding. [`receive`](super::receive) reads
+//! frames.
 
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ pub const HEADER_MAX: usize = 14;
 
 /// The longest payload of a control frame, in bytes (RFC 6455 §5.5).
 pub const CONTROL_MAX: usize = 125;
-/// Bytes that the reason of a Close frame has at most.
+/// The longest reason of a Close frame, in bytes.
 pub const REASON_MAX: usize = CONTROL_MAX - 2;
 
 /// The second header byte says that a 2-byte length follows.
@@ -36,7 +36,7 @@ pub enum Opcode {
     Close = 0x8,
     /// Asks for a pong.
     Ping = 0x9,
-    /// Answers a ping, or is an unsolicited heartbeat.
+    /// Answers a ping, or is a heartbeat.
     Pong = 0xA,
 }
 
@@ -52,8 +52,8 @@ impl Opcode {
     }
 }
 
-/// Appends a frame header for a payload of `len` bytes. `rsv1` marks a compressed message (RFC 7692
-/// §6) and belongs only on its first frame.
+/// Appends a frame header for a payload of `len` bytes. `rsv1` marks the first frame of a compressed message (RFC 7692
+/// §6).
 pub fn write_header(
     out: &mut Vec<u8>,
     opcode: Opcode,
@@ -75,8 +75,8 @@ pub fn write_header(
     }
 }
 
-/// The header of an unmasked, unfragmented frame: the bytes and how many of them count. Server
-/// frames on the hot path need no buffer for their header.
+/// The header of an unmasked, unfragmented frame: an array, and the length of the header in it. So the frames that a server sends
+/// often need no buffer for their header.
 pub fn header(opcode: Opcode, rsv1: bool, len: usize) -> ([u8; 10], usize) {
     debug_assert!(!opcode.is_control() || (len <= CONTROL_MAX && !rsv1));
     let mut bytes = [0; 10];
@@ -95,7 +95,7 @@ pub fn header(opcode: Opcode, rsv1: bool, len: usize) -> ([u8; 10], usize) {
     }
 }
 
-/// Bytes of the header of an unmasked frame that begins `frame`, by its second byte (RFC 6455 §5.2).
+/// The length of the header at the beginning of an unmasked frame, which its second byte tells (RFC 6455 §5.2).
 #[inline]
 pub fn header_len(frame: &[u8]) -> usize {
     match frame[1] {
@@ -105,7 +105,7 @@ pub fn header_len(frame: &[u8]) -> usize {
     }
 }
 
-/// The payload of a whole frame with this opcode, as [`write_frame`] writes it; none for any other bytes.
+/// The payload of a whole frame as [`write_frame`] writes it for this opcode. `None` for other bytes.
 pub fn payload(frame: &[u8], opcode: Opcode) -> Option<&[u8]> {
     let payload = frame.get(1).and_then(|_| frame.get(header_len(frame)..))?;
     let (header, len) = header(opcode, false, payload.len());
@@ -120,7 +120,7 @@ pub fn write_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// Appends a whole client frame: masked with `mask`, which RFC 6455 §5.3 wants unpredictable.
+/// Appends a whole client frame, masked with `mask`, which must be unpredictable (RFC 6455 §5.3).
 pub fn write_masked(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8], mask: [u8; 4]) {
     out.reserve(HEADER_MAX + payload.len());
     write_header(out, opcode, true, false, payload.len(), Some(mask));
@@ -129,8 +129,7 @@ pub fn write_masked(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8], mask: [u8
     apply_mask(&mut out[start..], mask, 0);
 }
 
-/// Appends a server's close frame. The reason is cut at a character boundary so that code and
-/// reason fit into a control frame.
+/// Appends a server's close frame. A reason longer than [`REASON_MAX`] is cut at a character boundary.
 pub fn write_close(out: &mut Vec<u8>, code: u16, reason: &str) {
     let mut end = reason.len().min(REASON_MAX);
     while !reason.is_char_boundary(end) {
@@ -143,8 +142,7 @@ pub fn write_close(out: &mut Vec<u8>, code: u16, reason: &str) {
     out.extend_from_slice(reason.as_bytes());
 }
 
-/// Masks or unmasks `buf` in place (RFC 6455 §5.3). `offset` is how many bytes of the payload came
-/// before `buf`.
+/// Masks or unmasks `buf` in place (RFC 6455 §5.3). `offset` is the position of `buf` in the payload.
 pub fn apply_mask(buf: &mut [u8], mask: [u8; 4], offset: usize) {
     let mut eight = [0; 8];
     for (at, byte) in eight.iter_mut().enumerate() {

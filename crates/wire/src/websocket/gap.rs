@@ -1,11 +1,11 @@
-//! How the close of a connection tells that messages are lost, where its frames have no place for that.
+//! The close frame that tells a subscriber that messages are lost. Connections use it whose messages cannot tell it.
 
 /// The close code.
 pub const CLOSE_GAP: u16 = 4412;
-/// The reason of the close ends with these words and the position to go on from, if that fits.
+/// The close reason ends with these words and the position to resume from, if they fit.
 pub const RESUME: &str = "resume from ";
 
-/// The position in the reason of a close.
+/// The position to resume from, in a close reason.
 pub fn resumes_from(reason: &[u8]) -> Option<&str> {
     let (_, position) = core::str::from_utf8(reason).ok()?.rsplit_once(RESUME)?;
     Some(position).filter(|position| !position.is_empty())

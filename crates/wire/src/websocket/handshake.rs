@@ -1,8 +1,8 @@
-//! The computed parts of the opening handshake (RFC 6455 §4): the accept key, the extension permessage-deflate (RFC 7692
-//! §7.1) and the subprotocol. The request itself is read by the HTTP codec.
+//! The opening handshake (RFC 6455 §4): the accept key, the extension permessage-deflate (RFC 7692 §7.1) and the subprotocol. The
+//! HTTP codec parses the request.
 //!
-//! Invariant: an extension offer is accepted only if it can be honoured to the letter; an error in an offer declines that
-//! offer and nothing else.
+//! Invariant: an extension offer is accepted only if every parameter can be obeyed. A faulty offer is declined, and the others are
+//! still considered.
 
 use alloc::vec::Vec;
 use base64::Engine;
@@ -13,10 +13,10 @@ use sha1::{Digest, Sha1};
 /// Appended to the key before hashing (RFC 6455 §1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// The window we compress with, and the largest that an offer may name (RFC 7692 §7.1.2).
+/// The window of our compressor, and the largest that an offer may name (RFC 7692 §7.1.2).
 const WINDOW_BITS: u8 = 15;
 
-/// Lenient in the last character's unused bits: hand-made keys set them, and nothing depends on them.
+/// Ignores the unused bits of the last character: keys written by hand set them, and nothing depends on them.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
@@ -44,28 +44,28 @@ pub fn client_key(nonce: [u8; 16]) -> [u8; 24] {
     key
 }
 
-/// One offer of permessage-deflate (RFC 7692 §7.1).
+/// A client's offer of permessage-deflate (RFC 7692 §7.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeflateOffer {
-    /// The server is asked to forget its window after each message.
+    /// The client asks the server to discard its window after each message.
     pub server_no_context_takeover: bool,
-    /// The client says that it will forget its own.
+    /// The client will discard its own window after each message.
     pub client_no_context_takeover: bool,
     /// The largest window that the server may compress with, as a power of two.
     pub server_max_window_bits: Option<u8>,
-    /// The client can limit its window, perhaps to this size. Any size suits us.
+    /// The client can limit its window, perhaps to this size. We accept any size.
     pub client_max_window_bits: Option<Option<u8>>,
 }
 
 /// An accepted offer: the content of the answer's `Sec-WebSocket-Extensions`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeflateAnswer {
-    /// The offer named the server's window, so the answer must (RFC 7692 §7.1.2.1).
+    /// The answer must name the server's window, since the offer named it (RFC 7692 §7.1.2.1).
     names_window: bool,
 }
 
 impl DeflateOffer {
-    /// The answer, or `None` when the offer asks for a smaller window than we compress with.
+    /// The answer, or `None` if the offer asks for a smaller window than [`WINDOW_BITS`].
     pub fn accept(&self) -> Option<DeflateAnswer> {
         match self.server_max_window_bits {
             Some(bits) if bits < WINDOW_BITS => None,
@@ -75,7 +75,7 @@ impl DeflateOffer {
         }
     }
 
-    /// Takes one parameter; `None` when it is unknown, given twice or has a wrong value.
+    /// Sets one parameter; `None` if it is unknown, repeated or has a wrong value.
     fn set(&mut self, name: &[u8], value: Option<&[u8]>) -> Option<()> {
         match (name, value) {
             (b"server_no_context_takeover", None) if !self.server_no_context_takeover => {
@@ -120,8 +120,8 @@ pub fn negotiate_deflate<'a>(extensions: impl Iterator<Item = &'a [u8]>) -> Opti
         .find_map(|offer| offer.accept())
 }
 
-/// Chooses the client's first subprotocol that is among `known`. `offered` are the values of all
-/// `Sec-WebSocket-Protocol` headers, each perhaps a list.
+/// Chooses the first subprotocol of the client that is in `known`. `offered` are the values of all `Sec-WebSocket-Protocol`
+/// headers; each may be a list.
 pub fn choose_subprotocol<'a>(
     offered: impl Iterator<Item = &'a [u8]>,
     known: &[&'static str],
@@ -184,7 +184,7 @@ fn window_bits(value: &[u8]) -> Option<u8> {
     }
 }
 
-/// The inside of a quoted string. Escapes are left as they are: no value that we know has any.
+/// The content of a quoted string. Escapes are not decoded, since no known value has any.
 fn unquote(value: &[u8]) -> &[u8] {
     match value {
         [b'"', inside @ .., b'"'] => inside,
@@ -192,7 +192,7 @@ fn unquote(value: &[u8]) -> &[u8] {
     }
 }
 
-/// Splits at `separator` where it is not within a quoted string.
+/// Splits at `separator`, except within quoted strings.
 fn split_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let mut quoted = false;
     let mut escaped = false;

@@ -1,12 +1,12 @@
-//! Reads frame headers and enforces all rules of RFC 6455 about the headers alone.
+//! Reads frame headers and enforces all rules of RFC 6455 about headers.
 //!
-//! Invariant: checks run in the order of the bytes, each as soon as its byte is there, so that the
-//! same stream gives the same violation however it is cut. Payloads are not looked at here.
+//! Invariant: a byte is checked as soon as it arrives, and in order. So the violation does not depend on how the stream is split
+//! into reads. [`receive`](super::receive) checks the payloads.
 
 use super::frame::{CONTROL_MAX, FIN, LENGTH_16, LENGTH_64, MASKED, Opcode, RSV1, RSV23};
 use super::violation::Violation;
 
-/// The receiving end of the connection.
+/// Which end of the connection receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Frames must be masked (RFC 6455 §5.1).
@@ -22,20 +22,20 @@ pub struct Config {
     pub role: Role,
     /// The longest message in bytes, after inflating.
     pub message_bytes: usize,
-    /// permessage-deflate was negotiated, so that RSV1 may mark compressed messages.
+    /// permessage-deflate was negotiated, so RSV1 may mark a compressed message.
     pub deflate: bool,
 }
 
-/// A frame whose header has been read.
+/// A frame whose header is complete.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     pub(super) opcode: Opcode,
     pub(super) fin: bool,
     pub(super) deflated: bool,
     pub(super) mask: Option<[u8; 4]>,
-    /// Payload bytes in all.
+    /// Length of the payload in bytes.
     pub(super) len: usize,
-    /// Payload bytes that have come.
+    /// Payload bytes that have arrived.
     pub(super) received: usize,
 }
 
@@ -47,8 +47,8 @@ pub(super) struct Fragmented {
     pub(super) deflated: bool,
 }
 
-/// Reads a header from the beginning of `bytes`: the frame and the header's size, or `None` when it is incomplete but right
-/// so far.
+/// Reads the header at the beginning of `bytes`. Returns the frame and the header's length, or `None` if the header is incomplete
+/// and has no fault so far. `open` is the message that a continuation frame would continue.
 pub(super) fn parse(
     bytes: &[u8],
     open: Option<Fragmented>,
@@ -130,7 +130,8 @@ fn first_byte(
     Ok((opcode, fin, rsv1))
 }
 
-/// The payload length and the number of extra bytes that encode it (RFC 6455 §5.2: the shortest encoding, top bit clear).
+/// The payload length, and the number of extra bytes that encode it. RFC 6455 §5.2 demands the shortest encoding and a clear top
+/// bit.
 fn length(short: u8, bytes: &[u8]) -> Result<Option<(u64, usize)>, Violation> {
     let (len, size, least) = match short {
         LENGTH_16 => match bytes.first_chunk::<2>() {
@@ -156,11 +157,11 @@ fn length(short: u8, bytes: &[u8]) -> Result<Option<(u64, usize)>, Violation> {
     Ok(Some((len, size)))
 }
 
-/// How many payload bytes one message may have on the wire. Compression makes random bytes longer: zlib's own bound for its
-/// least memory is an eighth more, so a message that fits uncompressed is not refused because it was compressed. The
-/// inflated size is limited separately.
+/// The most payload bytes that a message may have on the wire. A compressed message may be longer than the limit for messages,
+/// since compression makes random bytes longer: by an eighth at most with zlib's smallest memory. The inflated message is limited
+/// separately.
 fn wire_limit(config: &Config, deflated: bool) -> usize {
-    /// For the headers of the blocks of very small messages.
+    /// Allowance for the block headers of very small messages.
     const SMALL: usize = 64;
     match deflated {
         true => config

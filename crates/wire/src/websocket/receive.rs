@@ -1,18 +1,18 @@
-//! The receiving side of RFC 6455, for servers and clients: bytes to events.
+//! Decodes received WebSocket frames into events, for servers and clients (RFC 6455).
 //!
-//! Call [`next`] with the received bytes, again with those that it did not consume, and so on until it consumed all and has
-//! no event. A whole unfragmented frame is unmasked in place and handed out as a slice of the input; then nothing is
-//! allocated. Only an unfinished frame or a fragmented or compressed message has state, a [`Partial`], which is freed by
-//! the call after the one that finished it.
+//! Call [`next`] with the received bytes, then with the bytes that it did not consume, until it has consumed all and returns no
+//! event. A whole unfragmented frame is unmasked in place, and its event is a slice of the input, without any allocation. An
+//! unfinished frame and a fragmented or compressed message are kept in a [`Partial`]; the call after the one that finished it frees
+//! it.
 //!
-//! Invariants: the events and the violation do not depend on how the bytes are cut. Memory grows with the bytes that
-//! arrived, never with the length that a header announces. A frame over the limit is refused from its header. Text is
-//! checked as it arrives; compressed text as it is inflated, when its message is whole.
+//! Invariants: the events and the violation do not depend on how the stream is split into reads. Memory grows with the bytes that
+//! arrived, never with the length that a header announces. The header of a frame over the limit is enough to refuse it. Text is
+//! checked as it arrives; compressed text is checked when its message is whole and is inflated.
 //!
-//! The work of a call may be bounded ([`next_within`]): a few bytes of frames without payload, or of compressed data, can make as much
-//! work as thousands of others. The next calls do the rest.
+//! A caller may limit the work of a call ([`next_within`]), since a few bytes of empty frames or of compressed data can cost as much
+//! as thousands of other bytes. The next calls do the rest.
 //!
-//! After [`Event::Close`] or a [`Violation`] the caller stops reading; nothing here remembers it.
+//! After [`Event::Close`] or a [`Violation`] the caller must stop reading; this module does not remember them.
 
 use super::frame::{HEADER_MAX, Opcode, apply_mask};
 use super::head::{self, Fragmented, Frame};
@@ -25,7 +25,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::str;
 
-/// The work of a frame besides its bytes, in bytes.
+/// The fixed work of a frame, expressed in bytes; its payload is counted in addition.
 const FRAME_WORK: usize = 128;
 
 /// A received message or control frame.
@@ -35,15 +35,15 @@ pub enum Event<'a> {
     Text(&'a [u8]),
     /// A whole binary message.
     Binary(&'a [u8]),
-    /// A ping; the pong must carry its bytes.
+    /// A ping. The pong must repeat its bytes.
     Ping(&'a [u8]),
     /// A pong.
     Pong(&'a [u8]),
-    /// The peer closes. No code means that it gave none (1005); the reason is UTF-8.
+    /// The peer closes.
     Close {
-        /// The peer's close code, one that may appear on the wire (RFC 6455 §7.4).
+        /// The close code, one that is allowed on the wire (RFC 6455 §7.4). `None` if the peer sent none.
         code: Option<u16>,
-        /// The peer's reason.
+        /// The reason; it is UTF-8.
         reason: &'a [u8],
     },
 }
@@ -51,25 +51,26 @@ pub enum Event<'a> {
 /// The result of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step<'a> {
-    /// Bytes of the input that were consumed.
+    /// Consumed bytes of the input.
     pub consumed: usize,
-    /// The event that ended there. `None`: all was consumed and more bytes are needed, unless the work of the call was used up.
+    /// The event that the last consumed byte completed. `None`: all bytes are consumed and more are needed, or the work of the call
+    /// is used up.
     pub event: Option<Event<'a>>,
 }
 
 /// An unfinished frame or message.
 #[derive(Debug, Default)]
 pub struct Partial {
-    /// The beginning of a header that is cut off.
+    /// The beginning of an incomplete header.
     head: [u8; HEADER_MAX],
     head_len: u8,
-    /// The payload that the last call handed out and this one frees.
+    /// The payload that the last call returned. The next call frees it.
     given: Given,
     /// The frame whose payload is incomplete.
     frame: Option<Frame>,
-    /// That frame's payload so far, if it is a control frame.
+    /// The payload of that frame so far, if it is a control frame.
     control: Vec<u8>,
-    /// The message that began and has not ended.
+    /// The unfinished message.
     message: Option<Message>,
 }
 
@@ -85,14 +86,14 @@ enum Given {
 struct Message {
     opcode: Opcode,
     deflated: bool,
-    /// Unmasked; compressed until the message is whole.
+    /// The payload so far, unmasked. A compressed message is inflated when it is whole.
     bytes: Vec<u8>,
     utf8: Utf8,
-    /// Present while a whole compressed message is inflated.
+    /// Present while the whole compressed message is being inflated.
     inflater: Option<Box<Inflater>>,
 }
 
-/// Where a finished payload lies.
+/// Where the payload of a finished event is: in the input or in the [`Partial`].
 enum Found {
     Nothing,
     Input(Opcode, Range<usize>),
@@ -113,8 +114,9 @@ pub fn next<'a>(
     next_within(partial, input, config, &mut work)
 }
 
-/// The same, for so much work: in bytes of input and of inflated messages, and some for each frame and each block of compressed
-/// data. Where it is used up (0) before there is an event, the call is to be repeated with the bytes that are left, even if there are none.
+/// Like [`next`], with at most `work`, which is reduced by the work done: the bytes of the input and of inflated messages, and a
+/// fixed amount for each frame and for each compressed block. If `work` reaches 0 without an event, the caller must call again with
+/// the bytes that are left, even if there are none.
 ///
 /// # Errors
 ///
@@ -201,8 +203,8 @@ fn advance(
     }
 }
 
-/// Reads a header from its held bytes and the input: the frame, and how many bytes of the input it took. `None`: all were
-/// taken and held.
+/// Reads a header from the bytes in `partial` and the input. Returns the frame and the number of bytes that it consumed of the input,
+/// or `None` if the header is incomplete and `partial` holds all of its bytes.
 fn read_head(
     partial: &mut Option<Box<Partial>>,
     input: &[u8],
@@ -233,7 +235,7 @@ fn read_head(
     }
 }
 
-/// Whether the frame's payload is an event by itself: it continues no message and needs no inflating.
+/// Whether the payload of this frame alone is an event.
 fn stands_alone(frame: &Frame) -> bool {
     frame.fin && !frame.deflated && frame.opcode != Opcode::Continuation
 }
@@ -283,25 +285,25 @@ fn event(opcode: Opcode, payload: &[u8]) -> Event<'_> {
 }
 
 impl Partial {
-    /// Bytes of heap that this state occupies, itself included.
+    /// Bytes of heap that this state occupies, including itself.
     pub fn buffered_bytes(&self) -> usize {
         let message = self.message.as_ref().map_or(0, Message::heap_bytes);
         size_of::<Self>() + self.control.capacity() + message
     }
 
-    /// Bytes received of the unfinished message, or else of the control frame: they grow until it is whole.
+    /// Bytes received of the unfinished message, or of the unfinished control frame if there is no message.
     pub fn received_bytes(&self) -> usize {
         let begun = self.message.as_ref();
         usize::from(self.head_len) + begun.map_or(self.control.len(), |m| m.bytes.len())
     }
 
-    /// Whether a whole message is being inflated: the next call goes on with it, even without input.
+    /// Whether a whole message is being inflated. The next call continues, even without input.
     pub fn is_inflating(&self) -> bool {
         let message = self.message.as_ref();
         message.is_some_and(|message| message.inflater.is_some())
     }
 
-    /// Goes on inflating. `Some` when that finished the message.
+    /// Continues to inflate the message. `Some` if that finished it.
     fn inflate(&mut self, work: &mut usize) -> Result<Option<Opcode>, Violation> {
         let Some(message) = &mut self.message else {
             return Ok(None);
@@ -313,7 +315,7 @@ impl Partial {
         Ok(Some(message.opcode))
     }
 
-    /// Frees the payload that the last call handed out. True when nothing is left.
+    /// Frees the payload that the last call returned. Returns whether the state is empty now.
     fn settle(&mut self) -> bool {
         match self.given {
             Given::Nothing => {}
@@ -339,8 +341,7 @@ impl Partial {
         }
     }
 
-    /// Takes a piece of the payload of `frame`. `Some` when that finished a control frame or a
-    /// message.
+    /// Adds a piece of the payload of `frame`. `Some` if that finished a control frame or a message.
     fn take(
         &mut self,
         frame: Frame,
@@ -351,7 +352,7 @@ impl Partial {
         if !whole {
             self.frame = Some(frame);
             if piece.is_empty() {
-                return Ok(None); // only the header came: the payload may yet come in one piece
+                return Ok(None); // allocate nothing yet: the payload may arrive in one piece
             }
         }
         if frame.opcode.is_control() {
@@ -391,7 +392,7 @@ impl Message {
         }
     }
 
-    /// Bytes of heap that it occupies.
+    /// Bytes of heap that the message occupies.
     fn heap_bytes(&self) -> usize {
         let inflater = self.inflater.as_deref();
         self.bytes.capacity() + inflater.map_or(0, |it| size_of::<Inflater>() + it.bytes())
@@ -405,7 +406,7 @@ impl Message {
         Ok(())
     }
 
-    /// Goes on inflating, and checks the text; says whether it is whole.
+    /// Continues to inflate the message and checks its text. Returns whether the message is whole.
     fn inflate(&mut self, work: &mut usize) -> Result<bool, Violation> {
         let Some(inflater) = &mut self.inflater else {
             return Ok(true);
@@ -413,7 +414,8 @@ impl Message {
         let before = inflater.plain().len();
         let inflated = inflater.go_on(&self.bytes, work);
         let text = self.opcode == Opcode::Text;
-        // First, so that it does not depend on the work how a message that is wrong twice is refused.
+        // Check the text before the result of inflating: otherwise the violation of a message with both faults would depend on how
+        // the work is divided into calls.
         if text && !self.utf8.feed(&inflater.plain()[before..]) {
             return Err(Violation::BadUtf8);
         }

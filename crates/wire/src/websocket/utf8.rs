@@ -1,5 +1,5 @@
-//! Checks UTF-8 that arrives in pieces. Invariant: an error is reported with the first byte that can not be part of a
-//! well-formed text any more (as RFC 6455 §8.1 allows), not at the text's end.
+//! Checks UTF-8 that arrives in pieces. Invariant: an error is reported at the first byte that makes the text invalid, as RFC 6455
+//! §8.1 allows, not at the end of the text.
 
 use core::str;
 
@@ -11,7 +11,7 @@ pub(super) struct Utf8 {
 }
 
 impl Utf8 {
-    /// Takes the next piece. False when no continuation can make the text UTF-8.
+    /// Checks the next piece. Returns false if no continuation can make the text valid.
     pub(super) fn feed(&mut self, mut piece: &[u8]) -> bool {
         while self.len > 0 {
             let Some((&byte, rest)) = piece.split_first() else {
@@ -38,7 +38,7 @@ impl Utf8 {
         true
     }
 
-    /// Whether the text may end here: no character is cut off.
+    /// Whether the text may end here, which is between two characters.
     pub(super) fn is_complete(&self) -> bool {
         self.len == 0
     }

@@ -1,9 +1,9 @@
-//! The ways to break RFC 6455, each with its close code. Nothing is decided here.
+//! The violations of RFC 6455, each with its close code.
 
-/// How a peer broke the protocol. The connection is failed with [`code`](Violation::code).
+/// How a peer broke the protocol. The receiver closes the connection with [`code`](Violation::code).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// A reserved bit without a meaning here (§5.2; RFC 7692 §6 for RSV1).
+    /// A reserved bit that no negotiated extension uses (§5.2; RFC 7692 §6 for RSV1).
     ReservedBits,
     /// An opcode that does not exist (§5.2).
     ReservedOpcode,
@@ -19,9 +19,9 @@ pub enum Violation {
     LengthNotMinimal,
     /// A 64-bit length with its top bit set (§5.2).
     LengthTopBit,
-    /// A continuation without a message (§5.4).
+    /// A continuation frame outside of a fragmented message (§5.4).
     NothingToContinue,
-    /// A new message before the fragmented one ended (§5.4).
+    /// A new message within a fragmented one (§5.4).
     MessageInMessage,
     /// A close frame with a single byte (§5.5.1).
     CloseTooShort,
@@ -36,8 +36,8 @@ pub enum Violation {
 }
 
 impl Violation {
-    /// The close code to fail the connection with (RFC 6455 §7.4.1). RFC 7692 names none for data
-    /// that does not inflate; 1007, data inconsistent with the type of its message, is nearest.
+    /// The close code (RFC 6455 §7.4.1). RFC 7692 names none for data that does not inflate; the nearest is 1007, data
+    /// inconsistent with the type of the message.
     pub const fn code(&self) -> u16 {
         match self {
             Violation::BadUtf8 | Violation::BadDeflate => 1007,
@@ -46,7 +46,7 @@ impl Violation {
         }
     }
 
-    /// Words for the close frame and the log.
+    /// A text for the close frame and the log.
     pub const fn reason(&self) -> &'static str {
         match self {
             Violation::ReservedBits => "reserved bits are set",
