@@ -71,7 +71,7 @@ use crate::filters::matching::Matching;
 use crate::home::answers::Retries;
 use crate::home::compression::MessageCompressor;
 pub(crate) use crate::home::context::HomeContext;
-pub(crate) use crate::home::groups::bytes_alone as group_bytes_alone;
+pub(crate) use crate::home::groups::{GroupJoin, bytes_alone as group_bytes_alone};
 use crate::home::interest::TopicInterest;
 use crate::home::logs::Logs;
 use crate::home::page_queue::PageQueue;
@@ -117,7 +117,8 @@ impl Home {
             &world.rules,
             world.admission.clone(),
             world.epoch,
-            (world.placement(), me),
+            world.placement(),
+            me,
             world.seed,
         );
         if world.is_shared() {
@@ -133,7 +134,8 @@ impl Home {
         rules: &Rules,
         admission: Admission,
         epoch: u32,
-        (placement, me): (Placement, ShardId),
+        placement: Placement,
+        me: ShardId,
         seed: u64,
     ) -> Self {
         let steps = Steps::default();
@@ -144,7 +146,8 @@ impl Home {
             topics: TopicTable::new(topics_max, rules.count(), admission.clone(), seed),
             logs: Logs::new(
                 rules,
-                (placement, me),
+                placement,
+                me,
                 log_bytes_max,
                 (epoch, seed),
                 &admission,

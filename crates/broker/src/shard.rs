@@ -323,9 +323,12 @@ impl Shard {
         loop {
             let (home, lanes) = (self.home.as_mut(), &mut self.front.subs.lanes);
             more_news = home.is_some_and(|home| home.tell_followers(now, lanes));
-            if let Some(told) = lanes.take_own_tells() {
+            if let Some((tells, frames)) = lanes.take_own_tells() {
                 let Clients { conns, ctx, .. } = &self.front.clients;
-                self.front.feed.deliveries.enqueue(conns, ctx.me, told);
+                self.front
+                    .feed
+                    .deliveries
+                    .enqueue(conns, ctx.me, tells, frames);
             }
             if !self.front.deliver(&mut visits, io) {
                 break;
@@ -400,8 +403,11 @@ impl Shard {
         };
         self.take_asks(mail.from, asked);
         if let Some(frames) = mail.frames {
-            let (conns, told) = (&self.front.clients.conns, (mail.tells, frames));
-            self.front.feed.deliveries.enqueue(conns, mail.from, told);
+            let conns = &self.front.clients.conns;
+            self.front
+                .feed
+                .deliveries
+                .enqueue(conns, mail.from, mail.tells, frames);
         }
     }
 }

@@ -39,7 +39,8 @@ impl Home {
         &mut self,
         from: ShardId,
         ask: &AttachFilters,
-        (names, each): (&[u8], Option<&[Since]>),
+        names: &[u8],
+        each: Option<&[Since]>,
         context: &mut HomeContext<'_>,
     ) {
         let filters = split(names);

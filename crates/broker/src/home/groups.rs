@@ -112,6 +112,18 @@ fn topics_bytes<'a>(all: impl IntoIterator<Item = &'a Unacked>) -> usize {
     all.into_iter().map(|unacked| unacked.topic.len()).sum()
 }
 
+/// A member that joins a group.
+pub(crate) struct GroupJoin<'a> {
+    pub filter: &'a [u8],
+    pub name: &'a [u8],
+    pub member: Member,
+    pub credit: u32,
+    /// The party that is charged for the member's messages.
+    pub party: Party,
+    /// The member's session has not subscribed to the group before.
+    pub is_new: bool,
+}
+
 /// A group as read from a snapshot.
 pub(super) struct Saved<'a> {
     pub filter: &'a [u8],
@@ -243,21 +255,24 @@ impl Groups {
         Some(id)
     }
 
-    /// Adds a member, and makes the group if necessary; its first messages are those after `offsets`, one for each partition. `counts`: the
-    /// member's session is new to the group. Returns the group, and whether the session was counted.
+    /// Adds a member, and makes the group if necessary; its first messages are those after `offsets`, one for each partition. Returns the
+    /// group, and whether the session was counted.
     pub fn join(
         &mut self,
-        filter: &[u8],
-        name: &[u8],
-        member: Member,
-        credit: u32,
-        party: Party,
-        counts: bool,
+        join: &GroupJoin<'_>,
         offsets: impl Iterator<Item = u64>,
     ) -> (Option<u64>, bool) {
+        let GroupJoin {
+            filter,
+            name,
+            member,
+            credit,
+            party,
+            is_new,
+        } = *join;
         let found = self.id_of(filter, name);
         // If the group has ended meanwhile, even a session that had subscribed is new.
-        let counts = counts || found.is_none();
+        let counts = is_new || found.is_none();
         let id = found.or_else(|| self.make(filter, name, party.number(), offsets));
         if let Some(id) = id {
             self.grow(id, |group| {

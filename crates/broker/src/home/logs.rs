@@ -85,7 +85,8 @@ impl Logs {
     /// Empty logs of the partitions that `placement` gives to the home `me`, with a budget of `log_bytes_max`.
     pub(super) fn new(
         rules: &Rules,
-        (placement, me): (Placement, ShardId),
+        placement: Placement,
+        me: ShardId,
         log_bytes_max: usize,
         (epoch, seed): (u32, u64),
         admission: &Admission,

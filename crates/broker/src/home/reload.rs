@@ -133,7 +133,7 @@ mod tests {
             let now = Now { s: 0, unix_s: 0 };
             let worlds = FILTERS.map(world);
             let mut here = worlds[0].clone();
-            let mut home = Home::new(&here.settings, &here.rules, here.admission.clone(), 7, (Placement::new(1, 1), 0), 42);
+            let mut home = Home::new(&here.settings, &here.rules, here.admission.clone(), 7, Placement::new(1, 1), 0, 42);
             home.pace.forgets_per_turn = 1;
             // As with an operator's reloads: one change is prepared at a time, and may be made before all rows are matched.
             for (step, next) in steps {

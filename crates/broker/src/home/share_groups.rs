@@ -13,13 +13,13 @@ use crore_wire::topic;
 use super::Home;
 use super::context::HomeContext;
 use super::filter_pages::ROWS;
-use super::groups::{Cursor, Group, Groups, Member};
+use super::groups::{Cursor, Group, GroupJoin, Groups};
 use super::partition::Partition;
 use super::subscriptions::Subscriptions;
 use crate::base::ids::ShardId;
 use crate::base::snapshot::{Block, Damaged, In, Origin};
 use crate::base::work::STEPS_PER_VISIT;
-use crate::budget::admission::Party;
+
 use crate::log::arrival::Arrival;
 use crate::mail::lanes::Lanes;
 use crate::mail::{LeaveGroup, Record, ReplyTo, Tell, Unacked};
@@ -42,28 +42,16 @@ impl Subscriptions {
 }
 
 impl Home {
-    /// A member joins. `counts`: its session has not subscribed to the group before.
-    pub(crate) fn group_join(
-        &mut self,
-        member: Member,
-        filter: &[u8],
-        name: &[u8],
-        credit: u32,
-        counts: bool,
-        party: Party,
-        lanes: &mut Lanes,
-    ) {
-        let (from, to) = member;
+    /// A member joins.
+    pub(crate) fn group_join(&mut self, join: &GroupJoin<'_>, lanes: &mut Lanes) {
+        let (from, to) = join.member;
         let offsets = self
             .logs
             .partitions
             .iter()
             .map(|partition| partition.sequence);
-        let (id, counts) = self
-            .subscriptions
-            .groups
-            .join(filter, name, member, credit, party, counts, offsets);
-        lanes.frames().weights.add(party, 1);
+        let (id, counts) = self.subscriptions.groups.join(join, offsets);
+        lanes.frames().weights.add(join.party, 1);
         lanes.tell(
             from,
             Tell::GroupJoined {

@@ -59,7 +59,7 @@ impl Home {
                 return Err(behind.into());
             }
         };
-        let bytes = first_bytes(&self.logs, (id, at), ask, first_entry);
+        let bytes = self.first_bytes(id, ask, first_entry);
         if self.page_queue.must_wait(bytes, context.lanes) {
             return Err(Deferred {
                 progress,
@@ -201,6 +201,17 @@ impl Home {
             }
         })
     }
+
+    /// Bytes of the larger of the page's first message and the topic's retained message.
+    fn first_bytes(&self, id: u32, ask: &Attach, first_entry: u32) -> usize {
+        let log = &self.logs.partitions[self.partition_of(id)].log;
+        let first = match first_entry {
+            NONE => 0,
+            entry => log.bytes_of(entry),
+        };
+        let retained = self.logs.retained.get(&id).filter(|_| ask.retained);
+        first.max(retained.map_or(0, |chain| log.chain_bytes(*chain) as usize))
+    }
 }
 
 impl Logs {
@@ -221,15 +232,4 @@ impl Logs {
             ..Page::default()
         }
     }
-}
-
-/// Bytes of the larger of the page's first message and the topic's retained message.
-fn first_bytes(logs: &Logs, (id, at): (u32, usize), ask: &Attach, first_entry: u32) -> usize {
-    let log = &logs.partitions[at].log;
-    let first = match first_entry {
-        NONE => 0,
-        entry => log.bytes_of(entry),
-    };
-    let retained = logs.retained.get(&id).filter(|_| ask.retained);
-    first.max(retained.map_or(0, |chain| log.chain_bytes(*chain) as usize))
 }

@@ -4,7 +4,7 @@ use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
 use crate::client::asking::{home_context, is_past_budget, lacks_room};
 use crate::home::sessions::Claim;
-use crate::home::{HERE, Home};
+use crate::home::{GroupJoin, HERE, Home};
 use crate::mail::lanes::WaitingAsks;
 use crate::mail::message::{Publish, Retry};
 use crate::mail::orders::Report;
@@ -191,9 +191,9 @@ fn carry_out_at_home(
             home.attach(from, attach, name, None, &mut context);
         }
         Ask::AttachFilters(attach, names, each) => {
-            let names = (names.in_bytes(bytes), each.as_deref());
             let mut context = home_context(subs, &clients.ctx);
-            home.attach_filters(from, attach, names, &mut context);
+            let names = names.in_bytes(bytes);
+            home.attach_filters(from, attach, names, each.as_deref(), &mut context);
         }
         Ask::LeaveFilter(filter) => home
             .subscriptions
@@ -221,7 +221,15 @@ fn carry_out_at_home(
             counts,
             party,
         } => {
-            home.group_join((from, *to), filter, name, *credit, *counts, *party, lanes);
+            let join = GroupJoin {
+                filter,
+                name,
+                member: (from, *to),
+                credit: *credit,
+                party: *party,
+                is_new: *counts,
+            };
+            home.group_join(&join, lanes);
         }
         Ask::GroupCredit { group, to, count } => {
             home.group_credit(from, *group, *to, *count);

@@ -41,7 +41,8 @@ impl Deliveries {
         &mut self,
         conns: &Connections,
         home: ShardId,
-        (tells, frames): (Vec<Tell>, Arc<Frames>),
+        tells: Vec<Tell>,
+        frames: Arc<Frames>,
     ) {
         let mut keys = core::mem::take(&mut self.keys);
         keys.reserve(tells.len());
@@ -264,7 +265,7 @@ impl Front {
         let (mut done, cost) = (true, cost_of_bytes(self.feed.run.bytes));
         if self.subs.topics.places(topic) == 1 && !d.walking {
             match self.subs.topics.member(topic, 0) {
-                Some(conn) => self.visit_member((conn, cost), topic, frames, budget, io),
+                Some(conn) => self.visit_member(conn, cost, topic, frames, budget, io),
                 None => *budget = budget.saturating_sub(1),
             }
         } else {
@@ -280,7 +281,7 @@ impl Front {
                 d.place += 1;
                 match conn {
                     NONE => *budget = budget.saturating_sub(1),
-                    conn => self.visit_member((conn, cost), topic, frames, budget, io),
+                    conn => self.visit_member(conn, cost, topic, frames, budget, io),
                 }
             }
             if done {
@@ -298,7 +299,8 @@ impl Front {
     #[inline]
     pub(super) fn visit_member<I: Io>(
         &mut self,
-        (slot, cost): (u32, u32),
+        slot: u32,
+        cost: u32,
         topic: u32,
         frames: &Frames,
         budget: &mut u32,

@@ -91,7 +91,7 @@ impl Front {
         while *budget > 0 && !walk.is_empty() {
             match self.subs.topics.at_place(topic, walk.place) {
                 None | Some(NONE) => *budget = budget.saturating_sub(1),
-                Some(conn) => self.visit_member((conn, cost), topic, &walk.frames, budget, io),
+                Some(conn) => self.visit_member(conn, cost, topic, &walk.frames, budget, io),
             }
             walk.advance(self.subs.topics.places(topic));
             let ending = walk.ending();

@@ -23,14 +23,21 @@ impl Shard {
     pub(crate) fn session_open(&mut self, claim: Claim, client: (u32, &[u8])) {
         let (shard, to, owner) = (claim.shard, claim.to, claim.owner);
         let (front, sessions) = (&mut self.front, &mut self.sessions);
-        if !may_open(&front.clients, &front.census, sessions, client, owner) {
+        if !may_open(
+            &front.clients,
+            &front.census,
+            sessions,
+            client.0,
+            client.1,
+            owner,
+        ) {
             return refuse_session(&mut front.subs.lanes, shard, to, ReasonCode::QUOTA_EXCEEDED);
         }
         let (clients, before) = (&mut front.clients, sessions.len());
         let admission = &clients.ctx.world.admission;
         let opening = sessions.open(client, claim, admission, clients.ctx.now);
         count_sessions(clients, sessions, before);
-        opened(clients, &mut front.subs, (shard, to), owner, opening);
+        opened(clients, &mut front.subs, shard, to, owner, opening);
     }
 
     /// A connection gives its session back.
@@ -44,7 +51,7 @@ impl Shard {
             Closing::Done(will) => publish_will(clients, subs, will),
             Closing::Stale => clients.meter.stats.closed[Closed::Broken as usize] += 1,
             Closing::Next(claim, opening) => {
-                opened(clients, subs, (claim.shard, claim.to), claim.owner, opening);
+                opened(clients, subs, claim.shard, claim.to, claim.owner, opening);
             }
         }
     }
@@ -67,7 +74,8 @@ fn may_open(
     clients: &Clients,
     census: &Census,
     sessions: &SessionsAtHome,
-    (hash, client): (u32, &[u8]),
+    hash: u32,
+    client: &[u8],
     owner: Client,
 ) -> bool {
     let party = Party::of_session(client, owner, clients.ctx.world.seed);
@@ -107,7 +115,8 @@ fn count_sessions(clients: &mut Clients, sessions: &SessionsAtHome, before: u32)
 fn opened(
     clients: &mut Clients,
     subs: &mut Subscriptions,
-    (shard, to): (ShardId, ReplyTo),
+    shard: ShardId,
+    to: ReplyTo,
     owner: Client,
     opening: Opening,
 ) {

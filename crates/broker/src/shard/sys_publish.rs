@@ -14,7 +14,7 @@ use crate::mail::{Answer, Change};
 use crate::protocol::front::{Clients, Front, Lanes, Subscriptions};
 use crate::shard::Shard;
 use crate::shard::control::topics::change_topic;
-use crate::shard::sys_values::{SysTopics, SysValue, TOPICS};
+use crate::shard::sys_values::{SysTopics, TOPICS};
 
 impl Shard {
     /// Once a second: adds to the totals of all shards, and publishes values to subscribers. `moved` counts the bytes of the shard's
@@ -30,27 +30,28 @@ impl Shard {
         };
         let (Front { clients, subs, .. }, sys) = (&mut self.front, &mut self.sys);
         let due = sys.is_due(clients.ctx.now.s, interval_s);
-        for (n, (name, value)) in TOPICS.iter().enumerate() {
-            publish_if_watched(clients, subs, home, sys, (n, name, *value), due);
+        for topic in 0..TOPICS.len() {
+            publish_if_watched(clients, subs, home, sys, topic, due);
         }
     }
 }
 
-/// Publishes a topic's value if this is its home and it has a subscriber; `place` is its index in [`TOPICS`].
+/// Publishes a topic's value if this is its home and it has a subscriber; `topic` is its index in [`TOPICS`].
 fn publish_if_watched(
     clients: &Clients,
     subs: &mut Subscriptions,
     here: &mut Home,
     sys: &mut SysTopics,
-    (place, name, value): (usize, &str, SysValue),
+    topic: usize,
     due: bool,
 ) {
+    let (name, value) = TOPICS[topic];
     let (hash, home) = clients.ctx.place_of(name.as_bytes());
     if home != clients.ctx.me {
         return;
     }
     let is_watched = here.is_watched(hash, name.as_bytes(), &subs.matching);
-    let was_watched = sys.watch(place, is_watched);
+    let was_watched = sys.watch(topic, is_watched);
     if is_watched && (due || !was_watched) {
         let totals = &clients.ctx.world.admission.totals;
         let text = SysTopics::text(value, totals, clients.ctx.now.s);

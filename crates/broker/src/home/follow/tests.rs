@@ -1,4 +1,4 @@
-//! While snapshots are walked and topics change in any order, followers are told exactly which have interest.
+//! Followers know exactly the topics with interest, while snapshots run and topics change in any order.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -29,13 +29,13 @@ enum Step {
     Publish(usize),
     Follow(usize),
     Unfollow(usize),
-    /// Another node follows.
+    /// Another node begins to follow.
     NodeFollows(usize),
-    /// A stream of another node tells that a topic's interest begins or ends there.
+    /// A stream of another node reports that a topic's interest begins or ends there.
     Elsewhere(usize, u8, bool),
-    /// The topics of a stream are forgotten.
+    /// A stream is forgotten.
     Forget(u8),
-    /// The followers ask for their next pages and read what they were told.
+    /// The followers ask for their next pages and read their news.
     Turn,
     Seconds(u32),
 }
@@ -77,7 +77,7 @@ impl Client {
         }
     }
 
-    /// Takes what it is told; returns the topics whose interest has ended and has not begun again.
+    /// Takes news; returns the topics whose interest has ended and has not begun again.
     fn take(&mut self, news: &InterestChanges) -> Vec<String> {
         let mut ended = Vec::new();
         for (begins, name) in news.iter() {
@@ -93,7 +93,7 @@ impl Client {
         ended
     }
 
-    /// A node asks for what is new.
+    /// A node asks for its news.
     fn take_from(&mut self, home: &mut Home, filters: Option<Vec<Box<[u8]>>>) {
         let FollowerKey::Node(stream) = self.key else {
             panic!("a connection is told")
@@ -117,9 +117,9 @@ struct World {
     subscribers: Vec<(usize, ShardId)>,
     remote: BTreeSet<(usize, u8)>,
     followed: u32,
-    /// When topics lost their last subscriber.
+    /// By topic: the second in which it lost its last subscriber.
     left_s: BTreeMap<String, u32>,
-    /// No topic is forgotten for want of room, which ends a debounce early.
+    /// No topic is evicted for lack of room, which would end a debounce early.
     has_room: bool,
 }
 
@@ -135,7 +135,7 @@ impl World {
         let mut settings = Settings::default();
         settings.interest.debounce_s = debounce_s;
         settings.limits.topics_per_shard = topics_max;
-        // Idle topics are forgotten at once, so that rows come back as other topics all the time.
+        // Idle topics are forgotten at once, so that rows are reused for other topics all the time.
         settings.rules.push(Rule {
             log_messages: 1,
             log_age_s: 2,
@@ -148,7 +148,8 @@ impl World {
             &rules,
             Admission::new(&settings, 42),
             7,
-            (Placement::new(1, 1), 0),
+            Placement::new(1, 1),
+            0,
             42,
         );
         home.pace.interest_rows = 2;
@@ -258,7 +259,7 @@ impl World {
     }
 
     fn remote(&mut self, topic: usize, stream: u8, begins: bool) {
-        // Its end there waits for no debounce here.
+        // Interest at another node ends without a debounce here.
         self.left_s.remove(&name(topic));
         let mut news = InterestChanges::default();
         news.push(begins, name(topic).as_bytes());
@@ -279,7 +280,7 @@ impl World {
         let forgot = self.home.interest_order(order);
         assert!(matches!(forgot, InterestReply::Forgot(None)), "{forgot:?}");
         for (topic, _) in self.remote.extract_if(.., |(_, of)| *of == stream) {
-            // Its end there waits for no debounce here.
+            // Interest at another node ends without a debounce here.
             self.left_s.remove(&name(topic));
         }
     }
@@ -330,7 +331,7 @@ impl World {
         }
     }
 
-    /// Everything settles: snapshots that are under way are told to their end, and lingering interest ends.
+    /// Everything settles: snapshots are completed and lingering interest ends.
     fn settle(&mut self) {
         for _ in 0..2 * TOPICS {
             self.turn();

@@ -1,4 +1,4 @@
-//! A home with several partitions: each counts its own offsets, their logs share one budget, and a group reads them all.
+//! A home with several partitions: each has its own offsets, their logs share one budget, and a group reads them all.
 
 use alloc::collections::BTreeSet;
 use alloc::string::String;
@@ -11,7 +11,7 @@ use crate::base::settings::{Rule, Settings};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::filters::matching::Matching;
-use crate::home::{Home, HomeContext};
+use crate::home::{GroupJoin, Home, HomeContext};
 use crate::mail::lanes::Lanes;
 use crate::mail::message::{Headers, Publish};
 use crate::mail::{Change, Fact, Info, Outcome, ReplyTo, Tell};
@@ -29,7 +29,7 @@ struct World {
 }
 
 impl World {
-    /// Rules keep so many messages of each topic.
+    /// Rules keep `log_messages` messages of each topic.
     fn new(log_messages: u32) -> World {
         let rule = Rule {
             log_messages,
@@ -43,7 +43,7 @@ impl World {
         settings.limits.log_bytes = BUDGET_BYTES;
         let rules = Rules::new(&settings.rules);
         let admission = Admission::new(&settings, 42);
-        let home = Home::new(&settings, &rules, admission, 7, (PLACEMENT, 0), 42);
+        let home = Home::new(&settings, &rules, admission, 7, PLACEMENT, 0, 42);
         World {
             home,
             settings,
@@ -167,7 +167,7 @@ fn the_logs_share_one_budget_and_the_largest_makes_room() {
 fn retained_messages_go_last_in_whatever_partition_they_are() {
     let mut world = World::new(1);
     let data = [b'x'; 500];
-    // The topic's log keeps only the empty message behind it.
+    // The topic's log keeps only the empty message after it.
     for n in 0..60 {
         world.publish(&name(0, n), &data, true);
         world.publish(&name(0, n), b"", false);
@@ -190,17 +190,17 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
         part: 0,
     };
     let (home, lanes) = (&mut world.home, &mut world.lanes);
-    home.group_join(
-        (0, to),
-        b"t/+",
-        b"workers",
-        0,
-        true,
-        Party::of_address(Client::NOBODY),
-        lanes,
-    );
+    let join = GroupJoin {
+        filter: b"t/+",
+        name: b"workers",
+        member: (0, to),
+        credit: 0,
+        party: Party::of_address(Client::NOBODY),
+        is_new: true,
+    };
+    home.group_join(&join, lanes);
     let mut published = BTreeSet::new();
-    // The first message, for which no member has credit, is the only one of its partition.
+    // The first message of each partition; no member has credit for it.
     for partition in (0..PARTITIONS).rev() {
         for n in 0..(PARTITIONS - partition).into() {
             let name = name(partition, n);
@@ -221,7 +221,7 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
         }
     }
     assert_eq!(given, published);
-    // It is behind nowhere any more: the next message comes at once.
+    // The group has caught up: it gets the next message at once.
     drop(frames);
     world.lanes.recycle_tells(tells);
     world.lanes.flush(|_, _| {});

@@ -1,4 +1,4 @@
-//! Publishes of a client that has as much kept as it may, and the room that messages under way reserve.
+//! Publishes of a client at its limit of kept bytes, and the reservations of records in flight.
 
 use alloc::vec::Vec;
 
@@ -9,14 +9,14 @@ use crate::base::settings::{Keep, Rule, Settings};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::filters::matching::Matching;
-use crate::home::{Home, HomeContext, Reserved};
+use crate::home::{GroupJoin, Home, HomeContext, Reserved};
 use crate::mail::lanes::Lanes;
 use crate::mail::message::{Headers, Publish, Retry};
 use crate::mail::{Change, Fact, Outcome, ReplyTo};
 
 const NOW: Now = Now { s: 1, unix_s: 1000 };
 const FULL: Outcome = Outcome::Full(Reason::LogOfAddress);
-/// More than one client may have kept.
+/// More than the limit of one client.
 const LARGE: [u8; 2000] = [b'x'; 2000];
 
 struct World {
@@ -28,7 +28,7 @@ struct World {
 }
 
 impl World {
-    /// `kept/#` keeps ten messages of a topic, `latest/#` the newest of each key, others none. A client may have `most` bytes kept.
+    /// `kept/#` keeps ten messages of a topic, `latest/#` the newest of each key, others none. The limit of a client is `most` bytes.
     fn new(most: usize, change: impl FnOnce(&mut Settings)) -> World {
         let rule = |filter: &str, log_messages, keep| Rule {
             filter: filter.into(),
@@ -48,14 +48,7 @@ impl World {
         change(&mut settings);
         let rules = Rules::new(&settings.rules);
         let admission = Admission::new(&settings, 42);
-        let home = Home::new(
-            &settings,
-            &rules,
-            admission,
-            7,
-            (Placement::new(1, 1), 0),
-            42,
-        );
+        let home = Home::new(&settings, &rules, admission, 7, Placement::new(1, 1), 0, 42);
         World {
             home,
             settings,
@@ -139,7 +132,7 @@ fn an_empty_message_that_removes_the_retained_one_is_not_kept() {
     let client = core::mem::replace(&mut world.client, Client::of([10, 0, 0, 2].into(), 7));
     assert!(world.is_taken("plain", b"small", true) && world.is_taken("latest/a", b"small", true));
     world.client = client;
-    // With what a row takes it is more than may be kept, so that there is not even room for an empty message.
+    // With its row it exceeds the limit, so that not even an empty message may be kept.
     assert!(world.is_taken("kept/a", &LARGE, false) && !world.is_taken("kept/a", b"", false));
     assert!(
         !world.is_taken("plain/other", b"", true),
@@ -163,7 +156,7 @@ fn messages_that_a_session_or_group_needs_are_kept() {
         assert!(world.is_taken(name, &LARGE, false), "{needed}");
     }
     let mut world = World::new(1000, |_| {});
-    // The topic exists before it is needed.
+    // The topic exists before its messages are kept.
     assert!(world.is_taken("plain/a", b"small", false));
     world.keep_log("plain/a", true);
     assert!(!world.is_taken("plain/a", &LARGE, false));
@@ -174,15 +167,15 @@ fn messages_that_a_session_or_group_needs_are_kept() {
         request: 0,
         part: 0,
     };
-    world.home.group_join(
-        (0, to),
-        b"plain/+",
-        b"g",
-        1,
-        true,
-        Party::of_address(Client::NOBODY),
-        &mut world.lanes,
-    );
+    let join = GroupJoin {
+        filter: b"plain/+",
+        name: b"g",
+        member: (0, to),
+        credit: 1,
+        party: Party::of_address(Client::NOBODY),
+        is_new: true,
+    };
+    world.home.group_join(&join, &mut world.lanes);
     assert!(!world.is_taken("plain/a", &LARGE, false));
     assert!(world.is_taken("other", &LARGE, false));
 }
@@ -226,7 +219,7 @@ fn a_topic_under_way_has_room_reserved_once() {
         world.reserve(&fact)
     };
     assert!(world.is_taken("there", b"x", false));
-    // Room is needed only for what is made and does not exist yet.
+    // Room is reserved only for a topic that is made and does not exist yet.
     for (change, name) in [
         (Change::Create, "there"),
         (Change::Delete, "nowhere"),
@@ -270,7 +263,7 @@ fn keys_run_out_while_other_records_are_under_way() {
             .as_ref()
             .map_or(0, |answers| answers.len())
     };
-    // The record under way may be a retry of this second.
+    // The record in flight may be a retry of this second.
     world.home.tick(1010);
     assert_eq!(keys(&world), 2);
     world.home.tick(1011);

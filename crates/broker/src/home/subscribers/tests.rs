@@ -1,5 +1,5 @@
-//! However subscribers come and leave, on whatever shards: a home knows how many each carrier has, tells each carrier
-//! once, and forgets those that have none.
+//! Subscribers come and leave in any order, on any shards: the home counts those of each carrier, tells each carrier once, and forgets
+//! carriers without subscribers.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -17,7 +17,7 @@ use crate::mail::Fact;
 use crate::mail::message::{Headers, Publish};
 
 const NAMES: [&[u8]; 2] = [b"a", b"b"];
-/// Of both topics: only their carriers tell them apart.
+/// The hash of both topics: only their carriers distinguish them.
 const HASH: u32 = 9;
 const NOW: Now = Now { s: 1, unix_s: 1000 };
 
@@ -40,7 +40,8 @@ impl World {
             &rules,
             Admission::new(&settings, 42),
             7,
-            (Placement::new(1, 1), 0),
+            Placement::new(1, 1),
+            0,
             42,
         );
         let create = |name: &&[u8]| home.insert_topic(HASH, name, Client::NOBODY, &rules, NOW);
@@ -67,7 +68,7 @@ impl World {
         self.home.leave_topic(shard, HASH, row, serial, NOW);
     }
 
-    /// Each carrier and its subscribers, in order.
+    /// The carriers and their numbers of subscribers, in order.
     fn carriers(&self, topic: usize) -> Vec<(Place, u32)> {
         let mut carriers = Vec::new();
         self.home.topics.each_carrier(self.ids[topic], |carrier| {
@@ -78,7 +79,7 @@ impl World {
         carriers
     }
 
-    /// The places that a message is told to, in order.
+    /// The carriers that are told a message, in order.
     fn told(&mut self, topic: usize) -> Vec<Place> {
         let mut lanes = Lanes::new(0, 3);
         let message = Publish {
@@ -115,7 +116,7 @@ impl World {
 }
 
 fn place() -> impl Strategy<Value = Place> {
-    // A carrier has one row for a topic at a time, and may have had it for another one before.
+    // A carrier has one row for a topic at a time; the row may have been that of another topic before.
     (0..2_usize, 0..3_u16, 0..2_u16)
         .prop_map(|(topic, shard, serial)| (topic, shard, topic as u32, serial))
 }
@@ -159,7 +160,7 @@ proptest! {
     }
 }
 
-/// A row counts to 65,535; with more subscribers at one carrier a topic has a set.
+/// A row counts up to 65,535 subscribers; more at one carrier make a set.
 #[test]
 fn a_carrier_may_have_more_subscribers_than_a_row_counts() {
     let mut world = World::new();
@@ -183,7 +184,7 @@ fn a_carrier_may_have_more_subscribers_than_a_row_counts() {
     assert!(world.carriers(0).is_empty());
 }
 
-/// Messages are compressed while a subscriber that asked for it may be there.
+/// Messages are compressed while a subscriber that asked for it may be left.
 #[test]
 fn nobody_is_compressed_for_when_all_have_left() {
     for several in [false, true] {
