@@ -1,5 +1,5 @@
 //! The flags of `crore serve`. Flags and environment variables override the settings file. Only settings that people change often have a flag, which the
-//! attribute `x-flag` of the setting's row names.
+//! attribute `x-flag` of the setting names.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use super::locate::Overrides;
 use super::variables::Variables;
 use crate::settings::file::File;
 use crate::settings::problems::Problems;
-use crate::settings::schema::{Row, SCHEMA};
+use crate::settings::schema::{SCHEMA, Setting};
 
 /// The filter that matches every topic.
 pub const ALL_TOPICS: &str = "#";
@@ -62,31 +62,32 @@ pub struct ServeArgs {
 impl ServeArgs {
     /// Overrides values in the file's `table` by those of variables and then of flags. Returns the keys with their variables and flags.
     pub fn override_values(&self, table: &mut Table) -> Overrides {
-        let mut set: Vec<(&'static str, &'static Row, Value)> = Vec::new();
-        for (row, variable, value) in self.variables.settings() {
+        let mut set: Vec<(&'static str, &'static Setting, Value)> = Vec::new();
+        for (setting, variable, value) in self.variables.settings() {
             // `check_variables` reports a fault.
-            set.extend(value.ok().map(|value| (variable, row, value)));
+            set.extend(value.ok().map(|value| (variable, setting, value)));
         }
         let flags = self.settings.0.iter();
-        set.extend(flags.map(|(row, value)| (flag_of(row), *row, value.clone())));
+        set.extend(flags.map(|(setting, value)| (flag_of(setting), *setting, value.clone())));
         if self.no_admin {
-            let row = SCHEMA.row("admin.listen").expect("it is a setting");
-            set.push(("--no-admin", row, Value::from("")));
+            let setting = SCHEMA.setting("admin.listen").expect("it is a setting");
+            set.push(("--no-admin", setting, Value::from("")));
         }
-        let keys =
-            |(from, row, _): &(&'static str, &'static Row, Value)| (row.path.as_str(), *from);
+        let keys = |(from, setting, _): &(&'static str, &'static Setting, Value)| {
+            (setting.path.as_str(), *from)
+        };
         let overrides = set.iter().map(keys).collect();
-        for (_, row, value) in set {
-            put(table, row, value);
+        for (_, setting, value) in set {
+            put(table, setting, value);
         }
         overrides
     }
 
     /// Reports variables whose value is not UTF-8.
     pub fn check_variables(&self, problems: &mut Problems) {
-        for (row, variable, value) in self.variables.settings() {
+        for (setting, variable, value) in self.variables.settings() {
             if let Err(what) = value {
-                problems.fail(&row.path, format!("{variable} {what}"));
+                problems.fail(&setting.path, format!("{variable} {what}"));
             }
         }
     }
@@ -100,75 +101,82 @@ impl ServeArgs {
 }
 
 /// Sets a value in a file's table, with the sections that lead to it. A section that is no table is reported when the table is read.
-fn put(table: &mut Table, row: &Row, value: Value) {
-    let mut sections = row.table().split('.').filter(|section| !section.is_empty());
+fn put(table: &mut Table, setting: &Setting, value: Value) {
+    let mut sections = setting
+        .table()
+        .split('.')
+        .filter(|section| !section.is_empty());
     let inner = sections.try_fold(table, |table, section| {
         let section = table.entry(section).or_insert_with(|| Table::new().into());
         section.as_table_mut()
     });
-    inner.map(|table| table.insert(row.key().to_string(), value));
+    inner.map(|table| table.insert(setting.key().to_string(), value));
 }
 
 /// The values of the flags that were given for single settings.
 #[derive(Clone, Default)]
-pub struct SettingFlags(Vec<(&'static Row, Value)>);
+pub struct SettingFlags(Vec<(&'static Setting, Value)>);
 
 impl SettingFlags {
     /// As if only `--shards` was given.
     pub fn shards(shards: Option<usize>) -> SettingFlags {
-        let row = SCHEMA.row("shards").expect("it is a setting");
+        let setting = SCHEMA.setting("shards").expect("it is a setting");
         let value = |shards| Value::Integer(i64::try_from(shards).unwrap_or(i64::MAX));
         SettingFlags(
             shards
-                .map(|shards| (row, value(shards)))
+                .map(|shards| (setting, value(shards)))
                 .into_iter()
                 .collect(),
         )
     }
 }
 
-/// The rows with a flag, and its definition, such as `-l, --listen ADDR:PORT`.
-fn rows() -> impl Iterator<Item = (&'static Row, &'static str)> {
+/// The settings with a flag, and its definition, such as `-l, --listen ADDR:PORT`.
+fn settings_with_flags() -> impl Iterator<Item = (&'static Setting, &'static str)> {
     SCHEMA
-        .rows
+        .settings
         .iter()
-        .filter_map(|row| Some((row, row.text("x-flag")?)))
+        .filter_map(|setting| Some((setting, setting.text("x-flag")?)))
 }
 
-/// The long form of a row's flag.
-fn flag_of(row: &'static Row) -> &'static str {
-    let words = row.text("x-flag").unwrap_or_default();
+/// The long form of a setting's flag.
+fn flag_of(setting: &'static Setting) -> &'static str {
+    let words = setting.text("x-flag").unwrap_or_default();
     let mut words = words.split(' ');
     words
         .find(|word| word.starts_with("--"))
         .unwrap_or_default()
 }
 
-fn help(row: &Row) -> String {
-    let again = if row.is_list() { " (repeatable)" } else { "" };
-    let default = row.default_text().unwrap_or_default();
-    format!("{}{again} [{} = {default}]", row.brief(), row.path)
+fn help(setting: &Setting) -> String {
+    let again = if setting.is_list() {
+        " (repeatable)"
+    } else {
+        ""
+    };
+    let default = setting.default_text().unwrap_or_default();
+    format!("{}{again} [{} = {default}]", setting.brief(), setting.path)
 }
 
-fn arg(row: &'static Row, words: &'static str) -> Arg {
+fn arg(setting: &'static Setting, words: &'static str) -> Arg {
     let (short, long) = words
         .split_once(", ")
         .map_or((None, words), |(short, long)| (Some(short), long));
     let (name, value) = long
         .split_once(' ')
         .map_or((long, None), |(name, value)| (name, Some(value)));
-    let arg = Arg::new(row.path.as_str())
+    let arg = Arg::new(setting.path.as_str())
         .long(name.trim_start_matches('-'))
         .short(short.and_then(|short| short.chars().nth(1)))
-        .help(help(row))
+        .help(help(setting))
         .help_heading("Settings, each over the file's [key = default]");
     let Some(value) = value else {
         return arg.action(ArgAction::SetTrue);
     };
     let arg = arg
         .value_name(value)
-        .value_parser(move |text: &str| row.parse_flag(text));
-    match row.is_list() {
+        .value_parser(move |text: &str| setting.parse_flag(text));
+    match setting.is_list() {
         true => arg.action(ArgAction::Append).value_delimiter(','),
         false => arg,
     }
@@ -176,8 +184,8 @@ fn arg(row: &'static Row, words: &'static str) -> Arg {
 
 impl Args for SettingFlags {
     fn augment_args(command: Command) -> Command {
-        rows().fold(command, |command, (row, words)| {
-            command.arg(arg(row, words))
+        settings_with_flags().fold(command, |command, (setting, words)| {
+            command.arg(arg(setting, words))
         })
     }
 
@@ -188,17 +196,17 @@ impl Args for SettingFlags {
 
 impl FromArgMatches for SettingFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let given = rows().filter_map(|(row, words)| {
-            let id = row.path.as_str();
+        let given = settings_with_flags().filter_map(|(setting, words)| {
+            let id = setting.path.as_str();
             if !words.contains(' ') {
-                return matches.get_flag(id).then(|| (row, true.into()));
+                return matches.get_flag(id).then(|| (setting, true.into()));
             }
             let mut values = matches.get_many::<Value>(id)?.cloned();
-            let value = match row.is_list() {
+            let value = match setting.is_list() {
                 true => Value::Array(values.collect()),
                 false => values.next()?,
             };
-            Some((row, value))
+            Some((setting, value))
         });
         Ok(SettingFlags(given.collect()))
     }

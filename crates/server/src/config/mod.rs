@@ -1,7 +1,7 @@
 //! Loads the settings of `crore serve`: defaults, then `crore.toml`, then environment variables, then flags. They are checked, and values that depend
 //! on the host are filled in ([`Effective`]).
 //!
-//! Invariants: every value is within the range of its row ([`crate::settings::schema`]) and has passed [`check`]; an unknown key is an
+//! Invariants: every value is within its range ([`crate::settings::schema`]) and has passed [`check`]; an unknown key is an
 //! error; every error names the place (file, line, column, or the variable or flag), the key, the fault and the remedy.
 //!
 //! Deliberately not here: the reload. Of the host, only the memory, the cores, and the addresses of names in `listen` are looked up.

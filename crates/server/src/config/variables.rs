@@ -1,4 +1,4 @@
-//! Settings in environment variables, for containers ([`Row::variable`]): `CRORE_LIMITS_TOPIC_BYTES` for `limits.topic_bytes`.
+//! Settings in environment variables, for containers ([`Setting::variable`]): `CRORE_LIMITS_TOPIC_BYTES` for `limits.topic_bytes`.
 //!
 //! They override the file, and flags override them. An empty variable counts as unset: Compose sets one for `${NAME}` without a value. An unknown
 //! name is a warning with the name that was probably meant, and no error: scripts may have names of their own, and Kubernetes makes some for
@@ -8,7 +8,7 @@ use std::ffi::OsString;
 
 use toml::Value;
 
-use crate::settings::schema::{Row, SCHEMA, VARIABLES, nearest};
+use crate::settings::schema::{SCHEMA, Setting, VARIABLES, nearest};
 
 /// Variables of the tools, and of the tests.
 const OTHERS: [&str; 9] = [
@@ -27,7 +27,7 @@ const OTHERS: [&str; 9] = [
 #[derive(Clone, Default)]
 pub struct Variables {
     /// The values by setting; an error if a value is not UTF-8.
-    given: Vec<(&'static Row, Result<String, OsString>)>,
+    given: Vec<(&'static Setting, Result<String, OsString>)>,
     /// A warning for each name with our prefix that is no setting.
     pub unknown: Vec<String>,
 }
@@ -46,10 +46,10 @@ impl Variables {
             let Some(name) = name.to_str().filter(|name| name.starts_with(VARIABLES)) else {
                 continue;
             };
-            let mut rows = SCHEMA.rows.iter();
-            match rows.find(|row| row.variable.as_deref() == Some(name)) {
+            let mut settings = SCHEMA.settings.iter();
+            match settings.find(|setting| setting.variable.as_deref() == Some(name)) {
                 _ if value.is_empty() => {}
-                Some(row) => variables.given.push((row, value.into_string())),
+                Some(setting) => variables.given.push((setting, value.into_string())),
                 None if OTHERS.contains(&name) || is_of_kubernetes(name) => {}
                 None => variables.unknown.push(unknown(name)),
             }
@@ -60,14 +60,14 @@ impl Variables {
     /// The settings with their variables and values; an error if a value is not UTF-8.
     pub fn settings(
         &self,
-    ) -> impl Iterator<Item = (&'static Row, &'static str, Result<Value, String>)> {
-        self.given.iter().map(|(row, value)| {
-            let name = row.variable.as_deref().unwrap_or_default();
+    ) -> impl Iterator<Item = (&'static Setting, &'static str, Result<Value, String>)> {
+        self.given.iter().map(|(setting, value)| {
+            let name = setting.variable.as_deref().unwrap_or_default();
             let value = match value {
-                Ok(text) => Ok(row.parse_variable(text)),
+                Ok(text) => Ok(setting.parse_variable(text)),
                 Err(bytes) => Err(format!("{bytes:?} is not UTF-8")),
             };
-            (*row, name, value)
+            (*setting, name, value)
         })
     }
 }
@@ -87,9 +87,9 @@ fn is_of_kubernetes(name: &str) -> bool {
 
 fn unknown(name: &str) -> String {
     let names: Vec<&str> = SCHEMA
-        .rows
+        .settings
         .iter()
-        .filter_map(|row| row.variable.as_deref())
+        .filter_map(|setting| setting.variable.as_deref())
         .chain(OTHERS)
         .collect();
     let meant =
@@ -139,9 +139,9 @@ mod tests {
     #[test]
     fn each_setting_has_a_variable_of_its_own_but_those_of_lists() {
         let mut names: Vec<&str> = SCHEMA
-            .rows
+            .settings
             .iter()
-            .filter_map(|row| row.variable.as_deref())
+            .filter_map(|setting| setting.variable.as_deref())
             .collect();
         let all = names.len();
         assert!(all > 90, "{all}");
@@ -156,8 +156,8 @@ mod tests {
         assert!(names.contains(&"CRORE_LISTEN") && names.contains(&"CRORE_LIMITS_TOPIC_BYTES"));
         assert!(!names.iter().any(|name| name.starts_with("CRORE_RULE_")));
         let settings = of("CRORE_LISTEN", "a:1, b:2");
-        let (row, name, value) = settings.settings().next().expect("a setting");
-        assert_eq!((row.path.as_str(), name), ("listen", "CRORE_LISTEN"));
+        let (setting, name, value) = settings.settings().next().expect("a setting");
+        assert_eq!((setting.path.as_str(), name), ("listen", "CRORE_LISTEN"));
         assert_eq!(value, Ok(Value::from(vec!["a:1", "b:2"])));
     }
 }

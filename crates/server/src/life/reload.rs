@@ -149,7 +149,7 @@ fn changeable(now: &Effective, asked: &Effective) -> Effective {
     let (source, given) = (now.source.clone(), asked.given.clone());
     let (now, asked) = (&now.file, &asked.file);
     let (had, mut table) = with_secrets(|| (to_table(now), to_table(asked)));
-    for row in SCHEMA.rows.iter().filter(|row| row.restart) {
+    for row in SCHEMA.settings.iter().filter(|row| row.restart) {
         let value = match row.table() {
             "" => had.get(row.key()),
             section => had.get(section).and_then(|table| table.get(row.key())),

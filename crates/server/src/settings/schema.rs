@@ -1,5 +1,5 @@
-//! The table of settings: a row for each field of [`File`], made from its JSON Schema. The parser, the checks of single values, the flags and the
-//! documents are made from these rows, so that a setting is defined in one place.
+//! The table of settings: one for each field of [`File`], made from its JSON Schema. The parser, the checks of single values, the flags and the
+//! documents are made from this table, so that a setting is defined in one place.
 //!
 //! The schema has type, default, range (`minimum`, `maximum`), choices (`enum`) and help (`description`). Our own attributes are: `x-zero`, the meaning of 0
 //! outside the range; `x-changes`, whether a change needs a restart; `x-flag`, the flag of `crore serve`; `x-share`, the share of a client address. The
@@ -7,7 +7,7 @@
 
 #[cfg(test)]
 mod documents;
-mod row;
+mod setting;
 
 use std::sync::LazyLock;
 
@@ -17,8 +17,8 @@ use toml::{Table, Value};
 use super::file::File;
 use super::problems::Problems;
 use super::units::format_size;
-pub use row::Row;
-use row::Unit;
+pub use setting::Setting;
+use setting::Unit;
 
 /// Least similarity of a suggested name (Jaro-Winkler, from 0 to 1).
 const ALIKE: f64 = 0.8;
@@ -34,19 +34,19 @@ pub static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
     let mut schema = Schema {
         json: json.to_value(),
         sections: Vec::new(),
-        rows: Vec::new(),
+        settings: Vec::new(),
     };
     let json = schema.json.clone();
     schema.collect("", &json, false, false);
     schema
 });
 
-/// All rows, in the order of the file.
+/// All settings, in the order of the file.
 pub struct Schema {
     /// The JSON Schema.
     pub json: Json,
     pub sections: Vec<Section>,
-    pub rows: Vec<Row>,
+    pub settings: Vec<Setting>,
 }
 
 /// A table of the file.
@@ -72,7 +72,7 @@ impl Schema {
             } else {
                 let json = json.clone();
                 let variable = VARIABLES.to_string() + &path.replace('.', "_").to_uppercase();
-                self.rows.push(Row {
+                self.settings.push(Setting {
                     path,
                     variable: (!is_in_list).then_some(variable),
                     restart,
@@ -82,8 +82,8 @@ impl Schema {
         }
     }
 
-    pub fn row(&self, path: &str) -> Option<&Row> {
-        self.rows.iter().find(|row| row.path == path)
+    pub fn setting(&self, path: &str) -> Option<&Setting> {
+        self.settings.iter().find(|setting| setting.path == path)
     }
 
     /// Converts the values of a file to the form that [`File`] deserializes. Faulty values are reported and left out.
@@ -98,8 +98,8 @@ impl Schema {
             let (path, place) = (join_path(path, &key), join_path(place, &key));
             let section = self.sections.iter().find(|it| it.path == path);
             let is_list = section.map(|it| it.is_list);
-            let value = match (self.row(&path), is_list, value) {
-                (Some(row), _, value) => row.value(&place, value, problems),
+            let value = match (self.setting(&path), is_list, value) {
+                (Some(setting), _, value) => setting.value(&place, value, problems),
                 (_, Some(false), Value::Table(table)) => {
                     Some(self.table(&path, &place, table, problems).into())
                 }
@@ -159,16 +159,16 @@ impl Schema {
         let (table, wrong) = split_path(path);
         let all = || {
             let sections = self.sections.iter().map(|it| &it.path);
-            sections.chain(self.rows.iter().map(|row| &row.path))
+            sections.chain(self.settings.iter().map(|setting| &setting.path))
         };
         let here: Vec<&str> = all()
             .map(|path| split_path(path))
             .filter(|it| it.0 == table)
             .map(|it| it.1)
             .collect();
-        let elsewhere = self.rows.iter().find(|row| row.key() == wrong);
+        let elsewhere = self.settings.iter().find(|setting| setting.key() == wrong);
         let meant = match (elsewhere, nearest(&here, wrong)) {
-            (Some(row), _) => format!("; did you mean `{}`?", row.path),
+            (Some(setting), _) => format!("; did you mean `{}`?", setting.path),
             (None, Some(name)) => format!("; did you mean `{}`?", join_path(table, name)),
             (None, None) => format!("; here stand `{}`.", here.join("`, `")),
         };
@@ -195,8 +195,8 @@ impl Schema {
                 }
                 Value::Integer(bytes) => {
                     let is_size = self
-                        .row(&path)
-                        .is_some_and(|row| row.unit() == Some(Unit::Bytes));
+                        .setting(&path)
+                        .is_some_and(|setting| setting.unit() == Some(Unit::Bytes));
                     let text = usize::try_from(*bytes).ok().and_then(format_size);
                     if let Some(text) = text.filter(|_| is_size) {
                         *value = text.into();

@@ -59,7 +59,7 @@ pub struct Setting {
 /// Each setting of these, and where it was given.
 fn one_by_one(effective: &Effective, values: &Value) -> Result<Vec<Setting>, ApiError> {
     let defaults = settings(&File::default())?;
-    let found = SCHEMA.rows.iter().filter_map(|row| {
+    let found = SCHEMA.settings.iter().filter_map(|row| {
         let place = format!("/{}", row.path.replace('.', "/"));
         let value = values.pointer(&place)?;
         let given = effective.given.get(&row.path).copied();

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
-use super::{Row, SCHEMA, join_path};
+use super::{SCHEMA, Setting, join_path};
 use crate::settings::numbers::count;
 
 const HEAD: &str = "\
@@ -54,7 +54,7 @@ fn the_documented_settings_are_those_of_the_table() {
                 table = name.trim_start_matches('[').trim_end_matches(']');
             }
             let begins = match line {
-                "| key | default | range | changes | meaning |" => Some(rows(table)),
+                "| key | default | range | changes | meaning |" => Some(table_rows(table)),
                 "| flag | key |" => Some(flags()),
                 _ => None,
             };
@@ -74,35 +74,49 @@ fn the_documented_settings_are_those_of_the_table() {
 /// Whether the line is a generated note below a table.
 fn is_note(line: &str) -> bool {
     let name = line.strip_prefix("* `").and_then(|it| it.split_once("`: "));
-    name.is_some_and(|(name, _)| SCHEMA.row(name).is_some())
+    name.is_some_and(|(name, _)| SCHEMA.setting(name).is_some())
 }
 
 /// Whether the line of a table is generated.
 fn is_row(line: &str) -> bool {
     let first = line.split('`').nth(1).unwrap_or_default();
-    let is_flag = |row: &Row| row.text("x-flag").is_some_and(|flag| flag.ends_with(first));
-    line.starts_with("|---") || SCHEMA.row(first).is_some() || SCHEMA.rows.iter().any(is_flag)
+    let is_flag = |setting: &Setting| {
+        setting
+            .text("x-flag")
+            .is_some_and(|flag| flag.ends_with(first))
+    };
+    line.starts_with("|---")
+        || SCHEMA.setting(first).is_some()
+        || SCHEMA.settings.iter().any(is_flag)
 }
 
-fn rows(table: &str) -> String {
+fn table_rows(table: &str) -> String {
     let mut made =
         "| key | default | range | changes | meaning |\n|---|---|---|---|---|\n".to_string();
     let mut notes = String::new();
-    for row in SCHEMA.rows.iter().filter(|row| row.table() == table) {
-        let default = match (row.example(), row.default_text()) {
+    for setting in SCHEMA
+        .settings
+        .iter()
+        .filter(|setting| setting.table() == table)
+    {
+        let default = match (setting.example(), setting.default_text()) {
             (Some(_), _) => "required".to_string(),
             (None, Some(text)) => format!("`{text}`"),
             (None, None) => String::new(),
         };
-        let changes = if row.restart { "restart" } else { "at once" };
+        let changes = if setting.restart {
+            "restart"
+        } else {
+            "at once"
+        };
         made += &format!(
             "| `{}` | {default} | {} | {changes} | {} |\n",
-            row.path,
-            row.range_text(),
-            row.meaning()
+            setting.path,
+            setting.range_text(),
+            setting.meaning()
         );
-        if let Some(note) = row.note() {
-            notes += &format!("* `{}`: {note}\n", row.path);
+        if let Some(note) = setting.note() {
+            notes += &format!("* `{}`: {note}\n", setting.path);
         }
     }
     if !notes.is_empty() {
@@ -113,14 +127,14 @@ fn rows(table: &str) -> String {
 
 fn flags() -> String {
     let mut made = "| flag | key |\n|---|---|\n".to_string();
-    for row in &SCHEMA.rows {
-        if let Some(flag) = row.text("x-flag") {
-            let again = if row.is_list() {
+    for setting in &SCHEMA.settings {
+        if let Some(flag) = setting.text("x-flag") {
+            let again = if setting.is_list() {
                 " (repeatable, or with commas between)"
             } else {
                 ""
             };
-            made += &format!("| `{flag}`{again} | `{}` |\n", row.path);
+            made += &format!("| `{flag}`{again} | `{}` |\n", setting.path);
         }
     }
     made
@@ -144,19 +158,20 @@ const BOUNDS: [&str; 14] = [
     "bytes_max",
 ];
 
-/// Rows with such a suffix that limit no such resource.
+/// Settings with such a suffix that limit no such resource.
 const NO_BOUNDS: [&str; 3] = ["deflate.min_bytes", "drain.rate_per_s", "rule.concurrency"];
 
 #[test]
 fn each_limit_has_its_share_or_the_reason_why_it_has_none() {
-    for row in &SCHEMA.rows {
-        let ends = BOUNDS.iter().any(|end| row.key().ends_with(end));
-        let bounds = (ends || row.table() == "limits") && !NO_BOUNDS.contains(&row.path.as_str());
+    for setting in &SCHEMA.settings {
+        let ends = BOUNDS.iter().any(|end| setting.key().ends_with(end));
+        let bounds =
+            (ends || setting.table() == "limits") && !NO_BOUNDS.contains(&setting.path.as_str());
         assert_eq!(
-            row.text("x-share").is_some(),
+            setting.text("x-share").is_some(),
             bounds,
             "{}: a limit of what clients can use up has x-share, and nothing else has",
-            row.path
+            setting.path
         );
     }
 }
@@ -168,14 +183,14 @@ fn the_table_of_shares_is_made_from_the_table() {
         let (before, rest) = page.split_once(BEGIN).expect("the table of shares");
         let (_, after) = rest.split_once("\n\n").expect("its end");
         let mut made = format!("{before}{BEGIN}|---|---|---|\n");
-        for row in &SCHEMA.rows {
-            if let Some(share) = row.text("x-share") {
-                let default = row.default_text().unwrap_or_default();
-                let default = match (default.as_str(), row.text("x-zero")) {
+        for setting in &SCHEMA.settings {
+            if let Some(share) = setting.text("x-share") {
+                let default = setting.default_text().unwrap_or_default();
+                let default = match (default.as_str(), setting.text("x-zero")) {
                     ("0", Some(zero)) => zero.to_string(),
                     (default, _) => format!("`{default}`"),
                 };
-                made += &format!("| `{}` | {default} | {share} |\n", row.path);
+                made += &format!("| `{}` | {default} | {share} |\n", setting.path);
             }
         }
         format!("{made}\n{after}")
@@ -203,10 +218,17 @@ fn the_example_is_made_from_the_table() {
                 (table, true) => format!("{sign}[[{table}]]\n"),
                 (table, false) => format!("{sign}[{table}]\n"),
             };
-            for row in SCHEMA.rows.iter().filter(|row| row.table() == table) {
-                let value = row.example().or_else(|| row.default_text()).unwrap();
-                made += &commented(&row.brief());
-                made += &format!("{sign}{} = {value}\n", row.key());
+            for setting in SCHEMA
+                .settings
+                .iter()
+                .filter(|setting| setting.table() == table)
+            {
+                let value = setting
+                    .example()
+                    .or_else(|| setting.default_text())
+                    .unwrap();
+                made += &commented(&setting.brief());
+                made += &format!("{sign}{} = {value}\n", setting.key());
             }
         }
         made
@@ -241,12 +263,12 @@ fn commented(text: &str) -> String {
 
 /// Replaces our attributes by standard JSON Schema: 0 outside the range, and values with units.
 fn for_editors(schema: &mut Json, path: &str) {
-    if let Some(row) = SCHEMA.row(path) {
-        schema["description"] = row.help().into();
-        if row.unit().is_some() {
+    if let Some(setting) = SCHEMA.setting(path) {
+        schema["description"] = setting.help().into();
+        if setting.unit().is_some() {
             schema["type"] = json!(["integer", "string"]);
         }
-        if row.text("x-zero").is_some() {
+        if setting.text("x-zero").is_some() {
             let least = schema["minimum"].take();
             schema.as_object_mut().unwrap().remove("minimum");
             schema["anyOf"] = json!([{ "const": 0 }, { "minimum": least }]);
@@ -267,7 +289,7 @@ fn for_editors(schema: &mut Json, path: &str) {
     }
 }
 
-impl Row {
+impl Setting {
     /// The help after its first paragraph.
     fn note(&self) -> Option<String> {
         let (_, note) = self.text("description")?.split_once("\n\n")?;

@@ -15,7 +15,7 @@ use crate::settings::units::{SIZE_FORM, TIME_FORM, parse_size, parse_time};
 const PATHS: [&str; 3] = ["a file", "a PEM file", "a directory"];
 
 /// A setting.
-pub struct Row {
+pub struct Setting {
     /// Its table and key: `limits.topic_bytes`, `rule.keep`.
     pub path: String,
     /// Its environment variable: `CRORE_LIMITS_TOPIC_BYTES`. None in a list of tables, where it would be ambiguous.
@@ -33,7 +33,7 @@ pub(super) enum Unit {
     Time(u64),
 }
 
-impl Row {
+impl Setting {
     /// The last part of its path.
     pub fn key(&self) -> &str {
         split_path(&self.path).1
