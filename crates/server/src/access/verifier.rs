@@ -40,6 +40,9 @@ const REFUSED_S: u32 = 5;
 /// Least time between two log lines about one kind of refusal.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
+/// Limit of connections that wait for an answer. Each costs one entry and no work of its own, since those with the same credential share a flight.
+const OPEN_MAX: usize = 1 << 20;
+
 /// An input of the thread of the state.
 enum Event {
     /// A connection waits for an answer.
@@ -128,9 +131,6 @@ impl Verifier {
         let _ = self.events.send(Event::Checks(checks));
     }
 }
-
-/// Limit of connections that wait for an answer. Each costs one entry and no work of its own, since those with the same credential share a flight.
-const OPEN_MAX: usize = 1 << 20;
 
 /// The cache of answers. Refusals are evicted first: anybody can make up credentials that are refused, and would otherwise evict
 /// the good ones.
