@@ -35,7 +35,7 @@ pub use base::{
 };
 pub use budget::stats::{Accounts, COUNTERS, GAUGES, Moved, Stats, Transport};
 pub use budget::world::{Offsets, World};
-pub use budget::{account, admission, door, stats, totals};
+pub use budget::{accept_queue, account, admission, stats, totals};
 pub use commit::record::{Beat, Note};
 pub use commit::{Backlog, Batch, Committed, ForeignBatch, batch, log_retention};
 pub use home::STREAMS;

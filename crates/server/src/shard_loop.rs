@@ -14,7 +14,7 @@ mod order;
 
 use std::sync::Arc;
 
-use crore_broker::door::Door;
+use crore_broker::accept_queue::AcceptQueue;
 use crore_broker::{ConnId, Input, Now, Shard, ShardId, World};
 use crore_net::transport::{Event, Transport};
 use crore_net::{Inbox, Sender, clock};
@@ -85,7 +85,7 @@ pub struct ShardLoop<T> {
     buffer: Box<[u8]>,
     letters: Vec<Letter>,
     order: Order,
-    door: Door,
+    accept_queue: AcceptQueue,
     /// The event from which on the last turn had no time.
     left_from: usize,
     pulse: Pulse,
@@ -119,7 +119,7 @@ impl<T: Transport> ShardLoop<T> {
         let world = &start.world;
         let accepts_per_s = world.settings.limits.accepts_per_s;
         let accepts_per_s = accepts_per_s.div_ceil(u32::from(world.shards));
-        let door = Door::new(accepts_per_s, transport.room(), world.seed);
+        let accept_queue = AcceptQueue::new(accepts_per_s, transport.room(), world.seed);
         let begun = start.shard;
         let mut shard = begun.unwrap_or_else(|| Shard::new(start.id, start.world, now(0)));
         shard.limit_connections(transport.room());
@@ -146,7 +146,7 @@ impl<T: Transport> ShardLoop<T> {
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             letters: Vec::new(),
             order: Order::default(),
-            door,
+            accept_queue,
             left_from: 0,
             pulse: Pulse {
                 began_ms,
@@ -192,7 +192,7 @@ impl<T: Transport> ShardLoop<T> {
         }
         self.tick(now_ms, now);
         self.events(events, began_ns + EVENTS_NS, now);
-        if !self.door.is_empty() {
+        if !self.accept_queue.is_empty() {
             self.accept(None, began_ns + EVENTS_NS, now);
         }
         let handshakes = self.handshakes(now);
@@ -219,7 +219,7 @@ impl<T: Transport> ShardLoop<T> {
         while let Some(conn) = self.io.failed.pop() {
             self.shard.handle(Input::Closed(conn), now, &mut self.io);
         }
-        let connections = self.shard.connections() + self.door.len() as u32;
+        let connections = self.shard.connections() + self.accept_queue.len() as u32;
         let now_ms = clock::monotonic_ms();
         if let Err(error) = self.io.transport.settle(connections, now_ms) {
             tracing::warn!(%error, "new connections cannot be kept from a shard that is full");
@@ -295,8 +295,8 @@ impl<T: Transport> ShardLoop<T> {
         }
     }
 
-    /// Until the next tick while there is anything that may time out or is to be told, and until the door opens for connections that wait; else without
-    /// end.
+    /// Until the next tick while there is anything that may time out or is to be told, and until the rate admits connections
+    /// that wait; else without end.
     fn sleep_ms(&self) -> Option<u32> {
         if self.shard.is_waiting() {
             return Some(STALL_MS);
@@ -305,9 +305,10 @@ impl<T: Transport> ShardLoop<T> {
         let ticks = !self.shard.is_idle();
         let tick = ticks.then(|| self.pulse.tick_ms.saturating_sub(now_ms) as u32);
         let publish = self.io.meter.sleep_ms(now_ms);
-        let waits = !self.door.is_empty();
-        let door = waits.then(|| self.door.opens_ms().saturating_sub(now_ms) as u32);
-        tick.into_iter().chain(publish).chain(door).min()
+        let waits = !self.accept_queue.is_empty();
+        let paused_ms =
+            waits.then(|| self.accept_queue.paused_until_ms().saturating_sub(now_ms) as u32);
+        tick.into_iter().chain(publish).chain(paused_ms).min()
     }
 }
 

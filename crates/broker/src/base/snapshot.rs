@@ -9,7 +9,7 @@
 //!
 //! Invariants: a snapshot is taken when no connection is left and nothing is under way ([`Settled`](crate::Settled));
 //! it is valid as a whole or not at all. Damaged bytes are refused, never guessed at. A session's state is stored as
-//! its carrier wrote it (`protocol/mqtt/kept.rs`): when that form changes, [`FORM`] does too.
+//! its carrier wrote it (`protocol/mqtt/kept.rs`): when that form changes, [`FORMAT`] does too.
 //!
 //! Deliberately not here: files, and what happens to an unused snapshot.
 
@@ -27,7 +27,7 @@ use crate::base::placement::{Placement, SLOTS};
 /// The first bytes of every snapshot.
 pub const MAGIC: &[u8; 12] = b"crore state\n";
 /// The version of the form of the records. No other one is read.
-pub const FORM: u16 = 9;
+pub const FORMAT: u16 = 9;
 /// Bytes before the first block.
 pub const PREAMBLE_BYTES: usize = MAGIC.len() + 2;
 /// Bytes before each block: its length and its checksum.
@@ -159,7 +159,7 @@ impl Origin {
 pub fn preamble() -> [u8; PREAMBLE_BYTES] {
     let mut preamble = [0; PREAMBLE_BYTES];
     preamble[..MAGIC.len()].copy_from_slice(MAGIC);
-    preamble[MAGIC.len()..].copy_from_slice(&FORM.to_le_bytes());
+    preamble[MAGIC.len()..].copy_from_slice(&FORMAT.to_le_bytes());
     preamble
 }
 
@@ -167,7 +167,7 @@ pub fn preamble() -> [u8; PREAMBLE_BYTES] {
 ///
 /// # Errors
 /// When they begin something else.
-pub fn form_of(bytes: &[u8; PREAMBLE_BYTES]) -> Result<u16, Damaged> {
+pub fn format_of(bytes: &[u8; PREAMBLE_BYTES]) -> Result<u16, Damaged> {
     if bytes[..MAGIC.len()] != MAGIC[..] {
         return Err(Damaged("it is no state of a crore"));
     }

@@ -1,8 +1,8 @@
 //! Permissions and limits: grants, limits by address and of the process, the account of bytes, and the counts of events.
 
+pub mod accept_queue;
 pub mod account;
 pub mod admission;
-pub mod door;
 pub mod identities;
 pub mod part;
 pub mod passage;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crore_broker::batch::Header;
-use crore_broker::snapshot::{FORM, Head};
+use crore_broker::snapshot::{FORMAT, Head};
 use crore_broker::{OFFSET_BITS, Pace, Shadow, Shard, World};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -179,7 +179,7 @@ fn checkpoints_of_form_9_are_these_bytes() {
     let documents = nodes.documents(&[], 0..count);
     let bytes: Vec<u8> = documents.into_iter().flatten().flatten().collect();
     assert_eq!(
-        (FORM, bytes.len(), xxh3_64(&bytes)),
+        (FORMAT, bytes.len(), xxh3_64(&bytes)),
         (9, 676, 10_103_781_294_630_289_323)
     );
 }

@@ -31,7 +31,7 @@ use crate::shard_loop::{Engine, Letter, Listener, Member};
 /// cluster's format when all nodes know it, and a node that does not ends.
 const FORMATS: [(u8, u16); 1] = [(1, 9)];
 const _: () = assert!(FORMATS[FORMATS.len() - 1].0 == crore_broker::batch::FORMAT);
-const _: () = assert!(FORMATS[FORMATS.len() - 1].1 == crore_broker::snapshot::FORM);
+const _: () = assert!(FORMATS[FORMATS.len() - 1].1 == crore_broker::snapshot::FORMAT);
 /// A batch has records for so many bytes, and at most one longer one: `max_payload` of NATS must have room for both.
 const BATCH_BYTES: usize = 640 << 10;
 /// A clock that is further from that of NATS is wrong.

@@ -10,13 +10,13 @@ use super::ShardLoop;
 /// Connections let in from one listener in one turn, so that a storm of arrivals does not hold up
 /// deliveries.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Connections that come from a queue to the door before one is let in: the door sees more addresses than it has let in.
+/// Connections that move from a listener's queue to the accept queue before one is admitted, so that the accept queue can choose among several addresses.
 const LINE_UP: usize = 16;
 /// How often it is said that connections are turned away, at most.
 const TELL_EVERY_S: u32 = 60;
 
 impl<T: Transport> ShardLoop<T> {
-    /// Lets connections in, those first that wait at the door, until then; the next turn goes on.
+    /// Admits connections until `until_ns`, those in the accept queue first. The next turn continues.
     pub(super) fn accept(&mut self, mut listener: Option<usize>, until_ns: u64, now: Now) {
         for n in 0..ACCEPTS_PER_TURN {
             if !self.accept_one(&mut listener, n as u32, now) || clock::monotonic_ns() > until_ns {
@@ -25,19 +25,19 @@ impl<T: Transport> ShardLoop<T> {
         }
     }
 
-    /// Takes connections from the listener's queue to the door, while both have some and places; then lets in the one that is next, as the `n`th of a
-    /// turn. The queue of the kernel knows no turns, so connections leave it also while the rate lets nobody in. False when there is no other one now.
+    /// Moves connections from the listener's queue to the accept queue while it has room, then admits the next one, as the `n`th of a turn. The
+    /// kernel's queue is first in, first out, so connections leave it also while the rate admits nobody. False when no other one waits now.
     fn accept_one(&mut self, listener: &mut Option<usize>, n: u32, now: Now) -> bool {
         let now_ms = clock::monotonic_ms();
         *listener = listener.filter(|listener| self.line_up(*listener, n, now_ms, now));
-        if !self.door.is_open(now_ms) {
-            let has_place = self.door.has_place();
-            if !has_place {
-                self.io.transport.pause(self.door.opens_ms());
+        if !self.accept_queue.may_admit(now_ms) {
+            let has_room = self.accept_queue.has_room();
+            if !has_room {
+                self.io.transport.pause(self.accept_queue.paused_until_ms());
             }
-            return has_place && listener.is_some();
+            return has_room && listener.is_some();
         }
-        let Some((link, peer)) = self.door.pop() else {
+        let Some((link, peer)) = self.accept_queue.pop() else {
             return listener.is_some();
         };
         // For want of room, or because no proxy may connect from there.
@@ -47,23 +47,23 @@ impl<T: Transport> ShardLoop<T> {
             .handle(Input::Accepted(link, peer), now, &mut self.io);
         let stats = self.shard.stats();
         if not_let_in(&stats) > before {
-            self.door.was_turned_away();
+            self.accept_queue.refund_refused();
         }
         self.tell_untrusted(stats.untrusted, now);
         true
     }
 
-    /// Takes some connections from a listener's queue to the door, and returns whether more may wait there.
+    /// Moves some connections from a listener's queue to the accept queue, and returns whether more may wait in the former.
     fn line_up(&mut self, listener: usize, n: u32, now_ms: u64, now: Now) -> bool {
         for _ in 0..LINE_UP {
-            if !self.door.has_place() {
+            if !self.accept_queue.has_room() {
                 break;
             }
             let answer = |request: &[u8]| shed(request, now_ms as u32 ^ n << 16);
             match self.io.transport.accept(listener, now_ms, answer) {
-                Arrival::Connection(link, peer) => self.door.push(Link(link.0), peer),
+                Arrival::Connection(link, peer) => self.accept_queue.push(Link(link.0), peer),
                 Arrival::Shed(_) => {
-                    self.door.charge();
+                    self.accept_queue.charge();
                     self.io.meter.turns.shed += 1;
                     self.tell("out of descriptors or memory", now);
                     break;
@@ -84,7 +84,7 @@ impl<T: Transport> ShardLoop<T> {
 
     /// Closes the entrance: connections that stand in the queues are still let in, later ones are not.
     pub(super) fn close_entrance(&mut self, now: Now) {
-        self.door.open_wide();
+        self.accept_queue.lift_rate();
         for listener in 0..self.io.transport.bar() {
             let (mut listener, mut n) = (Some(listener), 0);
             while self.accept_one(&mut listener, n, now) {

@@ -39,7 +39,7 @@ use crate::store::shared::Slice;
 use crate::store::slab::NONE;
 
 /// The version of the stored form.
-const FORM: u8 = 1;
+const FORMAT: u8 = 1;
 /// In the options of a subscription: it has a position.
 const SEEN: u8 = 0x80;
 /// Likewise: it began before that position, and may have sent messages that other subscriptions have not reached.
@@ -172,7 +172,7 @@ pub(super) fn restore_session<I: Io>(
 ) {
     let mut from = Reader(&state.bytes);
     let mut payloads = state.payloads.iter();
-    if from.byte() != FORM {
+    if from.byte() != FORMAT {
         // No other version was ever written.
         return clients.broken(slot);
     }
@@ -298,7 +298,7 @@ pub(super) fn write_down(
 ) -> EncodedSession {
     clients.expand(slot);
     let (mut out, mut payloads) = (Vec::with_capacity(64), Vec::new());
-    out.push(FORM);
+    out.push(FORMAT);
     out.extend_from_slice(&clients.ctx.world.epoch.to_le_bytes());
     let extra = clients.conns.extra_of(slot);
     let granted = |sub: &Sub| {

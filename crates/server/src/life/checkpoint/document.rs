@@ -5,7 +5,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crore_broker::snapshot::{
-    BLOCK_HEAD_BYTES, FORM, Head, PREAMBLE_BYTES, block_bytes, check_block, form_of, preamble, seal,
+    BLOCK_HEAD_BYTES, FORMAT, Head, PREAMBLE_BYTES, block_bytes, check_block, format_of, preamble,
+    seal,
 };
 use crore_broker::{Restored, World};
 use crore_net::{clock, memory};
@@ -113,8 +114,8 @@ pub fn read_head(from: &mut impl Read, name: &Path) -> Result<Head, Unusable> {
     let mut preamble = [0; PREAMBLE_BYTES];
     let read = from.read_exact(&mut preamble);
     read.map_err(|error| Unusable::of(name, error))?;
-    let form = form_of(&preamble).map_err(|why| Unusable::damaged(name, why))?;
-    if form != FORM {
+    let format = format_of(&preamble).map_err(|why| Unusable::damaged(name, why))?;
+    if format != FORMAT {
         return Err(Unusable::damaged(name, "another version has written it"));
     }
     let mut block = Vec::new();

@@ -14,7 +14,7 @@ use anyhow::bail;
 use crore_broker::batch::Header;
 use crore_broker::log_retention::{CHECKPOINTS_KEPT as KEPT, Hole, LogExtent};
 use crore_broker::orders::ClusterState;
-use crore_broker::snapshot::FORM;
+use crore_broker::snapshot::FORMAT;
 use crore_broker::{Control, Now, OFFSET_BITS, PartitionId, Restored, Shadow, World};
 use crore_nats::{Checkpoint, New, PartitionStatus, ROOM, Store};
 use crore_net::clock;
@@ -123,9 +123,9 @@ pub fn usable(
 ) -> anyhow::Result<Vec<Checkpoint>> {
     let mut found = Vec::new();
     for checkpoint in all.iter().filter(|it| it.partition == partition) {
-        if checkpoint.format != u32::from(FORM) {
+        if checkpoint.format != u32::from(FORMAT) {
             bail!(
-                "{checkpoint} has format {}, and this version of Crore reads format {FORM}; install the version that the other nodes have",
+                "{checkpoint} has format {}, and this version of Crore reads format {FORMAT}; install the version that the other nodes have",
                 checkpoint.format
             );
         }
@@ -270,7 +270,7 @@ impl Maker {
             sequence: last,
             batch: &newest.unwrap_or_default(),
             writer: world.writer.expect("a node writes"),
-            format: FORM.into(),
+            format: FORMAT.into(),
         });
         let failed = |error: std::io::Error| format!("the checkpoint: {error}");
         let mut blocks = Blocks::begin(upload).map_err(failed)?;

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crore_broker::snapshot::{FORM, Head, PREAMBLE_BYTES, form_of};
+use crore_broker::snapshot::{FORMAT, Head, PREAMBLE_BYTES, format_of};
 use crore_broker::{Now, PartitionId, Placement, Restored, Shard, ShardId, World};
 
 use super::files::{Base, SET_ASIDE, prepare, remove_bases, sync};
@@ -197,9 +197,9 @@ fn check_version(path: &Path) -> anyhow::Result<()> {
     {
         return Err(unreadable(path, error));
     }
-    match read.is_ok().then(|| form_of(&preamble)) {
-        Some(Ok(version)) if version != FORM => anyhow::bail!(
-            "state.directory: {} has version {version} of the state, and this crore reads version {FORM} alone; \
+    match read.is_ok().then(|| format_of(&preamble)) {
+        Some(Ok(version)) if version != FORMAT => anyhow::bail!(
+            "state.directory: {} has version {version} of the state, and this crore reads version {FORMAT} alone; \
              start the crore that wrote it, or move the files away to begin anew: clients with positions of before are then told a gap",
             path.display()
         ),

@@ -1,10 +1,10 @@
-//! The door of a shard: connections that the transport has accepted and that are not let in yet. It decides who is next, and how many come in a
-//! second.
+//! The accept queue of a shard: connections that the transport has accepted and that are not admitted yet. It decides which one is next, and how
+//! many are admitted per second.
 //!
-//! The addresses take turns ([`Turns`]): the crowd of one address holds up no other address, while the door has places. Past the rate nobody is let
-//! in for some milliseconds. A connection that is turned away counts a quarter, so that a crowd of them holds up the others less.
+//! The queue is fair between addresses ([`Turns`]), so that a crowd from one address does not delay others. Past the rate it admits nobody for some
+//! milliseconds. A connection that is then refused costs a quarter of an admitted one.
 //!
-//! Deliberately elsewhere: for which connections there is room ([`admission`](super::admission)), and how they are accepted (the transport).
+//! Deliberately elsewhere: which connections the server has room for ([`admission`](super::admission)), and how they are accepted (the transport).
 
 use core::net::IpAddr;
 
@@ -12,100 +12,100 @@ use crate::base::ids::Link;
 use crate::base::turns::Turns;
 use crate::budget::admission::{Client, Party};
 
-/// Connections that may wait, as far as there is room for them.
+/// Most connections that wait, on a shard with room for many.
 const WAITING_MAX: usize = 512;
-/// The part of a shard's room that may wait.
+/// One of so many connections of a shard's room may wait.
 const WAITING_PART: u32 = 16;
-/// How long nobody is let in when the rate is used up: the smallest time that a coarse clock tells apart.
+/// Pause once the rate is used up: the shortest time that a coarse clock can measure.
 const PAUSE_MS: u64 = 10;
-/// How large a burst the rate allows after a quiet time, in milliseconds of the rate. More would be a storm.
+/// Burst after a quiet time, as milliseconds of the rate.
 const BURST_MS: u64 = 50;
 
-/// Connections that wait to be let in. The owner of the door closes them.
+/// Connections that wait to be admitted. The owner of the queue closes them.
 #[derive(Debug)]
-pub struct Door {
+pub struct AcceptQueue {
     waiting: Turns<(Link, IpAddr)>,
     waiting_max: usize,
     rate: Rate,
-    opens_ms: u64,
+    paused_until_ms: u64,
     seed: u64,
 }
 
-impl Door {
-    /// The door of a shard with room for so many connections; 0 per second: without limit. `seed` is that of the hash of addresses.
-    pub fn new(per_s: u32, room: u32, seed: u64) -> Door {
-        Door {
+impl AcceptQueue {
+    /// The queue of a shard with room for `room` connections. `per_s` 0 means no limit. `seed` keys the hash of addresses.
+    pub fn new(per_s: u32, room: u32, seed: u64) -> AcceptQueue {
+        AcceptQueue {
             waiting: Turns::default(),
             waiting_max: WAITING_MAX.min((room / WAITING_PART) as usize).max(1),
             rate: Rate::new(per_s),
-            opens_ms: 0,
+            paused_until_ms: 0,
             seed,
         }
     }
 
     /// Whether one more may wait.
-    pub fn has_place(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.waiting.len() < self.waiting_max
     }
 
-    /// A connection comes.
+    /// Queues a connection.
     pub fn push(&mut self, link: Link, peer: IpAddr) {
         let party = Party::of_address(Client::of(peer, self.seed));
         self.waiting.push(party.number(), (link, peer));
     }
 
-    /// Whether the rate lets somebody in now; if not, [`opens_ms`](Door::opens_ms) says when to ask again.
-    pub fn is_open(&mut self, now_ms: u64) -> bool {
-        if now_ms < self.opens_ms {
+    /// Whether the rate admits a connection now. If not, [`paused_until_ms`](Self::paused_until_ms) says when to ask again.
+    pub fn may_admit(&mut self, now_ms: u64) -> bool {
+        if now_ms < self.paused_until_ms {
             return false;
         }
-        let is_open = self.rate.has(now_ms);
-        if !is_open {
-            self.opens_ms = now_ms + PAUSE_MS;
+        let may_admit = self.rate.has(now_ms);
+        if !may_admit {
+            self.paused_until_ms = now_ms + PAUSE_MS;
         }
-        is_open
+        may_admit
     }
 
-    /// The time from which on somebody may be let in again.
-    pub fn opens_ms(&self) -> u64 {
-        self.opens_ms
+    /// The end of the pause.
+    pub fn paused_until_ms(&self) -> u64 {
+        self.paused_until_ms
     }
 
-    /// Lets the next connection in.
+    /// Takes the next connection, and charges it.
     pub fn pop(&mut self) -> Option<(Link, IpAddr)> {
         let next = self.waiting.pop()?;
         self.charge();
         Some(next)
     }
 
-    /// A connection was answered without being let in: it counts against the rate.
+    /// Charges a connection that was answered without being queued.
     pub fn charge(&mut self) {
         self.rate.take();
     }
 
-    /// The connection that was let in last is turned away: it counts a quarter.
-    pub fn was_turned_away(&mut self) {
+    /// The connection that was taken last has been refused: gives back three quarters of its charge.
+    pub fn refund_refused(&mut self) {
         self.rate.give_back(TOKEN / 4 * 3);
     }
 
-    /// From now on there is no rate: the door is about to close, and all who wait come in.
-    pub fn open_wide(&mut self) {
+    /// Removes the rate: the shard stops accepting, and first admits all that wait.
+    pub fn lift_rate(&mut self) {
         self.rate = Rate::new(0);
-        self.opens_ms = 0;
+        self.paused_until_ms = 0;
     }
 
-    /// How many wait.
+    /// Connections that wait.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether nobody waits.
+    /// Whether no connection waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 }
 
-/// A bucket of thousandths of connections.
+/// A token bucket, in thousandths of connections.
 #[derive(Debug)]
 struct Rate {
     per_s: u64,
@@ -204,55 +204,58 @@ mod tests {
 
     #[test]
     fn crowd_of_one_address_holds_up_no_other_address() {
-        let mut door = Door::new(0, 1_000, 7);
+        let mut queue = AcceptQueue::new(0, 1_000, 7);
         let hosts = [[2; 12].as_slice(), &[3, 3, 4]].concat();
         for (link, host) in (0..).zip(&hosts) {
-            door.push(Link(link), at(*host));
+            queue.push(Link(link), at(*host));
         }
-        let order: Vec<u32> = core::iter::from_fn(|| door.pop())
+        let order: Vec<u32> = core::iter::from_fn(|| queue.pop())
             .map(|(link, _)| link.0)
             .collect();
         assert_eq!(order[..6], [0, 12, 14, 1, 13, 2]);
         assert_eq!(order.len(), hosts.len());
-        assert!(door.is_empty());
+        assert!(queue.is_empty());
     }
 
     #[test]
-    fn door_has_places_for_a_part_of_the_room_and_at_least_one() {
+    fn queue_holds_a_part_of_the_room_and_at_least_one() {
         for (room, places) in [(0, 1), (16, 1), (320, 20), (1_000_000, WAITING_MAX)] {
-            let mut door = Door::new(0, room, 7);
+            let mut queue = AcceptQueue::new(0, room, 7);
             let pushed = (0..).take_while(|link| {
-                let has_place = door.has_place();
-                door.push(Link(*link), at(1));
-                has_place
+                let has_room = queue.has_room();
+                queue.push(Link(*link), at(1));
+                has_room
             });
             assert_eq!(pushed.count(), places, "{room}");
         }
     }
 
     #[test]
-    fn past_the_rate_the_door_opens_again_after_a_pause() {
-        let mut door = Door::new(100, 1_000, 7);
+    fn past_the_rate_the_queue_admits_again_after_a_pause() {
+        let mut queue = AcceptQueue::new(100, 1_000, 7);
         for link in 0..30 {
-            door.push(Link(link), at(1));
+            queue.push(Link(link), at(1));
         }
         let (mut now_ms, mut pauses) = (1_000, 0);
-        while !door.is_empty() {
-            if door.is_open(now_ms) {
-                door.pop();
+        while !queue.is_empty() {
+            if queue.may_admit(now_ms) {
+                queue.pop();
             } else {
-                let opens_ms = door.opens_ms();
-                assert!(!door.is_open(opens_ms - 1) && door.opens_ms() == opens_ms);
-                now_ms = opens_ms;
+                let paused_until_ms = queue.paused_until_ms();
+                assert!(
+                    !queue.may_admit(paused_until_ms - 1)
+                        && queue.paused_until_ms() == paused_until_ms
+                );
+                now_ms = paused_until_ms;
                 pauses += 1;
             }
         }
         assert!((200..=350).contains(&(now_ms - 1_000)), "{now_ms}");
         assert!(pauses >= 20, "{pauses}");
-        while door.is_open(now_ms) {
-            door.charge();
+        while queue.may_admit(now_ms) {
+            queue.charge();
         }
-        door.open_wide();
-        assert!(door.is_open(now_ms));
+        queue.lift_rate();
+        assert!(queue.may_admit(now_ms));
     }
 }
