@@ -1,5 +1,5 @@
-//! The seam between the shards' logic and the network: the server implements it over sockets, the simulator in memory.
-//! A descriptor is only an opaque [`Link`] here.
+//! The interface between a shard's logic and the network. The server implements it over sockets, the simulator in memory. A socket is an opaque
+//! [`Link`] here.
 
 use crate::budget::stats::Moved;
 use core::net::IpAddr;
@@ -13,96 +13,95 @@ use crate::mail::orders::{Control, Report, Ticket};
 use crate::mail::{Mail, RemoteSubscribers, ReplyTo};
 use crate::store::shared::Part;
 
-/// How a link ends.
+/// How a link is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// No more bytes from us; the peer's may still come, until `Now` or `Reset` follows.
+    /// Send no more. The peer may still send, until `Now` or `Reset` follows.
     Drain,
-    /// Both ways, in order.
+    /// Close both directions. Bytes sent before still arrive.
     Now,
-    /// At once, telling the peer that bytes are lost.
+    /// Close at once and tell the peer that bytes are lost (TCP RST).
     Reset,
 }
 
-/// The effects of a shard on the world. Failures come back as [`Input::Closed`] only.
+/// The effects of a shard. Failures are reported only as [`Input::Closed`].
 pub trait Io {
-    /// From now on, events of this link belong to this connection, and the link is read.
+    /// Starts to read a link, and reports its events for this connection.
     fn open(&mut self, link: Link, conn: ConnId);
-    /// Sends the parts in order; returns how many bytes were taken.
+    /// Sends the parts in order. Returns the number of bytes that the socket accepted.
     fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize;
-    /// Which readiness is wanted.
+    /// Sets the readiness events that the shard wants.
     fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool);
-    /// Ends the link. After `Now` and `Reset` it does not exist.
+    /// Closes the link. After `Now` and `Reset` it no longer exists.
     fn close(&mut self, link: Link, how: Close);
-    /// Hands mail to another shard.
+    /// Sends mail to another shard.
     fn post(&mut self, to: ShardId, mail: Mail);
-    /// Hands a batch to the engine of its partition, behind those before it; again, with all behind it, when it is not committed for long.
-    /// Only for shards of a world that [appends](crate::World::appends).
+    /// Appends a batch to the log of its partition, in order. The shard appends a batch again, and all later ones, when its commit takes too long.
+    /// Called only where the shards' [`World::appends`](crate::World::appends).
     fn append(&mut self, _batch: Batch) {}
-    /// Where a link comes from, if that is known. Asked for the operator only.
+    /// The peer's address, if it is known. Only operators' reports ask for it.
     fn peer(&self, _link: Link) -> Option<IpAddr> {
         None
     }
-    /// Whether a connection is encrypted by TLS.
+    /// Whether the link uses TLS.
     fn is_secure(&self, _link: Link) -> bool {
         false
     }
-    /// Something happened to a client that the operator's log wants to know ([`Shard::log_clients`](crate::Shard::log_clients)).
+    /// Reports an event for the operator's log of clients ([`Shard::log_clients`](crate::Shard::log_clients)).
     fn client_event(&mut self, _event: &ClientEvent) {}
-    /// So many deliveries of messages that were read at this stamp or later are handed to their sockets. Does nothing
-    /// where deliveries are not measured.
+    /// Reports that `deliveries` messages were written to their sockets; all were read from their publishers at `stamp` or later. Does nothing where
+    /// latency is not measured.
     fn written(&mut self, _stamp: u64, _deliveries: u64) {}
-    /// Bytes that the sockets have moved; none where they are not counted.
+    /// Bytes that the sockets have received and sent; 0 where they are not counted.
     fn moved(&self) -> Moved {
         Moved::default()
     }
-    /// Bytes that the transport below holds for its links, beyond what the kernel does; 0 where it holds none.
+    /// Bytes that the transport buffers for its links in user space.
     fn held_bytes(&self) -> usize {
         0
     }
-    /// Answers an order. Does nothing where orders are never given.
+    /// Answers an order of the operator.
     fn report(&mut self, _ticket: Ticket, _report: Report) {}
-    /// Has a credential checked, for a connection that waits. The answer comes as [`Input::Verdict`], once. When this
-    /// returns false (too many questions wait, or there is nobody to ask) none comes, and the credential is refused.
+    /// Asks the verifier to check a credential of a connection that waits. One [`Input::Verdict`] answers it. False when too many questions wait or
+    /// there is no verifier: then no answer comes, and the shard refuses the credential.
     fn question(&mut self, _conn: ConnId, _question: Question) -> bool {
         false
     }
-    /// Asks the other nodes of the cluster how many subscribers a topic has there, for a request that waits. The answer comes as
-    /// [`Input::Counted`], once. When this returns false (there is nobody to ask) none comes.
+    /// Asks the other nodes of the cluster for their number of subscribers of a topic, for a request that waits. One [`Input::Counted`] answers it.
+    /// False when there are no other nodes: then no answer comes.
     fn count(&mut self, _to: ReplyTo, _topic: &[u8]) -> bool {
         false
     }
 }
 
-/// All that can happen to a shard.
+/// An event for a shard.
 pub enum Input<'a> {
-    /// A link was made from this address.
+    /// A connection was accepted from this address.
     Accepted(Link, IpAddr),
-    /// Bytes came; they may be changed in place.
+    /// Bytes were received. The shard may change them in place.
     Received(ConnId, &'a mut [u8]),
-    /// The socket takes bytes again. It gets so many at most of those that wait for it; while some are left, it is to be reported again.
+    /// The socket is writable. The shard writes at most this many of the bytes that wait; if some are left, report the event again.
     Writable(ConnId, usize),
-    /// The peer sends no more.
+    /// The peer has closed its sending side.
     End(ConnId),
     /// The link failed.
     Closed(ConnId),
-    /// Mail of another shard came.
+    /// Mail from another shard.
     Mail(Mail),
-    /// The operator gives an order.
+    /// An order of the operator.
     Control(Ticket, Control),
-    /// The answer about a credential that this connection came with.
+    /// The answer to [`Io::question`].
     Verdict(ConnId, Verdict),
-    /// Subscribers at the other nodes, for a request.
+    /// The answer to [`Io::count`].
     Counted(ReplyTo, RemoteSubscribers),
-    /// A batch stands in the log of its partition. The batches of a partition come in the order of its log.
+    /// A batch is committed to the log of its partition. The batches of a partition are reported in log order.
     Committed(Committed),
-    /// Time has passed: to be said as each second begins, and before that whenever
-    /// [`Shard::tick_in_ms`](crate::Shard::tick_in_ms) asks for it.
+    /// Time has passed. Due at the beginning of each second, and earlier when [`Shard::tick_in_ms`](crate::Shard::tick_in_ms) asks for it.
     Tick,
 }
 
 impl Input<'_> {
-    /// The connection that it is about, if it is about one.
+    /// The connection that the event concerns, if any.
     pub fn about(&self) -> Option<ConnId> {
         match self {
             Input::Received(conn, _)
@@ -123,7 +122,7 @@ impl Input<'_> {
     }
 }
 
-/// Sockets that take everything, for tests: what was sent, and how links were ended.
+/// Sockets for tests: they accept all bytes and record them, and how links were closed.
 #[cfg(test)]
 #[derive(Default)]
 pub(crate) struct Recorded {

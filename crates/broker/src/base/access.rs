@@ -1,11 +1,11 @@
 //! Rights, grants, credentials and the verdicts about them, as plain values.
 //!
-//! Nothing is verified here. A shard reads a [`Credential`] from a request and looks for a recent answer about it
-//! (`budget::verdicts`); without one it asks a [`Question`], and the [`Verdict`](crate::base::verdict::Verdict) comes back as an input. The rights of
-//! the connection are then in a row of `budget::identities`, which exists only for a connection with credentials.
+//! Nothing is verified here. A shard reads a [`Credential`] from a request and looks for a cached verdict (`budget::verdicts`). Without one it sends
+//! a [`Question`] to the verifier, and the [`Verdict`](crate::base::verdict::Verdict) arrives as an input. The rights of a connection with
+//! credentials are then in its row of `budget::identities`.
 //!
-//! Invariants: without a verdict nothing is granted; a subscription by filter needs a granted filter that covers all of
-//! it; credentials are compared by a keyed cryptographic hash only, whose key never leaves the process.
+//! Invariants: without a verdict nothing is granted. A subscription by filter needs a granted filter that covers all of it. Credentials are compared
+//! only by a keyed cryptographic hash, whose key never leaves the process.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -19,11 +19,11 @@ use crate::base::work::{FILTERS_PER_STEP, Steps};
 pub use crore_settings::rights::{Right, Rights};
 use crore_wire::topic::{self, TopicError};
 
-/// Filters of one grant. A token has a few thousand bytes at most, so only a callback or a file could bring more.
+/// Most filters of one client. A token has room for fewer, so only a callback or a file could name more.
 const FILTERS_MAX: usize = 1_000;
-/// Bytes of one of them: the longest topic name that the settings allow.
+/// Longest filter: the longest topic name that the settings allow.
 const FILTER_BYTES_MAX: usize = 1_000;
-/// Bytes of a user's name.
+/// Longest name of a user.
 const USER_BYTES_MAX: usize = 255;
 
 /// Why grants are refused.
@@ -53,18 +53,18 @@ impl fmt::Display for GrantError {
 
 impl core::error::Error for GrantError {}
 
-/// The token that grants came with, as far as a revocation needs it.
+/// Identifies the token of some grants, for revocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Issue {
-    /// Which token it is ([`Revoked::token`]); 0 where there is none.
+    /// The token's number ([`Revoked::token`]); 0 without a token.
     pub token: u64,
-    /// The Unix second of its `iat`; 0 for a token without one. `u32::MAX` where the grants came with no token: a password is verified as
-    /// it is now.
+    /// The Unix second of its `iat`; 0 for a token without one. `u32::MAX` without a token: a password is verified
+    /// anew, so it is never too old.
     pub issued_unix_s: u32,
 }
 
 impl Issue {
-    /// Of grants without a token.
+    /// No token.
     pub const NONE: Issue = Issue {
         token: 0,
         issued_unix_s: u32::MAX,
@@ -79,10 +79,10 @@ impl Issue {
     }
 }
 
-/// The grants of a client, with the user's name: one run of bytes, since a million connections may have their own each.
+/// The grants of a client, with the user's name. One allocation, since each of a million connections may have its own.
 ///
-/// Layout: the token ([`Issue`]) in 12 bytes, the length of the name in a byte, the name, then for each filter its rights in a byte, its length in two, and
-/// the filter.
+/// Layout: the token ([`Issue`], 12 bytes), the length of the name (1 byte), the name, then for each filter its rights (1 byte), its length (2 bytes)
+/// and its text.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Grants(Box<[u8]>);
 
@@ -142,14 +142,14 @@ impl Grants {
         Ok(Grants(bytes.into_boxed_slice()))
     }
 
-    /// The same, which came with this token.
+    /// The same grants, issued by this token.
     #[must_use]
     pub fn issued(mut self, issue: Issue) -> Grants {
         self.0[..Issue::BYTES].copy_from_slice(&issue.bytes());
         self
     }
 
-    /// The token that they came with.
+    /// The token that issued them.
     pub fn issue(&self) -> Issue {
         let (token, issued) = self.0[..Issue::BYTES].split_at(8);
         Issue {
@@ -191,7 +191,7 @@ impl Grants {
         })
     }
 
-    /// Whether the grants cover all that `filter` matches, which may be a topic. `steps` count the filters that are compared.
+    /// Whether this right is granted for all topics that `filter` matches; it may be a topic. `steps` count the compared filters.
     pub fn cover(&self, right: Right, filter: &[u8], steps: &Steps) -> bool {
         let mut compared = 0;
         let granted = |(rights, granted): (Rights, &[u8])| {
@@ -214,18 +214,19 @@ impl Grants {
     }
 }
 
-/// What the operator has revoked: tokens and users, each until a Unix second (`u32::MAX`: for ever). Both lists are sorted.
+/// The tokens and users that the operator has revoked, each until a Unix second (`u32::MAX`: for ever). Both lists are sorted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revoked {
-    /// By [`Revoked::token`], with the end.
+    /// The number of the token ([`Revoked::token`]), and the end of the revocation.
     pub tokens: Vec<(u64, u32)>,
-    /// By name: tokens that were issued before this Unix second (with `u32::MAX` all that the user may show, passwords too), and the end.
+    /// The user's name, the Unix second before which a revoked token was issued (`u32::MAX`: all tokens, and passwords), and the end of the
+    /// revocation.
     pub users: Vec<(Box<str>, u32, u32)>,
 }
 
 impl Revoked {
-    /// The number of a token by its name: what its `jti` says, or the hash of its bytes where it has none. A cryptographic hash, so that
-    /// nobody can make a token with the number of another.
+    /// The number of a token, from its `jti`, or from a hash of its bytes if it has none. A cryptographic hash, so that nobody can forge a token with
+    /// the number of another.
     pub fn token(name: &[u8]) -> u64 {
         let mut hash =
             Blake2bMac::<U16>::new_from_slice(b"token").expect("a short key is a key of it");
@@ -234,7 +235,7 @@ impl Revoked {
         u64::from_le_bytes(hash[..8].try_into().expect("16 bytes"))
     }
 
-    /// Whether a client with these grants is to be refused at this Unix second.
+    /// Whether these grants are revoked at this Unix second.
     pub fn has(&self, grants: &Grants, now_unix_s: u32) -> bool {
         if self.tokens.is_empty() && self.users.is_empty() {
             return false;
@@ -246,7 +247,7 @@ impl Revoked {
             .partition_point(|(user, ..)| **user < *grants.user());
         let of_user = self.users[first..].iter();
         let mut of_user = of_user.take_while(|(user, ..)| **user == *grants.user());
-        // A password is verified as it is now: its `u32::MAX` is before no time.
+        // A password's `issued_unix_s` is `u32::MAX`, so only an entry for all credentials revokes it.
         let is_revoked = |(_, before, end): &(Box<str>, u32, u32)| {
             now_unix_s < *end && (*before == u32::MAX || issue.issued_unix_s < *before)
         };
@@ -282,7 +283,7 @@ pub enum Credential<'a> {
     },
 }
 
-/// Identifies a credential in caches: without the process' key nobody can make two credentials with the same digest.
+/// Identifies a credential in caches. Without the process' key nobody can construct two credentials with the same digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 16]);
 
@@ -309,15 +310,15 @@ impl Credential<'_> {
 /// A credential for the verifier to check.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Question {
-    /// Identifies the question in the answer.
+    /// The credential's digest, repeated in the answer.
     pub digest: Digest,
     /// The user's name; none for a token.
     pub user: Option<Box<[u8]>>,
     /// The token or the password.
     pub secret: Box<[u8]>,
-    /// The shard's settings under which it was asked; the answer repeats the number.
+    /// The generation of the shard's settings, repeated in the answer.
     pub round: u32,
-    /// The address that asks, or the connection where that is not known.
+    /// The client's address as a number, or the connection where the address is unknown.
     pub asker: u64,
 }
 

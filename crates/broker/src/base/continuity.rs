@@ -1,37 +1,38 @@
 //! Which partitions may have lost batches where a log is damaged.
 //!
-//! Batches of a partition have numbers without gaps, and the log counts all of them. So a partition has lost something for certain where a number
-//! is missing; it may have, where no batch behind the damage shows that none is; and it has not where all that was lost is known to be of others.
+//! Batches of a partition are numbered without gaps, and the log counts the batches of all partitions. A partition has certainly lost a batch if a
+//! number is missing. It may have lost one if no later batch proves the opposite. It has lost none if all lost batches are known to be of other
+//! partitions.
 //!
-//! Invariant: a partition that has lost a batch is always told.
+//! Invariant: a partition that has lost a batch is always reported.
 
 use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
 
-/// The batches of a partition, as far as they are known.
+/// What is known of the batches of a partition.
 #[derive(Clone, Copy, Default)]
 struct PartitionBatches {
-    /// Writer and number of the first batch, and whether damage was met before it.
+    /// Writer and number of the first batch, and whether it follows damage.
     first: Option<(u64, u64, bool)>,
-    /// Writer and number of the last one, and the damages met before it.
+    /// Writer and number of the last batch, and the number of damages before it.
     last: (u64, u64, u64),
-    /// Batches that are missing for certain.
+    /// Batches that are certainly missing.
     missing: u64,
-    /// Others may be missing, too.
+    /// More may be missing.
     is_unsure: bool,
 }
 
-/// A log that is read behind documents.
+/// Observes a log that is replayed after the checkpoints.
 pub struct Continuity {
     partitions: Vec<PartitionBatches>,
     damages: u64,
-    /// Batches that all damages have taken, where it is known.
+    /// Batches lost to all damages, if known.
     lost: Option<u64>,
 }
 
 impl Continuity {
-    /// Nothing is read yet of so many partitions.
+    /// Before the first batch of a log of `partitions` partitions.
     pub fn new(partitions: PartitionId) -> Continuity {
         Continuity {
             partitions: alloc::vec![PartitionBatches::default(); partitions.into()],
@@ -40,7 +41,7 @@ impl Continuity {
         }
     }
 
-    /// Here so many batches are lost, where it is known.
+    /// The log is damaged here; `batches` are lost, if the number is known.
     pub fn damage(&mut self, batches: Option<u64>) {
         self.damages += 1;
         self.lost = self.lost.zip(batches).map(|(all, more)| all + more);
@@ -51,7 +52,7 @@ impl Continuity {
         self.damages > 0
     }
 
-    /// A batch of this partition comes next, of this writer and with this number. Those that the documents contain are left out.
+    /// The next batch in the log. The caller leaves out batches that the checkpoints contain.
     pub fn batch(&mut self, partition: PartitionId, writer: u64, number: u64) {
         let damages = self.damages;
         let Some(known) = self.partitions.get_mut(usize::from(partition)) else {
@@ -66,8 +67,8 @@ impl Continuity {
         known.last = (writer, number, damages);
     }
 
-    /// Behind the last batch: the partitions that may have lost something. `documents` has writer and number of the last batch of each that they
-    /// contain.
+    /// After the last batch: the partitions that may have lost one. `documents` has, for each partition, writer and number of the last batch in its
+    /// checkpoint.
     pub fn touched(
         mut self,
         documents: impl IntoIterator<Item = (PartitionId, (u64, u64))>,
@@ -95,9 +96,9 @@ impl Continuity {
 }
 
 impl PartitionBatches {
-    /// A batch comes behind another one, both with writer and number; `is_behind` damage.
+    /// A batch follows another one (both as writer and number); `is_behind`: with damage between them.
     fn follow(&mut self, before: (u64, u64), (writer, number): (u64, u64), is_behind: bool) {
-        // Each writer begins with 1.
+        // Each writer numbers from 1.
         let last = if before.0 == writer { before.1 } else { 0 };
         if is_behind {
             self.missing += number.saturating_sub(last + 1);
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Four batches of two partitions, and what is lost of them.
+    /// Four batches of two partitions, and the lost ones.
     fn touched(lost: &[usize], counts: bool, documents: &[(PartitionId, (u64, u64))]) -> Vec<u16> {
         let all = [(0, 1), (1, 1), (0, 2), (1, 2)];
         let mut it = Continuity::new(3);
@@ -129,9 +130,9 @@ mod tests {
         assert!(touched(&[], true, &[]).is_empty());
         // The number is missing, and nothing else is.
         assert_eq!(touched(&[1], true, &[(1, (7, 0))]), [1]);
-        // Nothing comes behind it, so that it may have been of any partition with no batch behind it.
+        // No batch follows the damage, so the lost one may be of any partition.
         assert_eq!(touched(&[2], true, &[]), [0, 2]);
-        // It is not known how many are lost.
+        // The number of lost batches is unknown.
         assert_eq!(touched(&[1], false, &[]), [1, 2]);
     }
 
@@ -145,7 +146,7 @@ mod tests {
     }
 
     proptest! {
-        /// Writers come and go, batches are lost, and documents contain the first ones.
+        /// Writers change, batches are lost, and checkpoints contain the first ones.
         #[test]
         fn no_loss_is_silent(
             all in prop::collection::vec((0..3_u16, any::<bool>()), 1..40),

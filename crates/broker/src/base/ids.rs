@@ -1,4 +1,4 @@
-//! How shards and connections are named.
+//! Numbers that identify shards, partitions, connections and orders.
 
 /// A shard's number.
 pub type ShardId = u16;
@@ -6,21 +6,21 @@ pub type ShardId = u16;
 /// A partition's number.
 pub type PartitionId = u16;
 
-/// The transport's number of a connection: small, and used again once the connection is closed.
+/// The transport's number of a connection. Small; reused once the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link(pub u32);
 
-/// A connection of one shard, as long as it lasts.
+/// Identifies a connection within its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnId {
     /// Its row.
     pub slot: u32,
-    /// Tells apart the connections that have used the row.
+    /// Distinguishes the connections that used this row.
     pub generation: u16,
 }
 
 impl ConnId {
-    /// As one number, for a poller to carry.
+    /// As one number, for the poller's event data.
     pub fn token(self) -> u64 {
         u64::from(self.slot) | u64::from(self.generation) << 32
     }
@@ -34,11 +34,11 @@ impl ConnId {
     }
 }
 
-/// Identifies an order, so that its report finds the sender. The sender chooses it; the shard only returns it.
+/// Identifies an order. Its sender chooses the number, and the shard repeats it in the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(pub u64);
 
-/// Bits of an offset for the place of a record in its batch, where the log gives offsets: no batch has more records.
+/// In a cluster the log assigns offsets: these low bits are the index of a record in its batch, so no batch has more records.
 pub const OFFSET_BITS: u32 = 12;
-/// Offsets of a batch in such a log.
+/// Offsets reserved for a batch in such a log.
 pub(crate) const OFFSETS_PER_BATCH: u64 = 1 << OFFSET_BITS;

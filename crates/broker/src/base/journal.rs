@@ -1,10 +1,9 @@
-//! The journal of clients: who comes, what is subscribed to, what is refused and why connections end, one event each, for the operator's log at
-//! `debug`.
+//! Events of clients (connect, subscribe, refusal, disconnect) for the operator's log at `debug`.
 //!
-//! It exists only where the log wants it. Elsewhere nothing is noted, and a place that would note something costs one branch.
+//! A journal exists only while the log has this level. Otherwise each place that would write an event costs one branch.
 //!
-//! Invariants: what clients choose is cut at [`DETAIL_BYTES_MAX`]; past [`EVENTS_MAX`] that wait to be told events are counted only. What is
-//! remembered of connections is in the account ([`Journal::held_bytes`]).
+//! Invariants: text that clients choose is cut at [`DETAIL_BYTES_MAX`]. When [`EVENTS_MAX`] events wait, further ones are only counted. The memory
+//! that it needs for connections is charged ([`Journal::held_bytes`]).
 
 use alloc::borrow::ToOwned as _;
 use alloc::boxed::Box;
@@ -15,11 +14,11 @@ use core::net::IpAddr;
 
 use crate::base::ids::ConnId;
 
-/// Longest detail of an event, and longest name of a client, in bytes.
+/// Longest detail and longest client id of an event.
 const DETAIL_BYTES_MAX: usize = 200;
-/// Events that wait to be told, at most: they are handed over after each input, and one input rarely makes more.
+/// Most events that wait. They are taken after each input, and one input rarely makes more.
 const EVENTS_MAX: usize = 1024;
-/// Bytes of what is known of a connection beside its client id: an entry of the tree, whose nodes are two thirds full.
+/// Bytes for each connection besides its client id: an entry of the tree, whose nodes are two thirds full.
 const KNOWN_BYTES: usize = size_of::<(u32, Known)>() * 3 / 2;
 
 /// A kind of event.
@@ -27,15 +26,15 @@ const KNOWN_BYTES: usize = size_of::<(u32, Known)>() * 3 / 2;
 pub enum EventKind {
     /// A connection was let in.
     Connected,
-    /// It has begun an MQTT session; the detail is the client id.
+    /// The connection opened an MQTT session. The detail is the client id.
     SessionOpened,
-    /// It subscribes to a topic or filter, which is the detail.
+    /// The connection subscribed. The detail is the topic or filter.
     Subscribed,
-    /// Something was refused; the detail is the reason.
+    /// A request was refused. The detail is the reason.
     Refused,
-    /// The connection ends; the detail is the reason.
+    /// The connection ended. The detail is the reason.
     Disconnected,
-    /// This many events were dropped, because too many came at once.
+    /// This many events were dropped, because too many occurred at once.
     Dropped(u64),
 }
 
@@ -44,20 +43,20 @@ pub enum EventKind {
 pub struct ClientEvent {
     /// The kind.
     pub what: EventKind,
-    /// The connection; none where it was not let in.
+    /// The connection; none if it was not admitted.
     pub conn: Option<ConnId>,
-    /// Where it comes from, or what a trusted proxy says of that.
+    /// The client's address, which a trusted proxy may have named.
     pub address: Option<IpAddr>,
-    /// Its user, or empty.
+    /// The user, or empty.
     pub user: Box<str>,
-    /// Its MQTT client id, or empty.
+    /// The MQTT client id, or empty.
     pub client_id: Box<str>,
-    /// More about it, without control characters.
+    /// Depends on the kind. Has no control characters.
     pub detail: Box<str>,
 }
 
 impl ClientEvent {
-    /// One that is about no connection.
+    /// An event without a connection.
     pub(crate) fn without(what: EventKind, address: Option<IpAddr>, detail: &str) -> ClientEvent {
         ClientEvent {
             what,
@@ -70,20 +69,20 @@ impl ClientEvent {
     }
 }
 
-/// The events that wait to be told.
+/// The events that wait to be logged.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     events: Vec<ClientEvent>,
     dropped: u64,
     /// By slot.
     known: BTreeMap<u32, Known>,
-    /// Bytes of the client ids in there.
+    /// Bytes of the client ids in `known`.
     id_bytes: usize,
-    /// The words for the end of the connection at hand.
+    /// The reason for the end of the connection that this input ends.
     why: String,
 }
 
-/// What a connection itself does not keep: where it came from, which a socket does not tell any more when its peer has left, and its client id.
+/// What the connection's row does not have: the client id, and the address, which a socket no longer tells once its peer has left.
 #[derive(Clone, Debug, Default)]
 struct Known {
     peer: Option<IpAddr>,
@@ -91,7 +90,7 @@ struct Known {
 }
 
 impl Journal {
-    /// Notes that a connection was let in.
+    /// Records an admitted connection.
     pub fn connected(&mut self, conn: ConnId, peer: IpAddr) {
         let known = Known {
             peer: Some(peer),
@@ -102,7 +101,7 @@ impl Journal {
         self.note(conn, EventKind::Connected, "", b"");
     }
 
-    /// Notes an event.
+    /// Records an event.
     pub fn note(&mut self, conn: ConnId, what: EventKind, user: &str, detail: &[u8]) {
         let mut detail = shown(detail);
         match what {
@@ -140,14 +139,14 @@ impl Journal {
         });
     }
 
-    /// Sets the words for the end of the connection at hand; the first ones count.
+    /// Sets the reason for the end of the connection that this input ends. The first call wins.
     pub fn set_reason(&mut self, words: &str) {
         if self.why.is_empty() {
             self.why = shown(words.as_bytes());
         }
     }
 
-    /// Bytes that it remembers of connections.
+    /// Bytes that it holds for connections.
     pub fn held_bytes(&self) -> usize {
         self.known.len() * KNOWN_BYTES + self.id_bytes
     }
@@ -159,13 +158,13 @@ impl Journal {
             let what = EventKind::Dropped(core::mem::take(&mut self.dropped));
             events.push(ClientEvent::without(what, None, ""));
         }
-        // Words that no end has taken are of an input that is over.
+        // The input is over, so an unused reason is stale.
         self.why.clear();
         events
     }
 }
 
-/// Text of a client as a line of the log can hold it. Text stays as it is; other bytes are escaped.
+/// Bytes of a client as text for one line of the log. UTF-8 without control characters is unchanged; anything else is escaped.
 fn shown(bytes: &[u8]) -> String {
     let plain = core::str::from_utf8(bytes).ok();
     let plain = plain.filter(|text| !text.contains(char::is_control));

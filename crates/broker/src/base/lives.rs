@@ -1,13 +1,11 @@
-//! The lives of a log: each start of a server that goes on with a log begins one, with an epoch of its own, and notes where the one before
-//! ended.
+//! The lives of a log. Each start of a server on a log begins a life with a new epoch, and records where the life before ended.
 //!
-//! A position names a life. A log that is put back from a copy lacks what came behind the copy: it knows the lives up to there, and where each
-//! ended *in this log*. So a position of a later life, or one behind the end of its life, is of another branch of history, and its client is
-//! told a gap, whatever offsets the log has given again since.
+//! A position names the epoch of a life. A log that is restored from a backup lacks all later messages: it knows the lives up to the backup, and
+//! where each ended *in this log*. A position of a later life, or beyond the end of its life, is therefore of another branch of history. Its client
+//! is told a gap, even if the log has assigned the same offset again.
 //!
-//! Invariants: an epoch names one process, since each start draws another one by chance. Offsets rise over all lives of a log, and a life begins
-//! at one offset in all partitions: so an offset alone says in which life it was given, and the text of a message's position stays the same
-//! over all lives of the log ([`Lives::epoch_of`]).
+//! Invariants: each start draws a random epoch, so an epoch identifies one process. Offsets rise over all lives of a log, and a life begins at the
+//! same offset in all partitions. So an offset alone determines its life ([`Lives::epoch_of`]), and the text of a message's position never changes.
 
 use alloc::format;
 use alloc::string::String;
@@ -19,24 +17,24 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::ids::PartitionId;
 use super::position::{Position, parse_decimal};
 
-/// Lives that are remembered. A position of an older one is told a gap.
+/// Lives that are remembered. A position of an older one gets a gap.
 pub const LIVES_MAX: usize = 1000;
-/// The first line of the text.
+/// The first line of the file.
 const TITLE: &str = "crore lives 1\n";
-/// Before the checksum, on the last line.
+/// Prefix of the checksum on the last line.
 const SUM: &str = "sum ";
 
 /// A life that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Life {
     epoch: u32,
-    /// The first offset that it could give.
+    /// The first offset that it could assign.
     base: u64,
-    /// The last offset that each partition has given in it or before.
+    /// By partition: the last offset assigned in this life or before.
     ends: Vec<u64>,
 }
 
-/// The lives of a log: those that have ended, the oldest first, and the one that runs.
+/// The lives of a log: the past ones, oldest first, and the current one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lives {
     past: Vec<Life>,
@@ -44,12 +42,12 @@ pub struct Lives {
     base: u64,
 }
 
-/// A text that [`Lives::text`] has not written.
+/// The text is damaged, or of another format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
 impl Lives {
-    /// The first life of a log, or the first one that is known of it.
+    /// A log whose first known life has this epoch.
     pub fn first(epoch: u32) -> Lives {
         Lives {
             past: Vec::new(),
@@ -58,15 +56,15 @@ impl Lives {
         }
     }
 
-    /// The life that runs ends, and another one begins. Partitions have given offsets up to `ends`, by number: no life of this log has given later
-    /// ones, wherever its end was noted.
+    /// Ends the current life and begins another. `ends` are the last offsets of the partitions. Earlier ends are cut to them: in a restored log
+    /// they may be beyond the log.
     pub fn begin(&mut self, epoch: u32, ends: &[u64]) {
         for life in &mut self.past {
             let before = life.base.saturating_sub(1);
             let known = life.ends.iter_mut().zip(ends);
             known.for_each(|(end, now)| *end = (*end).min((*now).max(before)));
         }
-        // A subscriber may have been told the place before its first message.
+        // A subscriber may have been given the position just before the life's first message.
         let before = self.base.saturating_sub(1);
         let ends: Vec<_> = ends.iter().map(|end| (*end).max(before)).collect();
         let last = ends.iter().copied().max().unwrap_or(0);
@@ -80,34 +78,34 @@ impl Lives {
         self.past.drain(..most);
     }
 
-    /// Whether no life before is known.
+    /// Whether no past life is known.
     pub fn is_first(&self) -> bool {
         self.past.is_empty()
     }
 
-    /// The first offset that the life that runs gives.
+    /// The first offset of the current life.
     pub fn base(&self) -> u64 {
         self.base
     }
 
-    /// Whether this life is among them.
+    /// Whether this epoch is known.
     pub fn has(&self, epoch: u32) -> bool {
         self.epoch == epoch || self.past.iter().any(|life| life.epoch == epoch)
     }
 
-    /// Whether a client that has seen this of the partition, in a life that has ended, is on this branch of history.
+    /// Whether a client's position of a past life is on this branch of history.
     pub fn knows(&self, partition: PartitionId, seen: Position) -> bool {
         let named = self.past.iter().rposition(|life| life.epoch == seen.epoch);
         let lives = named.map_or(&[][..], |named| &self.past[..=named]);
-        // A position by filter has one epoch for all partitions, and offsets of earlier lives for those that gave none since: each counts in the life that gave
-        // it, or as the place before the first message of a life.
+        // A position by filter has one epoch for all partitions, but the offset of a quiet partition may be of an earlier life. So each offset is
+        // checked against the life that assigned it, or against the life that begins just after it.
         let begun = lives.partition_point(|life| life.base <= seen.offset.saturating_add(1));
         let life = lives.get(begun.saturating_sub(1));
         let end = life.and_then(|life| life.ends.get(usize::from(partition)));
         end.is_some_and(|end| seen.offset <= *end)
     }
 
-    /// The life in which this offset was given, or the first one that is known.
+    /// The epoch of the life that assigned this offset, or of the first known life.
     #[inline]
     pub fn epoch_of(&self, offset: u64) -> u32 {
         match offset >= self.base {
@@ -122,7 +120,7 @@ impl Lives {
         life.map_or(self.epoch, |life| life.epoch)
     }
 
-    /// All of them as a text: a line for each with its epoch, where it began, and where it ended in each partition.
+    /// The lives as text: a line for each with its epoch, its first offset, and its last offset in each partition.
     pub fn text(&self) -> String {
         let mut text = String::from(TITLE);
         // Writing to a string does not fail.
@@ -139,10 +137,10 @@ impl Lives {
         text
     }
 
-    /// Reads that text, of a log with so many partitions; spaces may stand behind it.
+    /// Reads the text of a log with `partitions` partitions. Trailing spaces are ignored.
     ///
     /// # Errors
-    /// It is none.
+    /// [`Unreadable`].
     pub fn parse(text: &str, partitions: PartitionId) -> Result<Lives, Unreadable> {
         let (body, sum) = text.rsplit_once(SUM).ok_or(Unreadable)?;
         if format!("{:016x}\n", xxh3_64(body.as_bytes())) != sum.trim_end_matches(' ') {
@@ -180,7 +178,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Two lives that ended, and the one that runs.
+    /// Two past lives, and the current one.
     fn lives() -> Lives {
         let mut lives = Lives::first(7);
         lives.begin(9, &[10, 0]);
@@ -194,7 +192,7 @@ mod tests {
         let knows = |partition, epoch, offset| lives.knows(partition, Position { epoch, offset });
         assert!(knows(0, 7, 10) && knows(0, 9, 25) && knows(1, 9, 14) && knows(1, 7, 0));
         assert!(!knows(0, 7, 11) && !knows(0, 9, 26) && !knows(1, 7, 1));
-        // Lives of a log that was put back from an older copy, and partitions that there are not.
+        // Lives of a log that was restored from an older backup, and partitions that do not exist.
         assert!(!knows(0, 8, 1) && !knows(2, 9, 0));
     }
 
@@ -202,7 +200,7 @@ mod tests {
     fn place_before_the_first_message_of_a_life_is_known() {
         let mut lives = Lives::first(7);
         lives.begin(9, &[10, 0]);
-        // The second partition gives nothing in it.
+        // The second partition assigns no offset in this life.
         lives.begin(11, &[12, 0]);
         assert!(lives.knows(1, Position::new(9, 10)));
         assert!(!lives.knows(1, Position::new(9, 11)));
@@ -211,10 +209,10 @@ mod tests {
     #[test]
     fn offset_of_an_earlier_life_is_of_another_branch_if_that_life_ended_before_it() {
         let mut lives = Lives::first(7);
-        // Both partitions had given 12 when the second life began, and 20 in it.
+        // Both partitions had assigned offsets up to 12 when the second life began, and up to 20 in it.
         lives.begin(9, &[12, 12]);
         assert!(lives.knows(1, Position::new(7, 12)));
-        // The log is put back from a copy in which the second partition has nothing.
+        // The log is restored from a backup in which the second partition is empty.
         lives.begin(11, &[20, 0]);
         for (epoch, offset) in [(7, 12), (9, 5), (9, 11), (9, 13)] {
             let seen = Position::new(epoch, offset);

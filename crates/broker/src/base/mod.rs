@@ -1,4 +1,4 @@
-//! Terms for everything else: settings and rules, time, positions, the form of a snapshot. Knows nothing of shards.
+//! Plain values that all other rooms use: settings and rules, time, positions, reasons, the format of a snapshot. Knows nothing of shards.
 
 pub mod access;
 pub mod continuity;

@@ -2,7 +2,7 @@
 
 use alloc::string::String;
 
-/// A node's name and where its operator reaches it; either may be empty.
+/// A node's name and the address of its admin API; either may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     /// Its name.

@@ -1,56 +1,56 @@
-//! Names for the operator's log: of each kind, the first site, packet or topic that was met since the operator last asked.
+//! Examples for the operator's log: of each kind of trouble, the first site, packet or topic since the last report.
 //!
-//! Invariant: however often it happens, one name of each kind is made, and kept until it is taken.
+//! Invariant: each kind holds at most one example, until the report takes it.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Longest name, in bytes: the client chooses the name.
+/// Longest name, in bytes. Clients choose names.
 const NAME_BYTES_MAX: usize = 100;
-/// Longest refusal, in characters: it may show a value of the client's.
+/// Longest text of a refusal, in characters. It may quote a client's value.
 const WORDS_MAX: usize = 400;
 
-/// A kind of trouble that an operator is told of.
+/// A kind of trouble that operators are told about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// A `Host` that is not the loopback, where only the loopback is answered.
+    /// A `Host` that is not the loopback, on a server that answers the loopback only.
     Host,
-    /// An `Origin` that may not do what it asked for.
+    /// An `Origin` whose request was refused.
     Origin,
-    /// An `Origin` whose pages may not read the answer that was sent.
+    /// An `Origin` whose browser hides the answer from the page.
     Reader,
-    /// The path of an upgrade to WebSocket where there is none.
+    /// The path of a WebSocket upgrade that was answered 404.
     Upgrade,
-    /// A packet of an MQTT client that was refused, for another reason than its rights.
+    /// A refused packet of an MQTT client, unless for want of rights.
     Mqtt,
-    /// A topic whose log no longer had what its subscriber was to get.
+    /// A topic whose log was too short for a subscriber.
     ShortLog,
-    /// The words in which an event stream or a WebSocket was refused.
+    /// The text that refused an event stream or a WebSocket.
     Stream,
-    /// A path, topic or filter that a client had no right to, with its user.
+    /// A path, topic or filter for which a client lacked a right, with the user.
     Denied,
-    /// A topic to which a publish was refused, since there was no room for its idempotency key.
+    /// A topic whose publish was refused for want of room for its idempotency key.
     Keys,
-    /// An MQTT client whose session ends with its connection, although it asked for another one.
+    /// An MQTT client whose session ends with its connection, although it asked for a longer one.
     ShortSession,
 }
 
-/// The names that are kept.
+/// The examples that wait for the next report.
 #[derive(Debug, Default)]
 pub(crate) struct Notices(Vec<(Notice, String)>);
 
 impl Notices {
-    /// This one was met.
+    /// Keeps a name as an example, if it is the first of its kind.
     pub fn met(&mut self, kind: Notice, name: &[u8]) {
         self.met_since(kind, "", name);
     }
 
-    /// Whether one of this kind waits to be taken.
+    /// Whether this kind has an example.
     pub fn has(&self, kind: Notice) -> bool {
         self.0.iter().any(|(met, _)| *met == kind)
     }
 
-    /// The same; the kept name begins with the reason.
+    /// Like [`Notices::met`]; the example begins with the reason.
     pub fn met_since(&mut self, kind: Notice, reason: &str, name: &[u8]) {
         if !self.has(kind) {
             let plain = name.escape_ascii().take(NAME_BYTES_MAX).map(char::from);
@@ -58,7 +58,7 @@ impl Notices {
         }
     }
 
-    /// A client was refused in these words.
+    /// Keeps the text of a refusal as an example, if it is the first of its kind.
     pub fn said(&mut self, kind: Notice, words: &str) {
         if !self.has(kind) {
             let plain = words.chars().take(WORDS_MAX).map(|c| match c {
@@ -69,7 +69,7 @@ impl Notices {
         }
     }
 
-    /// Takes the kept name; the next one that is met sets another.
+    /// Takes the example of this kind.
     pub fn take(&mut self, kind: Notice) -> Option<String> {
         let place = self.0.iter().position(|(met, _)| *met == kind)?;
         Some(self.0.swap_remove(place).1)

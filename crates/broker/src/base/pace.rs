@@ -1,45 +1,42 @@
-//! How much one turn does. The server takes the defaults; the simulator makes them small, so that cases that are rare
-//! in a server happen all the time.
+//! The limits of work in one turn. The server uses the defaults. The simulator makes them small, so that it often meets cases that are rare in a
+//! server.
 
-/// Rows that are read ahead of their use: about as many cache misses as a core has under way at once.
+/// Rows that are prefetched together: about the number of cache misses that a core can have in flight.
 pub(crate) const WARMED: usize = 16;
 
-/// Bounds of a turn.
+/// Limits of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Members visited in one turn before the sockets are looked at again: some 1 to 4 ms, since a visit is a write to a socket, which
-    /// takes 2 to 15 microseconds. The answer to a client may cross several turns, each of which may wait for another shard on its core.
+    /// Members visited in one turn before the sockets are polled again. A visit is a write to a socket (2 to 15 microseconds), so this is 1 to 4 ms. It
+    /// must be short, because the answer to a client may need several turns, and each may wait for another shard on its core.
     pub visits_per_turn: u32,
-    /// Steps (see [`crate::base::work`]) that all inputs of a turn may take together, and its end once more: about half a
-    /// millisecond, two where memory is cold. A publish is a step or two, so that some two thousand share a turn.
+    /// Steps (see [`crate::base::work`]) for all inputs of a turn together, and as many again for its end. About 0.5 ms, or 2 ms with cold memory. A
+    /// publish is one or two steps, so a turn handles some two thousand.
     pub steps_per_turn: u32,
-    /// A page of the past carries at most this many messages, so that one subscriber that resumes
-    /// far back does not hold the lane.
+    /// Most messages in a page of history, so that a subscriber that resumes far back does not block the lane.
     pub page_messages: usize,
-    /// And at most this many bytes (one message always fits). Pages with a longer message wait in a queue of their own
-    /// (`home/page_queue.rs`).
+    /// Most bytes in a page of history; one message always fits. Pages with a longer message wait in a separate queue (`home/page_queue.rs`).
     pub page_bytes: usize,
-    /// Entries that one page of the past looks at, for those who read by filter or look for their place in a long log:
-    /// up to a third of a turn's steps, since an entry by filter takes several.
+    /// Log entries that one page of history examines, when it reads by filter or seeks in a long log. Up to a third of a turn's steps, since an entry
+    /// that is read by filter takes several.
     pub page_visits: usize,
-    /// Topics that one page of a snapshot of interest looks at: a quarter of a turn's steps.
+    /// Topics that one page of an interest snapshot examines: a quarter of a turn's steps.
     pub interest_rows: u32,
-    /// Turns whose frames carriers still hold, past which parties with much under way wait before they publish or subscribe; past four times as
-    /// many all do. This bounds the memory of messages under way when carriers fall behind, and the time that a message waits behind the
-    /// messages for filters of others.
+    /// Backpressure begins when carriers hold the frames of more turns than this: parties with much in flight wait before they publish or subscribe.
+    /// Past four times as many, all parties wait. This bounds the memory of messages in flight when carriers fall behind, and the time that a message
+    /// waits behind messages for other parties' filters.
     pub turns_under_way: usize,
-    /// The weight of each publish under way to a home against the credit of its sender, besides its bytes: requests of other clients
-    /// stand behind it.
+    /// Credit that each publish in flight to a home uses besides its bytes, since it delays requests of other clients.
     pub ask_bytes: usize,
-    /// Number of topics and filters of a home from which on it reads ahead for the next publishes. Fewer rows (some
-    /// hundred bytes each) stay in a core's caches, where reading ahead costs 20 ns a publish for nothing.
+    /// A home with at least this many topics and filters prefetches rows for the next publishes. Fewer rows (some hundred bytes each) stay in the
+    /// core's caches, and prefetching would waste 20 ns a publish.
     pub cold_rows: usize,
-    /// Messages and idle topics that one turn of a home forgets, on top of as many as were published in it: some 100 us.
+    /// Expired messages and idle topics that a home removes in a turn, besides one for each publish of the turn: some 100 us.
     pub forgets_per_turn: usize,
-    /// Connections that one tick looks at, unless the table is too large to be walked in a second at this pace: with
-    /// the default heartbeat some forty of them are due, half a millisecond.
+    /// Connections that one tick examines; more if the table is too large to be walked in a second at this rate. With the default heartbeat some forty
+    /// of them are due, which takes 0.5 ms.
     pub rows_per_tick: u32,
-    /// Connections that one tick ends: some milliseconds, where each has a session and subscriptions.
+    /// Connections that one tick ends: some milliseconds, if each has a session and subscriptions.
     pub ends_per_tick: usize,
 }
 

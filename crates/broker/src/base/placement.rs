@@ -1,16 +1,16 @@
-//! Where topics and sessions are kept. A name hashes to one of [`SLOTS`] slots (`crore_wire::topic::slot`); each slot belongs to
-//! a partition, and each partition to a home.
+//! The home of each topic and session. A name hashes to one of [`SLOTS`] slots (`crore_wire::topic::slot`). Each slot belongs to a partition, and each
+//! partition to a home.
 //!
-//! Invariant: the partition of a name depends on the number of partitions alone, not on how many homes or shards there are.
+//! Invariant: the partition of a name depends only on the number of partitions, not on the number of homes or shards.
 
 use crore_wire::topic;
 
 use crate::base::ids::{PartitionId, ShardId};
 
-/// Slots of the whole name space.
+/// Number of slots.
 pub const SLOTS: usize = 256;
 
-/// Computes the partition of a name and the home of a partition.
+/// Maps names to partitions, and partitions to homes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     partitions: PartitionId,
@@ -24,18 +24,18 @@ impl Placement {
         Placement { partitions, homes }
     }
 
-    /// That of a server with so many shards on so many cores: each home has a core and a partition.
+    /// The placement of a server: as many homes as there are shards, cores and partitions for them.
     pub fn of_server(partitions: PartitionId, shards: usize, cores: usize) -> Placement {
         let homes = shards.min(cores).clamp(1, partitions.into());
         Placement::new(partitions, homes as ShardId)
     }
 
-    /// How many partitions there are.
+    /// Number of partitions.
     pub const fn partitions(self) -> PartitionId {
         self.partitions
     }
 
-    /// How many homes there are.
+    /// Number of homes.
     pub const fn homes(self) -> ShardId {
         self.homes
     }
@@ -60,12 +60,12 @@ impl Placement {
         self.home_of(self.partition_of(name))
     }
 
-    /// The partitions of a home, in the order of their places there.
+    /// The partitions of a home, by [`Placement::place_at_home`].
     pub fn of_home(self, home: ShardId) -> impl Iterator<Item = PartitionId> {
         (home..self.partitions).step_by(usize::from(self.homes))
     }
 
-    /// The homes that have the partitions which `home` had with this placement before, in order.
+    /// The homes that take over the partitions that `home` had under the placement `before`, in order.
     pub fn heirs(self, before: Placement, home: ShardId) -> impl Iterator<Item = ShardId> {
         let is_heir = move |heir: &ShardId| {
             let mut all = before.of_home(home);
@@ -74,25 +74,25 @@ impl Placement {
         (0..self.homes).filter(is_heir)
     }
 
-    /// How many partitions a home has.
+    /// Number of partitions of a home.
     pub const fn count_at(self, home: ShardId) -> usize {
         (self.partitions - home).div_ceil(self.homes) as usize
     }
 
-    /// A partition's place among those of its home.
+    /// Index of a partition among those of its home.
     pub const fn place_at_home(self, partition: PartitionId) -> usize {
         (partition / self.homes) as usize
     }
 }
 
-/// Partitions of a new state, unless the settings say otherwise.
+/// Default number of partitions of a new state.
 pub const PARTITIONS: PartitionId = 16;
 
-/// An offset in a partition, and the slot of its topic. A partition has fewer than two to the power of 56 messages.
+/// An offset in a partition and the slot of its topic, in 8 bytes. Offsets have 56 bits.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Slotted([u32; 2]);
 
-/// Where the slot lies in the upper word.
+/// Position of the slot in the upper word.
 const SLOT_SHIFT: u32 = 24;
 const OFFSET_HIGH: u32 = (1 << SLOT_SHIFT) - 1;
 

@@ -1,16 +1,16 @@
-//! Faults that the simulator plants to show that it would find them. Without the feature `planted` every check is a
-//! constant `false`, and the product contains none of this.
+//! Faults that the simulator plants to prove that it finds them. Without the feature `planted` each check is a constant `false`, so the product
+//! contains none of this.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// A fault. One at a time can be switched on, for the whole process.
+/// A fault. At most one is switched on, for the whole process.
 #[cfg_attr(feature = "planted", derive(strum::VariantArray))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {
     /// A subscription takes live messages before its last page.
     LiveBeforeHead = 1,
-    /// A tell that was meant for the row's former topic is accepted.
+    /// A tell for the former topic of a row is accepted.
     OldSerial,
     /// A connection that leaves during a fan-out leaves no tombstone.
     NoTombstone,
@@ -20,73 +20,73 @@ pub enum Fault {
     NoCredit,
     /// A connection that may go on is not woken.
     LostWake,
-    /// A subscription that reads on from the log asks twice.
+    /// A subscription that continues from the log asks for a page twice.
     DoubleResume,
-    /// The carrier does not give a counted subscription back.
+    /// A carrier does not detach a counted subscription.
     NoDetach,
-    /// The rest of a frame that the socket took in part is dropped.
+    /// The rest of a partially written frame is dropped.
     HalfFrame,
-    /// A message that a newer one may supersede waits for the socket.
+    /// A message waits in the outbox although a newer one of its key may replace it.
     Superseded,
-    /// A session that changes hands loses the oldest message that was not acknowledged.
+    /// A session that moves to another connection loses its oldest unacknowledged message.
     LostInflight,
     /// Unacknowledged messages are sent again in another order.
     ResendOrder,
-    /// More messages are under way than the client takes at a time.
+    /// More messages are in flight than the client's Receive Maximum.
     NoQuota,
-    /// A session that changes hands forgets which QoS 2 messages the client has sent.
+    /// A session that moves to another connection forgets the QoS 2 messages that the client has sent.
     ForgottenIds,
-    /// A publish is acknowledged before it stands in the log.
+    /// A publish is acknowledged before it is committed.
     EarlyAck,
-    /// A session that ends releases twice the logs that it needed.
+    /// A session that ends releases its retention of logs twice.
     DoubleRelease,
-    /// A connection that claims a session gets it before the holder has given it back.
+    /// A connection takes over a session before the holder has given it back.
     HastyTakeover,
-    /// A session's position is written down one too far.
+    /// A session's stored position is one too high.
     FarPosition,
-    /// A subscription that reads on from the log repeats messages that the client has from its other subscriptions.
+    /// A subscription that continues from the log repeats messages that the client got by its other subscriptions.
     OwnCopies,
-    /// A page that ends before all is found names an offset one too far.
+    /// A page that ends early names an offset that is one too high.
     LostSeam,
-    /// A position by filter leaves out what other partitions told before the message, in the same run.
+    /// A position by filter ignores earlier messages of other partitions in the same run.
     StaleVector,
     /// A message whose partition moves to another home at a restart is left behind.
     LeftBehind,
-    /// A record is applied before the engine has kept it.
+    /// A record is applied before it is committed.
     AppliedEarly,
-    /// A batch behind a gap counts.
+    /// A batch after a gap of numbers is accepted.
     GapAccepted,
     /// A batch that is appended again has a new number.
     NewNumber,
-    /// A batch begins behind what is applied, whatever is in flight.
+    /// The sequence of a batch ignores the batches in flight.
     StaleSequence,
-    /// A fence does not wait for what is under way to the engine.
+    /// A fence does not wait for the batches in flight.
     EarlyFence,
-    /// Two publishes with one idempotency key that are under way together are both applied.
+    /// Two publishes with one idempotency key, both in flight, are both applied.
     KeyTwice,
-    /// Durations are reckoned by the wall clock.
+    /// Durations are measured by the wall clock.
     WallClock,
-    /// A checkpoint drops a message that the home still has.
+    /// A checkpoint lacks a message that the home has.
     DroppedLive,
-    /// Offsets of facts that stand in no log are not marked.
+    /// No mark covers the offsets of facts that are not logged.
     NoMark,
-    /// Batches of a writer count that is dead.
+    /// Batches of a dead writer are accepted.
     DeadAccepted,
-    /// Records take effect although the log stored them after their publishers were told that the outcome is not known.
+    /// Records that were committed after their publishers were told "outcome unknown" are applied.
     LateAccepted,
-    /// A record has another offset at the node that wrote it.
+    /// The node that wrote a record gives it another offset.
     OwnOffset,
-    /// Damage in the log of a partition is told to nobody.
+    /// Damage in the log of a partition is not reported.
     SilentDamage,
-    /// A node that begins with a checkpoint does not know who has written the log before.
+    /// A node that starts from a checkpoint does not restore the writers.
     ForgottenWriters,
-    /// A position of an earlier life of the log counts, wherever that life ended.
+    /// A position of a past life is accepted, even beyond the end of that life.
     OneLife,
-    /// Batches are removed from the log of a cluster that no checkpoint contains.
+    /// Batches that no checkpoint contains are purged from the log of a cluster.
     EarlyPurge,
 }
 
-/// The one that is switched on; 0: none.
+/// The fault that is switched on; 0: none.
 static PLANTED: AtomicU8 = AtomicU8::new(0);
 
 /// Switches this fault on, and any other off.

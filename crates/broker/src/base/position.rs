@@ -1,9 +1,9 @@
-//! Positions: how far a subscriber has seen, in a form that fits an SSE `id:`, an `ETag` and a URL.
+//! Positions: how far a subscriber has read, as text for an SSE `id:`, an `ETag` and a URL.
 //!
-//! Encoded positions start with a version character. `1` is one topic: the epoch in hexadecimal,
-//! `-`, the offset in decimal. `2` is a set of topics: the hash of the set, `-`, and base64url of
-//! one variable-length integer for each topic (with its epoch where that changes). `3` is a subscription by filter: the number of
-//! partitions in hexadecimal, `-`, and the same for each partition.
+//! The text begins with a version character:
+//! - `1` is a position in one topic: the epoch in hexadecimal, `-`, the offset in decimal.
+//! - `2` is a position in a set of topics: the hash of the set, `-`, and in base64url a varint for each topic, with the epoch where it changes.
+//! - `3` is the position of a subscription by filter: the number of partitions in hexadecimal, `-`, and the same for each partition.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -13,13 +13,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::ids::PartitionId;
 
-/// A point in a topic's past: `offset` is the partition's sequence number of the last message that was seen, `epoch`
-/// the epoch of the log.
+/// A point in a topic's history: the last message that was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Position {
-    /// Changes when the server no longer knows the past for certain.
+    /// The epoch of the log's life (`base/lives.rs`).
     pub epoch: u32,
-    /// Rises strictly, is not dense.
+    /// The message's offset in its partition. Rises strictly; may have holes.
     pub offset: u64,
 }
 
@@ -30,31 +29,31 @@ impl Position {
     }
 }
 
-/// Where a subscription begins.
+/// The start of a subscription.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Since {
-    /// As the rule and the transport define.
+    /// The default of the rule and the transport.
     Default,
-    /// With the next message.
+    /// The next message.
     Live,
-    /// With the oldest message that is kept.
+    /// The oldest kept message.
     Oldest,
-    /// With the newest N that are kept.
+    /// The newest N kept messages.
     Newest(u32),
-    /// With the first message after this second (an `If-Modified-Since` that came alone).
+    /// The first message after this second (`If-Modified-Since` without an `ETag`).
     After(u32),
-    /// After this position.
+    /// The first message after this position.
     At(Position),
-    /// The client named a position of another server or of another set: a gap, then the oldest.
+    /// The position is of another server or another set: a gap, then the oldest message.
     Unknown,
-    /// A long-poll sent back a text that is no position: a gap, then the next message. The oldest would be its answer again and again if
-    /// what is sent back is altered each time.
+    /// A long-poll sent back text that is no position: a gap, then the next message. With the oldest message, a client whose proxy alters every
+    /// position would get the same answer for ever.
     Unreadable,
 }
 
-/// The longest suffix that is taken off a position, in bytes.
+/// Longest suffix that is cut off a position, in bytes.
 const SUFFIX_BYTES_MAX: usize = 32;
-/// Places at which a suffix may begin: each is tried.
+/// Most places at which a cut is tried.
 const CUTS_MAX: usize = 8;
 
 /// A position that cannot be read.
@@ -81,7 +80,7 @@ pub fn write_set(out: &mut Vec<u8>, set: u32, positions: impl Iterator<Item = Po
     write_vector(out, b'2', set, positions);
 }
 
-/// Appends the text of the positions of a subscriber by filter: one for each of so many partitions.
+/// Appends the text of the positions of a subscription by filter: one for each of `count` partitions.
 pub fn write_partitions(
     out: &mut Vec<u8>,
     count: PartitionId,
@@ -115,20 +114,18 @@ fn write_vector(
     debug_assert_eq!(encoded, Ok(len.div_ceil(3)), "there is room for it");
 }
 
-/// Reads where to begin, for a set of `count` topics with this hash: one entry for each.
-/// A well-formed position of another set gives `Unknown` for all.
+/// Reads the start for a set of `count` topics with the hash `set`: one entry for each. A valid position of another set gives `Unknown` for all.
 pub fn parse(text: &[u8], set: u32, count: usize) -> Result<Vec<Since>, Malformed> {
     parse_as(text, b'2', set, count)
 }
 
-/// Like [`parse`], for a subscriber by filter: one entry for each partition. Positions of topics are not taken, even with a single
-/// partition: they say nothing about losses of other topics. Nor are those by filter of a server that had no partitions yet, which
-/// were written like those of sets.
+/// Like [`parse`], for a subscription by filter: one entry for each partition. Positions of topics give `Unknown`, even with a single partition,
+/// because they do not cover losses of other topics. So do positions by filter of old servers without partitions, which had the version of sets.
 pub fn parse_partitions(text: &[u8], count: PartitionId) -> Result<Vec<Since>, Malformed> {
     parse_as(text, b'3', count.into(), count.into())
 }
 
-/// Takes positions of the version `kind` with the head `of`; other well-formed ones give `Unknown`.
+/// Accepts positions of the version `kind` with the head `of`. Other valid ones give `Unknown`.
 fn parse_as(text: &[u8], kind: u8, of: u32, count: usize) -> Result<Vec<Since>, Malformed> {
     let all = |since| Ok(alloc::vec![since; count]);
     match text {
@@ -167,8 +164,8 @@ fn parse_as(text: &[u8], kind: u8, of: u32, count: usize) -> Result<Vec<Since>, 
     }
 }
 
-/// Reads a position that a client sent back, with `parse`. A proxy that passes an answer on in a content coding alters its tag: it
-/// may stand there with a suffix behind it, such as `-gzip`, `;br`, `--zstd` or `"-gzip`.
+/// Reads a position that a client sent back, with `parse`. A proxy that compresses an answer may have added a suffix to its `ETag`, such as `-gzip`,
+/// `;br`, `--zstd` or `"-gzip`.
 pub fn read_back(
     text: &[u8],
     parse: impl Fn(&[u8]) -> Result<Vec<Since>, Malformed>,
@@ -180,7 +177,7 @@ pub fn read_back(
     }
     let ends = (1..text.len()).rev().take(SUFFIX_BYTES_MAX);
     let cuts = ends.filter(|at| !text[*at].is_ascii_alphanumeric());
-    // A set with something behind it is no set of so many topics, so that the first one to fit is the right one.
+    // The longest prefix that is a position is the right one: a set with a suffix would have another number of topics.
     for cut in cuts.take(CUTS_MAX) {
         match parse(&text[..cut]) {
             Ok(all) if all.iter().all(is_position) => return Ok(all),
@@ -191,7 +188,7 @@ pub fn read_back(
     found
 }
 
-/// The later one of two places that a client has sent back for the same topic; `epoch` is the present one of the logs.
+/// The later of two positions that a client sent for the same topic. `epoch` is the current epoch of the logs.
 pub fn later(one: Since, other: Since, epoch: u32) -> Since {
     let rank = |since: Since| match since {
         Since::At(at) => (1 + u32::from(at.epoch == epoch), at.offset),
@@ -219,7 +216,7 @@ fn parse_vector(text: &[u8]) -> Result<Vec<Position>, Malformed> {
     Ok(positions)
 }
 
-/// Appends a number in as few bytes as it needs, seven bits each.
+/// Appends a varint: seven bits in each byte, the low ones first.
 pub fn write_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -228,7 +225,7 @@ pub fn write_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Reads a number that [`write_varint`] wrote.
+/// Reads a varint.
 pub fn read_varint(at: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..63).step_by(7) {
@@ -254,7 +251,7 @@ pub fn write_hex(out: &mut Vec<u8>, value: u32) {
     );
 }
 
-/// Reads a decimal number: digits only, no overflow.
+/// Reads a decimal number: digits only, none on overflow.
 pub fn parse_decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 20 {
         return None;
@@ -266,7 +263,7 @@ pub fn parse_decimal(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// Reads a hexadecimal number. The server writes none with a 0 before it, so that a date (`2026-11-26`) is no position.
+/// Reads a hexadecimal number. Leading zeros are refused, so that most dates (`2026-11-26` after the version) are no position.
 fn parse_hex(text: &[u8]) -> Option<u32> {
     let is_padded = text.len() > 1 && text[0] == b'0';
     if text.is_empty() || text.len() > 8 || is_padded || text.iter().any(u8::is_ascii_uppercase) {

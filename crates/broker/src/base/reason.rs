@@ -1,8 +1,9 @@
-//! Each reason for which the server ends a connection or refuses a request: one row, with all that the protocols say and count for it.
-//! `docs/REASONS.md` is this table, so that no other page lists the reasons. Code that ends a connection names the reason; the columns say how each protocol then ends it.
+//! The table of reasons for which the server ends a connection or refuses a request. A row has the status, codes, text and counter of the reason in
+//! every protocol. Code that ends a connection names the reason, and its row determines how each protocol ends it. `docs/REASONS.md` is generated
+//! from this table, so no other page lists the reasons.
 //!
-//! Deliberately not here: faults in the bytes of a protocol (`crore-wire` has their words and codes beside each parser), and reason codes by which
-//! the standard of MQTT answers a packet.
+//! Deliberately not here: errors in the bytes of a protocol (`crore-wire` has their texts and codes beside each parser), and the reason codes that
+//! MQTT itself prescribes for a packet.
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -15,7 +16,7 @@ use crate::base::settings::Settings;
 use crate::base::words::words;
 
 words! {
-    /// Why a connection ended: the values of the label `reason` of `crore_closed_connections_total`.
+    /// Why a connection ended: the label `reason` of `crore_closed_connections_total`.
     pub enum Closed {
         Peer, "peer", "the client ended it, or its link failed";
         Done, "done", "the answer was the last, or no further request came";
@@ -29,36 +30,36 @@ words! {
     }
 }
 
-/// Behind the text of a refusal without credentials, where the protocol says where a token goes.
+/// Appended to a refusal for want of credentials, by protocols that add where to put the token.
 pub const SEND_A_TOKEN: &str = "; send a token as ";
 
 /// The number of a limit and its unit.
 type Limit = fn(&Settings) -> (usize, &'static str);
 
-/// A row of the table. A column that is `None` says that no answer of that protocol ends for this reason.
+/// A row of the table. `None` in the column of a protocol: it never ends for this reason.
 pub struct Row {
-    /// The name, as a programmer reads it.
+    /// The name of the variant.
     pub name: &'static str,
     /// The section of the table.
     pub section: Section,
-    /// The status of the answer to a request.
+    /// The HTTP status.
     pub status: Option<u16>,
     /// The code of a WebSocket's Close frame (RFC 6455 section 7.4).
     pub close: Option<u16>,
-    /// The reason code of MQTT 5. MQTT 3.1.1 has return codes in CONNACK only; there every other reason closes the connection without a code.
+    /// The reason code of MQTT 5. MQTT 3.1.1 has return codes in CONNACK only; later it closes the connection without a code.
     pub mqtt: Option<ReasonCode>,
-    /// The label of `crore_closed_connections_total` that counts the end of a connection.
+    /// The label of `crore_closed_connections_total`.
     pub closed: Closed,
-    /// The text for clients and logs, in one line. The code that finds a fault may be more exact.
+    /// The text for clients and logs, in one line. Code that knows more may use a more exact one.
     pub text: &'static str,
-    /// The remedy for the operator of the server; empty where the text has it.
+    /// The remedy for the operator; empty where the text names it.
     pub remedy: &'static str,
-    /// The limit for one client whose number stands behind the text. Clients are not told the limits that all clients share.
+    /// The limit whose value is appended to the text. Only limits of one client: clients are not told the limits that all share.
     limit: Option<Limit>,
 }
 
-/// The table is in sections; a counter may sum one. One row is one line: the name, the status, the close code, MQTT's reason code, the counter, the text, perhaps the operator's remedy, and perhaps
-/// the setting of the limit with its unit.
+/// The table has sections; a counter may sum a section. A row is one line: name, HTTP status, close code, MQTT's reason code, counter, text, optionally
+/// the operator's remedy, and optionally the setting of the limit with its unit.
 macro_rules! reasons {
     (@limit) => { None };
     (@limit $section:ident $field:ident $unit:literal) => {
@@ -98,7 +99,7 @@ macro_rules! reasons {
     };
 }
 
-/// A status or a close code; 0 stands for none.
+/// A status or a close code; 0 means none.
 const fn number(code: u16) -> Option<u16> {
     match code {
         0 => None,
@@ -161,7 +162,7 @@ reasons! {
         NewestByFilter, 400, 0, NONE, Refused, "with filters, since=-N is for event streams and WebSockets, and N is at most 100; a long-poll takes oldest, live or a position that the server gave";
         BadLimit, 400, 0, NONE, Refused, "limit= takes a number of messages, from 1 on";
     }
-    /// Messages that are not as they must be.
+    /// Invalid publishes.
     Publishes {
         BadField, 400, 0, NONE, Refused, "a header of the message is not valid";
         SeveralToPublish, 400, 0, NONE, Refused, "frames can be published to one topic only";
@@ -254,7 +255,7 @@ reasons! {
 }
 
 impl Reason {
-    /// The reason that a client without credentials reads which this right needs.
+    /// The refusal of a client without credentials that lacks this right.
     pub const fn needs(right: Right) -> Reason {
         match right {
             Right::Publish => Reason::PublishNeedsCredentials,
@@ -265,7 +266,7 @@ impl Reason {
         }
     }
 
-    /// The reason that a client reads whose credentials do not grant this right.
+    /// The refusal of a client whose credentials do not grant this right.
     pub const fn lacks(right: Right) -> Reason {
         match right {
             Right::Publish => Reason::PublishNotGranted,
@@ -281,7 +282,7 @@ impl Reason {
         &ROWS[self as usize]
     }
 
-    /// The reason code of MQTT 5, where the answer must have one.
+    /// The reason code of MQTT 5, for an answer that must have one.
     pub fn mqtt(self) -> ReasonCode {
         self.row().mqtt.unwrap_or(ReasonCode::UNSPECIFIED_ERROR)
     }
@@ -291,7 +292,7 @@ impl Reason {
         self.row().text
     }
 
-    /// The same, with the number of the limit that is met.
+    /// The text, with the value of the limit that was reached.
     pub fn words(self, settings: &Settings) -> Cow<'static, str> {
         let Row { text, limit, .. } = self.row();
         match limit.map(|limit| limit(settings)) {

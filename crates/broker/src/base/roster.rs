@@ -1,7 +1,7 @@
-//! The writers of a partition whose log several processes write: which of their batches count, and which of them is the steward, which
-//! does what one process does for all.
+//! The writers of a partition whose log several processes write. The roster decides which of their batches are valid, and which writer is the steward:
+//! the node that runs wills, expiry and checkpoints for the partition.
 //!
-//! Invariant: it is a fold over the records of the partition alone, so that it is alike in all processes.
+//! Invariant: it is a fold over the records of the partition, so it is the same in all processes.
 
 use alloc::vec::Vec;
 
@@ -11,31 +11,31 @@ use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::base::snapshot::{Damaged, In, Out};
 
-/// Writers that are remembered: the one whose last batch is the oldest goes first. A batch of one that is forgotten is void, but for its first.
+/// Writers that are remembered. The writer whose last batch is the oldest is forgotten first; its later batches are then void.
 const WRITERS_MAX: usize = 256;
 
-/// No writer numbers its batches so high.
+/// Batch numbers are below this.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
 #[derive(Clone, Copy)]
 struct Writer {
     id: u64,
-    /// The number of its last batch that counted.
+    /// The number of its last valid batch.
     number: u64,
-    /// Batches behind this point do not count.
+    /// Its later batches are void.
     is_dead: bool,
 }
 
 /// The writers of a partition.
 #[derive(Default)]
 pub(crate) struct Roster {
-    /// In the order of their last batches, the newest last.
+    /// Ordered by their last batches, the newest last.
     writers: Vec<Writer>,
-    /// The process that does what one does for all, until it is dead.
+    /// The steward; none from its death until another writer applies.
     pub steward: Option<u64>,
     /// The offset of the last record.
     pub last: u64,
-    /// The log has lost its beginning: the first batch of a writer that is found counts.
+    /// The log has lost its beginning: the first batch found of a writer is valid, whatever its number.
     has_lost: bool,
 }
 
@@ -49,7 +49,7 @@ impl Roster {
         })
     }
 
-    /// Changes a writer, which becomes the newest. A batch that does not count must not, since its own writer does not look at it again.
+    /// Changes a writer, which becomes the newest. A void batch must not change the roster, since its own writer does not read it again.
     fn put(&mut self, writer: Writer) {
         if let Some(at) = self.writers.iter().rposition(|it| it.id == writer.id) {
             self.writers.remove(at);
@@ -60,8 +60,8 @@ impl Roster {
         self.writers.push(writer);
     }
 
-    /// A batch of this writer comes next in the log: says whether it counts. A duplicate does not, nor does one behind a gap, or of a writer
-    /// that is dead.
+    /// Takes the next batch of the log, and returns whether it is valid. It is void if it is a duplicate, follows a gap in its writer's numbers, or is
+    /// of a dead writer.
     pub fn counts(&mut self, id: u64, number: u64) -> bool {
         let writer = self.find(id);
         let is_alive = !writer.is_dead || planted::is(Fault::DeadAccepted);
@@ -77,7 +77,7 @@ impl Roster {
         counts
     }
 
-    /// The log has lost its beginning, and nothing of it was read.
+    /// Notes that the log has lost its beginning, before anything of it is read.
     pub fn lose(&mut self) {
         self.has_lost = true;
     }
@@ -87,13 +87,13 @@ impl Roster {
         self.has_lost
     }
 
-    /// Those that are not known to be dead.
+    /// The living writers.
     pub fn living(&self) -> impl Iterator<Item = u64> {
         let writers = self.writers.iter().filter(|it| !it.is_dead);
         writers.map(|it| it.id)
     }
 
-    /// A writer is dead from here on. Says whether it was not before.
+    /// Declares a writer dead from here on. Returns whether it was alive.
     pub fn bury(&mut self, id: u64) -> bool {
         let writer = self.find(id);
         self.put(Writer {
@@ -106,25 +106,25 @@ impl Roster {
         !writer.is_dead
     }
 
-    /// Those that are known to be dead.
+    /// The dead writers.
     pub fn dead(&self) -> impl Iterator<Item = u64> {
         let writers = self.writers.iter().filter(|it| it.is_dead);
         writers.map(|it| it.id)
     }
 
-    /// Whether a writer is known to be dead.
+    /// Whether a writer is dead.
     pub fn is_dead(&self, id: u64) -> bool {
         self.dead().any(|it| it == id)
     }
 
-    /// A writer wants to be the steward: the first one is, until it is dead.
+    /// A writer applies to be the steward. The first one becomes it, until its death.
     pub fn want_steward(&mut self, id: u64) {
         if self.steward.is_none() && !self.is_dead(id) {
             self.steward = Some(id);
         }
     }
 
-    /// All of it, in the same form in all processes.
+    /// Writes it. All processes write the same bytes.
     pub fn write(&self, out: &mut Out<'_>) {
         out.number(self.last);
         out.word(self.steward.unwrap_or(0));
@@ -136,17 +136,17 @@ impl Roster {
         }
     }
 
-    /// The digest of all of it.
+    /// A digest of what [`Roster::write`] writes.
     pub fn digest(&self, partition: PartitionId, seed: u64) -> u64 {
         let mut bytes = Vec::new();
         self.write(&mut Out(&mut bytes));
         xxh3_64_with_seed(&bytes, seed ^ u64::from(partition))
     }
 
-    /// Reads what was written.
+    /// Reads what [`Roster::write`] wrote.
     ///
     /// # Errors
-    /// When it is none.
+    /// When the bytes are damaged.
     pub fn read(from: &mut In<'_>) -> Result<Roster, Damaged> {
         let (last, steward) = (from.number()?, from.word()?);
         let count = from.number()? as usize;

@@ -1,8 +1,7 @@
-//! Which rule governs a topic: the first whose filter matches, else the default rule. Topics keep
-//! the rule's number in their row.
+//! The rules of topics. A topic is governed by the first rule whose filter matches it, else by the default rule. The topic's row has the rule's number.
 //!
-//! The server's own topics, below `$SYS/`, are kept by a rule of their own, whatever the operator's say: the newest
-//! message of each. The rest of that rule is taken from the rule that governs `$SYS/broker`.
+//! The server's own topics, below `$SYS/`, have a built-in rule that keeps the newest message of each. Its other columns are copied from the rule that
+//! governs `$SYS/broker`.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -13,15 +12,14 @@ use crate::base::access::Right;
 use crate::base::settings::{Keep, Rule};
 use crate::base::work::{FILTERS_PER_STEP, Steps};
 
-/// Rules are numbered in a byte of the topic's row; `BUILT_IN` of them are not the operator's.
+/// Most rules of the operator. A topic's row has one byte for the number of a rule.
 pub const RULES_MAX: usize = 256 - BUILT_IN;
-/// The default rule, that of the server's own topics, and that of retained messages.
+/// Built-in rules: the default rule, the rule of the server's own topics, and the rule of retained messages.
 const BUILT_IN: usize = 3;
-/// Where the server's own topics are.
+/// Prefix of the server's own topics.
 const SYS: &[u8] = b"$SYS/";
 
-/// The rules of a server, then the default rule, the one of the server's own topics, and the one that retained messages
-/// are kept by.
+/// The operator's rules, followed by the built-in ones: the default rule, the rule of `$SYS/`, and the rule of retained messages.
 #[derive(Clone, Debug)]
 pub struct Rules {
     all: Vec<Rule>,
@@ -45,7 +43,7 @@ impl Rules {
             })
         };
         let sys = newest(&all[governing(rules, b"$SYS/broker")]);
-        // They are said again whenever somebody asks for them.
+        // The server publishes them anew after a start, so they need no log.
         all.push(Rule {
             durable: false,
             ..sys
@@ -59,22 +57,22 @@ impl Rules {
         }
     }
 
-    /// Whether any rule bounds the bytes or messages that wait for a connection.
+    /// Whether any rule limits the bytes or messages in an outbox.
     pub fn bound_outboxes(&self) -> bool {
         self.bound_outboxes
     }
 
-    /// Whether any rule bounds how many messages wait for a connection.
+    /// Whether any rule limits the number of messages in an outbox.
     pub fn count_waiting(&self) -> bool {
         self.count_waiting
     }
 
-    /// Whether any rule has messages name the user who published them.
+    /// Whether any rule adds the publisher's user to messages.
     pub fn name_publishers(&self) -> bool {
         self.name_publishers
     }
 
-    /// Whether messages of this topic name the user who published them. Each rule that is compared is work, which `steps` count.
+    /// Whether messages of this topic name the publisher's user. `steps` count the compared rules.
     pub fn names_publisher(&self, name: &[u8], steps: &Steps) -> bool {
         let number = self.number_for(name);
         steps.add(usize::from(number) / FILTERS_PER_STEP);
@@ -89,12 +87,12 @@ impl Rules {
         }
     }
 
-    /// Whether messages of this topic stand in the log of the engine.
+    /// Whether messages of this topic are written to the engine's log.
     pub fn is_durable(&self, name: &[u8]) -> bool {
         self.get(self.number_for(name)).durable
     }
 
-    /// The operator's rules whose topics stand in no log.
+    /// The operator's rules whose topics are not written to the engine's log.
     pub fn unlogged(&self) -> impl Iterator<Item = u8> {
         let rules = (0..).zip(self.of_operator());
         rules
@@ -102,7 +100,7 @@ impl Rules {
             .map(|(number, _)| number)
     }
 
-    /// The operator's rules, and the default one, whose topics stand in the log.
+    /// The operator's rules, and the default one, whose topics are written to the engine's log.
     pub fn logged(&self) -> impl Iterator<Item = u8> {
         let rules = (0..).zip(&self.all[..=self.of_operator().len()]);
         rules
@@ -110,7 +108,7 @@ impl Rules {
             .map(|(number, _)| number)
     }
 
-    /// Which topics stand in the log of the engine, as a text; empty where all do. Rules with the same text agree about every topic.
+    /// Text that says which topics are written to the engine's log; empty if all are. Rules with the same text agree about every topic.
     pub fn durability(&self) -> String {
         if self.unlogged().next().is_none() {
             return String::new();
@@ -121,31 +119,31 @@ impl Rules {
             .collect()
     }
 
-    /// Those that the operator wrote.
+    /// The operator's rules.
     fn of_operator(&self) -> &[Rule] {
         &self.all[..self.all.len() - BUILT_IN]
     }
 
-    /// Whether every topic is governed by the same rule in both and kept in the same form.
+    /// Whether both assign the same rule to every topic, with the same kind of log.
     pub fn govern_alike(&self, others: &Rules) -> bool {
         let forms = |rule: &Rule| (rule.filter.clone(), rule.keep);
         self.all.iter().map(forms).eq(others.all.iter().map(forms))
     }
 
-    /// The number of the rule that has this filter, among the operator's and the default.
+    /// The number of the rule with this filter, among the operator's and the default.
     pub fn with_filter(&self, filter: &[u8]) -> Option<u8> {
         let all = &self.all[..=self.of_operator().len()];
         let is = |rule: &Rule| rule.filter.as_bytes() == filter;
         Some(all.iter().position(is)? as u8)
     }
 
-    /// The number of the rule of retained messages: the newest of a topic, however old.
+    /// The number of the rule of retained messages: it keeps the newest of a topic, without a limit of age.
     pub fn retained(&self) -> u8 {
         (self.all.len() - 1) as u8
     }
 
-    /// Whether everybody has this right on all that `filter` matches (a topic, too): the first rule that governs any of
-    /// it must govern all of it and grant the right. Each rule that is compared is work, which `steps` count.
+    /// Whether everybody has this right on all topics that `filter` matches; it may be a topic. The first rule that governs any of them must govern all of
+    /// them and grant the right. `steps` count the compared rules.
     pub fn opens(&self, right: Right, filter: &[u8], steps: &Steps) -> bool {
         let governs =
             |rule: &Rule| rule.filter == "#" || topic::overlaps(rule.filter.as_bytes(), filter);
@@ -170,14 +168,14 @@ impl Rules {
         &self.all[number as usize]
     }
 
-    /// How many there are, with those that are not the operator's.
+    /// Number of rules, with the built-in ones.
     pub fn count(&self) -> usize {
         self.all.len()
     }
 }
 
-/// The rule, without the bounds of a history where it keeps none: the latest value of a key is state, which stays until it is replaced or
-/// removed, or its time to live ends.
+/// The rule, without limits of a log's bytes and age if it keeps only the latest values: these are state, which stays until it is replaced, removed or
+/// expired.
 fn without_history(rule: &Rule) -> Rule {
     match rule.keep {
         Keep::Log => rule.clone(),
@@ -189,9 +187,9 @@ fn without_history(rule: &Rule) -> Rule {
     }
 }
 
-/// The first of these rules that governs a topic, or the number behind the last one: the default rule.
+/// The first of these rules that governs a topic, or the number after the last one: the default rule.
 fn governing(rules: &[Rule], name: &[u8]) -> usize {
-    // A lone `#` is how a configuration says "all", `$` topics among them.
+    // A rule `#` means all topics, also those that begin with `$`.
     let governs = |rule: &Rule| rule.filter == "#" || topic::matches(rule.filter.as_bytes(), name);
     rules.iter().position(governs).unwrap_or(rules.len())
 }

@@ -1,5 +1,5 @@
-//! Everything that the shards decide by: the operator's settings ([`crore_settings`]), the rights of clients and what other nodes are told.
-//! The server reads these from `crore.toml` and flags; the simulator makes them up.
+//! The settings of the shards: the operator's settings ([`crore_settings`]), access control, and this node's name. The server reads them from
+//! `crore.toml` and flags; the simulator generates them.
 
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -13,14 +13,14 @@ pub use crore_settings::{
 use crate::base::access::{Digest, Grants, Revoked};
 use crate::base::node::Node;
 
-/// Everything the shards need to know. Shared read-only by all of them.
+/// The settings of all shards, shared and read-only.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Paths and cross-site policy of the HTTP door.
+    /// Paths and cross-site policy of HTTP.
     pub http: Http,
-    /// Hard limits; past each one the client gets a clear error.
+    /// Hard limits. Past each one the client gets an error.
     pub limits: Limits,
-    /// How long a peer may take.
+    /// Time limits of peers.
     pub timeouts: Timeouts,
     /// Heartbeats to silent connections.
     pub heartbeat: Heartbeat,
@@ -28,47 +28,46 @@ pub struct Settings {
     pub deflate: Deflate,
     /// Retries of publishes.
     pub publish: Publishing,
-    /// Clients that follow which topics have subscribers.
+    /// Clients that follow interest: which topics have subscribers.
     pub interest: Interest,
     /// Access control.
     pub access: Access,
-    /// MQTT sessions and what their clients may do.
+    /// MQTT sessions and features.
     pub mqtt: Mqtt,
-    /// How clients are moved off before the server stops.
+    /// How clients are moved to another server before this one stops.
     pub drain: Drain,
-    /// How other nodes of a cluster name and reach this one.
+    /// Name and address of this node in a cluster.
     pub node: Node,
-    /// Per-topic behaviour; the first rule whose filter matches a topic governs it. Topics that no
-    /// rule matches are governed by [`Rule::default`].
+    /// Behaviour by topic. The first rule whose filter matches a topic governs it, else [`Rule::default`].
     pub rules: Vec<Rule>,
 }
 
-/// Access control, as far as the shards decide; the keys are with the verifier that answers their questions.
+/// Access control, but for keys and passwords, which only the verifier has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Access {
-    /// Only granted actions are allowed. Otherwise everybody may do everything, and credentials are ignored.
+    /// Whether only granted actions are allowed. If not, everybody may do everything, and credentials are ignored.
     pub closed: bool,
     /// The grants of everybody, also without credentials.
     pub anonymous: Grants,
-    /// Whether that includes subscriptions by filters with wildcards.
+    /// Whether `anonymous` includes subscriptions by filters with wildcards.
     pub anonymous_wildcards: bool,
     /// The cookie that may hold a token; empty for none.
     pub cookie: String,
     /// The query parameter that may hold a token; empty for none.
     pub query: String,
-    /// Bytes of a token, or of a user and a password; 401 past it.
+    /// Longest token, or user and password together; 401 past it.
     pub token_bytes: usize,
-    /// Answers about credentials that each shard remembers.
+    /// Verdicts that each shard caches.
     pub verdicts_per_shard: usize,
     /// Key of the digests that identify credentials in caches; random in each process.
     pub key: [u8; 32],
     /// Tokens and users that the operator has revoked.
     pub revoked: Arc<Revoked>,
-    /// The digest of the token with which the process accesses itself, and its grants.
+    /// The digest of the token that the process itself uses, and its grants.
     pub operator: Option<(Digest, Arc<Grants>)>,
 }
 
-/// Defaults that are safe on a small machine; what a file leaves to the host stands for 2 GiB of memory.
+/// Defaults that are safe on a small machine. Settings that depend on the host are for 2 GiB of memory.
 impl Default for Settings {
     fn default() -> Self {
         Settings {

@@ -1,17 +1,17 @@
-//! The state that a home leaves for its successors at a planned restart: the epoch and offsets of its topics, their logs and
-//! retained messages, groups, and MQTT sessions. Clients with a position or a session go on as if there had been no restart.
+//! The format of a snapshot: the state of a home for its successors at a planned restart. It has the epoch and offsets of the topics, their logs and
+//! retained messages, groups, and MQTT sessions. Clients with a position or a session continue as if there had been no restart.
 //!
-//! A snapshot is blocks of bytes, each with its length and a checksum; the first is the [`Head`], the last has the
-//! number of records. It is written and read block by block, so that neither side holds more than one block.
+//! A snapshot is a sequence of blocks, each with its length and a checksum. The first block is the [`Head`], the last one has the number of records.
+//! It is written and read block by block, so that neither side holds more than one block.
 //!
-//! Each record names its partition, by itself or by its topic, so that a server with another number of homes reads it: each home
-//! reads the snapshots of all homes that had one of its partitions, and leaves out what belongs to others.
+//! Each record belongs to a partition, by itself or by its topic, so a server with another number of homes can read it: each home reads the snapshots
+//! of all homes that had one of its partitions, and skips records of other partitions.
 //!
-//! Invariants: a snapshot is taken when no connection is left and nothing is under way ([`Settled`](crate::Settled));
-//! it is valid as a whole or not at all. Damaged bytes are refused, never guessed at. A session's state is stored as
-//! its carrier wrote it (`protocol/mqtt/kept.rs`): when that form changes, [`FORMAT`] does too.
+//! Invariants: a snapshot is taken when no connection is left and nothing is in flight ([`Settled`](crate::Settled)). It is valid as a whole or not at
+//! all. Damaged bytes are refused. A session's state is stored as its carrier wrote it (`protocol/mqtt/kept.rs`): when that format changes, [`FORMAT`]
+//! does too.
 //!
-//! Deliberately not here: files, and what happens to an unused snapshot.
+//! Deliberately not here: files, and the removal of unused snapshots.
 
 mod bytes;
 
@@ -26,15 +26,15 @@ use crate::base::placement::{Placement, SLOTS};
 
 /// The first bytes of every snapshot.
 pub const MAGIC: &[u8; 12] = b"crore state\n";
-/// The version of the form of the records. No other one is read.
+/// The version of the format. No other one is read.
 pub const FORMAT: u16 = 9;
 /// Bytes before the first block.
 pub const PREAMBLE_BYTES: usize = MAGIC.len() + 2;
 /// Bytes before each block: its length and its checksum.
 pub const BLOCK_HEAD_BYTES: usize = 12;
-/// A block is closed at this length; a single message may make it longer.
+/// A block is closed at this length. Its last record may make it longer.
 pub(crate) const BLOCK_BYTES: usize = 256 << 10;
-/// No block is longer: the longest message and a full block.
+/// Longest block: a full one and the longest message.
 const BLOCK_BYTES_MAX: usize = 512 << 20;
 
 /// Why a snapshot is refused.
@@ -47,24 +47,24 @@ impl core::fmt::Display for Damaged {
     }
 }
 
-/// The numbers that the snapshots of one stop have in common, and the home of this one.
+/// The first block. But for `home`, it is the same in all snapshots of one stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// A different number for each stop.
+    /// Identifies the stop.
     pub set: u64,
     /// The epoch of the logs.
     pub epoch: u32,
     /// The seed of the hashes.
     pub seed: u64,
-    /// How many partitions there are.
+    /// Number of partitions.
     pub partitions: PartitionId,
-    /// How many homes there were.
+    /// Number of homes.
     pub homes: ShardId,
-    /// The number of this home.
+    /// The home that wrote this snapshot.
     pub home: ShardId,
-    /// When the snapshot was taken, as [`Now::unix_s`](crate::Now::unix_s): all times in it are of that count.
+    /// Time of the snapshot, as [`Now::unix_s`](crate::Now::unix_s), like all times in it.
     pub unix_s: u32,
-    /// The wall clock then. No other clock outlives the process.
+    /// The wall clock at that time. No other clock outlives the process.
     pub wall_s: u32,
 }
 
@@ -109,7 +109,7 @@ impl Head {
         }
     }
 
-    /// Where this snapshot comes from.
+    /// The home that wrote this snapshot.
     pub(crate) fn origin(&self) -> Origin {
         Origin {
             placement: Placement::new(self.partitions, self.homes),
@@ -122,18 +122,18 @@ impl Head {
 
 const NO_HEAD: Damaged = Damaged("its head is none");
 
-/// Where the records come from that are read: the home that wrote them.
+/// The home that wrote the records.
 pub(crate) struct Origin {
     pub placement: Placement,
     pub home: ShardId,
-    /// The life of the logs in which they were written.
+    /// The epoch of the logs at that time.
     pub epoch: u32,
-    /// Whether local state is taken over: sessions, groups, and which filters need messages kept.
+    /// Whether to restore local state: sessions, groups, and filters that keep messages.
     pub local: bool,
 }
 
 impl Origin {
-    /// The slots of these partitions.
+    /// The slots that the home `me` takes over from the one that wrote the records.
     pub fn slots(&self, now: Placement, me: ShardId) -> impl Iterator<Item = u8> {
         let (former, home) = (self.placement, self.home);
         let is = move |slot: &u8| {
@@ -143,10 +143,10 @@ impl Origin {
         (0..=u8::MAX).filter(is)
     }
 
-    /// Whether a topic or session of this name is to be read at `me`.
+    /// Whether the home `me` takes over the topic or session of this name.
     ///
     /// # Errors
-    /// When it was not at the home that wrote it.
+    /// When the name does not belong to the home that wrote it.
     pub fn is_for(&self, name: &[u8], now: Placement, me: ShardId) -> Result<bool, Damaged> {
         match self.placement.home_of_name(name) == self.home {
             true => Ok(now.home_of_name(name) == me),
@@ -155,7 +155,7 @@ impl Origin {
     }
 }
 
-/// The first bytes of every snapshot: the magic and the form.
+/// The first bytes of every snapshot: the magic and the format.
 pub fn preamble() -> [u8; PREAMBLE_BYTES] {
     let mut preamble = [0; PREAMBLE_BYTES];
     preamble[..MAGIC.len()].copy_from_slice(MAGIC);
@@ -163,10 +163,10 @@ pub fn preamble() -> [u8; PREAMBLE_BYTES] {
     preamble
 }
 
-/// The version of the snapshot that these bytes begin.
+/// The format of the snapshot that begins with these bytes.
 ///
 /// # Errors
-/// When they begin something else.
+/// When they are not the beginning of a snapshot.
 pub fn format_of(bytes: &[u8; PREAMBLE_BYTES]) -> Result<u16, Damaged> {
     if bytes[..MAGIC.len()] != MAGIC[..] {
         return Err(Damaged("it is no state of a crore"));
@@ -177,7 +177,7 @@ pub fn format_of(bytes: &[u8; PREAMBLE_BYTES]) -> Result<u16, Damaged> {
     ]))
 }
 
-/// The head of the `number`th block.
+/// The length and checksum of the `number`th block.
 pub fn seal(number: u64, block: &[u8]) -> [u8; BLOCK_HEAD_BYTES] {
     let mut head = [0; BLOCK_HEAD_BYTES];
     head[..4].copy_from_slice(&(block.len() as u32).to_le_bytes());
@@ -185,10 +185,10 @@ pub fn seal(number: u64, block: &[u8]) -> [u8; BLOCK_HEAD_BYTES] {
     head
 }
 
-/// Length of the block behind this head, in bytes.
+/// Length of the block after this head.
 ///
 /// # Errors
-/// When no block is that long.
+/// When it is longer than any block.
 pub fn block_bytes(head: &[u8; BLOCK_HEAD_BYTES]) -> Result<usize, Damaged> {
     let [a, b, c, d, ..] = *head;
     let bytes = u32::from_le_bytes([a, b, c, d]) as usize;
@@ -227,11 +227,11 @@ pub(crate) mod kind {
     pub const LOSS: u8 = 5;
     /// A forgotten topic that had lost messages.
     pub const FORGOTTEN: u8 = 6;
-    /// The last loss of a rule's forgotten topics.
+    /// The last loss of forgotten topics, by rule.
     pub const BLAMED: u8 = 7;
     /// A message.
     pub const MESSAGE: u8 = 8;
-    /// The first answer to an idempotency key.
+    /// The answer to an idempotency key.
     pub const ANSWER: u8 = 9;
     /// A session.
     pub const SESSION: u8 = 10;
@@ -239,13 +239,13 @@ pub(crate) mod kind {
     pub const NO_SESSION: u8 = 11;
     /// The end of the snapshot.
     pub const END: u8 = 12;
-    /// The partition of the sessions that follow.
+    /// The partition of the following sessions.
     pub const SESSIONS: u8 = 13;
     /// The writers of a partition.
     pub const ROSTER: u8 = 14;
 }
 
-/// Counts the records of a block.
+/// A block that is being written, with the number of records.
 pub(crate) struct Block<'a> {
     pub bytes: &'a mut Vec<u8>,
     pub records: u64,
@@ -259,11 +259,11 @@ impl Block<'_> {
         Out(self.bytes)
     }
 
-    /// Whether it is time for the next block.
+    /// Whether to begin the next block.
     pub fn is_full(&self) -> bool {
         self.bytes.len() >= BLOCK_BYTES
     }
 }
 
-/// Something names a topic that the snapshot does not have.
+/// A record names a topic that the snapshot does not have.
 pub(crate) const NO_TOPIC: Damaged = Damaged("a topic is missing");

@@ -1,26 +1,26 @@
-//! A count of what several parts have together. Each part keeps it up to date, so that nobody has to walk over all of them to know the sum.
+//! A shared sum. Each part adds its changes, so nobody has to walk all parts for the sum.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// The count; copies share it. Only one thread counts at a time.
+/// The sum. Clones share it. Only one thread changes it at a time, so it needs no atomic read-modify-write.
 #[derive(Clone, Debug, Default)]
 pub struct Tally(Arc<AtomicUsize>);
 
 impl Tally {
-    /// There are so many more.
+    /// Increases the sum.
     #[inline]
     pub fn add(&self, more: usize) {
         self.0.store(self.get() + more, Ordering::Relaxed);
     }
 
-    /// There are so many less.
+    /// Decreases the sum.
     #[inline]
     pub fn subtract(&self, less: usize) {
         self.0.store(self.get() - less, Ordering::Relaxed);
     }
 
-    /// How many there are.
+    /// The sum.
     #[inline]
     pub fn get(&self) -> usize {
         self.0.load(Ordering::Relaxed)

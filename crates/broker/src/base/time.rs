@@ -1,49 +1,49 @@
-//! Time, as the shard receives it: the broker has no clock.
+//! Time as an input: the broker has no clock.
 //!
-//! Every duration is reckoned with [`Now`], which never falls and never jumps, whatever happens to the wall clock. The wall clock
-//! counts only where a client or an operator sees a date or names one, and for the end of a token: `Wall` converts.
+//! Durations are measured with [`Now`], which never goes back and never jumps, whatever happens to the wall clock. The wall clock is used only for
+//! dates that clients or operators see or name, and for the expiry of tokens. `Wall` converts between the two.
 
-/// One moment.
+/// A point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Seconds since the shard began in which the machine was awake; never falls. For what a peer must do in time: a client can
-    /// do nothing while the server's machine is suspended.
+    /// Seconds since the shard began, without the time in which the machine was suspended. For deadlines of peers, which can send nothing to a
+    /// suspended machine.
     pub s: u32,
-    /// Unix seconds as this process counts them: what the wall clock showed when the count began, and all seconds since, those in which the
-    /// machine was suspended too. It never falls, and a planned restart goes on with it. For what was promised for a time: ages, times to
-    /// live, sessions, windows, rates. Not what the wall clock shows now.
+    /// Unix seconds as this process counts them: the wall clock at the beginning of the count, plus all seconds since, also while the machine was
+    /// suspended. It never goes back, and a planned restart continues it. For ages, times to live, sessions, windows and rates. May differ from the
+    /// wall clock.
     pub unix_s: u32,
 }
 
-/// How the wall clock stands to [`Now::unix_s`].
+/// The difference between the wall clock and [`Now::unix_s`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wall {
     ahead_s: i32,
-    /// The most that it has been ahead.
+    /// The maximum of `ahead_s`.
     ahead_s_max: i32,
 }
 
 impl Wall {
-    /// The wall clock is ahead of the count by so many seconds, behind it by less than none.
+    /// Sets how far the wall clock is ahead of the count; negative if it is behind.
     pub fn set(&mut self, ahead_s: i32) {
         self.ahead_s = ahead_s;
         self.ahead_s_max = self.ahead_s_max.max(ahead_s);
     }
 
-    /// The wall clock.
+    /// The time of the wall clock.
     pub fn unix_s(self, now: Now) -> u32 {
         now.unix_s.saturating_add_signed(self.ahead_s)
     }
 
-    /// The date of a counted second: never later than now, though another shard may have counted a second more.
+    /// The date of a counted second. Never later than now, although another shard may be a second ahead.
     pub fn date_of(self, counted_s: u32, now: Now) -> u32 {
         counted_s
             .min(now.unix_s)
             .saturating_add_signed(self.ahead_s)
     }
 
-    /// The counted second of a date that a client names. A date later than now is from before the clock was set back, if it ever
-    /// was: it then means the second that had this date.
+    /// The counted second of a date that a client names. A date in the future is probably from before the wall clock was set back: it means the second
+    /// that had this date then.
     pub fn counted(self, unix_s: u64, now: Now) -> u32 {
         let later = unix_s > u64::from(self.unix_s(now));
         let ahead_s = if later {
@@ -86,7 +86,7 @@ mod tests {
                     NOW.unix_s - 5
                 );
             }
-            // One of before the clock was set back lies in the future now, unless so much time has passed.
+            // A date from before the clock was set back is in the future now, unless enough time has passed.
             for date in shown.into_iter().filter(|date| *date > wall.unix_s(NOW)) {
                 assert_eq!(wall.counted(date.into(), NOW), NOW.unix_s - 5, "{steps:?}");
             }

@@ -1,41 +1,40 @@
-//! A queue in which parties share the work. A party is an address, a user or a group, given by a number. The items of one party go
-//! in order; the next item is that of the party for which least was done so far. So a crowd of one address holds up no other
-//! address, and a party that asks for little is served before one that asks for much.
+//! A fair queue. A party (an address, a user or a group, as a number) has its items in order. The next item is of the party that has received the
+//! least work so far. So a crowd from one address does not delay other addresses, and a party that asks for little is served before one that asks for
+//! much.
 //!
-//! This is fair queueing by start times. A party that comes anew begins where the queue stands. One that drained its items is
-//! remembered until the queue has come as far as its share, so that it cannot come back ahead of what was done for it. When the
-//! queue is empty all are equal again.
+//! This is start-time fair queueing. A new party starts at the queue's virtual time. A party without items is remembered until the virtual time has
+//! reached its share, so that it gains nothing by leaving and coming back. When the queue is empty, all parties are equal again.
 
 use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
 use core::cmp::Reverse;
 
-/// Parties that keep their room while they have nothing queued, so that a queue that comes and goes allocates nothing.
+/// Parties that keep their allocation while they have no items, so that short queues do not allocate each time.
 const KEPT_PARTIES: usize = 64;
-/// Bytes of their rooms together.
+/// Most bytes of these allocations.
 const KEPT_BYTES: usize = 16 << 10;
-/// Parties without items that are remembered for their shares while others have items.
+/// Parties without items whose shares are remembered while others have items.
 const REMEMBERED: usize = 4096;
 
 /// The queue.
 #[derive(Debug)]
 pub struct Turns<T> {
     parties: BTreeMap<u64, Waiting<T>>,
-    /// The parties that have queued something, but for the one that is served: by their shares, and in the order in which they came.
+    /// The parties with items, but for the served one: share, order of arrival, party.
     order: BinaryHeap<Reverse<(u64, u64, u64)>>,
-    /// Counts the entries of `order`.
+    /// Entries of `order` so far.
     entries: u64,
-    /// Parties that drained their items and did not keep their room.
+    /// Parties without items and without an allocation.
     drained: VecDeque<u64>,
-    /// The share at which the queue stands: that of the party that was served last.
+    /// The virtual time: the share of the party that was served last.
     begun: u64,
     /// The greatest share so far.
     most: u64,
-    /// The party that is served.
+    /// The party whose item was taken last and is not charged yet.
     served: Option<u64>,
     len: usize,
-    /// Items that the rooms of parties with items can hold.
+    /// Capacity, in items, of the parties with items.
     room: usize,
-    /// Items that the rooms of the other parties can hold.
+    /// Capacity, in items, of the other parties.
     kept: usize,
 }
 
@@ -43,7 +42,7 @@ pub struct Turns<T> {
 #[derive(Debug)]
 struct Waiting<T> {
     items: VecDeque<T>,
-    /// The work that was done for it, counted from the beginning of the queue.
+    /// The work done for it, since the queue was empty.
     share: u64,
 }
 
@@ -89,7 +88,7 @@ impl<T> Turns<T> {
         self.len += 1;
     }
 
-    /// Queues an item of this party, unless it is the last that the party has queued.
+    /// Queues an item of this party, unless it equals the party's last item.
     pub fn push_once(&mut self, party: u64, item: T)
     where
         T: PartialEq,
@@ -100,7 +99,7 @@ impl<T> Turns<T> {
         }
     }
 
-    /// Takes the next item. The work on it is to be counted by [`Turns::did`].
+    /// Takes the next item. The caller charges the work on it with [`Turns::did`].
     pub fn pop(&mut self) -> Option<T> {
         self.did(0);
         let Reverse((share, _, party)) = self.order.pop()?;
@@ -117,7 +116,7 @@ impl<T> Turns<T> {
         Some(item)
     }
 
-    /// So much work was done for the item that was taken last.
+    /// Charges work for the item that was taken last.
     pub fn did(&mut self, work: u64) {
         let Some(party) = self.served.take() else {
             return;
@@ -146,11 +145,11 @@ impl<T> Turns<T> {
         self.forget();
     }
 
-    /// Forgets parties without items, those first that drained first: as soon as the queue has come as far as their shares, or
-    /// when they are too many.
+    /// Forgets parties without items, in the order in which they ran empty: as soon as the virtual time has reached their shares, or when there are too
+    /// many.
     fn forget(&mut self) {
         while let Some(party) = self.drained.front() {
-            // One that has come back is not forgotten; it is listed again when it drains again.
+            // A party that has items again stays, and is listed again when it runs empty.
             let idle = self.parties.get(party);
             if let Some(idle) = idle.filter(|it| it.items.is_empty()) {
                 if idle.share > self.begun && self.drained.len() <= REMEMBERED {
@@ -177,7 +176,7 @@ impl<T> Turns<T> {
         self.len == 0
     }
 
-    /// Bytes of heap that the items and their parties occupy, without the little room that is kept for the next ones.
+    /// Heap bytes of the items and their parties, without the allocations that are kept for reuse.
     pub fn bytes(&self) -> usize {
         let of_party = size_of::<(u64, Waiting<T>)>() + size_of::<(u64, u64, u64)>();
         self.room * size_of::<T>() + (self.order.len() + self.drained.len()) * of_party
@@ -189,7 +188,7 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    /// Takes all items; each is as much work as `work` says.
+    /// Takes all items, and charges `work` for each.
     fn drained(turns: &mut Turns<u32>, work: impl Fn(u32) -> u64) -> Vec<u32> {
         let next = || {
             let item = turns.pop()?;
@@ -234,7 +233,7 @@ mod tests {
             turns.push(1, item);
         }
         drained(&mut turns, |_| 10);
-        // Party 2 has had a tenth of what party 1 had.
+        // Party 2 has received a tenth of the work of party 1.
         for item in 0..10 {
             turns.push(1, item);
             turns.push(2, 100 + item);
@@ -244,11 +243,11 @@ mod tests {
         assert!((4..=6).contains(&of_two), "{order:?}");
     }
 
-    /// Each of these parties has one item, queued again as soon as it was served.
+    /// Each of these parties has one item, queued again as soon as it is served.
     fn always_back(parties: u64, rounds: usize) -> Vec<usize> {
         let mut turns = Turns::default();
         let mut served = alloc::vec![0; parties as usize];
-        // Others have come before and are remembered.
+        // Other parties came before and are remembered.
         for other in 0..100 {
             turns.push(1_000_000 + other, 0);
         }
@@ -276,7 +275,7 @@ mod tests {
             let served = always_back(parties, parties as usize * 4);
             assert!(served.iter().all(|n| (6..=10).contains(n)), "{served:?}");
         }
-        // Too many to remember: some are served twice before others are served once.
+        // Too many to remember: some are served twice before others once.
         let served = always_back(6_000, 6_000);
         assert!(served.iter().all(|n| *n > 0));
     }

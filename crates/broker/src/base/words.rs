@@ -1,6 +1,6 @@
-//! Enums whose members have a word for operators, such as the value of a metric's label, and a text: one row for each.
+//! A macro for enums whose variants have a word for operators, such as the value of a metric's label, and a description.
 
-/// One row is one line: the member, its word, its text.
+/// A row is one line: variant, word, description.
 macro_rules! words {
     ($(#[$meta:meta])* pub enum $type:ident { $($name:ident, $word:literal, $text:literal;)* }) => {
         $(#[$meta])*
@@ -10,13 +10,13 @@ macro_rules! words {
         }
 
         impl $type {
-            /// All of them, in order.
+            /// All variants, in order.
             pub const ALL: [$type; [$($word),*].len()] = [$($type::$name,)*];
 
-            /// All words with their texts, in Markdown.
+            /// All words with their descriptions, in Markdown.
             pub const WORDS: &str = concat!($("; `", $word, "`: ", $text),*);
 
-            /// In one word.
+            /// The word.
             pub fn name(self) -> &'static str {
                 match self {
                     $($type::$name => $word,)*

@@ -1,4 +1,4 @@
-//! Numbers and fields of a record.
+//! Encoding of a record's numbers and fields.
 
 use alloc::vec::Vec;
 
@@ -19,7 +19,7 @@ impl Out<'_> {
         debug_assert!(value >> 63 == 0);
         write_varint(self.0, value);
     }
-    /// A number whose bits are all equally likely.
+    /// A number of fixed length, for hashes and seeds.
     pub fn word(&mut self, value: u64) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
@@ -36,7 +36,7 @@ impl<'a> In<'a> {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
-    /// Nothing is left.
+    /// Checks that nothing is left.
     pub fn end(&self) -> Result<(), Damaged> {
         match self.is_empty() {
             true => Ok(()),
@@ -62,7 +62,7 @@ impl<'a> In<'a> {
         self.0 = rest;
         Ok(u64::from_le_bytes(*word))
     }
-    /// Four bytes.
+    /// A 32-bit number of fixed length.
     pub fn fixed32(&mut self) -> Result<u32, Damaged> {
         let (word, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
         self.0 = rest;
