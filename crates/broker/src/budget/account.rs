@@ -1,9 +1,9 @@
-//! The account of the memory that clients make the server hold: one sum for the process. Shards draw from it in lots (see `purse.rs`).
+//! The account of the memory that clients make the server hold: one sum for the process. Shards draw from it in lots (`shard_account.rs`).
 //!
-//! The sum may pass its limit by as much as one input of each shard adds: an input is charged once its bytes are there,
-//! and the consequences are decided before the next input.
+//! The sum may exceed its limit by one input of each shard: an input is charged after its bytes have arrived, and the shard reacts before the next
+//! input.
 //!
-//! Rows, names and logs are not part of the sum: they have limits of their own. `relief` acts when the sum nears its limit.
+//! Rows, names and logs are not part of the sum, since they have their own limits. `client/relief` acts when the sum nears its limit.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -14,23 +14,23 @@ pub use crate::budget::part::Part;
 pub enum Level {
     /// There is room.
     Calm,
-    /// Past three quarters: outboxes fall back to positions.
+    /// Past 3/4: slow consumers give up their outboxes and continue from positions.
     Near,
-    /// Past seven eighths: clients that hold much get nothing new.
+    /// Past 7/8: clients that hold much get no new memory.
     Full,
-    /// Past fifteen sixteenths: connections of clients that hold much end.
+    /// Past 15/16: connections of clients that hold much are closed.
     Tight,
-    /// Past the limit: connections end, those that hold most first.
+    /// Past the limit: connections are closed, those that hold most first.
     Over,
 }
 
-/// The sum of the process. Every method may be called from any shard.
+/// The sum of the process. All methods may be called from any shard.
 #[derive(Debug)]
 pub struct Account {
     limit_bytes: AtomicUsize,
-    /// Lots of all shards.
+    /// Drawn by all shards.
     drawn_bytes: AtomicUsize,
-    /// Large messages belong to no shard.
+    /// Bytes of large messages, which belong to no shard.
     messages_bytes: AtomicUsize,
 }
 
@@ -59,12 +59,12 @@ impl Account {
         self.messages_bytes.load(Relaxed)
     }
 
-    /// Large messages that are in no log grew by this many bytes.
+    /// Charges a large message that is in no log.
     pub fn hold_message(&self, bytes: usize) {
         self.messages_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Large messages that are in no log shrank by this many bytes.
+    /// Releases a large message that is in no log.
     pub fn let_message_go(&self, bytes: usize) {
         self.messages_bytes.fetch_sub(bytes, Relaxed);
     }
@@ -74,12 +74,12 @@ impl Account {
         self.drawn_bytes.load(Relaxed) + self.messages_bytes()
     }
 
-    /// A shard draws this many bytes.
+    /// A shard draws bytes.
     pub(super) fn draw(&self, bytes: usize) {
         self.drawn_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// A shard gives back this many bytes that it has drawn.
+    /// A shard gives back drawn bytes.
     pub(super) fn give_back(&self, bytes: usize) {
         self.drawn_bytes.fetch_sub(bytes, Relaxed);
     }
@@ -89,7 +89,7 @@ impl Account {
         self.level_without(0)
     }
 
-    /// The same when so many bytes of it are gone.
+    /// The level if `bytes` fewer were used.
     pub(super) fn level_without(&self, bytes: usize) -> Level {
         let limit = self.limit_bytes();
         match self.used_bytes().saturating_sub(bytes) {

@@ -1,14 +1,14 @@
-//! Limits on connections, sessions, publishes and topics: the counts of all shards of a process together, in atomics
-//! that any shard may change, without a lock and without mail.
+//! Limits on connections, sessions, publishes and topics, over all shards of the process. The counters are atomics that any shard may change, without
+//! a lock and without mail.
 //!
-//! Addresses have no rows. A keyed hash of the address leads to one counter in each of two tables, and the lower of the
-//! two counts: addresses that share both counters share one limit, so a client may be refused too early, never too
-//! late. The tables have enough counters to make this rare (see `client::LOAD_PART`), and the hash is keyed, so that
-//! nobody can aim at another's counters.
+//! Addresses have no rows. The keyed hash of an address selects one counter in each of two tables, and the lower count is used (a count-min sketch).
+//! Addresses that share both counters share one limit, so a client may be refused too early, but never too late. The tables are large enough to make
+//! this rare (`client::LOAD_PART`), and the key prevents attacks on another client's counters.
 //!
-//! Invariants: every entry leaves once; a refused entry leaves nothing behind. Two that enter at the same moment may
-//! both be refused where there was room for one; two messages that are kept at the same moment may both take the last
-//! room. It only counts and refuses: `client/admission.rs` and `protocol/http/turned_away.rs` have the answers to clients.
+//! Invariants: each `enter` is followed by one `leave`; a refused `enter` changes nothing. Two concurrent `enter`s may both be refused although there
+//! is room for one. Two messages that are kept at the same time may both take the last room.
+//!
+//! Deliberately elsewhere: the answers to refused clients (`client/admission.rs`, `protocol/http/turned_away.rs`).
 
 mod client;
 mod disk;
@@ -39,14 +39,14 @@ use crate::base::settings::Settings;
 use crate::budget::account::Account;
 use crate::budget::totals::Totals;
 
-/// A node of a cluster is not ready when none of its signs of life has come back for so many seconds.
+/// A node of a cluster is not ready if it has not read one of its own heartbeats from the log for this time.
 const CUT_OFF_S: u32 = 5;
-/// Publishers wait for so many seconds for room in the log of a cluster before they are refused: a checkpoint is made within.
+/// Publishers wait this long for room in the full log of a cluster before they are refused. A checkpoint takes less.
 const WAITS_S: u32 = 5;
-/// Clients of which it is remembered that the log has named them: 16 KiB.
+/// Size of [`Named`]: 16 KiB.
 const NAMED: usize = 4096;
 
-/// Shared by all shards, and by their worlds before and after a change of the settings: the counts go on.
+/// The counters. All shards share them, and they survive a change of the settings.
 #[derive(Clone, Debug)]
 pub struct Admission(Arc<Counts>);
 
@@ -57,19 +57,19 @@ impl Deref for Admission {
     }
 }
 
-/// The counts and the limits; every method may be called from any shard. In cache lines of its own.
+/// The counters and limits. All methods may be called from any shard. Aligned, so that it shares no cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Counts {
     connections: Places<Clients>,
-    /// Connections that all shards have room for, by their descriptors; 0 where no shard has said so.
+    /// Connections that all shards have descriptors for; 0 if no shard has reported.
     connections_room: AtomicU64,
     /// MQTT sessions, connected or away.
     sessions: Places<Clients>,
     /// Followers of interest.
     followers: Places<Clients>,
     kept: Kept,
-    /// Bytes of MQTT sessions whose clients are away, by party.
+    /// Bytes of absent MQTT sessions (without a connection), by party.
     absent: Option<Clients>,
     rates: Rates,
     /// The memory that clients make all shards hold.
@@ -78,15 +78,15 @@ pub struct Counts {
     pub totals: Totals,
     /// Idempotency keys of all homes.
     pub keys: Keys,
-    /// Who waits while carriers are behind.
+    /// The parties that wait while carriers are behind.
     pub valve: Valve,
-    /// Clients of a cluster whose sessions are short, by hash: those that the log has named last.
+    /// Hashes of the cluster's clients with short sessions that the operator's log has named recently.
     pub short_sessions: Named,
     engine: EngineState,
     seed: u64,
 }
 
-/// Names that the operator's log had lately, as hashes: so many at most, however many clients choose. Of two with one place the later one stays.
+/// Hashes of names that the operator's log has had recently. Its size is fixed: of two names with one place, the later one replaces the other.
 #[derive(Debug)]
 pub struct Named([AtomicU32; NAMED]);
 
@@ -97,12 +97,12 @@ impl Default for Named {
 }
 
 impl Named {
-    /// Whether it has this one.
+    /// Whether it has this hash.
     pub fn has(&self, hash: u32) -> bool {
         self.place(hash).load(Relaxed) == hash | 1
     }
 
-    /// Remembers it.
+    /// Adds a hash.
     pub fn add(&self, hash: u32) {
         self.place(hash).store(hash | 1, Relaxed);
     }
@@ -112,7 +112,7 @@ impl Named {
     }
 }
 
-/// A number of places: how many are taken by all clients, how many there may be, and how many each client has.
+/// A limited number of places: the taken ones, the limit, and the number that each client has.
 #[derive(Debug)]
 struct Places<C> {
     taken: AtomicU32,
@@ -134,35 +134,35 @@ impl<C> Places<C> {
 #[derive(Debug)]
 struct Kept {
     by_client: Clients,
-    /// Whether they are counted: they have a limit, or are on disk.
+    /// Whether they are counted: only if they have a limit or are on disk.
     is_counted: AtomicBool,
 }
 
-/// The state of the engine as the shards know it.
+/// The state of the engine, as the shards know it.
 #[derive(Debug, Default)]
 struct EngineState {
-    /// It takes nothing more for now.
+    /// The engine takes no more records for now.
     disk_is_full: AtomicBool,
     disk: Disk,
-    /// The second since which the log of a cluster is full; 0: it has room.
+    /// The second in which the log of the cluster became full; 0 while it has room.
     log_full_s: AtomicU32,
-    /// The second in which a sign of life of this node of a cluster came back last.
+    /// The second in which this node read its last heartbeat from the cluster's log.
     beaten_s: AtomicU32,
-    /// How often this node has read of its own death.
+    /// How often this node was declared dead (fenced).
     deaths: AtomicU32,
 }
 
-/// The rates of what clients do.
+/// Rates of publishes and of new topics.
 #[derive(Debug)]
 struct Rates {
-    /// Publishes of all clients together; 0 per second is no limit.
+    /// Publishes of all clients together: the packed rate (0: no limit) and the bucket.
     publishes: (AtomicU64, AtomicU64),
     publishers: Option<Buckets>,
     topic_makers: Option<Buckets>,
 }
 
 impl Admission {
-    /// The counts with these limits. `seed` keys the hash of addresses.
+    /// Counters with these limits. `seed` keys the hash of addresses.
     pub fn new(settings: &Settings, seed: u64) -> Admission {
         let limits = &settings.limits;
         let counts = Counts {
@@ -213,7 +213,7 @@ impl Admission {
 }
 
 impl Counts {
-    /// Changes the limits, except those of a client's address: the width of their tables depends on them.
+    /// Changes the limits, except those by address: the size of their tables depends on them.
     pub fn change(&self, settings: &Settings) {
         let limits = &settings.limits;
         let connections_max = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
@@ -234,12 +234,12 @@ impl Counts {
         self.connections.taken.load(Relaxed)
     }
 
-    /// The client that a connection from `address` is counted for.
+    /// The client with this address.
     pub fn client(&self, address: IpAddr) -> Client {
         Client::of(address, self.seed)
     }
 
-    /// A connection comes in, if there is room in the process.
+    /// Admits a connection, if the process has room.
     ///
     /// # Errors
     /// [`Reason::ConnectionsFull`]; then it must not [`leave`](Self::leave).
@@ -251,17 +251,17 @@ impl Counts {
         Ok(())
     }
 
-    /// A connection that entered is gone.
+    /// An admitted connection is closed.
     pub fn leave(&self) {
         self.connections.taken.fetch_sub(1, Relaxed);
     }
 
-    /// One more shard has room for so many connections.
+    /// A shard reports its room for connections.
     pub fn add_room(&self, connections: u32) {
         self.connections_room.fetch_add(connections.into(), Relaxed);
     }
 
-    /// Connections that there is room for besides those that entered.
+    /// Connections that may still be admitted.
     fn free_connections(&self) -> usize {
         let most = u64::from(self.connections.most.load(Relaxed));
         let most = match self.connections_room.load(Relaxed) {
@@ -271,8 +271,7 @@ impl Counts {
         most.saturating_sub(self.connections().into()) as usize
     }
 
-    /// A client has one more connection, which entered before, if its address may: by its limit, and by its share of the connections
-    /// of all.
+    /// Counts an admitted connection for its client, within the client's limit and its share of all connections.
     ///
     /// # Errors
     /// [`Reason::ConnectionsOfAddress`] past the limit, [`Reason::ConnectionsFull`] past the share; then it must not
@@ -282,7 +281,7 @@ impl Counts {
         if !client.is_known() {
             return Ok(());
         }
-        // Its own place is not free any more.
+        // The connection itself has been counted already.
         let free = self.free_connections() + 1;
         if !shares::may_take(owners.held_by(client), free, shares::NEARLY_ALL) {
             return Err(Reason::ConnectionsFull);
@@ -293,19 +292,19 @@ impl Counts {
         }
     }
 
-    /// A client has one fewer connection.
+    /// A client's connection is closed.
     pub fn leave_client(&self, client: Client) {
         if client.is_known() {
             self.connections.by_client.subtract(client, 1);
         }
     }
 
-    /// Whether there is room for another MQTT session. Homes that ask at the same moment may all hear yes.
+    /// Whether there is room for another MQTT session. Homes that ask concurrently may all get true.
     pub fn has_room_for_session(&self) -> bool {
         self.sessions.taken.load(Relaxed) < self.sessions.most.load(Relaxed)
     }
 
-    /// A home's sessions went from `before` to `after`.
+    /// A home's number of sessions has changed.
     pub fn count_sessions(&self, before: u32, after: u32) {
         // A difference below zero is added as its complement.
         self.sessions
@@ -313,7 +312,7 @@ impl Counts {
             .fetch_add(after.wrapping_sub(before), Relaxed);
     }
 
-    /// A client has one more session, if its address may: by its limit, and by its share of the sessions of all.
+    /// Counts a session for its client, within the client's limit and its share of all sessions.
     ///
     /// # Errors
     /// [`Reason::SessionsOfAddress`]; then it must not [`leave_session`](Counts::leave_session).
@@ -333,7 +332,7 @@ impl Counts {
         }
     }
 
-    /// A session passes from one client to another, even past the limit: taking up a session creates none.
+    /// A session moves from one client to another, even past the limit, since no session is created.
     pub fn move_session(&self, from: Client, to: Client) {
         if to.is_known() {
             self.sessions.by_client.add(to, 1);
@@ -341,7 +340,7 @@ impl Counts {
         self.leave_session(from);
     }
 
-    /// A client has one fewer session.
+    /// A client's session has ended.
     pub fn leave_session(&self, client: Client) {
         if client.is_known() {
             self.sessions.by_client.subtract(client, 1);
@@ -353,14 +352,13 @@ impl Counts {
         Party::of_session(name, owner, self.seed)
     }
 
-    /// Bytes that the party's sessions hold at all homes while their clients are away. Parties that share both of its counters may
-    /// add theirs.
+    /// Bytes of the party's absent sessions at all homes. May include those of other parties that share both counters.
     pub fn absent_bytes(&self, party: Party) -> usize {
         let absent = self.absent.as_ref();
         absent.map_or(0, |absent| absent.count(party.key()) as usize)
     }
 
-    /// The bytes of the party's absent sessions went from `before` to `after`.
+    /// The bytes of the party's absent sessions have changed.
     pub fn change_absent(&self, party: Party, before: usize, after: usize) {
         let Some(absent) = &self.absent else { return };
         match after > before {
@@ -374,7 +372,7 @@ impl Counts {
         self.absent.as_ref().is_none_or(Clients::is_empty)
     }
 
-    /// A connection of this client begins to follow; false when the limit is reached, or the client's share of it.
+    /// Counts a connection that begins to follow interest. False if the limit or the client's share is reached.
     pub fn enter_follower(&self, client: Client) -> bool {
         let owners = &self.followers.by_client;
         let taken = self.followers.taken.fetch_add(1, Relaxed);
@@ -393,7 +391,7 @@ impl Counts {
         enters
     }
 
-    /// A connection of this client that followed is gone.
+    /// A counted follower is closed.
     pub fn leave_follower(&self, client: Client) {
         if client.is_known() {
             self.followers.by_client.subtract(client, 1);
@@ -402,10 +400,10 @@ impl Counts {
         assert!(before > 0, "more have left than entered");
     }
 
-    /// A client publishes a message in the second `unix_s`.
+    /// Counts a publish in the second `unix_s`.
     ///
     /// # Errors
-    /// When its address or the process has published as many as it may.
+    /// When the rate of the client's address or of the process is reached.
     pub fn publish(&self, client: Client, unix_s: u32) -> Result<(), Reason> {
         if !Buckets::take(&self.rates.publishers, client, unix_s) {
             return Err(Reason::PublishRateOfAddress);
@@ -417,10 +415,10 @@ impl Counts {
         }
     }
 
-    /// A client makes a topic in the second `unix_s`.
+    /// Counts a new topic in the second `unix_s`.
     ///
     /// # Errors
-    /// When its address has made as many as it may.
+    /// When the rate of the client's address is reached.
     pub fn make_topic(&self, client: Client, unix_s: u32) -> Result<(), Reason> {
         match Buckets::take(&self.rates.topic_makers, client, unix_s) {
             true => Ok(()),
@@ -428,20 +426,20 @@ impl Counts {
         }
     }
 
-    /// Whether the kept messages of each client are counted.
+    /// Whether kept messages are counted by client.
     pub fn counts_logs(&self) -> bool {
         self.kept.is_counted.load(Relaxed)
     }
 
-    /// They are counted from now on, since there is nothing yet: what is kept is on disk, where clients have shares.
+    /// Counts kept messages by client from now on, since clients have shares of the disk. Called before anything is kept.
     pub fn count_logs(&self) {
         self.kept.is_counted.store(true, Relaxed);
     }
 
-    /// Whether a message of this client may be kept, with this many bytes.
+    /// Checks that a message of this client may be kept.
     ///
     /// # Errors
-    /// When the kept messages of its address leave no room for it.
+    /// When the kept messages of its address leave no room.
     pub fn may_keep(&self, client: Client, bytes: usize) -> Result<(), Reason> {
         match !client.is_known() || self.kept.by_client.has_room(client, bytes as u64) {
             true => Ok(()),
@@ -449,8 +447,8 @@ impl Counts {
         }
     }
 
-    /// Whether the engine takes further messages of a client: there is room on its disk, and the client has not its share of it, by what it
-    /// keeps, or by what it has written since room came free.
+    /// Checks that the engine takes messages of a client. Its disk must have room, and the client must be within its share of it, both by its kept bytes
+    /// and by the bytes that it has written since room was freed.
     ///
     /// # Errors
     /// [`Reason::DiskFull`], or [`Reason::LogFull`] in a cluster whose publishers have waited for room.
@@ -473,27 +471,27 @@ impl Counts {
         }
     }
 
-    /// A client writes a message of so many bytes.
+    /// A client has written a message to the engine's disk.
     pub fn write(&self, client: Client, bytes: usize) {
         self.engine.disk.written.add(client, bytes as u64);
     }
 
-    /// So many of `all_bytes` are free on the disk of the engine.
+    /// Sets the free and all bytes of the engine's disk.
     pub fn set_disk_room(&self, free_bytes: u64, all_bytes: u64) {
         self.engine.disk.set_room(free_bytes, all_bytes);
     }
 
-    /// The disk of the engine has become full, or has room again.
+    /// The engine's disk is full, or has room again.
     pub fn set_disk_full(&self, is_full: bool) {
         self.engine.disk_is_full.store(is_full, Relaxed);
     }
 
-    /// The log of the cluster has become full in this second, or (0) has room again.
+    /// The cluster's log became full in this second, or has room again (0).
     pub fn set_log_full(&self, unix_s: u32) {
         self.engine.log_full_s.store(unix_s, Relaxed);
     }
 
-    /// For how many seconds the log of the cluster has been full.
+    /// Seconds since the cluster's log became full; none while it has room.
     fn log_is_full_for(&self, unix_s: u32) -> Option<u32> {
         match self.engine.log_full_s.load(Relaxed) {
             0 => None,
@@ -501,47 +499,46 @@ impl Counts {
         }
     }
 
-    /// Whether publishers wait for room in the log of the cluster: a checkpoint that is under way makes some. After a while they are
-    /// [refused](Self::may_write).
+    /// Whether publishers wait for the room that the next checkpoint makes in the cluster's log. After [`WAITS_S`] they are [refused](Self::may_write).
     pub fn waits_for_log(&self, unix_s: u32) -> bool {
         self.log_is_full_for(unix_s).is_some_and(|it| it < WAITS_S)
     }
 
-    /// A sign of life of this node of a cluster has come back in this second.
+    /// This node has read its own heartbeat from the cluster's log.
     pub fn beats(&self, unix_s: u32) {
         self.engine.beaten_s.store(unix_s, Relaxed);
     }
 
-    /// Whether none has for so long that this node may have no way to the log; also before the first.
+    /// Whether this node has read no heartbeat of its own for so long that it may be cut off from the log; true before the first.
     pub fn is_cut_off(&self, unix_s: u32) -> bool {
         unix_s.saturating_sub(self.engine.beaten_s.load(Relaxed)) >= CUT_OFF_S
     }
 
-    /// This node of a cluster has read of its own death, and goes on as another writer.
+    /// This node has read that it was declared dead (fenced), and continues as a new writer.
     pub fn died(&self) {
         self.engine.deaths.fetch_add(1, Relaxed);
     }
 
-    /// How often it has.
+    /// How often this node was fenced.
     pub fn deaths(&self) -> u32 {
         self.engine.deaths.load(Relaxed)
     }
 
-    /// This many bytes of the client's are now kept.
+    /// A message of this client is kept.
     pub fn keep(&self, owner: Client, bytes: usize) {
         if self.counts_logs() && owner.is_known() {
             self.kept.by_client.add(owner, bytes as u64);
         }
     }
 
-    /// This many bytes of the client's are no longer kept.
+    /// A message of this client is no longer kept.
     pub fn drop_kept(&self, owner: Client, bytes: usize) {
         if self.counts_logs() && owner.is_known() {
             self.kept.by_client.subtract(owner, bytes as u64);
         }
     }
 
-    /// Whether no message in any log is counted for anybody.
+    /// Whether no kept message is counted.
     pub fn keeps_nothing(&self) -> bool {
         self.kept.by_client.is_empty()
     }

@@ -1,7 +1,6 @@
-//! Identities of connections: a row for each connection with credentials, and nothing for others. 12 bytes a
-//! connection, in pages that exist only while one of their connections needs them.
+//! The grants of connections with credentials: a row of 12 bytes for each. The rows are in pages, which exist only while one of their rows is used.
 //!
-//! Invariant: a row's place is its connection's slot, and it goes with the connection.
+//! Invariant: a row's index is its connection's slot. The row is removed with the connection.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -9,7 +8,7 @@ use alloc::vec::Vec;
 
 use crate::base::access::{Grants, Known};
 
-/// Rows of a page: 6 KiB.
+/// Rows of a page (6 KiB).
 const PAGE: usize = 512;
 
 struct Page {
@@ -32,7 +31,7 @@ impl Page {
 #[derive(Default)]
 pub struct Identities {
     pages: Vec<Option<Box<Page>>>,
-    /// An empty page, for the next request of a lone client.
+    /// A spare page, so that single requests with credentials do not allocate one each time.
     spare: Option<Box<Page>>,
     used: u32,
 }
@@ -47,7 +46,7 @@ impl Identities {
         self.used
     }
 
-    /// Whether there are none.
+    /// Whether no connection has a row.
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }
@@ -57,13 +56,13 @@ impl Identities {
         Some((self.pages.get(page)?.as_deref()?, row))
     }
 
-    /// The grants of the connection, and when they expire.
+    /// The connection's grants, and the Unix second in which they expire.
     pub fn get(&self, slot: u32) -> Option<(&Arc<Grants>, u32)> {
         let (page, row) = self.page(slot)?;
         Some((page.grants[row].as_ref()?, page.until_unix_s[row]))
     }
 
-    /// Gives the connection these grants, in place of its former ones.
+    /// Sets the connection's grants.
     pub fn set(&mut self, slot: u32, known: Known) {
         let (page, row) = place(slot);
         if self.pages.len() <= page {
@@ -78,7 +77,7 @@ impl Identities {
         page.until_unix_s[row] = known.until_unix_s;
     }
 
-    /// Takes the connection's grants away.
+    /// Removes the connection's grants.
     pub fn remove(&mut self, slot: u32) -> Option<Arc<Grants>> {
         let (page, row) = place(slot);
         let place = self.pages.get_mut(page)?;

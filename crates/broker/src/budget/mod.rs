@@ -1,4 +1,4 @@
-//! Permissions and limits: grants, limits by address and of the process, the account of bytes, and the counts of events.
+//! Limits and counters of the process: who may connect, the memory that clients make the server hold, cached credentials, and statistics.
 
 pub mod accept_queue;
 pub mod account;

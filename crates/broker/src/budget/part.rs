@@ -1,9 +1,9 @@
-//! The parts of the account: what clients make the server hold bytes for.
+//! The parts of the memory account: the purposes for which clients make the server hold bytes.
 
 use crate::base::words::words;
 
 words! {
-    /// A part of the account.
+    /// A part of the memory account.
     pub enum Part {
         Received, "received", "received bytes that wait for more: requests, frames, packets";
         Outboxes, "outboxes", "bytes that sockets refused";

@@ -1,14 +1,13 @@
-//! Bytes on their way from one shard to another that neither has in its account: they are charged to the process, beside the large
-//! messages.
+//! Bytes in flight between two shards, which are in no shard's account. They are charged to the process, with the large messages.
 
 use crate::budget::admission::Admission;
 
-/// So many bytes are charged until this is dropped.
+/// A charge for bytes in flight, released on drop.
 #[derive(Debug, Default)]
 pub struct Passage(Option<(Admission, usize)>);
 
 impl Passage {
-    /// Charges so many bytes.
+    /// Charges `bytes`.
     pub fn new(admission: &Admission, bytes: usize) -> Passage {
         admission.account.hold_message(bytes);
         Passage(Some((admission.clone(), bytes)))

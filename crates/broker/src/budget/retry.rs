@@ -1,34 +1,34 @@
-//! When clients that were turned away should come back: each at another time, so that a crowd does not come back as one.
+//! Retry delays for refused clients. They differ between clients, so that a crowd does not return at once.
 
 use core::ops::RangeInclusive;
 
-/// When to come back, in seconds: long enough for a crowd to thin out, short enough for one client that waits.
+/// Range of the delay: long enough to spread a crowd, short enough for a single client.
 pub(crate) const RETRY_AFTER_S: RangeInclusive<u32> = 5..=20;
 
-/// Seconds after which a client comes back. `spread` is any number that differs from one client to the next.
+/// Delay in seconds. `spread` is any number that differs between clients.
 pub(crate) fn retry_after_s(spread: u32) -> u32 {
     let (first, last) = (RETRY_AFTER_S.start(), RETRY_AFTER_S.end());
     first + mixed(spread) % (last - first + 1)
 }
 
-/// The same in milliseconds.
+/// Delay in milliseconds.
 pub(crate) fn retry_after_ms(spread: u32) -> u32 {
     let (first, last) = (RETRY_AFTER_S.start() * 1000, RETRY_AFTER_S.end() * 1000);
     first + mixed(spread) % (last - first)
 }
 
-/// When the clients of a shard that stops come back, in milliseconds: as above for a thousand and more connections, and the sooner the fewer there are. A
-/// restart takes a second, and a handful of clients is no crowd.
+/// Delay, in milliseconds, for the clients of a shard that stops. With a thousand connections or more it is as above; with fewer it is shorter, since a
+/// restart takes a second and a few clients are no crowd.
 pub(crate) fn return_ms(spread: u32, connections: u32) -> u32 {
     let part = connections.clamp(100, CROWD);
     let (first, last) = (RETRY_AFTER_S.start() * 1000, RETRY_AFTER_S.end() * 1000);
     (first + mixed(spread) % (last - first)) * part / CROWD
 }
 
-/// Connections of a shard that are a crowd.
+/// Connections of a shard that need the whole range of delays.
 const CROWD: u32 = 1_000;
 
-/// Neighbouring numbers far apart.
+/// A hash that spreads neighbouring numbers.
 fn mixed(spread: u32) -> u32 {
     spread.wrapping_mul(0x9E37_79B9).rotate_left(15) >> 7
 }

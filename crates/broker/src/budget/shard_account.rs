@@ -1,15 +1,14 @@
-//! The account of one shard, which draws from that of the process in lots, so that handling a message touches no memory shared between
-//! shards.
+//! The memory account of one shard. It draws from the account of the process in lots, so that handling a message touches no memory that shards share.
 //!
-//! Invariants: every charged byte is released once; a shard has drawn at least the bytes that it holds, and its floor.
+//! Invariants: each charged byte is released once. A shard has drawn at least the bytes that it holds, and at least its floor.
 
 use crate::budget::account::{Account, Level};
 use crate::budget::admission::Admission;
 use crate::budget::part::Part;
 
-/// The most bytes that a shard draws at a time, so that it draws seldom.
+/// Largest lot. Large, so that a shard draws rarely.
 const LOT_BYTES_MAX: usize = 256 << 10;
-/// The fewest, however many shards share a small sum.
+/// Smallest lot, even if many shards share a small account.
 const LOT_BYTES_MIN: usize = 4 << 10;
 
 /// The account of one shard.
@@ -26,7 +25,7 @@ pub struct ShardAccount {
 impl ShardAccount {
     /// The account of one of `shards` shards.
     pub fn new(admission: Admission, shards: usize) -> ShardAccount {
-        // A quarter of the sum is shared out beforehand, so that a shard works whatever the others hold.
+        // A quarter of the limit is divided among the shards in advance, so that a shard can work whatever the others hold.
         let share = admission.account.limit_bytes() / 4 / shards.max(1);
         let lot_bytes = (share / 4).clamp(LOT_BYTES_MIN, LOT_BYTES_MAX);
         let floor_bytes = share.min(LOT_BYTES_MAX);
@@ -56,7 +55,7 @@ impl ShardAccount {
         self.held_bytes
     }
 
-    /// The part grew by this many bytes.
+    /// Adds bytes to a part.
     pub fn charge(&mut self, part: Part, bytes: usize) {
         self.parts[part as usize] += bytes;
         self.held_bytes += bytes;
@@ -67,13 +66,13 @@ impl ShardAccount {
         }
     }
 
-    /// The part shrank by this many bytes.
+    /// Removes bytes from a part.
     pub fn release(&mut self, part: Part, bytes: usize) {
         debug_assert!(self.parts[part as usize] >= bytes, "{part:?}: {bytes}");
         let bytes = bytes.min(self.parts[part as usize]);
         self.parts[part as usize] -= bytes;
         self.held_bytes -= bytes;
-        // One lot is kept for the next charges.
+        // One lot is kept in reserve.
         let needed = self.held_bytes.next_multiple_of(self.lot_bytes) + self.lot_bytes;
         let needed = match self.held_bytes <= self.floor_bytes {
             true => self.floor_bytes,
@@ -86,7 +85,7 @@ impl ShardAccount {
         }
     }
 
-    /// Something in the part went from `before` bytes to `after`.
+    /// An item of the part changed its size.
     pub fn change(&mut self, part: Part, before: usize, after: usize) {
         if after > before {
             self.charge(part, after - before);
@@ -95,29 +94,29 @@ impl ShardAccount {
         }
     }
 
-    /// The part holds this many bytes now.
+    /// Sets the bytes of a part.
     pub fn set(&mut self, part: Part, bytes: usize) {
         self.change(part, self.part(part), bytes);
     }
 
-    /// Bytes that must be released before this many more still fit below [`Level::Full`].
+    /// Bytes that must be released so that `bytes` more fit below [`Level::Full`].
     pub fn lacks(&self, bytes: usize) -> usize {
         if self.held_bytes + bytes < self.floor_bytes {
             return 0;
         }
         let account = self.account();
         let most = account.limit_bytes() - account.limit_bytes() / 8;
-        // The shard needs no further lot for bytes that it has drawn and not used.
+        // Bytes that are drawn and unused need no new lot.
         let more = bytes.saturating_sub(self.drawn_bytes - self.held_bytes);
         (account.used_bytes() + more).saturating_sub(most)
     }
 
-    /// How near the sum of the process is to its limit, for this shard: calm while the shard holds less than its floor.
+    /// The level of the process; for this shard it is calm while the shard holds less than its floor.
     pub fn level(&self) -> Level {
         self.level_without(0)
     }
 
-    /// The same when so many of its bytes are gone.
+    /// The level if the shard held `bytes` fewer.
     pub fn level_without(&self, bytes: usize) -> Level {
         match self.held_bytes.saturating_sub(bytes) < self.floor_bytes {
             true => Level::Calm,
@@ -164,7 +163,7 @@ mod tests {
         assert_eq!(accounts[0].level(), Level::Tight);
         accounts[0].charge(Part::Received, 7 << 18);
         assert_eq!(accounts[0].level(), Level::Over);
-        // A shard that holds little is not concerned; one that holds more is.
+        // Only a shard that holds more than its floor is concerned.
         accounts[1].charge(Part::Received, 1000);
         assert_eq!(accounts[1].level(), Level::Calm);
         accounts[1].charge(Part::Received, 1 << 20);

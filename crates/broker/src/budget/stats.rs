@@ -1,11 +1,11 @@
-//! The counts of a shard: events, which only add up, and holdings, which return to zero.
+//! The statistics of a shard: counters of events, and gauges of what it holds ([`Accounts`]).
 //!
-//! A refusal needs no field here: the code that tells a client counts its reason ([`Refusals`]). A metric of reasons is a row in the second part of the
-//! table of counters. Any other counter is a row of [`COUNTERS`], a holding a row of [`Accounts`].
-//! The metrics and docs/OPERATIONS.md are made from these rows; `crore admin stats` lists those that have words for refusals.
+//! A new counter is a row of [`COUNTERS`], a new gauge a row of [`Accounts`]. A refusal needs no row: the code that tells a client counts its reason
+//! ([`Refusals`]). A metric of several reasons is a row in the second part of the table of counters. The metrics and docs/OPERATIONS.md are generated
+//! from these tables; `crore admin stats` lists the rows with a `refusal` text.
 //!
-//! Invariant: when the last connection is gone, the last mail has arrived and the last topic is
-//! forgotten, every account is zero again; the simulator checks that.
+//! Invariant: when the last connection is closed, the last mail has arrived and the last topic is removed, all gauges are zero. The simulator checks
+//! this.
 
 use core::ops::AddAssign;
 
@@ -26,36 +26,36 @@ words! {
     }
 }
 
-/// A counter, as operators read it.
+/// A counter, for reports.
 pub struct Counter {
-    /// Its metric; empty where it has none of its own.
+    /// The name of the metric; empty if it has none.
     pub metric: &'static str,
-    /// The events that it counts, in Markdown.
+    /// The counted events, in Markdown.
     pub help: &'static str,
-    /// How the list of refusals of `crore admin stats` names it; empty where it counts no refusals.
+    /// The text for the list of refusals of `crore admin stats`; empty if it counts no refusals.
     pub refusal: &'static str,
     /// Its value.
     pub of: fn(&Stats) -> u64,
 }
 
-/// How often each reason was given to a client.
+/// Number of refusals by reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusals([u64; Reason::ALL.len()]);
 
 impl Refusals {
-    /// How often this reason was given.
+    /// Refusals for this reason.
     pub fn of(&self, reason: Reason) -> u64 {
         self.0[reason as usize]
     }
 
-    /// How often a reason of this section of the table was given.
+    /// Refusals for all reasons of a section.
     pub fn of_section(&self, section: Section) -> u64 {
         let all = Reason::ALL.iter().zip(&self.0);
         let of = all.filter(|(reason, _)| reason.row().section == section);
         of.map(|(_, count)| count).sum()
     }
 
-    /// A client is told this.
+    /// Counts a refusal.
     #[inline]
     pub(crate) fn add(&mut self, reason: Reason) {
         self.0[reason as usize] += 1;
@@ -76,18 +76,18 @@ impl AddAssign for Refusals {
     }
 }
 
-/// One row is one line: the field; its metric, if it has one; its words in the list of refusals, if it counts refusals; the help. Behind them stand
-/// the counters of rows of the table of reasons, with their sum in the place of the field.
+/// A row is one line: the field, optionally its metric, optionally its text in the list of refusals, and the help. The rows of the second part have a
+/// sum of refusals in the place of a field.
 macro_rules! counters {
     ($($name:ident $(metric $metric:literal)? $(refusal $refusal:literal)?: $help:literal;)*
      $([$of:expr] metric $sum:literal $(refusal $sum_refusal:literal)?: $sum_help:literal;)*) => {
-        /// How often something happened since the shard began.
+        /// Counters of events since the shard began.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
             $(#[doc = $help] pub $name: u64,)*
-            /// Requests, messages and packets that were refused, and connections that ended, by [`Reason`].
+            /// Refused requests, messages and packets, and ended connections, by [`Reason`].
             pub refusals: Refusals,
-            /// Connections that ended, for each [`Closed`].
+            /// Ended connections, by [`Closed`].
             pub closed: [u64; Closed::ALL.len()],
         }
 
@@ -158,7 +158,7 @@ counters! {
 }
 
 impl Stats {
-    /// Messages with this many bytes in all were sent.
+    /// Counts sent messages and the sum of their bytes.
     #[inline]
     pub(crate) fn sent(&mut self, messages: usize, bytes: usize) {
         self.delivered += messages as u64;
@@ -166,32 +166,32 @@ impl Stats {
     }
 }
 
-/// A holding that has a metric.
+/// A gauge that has a metric.
 pub struct Gauge {
-    /// Its metric.
+    /// The name of the metric.
     pub metric: &'static str,
-    /// The holding, in Markdown.
+    /// The help, in Markdown.
     pub help: &'static str,
-    /// Whether each shard's is shown; else the sum is.
+    /// Whether the metric has a value for each shard; else it is the sum.
     pub by_shard: bool,
     /// Its value.
     pub of: fn(&Accounts) -> u64,
 }
 
-/// One row is one line: the field and its type; its metric, of the sum (`metric`) or of each shard (`by_shard`), if it has one; the help.
+/// A row is one line: the field and its type, optionally its metric (`metric`: the sum, `by_shard`: a value for each shard), and the help.
 macro_rules! holdings {
     ($($name:ident: $type:ident $(, $scope:ident $metric:literal)?: $help:literal;)*) => {
-        /// The present holdings of a shard.
+        /// Gauges: what a shard holds now.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Accounts {
             $(#[doc = $help] pub $name: $type,)*
-            /// Connections by [`Transport`], as the last sweep saw them.
+            /// Connections by [`Transport`], from the last sweep.
             pub transports: [u32; Transport::ALL.len()],
-            /// Bytes that clients make the shard hold, by [`Part`]. Large messages are counted for the process as a whole, by the first shard.
+            /// Bytes that clients make the shard hold, by [`Part`]. The first shard has the large messages of the whole process.
             pub parts: [usize; Part::ALL.len()],
         }
 
-        /// The holdings that have a metric, in the order of the table.
+        /// The gauges that have a metric, in the order of the table.
         pub const GAUGES: &[Gauge] = &[$($(Gauge {
             metric: $metric,
             help: $help,
@@ -253,6 +253,6 @@ impl Accounts {
 pub struct Moved {
     /// Received from sockets.
     pub received_bytes: u64,
-    /// Taken by sockets.
+    /// Accepted by sockets.
     pub sent_bytes: u64,
 }

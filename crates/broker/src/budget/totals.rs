@@ -1,14 +1,13 @@
-//! Counts over all shards, for reports about the server's state: each shard adds its changes once a second, so that no
-//! message costs anything for it.
+//! Sums over all shards, for reports about the server's state. Each shard adds its changes once a second, so that messages cost nothing extra.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::budget::stats::{Accounts, Moved, Stats};
 
-/// One row is one line: the count, where it is read, and its meaning.
+/// A row is one line: the name, how to read it of a shard, and its meaning.
 macro_rules! totals {
     ($($name:ident, $of:expr, $text:literal;)*) => {
-        /// The counts.
+        /// A sum over all shards.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Total {
             $(#[doc = $text] $name,)*
@@ -16,7 +15,7 @@ macro_rules! totals {
 
         const COUNT: usize = [$(Total::$name),*].len();
 
-        /// Where each is read, of one shard.
+        /// How to read each of one shard.
         const READS: [fn(&Stats, &Accounts, &Moved) -> u64; COUNT] = [$($of),*];
     };
 }
@@ -45,7 +44,7 @@ totals! {
     Gaps, |stats, _, _| stats.gaps, "Subscriptions that missed messages which were not kept long enough";
 }
 
-/// The sums. Every method may be called from any shard.
+/// The sums. All methods may be called from any shard.
 #[derive(Debug, Default)]
 pub struct Totals {
     sums: [AtomicU64; COUNT],
@@ -58,13 +57,13 @@ impl Totals {
         self.sums[total as usize].load(Relaxed)
     }
 
-    /// The most MQTT clients that were connected at once, as far as seen when a shard added its counts.
+    /// The maximum number of connected MQTT clients, sampled whenever a shard adds its changes.
     pub fn clients_max(&self) -> u64 {
         self.clients_max.load(Relaxed)
     }
 }
 
-/// The counts that one shard has added.
+/// The counts of one shard that are in the sums.
 #[derive(Debug, Default)]
 pub struct Added([u64; COUNT]);
 
@@ -83,7 +82,7 @@ impl Added {
         totals.clients_max.fetch_max(clients, Relaxed);
     }
 
-    /// Whether nothing but the bytes has changed: nothing else changes without bytes.
+    /// Whether no count has changed, but for bytes of sockets.
     pub fn is_told(&self, stats: &Stats, accounts: &Accounts) -> bool {
         let moved = Moved {
             received_bytes: self.0[Total::ReceivedBytes as usize],
@@ -93,7 +92,7 @@ impl Added {
     }
 }
 
-/// The numbers of one shard.
+/// The counts of one shard.
 fn counted(stats: &Stats, accounts: &Accounts, moved: Moved) -> [u64; COUNT] {
     READS.map(|read| read(stats, accounts, &moved))
 }

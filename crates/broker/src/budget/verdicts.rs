@@ -1,31 +1,30 @@
-//! Credentials with a recent answer, so that those of a publisher with a thousand requests a second are verified once.
+//! A cache of the verifier's answers, so that the credentials of a publisher with a thousand requests a second are verified once.
 //!
-//! Bounded: past the limit the oldest answer goes first, and is asked for again when it is needed. Refusals are not
-//! kept: a refused client may ask as often as the queue of questions allows.
+//! Past its limit the cache drops the oldest answer. It has no refusals: a refused client may ask again as often as the queue of questions allows.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
 use crate::base::access::{Digest, Known};
 
-/// The answers that one shard remembers.
+/// The cache of one shard.
 #[derive(Default)]
 pub struct Verdicts {
     known: BTreeMap<Digest, (Known, u32)>,
-    /// In order of arrival; as many as in `known`.
+    /// The keys of `known`, in order of arrival.
     order: VecDeque<Digest>,
-    /// Counts the changes of what is believed.
+    /// Generation of the settings.
     round: u32,
 }
 
 impl Verdicts {
-    /// The answer about this credential, if it is still valid.
-    /// `now_s` is of the count that no step of the wall clock changes, `wall_s` what that shows: tokens name their end by it.
+    /// The answer about this credential, if it is still valid. `now_s` is [`Now::unix_s`](crate::Now::unix_s), `wall_s` the wall clock, which the
+    /// expiry of tokens refers to.
     pub fn get(&self, digest: Digest, now_s: u32, wall_s: u32) -> Option<&Known> {
         let (known, until_s) = self.known.get(&digest)?;
         (now_s < *until_s && wall_s < known.until_unix_s).then_some(known)
     }
 
-    /// Keeps an answer until that second, among at most `most`.
+    /// Caches an answer until the second `until_s`, among at most `most` answers.
     pub fn keep(&mut self, digest: Digest, known: Known, until_s: u32, most: usize) {
         if most == 0 {
             return;
@@ -41,7 +40,7 @@ impl Verdicts {
         }
     }
 
-    /// Forgets all answers, since the settings have changed; answers to earlier questions are not kept either.
+    /// Empties the cache after a change of the settings, and begins a new round, so that answers to earlier questions are not cached.
     pub fn clear(&mut self) {
         *self = Verdicts {
             round: self.round.wrapping_add(1),
@@ -49,7 +48,7 @@ impl Verdicts {
         };
     }
 
-    /// The current round, which a question carries.
+    /// The current round. A question and its answer carry it.
     pub fn round(&self) -> u32 {
         self.round
     }
@@ -81,7 +80,7 @@ mod tests {
             verdicts.get(digest(2), 7, 7).is_none(),
             "the token itself is over"
         );
-        // When the wall clock steps, the token ends by it, and the answer is believed as long as before.
+        // A step of the wall clock changes the token's expiry, but not the lifetime of the cached answer.
         assert!(verdicts.get(digest(2), 6, 7).is_none());
         assert!(verdicts.get(digest(2), 9, 6).is_some());
         assert!(verdicts.get(digest(1), 9, 90_000).is_some());

@@ -6,17 +6,17 @@ use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::budget::admission::Admission;
 
-/// The source of records' offsets and seconds.
+/// The source of the offsets and times of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offsets {
-    /// The one process that writes.
+    /// The process, which is the only writer.
     #[default]
     ByWriter,
-    /// The log, which other processes write, too: a cluster.
+    /// The log, which several processes write: a cluster.
     ByLog,
 }
 
-/// The state that all shards of a process share, read-only but for the counters of `admission`.
+/// The state that all shards of a process share. Read-only, but for the counters of `admission`.
 #[derive(Debug)]
 pub struct World {
     /// The operator's settings.
@@ -25,35 +25,35 @@ pub struct World {
     pub rules: Rules,
     /// The number of shards.
     pub shards: ShardId,
-    /// The number of homes: the first shards, which keep topics.
+    /// The number of homes: the first shards are homes.
     pub homes: ShardId,
-    /// The number of partitions of the topics and sessions.
+    /// The number of partitions.
     pub partitions: PartitionId,
     /// The epoch of the logs.
     pub epoch: u32,
-    /// The number of this process among the writers of its engine's log. Without an engine (none) homes apply at once what they write.
+    /// Identifies this process among the writers of the engine's log. None without an engine: then homes apply records at once.
     pub writer: Option<u64>,
     /// The source of records' offsets.
     pub offsets: Offsets,
-    /// Seed of the hash of topic names, against floods of collisions.
+    /// Seed of the hash of topic names, against collision attacks.
     pub seed: u64,
     /// The counts of all shards together.
     pub admission: Admission,
 }
 
 impl World {
-    /// Where topics and sessions are kept.
+    /// The placement of topics and sessions.
     pub fn placement(&self) -> Placement {
         Placement::new(self.partitions, self.homes)
     }
 
-    /// Whether homes append what they write to the log of an engine, and apply it once it is committed.
+    /// Whether there is an engine: homes append records to its log, and apply them once they are committed.
     #[inline]
     pub fn appends(&self) -> bool {
         self.writer.is_some()
     }
 
-    /// Whether other processes write to the engine's log, too: this one is a node of a cluster.
+    /// Whether this process is a node of a cluster, whose nodes write to the same log.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.offsets == Offsets::ByLog
@@ -62,7 +62,7 @@ impl World {
 
 #[cfg(test)]
 impl World {
-    /// With these settings, for tests: all shards are homes.
+    /// For tests: all shards are homes.
     pub(crate) fn for_tests(settings: Settings, shards: ShardId) -> alloc::sync::Arc<World> {
         alloc::sync::Arc::new(World {
             rules: Rules::new(&settings.rules),

@@ -1,4 +1,4 @@
-//! Clients as the counters see them, and the counters by client: two tables, of which the lower counter counts.
+//! Clients as hashes of their addresses, and counters by client: two tables, of which the lower count is used.
 
 use alloc::boxed::Box;
 use core::net::IpAddr;
@@ -6,25 +6,24 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Counters of each of the two tables by address: the fewest, and the most (32 MiB each).
+/// Minimum and maximum number of counters in each of the two tables (the latter 32 MiB each).
 const COUNTERS_MIN: usize = 1 << 10;
 const COUNTERS_MAX: usize = 1 << 22;
-/// With all connections (or sessions, or bytes) in use, each from another address, the mean counter stands at this part
-/// of one address' limit: the tables are wide enough for that.
+/// The size of the tables: if all connections (or sessions, or bytes) were used, each by another address, the mean count would be one eighth of the
+/// limit of an address.
 const LOAD_PART: usize = 8;
 
-/// The client of a connection: the keyed hash of its address, and whether a trusted proxy is in between. 4 bytes of the
-/// connection's row.
+/// The client of a connection: the keyed hash of its address, and whether it comes through a trusted proxy.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Client(u32);
 
 impl Client {
-    /// Nobody: not counted by address.
+    /// No client: not counted by address.
     pub const NOBODY: Client = Client(0);
-    /// Behind a trusted proxy, which has not named the client, or not yet.
+    /// A client behind a trusted proxy that has not named it (yet).
     pub const RELAYED: Client = Client(1);
 
-    /// IPv4 addresses count one by one (mapped into IPv6 too), IPv6 by the 64 bits that one customer has at least.
+    /// The client with this address. IPv6 addresses count by their /64 prefix, which is the smallest that one customer gets.
     pub fn of(address: IpAddr, seed: u64) -> Client {
         let hash = match address.to_canonical() {
             IpAddr::V4(v4) => xxh3_64_with_seed(&v4.octets(), seed),
@@ -33,12 +32,12 @@ impl Client {
         Client((hash as u32 | 2) & !1)
     }
 
-    /// The same address, behind a trusted proxy.
+    /// The same client, through a trusted proxy.
     pub fn relayed(self) -> Client {
         Client(self.0 | 1)
     }
 
-    /// Whether a trusted proxy is in between: each request may then come from another client.
+    /// Whether it comes through a trusted proxy: then each request may be of another client.
     pub fn is_relayed(self) -> bool {
         self.0 & 1 == 1
     }
@@ -58,11 +57,11 @@ impl Client {
         Client(number)
     }
 
-    /// Its place in each of two tables of `counters` counters, a power of two.
+    /// Its index in each of two tables with `counters` counters, a power of two.
     pub(super) fn places(self, counters: usize) -> [usize; 2] {
-        // Without the mark of a proxy and the bit that every client has.
+        // Without the proxy's bit and the bit that every client has.
         let key = u64::from(self.0 >> 2);
-        // Fibonacci hashing: the high bits of the product depend on all of the key.
+        // Fibonacci hashing: the high bits of the product depend on all bits of the key.
         let other = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         [
             key as usize & (counters - 1),
@@ -71,7 +70,7 @@ impl Client {
     }
 }
 
-/// Connections, sessions or bytes of logs by client address.
+/// Counts of connections, sessions or bytes, by client address.
 #[derive(Debug)]
 pub(super) struct Clients {
     counts: [Box<[AtomicU64]>; 2],
@@ -79,7 +78,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Counters with the limit `max` for each client and `all_max` for all; none where `max` is 0.
+    /// Counters with the limit `max` for each client and `all_max` for all. None if `max` is 0.
     pub fn new(max: usize, all_max: usize) -> Option<Clients> {
         let counters = all_max
             .saturating_mul(LOAD_PART)
@@ -93,8 +92,8 @@ impl Clients {
         })
     }
 
-    /// Counters without a limit for each client, for its share of a place: few are enough, since a sum that is too high by others'
-    /// counts only when the place is nearly full.
+    /// Counters without a limit, for shares of a resource. A few counters are enough: a count that is too high matters only when the resource is nearly
+    /// used up.
     pub fn without_limit() -> Clients {
         let table = || (0..COUNTERS_MIN).map(|_| AtomicU64::new(0)).collect();
         Clients {
@@ -103,7 +102,7 @@ impl Clients {
         }
     }
 
-    /// The counts of this client.
+    /// The count of this client.
     pub fn held_by(&self, client: Client) -> usize {
         let [one, other] = self.of(client).map(|count| count.load(Relaxed));
         one.min(other) as usize
@@ -114,7 +113,7 @@ impl Clients {
         [&self.counts[0][first], &self.counts[1][second]]
     }
 
-    /// One more, if there is room.
+    /// Adds one, if that is within the limit.
     pub fn enter(&self, client: Client) -> bool {
         let before = self.of(client).map(|count| count.fetch_add(1, Relaxed));
         let enters = before[0].min(before[1]) < self.max;
@@ -124,25 +123,25 @@ impl Clients {
         enters
     }
 
-    /// The lower of its two counts.
+    /// The count of this client.
     pub fn count(&self, client: Client) -> u64 {
         let [one, other] = self.of(client).map(|count| count.load(Relaxed));
         one.min(other)
     }
 
-    /// Whether this many more are within the limit.
+    /// Whether `more` are within the limit.
     pub fn has_room(&self, client: Client, more: u64) -> bool {
         self.count(client) + more <= self.max
     }
 
-    /// Adds this many, limit or not.
+    /// Adds `more`, even past the limit.
     pub fn add(&self, client: Client, more: u64) {
         for count in self.of(client) {
             count.fetch_add(more, Relaxed);
         }
     }
 
-    /// Subtracts this many, which were added before.
+    /// Subtracts `less`, which were added before.
     pub fn subtract(&self, client: Client, less: u64) {
         for count in self.of(client) {
             let before = count.fetch_sub(less, Relaxed);
@@ -150,14 +149,14 @@ impl Clients {
         }
     }
 
-    /// Nothing is counted for anybody from now on. Where counts are only ever added to.
+    /// Sets all counts to zero. For counts that are never subtracted.
     pub fn clear(&self) {
         for count in self.counts.iter().flatten() {
             count.store(0, Relaxed);
         }
     }
 
-    /// Whether nothing is counted for anybody.
+    /// Whether all counts are zero.
     pub fn is_empty(&self) -> bool {
         let mut all = self.counts.iter().flatten();
         all.all(|count| count.load(Relaxed) == 0)

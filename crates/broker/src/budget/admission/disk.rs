@@ -1,24 +1,24 @@
-//! The room on the disk of the engine, which clients share: one that keeps or writes very much is refused while others are not.
+//! Shares of the engine's disk: a client that keeps or writes very much is refused while others may write.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::client::Clients;
 use super::shares;
 
-/// A client that holds no more than this part of all room holds little: it may write whatever others do, as long as there is any room.
+/// A client that holds less than this part of the disk may write as long as there is any room, whatever the others hold.
 const LITTLE_PART: u64 = 256;
 
-/// The room, as the engine has told it last.
+/// The room on the disk, as the engine reported it last.
 #[derive(Debug)]
 pub(super) struct Disk {
     free_bytes: AtomicU64,
     all_bytes: AtomicU64,
-    /// Bytes by client since room came free.
+    /// Bytes written by client since room was freed last.
     pub written: Clients,
 }
 
 impl Default for Disk {
-    /// A disk without end.
+    /// An unlimited disk.
     fn default() -> Disk {
         Disk {
             free_bytes: AtomicU64::new(u64::MAX),
@@ -29,7 +29,7 @@ impl Default for Disk {
 }
 
 impl Disk {
-    /// Whether a client that holds so many bytes may write more.
+    /// Whether a client that holds `held` bytes may write more.
     pub fn may_take(&self, held: u64) -> bool {
         let share = self
             .free_bytes
@@ -38,7 +38,7 @@ impl Disk {
         held < share.max(self.all_bytes.load(Relaxed) / LITTLE_PART)
     }
 
-    /// So many of `all` bytes are free. Where these are more than before, what was written until then stands in a base or has gone.
+    /// Sets the free bytes. If they have grown, earlier writes are in a checkpoint or deleted, so the bytes written by client count from zero.
     pub fn set_room(&self, free: u64, all: u64) {
         self.all_bytes.store(all, Relaxed);
         if self.free_bytes.swap(free, Relaxed) < free {

@@ -1,30 +1,30 @@
-//! The bytes of a place by client, and the client that holds most: where room must be made, what it holds goes first.
+//! The bytes that each client holds of a shared resource, and the client that holds most. When room is needed, that client's entries are evicted first.
 //!
-//! Clients have no rows, as in the parent module: each has one counter in each of two tables, and the lower one counts. So a client that
-//! holds little may be taken for one that holds much, where it shares both counters with that: one of 65,536.
+//! As in the parent module, a client has one counter in each of two tables, and the lower count is used. One of 65,536 clients shares both counters with
+//! a given one, and is taken for it.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::client::Client;
 
-/// Counters of each table. A client holds little beside one that matters here, so that all others together add little to each counter.
+/// Counters of each table. Few are enough: beside a client that holds very much, the sum of all others in a counter is small.
 const COUNTERS: usize = 256;
 
-/// The part of the place past which a client's holding is made smaller for the sake of those that hold far less. As many clients or more
-/// must join to push out what others hold.
+/// Only a client that holds more than this part of the resource loses entries in favour of others. So at least this many clients must collude to evict
+/// the entries of others.
 const LARGE_PART: u64 = 16;
-/// It must be so many times as large as theirs. Clients that hold about as much are treated alike.
+/// It must also hold this many times as much as a spared client. Clients that hold about the same are treated alike.
 const LARGER_TIMES: u64 = 2;
 
-/// The counts. Copies share them; only one thread counts at a time.
+/// The counts. Clones share them. Only one thread counts at a time.
 #[derive(Clone, Debug)]
 pub struct Holdings(Arc<Counts>);
 
 #[derive(Debug)]
 struct Counts {
     tables: [[AtomicU64; COUNTERS]; 2],
-    /// The client that held most when one held more than the one before.
+    /// The client that held most at the last change of this field. It may hold less by now.
     largest: AtomicU32,
 }
 
@@ -51,7 +51,7 @@ impl Holdings {
         one.min(other)
     }
 
-    /// The client holds so many bytes more.
+    /// Adds bytes of a client.
     #[inline]
     pub fn add(&self, client: Client, bytes: usize) {
         for count in self.of(client) {
@@ -62,7 +62,7 @@ impl Holdings {
         }
     }
 
-    /// The client holds so many bytes fewer, which were added before.
+    /// Subtracts bytes of a client, which were added before.
     #[inline]
     pub fn subtract(&self, client: Client, bytes: usize) {
         for count in self.of(client) {
@@ -78,7 +78,7 @@ impl Holdings {
         self.held_by(largest)
     }
 
-    /// Whether what this client holds is to stay while another client holds far more of the place, which has room for so many bytes.
+    /// Whether this client's entries are spared, because another client holds far more of the resource, whose size is `all_bytes`.
     #[inline]
     pub fn spares(&self, client: Client, all_bytes: usize) -> bool {
         let largest = self.largest_bytes();
@@ -109,7 +109,7 @@ mod tests {
         holdings.subtract(large, 200);
         holdings.add(other, 1);
         assert!(!holdings.spares(other, 1_000), "nobody holds much any more");
-        // Behind a proxy that is trusted it is the same client.
+        // Through a trusted proxy it is the same client.
         assert_eq!(holdings.held_by(small.relayed()), 100);
     }
 

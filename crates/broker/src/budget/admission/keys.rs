@@ -1,9 +1,10 @@
-//! The idempotency keys of all homes together, where a log on disk forbids that one goes before its time: who publishes to one topic may use
-//! the room of all.
+//! The idempotency keys of all homes, counted together. With a log on disk no key may be evicted early, so a new key needs a free place. The limit is for
+//! all homes, so a publisher to one topic may use the places of all.
 //!
-//! Users, and addresses of publishers without a name, fall into [`GROUPS`] by their hash. A group has [`MOST`] at most of what is free.
+//! Publishers (users, or addresses of clients without a name) are hashed into [`GROUPS`] groups. A group may take one more while it holds less than
+//! [`MOST`] times the free places.
 //!
-//! Invariant: what is added is removed once. Homes that reserve at the same moment may each take the last place: one too many for each.
+//! Invariant: each added key is removed once. Homes that reserve concurrently may each take the last place, and exceed the limit by one each.
 
 use core::array::from_fn;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -36,7 +37,7 @@ pub fn group_of(publisher: Party) -> usize {
 }
 
 impl Keys {
-    /// Takes a place for a key of this group, of `most` for all; says whether there is one.
+    /// Takes a place for a key of this group, of `most` for all. False if there is none.
     pub fn reserve(&self, group: usize, most: usize) -> bool {
         let own = self.groups[group].load(Relaxed) as usize;
         let free = most.saturating_sub(self.all.load(Relaxed) as usize);
@@ -47,24 +48,24 @@ impl Keys {
         may
     }
 
-    /// A key that has no place reserved takes one.
+    /// Takes a place without a check.
     pub fn add(&self, group: usize) {
         self.all.fetch_add(1, Relaxed);
         self.groups[group].fetch_add(1, Relaxed);
     }
 
-    /// So many places of this group are free again.
+    /// Frees places of this group.
     pub fn remove(&self, group: usize, count: u32) {
         self.all.fetch_sub(count, Relaxed);
         self.groups[group].fetch_sub(count, Relaxed);
     }
 
-    /// How many keys the group with most has, and how many it may have, of `most` for all.
+    /// The keys of the largest group, and the number that it may have, of `most` for all.
     pub fn largest(&self, most: usize) -> (u64, u64) {
         let groups = self.groups.iter().map(|group| group.load(Relaxed));
         let own = groups.max().unwrap_or(0) as usize;
         let free = most.saturating_sub(self.all.load(Relaxed) as usize);
-        // It may take one more while it holds less than [`MOST`] times what is free then.
+        // Each key that it takes leaves one free place less.
         let more = (MOST * free).saturating_sub(own).div_ceil(MOST + 1);
         (own as u64, (own + more) as u64)
     }
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
     use crate::budget::admission::Client;
 
-    /// Else a few publishers share a group, and its room, though others are empty.
+    /// A poor hash would put many publishers into one group.
     #[test]
     fn publishers_spread_over_all_groups() {
         let names = (0..2_000).map(|n| Party::user(&alloc::format!("user {n}"), 1));

@@ -1,4 +1,4 @@
-//! The party that makes the server hold something: a user, or else an address.
+//! The party to which resources are charged: a user, or else a client's address.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -17,7 +17,7 @@ impl Party {
         Party(xxh3_64_with_seed(name.as_bytes(), seed) | USER)
     }
 
-    /// All clients without a name at that address, or only this connection if its address is unknown.
+    /// Clients without a name at an address, or only this connection if the address is unknown.
     pub fn without_name(client: Client, slot: u32) -> Party {
         match client.is_known() {
             true => Party::of_address(client),
@@ -25,12 +25,12 @@ impl Party {
         }
     }
 
-    /// All clients without a name at that address; where it is not known, all of those together.
+    /// Clients without a name at an address. All clients of unknown address are one party.
     pub fn of_address(client: Client) -> Party {
         Party(u64::from(client.number()))
     }
 
-    /// The party of an MQTT session: the user behind the NUL in its name, or else of the address that it is counted for.
+    /// The party of an MQTT session: the user after the NUL in its name, or else the address of its owner.
     pub fn of_session(name: &[u8], owner: Client, seed: u64) -> Party {
         let user = name.splitn(2, |byte| *byte == 0).nth(1).unwrap_or_default();
         match core::str::from_utf8(user) {
@@ -44,10 +44,10 @@ impl Party {
         Client::from_number((self.0 ^ self.0 >> 32) as u32)
     }
 
-    /// Its group, of so many into which parties fall alike.
+    /// Its group, of `groups` equally likely ones.
     #[inline]
     pub fn group_of(self, groups: usize) -> usize {
-        // Fibonacci hashing: an address has two bits that are the same for most, and 32 that nobody sets.
+        // Fibonacci hashing: of an address, the two low bits are the same for most, and the 32 high bits are zero.
         let hash = self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         ((hash * groups as u64) >> 32) as usize
     }

@@ -1,11 +1,11 @@
-//! Rates: so many a second, and so many at once after a quiet time, for all clients together or by client address.
+//! Rate limits by token buckets, for all clients together or by client address.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::client::Client;
 
-/// Counters of a rate by address: a burst wears off within a second or two, so that fewer collide than for connections.
+/// Buckets of a rate by address. Fewer than for connections are enough, since a bucket refills within a second or two.
 const BUCKETS: usize = 1 << 14;
 
 /// A rate by client address.
@@ -16,7 +16,7 @@ pub(super) struct Buckets {
 }
 
 impl Buckets {
-    /// None without a limit.
+    /// None if there is no limit.
     pub fn new(per_s: u32, burst: u32) -> Option<Buckets> {
         let cells = || (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
         let rate = Rate::of(per_s, burst)?;
@@ -24,13 +24,13 @@ impl Buckets {
         Some(Buckets { rate, cells })
     }
 
-    /// Takes a token of the client's, if it has one left or is not counted.
+    /// Takes a token of the client. True if it has one left, or is not counted.
     pub fn take(buckets: &Option<Buckets>, client: Client, unix_s: u32) -> bool {
         let Some(Buckets { rate, cells }) = buckets.as_ref().filter(|_| client.is_known()) else {
             return true;
         };
         let [first, second] = client.places(BUCKETS);
-        // Both are charged; the one with more tokens left decides.
+        // Both buckets are charged; one with a token is enough.
         let taken = [
             rate.take(&cells[0][first], unix_s),
             rate.take(&cells[1][second], unix_s),
@@ -39,8 +39,8 @@ impl Buckets {
     }
 }
 
-/// A bucket that holds `burst` tokens and gets `per_s` at each turn of the second: the broker's clock knows no finer
-/// time. A cell is the second in its upper half and the tokens taken in its lower half, so that zero is full.
+/// A token bucket with room for `burst` tokens. It gains `per_s` tokens at the beginning of each second, since the broker's clock counts seconds. A cell
+/// has the second in its upper half and the spent tokens in its lower half, so a cell of zero is full.
 #[derive(Debug)]
 pub(super) struct Rate {
     per_s: u32,
@@ -48,13 +48,13 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// 0 per second is no limit; a burst of 0 is one second's.
+    /// None for 0 per second, which means no limit. A burst of 0 means the tokens of one second.
     pub fn of(per_s: u32, burst: u32) -> Option<Rate> {
         let burst = if burst == 0 { per_s } else { burst };
         (per_s > 0).then_some(Rate { per_s, burst })
     }
 
-    /// As one number, so that a shared rate changes at once.
+    /// As one number, for an atomic.
     pub fn pack(rate: Option<Rate>) -> u64 {
         rate.map_or(0, |rate| {
             u64::from(rate.per_s) << 32 | u64::from(rate.burst)
@@ -71,7 +71,7 @@ impl Rate {
     pub fn take(&self, cell: &AtomicU64, unix_s: u32) -> bool {
         let taken = cell.fetch_update(Relaxed, Relaxed, |cell| {
             let (then_s, spent) = ((cell >> 32) as u32, cell as u32);
-            // Another shard's turn may have begun in the next second already.
+            // Another shard may be in the next second already.
             let passed_s = unix_s.saturating_sub(then_s);
             let spent = spent.saturating_sub(self.per_s.saturating_mul(passed_s));
             let now_s = u64::from(unix_s.max(then_s));

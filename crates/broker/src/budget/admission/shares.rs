@@ -1,32 +1,33 @@
-//! Shares of a place that all clients share: connections, topics, sessions, followers of interest, filters, questions about credentials.
-//! Nobody may take it for all.
+//! Fair shares of a limited resource: connections, topics, sessions, followers of interest, filters, questions about credentials. No client may use it
+//! up.
 //!
-//! A client may take one more while it holds less than what is free ([`HALF`]), or four times that ([`MOST`]), or eight times
-//! ([`NEARLY_ALL`]), or little. So one client alone has half, four fifths or eight ninths, and each further one takes as much of the rest:
-//! whatever a few do, something is free for one that holds little. Nothing is taken away from anybody.
+//! A client may take one more while it holds little, or less than the free amount times a factor: 1 ([`HALF`]), 4 ([`MOST`]) or 8 ([`NEARLY_ALL`]). So
+//! the first client can get half, four fifths or eight ninths, and each further one the same part of the rest. Whatever a few clients take, something
+//! remains for a client that holds little. Nothing is taken away from a client.
 //!
-//! Clients are addresses, by their keyed hashes; those whose address no proxy has told are one client.
+//! Clients are keyed hashes of addresses. All clients of unknown address count as one.
 
 use alloc::collections::BTreeMap;
 
 use super::client::Client;
 
-/// A client may hold as much as is free: what four clients leave is still enough for others.
+/// A client may hold as much as is free. Four clients leave one sixteenth for others.
 pub const HALF: usize = 1;
-/// It may hold four times as much, of sessions: a gateway has those of all its devices, and the default limit is far off.
+/// A client may hold four times the free amount. For sessions: a gateway has the sessions of all its devices, and the default limit is high.
 pub const MOST: usize = 4;
-/// It may hold eight times as much, of connections: a proxy that names no clients has those of all of them, and so has a load test. Only
-/// the last ninth is kept for others.
+/// A client may hold eight times the free amount. For connections: a proxy that does not name its clients has the connections of all of them, and a load
+/// test comes from one address.
 pub const NEARLY_ALL: usize = 8;
-/// This is little: one that holds less may take one more as long as there is any.
+/// A client that holds less than this may take one more as long as any is free.
 const LITTLE: usize = 4;
 
-/// Whether one that holds `own` may take one more of a place in which this many are free.
+/// Whether a client that holds `own` may take one more of the `free` ones. `times` is the factor.
 pub fn may_take(own: usize, free: usize, times: usize) -> bool {
     free > 0 && own < free.saturating_mul(times).max(LITTLE)
 }
 
-/// The clients that hold rows of a table, once the table is half full: before that nobody can have too many, and it costs nothing.
+/// The clients that hold rows of a table. Recorded only once the table is half full: before that nobody can hold too many, and the record would cost
+/// memory.
 #[derive(Debug, Default)]
 pub struct Holders {
     /// By row.
@@ -41,19 +42,19 @@ impl Holders {
         may_take(self.held_by(client), most.saturating_sub(taken), HALF)
     }
 
-    /// The client that is known to hold this row, if any.
+    /// The client that is recorded for this row, or [`Client::NOBODY`].
     #[inline]
     pub fn holder(&self, row: u32) -> Client {
         let holder = self.holders.get(&row);
         holder.copied().unwrap_or(Client::NOBODY)
     }
 
-    /// Rows that this client is known to hold.
+    /// Rows that are recorded for this client.
     pub fn held_by(&self, client: Client) -> usize {
         self.held.get(&client.number()).copied().unwrap_or(0) as usize
     }
 
-    /// The client takes a row of a table in which `taken` of at most `most` are taken then.
+    /// The client has taken a row of a table that now has `taken` of at most `most` rows.
     #[inline]
     pub fn took(&mut self, row: u32, client: Client, taken: usize, most: usize) {
         if taken > most / 2 && client != Client::NOBODY {
@@ -62,7 +63,7 @@ impl Holders {
         }
     }
 
-    /// A row is free again.
+    /// A row has become free.
     #[inline]
     pub fn freed(&mut self, row: u32) {
         if !self.holders.is_empty() {
@@ -95,7 +96,7 @@ mod tests {
             (1_000_000, MOST),
             (1_000_000, NEARLY_ALL),
         ] {
-            // One after the other takes all that it gets: the worst order.
+            // The worst order: one client after another takes all that it can get.
             let mut free = most;
             for _ in 0..4 {
                 let mut held = 0;

@@ -1,4 +1,4 @@
-//! Tests of limits: connections enter, are refused, and count no more when they have left.
+//! Tests of limits: connections enter, are refused, and leave.
 
 use super::*;
 use crate::base::reason::Reason;
@@ -56,7 +56,7 @@ fn a_session_counts_for_the_address_that_had_it_last() {
     assert!(admission.enter_session(one).is_ok());
     assert_eq!(admission.enter_session(one), Err(Reason::SessionsOfAddress));
     assert!(admission.enter_session(other).is_ok());
-    // Taking up a session is never refused, and leaves room for its former address.
+    // Moving a session is never refused, and frees a place of its former address.
     admission.move_session(one, other);
     assert!(admission.enter_session(one).is_ok());
     admission.leave_session(other);
@@ -86,8 +86,7 @@ fn one_customer_of_ipv6_is_one_client() {
     );
 }
 
-/// The claim of the module: with as many addresses as connections are allowed, hardly anyone who stays below the
-/// limit is refused.
+/// The module's claim: with as many addresses as allowed connections, hardly any client below the limit is refused.
 #[test]
 fn few_are_refused_for_others() {
     let (addresses, each) = (20_000, 5);
@@ -122,14 +121,14 @@ fn a_rate_is_a_burst_and_then_so_many_a_second() {
     );
     assert_eq!(taken(one, 1_001), 10);
     assert_eq!(taken(one, 1_001), 0);
-    // A shard that is behind another's second gets nothing, and no extra when it has caught up.
+    // A shard that is a second behind gains no tokens, and no extra ones when it catches up.
     assert_eq!(taken(one, 900), 0);
     assert_eq!(taken(one, 1_002), 10);
     assert_eq!(taken(one, 9_999), 30);
     assert_eq!(taken(other, 9_999), 30);
     // Topics have a rate of their own, here without a limit.
     assert!((0..1_000).all(|_| admission.make_topic(one, 9_999).is_ok()));
-    // Without an address only the process counts.
+    // Without an address only the limit of the process applies.
     assert_eq!(taken(Client::NOBODY, 9_999), 40);
     assert_eq!(
         admission.publish(Client::NOBODY, 9_999),

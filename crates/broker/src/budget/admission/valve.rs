@@ -1,11 +1,11 @@
-//! Who waits while carriers are behind: the parties that have most under way to them.
+//! Backpressure while carriers are behind: the parties that have most deliveries in flight must wait.
 //!
-//! A home counts the visits that carriers owe to what each party published or asked for ([`Weights`]). While too many of its turns are under
-//! way, it stops the parties that have as much under way as all have on average, or more ([`Heavy`]), and others pass them. All shards read the
-//! [`Valve`] before they take a publish or a subscription.
+//! For each turn, a home counts the visits that carriers must still do for each party's messages and requests ([`Weights`]). While too many of its turns
+//! are in flight, it stops the parties that have at least the average in flight ([`Heavy`]); others continue. All shards check the [`Valve`] before they
+//! take a publish or a subscription.
 //!
-//! Parties are counted in groups by a hash, so that a turn has few counts however many parties it works for. A newcomer is in the group of
-//! a given party once in `GROUPS` times, and waits with it then.
+//! Parties are hashed into groups, so that a turn has few counts however many parties it serves. A party shares the group of a given other one with a
+//! probability of 1 in `GROUPS`, and then waits with it.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -15,12 +15,12 @@ use super::party::Party;
 /// Groups of parties.
 const GROUPS: usize = 256;
 
-/// The visits that carriers owe to each group for the messages and answers of a turn: a list, since a turn works for few parties as a rule.
+/// The visits that carriers must do for each group's messages and answers of a turn. A list, since most turns serve few parties.
 #[derive(Debug, Default)]
 pub struct Weights(Vec<(u8, u32)>);
 
 impl Weights {
-    /// Carriers owe this party so many visits more.
+    /// Adds visits for this party.
     #[inline]
     pub fn add(&mut self, party: Party, visits: u32) {
         let group = party.group_of(GROUPS) as u8;
@@ -30,18 +30,18 @@ impl Weights {
         }
     }
 
-    /// Counts nothing.
+    /// Removes all counts.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Bytes of memory besides its own.
+    /// Bytes of heap.
     pub fn own_bytes(&self) -> usize {
         self.0.capacity() * size_of::<(u8, u32)>()
     }
 }
 
-/// Groups that wait for the carriers of one home.
+/// The groups that wait for the carriers of one home.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heavy([u64; GROUPS / 64]);
 
@@ -49,7 +49,7 @@ impl Heavy {
     /// All groups.
     pub const ALL: Heavy = Heavy([u64::MAX; GROUPS / 64]);
 
-    /// The groups that have as much under way as all have on average, or more. With nothing counted, all.
+    /// The groups that have at least the average in flight. All groups, if nothing is in flight.
     pub fn of<'a>(turns: impl Iterator<Item = &'a Weights>) -> Heavy {
         let mut sums = [0; GROUPS];
         for (group, visits) in turns.flat_map(|turn| &turn.0) {
@@ -64,7 +64,7 @@ impl Heavy {
         heavy
     }
 
-    /// Whether there are any.
+    /// Whether any group waits.
     pub fn is_any(&self) -> bool {
         *self != Heavy::default()
     }
@@ -74,10 +74,10 @@ impl Heavy {
     }
 }
 
-/// How many homes stop each group.
+/// The number of homes that stop each group.
 #[derive(Debug)]
 pub struct Valve {
-    /// Homes that stop some group.
+    /// Homes that stop any group.
     homes: AtomicU32,
     groups: [AtomicU32; GROUPS],
 }
@@ -92,19 +92,19 @@ impl Default for Valve {
 }
 
 impl Valve {
-    /// Whether nobody waits.
+    /// Whether no party waits.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.homes.load(Relaxed) == 0
     }
 
-    /// Whether this party waits.
+    /// Whether this party must wait.
     #[inline]
     pub fn stops(&self, party: Party) -> bool {
         !self.is_open() && self.groups[party.group_of(GROUPS)].load(Relaxed) > 0
     }
 
-    /// A home stops other groups than `before`.
+    /// A home stops the groups `after` instead of `before`.
     pub fn change(&self, before: &Heavy, after: &Heavy) {
         let change = |count: &AtomicU32, before: bool, after: bool| match (before, after) {
             (false, true) => {
