@@ -1,19 +1,16 @@
-//! Filters in a trie of their levels, so that finding those that match a topic costs by the levels of the topic and by
-//! the matches, however many filters there are.
+//! A trie of filters by their levels. The cost of a match depends on the levels of the topic and on the number of matches, not on the number of filters.
 //!
-//! A node is one level under one parent. All nodes with text are in one index, by the hash of parent and level; a match
-//! computes the level's part of it once. `+` and `#` have no text and hang directly at their parent. The last node of a
-//! filter has a number of the user's choice. Before matching several topics, call [`Filters::warm`].
+//! A node is one level under one parent. All nodes with text are in one hash index, by parent and level. `+` and `#` are linked directly from their parent.
+//! The last node of a filter has a value of the owner's choice. Before matching several topics, call [`Filters::warm`] to prefetch.
 //!
-//! Invariants: a node lives while a filter ends at it or it has children. For each level of a topic a match visits at
-//! most one node for each *shape* that filters have up to that level (which of their levels are `+`): the text of the
-//! other levels is the topic's. Filters with up to [`FREE_WILDCARDS`] such levels have few shapes; the number of shapes
-//! of the others is limited, so that nobody can make a publish visit two to the power of its levels.
+//! Invariants: a node exists while a filter ends at it or it has children. For each level of a topic, a match visits at most one node for each *shape* of
+//! the filters up to that level. A shape is the set of levels that are `+`; the text of the other levels must be the topic's. Filters with at most
+//! [`FREE_WILDCARDS`] such levels have few shapes. The number of other shapes is limited, so that a match cannot visit 2^levels nodes.
 //!
-//! A match counts the nodes that it visits as steps of the shard's work. The matches of one topic are kept until another topic is
-//! matched or a filter is opened or closed: a publish asks several times, and a burst of messages has one topic.
+//! A match counts the visited nodes as steps of the shard's work. The result for a topic is cached until another topic is matched or a filter is opened
+//! or closed, because one publish matches several times, and a burst of messages often has one topic.
 //!
-//! It does not validate filters: callers have done that before they open one ([`crore_wire::topic::check_filter`]).
+//! Callers validate filters before they open them ([`crore_wire::topic::check_filter`]).
 
 pub(crate) mod matching;
 mod shapes;
@@ -32,20 +29,20 @@ use crate::store::slab::{NONE, Slab, Vacant};
 use shapes::Shapes;
 pub use shapes::{FREE_WILDCARDS, NO_PARTY, RESTORED, SHAPES_MAX};
 
-/// Most levels of a filter. Topic names in use have under ten. The cost of a publish with the worst filters grows with
-/// the cube of this, since two `+` may be anywhere: some twenty microseconds with 16, a millisecond with 64.
+/// Most levels of a filter. Usual topic names have under ten. The cost of a publish with the worst filters grows with the cube of this, since two `+` may
+/// be anywhere: some 20 us with 16 levels, 1 ms with 64.
 pub const LEVELS_MAX: usize = 16;
-/// Nodes that a match visits in the time of a step: those near the root are cached.
+/// Nodes that a match visits in the time of a step. Nodes near the root are in the CPU's cache.
 const NODES_PER_STEP: usize = 4;
-/// Matches of a topic that are kept for the next match.
+/// Most matches of a topic that are cached.
 const FOUND_KEPT: usize = 4096;
 
-/// Why a filter was not taken.
+/// Why a filter was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// More levels than [`LEVELS_MAX`].
     Levels,
-    /// No other filter has its `+` at the same levels, and [`SHAPES_MAX`] is reached.
+    /// It would be a new shape, and [`SHAPES_MAX`] or the client's share of it is reached.
     Shapes,
 }
 
@@ -61,22 +58,22 @@ impl Refused {
     }
 }
 
-/// Free rows and places of a trie count when they are more than this.
+/// Free bytes of a trie are charged only beyond this.
 const FREE_MAX: usize = 1 << 20;
 
 /// Set in `children` when a filter ends here.
 const ENDS: u32 = 1 << 31;
 
-/// One level of filters.
+/// A node of the trie.
 struct Node {
     hash: u32,
     next: u32,
     parent: u32,
-    /// The text; none for `+` and `#`.
+    /// The text of the level; none for `+` and `#`.
     level: Blob,
-    /// The user's number.
+    /// The owner's value.
     value: u32,
-    /// The number of children, and [`ENDS`].
+    /// The number of children, and the flag [`ENDS`].
     children: u32,
     /// The child `+`.
     plus: u32,
@@ -113,16 +110,16 @@ impl Placed for Node {
 
 chained!(Node);
 
-/// Filters, each with a number of the user's choice.
+/// Filters, each with a value of the owner's choice.
 pub struct Filters {
     nodes: Slab<Node>,
     index: Index,
     levels: Names,
-    /// The nodes of a `+` and a `#` at the first level.
+    /// The nodes of `+` and `#` at the first level.
     plus: u32,
     many: u32,
     filters: u32,
-    /// See [`Filters::bytes`], which each turn asks for.
+    /// The result of [`Filters::bytes`], which each turn reads.
     bytes: usize,
     shapes: Shapes,
     seed: u64,
@@ -130,17 +127,17 @@ pub struct Filters {
     last: Cell<Found>,
 }
 
-/// The filters that match a topic.
+/// The cached matches of a topic.
 #[derive(Default)]
 struct Found {
-    /// False when filters were opened or closed since.
+    /// Whether no filter was opened or closed since.
     is_valid: bool,
     topic: Vec<u8>,
     ids: Vec<u32>,
 }
 
 impl Filters {
-    /// Without filters. `seed` keys the hash of levels, against floods of collisions; `steps` count the work of matches.
+    /// An empty trie. `seed` keys the hash of levels, against collision attacks. `steps` count the work of matches.
     pub fn new(seed: u64, steps: &Steps) -> Self {
         Filters {
             nodes: Slab::default(),
@@ -168,7 +165,7 @@ impl Filters {
         self.filters
     }
 
-    /// Bytes that the rows, their buckets and their texts occupy; and those that were reserved for others before, past some.
+    /// Bytes of the nodes, their buckets and their texts. Includes free capacity beyond [`FREE_MAX`].
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -179,7 +176,7 @@ impl Filters {
         self.bytes = occupied.max(reserved.saturating_sub(FREE_MAX));
     }
 
-    /// Bytes that a filter needs in a trie, if it shares no level with another: nodes, buckets and places.
+    /// Bytes that a filter needs if it shares no level with another.
     pub fn bytes_alone(filter: &[u8]) -> usize {
         levels(filter).count() * (size_of::<Node>() + 8) + filter.len()
     }
@@ -194,10 +191,10 @@ impl Filters {
         found
     }
 
-    /// Finds a filter or makes it for this party; its number is then `NONE`.
+    /// Finds a filter, or adds it for this party, with the value `NONE`.
     ///
     /// # Errors
-    /// See [`Refused`]; nothing is made then.
+    /// See [`Refused`].
     pub fn open(&mut self, filter: &[u8], party: u64) -> Result<u32, Refused> {
         if let Some(id) = self.find(filter) {
             return Ok(id);
@@ -226,12 +223,12 @@ impl Filters {
         (self.nodes.get(at).children & ENDS != 0).then_some(at)
     }
 
-    /// The user's number of an open filter.
+    /// The value of an open filter.
     pub fn value(&self, id: u32) -> u32 {
         self.nodes.get(id).value
     }
 
-    /// Changes that number.
+    /// Sets the value of an open filter.
     pub fn set_value(&mut self, id: u32, value: u32) {
         self.nodes.get_mut(id).value = value;
     }
@@ -259,7 +256,7 @@ impl Filters {
         }
     }
 
-    /// The first open filter in row `from` or behind it.
+    /// The first open filter in row `from` or later.
     pub fn next_open(&self, from: u32) -> Option<u32> {
         let ends = |id: &u32| {
             let node = self.nodes.try_get(*id);
@@ -268,7 +265,7 @@ impl Filters {
         (from..self.nodes.end()).find(ends)
     }
 
-    /// Ends an open filter.
+    /// Removes an open filter.
     pub fn close(&mut self, id: u32) {
         self.filters -= 1;
         self.last.get_mut().is_valid = false;
@@ -285,7 +282,7 @@ impl Filters {
         self.count_bytes();
     }
 
-    /// Calls `each` with every open filter that matches the topic.
+    /// Calls `each` for every open filter that matches the topic.
     pub fn matches(&self, topic: &[u8], each: impl FnMut(u32)) {
         if self.is_empty() {
             return;
@@ -315,19 +312,19 @@ impl Filters {
             *at = Level { text, hash };
             count += 1;
         }
-        // Levels below these make no difference to any filter.
+        // No filter has more levels than these.
         let wild = !topic::is_reserved(topic);
         let visited = self.visit(NONE, &levels[..count], wild, ids);
         self.count(visited);
     }
 
-    /// Counts the work of looking at so many nodes, or at as many other things that were found.
+    /// Counts the work of visiting `nodes` nodes or matches.
     pub fn count(&self, nodes: usize) {
         self.steps.add(nodes / NODES_PER_STEP);
     }
 
-    /// Visits one node, and the nodes below it as far as they match `rest`, the following levels; returns how many. `wild`: wildcards
-    /// count here.
+    /// Visits a node, and its descendants that match `rest`, the following levels. Returns the number of visited nodes. `wild`: whether wildcards match
+    /// here.
     fn visit(&self, at: u32, rest: &[Level<'_>], wild: bool, ids: &mut Vec<u32>) -> usize {
         let (plus, many) = self.wildcards(at);
         if wild && many != NONE {
@@ -361,8 +358,7 @@ impl Filters {
         (node.plus, node.many)
     }
 
-    /// Whether a node has children besides `+` and `#`. Most second-to-last nodes have none, and a look into the index
-    /// in vain costs a cache miss or two.
+    /// Whether a node has children besides `+` and `#`. Many nodes have none, and this saves a failing look-up in the index with its cache misses.
     #[inline]
     fn has_texts(&self, at: u32) -> bool {
         if at == NONE {
@@ -460,7 +456,7 @@ struct Level<'a> {
     hash: u64,
 }
 
-/// The hash of a level under a parent: both are mixed by a multiplication whose upper half depends on all their bits.
+/// The hash of a level under a parent. The upper half of the product depends on all bits of both.
 #[inline]
 fn hash_under(parent: u32, level: u64) -> u32 {
     let mixed = level ^ u64::from(parent).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -471,7 +467,7 @@ fn levels(filter: &[u8]) -> impl Iterator<Item = &[u8]> {
     filter.split(|b| *b == b'/')
 }
 
-/// Whether there is a topic that both filters match; either may be a topic.
+/// Whether some topic is matched by both filters. Either may be a topic.
 pub fn overlap(one: &[u8], other: &[u8]) -> bool {
     let wild = |filter: &[u8]| matches!(filter.first(), Some(b'+' | b'#'));
     if topic::is_reserved(one) && wild(other) || topic::is_reserved(other) && wild(one) {

@@ -1,11 +1,10 @@
 //! The filters that a shard's connections subscribe to: their members, and how far each connection has read.
 //!
-//! A connection has *parts* (a filter each) in *groups* (filters that were subscribed together and are read together:
-//! one offset for each partition applies to all filters of a group). A part has a number of the protocol's choice.
+//! A connection has *parts* and *groups*. A part is one filter, with a number of the protocol's choice. A group is the filters that were subscribed
+//! together; they are read together, with one offset for each partition.
 //!
-//! Invariants: a filter is open here while it has members, and registered at every home from the first member's attach
-//! to the last one's leave. A group that is live in all partitions keeps no positions of its own: `seen` applies to all of
-//! them.
+//! Invariants: a filter is open here while it has members. It is registered at every home from the first member's attach to the last member's leave. A
+//! group that is live in all partitions has no positions of its own; `seen` applies to it.
 
 mod filtered;
 
@@ -27,11 +26,11 @@ pub use filtered::{At, Filtered, Group, OVER, Part};
 pub struct Member {
     /// The connection's row.
     pub slot: u32,
-    /// The place of the part in [`Filtered::parts`].
+    /// The index of the part in [`Filtered::parts`].
     pub part: u32,
 }
 
-/// The members of one filter; valid until a member joins or leaves.
+/// Refers to the members of one filter. Valid until a member joins or leaves.
 #[derive(Clone, Copy)]
 pub struct Set {
     /// The filter's row.
@@ -40,12 +39,11 @@ pub struct Set {
     members: u32,
 }
 
-/// A filter in the walk of a message over its members, who may leave and join meanwhile.
+/// A filter in the walk of a message over its members. Members may join and leave during the walk.
 struct Walked {
     set: u32,
-    /// The first so many members are still to come. The last member takes the place of one that leaves, and a new one
-    /// becomes the last: so the walk leaves out no member that was there, meets some twice, and meets none or a few of
-    /// the new ones.
+    /// The number of members that are still to be visited: the first ones, from the end. When a member leaves, the last member takes its place, and a new
+    /// member is added at the end. So the walk misses no old member, visits some twice, and may visit a few new ones.
     left: u32,
 }
 
@@ -64,24 +62,24 @@ impl Default for Members {
 pub struct Matching {
     filters: Filters,
     members: Side<Members>,
-    /// The clients that brought the filters of the table's second half.
+    /// The clients that opened the filters of the table's second half.
     holders: Holders,
-    /// By home: the filters in the walk of its message at hand, in reverse.
+    /// By home: the filters that the walk of its current message still has to visit, in reverse.
     walks: BTreeMap<ShardId, Vec<Walked>>,
-    /// By partition: the offset that all live subscribers have seen.
+    /// By partition: the offset up to which all live subscribers have read.
     pub seen: Vec<u64>,
 }
 
-/// The consequences of a member's leave.
+/// The effects of a member's leave.
 pub struct Left {
-    /// The member that took its place.
+    /// The member that was moved to its place.
     pub moved: Option<Member>,
-    /// The filter, if this was its last member.
+    /// The text of the filter, if this was its last member.
     pub ended: Option<Vec<u8>>,
 }
 
 impl Matching {
-    /// A table without filters. `steps` counts its matches.
+    /// A table without filters. `steps` count the work of matches.
     pub fn new(partitions: usize, seed: u64, steps: &Steps) -> Self {
         Matching {
             filters: Filters::new(seed, steps),
@@ -118,7 +116,7 @@ impl Matching {
         self.filters.name(row)
     }
 
-    /// Whether this client may subscribe to a filter, among at most `most` on the shard.
+    /// Whether this client may subscribe to a filter, if the shard may have at most `most` filters.
     pub fn may_join(&self, filter: &[u8], client: Client, most: usize) -> bool {
         self.find(filter).is_some() || self.holders.may_take(client, self.len(), most)
     }
@@ -190,7 +188,7 @@ impl Matching {
         rows
     }
 
-    /// Reads ahead for the matches of several topics, see [`Filters::warm`].
+    /// Prefetches for the matches of several topics, see [`Filters::warm`].
     pub fn warm<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
         self.filters.warm(topics);
     }
@@ -203,7 +201,7 @@ impl Matching {
         });
     }
 
-    /// Begins a walk over the members of these filters, for one message of a home at a time.
+    /// Begins a walk over the members of these filters. Each home has at most one walk at a time.
     pub fn begin_walk(&mut self, home: ShardId, sets: impl Iterator<Item = Set>) {
         let walked = sets.map(|set| Walked {
             set: set.members,

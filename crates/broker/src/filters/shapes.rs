@@ -1,32 +1,31 @@
-//! Shapes of filters (which of their levels are `+`), and the parties that brought them.
+//! The shapes of filters (the set of levels that are `+`), and the parties that introduced them.
 //!
-//! Invariant: a shape stands in here exactly while a filter with more than [`FREE_WILDCARDS`] has it.
+//! Invariant: a shape is recorded while a filter with more than [`FREE_WILDCARDS`] `+` has it.
 
 use alloc::collections::BTreeMap;
 
 use super::{LEVELS_MAX, Refused, levels};
 use crate::budget::admission::shares;
 
-/// Filters with up to this many `+` are taken whatever their shape: with two, a name of eight levels has 37 shapes.
+/// Filters with at most this many `+` are accepted whatever their shape: with two, a name of eight levels has 37 shapes.
 pub const FREE_WILDCARDS: u32 = 2;
-/// Shapes of filters with more `+` than that, all together. A publish visits at most this many more nodes for each
-/// level of its name: 2,048 in all for eight levels.
+/// Most shapes with more `+` than that. A publish visits at most this many more nodes for each level of its topic: 2,048 for eight levels.
 pub const SHAPES_MAX: usize = 256;
 
-/// Nobody: not counted.
+/// No party: its shapes are not limited to a share.
 pub const NO_PARTY: u64 = 0;
-/// For filters that a planned restart restores: they were taken before.
+/// The party of filters that a planned restart restores: they are never refused.
 pub const RESTORED: u64 = u64::MAX;
 
-/// A shape that filters have.
+/// A shape in use.
 struct Shape {
-    /// How many.
+    /// Number of filters with this shape.
     filters: u32,
-    /// The party that brought it.
+    /// The party that introduced it.
     party: u64,
 }
 
-/// The levels that are `+`, of filters with more than [`FREE_WILDCARDS`] of them.
+/// The shapes with more than [`FREE_WILDCARDS`] `+`, as bit sets of levels.
 #[derive(Default)]
 pub(super) struct Shapes(BTreeMap<u16, Shape>);
 
@@ -35,7 +34,7 @@ impl Shapes {
         self.0.is_empty()
     }
 
-    /// This party brings a filter.
+    /// Counts a new filter of this party.
     pub fn take(&mut self, filter: &[u8], party: u64) -> Result<(), Refused> {
         let shape = of(filter).ok_or(Refused::Levels)?;
         if shape.count_ones() > FREE_WILDCARDS {
@@ -48,7 +47,7 @@ impl Shapes {
         Ok(())
     }
 
-    /// Whether this party may bring a new shape: nobody may take them all.
+    /// Whether this party may introduce a new shape, by its share of them.
     fn may_bring(&self, party: u64) -> bool {
         let shapes = self.0.values();
         let own = shapes.filter(|shape| party != NO_PARTY && shape.party == party);
@@ -56,7 +55,7 @@ impl Shapes {
         party == RESTORED || shares::may_take(own.count(), free, shares::HALF)
     }
 
-    /// A filter that was taken goes.
+    /// A counted filter is closed.
     pub fn forget(&mut self, filter: &[u8]) {
         let shape = of(filter).expect("it was taken");
         if let Some(known) = self.0.get_mut(&shape) {
@@ -68,7 +67,7 @@ impl Shapes {
     }
 }
 
-/// A bit for each level that is `+`; none if there are too many levels.
+/// The shape of a filter: a bit for each level that is `+`. None if it has too many levels.
 fn of(filter: &[u8]) -> Option<u16> {
     let mut shape = 0;
     for (n, level) in levels(filter).enumerate() {

@@ -208,12 +208,12 @@ fn a_topic_that_is_matched_again_costs_its_matches_only() {
     assert_eq!(cost(&deep), first);
 }
 
-/// Bytes that a trie has, used or not.
+/// Bytes that a trie has reserved.
 fn reserved(filters: &Filters) -> usize {
     filters.nodes.bytes() + filters.index.bytes() + filters.levels.reserved_bytes()
 }
 
-/// Opens many filters with levels of so many bytes.
+/// Opens many filters with levels of this length.
 fn open_many(filters: &mut Filters, len: usize) -> Vec<u32> {
     let filter = |n: usize| format!("{n:0len$}/+").into_bytes();
     let mut open = |n| filters.open(&filter(n), NO_PARTY).expect("it is plain");
@@ -235,7 +235,7 @@ fn a_filter_that_stays_does_not_hold_the_memory_of_those_that_have_gone() {
     assert!(filters.bytes() < 1_000);
 }
 
-/// Filters that stay in each chunk hold memory, which counts.
+/// Filters that keep a chunk alive hold memory, which must be counted.
 #[test]
 fn memory_that_a_trie_cannot_give_back_is_counted() {
     let mut filters = Filters::new(7, &Steps::default());

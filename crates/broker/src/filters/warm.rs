@@ -1,9 +1,9 @@
-//! Reading ahead for the matches of several topics. With a million filters, each level of a topic is a bucket, a node
-//! and a text that are in no cache, and each leads to the next: topic by topic, these waits add up. Here the topics go
-//! down their levels side by side, so that the processor waits for several at once.
+//! Prefetching for the matches of several topics. With a million filters, each level of a topic means a bucket, a node and a text that are in no CPU cache,
+//! and each must be read before the next is known. One topic after another, these cache misses add up. Here several topics descend their levels in
+//! parallel, so that their misses overlap.
 //!
-//! It finds nothing: for each topic it follows one way, by text nodes where there are some and by `+` elsewhere, and
-//! compares texts by their hash only. The match reads what this has missed.
+//! This finds no matches. For each topic it follows one path, by text nodes where they exist and by `+` elsewhere, and compares texts only by hash. The
+//! match itself reads the rest.
 
 use super::*;
 use crate::base::pace::WARMED;
@@ -11,9 +11,9 @@ use crate::base::pace::WARMED;
 /// A topic on its way down the trie.
 #[derive(Clone, Copy)]
 struct Descent<'a> {
-    /// The following levels; `None` at its end.
+    /// The remaining levels; `None` at the end.
     rest: Option<&'a [u8]>,
-    /// The present node; [`NONE`] at first.
+    /// The current node; [`NONE`] at first.
     at: u32,
     hash: u32,
     /// The probable next node.
@@ -21,7 +21,7 @@ struct Descent<'a> {
 }
 
 impl Filters {
-    /// Reads ahead for the matches of these topics, as many of them as are read together.
+    /// Prefetches for the matches of the first [`WARMED`] topics.
     pub fn warm<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
         if self.is_empty() {
             return;

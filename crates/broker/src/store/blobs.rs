@@ -1,13 +1,13 @@
-//! Bytes of any length in size classes: names and logged messages. The next blob of a class reuses a freed place,
-//! so that a log that turns over touches the same pages again (a fresh page costs more than the copy into it). A chunk of a class
-//! without a blob is given back, but for one in each class ([`Blobs::SPARE_BYTES`]).
+//! An arena for byte strings (names and logged messages), with size classes. A freed place is reused by the next blob of its class, so a log at its limit
+//! writes to the same pages again: a fresh page costs more than the copy into it. An empty chunk is freed, but for one in each class
+//! ([`Blobs::SPARE_BYTES`]).
 //!
-//! A blob may stay where hundreds beside it have gone. So while far more is reserved than is used, each blob that comes has some rows of
-//! the owner's table looked at, and their blobs gathered in fewer chunks ([`Blobs::gather`]). So the chunks need twice the bytes of the
-//! blobs at most, and two for each class; soon after blobs have gone, what they needed before.
+//! A single blob can keep a chunk alive after its neighbours are freed. So while much more is reserved than used, each insertion examines some rows of the
+//! owner's table, and moves blobs out of sparse chunks ([`Blobs::gather`]). Thus the chunks have at most twice the bytes of the blobs, plus two chunks
+//! for each class; after many removals it takes some insertions until this holds again.
 //!
-//! Invariants: a handle names exactly one place; the caller remembers the length. Blobs past the largest class have an
-//! allocation of their own, which may be shared. When a class is full, a blob goes to the next larger class.
+//! Invariants: a handle names exactly one place. The caller remembers the length. A blob larger than the largest class has its own allocation, which may
+//! be shared. When a class is full, its blobs are stored in the next larger class.
 
 use alloc::vec::Vec;
 
@@ -18,23 +18,23 @@ use crate::store::slab::{NONE, Side, Slab, Vacant};
 
 /// Classes are 8 bytes apart up to here.
 const FINE_MAX: usize = 128;
-/// From there each power of two has sixteen classes, up to here; past it a blob has its own box.
+/// From there on each power of two has sixteen classes, up to this length. A longer blob has its own allocation.
 const CLASS_MAX: usize = SHARED_MIN;
 const CHUNK_BYTES: usize = 16 << 10;
 const CLASSES: usize = FINE_MAX / 8 + 6 * 16;
-/// The class number of blobs with their own box.
+/// The class number of blobs with their own allocation.
 const OWN: u32 = 127;
 const SLOT_BITS: u32 = 25;
-/// Places of one class. In tests so few that classes fill up.
+/// Most places of one class. In tests so few that classes become full.
 const PLACES_MAX: u32 = if cfg!(test) { 1 << 14 } else { 1 << SLOT_BITS };
 
-/// Rows that are looked at for each blob that comes.
+/// Rows that [`Blobs::gather`] examines.
 const ROWS_PER_BLOB: u32 = 32;
 
-/// Going on would take another blob's bytes for this one's.
+/// Panics: otherwise the caller would get another blob's bytes.
 const LOST: &str = "a blob lies where its handle says";
 
-/// Where a blob lies.
+/// The handle of a blob.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Blob(u32);
 
@@ -49,11 +49,10 @@ impl Blob {
     pub const NONE: Blob = Blob(NONE);
 }
 
-/// The places of one class. The links of freed places lie in the places themselves.
+/// The places of one class. The links between freed places are stored in these places.
 #[derive(Default)]
 struct Class {
-    /// A chunk has room for all its places from the start, and bytes up to the last one that was ever used: what nobody has needed
-    /// yet is not touched.
+    /// A chunk is allocated with the capacity for all its places. Its length grows with the places in use, so unused pages are not touched.
     chunks: Chunks<Vec<u8>>,
 }
 
@@ -63,25 +62,25 @@ pub struct Blobs {
     classes: Vec<Class>,
     own: Side<Option<Shared>>,
     bytes: usize,
-    /// Of blobs with an allocation of their own.
+    /// Bytes of blobs with their own allocation.
     own_bytes: usize,
-    /// Of the chunks of all classes.
+    /// Bytes of all chunks.
     chunk_bytes: usize,
-    /// The row of the owner's table to look at next.
+    /// The next row of the owner's table to examine.
     next: u32,
 }
 
-/// A row of a table that has a blob, and nobody else has it.
+/// A row that owns a blob.
 pub trait Placed: Vacant {
-    /// Where its blob lies; [`Blob::NONE`] or nothing if it has none, as each free row.
+    /// The handle of its blob. `None` or [`Blob::NONE`] if it has none, like a free row.
     fn place(&mut self) -> Option<&mut Blob>;
 }
 
 /// The bytes of a blob.
 pub enum Place<'a> {
-    /// At least the bytes that were stored.
+    /// The place of the blob: the stored bytes, and padding.
     Bytes(&'a [u8]),
-    /// A blob with an allocation of its own.
+    /// A blob with its own allocation.
     Own(&'a Shared),
 }
 
@@ -114,30 +113,30 @@ pub fn occupied(len: usize) -> usize {
 }
 
 impl Blobs {
-    /// The most bytes of empty chunks: one of each class.
+    /// Most bytes of empty chunks: one for each class.
     pub const SPARE_BYTES: usize = CLASSES * CHUNK_BYTES;
 
-    /// Bytes that its blobs occupy.
+    /// Bytes of all places in use.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes reserved for blobs, used or not.
+    /// Bytes of all chunks and allocations, used or not.
     pub fn reserved_bytes(&self) -> usize {
         self.chunk_bytes + self.own_bytes + self.own.bytes()
     }
 
-    /// Blobs with an allocation of their own.
+    /// Blobs with their own allocation.
     pub fn own(&self) -> u32 {
         self.own.len()
     }
 
-    /// Whether there may be no place for the next blob: the table of blobs with an allocation of their own is full.
+    /// Whether the next blob may find no place, because the table of blobs with their own allocation is full.
     pub fn is_full(&self) -> bool {
         self.own.len() >= PLACES_MAX - 1
     }
 
-    /// Stores the concatenation of `parts`; a large one is counted in `admission` as kept by a log.
+    /// Stores the concatenation of `parts`. A large blob is counted in `admission` as kept by a log.
     ///
     /// # Panics
     /// When it is large and the arena [is full](Self::is_full).
@@ -161,7 +160,7 @@ impl Blobs {
         Blob(OWN << SLOT_BITS | self.own.insert(Some(bytes)))
     }
 
-    /// The smallest class that fits this many bytes and has a place left.
+    /// The smallest class that fits `len` bytes and has a place left.
     pub(super) fn class_with_place(&mut self, len: usize) -> Option<usize> {
         if len > CLASS_MAX {
             return None;
@@ -183,7 +182,7 @@ impl Blobs {
         Blob((class as u32) << SLOT_BITS | slot)
     }
 
-    /// The whole place of a blob: at least the bytes that were stored.
+    /// The place of a blob: the stored bytes, and padding.
     #[inline]
     pub fn get(&self, blob: Blob) -> &[u8] {
         match self.place(blob) {
@@ -192,7 +191,7 @@ impl Blobs {
         }
     }
 
-    /// The place of a blob, as a reference that can be shared if the blob has an allocation of its own.
+    /// The place of a blob. A blob with its own allocation can be shared.
     #[inline]
     pub fn place(&self, blob: Blob) -> Place<'_> {
         let (class, slot) = (blob.0 >> SLOT_BITS, blob.0 & ((1 << SLOT_BITS) - 1));
@@ -207,12 +206,12 @@ impl Blobs {
         Place::Bytes(&chunk.expect(LOST)[at..at + size])
     }
 
-    /// Gathers the blobs of some rows of the table whose blobs these are, if the chunks have far more bytes than the blobs need. Returns how many rows
-    /// were looked at.
+    /// Compacts the arena if its chunks have far more bytes than the blobs need: moves the blobs of some rows of the owner's table out of sparse chunks.
+    /// Returns the number of examined rows.
     #[inline]
     pub fn gather<T: Placed>(&mut self, rows: &mut Slab<T>) -> usize {
         let needed = self.bytes - self.own_bytes;
-        // A class may have two chunks with few blobs when all are gathered: the one to be filled next, and the spare one.
+        // Even after compaction each class may have two sparse chunks: the one that is filled next, and the spare one.
         match self.chunk_bytes > 2 * (needed + Self::SPARE_BYTES) {
             true => self.gather_some(rows),
             false => 0,
@@ -244,7 +243,7 @@ impl Blobs {
         looked_at as usize
     }
 
-    /// Whether at least half of the places in a blob's chunk are free, and the next blob of the class goes elsewhere.
+    /// Whether at least half of the places in a blob's chunk are free, and the class would store its next blob in another chunk.
     fn is_lonely(&self, blob: Blob) -> bool {
         let (class, slot) = (blob.0 >> SLOT_BITS, blob.0 & ((1 << SLOT_BITS) - 1));
         if class == OWN {
@@ -293,7 +292,7 @@ impl Class {
         self.chunks.has_place() || self.chunks.most() < chunks_max
     }
 
-    /// Stores the concatenation of `parts` in a place that was used before; returns its number, if there is one.
+    /// Stores the concatenation of `parts` in a freed place, if there is one. Returns the place's number.
     fn reuse(&mut self, size: usize, parts: &[&[u8]]) -> Option<u32> {
         let per = CHUNK_BYTES / size;
         let at = |slot: u32| (slot as usize % per) * size;
@@ -310,7 +309,7 @@ impl Class {
         Some(slot)
     }
 
-    /// The same in a place that was never used. Adds the bytes of a chunk that is made to `chunk_bytes`.
+    /// Stores the concatenation of `parts` in a place that was never used. Adds the bytes of a new chunk to `chunk_bytes`.
     fn fill(&mut self, size: usize, parts: &[&[u8]], chunk_bytes: &mut usize) -> u32 {
         let per = CHUNK_BYTES / size;
         let (chunk, places) = self.chunks.fill(|| {

@@ -1,25 +1,24 @@
-//! The chunks of a table or of a size class: which have free places, and which are empty and go.
+//! The chunks of a table or of a size class. It finds free places, and frees empty chunks.
 //!
-//! Freed places are used before new ones, those of the chunk first that was full until last: so chunks that run empty stay out of use,
-//! and come free. One empty chunk is kept, so that a table that shrinks and grows by a row does not allocate each time.
+//! Freed places are reused before new ones. Among chunks with freed places, the one that was full most recently is used first, so that emptier chunks are
+//! left alone and become empty. One empty chunk is kept, so that a table that shrinks and grows by a row does not allocate each time.
 //!
-//! Invariants: each chunk has a list of its own of its freed places; the links lie in the places. A chunk with freed places is in the
-//! list of such chunks. At most one chunk has places that were never used. Places of a chunk that has gone are not used, and its number
-//! comes back with the next chunk that is made.
+//! Invariants: each chunk has a free list, whose links are stored in the freed places. All chunks with freed places are in one list. At most one chunk has
+//! places that were never used. The number of a freed chunk is reused by the next new chunk.
 
 use alloc::vec::Vec;
 
-/// No row: the end of a chain, an empty field.
+/// No row: the end of a list, or an empty field.
 pub const NONE: u32 = u32::MAX;
 
-/// A chunk: `rows` are its places.
+/// A chunk.
 struct Chunk<R> {
     rows: R,
     /// Head of the list of freed places.
     free: u32,
     /// Places in use.
     used: u32,
-    /// Neighbours in the list of chunks with freed places; `newer` means nothing in the first. A chunk that has gone links to another one.
+    /// Neighbours in the list of chunks with freed places; `newer` is undefined in the first. In a freed chunk, `older` links to another freed chunk.
     newer: u32,
     older: u32,
 }
@@ -27,15 +26,15 @@ struct Chunk<R> {
 /// The chunks.
 pub(super) struct Chunks<R> {
     all: Vec<Chunk<R>>,
-    /// The chunk with freed places that got the first of them last.
+    /// Head of the list of chunks with freed places: the one that was full most recently.
     roomy: u32,
-    /// The chunk with places that were never used.
+    /// The chunk with places that were never used, if any.
     filling: u32,
-    /// An empty chunk that is kept.
+    /// The empty chunk that is kept, if any.
     spare: u32,
-    /// A chunk that has gone.
+    /// Head of the list of freed chunks.
     gone: u32,
-    /// Chunks that are there.
+    /// Number of chunks that are not freed.
     there: u32,
 }
 
@@ -53,12 +52,12 @@ impl<R> Default for Chunks<R> {
 }
 
 impl<R: Default> Chunks<R> {
-    /// Chunks that are there.
+    /// Number of chunks that are not freed.
     pub fn len(&self) -> usize {
         self.there as usize
     }
 
-    /// The last chunk, and how many numbers of chunks are before it.
+    /// The places of the last chunk, and the chunk's number.
     pub fn last(&self) -> Option<(&R, usize)> {
         let (last, before) = self.all.split_last()?;
         Some((&last.rows, before.len()))
@@ -69,29 +68,29 @@ impl<R: Default> Chunks<R> {
         self.all.iter().map(|chunk| &chunk.rows)
     }
 
-    /// The places of chunk `at`; none if it has gone.
+    /// The places of chunk `at`; empty if it is freed.
     #[inline]
     pub fn get(&self, at: usize) -> Option<&R> {
         self.all.get(at).map(|chunk| &chunk.rows)
     }
 
-    /// The same, to change them.
+    /// The places of chunk `at`.
     #[inline]
     pub fn get_mut(&mut self, at: usize) -> Option<&mut R> {
         self.all.get_mut(at).map(|chunk| &mut chunk.rows)
     }
 
-    /// Whether a place can be had without a chunk more than there ever were.
+    /// Whether there is a place without a new chunk number.
     pub fn has_place(&self) -> bool {
         (self.roomy, self.filling, self.gone) != (NONE, NONE, NONE)
     }
 
-    /// Chunks that there ever were at the same time.
+    /// The maximum number of chunks so far.
     pub fn most(&self) -> usize {
         self.all.len()
     }
 
-    /// Takes a freed place: its number, and the places of its chunk. `link_of` reads the link in a place.
+    /// Takes a freed place. Returns its number and the places of its chunk. `link_of` reads the link in a place.
     #[inline]
     pub fn reuse(&mut self, link_of: impl FnOnce(&R, u32) -> u32) -> Option<(u32, &mut R)> {
         let at = self.roomy;
@@ -108,7 +107,7 @@ impl<R: Default> Chunks<R> {
         Some((place, &mut chunk.rows))
     }
 
-    /// The chunk for a place that was never used, and its places, of which one more is used from now on. `make` makes a chunk.
+    /// Takes a place that was never used. Returns the chunk's number and its places, to which the caller adds one. `make` makes a chunk.
     pub fn fill(&mut self, make: impl FnOnce() -> R) -> (u32, &mut R) {
         if self.filling == NONE {
             self.filling = self.add(make());
@@ -122,7 +121,7 @@ impl<R: Default> Chunks<R> {
         (at, &mut chunk.rows)
     }
 
-    /// The chunk that [`fill`](Self::fill) gave has no other new place.
+    /// The chunk that [`fill`](Self::fill) returned is full.
     pub fn filled(&mut self) {
         self.filling = NONE;
     }
@@ -137,7 +136,7 @@ impl<R: Default> Chunks<R> {
             older: NONE,
         };
         if self.gone == NONE {
-            // Doubling would reserve a byte for each message.
+            // Not by doubling, which would reserve a byte for each message.
             if self.all.len() == self.all.capacity() {
                 self.all.reserve_exact(self.all.len() / 32 + 4);
             }
@@ -151,7 +150,7 @@ impl<R: Default> Chunks<R> {
         at
     }
 
-    /// A place of chunk `at` is free: returns the places of the chunk, and the link to store in this one.
+    /// Frees a place of chunk `at`. Returns the chunk's places, and the link that the caller must store in the freed one.
     #[inline]
     pub fn free(&mut self, at: usize, place: u32) -> (&mut R, u32) {
         let first = self.roomy;
@@ -175,7 +174,7 @@ impl<R: Default> Chunks<R> {
         self.all[at].used == 0
     }
 
-    /// Whether at most so many places of chunk `at` are in use, and there is another chunk for the next place.
+    /// Whether at most `most` places of chunk `at` are in use, and the next place will be of another chunk.
     pub fn is_lonely(&self, at: usize, most: usize) -> bool {
         let next = match self.roomy {
             NONE => self.filling,
@@ -184,7 +183,7 @@ impl<R: Default> Chunks<R> {
         self.all[at].used as usize <= most && next != NONE && next as usize != at
     }
 
-    /// The empty chunk `at` is kept if no other empty one is; else it goes, which this says.
+    /// Keeps the empty chunk `at` as the spare one, or frees it if there is one already. Returns whether it was freed.
     pub fn give_back(&mut self, at: usize) -> bool {
         if self.spare == NONE {
             self.spare = at as u32;
@@ -222,7 +221,7 @@ mod tests {
     use crate::store::blobs::{Blobs, occupied};
     use crate::store::slab::Side;
 
-    /// Comings and goings: so many at once, of blobs of this length; those that go are each so-many-th of all.
+    /// Insertions (a number of blobs, of a length) and removals (every n-th blob).
     #[derive(Clone, Debug)]
     enum Op {
         Come(usize, usize),

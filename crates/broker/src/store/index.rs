@@ -1,9 +1,7 @@
-//! A hash index over the rows of a [`Slab`]: linear hashing, one 32-bit chain head per bucket, the
-//! links in the rows. It grows by one bucket at a time, so that no insert stalls and no memory
-//! doubles (Litwin 1980), and shrinks likewise while it has twice as many buckets as rows.
+//! A hash index over the rows of a [`Slab`], by linear hashing (Litwin 1980): a 32-bit chain head for each bucket, and the links in the rows. It grows by
+//! one bucket at a time, so no insertion stalls and the memory never doubles. It shrinks likewise, while it has more than twice as many buckets as rows.
 //!
-//! Invariant: every inserted row is in the chain of exactly one bucket: the one for its hash under the present number
-//! of buckets.
+//! Invariant: each inserted row is in the chain of exactly one bucket: that of its hash for the current number of buckets.
 
 use alloc::vec::Vec;
 
@@ -22,7 +20,7 @@ pub trait Chained: Vacant {
     fn set_next(&mut self, next: u32);
 }
 
-/// Implements [`Chained`] for a row with fields `next` and `hash`, or another hash.
+/// Implements [`Chained`] for a row with the fields `next` and `hash`, or with the hash of an expression.
 macro_rules! chained {
     ($row:ty) => {
         chained!($row, |row| row.hash);
@@ -44,11 +42,11 @@ macro_rules! chained {
 }
 pub(crate) use chained;
 
-/// The index. The rows live in a slab that each call names.
+/// The index. The caller passes the slab of the rows to each call.
 pub struct Index {
     heads: Vec<Vec<u32>>,
     rows: u32,
-    /// `buckets == 2^level + split`.
+    /// The number of buckets is `2^level + split`.
     level: u32,
     split: u32,
 }
@@ -80,7 +78,7 @@ impl Index {
         (id != NONE).then_some(id)
     }
 
-    /// The row with this hash for which `is` holds.
+    /// The row with this hash that satisfies `is`.
     #[inline]
     pub fn find<T: Chained>(
         &self,
@@ -99,7 +97,7 @@ impl Index {
         None
     }
 
-    /// Links the row `id`, which no bucket holds yet.
+    /// Adds the row `id`, which must not be in the index.
     pub fn insert<T: Chained>(&mut self, rows: &mut Slab<T>, id: u32) {
         self.rows += 1;
         if self.rows > (1u32 << self.level) + self.split {
@@ -111,7 +109,7 @@ impl Index {
         *head = id;
     }
 
-    /// Unlinks the row `id`, which must be linked.
+    /// Removes the row `id`, which must be in the index.
     pub fn remove<T: Chained>(&mut self, rows: &mut Slab<T>, id: u32) {
         self.unlink(rows, id);
         self.rows -= 1;
@@ -137,7 +135,7 @@ impl Index {
         rows.get_mut(at).set_next(after);
     }
 
-    /// Joins the bucket that was split last with the one that was made by that.
+    /// Undoes the last split: joins its two buckets.
     fn shrink<T: Chained>(&mut self, rows: &mut Slab<T>) {
         if self.split == 0 {
             self.level -= 1;

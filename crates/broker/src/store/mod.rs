@@ -1,4 +1,4 @@
-//! Tables and texts: rows by number, hashes, size classes, ropes, shared messages. Knows nothing of topics or connections.
+//! Memory structures: slabs of rows, hash indexes, blobs in size classes, ropes, shared messages. Knows nothing of topics or connections.
 
 pub(crate) mod blobs;
 mod chunks;

@@ -1,5 +1,5 @@
-//! Names: of topics, of the levels of filters, of clients. They carry their own length: the last byte of a place is the number of unused
-//! bytes before it.
+//! Names of topics, of clients, and of the levels of filters. A name needs no stored length: the last byte of its place is the number of unused bytes
+//! before it.
 
 use crate::store::blobs::{Blob, Blobs, Placed, class_size};
 use crate::store::slab::Slab;
@@ -14,7 +14,7 @@ impl Names {
         self.0.bytes()
     }
 
-    /// Bytes reserved for names, used or not.
+    /// Bytes of all chunks, used or not.
     pub fn reserved_bytes(&self) -> usize {
         self.0.reserved_bytes()
     }
@@ -96,7 +96,7 @@ mod tests {
         }
     }
 
-    /// Names of one length after the other come and go, but for one in each chunk.
+    /// Inserts and removes names of one length after another, and keeps one in each chunk.
     #[test]
     fn names_that_stay_in_each_chunk_do_not_hold_the_memory_of_those_that_have_gone() {
         const MANY: usize = 8_192;
@@ -127,7 +127,7 @@ mod tests {
         for (id, text) in &kept {
             assert_eq!(names.get(rows.get(*id).name), text);
         }
-        // The last round is not gathered: nothing has come since.
+        // The last round is not compacted, since nothing was inserted after it.
         let most = 2 * (names.bytes() + Blobs::SPARE_BYTES) + MANY * 256;
         let reserved = names.reserved_bytes();
         assert!(reserved <= most, "{reserved} bytes, and not {most}");

@@ -1,6 +1,5 @@
-//! Bytes to write to one socket: own bytes, with parts of large messages in between that are not copied.
-//!
-//! Invariant: `shares` are in order; each has the number of own bytes before it.
+//! Bytes for one socket: own bytes, and references to parts of large messages, which are not copied. A [`Rope`] is built in a turn; a [`Queue`] has the
+//! bytes that the socket has not accepted yet.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -12,11 +11,12 @@ use crate::store::shared::{Part, SHARED_MIN, Shared, Slice};
 pub struct Rope {
     /// The bytes that are not shared.
     pub own: Vec<u8>,
+    /// In order: the number of own bytes before each part, and the part.
     shares: Vec<(usize, Slice)>,
     shared_bytes: usize,
 }
 
-/// A place in a rope.
+/// A position in a rope.
 #[derive(Clone, Copy, Default)]
 pub struct Mark {
     own: usize,
@@ -24,19 +24,19 @@ pub struct Mark {
     len: usize,
 }
 
-/// A part of a rope, cut to what is wanted of it.
+/// A part of a rope, cut to a range.
 enum Cut<'a> {
     Own(&'a [u8]),
     Share(Slice),
 }
 
 impl Rope {
-    /// Number of bytes.
+    /// Bytes of the rope.
     pub fn len(&self) -> usize {
         self.own.len() + self.shared_bytes
     }
 
-    /// Whether there are none.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -46,7 +46,7 @@ impl Rope {
         !self.shares.is_empty()
     }
 
-    /// Empties it.
+    /// Removes all bytes.
     pub fn clear(&mut self) {
         self.own.clear();
         self.shares.clear();
@@ -68,7 +68,7 @@ impl Rope {
         self.share(shared.slice(0..len));
     }
 
-    /// The present end.
+    /// The position of its end.
     pub fn mark(&self) -> Mark {
         Mark {
             own: self.own.len(),
@@ -77,17 +77,17 @@ impl Rope {
         }
     }
 
-    /// Bytes behind a place.
+    /// Bytes after a position.
     pub fn len_from(&self, mark: Mark) -> usize {
         self.len() - mark.len
     }
 
-    /// Inserts bytes at a place, before all that follows.
+    /// Inserts bytes at a position.
     pub fn prepend(&mut self, mark: Mark, head: &[u8]) {
         self.prepend_with(mark, |own| own.extend_from_slice(head));
     }
 
-    /// The same with the bytes that `write` appends.
+    /// Inserts the bytes that `write` appends at a position.
     pub fn prepend_with(&mut self, mark: Mark, write: impl FnOnce(&mut Vec<u8>)) {
         let end = self.own.len();
         write(&mut self.own);
@@ -103,7 +103,7 @@ impl Rope {
         self.prepend(Mark::default(), head);
     }
 
-    /// Adds a part of another rope.
+    /// Adds the bytes `from..to` of another rope.
     pub fn append(&mut self, of: &Rope, from: usize, to: usize) {
         of.each_of(from, to, |cut| match cut {
             Cut::Own(bytes) => self.own.extend_from_slice(bytes),
@@ -125,7 +125,7 @@ impl Rope {
         }
     }
 
-    /// The parts between two places, cut to them.
+    /// Passes the parts of the bytes `from..to`.
     fn each_of(&self, from: usize, to: usize, mut take: impl FnMut(Cut<'_>)) {
         let mut at = 0;
         self.each(|part| {
@@ -141,7 +141,7 @@ impl Rope {
         });
     }
 
-    /// Its share in the weight of the large messages in it; their other holders have the rest.
+    /// Its share of the bytes of the large messages in it, which are divided among their holders.
     pub fn shared_weight(&self) -> usize {
         self.shares.iter().map(|(_, slice)| slice.weight()).sum()
     }
@@ -154,14 +154,14 @@ impl Rope {
     }
 }
 
-/// Pieces of own bytes do not grow beyond this by doubling, so that little is reserved beyond the waiting bytes.
+/// A piece of own bytes grows by doubling only up to this length, to limit unused capacity.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Bytes that wait, first in, first out.
+/// Bytes that wait for a socket, first in, first out.
 #[derive(Default)]
 pub struct Queue {
     pieces: VecDeque<Waiting>,
-    /// Bytes of the first piece that were sent, if it is one of own bytes.
+    /// Sent bytes of the first piece, if it is of own bytes.
     gone: usize,
     waiting_bytes: usize,
 }
@@ -172,7 +172,7 @@ enum Waiting {
 }
 
 impl Waiting {
-    /// The rest of it, without the first `gone` own bytes.
+    /// The unsent part of it, where `gone` own bytes are sent.
     fn part(&self, gone: usize) -> Part<'_> {
         match self {
             Waiting::Own(bytes) => Part::Bytes(&bytes[gone..]),
@@ -187,7 +187,7 @@ impl Queue {
         self.waiting_bytes
     }
 
-    /// Its own bytes, and its share in the weight of the large messages in it.
+    /// Its own bytes, and its share of the bytes of large messages.
     pub fn weight(&self) -> usize {
         let shared = self.pieces.iter().map(|piece| match piece {
             Waiting::Own(_) => 0,
@@ -196,7 +196,7 @@ impl Queue {
         self.own_bytes() + shared.sum::<usize>()
     }
 
-    /// Own bytes, with the reserved capacity.
+    /// Heap bytes of its own.
     pub fn own_bytes(&self) -> usize {
         let own = |piece: &Waiting| match piece {
             Waiting::Own(bytes) => bytes.capacity(),
@@ -224,7 +224,7 @@ impl Queue {
         }
     }
 
-    /// Adds a part of a rope.
+    /// Adds the bytes `from..to` of a rope.
     pub fn append(&mut self, of: &Rope, from: usize, to: usize) {
         of.each_of(from, to, |cut| match cut {
             Cut::Own(bytes) => self.push(bytes),
@@ -241,7 +241,7 @@ impl Queue {
         self.pieces.push_back(Waiting::Share(slice));
     }
 
-    /// The first pieces, of so many bytes at most; returns how many there are.
+    /// Writes the first pieces into `parts`, at most `most` bytes. Returns the number of parts.
     pub fn parts<'a>(&'a self, most: usize, parts: &mut [Part<'a>]) -> usize {
         let (mut gone, mut left, mut used) = (self.gone, most, 0);
         for (part, piece) in parts.iter_mut().zip(&self.pieces) {
@@ -261,8 +261,8 @@ impl Queue {
         used
     }
 
-    /// This many bytes were sent. Own bytes are freed when half of a piece is sent: each byte is moved once at most,
-    /// and a peer that lags by the same amount for ever costs the same memory.
+    /// Removes sent bytes. The sent bytes of a piece are freed once they are half of it: so each byte is moved at most once, and a peer that always lags by
+    /// the same amount needs constant memory.
     pub fn sent(&mut self, mut bytes: usize) {
         self.waiting_bytes -= bytes;
         while let Some(first) = self.pieces.front_mut() {
@@ -316,7 +316,7 @@ mod tests {
     }
 
     proptest! {
-        /// A rope is its bytes: whatever is added, cut out, queued and sent.
+        /// Ropes and queues behave like plain bytes, whatever is added, cut, queued and sent.
         #[test]
         fn a_rope_and_a_queue_are_their_bytes(
             steps in prop::collection::vec(step(), 1..12),
@@ -375,7 +375,7 @@ mod tests {
             prop_assert_eq!(admission.account.messages_bytes(), 0);
         }
 
-        /// A peer that lags for ever holds no more memory.
+        /// A peer that always lags needs constant memory.
         #[test]
         fn bytes_that_were_sent_are_released(behind in 1..2000usize) {
             let mut queue = Queue::default();

@@ -1,8 +1,7 @@
-//! Large messages, stored once for all holders: the log, a turn, the sockets that refused some of the bytes, the
-//! sessions that have not acknowledged them.
+//! Large messages, stored once for all holders: logs, turns, outboxes of sockets, and sessions that have not acknowledged them.
 //!
-//! Invariant: while a log keeps a message, its bytes count for the log; from then on until the last holder drops it
-//! they are charged to the account ([`Part::Messages`](crate::budget::account::Part)).
+//! Invariant: while a log keeps a message, its bytes count for the log. Otherwise they are charged to the memory account
+//! ([`Part::Messages`](crate::budget::account::Part)) until the last holder drops it.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -16,12 +15,12 @@ use core::sync::atomic::{
 
 use crate::budget::admission::Admission;
 
-/// Length from which a message is shared. Below it, a copy costs less than a cache line that several cores write.
+/// Shorter messages are copied: that costs less than a reference count that several cores write.
 pub const SHARED_MIN: usize = 8 << 10;
 
 struct Inner {
     bytes: Box<[u8]>,
-    /// Logs that keep it: up to two, the topic's and that of retained messages.
+    /// Number of logs that keep it: at most two, the topic's and that of retained messages.
     logs: AtomicU32,
     admission: Admission,
 }
@@ -34,15 +33,15 @@ impl Drop for Inner {
     }
 }
 
-/// Bytes of heap that shared bytes need besides themselves.
+/// Heap bytes that [`Shared`] needs besides its bytes.
 pub const SHARED_BESIDE: usize = size_of::<Inner>() + 2 * size_of::<usize>();
 
-/// Bytes with several holders.
+/// Reference-counted bytes.
 #[derive(Clone)]
 pub struct Shared(Arc<Inner>);
 
 impl Shared {
-    /// Bytes that no log keeps yet.
+    /// Bytes that no log keeps yet. Charges them.
     pub fn new(bytes: Box<[u8]>, admission: &Admission) -> Shared {
         admission.account.hold_message(bytes.len());
         Shared(Arc::new(Inner {
@@ -95,12 +94,12 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// The bytes that it is a part of.
+    /// The whole bytes.
     pub fn whole(&self) -> &Shared {
         &self.of
     }
 
-    /// All but the first bytes.
+    /// The slice without its first `bytes`.
     pub fn behind(&self, bytes: usize) -> Slice {
         self.of.slice(self.range.start + bytes..self.range.end)
     }
@@ -110,7 +109,7 @@ impl Slice {
         self.range.start += bytes;
     }
 
-    /// The part of the message's bytes that each holder is charged in a census: nothing while a log keeps it.
+    /// The bytes that a holder accounts for: an equal share of the whole message, or 0 while a log keeps it.
     pub fn weight(&self) -> usize {
         match self.of.0.logs.load(Relaxed) {
             0 => self.of.len() / Arc::strong_count(&self.of.0),
@@ -118,7 +117,7 @@ impl Slice {
         }
     }
 
-    /// The first bytes.
+    /// The first `bytes` of the slice.
     pub fn until(&self, bytes: usize) -> Slice {
         self.of.slice(self.range.start..self.range.start + bytes)
     }
@@ -137,12 +136,12 @@ impl fmt::Debug for Slice {
     }
 }
 
-/// Bytes to send.
+/// Bytes for a transport.
 #[derive(Clone, Copy, Debug)]
 pub enum Part<'a> {
-    /// Bytes that are valid during the call; a transport that needs them longer copies them.
+    /// Bytes that are valid during the call only. A transport that needs them longer copies them.
     Bytes(&'a [u8]),
-    /// Bytes of a large message; a transport that needs them longer clones the reference and copies nothing.
+    /// Bytes of a large message. A transport that needs them longer clones the reference.
     Shared(&'a Slice),
 }
 
@@ -156,47 +155,46 @@ impl AsRef<[u8]> for Part<'_> {
     }
 }
 
-/// A form of a large message that a transport needs, made once for all receivers.
+/// An encoding of a large message, made once for all receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
-    /// The lines of an event's data.
+    /// The data lines of an SSE event.
     Event,
-    /// The same, of base64.
+    /// The data lines of an SSE event, with the message in base64.
     EventBase64,
     /// A JSON string.
     Json,
-    /// The same, of base64.
+    /// A JSON string, with the message in base64.
     JsonBase64,
 }
 
-/// Forms that are looked at for each new one, to drop those that nobody holds: so a new form costs the same however many there are,
-/// and at most about half of the table is forms that nobody holds.
+/// Entries that are examined for each new one, to remove unused ones. So the cost of a new entry is constant, and at most about half of the table is unused.
 const LOOKED_AT: usize = 2;
 
-/// The place of the message, where the part of it begins, and its form.
+/// The address of the message, the start of the slice, and the encoding.
 type FormKey = (usize, usize, Form);
 
-/// The forms in use on a shard: held by the writers, found by others that need the same.
+/// The encodings of large messages in use on a shard. The table has weak references: an encoding is kept alive by its holders, and others can find it.
 ///
-/// Invariant: a form that somebody holds has an entry. The entry of one that nobody holds goes within as many new forms as there were
-/// entries. So entries are bounded by the forms that were held together, whose bytes are charged.
+/// Invariant: each encoding in use has an entry. An unused entry is removed before as many new entries are made as the table had. So the number of entries
+/// is bounded by the encodings in use, whose bytes are charged.
 #[derive(Default)]
 pub struct Forms {
     all: BTreeMap<FormKey, Made>,
-    /// The last entry that was looked at.
+    /// The last examined entry.
     seen: Option<FormKey>,
-    /// Bytes made since they were last taken.
+    /// Bytes encoded since the last [`Forms::take_made_bytes`].
     made_bytes: usize,
 }
 
 struct Made {
-    /// Keeps another message from getting the same address.
+    /// Keeps the message's address from being reused.
     _of: Weak<Inner>,
     form: Weak<Inner>,
 }
 
 impl Forms {
-    /// The message in this form; `make` makes it if nobody holds it.
+    /// The encoding `form` of the slice. `make` makes it if it is not in use.
     pub fn get(&mut self, of: &Slice, form: Form, make: impl FnOnce(&[u8]) -> Box<[u8]>) -> Shared {
         let key = (of.of.place(), of.range.start, form);
         if let Some(made) = self.all.get(&key).and_then(|made| made.form.upgrade()) {
@@ -216,7 +214,7 @@ impl Forms {
         made
     }
 
-    /// Looks at the next entries, and drops those of forms that nobody holds; behind the last entry it begins anew.
+    /// Examines the next entries, and removes unused ones. After the last entry it starts again at the first.
     fn drop_unheld(&mut self) {
         for _ in 0..LOOKED_AT {
             let from = self.seen.map_or(Bound::Unbounded, Bound::Excluded);
@@ -229,7 +227,7 @@ impl Forms {
         }
     }
 
-    /// Bytes made since the last call.
+    /// Bytes encoded since the last call.
     pub fn take_made_bytes(&mut self) -> usize {
         core::mem::take(&mut self.made_bytes)
     }
@@ -283,12 +281,12 @@ mod tests {
         assert_eq!((made, forms.all.len()), (4, 1));
     }
 
-    /// A message with many forms: of each part of it one.
+    /// A message with many encodings: one of each of its slices.
     fn parts(message: &Shared) -> impl Iterator<Item = Slice> {
         (0..message.len()).map(|from| message.slice(from..message.len()))
     }
 
-    /// However many there are, and however many of them nobody holds: the others are looked at later.
+    /// A new entry costs the same, however many entries there are and however many are unused.
     #[test]
     fn a_new_form_drops_few_others_and_all_go_in_time() {
         let admission = Admission::new(&Settings::default(), 7);

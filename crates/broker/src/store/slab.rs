@@ -1,12 +1,11 @@
-//! Tables that grow in small chunks: rows keep their index for life, a freed row is reused first,
-//! and growing never copies a row or reserves much more than is used (a doubling vector would
-//! break the memory budget of a table with millions of rows).
+//! Tables that grow in small chunks. A row keeps its index while it is in use, freed rows are reused first, and growth never copies rows or reserves much
+//! more than is used: with millions of rows, the spare capacity of a doubling vector would not fit the memory budget.
 //!
-//! Rows that count nothing beyond their use give back chunks that are empty ([`Vacant::GOES`]); other tables keep theirs.
+//! Tables free empty chunks if their rows allow it ([`Vacant::GOES`]).
 //!
-//! Invariants: a row is either used or linked into the free list; the caller knows which. A link to a row that does not
-//! exist, or to a free side row, is a fault of the broker: the caller gets an empty row, the table notes the miss
-//! ([`Slab::was_missed`]), and writes to that row are lost. The shard then ends the connection concerned.
+//! Invariants: a row is either in use or in the free list, and the caller knows which. The use of a row that does not exist, or of a free side row, is a
+//! bug of the broker. Then the caller gets an empty row, writes to it are lost, and the table notes the miss ([`Slab::was_missed`]). The shard then ends
+//! the connection concerned.
 
 use alloc::vec::Vec;
 use core::cell::{Cell, OnceCell};
@@ -14,19 +13,18 @@ use core::cell::{Cell, OnceCell};
 use crate::store::chunks::Chunks;
 pub use crate::store::chunks::NONE;
 
-/// A chunk is about this many bytes: small enough that a shard with few rows costs little, large
-/// enough that the chunk list stays short.
+/// Approximate size of a chunk: small, so that a table with few rows costs little, but large enough for a short list of chunks.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// A row type whose free rows hold the free list's links, so that the list needs no memory of its own.
+/// A row type whose free rows hold the links of the free list, so that the list needs no extra memory.
 pub trait Vacant {
-    /// Whether chunks without a row in use are given back. Then no row may be looked up that is not in use.
+    /// Whether empty chunks are freed. Then free rows must not be looked up.
     const GOES: bool = false;
     /// A free row that links to `next`.
     fn vacant(next: u32) -> Self;
     /// The link of a free row.
     fn next_vacant(&self) -> u32;
-    /// Takes over what outlives the row's former content: the count of its uses.
+    /// Takes over from the row's former content what must survive it, such as a generation.
     fn inherit(&mut self, _former: &Self) {}
 }
 
@@ -34,7 +32,7 @@ pub trait Vacant {
 pub struct Slab<T> {
     chunks: Chunks<Vec<T>>,
     used: u32,
-    /// Stands in for a row that does not exist.
+    /// Returned instead of a row that does not exist.
     nobody: T,
     missed: Cell<bool>,
 }
@@ -70,7 +68,7 @@ impl<T: Vacant> Slab<T> {
         }
     }
 
-    /// Puts `row` into a free place and returns its index.
+    /// Stores a row, and returns its index.
     pub fn insert(&mut self, mut row: T) -> u32 {
         self.used += 1;
         let at = |id: u32| id as usize % Self::PER_CHUNK;
@@ -89,7 +87,7 @@ impl<T: Vacant> Slab<T> {
         id
     }
 
-    /// Frees the row; its content is dropped.
+    /// Frees a row, and returns its content.
     pub fn remove(&mut self, id: u32) -> T {
         if self.try_get(id).is_none() {
             self.missed.set(true);
@@ -134,7 +132,7 @@ impl<T: Vacant> Slab<T> {
         }
     }
 
-    /// The row `id`, if the table ever had it.
+    /// The row `id`, in use or free; none if the table never had it.
     #[inline]
     pub fn try_get(&self, id: u32) -> Option<&T> {
         let id = id as usize;
@@ -156,7 +154,7 @@ impl<T: Vacant> Default for Slab<T> {
     }
 }
 
-/// A row of a type that cannot spare a link of its own.
+/// A row for types that have no room for a link.
 pub enum Slot<T> {
     /// In use.
     Used(T),
@@ -172,17 +170,17 @@ impl<T> Vacant for Slot<T> {
     fn next_vacant(&self) -> u32 {
         match self {
             Slot::Free(next) => *next,
-            // A used row must never be given away: its content is in use.
+            // A row in use must never be handed out.
             Slot::Used(_) => unreachable!("a used row stands in the free list"),
         }
     }
 }
 
-/// A table of side rows: those that exist only while a connection or a topic needs them.
+/// A table of side rows: rows that exist only while a connection or a topic needs them.
 #[derive(Default)]
 pub struct Side<T> {
     rows: Slab<Slot<T>>,
-    /// Stands in for a row that does not exist; made at the first such look-up.
+    /// Returned instead of a row that does not exist; made by the first such look-up.
     nobody: OnceCell<T>,
 }
 
@@ -207,7 +205,7 @@ impl<T: Default> Side<T> {
             Slot::Free(_) => None,
         })
     }
-    /// All rows, also those that are free.
+    /// All rows, in use and free.
     pub fn rows_mut(&mut self) -> &mut Slab<Slot<T>> {
         &mut self.rows
     }
@@ -217,7 +215,7 @@ impl<T: Default> Side<T> {
     }
     /// Takes the row out.
     pub fn remove(&mut self, id: u32) -> T {
-        // A free row must not be freed again: it is in the free list.
+        // A free row must not be freed again, as it is already in the free list.
         if !matches!(self.rows.try_get(id), Some(Slot::Used(_))) {
             self.rows.missed.set(true);
             return T::default();

@@ -7,22 +7,22 @@ use crate::store::slab::NONE;
 
 /// One filter of a connection.
 pub struct Part {
-    /// The filter's row; `NONE` in a free place.
+    /// The filter's row; `NONE` if this part is free.
     pub row: u32,
-    /// Its place among the filter's members.
+    /// Its index among the filter's members.
     pub place: u32,
     /// The serial of its group.
     pub group: u32,
     /// The protocol's number.
     pub id: u32,
-    /// The next part of its group, or the next free place.
+    /// The next part of its group, or the next free part.
     next: u32,
 }
 
 /// How far a group has read in one partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct At {
-    /// The offset that it has seen.
+    /// The offset of the last message that it has read.
     pub offset: u64,
     /// See [`crate::mail::FilterPage`].
     pub from: u64,
@@ -30,35 +30,35 @@ pub struct At {
     pub base: u64,
     /// The epoch of the log.
     pub epoch: u32,
-    /// It takes live messages.
+    /// Whether it takes live messages.
     pub live: bool,
-    /// A page is under way.
+    /// Whether a page is in flight.
     pub asked: bool,
-    /// No page has come yet that says where it begins.
+    /// Whether the first page, which tells the start, has not arrived yet.
     pub new: bool,
-    /// A page was read since every other partition had its turn.
+    /// Whether it has read a page in the current round over the partitions.
     pub had_turn: bool,
 }
 
-/// Stands for the offset in a partition of which nothing more is to be read; no page of it is asked for.
+/// The offset in a partition that the group has read completely: it asks for no further page.
 pub const OVER: u64 = u64::MAX;
 
 const _: () = assert!(size_of::<At>() == 32);
 
 /// Filters that were subscribed together.
 pub struct Group {
-    /// Its number; never used again at this connection.
+    /// Its number, which the connection never reuses.
     pub serial: u32,
     /// The part that joined last.
     first: u32,
-    /// Of each topic it began with so many of the newest messages; 0: it began otherwise.
+    /// Number of the newest messages of each topic with which it began; 0 if it began otherwise.
     pub newest: u32,
-    /// By partition; empty when all are live.
+    /// By partition; empty if the group is live in all.
     positions: Vec<At>,
 }
 
 impl Group {
-    /// By partition; empty when all are live.
+    /// By partition; empty if the group is live in all.
     pub fn positions(&self) -> &[At] {
         &self.positions
     }
@@ -71,15 +71,15 @@ impl Group {
     }
 }
 
-/// The filters of a connection. Each operation costs the same for a client with thousands of them, or little more.
+/// The filters of a connection. The cost of an operation hardly depends on their number.
 pub struct Filtered {
-    /// By place; free places are used again.
+    /// By index; free entries are reused.
     parts: Vec<Part>,
-    /// By serial.
+    /// Sorted by serial.
     groups: Vec<Group>,
     /// Groups made so far.
     serials: u32,
-    /// The first free place.
+    /// The first free part.
     free: u32,
     /// Groups that are not live in all partitions.
     behind: u32,
@@ -98,7 +98,7 @@ impl Default for Filtered {
 }
 
 impl Filtered {
-    /// Heap bytes in use, those of the struct included. Costs a step for each group.
+    /// Bytes, including those of the struct. Costs a step for each group.
     pub fn bytes(&self) -> usize {
         let positions: usize = (self.groups.iter())
             .map(|group| group.positions.capacity())
@@ -109,13 +109,12 @@ impl Filtered {
             + positions * size_of::<At>()
     }
 
-    /// Places of filters.
+    /// Number of parts, in use and free.
     pub fn len(&self) -> usize {
         self.parts.len()
     }
 
-    /// Begins a group without filters, live in all partitions; returns its serial. `newest`: with how many messages of each topic it
-    /// begins, or 0.
+    /// Adds a group without filters, live in all partitions. Returns its serial. `newest`: see [`Group::newest`].
     pub fn add_group(&mut self, newest: u32) -> u32 {
         let serial = self.serials;
         self.serials += 1;
@@ -128,7 +127,7 @@ impl Filtered {
         serial
     }
 
-    /// The place of the next part.
+    /// The index of the next part.
     pub fn next_place(&self) -> u32 {
         match self.free {
             NONE => self.parts.len() as u32,
@@ -136,8 +135,7 @@ impl Filtered {
         }
     }
 
-    /// Adds a part to a group, at [`Self::next_place`]: the filter's row, the place among its members, and the
-    /// protocol's number.
+    /// Adds a part to a group, at [`Self::next_place`]: the filter's row, the index among its members, and the protocol's number.
     pub fn add(&mut self, serial: u32, row: u32, place: u32, id: u32) {
         let at = self.next_place();
         let Some(group) = self.number_of(serial).map(|n| &mut self.groups[n]) else {
@@ -160,8 +158,7 @@ impl Filtered {
         }
     }
 
-    /// Frees a place, and ends the group with its last part; returns the filter's row and the place among its members.
-    /// None if the place is free.
+    /// Removes a part, and the group with its last part. Returns the filter's row and the index among its members; none if the part is free.
     pub fn remove(&mut self, at: u32) -> Option<(u32, u32)> {
         let part = self.parts.get_mut(at as usize)?;
         if part.row == NONE {
@@ -190,7 +187,7 @@ impl Filtered {
         Some((row, place))
     }
 
-    /// Ends a group that has no parts, if it exists.
+    /// Removes a group that has no parts, if it exists.
     pub fn end_group(&mut self, serial: u32) {
         let Some(number) = self.number_of(serial) else {
             return;
@@ -203,7 +200,7 @@ impl Filtered {
         }
     }
 
-    /// A member has moved to another place among those of its filter.
+    /// Sets the part's index among the members of its filter.
     pub fn set_place(&mut self, part: u32, place: u32) {
         if let Some(part) = self.parts.get_mut(part as usize) {
             part.place = place;
@@ -216,7 +213,7 @@ impl Filtered {
             .ok()
     }
 
-    /// The groups, by serial.
+    /// The groups, sorted by serial.
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
@@ -226,7 +223,7 @@ impl Filtered {
         self.number_of(serial).map(|number| &self.groups[number])
     }
 
-    /// How far a group has read in this partition, unless it is live in all.
+    /// How far a group has read in this partition; none if it is live in all.
     pub fn at_mut(&mut self, serial: u32, partition: PartitionId) -> Option<&mut At> {
         let number = self.number_of(serial)?;
         self.groups[number]
@@ -257,8 +254,8 @@ impl Filtered {
         }
     }
 
-    /// The partition of which the group should ask for its next page: in turn one of those in which it is behind, so that a busy
-    /// partition does not keep it from the others. None while a page of the group is under way, which bounds what comes at once.
+    /// The partition from which the group should request its next page. The partitions in which it is behind take turns, so that a busy one does not block
+    /// the others. None while a page of the group is in flight, which bounds the bytes in flight.
     pub fn next_behind(&mut self, serial: u32) -> Option<PartitionId> {
         let number = self.number_of(serial)?;
         let positions = &mut self.groups[number].positions;
@@ -284,18 +281,18 @@ impl Filtered {
                 .any(|group| group.positions.iter().any(waits))
     }
 
-    /// The part in this place, if it is not free.
+    /// The part with this index, unless it is free.
     pub fn part(&self, at: u32) -> Option<&Part> {
         self.parts.get(at as usize).filter(|part| part.row != NONE)
     }
 
-    /// All parts, with their places.
+    /// All parts, with their indexes.
     pub fn parts(&self) -> impl Iterator<Item = (u32, &Part)> {
         let all = (0..).zip(&self.parts);
         all.filter(|(_, part)| part.row != NONE)
     }
 
-    /// The parts of a group, the last one first.
+    /// The parts of a group, the last added one first.
     pub fn parts_of(&self, serial: u32) -> impl Iterator<Item = (u32, &Part)> {
         let mut at = self.group(serial).map_or(NONE, |group| group.first);
         core::iter::from_fn(move || {

@@ -10,13 +10,13 @@ const PARTITIONS: PartitionId = 3;
 
 #[derive(Clone, Debug)]
 enum Act {
-    /// A group of so many parts.
+    /// Adds a group with a number of parts.
     Begin(u8),
     /// Removes a part.
     Remove(prop::sample::Index),
-    /// How far a group has read at its partitions: live, or asked, or behind.
+    /// Sets the state of a group in its partitions: live, asked, or behind.
     Set(prop::sample::Index, [(bool, bool); 3]),
-    /// It is live at one partition.
+    /// The group becomes live in one partition.
     Live(prop::sample::Index, PartitionId),
 }
 
@@ -31,7 +31,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// A group in a plain list: its parts by place, with row and number; and its partitions.
+/// The model of a group: its parts by index, with row and number, and its partitions.
 type Plain = (Vec<(u32, u32)>, [(bool, bool); 3]);
 
 fn check(filtered: &Filtered, plain: &BTreeMap<u32, Plain>) {
@@ -123,7 +123,7 @@ proptest! {
     fn members_are_found_by_the_filters_they_joined(
         acts in prop::collection::vec((0..4u32, 0..5u32, any::<bool>()), 0..60),
     ) {
-        // Each filter's name by its number; its members, each with the row and the place last given to it.
+        // The model: each filter's name by its number, and its members, each with the row and the index given to it last.
         let name = |filter: u32| format!("t/{filter}/+");
         let mut matching = Matching::new(1, 7, &Default::default());
         let mut members: BTreeMap<(u32, u32), (u32, u32)> = BTreeMap::new();
