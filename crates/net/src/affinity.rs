@@ -1,14 +1,14 @@
-//! Which cores there are, pinning a thread to one, and letting others go first.
+//! The cores of the process, pinning a thread to a core, and lowering a thread's priority.
 
 use std::io;
 
 use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Keeps the calling thread on one core.
+/// Pins the calling thread to one core.
 ///
 /// # Errors
-/// `EINVAL` when there is no such core or this process may not use it.
+/// `EINVAL` if the core does not exist or this process may not use it.
 pub fn pin_to(core: usize) -> io::Result<()> {
     if core >= CpuSet::MAX_CPU {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -18,7 +18,7 @@ pub fn pin_to(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The calling thread gets its cores after all others: its work may take long.
+/// Gives the calling thread the lowest priority, for long work in the background.
 ///
 /// # Errors
 /// Those of `setpriority(2)`; a sandbox may forbid it.
@@ -28,11 +28,11 @@ pub fn give_way() -> io::Result<()> {
     Ok(setpriority_process(None, NICE)?)
 }
 
-/// The cores that the calling thread may run on, in order. Called before any pinning they are those of the process
-/// (`taskset`, cpusets). At least one, since the caller runs.
+/// The cores that the calling thread may run on, in order; at least one. Before any pinning they are the cores of the process
+/// (`taskset`, cpusets).
 pub fn cores() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else {
-        // Where a sandbox forbids the question, or the kernel is made for more cores than the set has room for.
+        // A sandbox forbids the call, or the kernel supports more cores than the set has room for.
         let count = std::thread::available_parallelism().map_or(1, Into::into);
         return (0..count).collect();
     };

@@ -1,8 +1,10 @@
-//! The time, as a shard asks for it once a turn.
+//! The clocks. A shard reads them once a turn.
 //!
-//! Three clocks. The monotonic one stands still while the machine is suspended: it is for deadlines of peers. The counted
-//! one goes on then, and like the first no step of the wall clock moves it: it is for all that was promised for a time. The wall clock
-//! may jump: it is only for dates that people and other machines see or name.
+//! There are three. The monotonic clock stops while the machine is suspended, and is for deadlines of peers. The counted clock
+//! continues during a suspend, and is for everything with a lifetime. Steps of the wall clock move neither of them. The wall clock may
+//! jump, and is only for dates that people and other machines see or send.
+//!
+//! The counted clock ("the count") is `CLOCK_BOOTTIME` plus a constant, and the corrections of [`follow`].
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicI32, AtomicI64};
@@ -12,17 +14,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const NS_PER_S: u64 = 1_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Nanoseconds of `CLOCK_MONOTONIC`: the same clock in every thread and process of the machine.
+/// Nanoseconds of `CLOCK_MONOTONIC`, the same in every thread and process of the machine.
 pub fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Milliseconds of the same clock, up to a scheduler tick (1-10 ms) late and cheaper to read.
+/// Milliseconds of the same clock. Cheaper to read, and late by up to a scheduler tick (1-10 ms).
 pub fn monotonic_ms() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC_COARSE) / NS_PER_MS
 }
 
-/// Seconds since 1970 (UTC), which may jump; 0 while the machine believes that it is earlier.
+/// Seconds since 1970 (UTC) by the wall clock, which may jump; 0 if it shows an earlier time.
 pub fn unix_s() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -31,12 +33,12 @@ pub fn unix_s() -> u64 {
 
 /// The count minus `CLOCK_BOOTTIME`, in nanoseconds.
 static ORIGIN_NS: OnceLock<i64> = OnceLock::new();
-/// The lead of the wall clock over the count, as it was told last.
+/// The last result of [`ahead_s`].
 static AHEAD_S: AtomicI32 = AtomicI32::new(0);
 
 static CORRECTIONS: Corrections = Corrections::new();
 
-/// Unix seconds as this process counts them: the wall clock when the count began, and all seconds since.
+/// Unix seconds of the counted clock: the wall clock when the count began, plus the seconds since then.
 pub fn counted_s() -> u64 {
     seconds(counted_ns())
 }
@@ -45,32 +47,32 @@ fn seconds(ns: i64) -> u64 {
     (ns / NS_PER_S as i64).max(0) as u64
 }
 
-/// Begins the count where another process left it, when that had counted to `counted_s` and the wall clock showed `unix_s`. How long
-/// nobody counted is known by the wall clock alone: it does not count less than nothing.
+/// Continues the count of an earlier process, which stopped at `counted_s` when the wall clock showed `unix_s`. Only the wall clock
+/// tells the time between the two processes; a negative time counts as 0.
 ///
 /// # Panics
-/// When the count has begun already.
+/// If the count has already begun.
 pub fn go_on_from(counted_s: u64, unix_s: u64) {
     let passed_ns = (wall_ns() - ns(unix_s)).max(0);
     let begun = ORIGIN_NS.set(ns(counted_s) + passed_ns - boot_ns());
     assert!(begun.is_ok(), "the count begins once");
 }
 
-/// Keeps the count to the clock of a log. The log stored in its second `stored_s` what this process wrote in the second `written_s` of the count, and the process
-/// has just read it. A count that is behind jumps forward. One that is ahead stands still until the log's clock reaches it. Both end within a second of
-/// the log's clock. Returns the correction in seconds.
+/// Corrects the count by the clock of a log. This process wrote a batch at `written_s` of the count, the log stored it at `stored_s`
+/// of its own clock, and the process has just read it. A count that is behind jumps forward. A count that is ahead stands still
+/// until the log's clock reaches it. Afterwards the two differ by less than a second. Returns the correction in seconds.
 pub fn follow(written_s: u64, stored_s: u64) -> i64 {
-    /// Partitions are read by several threads.
+    /// Several threads read partitions.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock();
     CORRECTIONS.follow(begun_ns(), written_s, stored_s)
 }
 
-/// Corrections of a count.
+/// The corrections of a count.
 struct Corrections {
-    /// The sum of all, in nanoseconds.
+    /// The sum of all corrections, in nanoseconds.
     sum_ns: AtomicI64,
-    /// Where the count stood still last: it never goes back.
+    /// The time at which the count stood still last. The count is never below it, so that it does not go back.
     stood_ns: AtomicI64,
 }
 
@@ -82,21 +84,22 @@ impl Corrections {
         }
     }
 
-    /// The count that without corrections would be at `begun_ns`.
+    /// The corrected count; without corrections it would be `begun_ns`.
     fn count_ns(&self, begun_ns: i64) -> i64 {
         let going_ns = begun_ns + self.sum_ns.load(Acquire);
         going_ns.max(self.stood_ns.load(Relaxed))
     }
 
-    /// The log stored it after the write and before now: only what contradicts that corrects the count.
+    /// See [`follow`](self::follow). The log stored the batch after the write and before now. Only a `stored_s` outside of this
+    /// interval corrects the count.
     fn follow(&self, begun_ns: i64, written_s: u64, stored_s: u64) -> i64 {
-        /// Both clocks leave out parts of a second.
+        /// Both clocks are rounded down to seconds.
         const PARTS_S: i64 = 1;
         let apart_s = |from: u64, to: u64| to as i64 - from as i64;
         let now_ns = self.count_ns(begun_ns);
         let now_s = seconds(now_ns);
         if written_s > now_s {
-            // Somebody else wrote it.
+            // Another process wrote the batch.
             return 0;
         }
         let behind_s = apart_s(now_s, stored_s) - PARTS_S;
@@ -106,7 +109,7 @@ impl Corrections {
             return behind_s;
         }
         let ahead_s = apart_s(stored_s, written_s) - PARTS_S;
-        // All that was written before the count goes on shows the lead that was corrected already.
+        // A batch that was written before the count continued shows a difference that has already been corrected.
         if ahead_s > 0 && written_s > seconds(self.stood_ns.load(Relaxed)) {
             self.stood_ns.store(now_ns, Relaxed);
             self.sum_ns.fetch_sub(ahead_s * NS_PER_S as i64, Release);
@@ -116,8 +119,7 @@ impl Corrections {
     }
 }
 
-/// By how many seconds the wall clock is ahead of the count; less than none behind it. The same all the time between two steps of the wall
-/// clock: one of less than a second is not told.
+/// The wall clock minus the count, in seconds. The value changes only with a step of the wall clock of at least a second.
 pub fn ahead_s() -> i32 {
     let (apart_ns, told_s) = (wall_ns() - counted_ns(), AHEAD_S.load(Relaxed));
     let second = NS_PER_S as i64;
@@ -134,12 +136,12 @@ fn counted_ns() -> i64 {
     CORRECTIONS.count_ns(begun_ns())
 }
 
-/// The count without corrections.
+/// The count without its corrections.
 fn begun_ns() -> i64 {
     boot_ns() + ORIGIN_NS.get_or_init(|| wall_ns() - boot_ns())
 }
 
-/// Nanoseconds of `CLOCK_BOOTTIME`, which no step of the wall clock moves, and which goes on while the machine is suspended.
+/// Nanoseconds of `CLOCK_BOOTTIME`, which ignores steps of the wall clock and continues while the machine is suspended.
 fn boot_ns() -> i64 {
     read_ns(libc::CLOCK_BOOTTIME) as i64
 }
@@ -153,18 +155,18 @@ fn ns(s: u64) -> i64 {
     i64::try_from(s.saturating_mul(NS_PER_S)).unwrap_or(i64::MAX / 2)
 }
 
-/// Whether something keeps the machine's clock to the world's, and how far off it may be at most, in microseconds.
+/// How the machine's wall clock is synchronized.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Discipline {
-    /// A daemon of NTP or PTP, or the hypervisor, has set the clock and goes on doing so.
+    /// A daemon of NTP or PTP, or the hypervisor, keeps the clock set.
     pub synchronized: bool,
     /// The kernel's bound on the error, in microseconds; it grows while nothing sets the clock.
     pub error_us_max: u64,
 }
 
-/// How well the kernel's clock is kept; `None` where the kernel does not tell (a sandbox without `adjtimex`).
+/// How the kernel's clock is synchronized; `None` if the kernel does not tell (a sandbox without `adjtimex`).
 pub fn discipline() -> Option<Discipline> {
-    // SAFETY: all zeroes is a valid `timex`, and asks for nothing but to be read.
+    // SAFETY: all zeroes is a valid `timex`, which only asks to read the state.
     let mut time: libc::timex = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one `timex` into `time`.
     let state = unsafe { libc::adjtimex(&raw mut time) };
@@ -208,14 +210,14 @@ mod tests {
         for (written_s, now_s, stored_s, by_s) in [
             (100, 100, 100, 0),
             (100, 101, 100, 0),
-            // It was on its way for a minute, before the log stored it or after.
+            // The batch was on its way for a minute, before or after the log stored it.
             (100, 160, 100, 0),
             (100, 160, 160, 0),
             (100, 100, 101, 0),
             (100, 100, 105, 4),
             (100, 102, 99, 0),
             (100, 102, 95, -4),
-            // What this process writes later is not of this process.
+            // A write in the future is of another process.
             (u32::MAX.into(), 102, 95, 0),
         ] {
             let corrections = Corrections::new();
@@ -232,7 +234,7 @@ mod tests {
             let by_s = corrections.follow(ns(begun_s), written_s, stored_s);
             (by_s, count_s(begun_s))
         };
-        // It is ahead by 30 seconds; two batches were in flight at once, and one is written before it goes on.
+        // The count is ahead by 30 seconds. Two batches were in flight, and a third is written before the count continues.
         assert_eq!(follow(100, 100, 70), (-29, 100));
         assert_eq!(follow(100, 100, 70), (0, 100));
         assert_eq!(follow(110, 100, 80), (0, 100));
@@ -241,7 +243,7 @@ mod tests {
         // The machine was paused for a minute.
         assert_eq!(follow(150, 121, 180), (58, 179));
         assert_eq!(count_s(151), 180);
-        // The clock of the log steps back, and on again while the count stands still.
+        // The clock of the log steps back, and forward again while the count stands still.
         assert_eq!(follow(152, 181, 171), (-9, 181));
         assert_eq!(follow(153, 181, 191), (9, 190));
         assert_eq!(count_s(154), 191);
@@ -252,7 +254,7 @@ mod tests {
         let (counted, unix) = (counted_s(), unix_s());
         assert!(counted.abs_diff(unix) <= 1, "{counted} {unix}");
         assert!(counted_s() >= counted);
-        // Nothing steps the clock of the machine that tests.
+        // Nothing steps the clock of the test machine.
         assert_eq!(ahead_s(), ahead_s());
     }
 }

@@ -1,13 +1,14 @@
-//! As much of DER (X.690) as tells the forms of keys and certificates apart, and reads the names of a certificate and the size of an RSA key.
+//! A small reader of DER (X.690). It tells the forms of keys and certificates apart, and reads the names of a certificate and the size
+//! of an RSA key.
 //!
-//! Invariant: any bytes are an answer, never a panic. Deliberately not here: verifying anything; `rustls` and `aws-lc-rs` do that.
+//! Invariant: no bytes cause a panic. `rustls` and `aws-lc-rs` verify keys and certificates, not this module.
 
 const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;
 const OCTET_STRING: u8 = 0x04;
 const OBJECT: u8 = 0x06;
 const SEQUENCE: u8 = 0x30;
-/// The version of a certificate, which the first version leaves out.
+/// The tag of a certificate's version, which is absent in certificates of version 1.
 const VERSION: u8 = 0xa0;
 
 /// The form of a key or a certificate.
@@ -27,14 +28,14 @@ pub enum Form {
     EcPrivateKey,
     /// PKCS #8 with a passphrase.
     Encrypted,
-    /// Certificates in a message (PKCS #7).
+    /// PKCS #7: a message with certificates.
     Pkcs7,
-    /// Keys and certificates with a passphrase.
+    /// PKCS #12: keys and certificates with a passphrase.
     Pkcs12,
 }
 
 impl Form {
-    /// Its name.
+    /// Its name in error messages.
     pub const fn name(self) -> &'static str {
         match self {
             Form::Certificate => "an X.509 certificate",
@@ -49,7 +50,7 @@ impl Form {
         }
     }
 
-    /// The command that makes PEM of it.
+    /// The command that converts it to PEM.
     pub const fn command(self) -> &'static str {
         match self {
             Form::Certificate => "openssl x509 -inform DER -in FILE -out FILE.pem",
@@ -64,13 +65,13 @@ impl Form {
     }
 }
 
-/// One value: its tag, its content, and the bytes behind it.
+/// Reads one value: its tag, its content, and the bytes after it.
 fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = match first {
         0..=0x7f => (usize::from(first), rest),
-        // No key or certificate has a length of more bytes.
+        // No key or certificate has a length field of more bytes.
         0x81..=0x84 => {
             let (length, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
             let length = length
@@ -84,15 +85,15 @@ fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// The content of the one value that these bytes begin with, if it has this tag, and the bytes behind it.
+/// The content of the first value in `bytes`, if it has this tag, and the bytes after it.
 fn within(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (found, content, rest) = value(bytes)?;
     (found == tag).then_some((content, rest))
 }
 
-/// The form of the key or certificate that these bytes begin with, and its length.
+/// The form and the length of the key or certificate at the beginning of `bytes`.
 pub fn form(bytes: &[u8]) -> Option<(Form, usize)> {
-    // The one form that is written with lengths that are not known beforehand (BER).
+    // PKCS #12 may be in BER, with an indefinite length.
     if bytes.starts_with(&[SEQUENCE, 0x80, INTEGER, 1, 3]) {
         return Some((Form::Pkcs12, bytes.len()));
     }
@@ -116,7 +117,7 @@ pub fn form(bytes: &[u8]) -> Option<(Form, usize)> {
     Some((form, length))
 }
 
-/// The names of a certificate's issuer and of its subject, as they are encoded.
+/// The encoded names of a certificate's issuer and subject.
 pub fn names(certificate: &[u8]) -> Option<(&[u8], &[u8])> {
     let (signed, _) = within(within(certificate, SEQUENCE)?.0, SEQUENCE)?;
     let rest = match within(signed, VERSION) {
@@ -131,7 +132,7 @@ pub fn names(certificate: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((issuer, subject))
 }
 
-/// The key within PKCS #8 (RFC 5208 section 5): for RSA, PKCS #1.
+/// The key within PKCS #8 (RFC 5208 section 5). For RSA it is PKCS #1.
 pub fn within_pkcs8(private: &[u8]) -> Option<&[u8]> {
     let (content, _) = within(private, SEQUENCE)?;
     let (_version, rest) = within(content, INTEGER)?;
@@ -139,10 +140,11 @@ pub fn within_pkcs8(private: &[u8]) -> Option<&[u8]> {
     Some(within(rest, OCTET_STRING)?.0)
 }
 
-/// The object identifier of RSASSA-PSS (RFC 8017 appendix C). Its keys have the numbers of RSA keys, and sign nothing but PS256 and its like.
+/// The object identifier of RSASSA-PSS (RFC 8017 appendix C). Its keys look like RSA keys, but can only make PSS signatures such as
+/// PS256.
 pub const RSA_PSS: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a];
 
-/// The object identifier of a key's algorithm: of a public key (X.509) or of a private one (PKCS #8).
+/// The object identifier of the algorithm of a public key (X.509) or a private key (PKCS #8).
 pub fn algorithm(key: &[u8]) -> Option<&[u8]> {
     let (content, _) = within(key, SEQUENCE)?;
     let rest = match within(content, INTEGER) {
@@ -153,18 +155,18 @@ pub fn algorithm(key: &[u8]) -> Option<&[u8]> {
     Some(within(algorithm, OBJECT)?.0)
 }
 
-/// The number of bits of an RSA key's modulus, of a public key in either form.
+/// The number of bits of the modulus of an RSA public key, in either form.
 pub fn rsa_bits(public: &[u8]) -> Option<usize> {
     let (content, _) = within(public, SEQUENCE)?;
     let numbers = match within(content, SEQUENCE) {
-        // SubjectPublicKeyInfo: the string begins with the number of its unused bits.
+        // SubjectPublicKeyInfo: a bit string begins with the number of its unused bits.
         Some((_, rest)) => within(within(rest, BIT_STRING)?.0.get(1..)?, SEQUENCE)?.0,
         None => content,
     };
     Some(bits(within(numbers, INTEGER)?.0))
 }
 
-/// The number of bits of a number, big end first.
+/// The number of bits of a big-endian number.
 pub fn bits(number: &[u8]) -> usize {
     let zeros = number.iter().take_while(|byte| **byte == 0).count();
     let rest = &number[zeros..];

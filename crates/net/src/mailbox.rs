@@ -1,4 +1,4 @@
-//! Mail between threads: one inbox for each, which takes whole batches.
+//! Mailboxes between threads: each thread has one inbox, which takes whole batches.
 //!
 //! The turn of a thread that receives mail:
 //!
@@ -10,16 +10,16 @@
 //! ```
 //!
 //! Invariants:
-//! * FIFO for each sender; nothing is lost; a batch is posted under one lock, and all mail is taken under one lock.
-//! * No wake is missed: the mail and the reader's sleep flag are under the same lock.
-//! * Only the sender that ends an announced sleep writes to the eventfd: at most once for each sleep, so a busy reader
-//!   costs its senders no system call. Nobody reads it: each write is one event of an edge-triggered poller. One that comes when this thread is
-//!   long awake makes one wait return early, no more.
-//! * The eventfd is the one descriptor with the same number in every table: it is made before the threads part and kept by
-//!   each that posts or reads ([`part`](crate::kernel::fd_table::part)). It is never closed, since no thread could close it
-//!   in all tables; mailboxes live as long as the process.
+//! * The mail of each sender stays in order, and none is lost. Posting a batch takes the lock once, and so does taking all mail.
+//! * No wake is missed, since the mail and the reader's sleep flag are under the same lock.
+//! * A sender writes to the eventfd only to end an announced sleep, so at most once for each sleep. A busy reader costs its senders no
+//!   system call. Nobody reads the eventfd: each write is one event of an edge-triggered poller. A late event only makes one wait
+//!   return early.
+//! * The eventfd has the same number in the descriptor tables of all threads that post or read: it is made before the threads
+//!   separate their tables, and they keep it ([`part`](crate::kernel::fd_table::part)). It is never closed, since no thread could
+//!   close it in all tables. Mailboxes live as long as the process.
 //!
-//! Deliberately not here: bounds. Senders have credit (see the broker), and a full mailbox could only block.
+//! A mailbox deliberately has no limit: a sender could only block on a full one. The broker limits its senders by credit.
 
 use std::io;
 
@@ -34,13 +34,13 @@ struct Shared<T> {
 
 struct State<T> {
     mail: Vec<T>,
-    /// The reader sleeps, or is about to, and no sender has rung yet.
+    /// The reader sleeps or is about to, and no sender has woken it yet.
     asleep: bool,
 }
 
 impl<T> Shared<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // Nothing panics while it holds the lock but an allocation that fails, which aborts.
+        // While the lock is held only an allocation can fail, and that aborts the process.
         self.state
             .lock()
             .expect("no thread panics inside the mailbox")
@@ -50,7 +50,7 @@ impl<T> Shared<T> {
         let mut state = self.lock();
         put(&mut state.mail);
         let asleep = std::mem::take(&mut state.asleep);
-        // Rung outside of the lock, so that the reader does not wake into it.
+        // Wake the reader after the lock is released, so that it does not wait for the lock.
         drop(state);
         if asleep {
             self.bell.ring();
@@ -58,7 +58,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// Where mail is posted; one for each thread that posts.
+/// The sending end of a mailbox; each sending thread has a clone.
 pub struct Sender<T> {
     shared: Arc<Shared<T>>,
 }
@@ -72,13 +72,12 @@ impl<T> Clone for Sender<T> {
 }
 
 impl<T: Send> Sender<T> {
-    /// Posts one mail, and wakes the reader when it sleeps.
+    /// Posts one mail, and wakes the reader if it sleeps.
     pub fn post(&self, mail: T) {
         self.shared.put(|inbox| inbox.push(mail));
     }
 
-    /// Posts a turn's mail in its order, under one lock and with one wake at most. `batch` is empty afterwards
-    /// and keeps its memory.
+    /// Posts all mail of a batch in order, and wakes the reader if it sleeps. `batch` is empty afterwards and keeps its memory.
     pub fn post_all(&self, batch: &mut Vec<T>) {
         if !batch.is_empty() {
             self.shared.put(|inbox| inbox.append(batch));
@@ -86,21 +85,21 @@ impl<T: Send> Sender<T> {
     }
 }
 
-/// Where mail arrives; its thread alone reads it.
+/// The receiving end of a mailbox, read by one thread.
 pub struct Inbox<T> {
     shared: Arc<Shared<T>>,
-    /// This thread has announced a sleep that it has not ended.
+    /// The thread has announced a sleep and has not ended it.
     announced: bool,
 }
 
 impl<T: Send> Inbox<T> {
-    /// The eventfd: written when mail has ended a sleep. To be kept in every table that posts here.
+    /// The eventfd that ends a sleep. Each thread that posts to this inbox must keep it in its descriptor table.
     pub fn fd(&self) -> Fd {
         self.shared.bell.fd()
     }
 
-    /// Takes all mail. An empty `into` is swapped with the mail, so that neither side copies or allocates; otherwise the
-    /// mail is appended to it.
+    /// Takes all mail. If `into` is empty it is swapped with the mail, so that nothing is copied or allocated. Otherwise the mail is
+    /// appended.
     pub fn drain(&mut self, into: &mut Vec<T>) {
         let mut state = self.shared.lock();
         if into.is_empty() {
@@ -110,8 +109,8 @@ impl<T: Send> Inbox<T> {
         }
     }
 
-    /// Announces that this thread is going to block. False when mail is there already: then nothing is announced, and the
-    /// thread must not block.
+    /// Announces that this thread is about to block. Returns false, and announces nothing, if there is mail: then the thread must not
+    /// block.
     pub fn sleep(&mut self) -> bool {
         let mut state = self.shared.lock();
         let sleeps = state.mail.is_empty();
@@ -120,24 +119,24 @@ impl<T: Send> Inbox<T> {
         sleeps
     }
 
-    /// Ends the sleep, also if something else woke the thread. To be called after each wait, also when `sleep` was refused.
+    /// Ends the sleep. Must be called after each wait, whatever woke the thread, and even if `sleep` returned false.
     pub fn awake(&mut self) {
         if std::mem::take(&mut self.announced) {
             self.shared.lock().asleep = false;
         }
     }
 
-    /// The model's `Transport::wait`: blocks until the bell was rung.
+    /// For the loom model, in place of `Transport::wait`: blocks until a sender wakes the reader.
     #[cfg(feature = "loom")]
     pub fn block(&self) {
         self.shared.bell.block();
     }
 }
 
-/// A mailbox, before the threads that use it part their tables.
+/// Makes a mailbox. Must be called before the threads that use it separate their descriptor tables.
 ///
 /// # Errors
-/// When the table is full.
+/// If the table is full.
 pub fn mailbox<T: Send>() -> io::Result<(Sender<T>, Inbox<T>)> {
     let state = Mutex::new(State {
         mail: Vec::new(),
@@ -170,7 +169,7 @@ mod bell {
 
     use crate::sys::Fd;
 
-    /// The one failure of an eventfd that is there.
+    /// A write to an open eventfd cannot fail otherwise.
     const GONE: &str = "this thread's table has no eventfd of the mailbox";
 
     pub(super) struct Bell {
@@ -189,13 +188,13 @@ mod bell {
 
         /// Adds one to the counter.
         pub(super) fn ring(&self) {
-            // A lost wake would leave the reader asleep for ever.
+            // Without this wake the reader would sleep for ever.
             retry_on_intr(|| write(self.fd.lend(), &1_u64.to_ne_bytes())).expect(GONE);
         }
     }
 }
 
-/// A flag in the place of the eventfd and its poller, for the model.
+/// For the loom model: a flag in place of the eventfd and its poller.
 #[cfg(feature = "loom")]
 mod bell {
     pub(super) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};

@@ -1,5 +1,4 @@
-//! The memory of the machine, the allocator of large pieces, freed memory that is given back, and random numbers of the
-//! kernel.
+//! The memory of the machine, the allocator of large blocks, the release of unused memory, and the kernel's random numbers.
 
 mod pieces;
 
@@ -23,8 +22,8 @@ pub fn machine_bytes() -> u64 {
     (pages as u64).saturating_mul(page as u64)
 }
 
-/// Returns freed memory to the kernel, also from between live allocations. It takes the allocator's locks: to be called
-/// after a rush, not within one. An allocator other than glibc's does as it likes.
+/// Returns freed memory to the kernel, even from between live allocations. It holds the allocator's locks, so it should be called
+/// after a burst of load, not during one. It does nothing with another C library than glibc.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes no pointers, and may be called at any time by any thread.
@@ -33,15 +32,15 @@ pub fn give_back() {
     };
 }
 
-/// Pieces of this size and more are mappings of their own, which are the kernel's again as soon as they are freed. Those that are
-/// somewhat smaller are the pool's ([`Pieces`]).
+/// Blocks of at least this size are mappings of their own, which go back to the kernel as soon as they are freed. Most of the blocks
+/// around this size come from the pool instead ([`Pieces`]).
 const MAPPED_MIN: libc::c_int = 2 << 20;
-/// Freed memory at the end of a heap that is kept for later allocations.
+/// Freed bytes at the end of a heap that are kept for later allocations.
 const KEPT: libc::c_int = 8 << 20;
 
-/// Fixes how the allocator deals with large pieces. By default glibc raises both bounds with each mapping that is freed, up to
-/// 32 and 64 MiB: then freed messages stay between live ones, and when the last of them goes, tens of megabytes are unmapped at
-/// once, which takes as many milliseconds. To be called before any thread begins.
+/// Sets fixed thresholds for large blocks in glibc's allocator. By default glibc raises both thresholds when a mapping is freed, up to
+/// 32 and 64 MiB. Then freed messages stay between live ones, and later tens of megabytes are unmapped at once, which takes tens of
+/// milliseconds. Must be called before any thread starts.
 pub fn map_large() {
     #[cfg(target_env = "gnu")]
     for (name, value) in [
@@ -53,14 +52,13 @@ pub fn map_large() {
     }
 }
 
-/// Releases the pages of the text of the program and its libraries, which starting up has touched and serving does not
-/// need: some megabytes of resident memory. Code that runs again is read back from the page cache. To be called once, when
-/// all shards run.
+/// Releases the code pages of the program and its libraries. The start has touched pages that serving does not need, some megabytes of
+/// resident memory. Code that runs again is read from the page cache. Should be called once, when all shards run.
 pub fn let_go_of_text() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     for text in maps.lines().filter_map(text) {
-        // SAFETY: a private mapping of a file that may be executed and not written: its pages are the file's, and
-        // dropped ones come back as they were (`madvise(2)`).
+        // SAFETY: a private mapping of a file, executable and not writable. Its pages equal the file, so released ones are read
+        // again unchanged (`madvise(2)`).
         unsafe {
             libc::madvise(
                 text.start as *mut libc::c_void,
@@ -71,7 +69,7 @@ pub fn let_go_of_text() {
     }
 }
 
-/// The address range of a file's text, if this line of `/proc/self/maps` describes one.
+/// The address range, if this line of `/proc/self/maps` is code of a file.
 fn text(line: &str) -> Option<Range<usize>> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -80,10 +78,10 @@ fn text(line: &str) -> Option<Range<usize>> {
     is_text.then_some(place(start)?..place(end)?)
 }
 
-/// A random number of the kernel's generator, fit for keys and tokens.
+/// A random number from the kernel, good enough for keys and tokens.
 pub fn random_u64() -> u64 {
     let mut bytes = [0_u8; 8];
-    // So few bytes come whole or not at all, and only a signal early in the boot can interrupt.
+    // A call for 8 bytes is never partial, and only a signal early in the boot can interrupt it.
     let got = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty()));
     got.expect("the kernel gives random bytes");
     u64::from_ne_bytes(bytes)

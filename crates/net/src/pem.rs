@@ -1,11 +1,11 @@
-//! Files of keys and certificates: PEM (RFC 7468), as OpenSSL, proxies and people write it, which is read whole or refused.
+//! Parses keys and certificates in PEM (RFC 7468), as OpenSSL, proxies and people write it.
 //!
-//! Invariants: each block of a file is read, or is of a kind that stands beside the wanted one (a key beside its certificate, parameters),
-//! or the file is refused by the line and the name of the block, with the remedy. Text before and between blocks is no part of them;
-//! blocks may follow one another without a line end; line ends, spaces and a byte order mark mean nothing.
+//! Invariants: a file is read as a whole, or refused. Blocks that often accompany the wanted one are accepted: a key beside its
+//! certificate, parameters. The error for any other block names its line, its label and the remedy. Text outside of blocks is
+//! ignored. Line ends, spaces and a byte order mark have no meaning, and a block may begin on the line where another ends.
 //!
-//! Deliberately not here: reading the file, whose name the caller knows; passphrases; other encodings, of which the error names the
-//! command that converts them.
+//! The caller reads the file. Passphrases and other encodings are deliberately not supported; the error names the command that
+//! converts such a file.
 
 use rustls::pki_types::pem::{PemObject as _, SectionKind};
 use rustls::pki_types::{
@@ -17,13 +17,13 @@ use super::der::{self, Form};
 const BEGIN: &str = "-----BEGIN ";
 const END: &str = "-----END ";
 const HYPHENS: &str = "-----";
-/// As much of a line as an error shows, in characters.
+/// The most characters of a line in an error message.
 const SHOWN_CHARS: usize = 40;
 
-/// A word that is longer is base64, if it may be.
+/// A text of this length with only base64 characters is taken for base64.
 const BASE64_BYTES_MIN: usize = 40;
 
-/// The labels that are read, and the form of their content; none: parameters, which the key repeats.
+/// The accepted labels and the form of their content. `None`: parameters, which are ignored since the key repeats them.
 const LABELS: [(&str, Option<Form>); 10] = [
     ("CERTIFICATE", Some(Form::Certificate)),
     ("X509 CERTIFICATE", Some(Form::Certificate)),
@@ -40,7 +40,7 @@ const LABELS: [(&str, Option<Form>); 10] = [
 /// The remedy for a key with a passphrase.
 const ENCRYPTED: &str = "has a passphrase; `openssl pkey -in FILE -out KEY.pem` writes it without";
 
-/// Labels that are known and not read, and why.
+/// The refused labels, and the reason and remedy for each.
 const REFUSED: [(&str, &str); 9] = [
     ("ENCRYPTED PRIVATE KEY", ENCRYPTED),
     (
@@ -77,31 +77,31 @@ const REFUSED: [(&str, &str); 9] = [
     ),
 ];
 
-/// A part of a file.
+/// A block of a file.
 #[derive(Debug)]
 pub struct Block {
-    /// The form of the content; none: parameters.
+    /// The form of the content; `None` for parameters.
     pub form: Option<Form>,
-    /// The line in which it begins, from 1.
+    /// The number of its first line, from 1.
     pub line: usize,
     /// The content.
     pub der: Vec<u8>,
 }
 
-/// A block that has begun.
+/// A block whose end is not read yet.
 struct Open<'t> {
     label: &'t str,
     line: usize,
     base64: String,
 }
 
-/// All blocks of a file, one at least.
+/// All blocks of a file, at least one.
 ///
 /// # Errors
-/// The line, its content, and the remedy; without a block, the form of the file.
+/// The line, its content and the remedy; for a file without blocks, the form of the file.
 pub fn blocks(file: &[u8]) -> Result<Vec<Block>, String> {
     let text = text(file)?;
-    // Line ends of one byte 13 alone are as good.
+    // Lines may also end in CR alone.
     let line_end = if text.contains('\n') { '\n' } else { '\r' };
     let mut blocks = Vec::new();
     let mut open: Option<Open<'_>> = None;
@@ -140,7 +140,7 @@ fn text(file: &[u8]) -> Result<std::borrow::Cow<'_, str>, String> {
     Ok(String::from_utf8_lossy(file))
 }
 
-/// Reads on where no block has begun; returns the rest of the line.
+/// Reads a line outside of blocks; returns the rest of the line after the beginning of a block.
 fn begin<'t>(rest: &'t str, line: usize, open: &mut Option<Open<'t>>) -> Result<&'t str, String> {
     if let Some((label, rest)) = rest
         .strip_prefix(BEGIN)
@@ -153,7 +153,7 @@ fn begin<'t>(rest: &'t str, line: usize, open: &mut Option<Open<'t>>) -> Result<
         });
         return Ok(rest.trim_start());
     }
-    // A block that is commented out is text.
+    // A block that is commented out is ignored text.
     if rest.starts_with('#') || !is_boundary(rest) {
         return Ok("");
     }
@@ -168,21 +168,21 @@ fn begin<'t>(rest: &'t str, line: usize, open: &mut Option<Open<'t>>) -> Result<
     })
 }
 
-/// Whether a line outside of blocks was meant to begin or end one.
+/// Whether a line outside of blocks was probably meant to begin or end one.
 fn is_boundary(line: &str) -> bool {
     if line.contains(BEGIN) || line.contains(END) {
         return true;
     }
     let upper = line.to_uppercase();
     let has = |words: &[&str]| words.iter().any(|word| upper.contains(word));
-    // Hyphens, and the dashes that word processors make of them.
+    // Hyphens, and the dashes into which word processors change them.
     line.starts_with([
         '-', '\u{2010}', '\u{2011}', '\u{2012}', '\u{2013}', '\u{2014}', '\u{2212}',
     ]) && has(&["BEGIN ", "END "])
         && has(&["CERTIFICATE", "KEY"])
 }
 
-/// Reads on within a block; returns the rest of the line.
+/// Reads a line within a block; returns the rest of the line after the end of the block.
 fn go_on<'t>(
     mut begun: Open<'t>,
     rest: &'t str,
@@ -194,7 +194,7 @@ fn go_on<'t>(
     let (base64, boundary) = rest.split_at(end);
     let label = shown(begun.label);
     if let Some((name, _)) = base64.split_once(':') {
-        // Headers of the form before RFC 7468, which few but passphrases have.
+        // A header of the format before RFC 7468. Nearly always it tells of a passphrase.
         return Err(match matches!(name, "Proc-Type" | "DEK-Info") {
             true => format!("line {line}: {label} {ENCRYPTED}"),
             false => {
@@ -236,7 +236,7 @@ fn unended(open: &Open<'_>) -> String {
     format!("line {line}: {label} has no end -----END {label}-----; write the whole block")
 }
 
-/// The block, now that it is whole.
+/// Decodes a complete block.
 fn read(open: &Open<'_>) -> Result<Block, String> {
     let (line, label) = (open.line, shown(open.label));
     let known = LABELS.iter().find(|(known, _)| *known == open.label);
@@ -245,7 +245,7 @@ fn read(open: &Open<'_>) -> Result<Block, String> {
         let why = refused.map_or("is nothing that is read here; take it out", |(_, why)| why);
         return Err(format!("line {line}: {label} {why}"));
     };
-    // Decoded as a private key also where it is none: then the time that it takes says nothing about it.
+    // Everything is decoded with the label of a private key, so that decoding takes constant time for private keys.
     let sole = format!(
         "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
         open.base64
@@ -269,7 +269,7 @@ fn read(open: &Open<'_>) -> Result<Block, String> {
     })
 }
 
-/// The form of a file without any block.
+/// The error for a file without any block.
 fn foreign(file: &[u8]) -> String {
     if let Some((form, _)) = der::form(file) {
         let (name, command) = (form.name(), form.command());
@@ -297,16 +297,16 @@ fn foreign(file: &[u8]) -> String {
     }
 }
 
-/// The beginning of a text of the file, fit for an error.
+/// The beginning of a text of the file, escaped for an error message.
 fn shown(text: &str) -> String {
     let text: String = text.chars().take(SHOWN_CHARS).collect();
     text.escape_debug().to_string()
 }
 
-/// The certificates of a file, one at least.
+/// The certificates of a file, at least one.
 ///
 /// # Errors
-/// As [`blocks`]; a file without a certificate.
+/// Those of [`blocks`]; a file without a certificate.
 pub fn certificates(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let blocks = blocks(file)?;
     let found = listed(&blocks);
@@ -323,7 +323,7 @@ pub fn certificates(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, String>
 /// The private key of a file.
 ///
 /// # Errors
-/// As [`blocks`]; a file without a private key, or with several.
+/// Those of [`blocks`]; a file without a private key, or with several.
 pub fn private_key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     let blocks = blocks(file)?;
     let found = listed(&blocks);
@@ -348,7 +348,7 @@ pub fn private_key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     })
 }
 
-/// The blocks of a file, as an error lists them.
+/// The list of a file's blocks for an error message.
 pub fn listed(blocks: &[Block]) -> String {
     let each = blocks.iter().map(|block| {
         let name = block.form.map_or("parameters", Form::name);

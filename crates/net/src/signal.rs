@@ -1,8 +1,7 @@
-//! The signals that an operator sends, taken by one thread that waits for them.
+//! The signals that an operator sends. One thread waits for them.
 //!
-//! They are blocked before any thread starts (threads inherit that), so that no handler ever runs and no shard is
-//! disturbed. `SIGPIPE` is ignored: a peer that is gone is an error of the send. So is `SIGXFSZ`: a file past the limit of the process is an
-//! error of the write.
+//! They are blocked before any thread starts, and all threads inherit that, so no handler runs and no shard is interrupted. `SIGPIPE`
+//! and `SIGXFSZ` are ignored: the send to a closed connection, or the write past the file size limit, returns an error instead.
 
 use std::io;
 
@@ -19,20 +18,20 @@ pub enum Signal {
     Hangup,
 }
 
-/// The right to wait for the signals; they are blocked since this was made.
+/// Waits for the signals, which are blocked since this value was made.
 pub struct Signals {
     set: libc::sigset_t,
 }
 
 impl Signals {
-    /// Blocks `SIGINT`, `SIGTERM` and `SIGHUP` in this thread and all that it will start, and ignores `SIGPIPE`
-    /// and `SIGXFSZ` in the process. To be called first in `main`.
+    /// Blocks `SIGINT`, `SIGTERM` and `SIGHUP` in this thread and in all threads that it starts later, and ignores `SIGPIPE` and
+    /// `SIGXFSZ` in the process. Must be called first in `main`.
     ///
     /// # Errors
-    /// Only those of a sandbox.
+    /// Only in a sandbox.
     pub fn block() -> io::Result<Signals> {
         for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
-            // SAFETY: takes no pointers; to ignore a signal runs no code of ours.
+            // SAFETY: takes no pointers; an ignored signal runs no code of ours.
             if unsafe { libc::signal(signal, libc::SIG_IGN) } == libc::SIG_ERR {
                 return Err(io::Error::last_os_error());
             }
@@ -54,11 +53,10 @@ impl Signals {
         Ok(Signals { set })
     }
 
-    /// Waits for the next signal. One that came since [`block`](Signals::block) is not lost; equal ones that came
-    /// together count as one.
+    /// Waits for the next signal. A signal that arrived since [`block`](Signals::block) is not lost; several equal ones count as one.
     ///
     /// # Errors
-    /// Only those of a broken program.
+    /// Only after a programming error.
     pub fn wait(&self) -> io::Result<Signal> {
         loop {
             let mut signal = 0;

@@ -1,28 +1,28 @@
-//! Helpers of every module here that calls the kernel: descriptors, which close themselves where they are owned, and what
-//! `rustix`, which makes most calls, does not have.
+//! Descriptors, and system calls that `rustix` does not have.
 //!
-//! Deliberately not `OwnedFd`: its drop may run on any thread, ours belong to a table.
+//! [`Owned`] is used in place of `OwnedFd`, which may be dropped on another thread and would then close a number of another
+//! descriptor table.
 
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 
-/// A descriptor: a number in the table of the thread that made it, and meaningless elsewhere.
+/// A descriptor: a number in the table of the thread that made it, and meaningless in other tables.
 ///
-/// It is `Copy` and owns nothing: its holder closes it, once.
+/// Dropping it does not close it: its holder must do that, once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fd(pub u32);
 
 impl Fd {
-    /// The number as C wants it. Descriptors are bounded far below `i32::MAX` by the kernel.
+    /// The number as a C integer. The kernel limits descriptors far below `i32::MAX`.
     pub(crate) fn raw(self) -> libc::c_int {
         self.0 as libc::c_int
     }
 
-    /// Lends it to one system call.
+    /// Borrows the descriptor for one system call.
     #[inline]
     pub(crate) fn lend<'a>(self) -> BorrowedFd<'a> {
-        // SAFETY: the holder of a descriptor forgets it when it closes it, so that it is open during the call.
+        // SAFETY: the holder of a descriptor does not use it after closing it, so it is open during the call.
         unsafe { BorrowedFd::borrow_raw(self.raw()) }
     }
 }
@@ -33,10 +33,10 @@ impl From<OwnedFd> for Fd {
     }
 }
 
-/// The result of a system call that answers 0 or -1.
+/// The result of a system call that returns 0 or -1.
 ///
 /// # Errors
-/// The one that `errno` names.
+/// The value of `errno`.
 pub fn check(answer: libc::c_int) -> io::Result<()> {
     if answer == -1 {
         Err(io::Error::last_os_error())
@@ -45,10 +45,10 @@ pub fn check(answer: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Makes a value `!Send` and `!Sync`: it belongs to the descriptor table of its thread.
+/// Makes a type `!Send` and `!Sync`, because its values belong to the descriptor table of one thread.
 pub(crate) type OfThisTable = PhantomData<*const ()>;
 
-/// A descriptor that is closed with its value, in the table that it was made in.
+/// A descriptor that is closed on drop, in the table that it was made in.
 #[derive(Debug)]
 pub(crate) struct Owned {
     fd: Fd,
@@ -78,10 +78,9 @@ impl Drop for Owned {
 
 /// Closes a descriptor.
 pub fn close(fd: Fd) {
-    // SAFETY: takes no pointers; the caller owned the descriptor. Linux frees it even when it returns `EINTR`, so there is
-    // no retry.
+    // SAFETY: takes no pointers; the caller owned the descriptor. Linux closes it even if it returns `EINTR`, so there is no retry.
     let answer = unsafe { libc::close(fd.raw()) };
-    // A second close could close another socket that has the number by then.
+    // A second close could close another socket that has got the number meanwhile.
     assert!(
         answer == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EBADF),
         "descriptor {} closed twice",

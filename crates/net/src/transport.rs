@@ -1,20 +1,19 @@
-//! The contract between the code that moves bytes and everything above it: TLS and the turn of a shard know connections
-//! only through [`Transport`].
+//! The trait of everything that carries connections. TLS and the shard loop know connections only through [`Transport`].
 //!
-//! Kernel sockets are the one implementation ([`kernel`](crate::kernel)). Another one, such as a TCP of our own, must keep
+//! Kernel sockets are the only implementation ([`kernel`](crate::kernel)). Another one, such as a TCP stack of our own, must keep
 //! these invariants:
 //!
-//! * A [`Link`] is a small number, and is given to another connection only after it was closed: tables above are indexed by it.
-//! * Readiness is level-triggered: an event that was not dealt with is reported again by the next wait.
-//! * A failed connection is reported as hung up, also when a send has met the failure first.
-//! * A transport belongs to one thread. Only [`wait`](Transport::wait) blocks, and nothing that a peer does panics.
+//! * A [`Link`] is a small number, since callers use it as an index of tables. It is reused only after its connection was closed.
+//! * Readiness is level-triggered: an event that was not handled is reported again by the next wait.
+//! * A failed connection is reported as hung up, even if a send has already reported the failure.
+//! * A transport belongs to one thread. Only [`wait`](Transport::wait) blocks, and nothing that a peer does causes a panic.
 //!
-//! Deliberately not here: how a transport is made. Only the code that starts a shard's thread knows which one it is.
+//! The trait deliberately has no constructor: only the code that starts a shard's thread knows which transport it is.
 
 use std::io;
 use std::net::IpAddr;
 
-/// A connection of one transport. It is `Copy` and owns nothing: the row of the connection closes it, once.
+/// The number of a connection of one transport. Dropping it does not close the connection: the owner must do that, once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Link(pub u32);
 
@@ -25,21 +24,20 @@ pub enum Event {
     Link(Readiness),
     /// A connection may wait at this listener.
     Arrival(usize),
-    /// Another thread has woken this one: there is mail.
+    /// Another thread has woken this one, because there is mail.
     Woken,
 }
 
 /// The readiness of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Readiness {
-    /// The token given when the connection was opened, or with its last interest.
+    /// The token from [`Transport::open`] or from the last [`Transport::interest`].
     pub token: u64,
-    /// Bytes or an end wait to be received.
+    /// There are bytes to receive, or the end of the stream.
     pub readable: bool,
-    /// There is room for bytes to be sent.
+    /// The connection can take bytes to send.
     pub writable: bool,
-    /// The peer has ended its sending, or both directions are over, or the connection failed. There may still be bytes to
-    /// receive.
+    /// The peer has closed its sending side, or both sides are closed, or the connection failed. There may still be bytes to receive.
     pub hangup: bool,
 }
 
@@ -48,57 +46,57 @@ pub struct Readiness {
 pub enum Arrival {
     /// A connection, and the address of its peer.
     Connection(Link, IpAddr),
-    /// One connection was answered and turned away for want of room (`errno`); more may wait.
+    /// One connection was answered and turned away, since there is no room (`errno`). More may wait.
     Shed(i32),
-    /// No connection waits, or none is accepted now.
+    /// No connection waits, or accepting is paused.
     Nobody,
-    /// No connection is accepted for a while: there is no room (`errno`) even to turn one away.
+    /// Accepting is paused, since there is no room (`errno`) even to turn a connection away.
     Stuck(i32),
-    /// The waiting connection is broken, or the listener is (`errno`).
+    /// The waiting connection or the listener is broken (`errno`).
     Failed(i32),
 }
 
 /// The result of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Received {
-    /// So many bytes, at least one.
+    /// The number of bytes received, at least one.
     Bytes(usize),
     /// The peer sends no more.
     End,
-    /// Nothing is there now.
+    /// Nothing has arrived yet.
     Again,
-    /// The connection is over, with this `errno`.
+    /// The connection failed with this `errno`.
     Failed(i32),
 }
 
 /// The result of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
-    /// So many bytes were taken, perhaps fewer than were offered.
+    /// The number of bytes taken, perhaps fewer than were offered.
     Bytes(usize),
-    /// No bytes are taken now.
+    /// No bytes can be taken now.
     Again,
-    /// The connection is over, with this `errno`.
+    /// The connection failed with this `errno`.
     Failed(i32),
 }
 
-/// All connections of one shard, and the way in for new ones.
+/// The connections and listeners of one shard.
 pub trait Transport {
-    /// Waits until something is ready or `timeout_ms` has passed (`None`: without end, 0: only looks) and says how many
-    /// events there are. It may return early, with none.
+    /// Waits for events, at most `timeout_ms` (`None`: without limit; 0: returns at once). Returns the number of events, perhaps 0
+    /// even before the time is over.
     ///
     /// # Errors
-    /// Only those of a broken program.
+    /// Only after a programming error.
     fn wait(&mut self, timeout_ms: Option<u32>) -> io::Result<usize>;
 
     /// The event `n` of the last wait.
     ///
     /// # Panics
-    /// When the last wait found no such event.
+    /// If the last wait found no such event.
     fn event(&self, n: usize) -> Event;
 
-    /// Accepts a connection from the listener, or turns one away with the answer that `answer` makes of the bytes received
-    /// so far.
+    /// Accepts a connection from the listener. If there is no room, sends it the result of `answer` instead, which gets the bytes
+    /// received so far, and closes it.
     fn accept(
         &mut self,
         listener: usize,
@@ -106,56 +104,56 @@ pub trait Transport {
         answer: impl FnOnce(&[u8]) -> Vec<u8>,
     ) -> Arrival;
 
-    /// Accepts nothing until this time of the monotonic clock: new connections wait, and none is reported.
+    /// Accepts nothing, and reports no arrivals, until this time of the monotonic clock. New connections wait in the accept queue.
     fn pause(&mut self, until_ms: u64);
 
-    /// How many connections there is room for; a few more can be answered that there is none.
+    /// The number of connections that there is room for. A few more can be turned away with an answer.
     fn room(&self) -> u32;
 
-    /// Ends a turn after which so many accepted connections are open, and adjusts how new ones are accepted.
+    /// Must be called at the end of each turn: adjusts how new connections are accepted. `connections` is the number of accepted
+    /// connections that are open.
     ///
     /// # Errors
-    /// When new connections cannot be kept from coming here although there is no room.
+    /// If there is no room and new connections cannot be directed to other shards.
     fn settle(&mut self, connections: u32, now_ms: u64) -> io::Result<()>;
 
-    /// Lets no more connections arrive, and returns how many listeners there are; those already queued can still be
+    /// Lets no more connections into the accept queues, and returns the number of listeners. Queued connections can still be
     /// accepted, also during a pause.
     fn bar(&mut self) -> usize;
 
     /// Closes the listeners, which resets the connections in their queues.
     fn close_listeners(&mut self);
 
-    /// Begins to report events of an accepted connection, under this token; it is read. The topmost bit of a token is 0.
+    /// Begins to report events of an accepted connection with this token, whose top bit must be 0. The first interest is in reading.
     ///
     /// # Errors
-    /// When there is no room for it: nothing will ever be reported.
+    /// If there is no room for the registration. Then no events are reported.
     fn open(&mut self, link: Link, token: u64) -> io::Result<()>;
 
-    /// Replaces token and interest of an open connection. The end of a peer's sending is reported only while
-    /// the connection is read, and then at every wait; a failure always is.
+    /// Replaces the token and the interest of an open connection. The end of the peer's stream is reported only with `read`, and then
+    /// by every wait; a failure is always reported.
     ///
     /// # Errors
-    /// When the connection is not open.
+    /// If the connection is not open.
     fn interest(&mut self, link: Link, token: u64, read: bool, write: bool) -> io::Result<()>;
 
     /// Receives available bytes, up to the length of `buffer`.
     ///
     /// # Panics
-    /// When `buffer` is empty: the answer could not be told from an end.
+    /// If `buffer` is empty, since the result would look like an end.
     fn receive(&mut self, link: Link, buffer: &mut [u8]) -> Received;
 
-    /// Sends as much of the parts, one after the other, as is taken. A part may be any of the caller's types: a
-    /// reference-counted one is passed as it is, and need not be copied where it must be kept until the peer has
-    /// acknowledged it.
+    /// Sends the parts in order, as many bytes as the connection takes. A part may have any type: so a transport that must keep
+    /// bytes until the peer acknowledges them can keep a reference-counted part without a copy.
     fn send<P: AsRef<[u8]>>(&mut self, link: Link, parts: &[P]) -> Sent;
 
-    /// Ends our sending; the peer reads an end after all bytes sent before. A connection that is over already stays so.
+    /// Closes our sending side: the peer reads an end after all bytes sent before. Does nothing if the connection is over.
     fn shut_down(&mut self, link: Link);
 
-    /// Closes the connection. Sent bytes are still delivered, unless bytes of the peer were not received.
+    /// Closes the connection. Bytes already sent are still delivered, unless there are unreceived bytes of the peer.
     fn close(&mut self, link: Link);
 
-    /// Closes the connection at once: unsent bytes are dropped, and the peer gets a reset.
+    /// Closes the connection with a reset, and drops unsent bytes.
     fn reset(&mut self, link: Link);
 
     /// The peer's address, if it is known.

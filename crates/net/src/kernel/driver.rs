@@ -1,13 +1,11 @@
-//! Readiness: one epoll instance for each shard thread, level-triggered but for the thread's wake.
+//! An epoll instance for each shard thread.
 //!
-//! The driver keeps no row per socket: the kernel carries a 64-bit token with each registration. Those with the topmost bit
-//! are the driver's own, for listeners and the thread's wake; all others are the caller's.
+//! The driver has no table of sockets: the kernel stores a 64-bit token with each registration. Tokens with the top bit are for
+//! listeners and for the eventfd that wakes the thread; all others belong to the caller.
 //!
-//! Invariants: level-triggered, so nothing is lost by handling only a part; a closed descriptor leaves by
-//! itself, since no other table holds it. The end of a peer's sending is asked for only while the socket is read:
-//! level-triggered it would be reported at every wait, to a thread that does not want to hear it. A reset always is reported.
-//!
-//! Deliberately not here: timers, callbacks.
+//! Invariants: all registrations are level-triggered, except the eventfd, so a caller may handle only some of the events. A closed
+//! descriptor is deregistered by the kernel, since it is in no other table. The end of a peer's stream is reported only while the
+//! caller reads the socket; otherwise every wait would report it. A reset is always reported.
 
 use std::io;
 use std::marker::PhantomData;
@@ -17,7 +15,7 @@ use rustix::event::epoll::CreateFlags;
 use crate::sys::{Fd, OfThisTable, Owned, check};
 use crate::transport::{Event, Readiness};
 
-/// Tokens with this bit are no connections'.
+/// Tokens with this bit are not for connections.
 const SPECIAL: u64 = 1 << 63;
 /// The token of the eventfd that wakes the thread.
 const WAKE: u64 = SPECIAL | 1 << 62;
@@ -36,14 +34,13 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// A driver that reports at most `events_max` events for each [`wait`](Driver::wait); the others
-    /// come with the next.
+    /// A driver that reports at most `events_max` events for each [`wait`](Driver::wait), and the others with the next one.
     ///
     /// # Errors
-    /// When the table is full or the kernel has no memory.
+    /// If the table is full or the kernel has no memory.
     ///
     /// # Panics
-    /// When `events_max` is 0.
+    /// If `events_max` is 0.
     pub fn new(events_max: usize) -> io::Result<Driver> {
         assert!(events_max > 0, "a driver needs room for an event");
         let epoll = rustix::event::epoll::create(CreateFlags::CLOEXEC)?.into();
@@ -56,11 +53,11 @@ impl Driver {
         })
     }
 
-    /// Waits until something is ready or `timeout_ms` has passed (`None`: without end, 0: only looks)
-    /// and says how many events there are. A signal counts as no events.
+    /// Waits for events, at most `timeout_ms` (`None`: without limit; 0: returns at once). Returns the number of events; after a
+    /// signal it is 0.
     ///
     /// # Errors
-    /// Only those of a broken program (`EBADF`).
+    /// Only after a programming error (`EBADF`).
     pub fn wait(&mut self, timeout_ms: Option<u32>) -> io::Result<usize> {
         let timeout = timeout_ms.map_or(-1, |ms| i32::try_from(ms).unwrap_or(i32::MAX));
         let room = i32::try_from(self.events.len()).unwrap_or(i32::MAX);
@@ -89,7 +86,7 @@ impl Driver {
     /// The event `i` of the last [`wait`](Driver::wait).
     ///
     /// # Panics
-    /// When the last wait gave no such event.
+    /// If the last wait found no such event.
     #[inline]
     pub fn event(&self, i: usize) -> Event {
         let event = self.events[..self.ready][i];
@@ -109,15 +106,15 @@ impl Driver {
         }
     }
 
-    /// Registers a descriptor, for reading.
+    /// Registers a descriptor for reading.
     ///
     /// # Errors
-    /// `EEXIST` when it is registered, `ENOMEM`, `ENOSPC` (`fs.epoll.max_user_watches`).
+    /// `EEXIST` if it is already registered, `ENOMEM`, `ENOSPC` (`fs.epoll.max_user_watches`).
     pub fn add(&mut self, fd: Fd, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, token, interest(true, false))
     }
 
-    /// Registers the eventfd that wakes the thread: each write to it is one event. Edge-triggered, so that it need not be read.
+    /// Registers the eventfd that wakes the thread. Each write to it is one event; it is edge-triggered, so it need not be read.
     ///
     /// # Errors
     /// Those of [`add`](Driver::add).
@@ -125,10 +122,10 @@ impl Driver {
         self.control(libc::EPOLL_CTL_ADD, fd, WAKE, libc::EPOLLIN | libc::EPOLLET)
     }
 
-    /// Replaces token and interest of a registered descriptor.
+    /// Replaces the token and the interest of a registered descriptor.
     ///
     /// # Errors
-    /// `ENOENT` when it is not registered.
+    /// `ENOENT` if it is not registered.
     pub fn modify(&mut self, fd: Fd, token: u64, read: bool, write: bool) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, token, interest(read, write))
     }
@@ -138,7 +135,7 @@ impl Driver {
             events: flags as u32,
             u64: token,
         };
-        // SAFETY: `event` lives through the call, which keeps no pointer to it.
+        // SAFETY: `event` lives longer than the call, which keeps no pointer to it.
         check(unsafe { libc::epoll_ctl(self.epoll.fd().raw(), what, fd.raw(), &raw mut event) })
     }
 }

@@ -1,17 +1,17 @@
-//! The way into a shard: its listeners, when they are ignored, and the refusal when the shard has no room.
+//! Accepts the connections of a shard: its listeners, the pauses in accepting, and the refusal when the shard has no room.
 //!
-//! Three mechanisms may hold up new connections, and none of them affects established ones:
+//! Three mechanisms delay or refuse new connections. None of them affects established ones:
 //!
-//! * The layer above lets nobody in for a while, since the rate is used up ([`Entrance::pause`]): new connections wait in the accept queue.
-//! * A shard that is nearly full gets no new connections while others have more room ([`steering`](super::steering)).
-//!   Connections in its queue are still accepted, and when the last place is taken they are answered and closed
-//!   ([`Reserve`]).
-//! * When not even that is possible (the whole machine is out of descriptors), the listeners are ignored until a connection
-//!   has ended or `STUCK_PAUSE_MS` have passed. Level-triggered, they would be ready for ever.
+//! * The caller pauses accepting, because the connection rate is used up ([`Entrance::pause`]). New connections wait in the accept
+//!   queue.
+//! * A shard that is nearly full gets no new connections while other shards have more room ([`steering`](super::steering)). It still
+//!   accepts the connections in its queue. When the shard is full it answers and closes them ([`Reserve`]).
+//! * If even that fails, because the machine is out of descriptors, the listeners are ignored until a connection has ended or
+//!   `STUCK_PAUSE_MS` have passed. Otherwise every wait would report them as ready.
 //!
-//! Deliberately elsewhere: how fast connections are let in, and which is next.
+//! The caller decides how fast connections are accepted, and which is next.
 //!
-//! Invariant: a pause always has an end, and [`Entrance::settle`] is called then at the latest.
+//! Invariant: every pause has an end, and [`Entrance::settle`] is called no later than then.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,31 +23,30 @@ use super::listener::{Accepted, Listener, Reserve, Shed, SocketOptions};
 use super::steering::{Group, Level, Member};
 use crate::transport::{Arrival, Link};
 
-/// How long listeners that can neither accept nor shed are left alone.
+/// The pause after neither an accept nor a refusal was possible.
 const STUCK_PAUSE_MS: u64 = 100;
-/// How long listeners are left alone after a failure that may stay: the smallest time that a coarse clock tells apart.
+/// The pause after a failure that may be permanent: the smallest step of a coarse clock.
 const FAILED_PAUSE_MS: u64 = 10;
-/// The part of a shard that is left when it is nearly full; half of it is for connections in its accept queue.
+/// A shard is nearly full when only this part of its room is left. Half of that part is for connections in its accept queue.
 const QUEUE_PART: u32 = 16;
 
-/// Descriptors of a shard that are reserved for connections to be turned away, so that their requests are read first: a
-/// part, and a maximum.
+/// Descriptors of a shard that are reserved for connections that will be turned away, since their requests are read first: a part of
+/// all, and a maximum.
 const TURNED_AWAY_PART: u64 = 64;
 const TURNED_AWAY_MAX: u64 = 256;
 
 /// How many connections a shard accepts, and with which socket options.
 #[derive(Clone, Default, Debug)]
 pub struct Limits {
-    /// Length of each listener's queue, in connections.
+    /// Length of each listener's accept queue, in connections.
     pub backlog: u32,
-    /// Connections of this shard; its descriptors may bind first.
+    /// The most connections of this shard. There may be fewer descriptors than that.
     pub connections_max: u32,
     /// Options of all accepted sockets.
     pub sockets: SocketOptions,
 }
 
-/// Connections that a shard accepts with so many free descriptors: nearly all, and the rest is for connections that are
-/// turned away.
+/// The number of connections that a shard accepts with this many free descriptors. The rest is for connections that are turned away.
 pub fn room(descriptors: u64) -> u64 {
     descriptors.saturating_sub((descriptors / TURNED_AWAY_PART).clamp(1, TURNED_AWAY_MAX))
 }
@@ -56,7 +55,7 @@ pub fn room(descriptors: u64) -> u64 {
 #[derive(Clone, Copy, Debug)]
 struct Pause {
     until_ms: u64,
-    /// For want of a descriptor: over as soon as a connection has ended.
+    /// There was no descriptor: the pause also ends when a connection has ended.
     stuck: bool,
 }
 
@@ -68,20 +67,20 @@ pub struct Entrance {
     member: Member,
     limits: Limits,
     room: u32,
-    /// Connections at the end of the last turn.
+    /// Open connections at the end of the last turn.
     connections: u32,
     out_of_descriptors: bool,
     pause: Option<Pause>,
-    /// Whether the listeners are registered for reading with the driver.
+    /// The driver reports connections of the listeners.
     listens: bool,
 }
 
 impl Entrance {
-    /// Listens on all addresses, as a member of the group, in this thread's table. To be made last, when all else that
-    /// needs a descriptor is there.
+    /// Listens on all addresses, as a member of the group, in this thread's descriptor table. Must be called after everything else
+    /// has its descriptors, since it counts the free ones.
     ///
     /// # Errors
-    /// Those of [`Listener::bind`], which name the address, of [`Driver::add`] and [`Reserve::new`].
+    /// Those of [`Listener::bind`] (which name the address), [`Driver::add`] and [`Reserve::new`].
     pub fn open(
         listen: &[SocketAddr],
         limits: Limits,
@@ -118,12 +117,11 @@ impl Entrance {
         &self.listeners
     }
 
-    /// Lets no more connections into the queues; those already queued can still be [accepted](Entrance::accept), also
-    /// during a pause. Then [`close`](Entrance::close).
+    /// Lets no more connections into the accept queues. Queued connections can still be [accepted](Entrance::accept), also during a
+    /// pause. Call [`close`](Entrance::close) afterwards.
     pub fn bar(&mut self) {
         for listener in &self.listeners {
-            // Without the filter a connection that arrives between the last accept and the close is reset: no reason to
-            // stop.
+            // If this fails, a connection that arrives between the last accept and the close is reset. That can be tolerated.
             let _ = listener.bar();
         }
         self.pause = None;
@@ -134,17 +132,17 @@ impl Entrance {
         self.listeners.clear();
     }
 
-    /// Connections that the shard has room for; a few more have descriptors, only to be answered that the shard is full.
+    /// The number of connections that the shard has room for. A few more have descriptors, only to be turned away with an answer.
     pub fn room(&self) -> u32 {
         self.room
     }
 
-    /// How much room the shard has, as last reported to the group.
+    /// The room of the shard, as last reported to the group.
     pub fn level(&self) -> Level {
         self.member.level()
     }
 
-    /// Accepts a connection that waits at the listener; or turns one away with the answer that `answer` makes of the bytes received so far.
+    /// Accepts a connection, see [`Transport::accept`](crate::Transport::accept).
     pub fn accept(
         &mut self,
         listener: usize,
@@ -183,15 +181,15 @@ impl Entrance {
         }
     }
 
-    /// To be called at the end of each turn: updates the driver and the group. `connections` is the number of those accepted that are still open.
+    /// Updates the driver and the group. Must be called at the end of each turn. `connections` is the number of open connections.
     ///
     /// # Errors
-    /// When the kernel refuses the group's program; everything else is done.
+    /// If the kernel refuses the group's program. Everything else is done then.
     pub fn settle(&mut self, driver: &mut Driver, connections: u32, now_ms: u64) -> io::Result<()> {
         let freed = connections < self.connections;
         self.connections = connections;
         if std::mem::take(&mut self.out_of_descriptors) {
-            // The descriptors that `room` counted on were not there.
+            // `room` assumed more descriptors than there are.
             self.room = self.room.min(connections);
         }
         if let Some(pause) = &self.pause
@@ -210,12 +208,12 @@ impl Entrance {
             .set_level(self.level_with(connections), &self.listeners)
     }
 
-    /// When [`settle`](Entrance::settle) must be called at the latest, while a pause lasts.
+    /// The end of the pause, if there is one: [`settle`](Entrance::settle) must be called no later.
     pub fn paused_until_ms(&self) -> Option<u64> {
         self.pause.as_ref().map(|pause| pause.until_ms)
     }
 
-    /// Accepts nothing until this time, or until the end of a longer pause.
+    /// Accepts nothing until this time. A longer pause stays as it is.
     pub fn pause(&mut self, until_ms: u64) {
         self.begin_pause(until_ms, false);
     }
@@ -226,7 +224,8 @@ impl Entrance {
         }
     }
 
-    /// Rises at once, falls only with some room to spare, so that the group is not told of each connection at the brink.
+    /// The level for this many connections. It rises at once, but falls only with some spare room. So single connections around a
+    /// threshold do not change it.
     fn level_with(&self, connections: u32) -> Level {
         let queue = (self.room / QUEUE_PART).min(self.limits.backlog).max(1);
         let level = |connections: u32| match connections {

@@ -1,11 +1,10 @@
-//! A descriptor table for each shard thread, and how large it may be.
+//! A descriptor table for each shard thread, and the limit of its size.
 //!
-//! Threads of a process share one table by default: every accept and close takes its one lock, a
-//! growing table stalls all of them, and `RLIMIT_NOFILE` bounds the sum. A thread with a table of its own has none of these
-//! problems.
+//! By default the threads of a process share one table: every accept and close takes its lock, a growing table stalls all threads, and
+//! `RLIMIT_NOFILE` limits the sum. A thread with a table of its own avoids all this.
 //!
-//! Invariant: a thread parts before it makes its first socket; the descriptors that it keeps (0-2 and the mailboxes'
-//! eventfds) were made before by the thread that started it. `/proc/PID/fd` shows only the main thread's table.
+//! Invariant: a thread calls [`part`] before it makes its first socket. The descriptors that it keeps (0-2 and the eventfds of
+//! mailboxes) were made by the thread that started it. `/proc/PID/fd` shows only the table of the main thread.
 
 use std::io;
 
@@ -16,11 +15,11 @@ use crate::sys::{Fd, check};
 /// Standard input, output and error are kept in every table.
 const STANDARD: u32 = 3;
 
-/// The number of open descriptors that is assumed where there is no `/proc` to count them in.
+/// The assumed number of open descriptors if there is no `/proc` to count them.
 const OPEN_UNKNOWN: u64 = 32;
 
-/// Gives this thread a descriptor table of its own that holds 0-2 and `keep` under their old numbers;
-/// everything else is closed in the new table only. Descriptors in `keep` that are not open stay so.
+/// Gives this thread a descriptor table of its own, with 0-2 and `keep` under their old numbers. All other descriptors are closed in
+/// the new table only. A descriptor in `keep` may be closed.
 ///
 /// # Errors
 /// `ENOSYS` before Linux 5.9, `ENOMEM`, `EMFILE`.
@@ -32,8 +31,8 @@ pub fn part(keep: &[Fd]) -> io::Result<()> {
         .collect();
     kept.sort_unstable();
     kept.dedup();
-    // First all descriptors above the highest kept one: with the flag the kernel does not even copy them. From then on the
-    // table is private, and the gaps can be closed one by one.
+    // First close all descriptors above the highest kept one: with the flag the kernel does not even copy them. Then the table is
+    // private, and the gaps can be closed one by one.
     let above = kept.last().map_or(STANDARD, |last| last + 1);
     close_range(above, u32::MAX, libc::CLOSE_RANGE_UNSHARE)?;
     let mut first = STANDARD;
@@ -47,21 +46,19 @@ pub fn part(keep: &[Fd]) -> io::Result<()> {
 }
 
 fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
-    // By number, since older C libraries have no function for it.
+    // A raw system call, since older C libraries have no function for it.
     // SAFETY: takes no pointers. It closes descriptors in this thread's private table only.
     let answer = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
     check(answer as libc::c_int)
 }
 
-/// Raises the soft limit of descriptors to the hard one and returns it: the size of each table, and so the number of
-/// descriptors that each shard can hold.
+/// Raises the soft limit of descriptors to the hard one and returns it: the most descriptors of each shard.
 pub fn limit() -> u64 {
     raise_limit();
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Raises the soft limit of descriptors to the hard one. That never needs a privilege; should it fail, the limit stays, and
-/// [`limit`] returns it.
+/// Raises the soft limit of descriptors to the hard one, which needs no privilege. If it fails the limit stays.
 pub fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -71,10 +68,10 @@ pub fn raise_limit() {
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// How many descriptors are open in this thread's table. Slow; to be asked at the start.
+/// The number of open descriptors in this thread's table. Slow, so only for the start.
 pub fn open_count() -> u64 {
     std::fs::read_dir("/proc/thread-self/fd").map_or(OPEN_UNKNOWN, |open| {
-        // The one that this directory is read with is closed again.
+        // Without the descriptor of this directory, which is closed again.
         open.count().saturating_sub(1) as u64
     })
 }

@@ -1,13 +1,13 @@
-//! Listening sockets, one for each shard and address, and the refusal when the descriptor table is full.
+//! Listening sockets, one for each shard and address, and the refusal of connections when the descriptor table is full.
 //!
-//! All listeners of an address form a group (`SO_REUSEPORT`) over which the kernel spreads connections by a hash
-//! of the address pair. Options that accepted sockets inherit (`TCP_NODELAY`, `TCP_NOTSENT_LOWAT`) are set
-//! once on the listener, so that an accept is one system call.
+//! All listeners of an address form a group (`SO_REUSEPORT`), and the kernel distributes connections over it by a hash of both
+//! addresses. Options that accepted sockets inherit (`TCP_NODELAY`, `TCP_NOTSENT_LOWAT`) are set on the listener, so that an accept
+//! is one system call.
 //!
-//! Invariant: a listener is made in the table of its shard, after [`part`](super::fd_table::part); another table's
-//! inherited copy would keep receiving connections that no thread accepts.
+//! Invariant: a listener is made in the table of its shard, after [`part`](super::fd_table::part). A copy in another table would
+//! receive connections that no thread accepts.
 //!
-//! Deliberately not here: limits and access control.
+//! Limits and access control are deliberately elsewhere.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ use crate::transport::Received;
 /// Options of the sockets that a listener accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SocketOptions {
-    /// Bytes that the kernel keeps unsent before it takes no more (`TCP_NOTSENT_LOWAT`, tcp(7)); `None` leaves it to the kernel.
+    /// The most unsent bytes that the kernel takes (`TCP_NOTSENT_LOWAT`, tcp(7)); `None` is the kernel's default.
     pub unsent_bytes: Option<u32>,
 }
 
@@ -37,17 +37,17 @@ pub enum Accepted {
     Connection(Fd, SocketAddr),
     /// No connection waits.
     Again,
-    /// There is no descriptor or no memory for one more (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`). The queue
-    /// may be empty all the same. See [`Reserve`].
+    /// There is no descriptor or no memory for a connection (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`). The queue may still be empty.
+    /// See [`Reserve`].
     Full(i32),
-    /// The waiting connection is broken, or the listener is (`errno`); the next one may do.
+    /// The waiting connection or the listener is broken (`errno`). The next accept may succeed.
     Failed(i32),
 }
 
-/// How every socket is made.
+/// The flags of every socket.
 const SOCKET: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
-/// A TCP socket for an address like this one.
+/// A TCP socket for the family of this address.
 fn open(addr: SocketAddr) -> io::Result<Owned> {
     Ok(socket_with(family(addr), SocketType::STREAM, SOCKET, None)?.into())
 }
@@ -64,9 +64,8 @@ fn local_addr(socket: impl AsFd) -> io::Result<SocketAddr> {
     socket::address(net::getsockname(socket)?).ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
-/// A port that the kernel chose, held until this is dropped: the kernel gives it to no other socket, be it one that binds to port 0
-/// or one that connects. A server that names the port can listen on it, once or several times one after the other, if it sets
-/// `SO_REUSEADDR`, as servers do; this socket itself never listens.
+/// Reserves a port until it is dropped: the kernel chooses it for no other socket, neither for a bind to port 0 nor for a connect. A
+/// server can still listen on the port, also repeatedly, if it sets `SO_REUSEADDR` as servers do. This socket itself never listens.
 #[derive(Debug)]
 pub struct HeldPort {
     _socket: OwnedFd,
@@ -74,14 +73,14 @@ pub struct HeldPort {
 }
 
 impl HeldPort {
-    /// Has the kernel choose a port at this address, of which the port is 0.
+    /// Lets the kernel choose a port. `addr` must have port 0.
     ///
     /// # Errors
     /// Those of `socket`, `bind`, `getsockname` and `setsockopt`.
     pub fn choose(addr: SocketAddr) -> io::Result<HeldPort> {
         let socket = socket_with(family(addr), SocketType::STREAM, SOCKET, None)?;
         net::bind(&socket, &addr)?;
-        // Only now: before, the kernel might have chosen the port of another group of the same user.
+        // After the bind, since otherwise the kernel might choose the port of another group of the same user.
         sockopt::set_socket_reuseaddr(&socket, true)?;
         sockopt::set_socket_reuseport(&socket, true)?;
         let addr = local_addr(&socket)?;
@@ -91,21 +90,21 @@ impl HeldPort {
         })
     }
 
-    /// The address with the port.
+    /// The address with the chosen port.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 }
 
-/// A listening socket of this thread's table, closed with the value. Closing resets the connections in its queue.
+/// A listening socket of this thread's descriptor table. Dropping it closes it and resets the connections in its queue.
 #[derive(Debug)]
 pub struct Listener {
     socket: Owned,
 }
 
 impl Listener {
-    /// Listens on an address, beside any other listener of the same user that is bound so. `backlog` is the length of the
-    /// accept queue (the kernel caps it at `net.core.somaxconn`). `[::]` takes IPv4 as well.
+    /// Listens on an address, which other listeners of the same user may share (`SO_REUSEPORT`). `backlog` is the length of the accept
+    /// queue (the kernel limits it to `net.core.somaxconn`). `[::]` accepts IPv4 as well.
     ///
     /// # Errors
     /// Those of `socket`, `setsockopt`, `bind` and `listen`.
@@ -132,7 +131,7 @@ impl Listener {
         self.socket.fd()
     }
 
-    /// The address that it listens on, with the port that the kernel chose for port 0.
+    /// The address of the listener. If it was bound to port 0, this has the port that the kernel chose.
     ///
     /// # Errors
     /// Those of `getsockname`.
@@ -140,14 +139,14 @@ impl Listener {
         local_addr(self.fd().lend())
     }
 
-    /// Lets no more connections into the queue: the packets of a handshake are dropped, so that the queue can be emptied
-    /// before the close, which would reset it. A client that is kept out tries again, and finds the port closed or taken by
+    /// Lets no more connections into the queue, by dropping the packets of TCP handshakes. So the queue can be emptied before the
+    /// close, which would reset its connections. A client that is kept out tries again, when the port is closed or belongs to
     /// another process.
     ///
     /// # Errors
     /// Those of `SO_ATTACH_FILTER` (socket(7)).
     pub fn bar(&self) -> io::Result<()> {
-        // One instruction: of each packet keep nothing.
+        // One instruction: keep 0 bytes of each packet.
         let mut nothing = [libc::sock_filter {
             code: (libc::BPF_RET | libc::BPF_K) as u16,
             jt: 0,
@@ -162,20 +161,20 @@ impl Listener {
         set_option(self.fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
     }
 
-    /// Takes one waiting connection.
+    /// Accepts one waiting connection.
     pub fn accept(&self) -> Accepted {
         loop {
             return match acceptfrom_with(self.fd().lend(), SOCKET) {
                 Ok((fd, peer)) => {
                     let fd = Fd::from(fd);
                     let Some(peer) = peer.and_then(socket::address) else {
-                        // A TCP listener never has peers of another family.
+                        // Cannot happen: a TCP listener has no peers of another family.
                         socket::close(fd);
                         return Accepted::Failed(libc::EAFNOSUPPORT);
                     };
                     Accepted::Connection(fd, peer)
                 }
-                // The peer left while it waited: try the next one.
+                // The peer closed the connection while it waited: try the next one.
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(Errno::AGAIN) => Accepted::Again,
                 Err(full @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
@@ -187,48 +186,48 @@ impl Listener {
     }
 }
 
-/// How much of a shed connection's request is thrown away before the close, in bytes: a head of the
-/// greatest size that a server takes, several times over.
+/// The most bytes of a refused connection's request that are discarded before the close: several times the largest head that a server
+/// accepts.
 const DISCARD_MAX: usize = 64 * 1024;
 
-/// How much of a shed connection's request is read, in bytes: enough to reach the `Accept` field of a browser.
+/// The most bytes of a refused connection's request that are read: enough to reach the `Accept` field of a browser.
 const SHED_HEAD_BYTES: usize = 2048;
 
-/// The result of an attempt to shed.
+/// The result of [`Reserve::shed`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shed {
     /// One connection was answered and closed.
     Done,
     /// No connection waits.
     Nobody,
-    /// No descriptor could be had; stop listening for a while.
+    /// There was no descriptor; the caller should pause accepting.
     Unable,
 }
 
-/// A spare descriptor, so that a full table can still tell a waiting connection that it is full.
+/// A spare descriptor, so that a waiting connection can be refused with an answer when the table is full.
 ///
-/// Without it a level-triggered listener of a full table is ready for ever, and the clients in its queue wait in vain.
+/// Without it the clients in the queue would wait in vain, and every wait would report the listener as ready.
 #[derive(Debug)]
 pub struct Reserve {
     spare: Option<Owned>,
 }
 
 impl Reserve {
-    /// Takes a descriptor into reserve.
+    /// Reserves a descriptor.
     ///
     /// # Errors
-    /// When the table is already full.
+    /// If the table is already full.
     pub fn new() -> io::Result<Reserve> {
         Ok(Reserve {
             spare: Some(spare()?),
         })
     }
 
-    /// Gives up the spare descriptor for one waiting connection, sends it the answer that `answer` makes of the first bytes
-    /// of its request (as far as they have come and the socket takes the answer), closes it and takes the spare back.
+    /// Refuses one waiting connection with the spare descriptor: accepts it, sends it the result of `answer` and closes it. `answer`
+    /// gets the first bytes of the request that have arrived. The answer is cut if the socket does not take all of it.
     ///
-    /// Bytes that the client has sent so far are read and discarded, so that the close does not reset the connection before
-    /// the client has read the answer. Bytes that it sends later are answered by a reset.
+    /// Bytes that the client has sent so far are discarded, so that the close does not reset the connection before the client has
+    /// read the answer. Bytes that arrive later cause a reset.
     pub fn shed(&mut self, listener: &Listener, answer: impl FnOnce(&[u8]) -> Vec<u8>) -> Shed {
         self.spare = None;
         let shed = match listener.accept() {
@@ -247,14 +246,14 @@ impl Reserve {
             Accepted::Again => Shed::Nobody,
             Accepted::Full(_) | Accepted::Failed(_) => Shed::Unable,
         };
-        // Fails only when the whole machine is out of descriptors or memory; the next shed tries again.
+        // This fails only if the machine is out of descriptors or memory. The next call tries again.
         self.spare = spare().ok();
         shed
     }
 }
 
 fn spare() -> io::Result<Owned> {
-    // The cheapest descriptor that needs no file system.
+    // The cheapest descriptor, and it needs no file system.
     Ok(eventfd(0, EventfdFlags::CLOEXEC)?.into())
 }
 

@@ -1,8 +1,8 @@
-//! Kernel sockets, the one [`Transport`] that there is: epoll, listeners that share a port, a descriptor table for each shard's
-//! thread.
+//! Kernel sockets, the only implementation of [`Transport`]: epoll, listeners that share a port, and a descriptor table for each
+//! shard thread.
 //!
-//! Invariant: a [`Link`]'s number is that of its descriptor ([`Fd`]), in the table of the thread that made the [`Kernel`]. The same
-//! number means another socket elsewhere, so that every owner of a descriptor is `!Send`.
+//! Invariant: the number of a [`Link`] is its descriptor ([`Fd`]), in the table of the thread that made the [`Kernel`]. In another
+//! table the number is another socket, so every owner of a descriptor is `!Send`.
 
 pub mod driver;
 pub mod entrance;
@@ -23,23 +23,23 @@ use driver::Driver;
 use entrance::Entrance;
 use steering::Group;
 
-/// Events taken by one wait.
+/// The most events of one wait.
 const EVENTS_MAX: usize = 256;
-/// Parts of a send that are passed on without a list on the heap.
+/// The most parts of one send; their list is on the stack.
 const PARTS_MAX: usize = 32;
 
-/// The sockets of one shard's thread.
+/// The sockets of one shard thread.
 pub struct Kernel {
     driver: Driver,
     entrance: Entrance,
 }
 
 impl Kernel {
-    /// Listens on these addresses, as a member of the group, in the descriptor table of this thread. To be made when
-    /// everything else that needs a descriptor exists.
+    /// Listens on these addresses, as a member of the group, in the descriptor table of this thread. Must be called after everything
+    /// else has its descriptors.
     ///
     /// # Errors
-    /// When there is no descriptor left, or an address cannot be had.
+    /// If there is no descriptor left, or an address cannot be bound.
     pub fn open(
         listen: &[SocketAddr],
         limits: entrance::Limits,
@@ -50,10 +50,10 @@ impl Kernel {
         Ok(Kernel { driver, entrance })
     }
 
-    /// From now on mail in this inbox ends a wait.
+    /// Makes mail in this inbox end a wait.
     ///
     /// # Errors
-    /// When the kernel has no memory for it.
+    /// If the kernel has no memory for it.
     pub fn woken_by<T: Send>(&mut self, inbox: &Inbox<T>) -> io::Result<()> {
         self.driver.add_wake(inbox.fd())
     }

@@ -1,10 +1,10 @@
-//! The calls on one connected, non-blocking socket: receive, send, end. The signal interrupt (`EINTR`) is retried, "not now"
-//! is a value (`Again`), and every other failure is its `errno`. Nothing here allocates.
+//! Receive, send and close on one connected, non-blocking socket. A call that a signal interrupts (`EINTR`) is retried, a call that
+//! would block returns `Again`, and every other failure is its `errno`. Nothing here allocates.
 //!
-//! A [`close`] still delivers the bytes that were sent, but unread bytes in our receive buffer make the kernel reset the connection (RFC 1122
-//! 4.2.2.13): read to the end first where the last answer matters.
+//! A [`close`] still delivers the bytes that were sent. But if there are unread bytes in our receive buffer, the kernel resets the
+//! connection (RFC 1122 4.2.2.13). So a caller whose last bytes matter must read to the end first.
 //!
-//! Deliberately not here: buffering and partial-write bookkeeping, which belong to the outbox.
+//! Buffering and partial writes are deliberately left to the outbox.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
@@ -19,13 +19,13 @@ use crate::sys::Fd;
 pub use crate::sys::close;
 use crate::transport::{Received, Sent};
 
-/// The most parts that one `sendmsg` takes (`UIO_MAXIOV` of the kernel).
+/// The most parts of one `sendmsg` (`UIO_MAXIOV` of the kernel).
 pub const PARTS_MAX: usize = 1024;
 
 /// Receives available bytes, up to the length of `buf`.
 ///
 /// # Panics
-/// When `buf` is empty: the answer could not be told from an end.
+/// If `buf` is empty, since the result would look like an end.
 pub fn recv(fd: Fd, buf: &mut [u8]) -> Received {
     assert!(!buf.is_empty(), "an empty receive looks like an end");
     match retry_on_intr(|| net::recv(fd.lend(), &mut *buf, RecvFlags::DONTWAIT)) {
@@ -36,7 +36,7 @@ pub fn recv(fd: Fd, buf: &mut [u8]) -> Received {
     }
 }
 
-/// How every send is done: no signal for a peer that is gone, never blocking.
+/// The flags of every send: no signal for a closed connection, no blocking.
 const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
 /// Sends as much of `buf` as the socket takes.
@@ -44,8 +44,7 @@ pub fn send(fd: Fd, buf: &[u8]) -> Sent {
     sent(|| net::send(fd.lend(), buf, SEND_FLAGS))
 }
 
-/// Sends as much of the parts, one after the other, as the socket takes; parts after the first
-/// [`PARTS_MAX`] are not looked at.
+/// Sends the parts in order, as many bytes as the socket takes; at most the first [`PARTS_MAX`] parts.
 pub fn send_vectored(fd: Fd, parts: &[IoSlice<'_>]) -> Sent {
     let parts = &parts[..parts.len().min(PARTS_MAX)];
     let mut control = SendAncillaryBuffer::default();
@@ -60,26 +59,26 @@ fn sent(call: impl FnMut() -> rustix::io::Result<usize>) -> Sent {
     }
 }
 
-/// Ends our sending; the peer reads an end after all bytes sent before. A connection that is over already stays so.
+/// Closes our sending side: the peer reads an end after all bytes sent before. Does nothing if the connection is over.
 pub fn shutdown_write(fd: Fd) {
-    // The one failure (`ENOTCONN`) means that the peer is gone already.
+    // The only failure (`ENOTCONN`) means that the peer is already gone.
     let _ = net::shutdown(fd.lend(), Shutdown::Write);
 }
 
-/// Closes at once: unsent bytes are dropped and the peer gets a reset. No TIME_WAIT remains.
+/// Closes the socket with a reset, and drops unsent bytes. No TIME_WAIT remains.
 pub fn reset(fd: Fd) {
-    // Should the option fail, an ordinary close is the next best.
+    // If the option fails, an ordinary close has to do.
     let _ = sockopt::set_socket_linger(fd.lend(), Some(Duration::ZERO));
     close(fd);
 }
 
-/// The peer's address; `None` when the socket is not connected any more.
+/// The peer's address; `None` if the socket is no longer connected.
 pub fn peer(fd: Fd) -> Option<SocketAddr> {
     address(net::getpeername(fd.lend()).ok()??)
 }
 
-/// An address as Rust has it; `None` for one of another family. IPv4 clients of a dual-stack listener arrive as `::ffff:a.b.c.d`; they are
-/// given back as the IPv4 addresses that they are, so that limits per address see one client as one.
+/// Converts an address; `None` if it is not an IP address. An IPv4 client of a dual-stack listener has an address `::ffff:a.b.c.d`,
+/// which becomes an IPv4 address, so that limits by address count it as the same client.
 pub(super) fn address(any: SocketAddrAny) -> Option<SocketAddr> {
     let address = SocketAddr::try_from(any).ok()?;
     Some(match address.ip().to_canonical() {
@@ -88,10 +87,10 @@ pub(super) fn address(any: SocketAddrAny) -> Option<SocketAddr> {
     })
 }
 
-/// Sends small segments at once (`TCP_NODELAY`). Sockets accepted from a [`Listener`](super::listener::Listener) inherit
-/// it; only others need this call.
+/// Makes the socket send small segments at once (`TCP_NODELAY`). Sockets accepted from a
+/// [`Listener`](super::listener::Listener) inherit the option and do not need this.
 pub fn set_nodelay(fd: Fd) {
-    // Best effort: the connection works without, later.
+    // Best effort: without it the connection works with delays.
     let _ = sockopt::set_tcp_nodelay(fd.lend(), true);
 }
 

@@ -1,18 +1,17 @@
-//! Which listeners of a group new connections go to: a program in the kernel chooses among the shards that have room.
+//! Directs new connections to shards that have room, by a program in the kernel.
 //!
-//! Closing the listener of a full shard would reset the connections in its queue. Here the listener stays and a classic BPF
-//! program (`SO_ATTACH_REUSEPORT_CBPF`, which needs no privilege) names another one for each new connection, at
-//! random. Attaching another program while connections wait loses none of them, nor those whose handshake was answered
-//! with a cookie, which any listener of the group can check; it takes some 15 us. While all
-//! shards have room there is no program and the kernel spreads by its own hash.
+//! Closing the listener of a full shard would reset the connections in its queue. So the listener stays, and a classic BPF program
+//! (`SO_ATTACH_REUSEPORT_CBPF`, which needs no privilege) chooses a random listener of the group for each new connection. Replacing
+//! the program takes some 15 us and loses no waiting connection, not even one whose handshake was answered with a SYN cookie,
+//! which every listener of the group can check. While all shards have room there is no program, and the kernel distributes
+//! connections by its own hash.
 //!
-//! Invariants: a listener's place in the kernel's group is the order in which they began to listen, so shards begin one
-//! after the other, each with all its addresses ([`Group::join`]). The last program attached reflects the last levels: a
-//! thread that attaches one compares the levels again afterwards.
+//! Invariants: a listener's index in the kernel's group is the order in which the listeners began to listen. So shards begin one
+//! after the other, each with all of its addresses ([`Group::join`]). The last attached program reflects the last levels: a thread
+//! that attaches one compares the levels again afterwards.
 //!
-//! Deliberately not here: when a shard is full. A second process that listens on the same address is not known either:
-//! while both run, the places of its listeners are wrong and a full shard may get connections, which it answers with 503 as
-//! if there were no steering.
+//! [`entrance`](super::entrance) decides when a shard is full. A second process that listens on the same address is not known here.
+//! While both run, the indexes of its listeners are wrong: a full shard may get connections, and answers them with 503.
 
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
@@ -21,31 +20,31 @@ use std::sync::{Arc, Mutex};
 use super::listener::Listener;
 use crate::sys::set_option;
 
-/// Listeners that a group of ours may have: a topic hashes to one of 256 partitions, more shards make no sense.
+/// The most members of a group. More shards would be useless, since topics hash to 256 slots.
 const MEMBERS_MAX: usize = 256;
 
 /// How much room a shard has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
-    /// Enough.
+    /// Enough room.
     Open = 0,
-    /// Little: it gets no more new connections while enough other shards are open.
+    /// Little room: the shard gets no new connections while enough other shards are open.
     Near = 1,
-    /// Only for connections in its queue already: it gets no more while another shard has any room.
+    /// Room only for connections in its queue: the shard gets no new ones while another has any room.
     Last = 2,
-    /// None.
+    /// No room.
     Full = 3,
 }
 
-/// The part of a group that takes all new connections alone. When fewer are open, nearly full shards take a share: until
-/// the kernel learns that the last open one is full, that one would have got more than it has room for.
+/// The open shards take all new connections if they are at least this part of the group. If there are fewer, nearly full shards take a
+/// share: otherwise the last open shard would get more than it has room for before the kernel learns that it is full.
 const TAKERS_PART: usize = 4;
 
 /// The room of all shards of a process, as each has reported it.
 #[derive(Debug)]
 pub struct Group {
     levels: [AtomicU8; MEMBERS_MAX],
-    /// How many have joined.
+    /// The number of members.
     joined: Mutex<u32>,
 }
 
@@ -58,7 +57,7 @@ impl Group {
         })
     }
 
-    /// Lets one shard begin to listen on its addresses, the same ones in the same order for all shards.
+    /// Adds a shard: `listen` begins to listen on its addresses, which are the same for all shards and in the same order.
     ///
     /// # Errors
     /// Those of `listen`.
@@ -98,15 +97,15 @@ pub struct Member {
 }
 
 impl Member {
-    /// How much room the shard has reported.
+    /// The room that the shard has reported.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// Reports how much room the shard has; when that changed, new connections go where there is most.
+    /// Reports the room of the shard. If it has changed, a new program directs connections to the shards with most room.
     ///
     /// # Errors
-    /// When the kernel refuses the program (`ENOMEM`): the former one stays.
+    /// If the kernel refuses the program (`ENOMEM`). Then the old one stays.
     pub fn set_level(&mut self, level: Level, listeners: &[Listener]) -> io::Result<()> {
         if level == self.level {
             return Ok(());
@@ -121,7 +120,7 @@ impl Member {
             for listener in listeners {
                 attach(listener, &program)?;
             }
-            // Another shard may have attached an older program behind ours, or one that does not know our level.
+            // Another shard may have attached its program after ours, without knowing our level.
             let seen = group.levels(members);
             if seen == levels {
                 return Ok(());
@@ -131,7 +130,7 @@ impl Member {
     }
 }
 
-/// The places of the members that get new connections.
+/// The indexes of the members that get new connections.
 fn takers(levels: &[u8]) -> Vec<u32> {
     let up_to = |most: Level| {
         let places = (0..)
@@ -149,7 +148,7 @@ fn takers(levels: &[u8]) -> Vec<u32> {
         .unwrap_or_else(|| up_to(Level::Full))
 }
 
-/// A program that returns the place of one of the members that take connections; empty when all do.
+/// A program that returns the index of a random member of those that take connections; empty if all do.
 fn program(levels: &[u8]) -> Vec<libc::sock_filter> {
     let open = takers(levels);
     if open.len() == levels.len() {
@@ -166,7 +165,7 @@ fn program(levels: &[u8]) -> Vec<libc::sock_filter> {
     ];
     for (n, place) in (0..).zip(&open) {
         if n + 1 < open.len() as u32 {
-            // Skips the return when the number is another one.
+            // Skips the return if the random number is another one.
             program.push(instruction(
                 libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
                 1,
@@ -187,7 +186,7 @@ fn instruction(code: u32, skip_unless: u8, k: u32) -> libc::sock_filter {
     }
 }
 
-/// Gives the listener's whole group a program, or takes it away when it is empty.
+/// Attaches the program to the listener's whole group, or detaches the old one if `program` is empty.
 fn attach(listener: &Listener, program: &[libc::sock_filter]) -> io::Result<()> {
     let (fd, level) = (listener.fd(), libc::SOL_SOCKET);
     if program.is_empty() {

@@ -1,16 +1,16 @@
-//! The allocator of the program. Pieces from [`LEAST`] up to [`MOST`] bytes, most of which are messages, pages and bodies of
-//! requests, come from a range of addresses that is reserved for them; all others come from the system's allocator.
+//! The allocator of the program. Pieces (blocks from [`LEAST`] up to [`MOST`] bytes, mostly messages, pages and request bodies) come
+//! from a pool, which is a reserved range of addresses. All other blocks come from the system's allocator.
 //!
-//! The system's allocator keeps the memory of freed pieces between live ones, tens of megabytes of it when large messages come and
-//! go; or it maps each piece anew, and then the kernel clears new memory for each message. Here freed pieces keep their memory
-//! while all of them together are at most [`KEPT_BYTES`]; that of others is the kernel's again at once. A piece that nothing needed
-//! between two calls of [`age`] loses its memory, too.
+//! The system's allocator is bad at such blocks. Either it keeps freed ones between live ones, tens of megabytes under load. Or it
+//! maps each block anew, and the kernel clears new memory for each message. The pool keeps at most [`KEPT_BYTES`] of memory in
+//! freed pieces and returns the rest to the kernel at once. It also returns the memory of pieces that were not used between two
+//! calls of [`age`].
 //!
-//! Sizes are rounded up to one of [`CLASSES`] lengths, at most a quarter above. A freed piece serves only its own class. The range is
-//! two mappings, the part in use and the rest, so that `vm.max_map_count` does not bound the number of pieces. When the range is
-//! used up, or was refused (`ulimit -v`), the system's allocator serves.
+//! Sizes are rounded up to one of [`CLASSES`] lengths, by at most a quarter. A freed piece is reused only for its own class. The range
+//! consists of two mappings, the open part and the rest, so `vm.max_map_count` does not limit the number of pieces. If the range is
+//! used up or was refused (`ulimit -v`), the system's allocator is used.
 //!
-//! Invariant: a piece is in use, or in one list of its class, or in the hands of one thread that gives its memory back.
+//! Invariant: a piece is in use, or in one list of its class, or held by one thread that returns its memory.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ops::Range;
@@ -18,21 +18,21 @@ use core::ptr;
 use std::alloc::System;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Pieces below this size are the system's.
+/// The smallest block of the pool.
 const LEAST: usize = 256 << 10;
-/// Pieces from this size on are the system's.
+/// Blocks of this size and more are not in the pool.
 const MOST: usize = 8 << 20;
-/// Lengths between one power of two and the next.
+/// Number of classes between a power of two and the next.
 const STEPS: usize = 8;
-/// From `LEAST` to `MOST` are five doublings.
+/// There are five doublings from `LEAST` to `MOST`.
 const CLASSES: usize = 5 * STEPS + 1;
-/// Freed pieces keep so much memory.
+/// The most memory that freed pieces keep.
 const KEPT_BYTES: usize = 16 << 20;
-/// Addresses that are reserved: more than pieces of any use, since those of one class are never cut into those of another.
+/// Bytes of reserved addresses. This is much more than is ever in use, since a piece of one class is never cut into pieces of another.
 const RANGE: usize = 128 << 30;
-/// The range is opened in steps of so many bytes: the rest counts for no limit of memory and is in no core dump.
+/// The range is opened in steps of this many bytes. The rest counts for no memory limit and is in no core dump.
 const OPENED: usize = 64 << 20;
-/// Lengths are multiples of the largest pages that Linux has for small memory: else giving back a piece would clear its neighbour.
+/// Lengths are multiples of the largest base page of Linux, since returning the memory of a piece must not touch its neighbour.
 const PAGE_MAX: usize = 64 << 10;
 
 const _: () = assert!(usize::BITS >= 64, "the range needs addresses of 64 bits");
@@ -43,31 +43,31 @@ pub struct Pieces;
 
 static POOL: Mutex<Pool> = Mutex::new(Pool::EMPTY);
 
-/// The pieces that are not in use. All is zero at first, so that its large array is memory only where it was written.
+/// The free pieces. Everything is zero at first, so the large array takes memory only where it was written.
 struct Pool {
-    /// Where the range begins; 0 before it is reserved.
+    /// The first address of the range; 0 before it is reserved.
     base: usize,
     is_refused: bool,
-    /// Bytes of the range that may be used.
+    /// Bytes of the range that are readable and writable.
     open: usize,
-    /// Bytes of it that pieces have been cut from.
+    /// Bytes of the range that were cut into pieces.
     cut: usize,
     /// Bytes of memory that freed pieces keep.
     kept: usize,
     classes: [Class; CLASSES],
-    /// The piece that follows in the list of this one, or 0; two pieces never begin in the same `LEAST` bytes.
+    /// For each free piece, the address of the next one in its list, or 0. The index is the offset divided by `LEAST`.
     next: [usize; RANGE / LEAST],
 }
 
-/// The free pieces of one length, in two lists: the address of the first one, or 0.
+/// The free pieces of one length, in two lists. Each list is the address of its first piece, or 0.
 #[derive(Clone, Copy)]
 struct Class {
     /// Pieces that have memory.
     warm: usize,
-    /// Pieces that are only addresses.
+    /// Pieces whose memory was returned.
     cold: usize,
     warm_len: usize,
-    /// The least that `warm_len` was since [`age`] looked last.
+    /// The smallest `warm_len` since the last call of [`age`].
     warm_least: usize,
 }
 
@@ -95,7 +95,7 @@ impl Pool {
         &mut self.next[(at - self.base) / LEAST]
     }
 
-    /// Takes a piece; 0 if there is none.
+    /// Takes a piece; 0 if there is no room for one.
     fn take(&mut self, class: usize) -> usize {
         let warm = self.take_warm(class);
         if warm != 0 {
@@ -123,7 +123,7 @@ impl Pool {
         warm
     }
 
-    /// Cuts a piece off the range, which is reserved for the first one; 0 if there is no room.
+    /// Cuts a new piece from the range, which the first call reserves; 0 if there is no room.
     fn cut(&mut self, length: usize) -> usize {
         if self.base == 0 && !self.is_refused {
             self.base = reserve();
@@ -142,7 +142,7 @@ impl Pool {
         self.base + self.cut - length
     }
 
-    /// Puts a piece back that keeps its memory; says whether there was room.
+    /// Puts a piece back with its memory. Returns false if freed pieces already keep too much.
     fn keep(&mut self, at: usize, class: usize) -> bool {
         if self.kept + length(class) > KEPT_BYTES {
             return false;
@@ -155,14 +155,14 @@ impl Pool {
         true
     }
 
-    /// Puts a piece back whose memory was given back.
+    /// Puts a piece back whose memory was returned.
     fn keep_cold(&mut self, at: usize, class: usize) {
         *self.next_of(at) = self.classes[class].cold;
         self.classes[class].cold = at;
     }
 }
 
-/// The class of a size that is between `LEAST` and `MOST`.
+/// The class of a size; `None` if the size is not for the pool.
 fn class(size: usize) -> Option<usize> {
     if !(LEAST..MOST).contains(&size) {
         return None;
@@ -179,7 +179,7 @@ fn length(class: usize) -> usize {
 }
 
 fn pool() -> MutexGuard<'static, Pool> {
-    // Nothing panics while it is held.
+    // Nothing panics while the lock is held.
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -191,32 +191,32 @@ fn reserve() -> usize {
     if at == libc::MAP_FAILED {
         return 0;
     }
-    // SAFETY: the mapping is ours. With huge pages a piece would fill the memory of its neighbours, too; a kernel without them
-    // refuses the call, and there is nothing to do then.
+    // SAFETY: the mapping is ours. A huge page would give memory to neighbours of a piece as well. A kernel without huge pages
+    // refuses the call, and then nothing needs to be done.
     unsafe { libc::madvise(at, RANGE, libc::MADV_NOHUGEPAGE) };
     at as usize
 }
 
-/// Opens the next part of the range; false if the kernel refuses.
+/// Makes the next part of the range readable and writable; false if the kernel refuses.
 fn open(at: usize) -> bool {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a part of our mapping that nothing uses yet.
     unsafe { libc::mprotect(at as *mut libc::c_void, OPENED, rights) == 0 }
 }
 
-/// Gives the memory of a piece back to the kernel, and the piece to its list.
+/// Returns the memory of a piece to the kernel, and puts the piece into its list.
 fn cool(at: usize, class: usize) {
-    // SAFETY: the whole pages of a piece that is in no list and not in use.
+    // SAFETY: whole pages of a piece that is in no list and not in use.
     unsafe { libc::madvise(at as *mut libc::c_void, length(class), libc::MADV_DONTNEED) };
     pool().keep_cold(at, class);
 }
 
-/// Bytes of memory that freed pieces keep at the moment.
+/// Bytes of memory that freed pieces keep now.
 pub fn kept_bytes() -> usize {
     pool().kept
 }
 
-/// Gives the memory of freed pieces back that nothing has needed since the last call. To be called now and then, by one thread.
+/// Returns the memory of the freed pieces that were not used since the last call. One thread should call it from time to time.
 pub fn age() {
     for class in 0..CLASSES {
         let spare = pool().classes[class].warm_least;
@@ -232,9 +232,9 @@ pub fn age() {
     }
 }
 
-// SAFETY: a piece is handed out by one of two allocators: the system's, or the pool, whose pieces lie in its range, are aligned to
-// pages, do not overlap, and are in no list while they are in use. The size and alignment of a layout that is given back are those
-// that it was asked with, so that its class is the same; of pieces in classes the address tells the allocator.
+// SAFETY: a block is from the system's allocator or from the pool. Pieces of the pool are in its range, are aligned to pages, do not
+// overlap, and are in no list while they are in use. A block is freed with the layout of its allocation, so the class is the same;
+// the address tells whether the block is from the pool.
 unsafe impl GlobalAlloc for Pieces {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if let Some(class) = class_of(layout) {
@@ -273,14 +273,14 @@ unsafe impl GlobalAlloc for Pieces {
                 return;
             }
         }
-        // SAFETY: as the caller promises; it is none of the pool's.
+        // SAFETY: as the caller promises; the block is not from the pool.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let (before, after) = (class_of(layout), class(size));
         if before.is_none() && after.is_none() {
-            // SAFETY: as the caller promises; both are the system's.
+            // SAFETY: as the caller promises; both blocks are from the system.
             return unsafe { System.realloc(at, layout, size) };
         }
         if before == after && pool().range().contains(&(at as usize)) {
@@ -291,7 +291,7 @@ unsafe impl GlobalAlloc for Pieces {
         // SAFETY: as the caller promises.
         let new = unsafe { self.alloc(wanted) };
         if !new.is_null() {
-            // SAFETY: two pieces, each at least as long as the bytes to copy; the former is not used again.
+            // SAFETY: two blocks, each at least as long as the bytes to copy; the old one is not used again.
             unsafe {
                 ptr::copy_nonoverlapping(at, new, layout.size().min(size));
                 self.dealloc(at, layout);
@@ -301,7 +301,7 @@ unsafe impl GlobalAlloc for Pieces {
     }
 }
 
-/// The class of a layout whose pieces the pool may have.
+/// The class of a layout; `None` if the layout is not for the pool.
 fn class_of(layout: Layout) -> Option<usize> {
     class(layout.size()).filter(|_| layout.align() <= 4096)
 }
@@ -336,7 +336,7 @@ mod tests {
         pages.iter().filter(|page| **page & 1 == 1).count() * page
     }
 
-    /// A piece in the hands of a test: filled with its number.
+    /// A block of a test, filled with one byte.
     struct Allocated {
         at: *mut u8,
         layout: Layout,
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn pieces_in_use_are_never_mixed_and_freed_ones_keep_little_memory() {
-        // Several threads, each with pieces of sizes on both sides of both limits.
+        // Several threads use sizes around both limits of the pool.
         let work = |seed: u64| {
             let mut random = seed;
             let mut next = |most: usize| {
@@ -424,7 +424,7 @@ mod tests {
             Pieces.dealloc(at, zeroed);
         }
 
-        // Pieces freed beyond the bound lose their memory at once, the others when nothing has needed them for a while.
+        // Pieces freed over the limit lose their memory at once; the others lose it when they were not used for a while.
         let many: Vec<Allocated> = (0..40).map(|n| Allocated::new(1 << 20, n)).collect();
         let at: Vec<*mut u8> = many.iter().map(|held| held.at).collect();
         let all = |at: &[*mut u8]| at.iter().map(|at| resident(*at, 1 << 20)).sum::<usize>();

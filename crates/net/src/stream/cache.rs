@@ -1,18 +1,18 @@
-//! The expanded keys of the most recently used connections, so that a busy connection does not pay for the expansion each
-//! time. Direct-mapped: a row's number gives the only slot where its key may be.
+//! A cache of expanded keys, so that a busy connection does not expand its key for each record. It is direct-mapped: the row of a
+//! connection gives the only slot that its key can be in.
 //!
-//! Invariant: a cached key is that of the place's present secret; code that changes or frees a secret calls
+//! Invariant: a cached key belongs to the current secret of its place. Code that changes or frees a secret must call
 //! [`forget`](Cache::forget).
 
 use super::cipher::Context;
 use super::keys::Place;
 
-/// Keys of each direction that are kept, half a kilobyte each.
+/// Number of cached keys, half a kilobyte each.
 const SLOTS: usize = 32;
 
 type Slot = Option<(Place, Context)>;
 
-/// Expanded keys, of one direction.
+/// The cache of expanded keys of one direction.
 pub struct Cache {
     slots: Vec<Slot>,
 }
@@ -24,7 +24,7 @@ impl Cache {
         Cache { slots }
     }
 
-    /// The expanded key of a place; `secret` is the place's secret.
+    /// The expanded key of a place, whose secret is `secret`.
     pub fn get(&mut self, place: Place, secret: &[u8]) -> &Context {
         let slot = &mut self.slots[place.row as usize % SLOTS];
         if slot.as_ref().is_none_or(|(of, _)| *of != place) {

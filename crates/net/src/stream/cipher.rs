@@ -1,10 +1,10 @@
-//! The ciphers of established connections: which key material is kept, and how it seals and opens records (RFC 8446
-//! sections 5.2, 5.3, 7.1 to 7.3; RFC 5246 section 6.2.3.3, RFC 5288, RFC 7905).
+//! The ciphers of established connections: the secrets, and how they seal (encrypt) and open (decrypt) records (RFC 8446 sections
+//! 5.2, 5.3, 7.1 to 7.3; RFC 5246 section 6.2.3.3, RFC 5288, RFC 7905).
 //!
-//! One secret is kept for each direction: in TLS 1.3 the traffic secret, from which key, IV and the next secret follow; in
-//! TLS 1.2 key and IV themselves. An expanded key is half a kilobyte and is made when it is used.
+//! Each direction has a secret. In TLS 1.3 it is the traffic secret, from which key, IV and the next secret are derived; in TLS 1.2
+//! it is key and IV themselves. The expanded key takes half a kilobyte and is made when it is needed.
 //!
-//! Deliberately not here: handshakes (`rustls` does them), and sequence numbers (the caller counts).
+//! The callers count the sequence numbers.
 
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce,
@@ -17,9 +17,9 @@ use zeroize::Zeroize as _;
 
 /// The bytes of a record's header: type, version, length.
 pub const HEADER_BYTES: usize = 5;
-/// Plaintext of one record at most (RFC 8446 section 5.1).
+/// The most plaintext bytes of a record (RFC 8446 section 5.1).
 pub const PLAIN_MAX: usize = 1 << 14;
-/// The largest length field of a record (RFC 8446 section 5.2; TLS 1.2 peers keep to it, too).
+/// The largest length field of a record (RFC 8446 section 5.2). Peers of TLS 1.2 observe it, too.
 pub const SEALED_MAX: usize = PLAIN_MAX + 256;
 /// The bytes of a tag.
 pub const TAG_BYTES: usize = 16;
@@ -30,10 +30,10 @@ const EXPLICIT_BYTES: usize = 8;
 /// The longest key.
 const KEY_MAX: usize = 32;
 
-/// Records that one key of AES-GCM may seal; a third of what is deemed safe, 2^24.5 (RFC 8446 section 5.5).
+/// The most records that one key of AES-GCM may seal: a third of the safe limit, 2^24.5 (RFC 8446 section 5.5).
 const RECORDS_MAX: u64 = 1 << 23;
 
-/// A record's content, as its type byte says.
+/// The type of a record's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, strum::FromRepr)]
 #[repr(u8)]
 pub enum Content {
@@ -45,7 +45,7 @@ pub enum Content {
     Data = 23,
 }
 
-/// Version and cipher of a connection.
+/// The TLS version and the cipher of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, strum::FromRepr)]
 #[repr(u8)]
 pub enum Cipher {
@@ -63,17 +63,17 @@ pub enum Cipher {
     OldChaCha = 6,
 }
 
-/// One direction's secret, on its way to the table.
+/// The secret of one direction, until it is in the table. It is cleared on drop.
 pub struct Secret {
     bytes: [u8; SECRET_MAX],
     len: usize,
 }
 
 impl Secret {
-    /// A secret of these bytes.
+    /// A secret that is the concatenation of `parts`.
     ///
     /// # Panics
-    /// When there are more than [`SECRET_MAX`].
+    /// If there are more than [`SECRET_MAX`] bytes.
     pub fn of(parts: &[&[u8]]) -> Secret {
         let mut secret = Secret {
             bytes: [0; SECRET_MAX],
@@ -97,7 +97,7 @@ impl Drop for Secret {
     }
 }
 
-/// A direction's key, expanded, and its IV. The library clears the key when it is dropped.
+/// The expanded key of one direction, and its IV. The library clears the key on drop.
 pub struct Context {
     key: LessSafeKey,
     iv: [u8; NONCE_LEN],
@@ -113,7 +113,7 @@ impl hkdf::KeyType for Length {
 }
 
 impl Cipher {
-    /// The negotiated cipher, from `rustls`' names for it.
+    /// The negotiated cipher, from the types of `rustls`.
     pub fn of(suite: CipherSuite, secrets: &ConnectionTrafficSecrets) -> Option<Cipher> {
         use ConnectionTrafficSecrets as Traffic;
         match (suite, secrets) {
@@ -147,7 +147,7 @@ impl Cipher {
         }
     }
 
-    /// Bytes that are kept of each direction.
+    /// The length of a secret in bytes.
     pub fn secret_bytes(self) -> usize {
         match self {
             Cipher::Aes128 | Cipher::ChaCha => 32,
@@ -156,10 +156,10 @@ impl Cipher {
         }
     }
 
-    /// How many records one key may seal.
+    /// The most records that one key may seal.
     pub fn records_max(self) -> u64 {
         match self {
-            // ChaCha20 has no such bound; that of the sequence number is never reached.
+            // ChaCha20 has no such limit. The limit of the sequence number is never reached.
             Cipher::ChaCha | Cipher::OldChaCha => 1 << 48,
             _ => RECORDS_MAX,
         }
@@ -193,17 +193,17 @@ impl Cipher {
         }
     }
 
-    /// Replaces a secret of TLS 1.3 by the one after a key update (RFC 8446 section 7.2).
+    /// Replaces a secret of TLS 1.3 by its successor, after a key update (RFC 8446 section 7.2).
     pub fn update(self, secret: &mut [u8]) {
         assert!(self.is_13(), "TLS 1.2 has no key updates");
         let next = hkdf::Prk::new_less_safe(self.hash(), secret);
         expand(&next, b"traffic upd", secret);
     }
 
-    /// Appends a record to `out`; `write` appends the record's content.
+    /// Appends a sealed record to `out`; `write` appends its content.
     ///
     /// # Panics
-    /// When the content is longer than [`PLAIN_MAX`].
+    /// If the content is longer than [`PLAIN_MAX`].
     pub fn seal(
         self,
         context: &Context,
@@ -240,7 +240,7 @@ impl Cipher {
     /// Opens a whole record in place. Returns the type of its content and the content's range in `record`.
     ///
     /// # Errors
-    /// When it was not sealed with this key at this place in the stream.
+    /// If it was not sealed with this key and this sequence number.
     pub fn open(
         self,
         context: &Context,
@@ -252,7 +252,7 @@ impl Cipher {
         let plain = record.len().checked_sub(begin + TAG_BYTES);
         let plain = plain.ok_or(Unspecified)?;
         let mut nonce = context.nonce(seq);
-        // The peer chooses this part of the nonce freely.
+        // The peer may choose this part of the nonce.
         nonce[NONCE_LEN - self.explicit_bytes()..].copy_from_slice(&record[HEADER_BYTES..begin]);
         let aad = self.aad(seq, header, plain);
         let nonce = Nonce::assume_unique_for_key(nonce);
@@ -285,7 +285,7 @@ impl Cipher {
     }
 }
 
-/// The data besides the content that a record's tag authenticates.
+/// The additional data that a record's tag authenticates besides the content.
 struct Authenticated {
     bytes: [u8; 13],
     len: usize,

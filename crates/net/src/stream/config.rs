@@ -1,9 +1,9 @@
-//! The settings of handshakes: certificate, key, roots of client certificates, versions. Made from the text of the files,
-//! and replaced as a whole while connections go on: each shard takes the new settings with its next handshake.
+//! The settings of handshakes: certificate, key, roots of client certificates, TLS versions. They can be replaced as a whole while
+//! connections are open: each shard uses the new settings from its next handshake on.
 //!
-//! Invariant: texts that do not parse, or do not fit together, change nothing.
+//! Invariant: texts that do not parse or do not fit together change nothing.
 //!
-//! Deliberately not here: files, and several certificates by name.
+//! The caller reads the files. Several certificates by server name are deliberately not supported.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,9 +17,9 @@ use super::handshake::{INCOMING_MAX, RECORD_MAX, Tap};
 use super::words::words;
 use crate::pem;
 
-/// The protocols that ALPN may negotiate; the first bytes still decide which one the client speaks.
+/// The protocols of ALPN. Still, the first bytes decide which one the client speaks.
 const PROTOCOLS: [&[u8]; 2] = [b"http/1.1", b"mqtt"];
-/// Tickets that a TLS 1.3 client is given: one ticket resumes one connection, which brings the next ticket.
+/// Number of tickets that a TLS 1.3 client gets. One ticket resumes one connection, and that one gets the next ticket.
 const TICKETS: usize = 1;
 
 /// Whether clients present certificates.
@@ -34,7 +34,7 @@ pub enum Clients {
 /// The texts of the files and the other settings.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// PEM: the certificate, and those between it and a root.
+    /// PEM: the certificate and the intermediate ones.
     pub certificate: Vec<u8>,
     /// PEM: the certificate's key.
     pub key: Vec<u8>,
@@ -44,7 +44,7 @@ pub struct Source {
     pub only_13: bool,
 }
 
-/// The part of a [`Source`] that is wrong.
+/// The faulty part of a [`Source`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The certificate's text.
@@ -53,28 +53,28 @@ pub enum Error {
     /// The key's text.
     #[error("the key: {0}")]
     Key(String),
-    /// The key is another certificate's.
+    /// The key belongs to another certificate.
     #[error("certificate and key: {0}")]
     Pair(String),
     /// The text of the clients' roots.
     #[error("the clients' roots: {0}")]
     Clients(String),
-    /// An error that is not in any of the texts.
+    /// An error outside of the texts.
     #[error("{0}")]
     Other(String),
 }
 
-/// The present settings of all shards' handshakes.
+/// The current settings for the handshakes of all shards.
 #[derive(Debug)]
 pub struct Handle {
     current: Mutex<(Source, Arc<ServerConfig>)>,
-    /// How often the settings were replaced.
+    /// Counts how often the settings were replaced.
     serial: AtomicU64,
 }
 
 impl Handle {
     /// # Errors
-    /// When the texts do not parse or do not fit together.
+    /// If the texts do not parse or do not fit together.
     pub fn new(source: Source) -> Result<Arc<Handle>, Error> {
         let tickets = aws_lc_rs::Ticketer::new();
         let tickets =
@@ -86,8 +86,8 @@ impl Handle {
         }))
     }
 
-    /// Replaces the settings for all handshakes that begin from now on; connections stay. Tickets stay valid, unless the
-    /// trusted roots have changed: a ticket would outlive that change.
+    /// Replaces the settings for all handshakes that begin from now on. Connections stay. Tickets stay valid, unless the trusted roots
+    /// have changed, since a ticket could be of a client that is no longer trusted.
     ///
     /// # Errors
     /// Those of [`Handle::new`]; then nothing changes.
@@ -105,7 +105,7 @@ impl Handle {
         Ok(())
     }
 
-    /// The server's own certificate, as clients see it.
+    /// The server's own certificate.
     pub fn certificate(&self) -> CertificateDer<'static> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let all = pem::certificates(&current.0.certificate);
@@ -122,7 +122,7 @@ impl Handle {
     }
 }
 
-/// A shard's own reference, so that no lock is taken for a handshake.
+/// A shard's copy of the settings, so that a handshake takes no lock.
 pub struct Current {
     handle: Arc<Handle>,
     config: (Arc<ServerConfig>, usize),
@@ -138,7 +138,7 @@ impl Current {
         }
     }
 
-    /// The settings for a handshake, and how many bytes of its peer it may hold.
+    /// The settings for a handshake, and the most bytes of its peer that it may hold.
     pub fn get(&mut self) -> (Arc<ServerConfig>, usize) {
         let serial = self.handle.serial.load(Ordering::Acquire);
         if serial != self.serial {
@@ -148,8 +148,8 @@ impl Current {
     }
 }
 
-/// AES-128 before AES-256, since its secrets are shorter: the server's order decides, and secrets are nearly all that an idle
-/// connection holds. ChaCha20 stands last, with secrets of any length.
+/// The ciphers, in the server's order of preference. AES-128 comes before AES-256, because its secrets are shorter, and secrets are
+/// nearly all of the memory of an idle connection. ChaCha20 comes last.
 fn provider() -> CryptoProvider {
     use aws_lc_rs::cipher_suite::*;
     CryptoProvider {

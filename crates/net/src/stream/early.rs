@@ -1,8 +1,8 @@
-//! Connections whose handshake is not over: how they wait for their share of a turn, and for their peers.
+//! Connections whose handshake is not finished.
 //!
-//! A step of a handshake may cost as much as a hundred deliveries, so steps are not done as bytes come: a connection that
-//! has received some is put in a queue, from which each turn takes as many as its share of time allows. A connection that
-//! is still queued when the turn ends is not read until its step is done.
+//! A step of a handshake may cost as much as a hundred deliveries, so it is not done when bytes arrive. A connection that has received
+//! bytes is queued, and each turn takes connections from the queue while its share of time lasts. A connection that is still
+//! queued at the end of the turn is not read until its step is done.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -14,23 +14,23 @@ use super::words::words;
 use crate::transport::{Link, Received, Sent, Transport};
 use crate::{clock, memory};
 
-/// The time that handshakes get in a turn, in nanoseconds: enough for a few with an ECDSA key, and at least one is done
-/// with any key. Deliveries may wait that much longer during a storm of handshakes.
+/// The time for handshakes in a turn, in nanoseconds. It is enough for a few handshakes with an ECDSA key; at least one is done in any
+/// case. Deliveries may wait that much longer while many clients connect.
 const TURN_NS: u64 = 300_000;
 
-/// The reason given when a client sends more bytes or records than a handshake needs.
+/// The reason for a client that sends more bytes or records than a handshake needs.
 const TOO_LONG: &str = "its handshake is too long";
-/// The reason given when the peer went away.
+/// The reason for a client that disconnects.
 const GONE: &str = "it ended before its handshake";
-/// Finished handshakes that may remain in the list of begun ones, where the limit is small.
+/// The most finished handshakes in the lists, if the limit of handshakes is small.
 const STALE: usize = 64;
-/// So many handshakes at once leave megabytes of freed memory behind, which is returned when none is under way.
+/// This many simultaneous handshakes leave megabytes of freed memory, which is returned to the kernel when the last has ended.
 const RUSH: usize = 128;
-/// The address of a peer that has gone.
+/// The address of a peer that has disconnected.
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 impl Streams {
-    /// A handshake begins with these bytes.
+    /// Begins a handshake with its first bytes.
     pub(super) fn begin<T: Transport>(
         &mut self,
         transport: &T,
@@ -40,7 +40,7 @@ impl Streams {
     ) {
         let mut early = Early {
             token,
-            // One that has gone is found gone by its step.
+            // The first step finds out if the peer has disconnected.
             peer: transport.peer(link).unwrap_or(NOBODY),
             handshake: None,
             held: 0,
@@ -53,7 +53,7 @@ impl Streams {
                 handshake.take(bytes);
                 early.handshake = Some(Box::new(handshake));
             }
-            // No client sends so much before it has an answer.
+            // No client sends this much before it has an answer.
             Ok(_) => self.refuse_early(token, Trouble::TooLong, TOO_LONG),
             Err(error) => self.refuse_early(token, Trouble::Internal, &words(&error)),
         }
@@ -68,7 +68,7 @@ impl Streams {
         self.queue(link);
     }
 
-    /// Counts the bytes that a handshake holds now, in place of those that it held.
+    /// Updates the count of bytes that a handshake holds.
     fn weigh(&mut self, link: Link) {
         let Some(early) = self.handshakes.early.get_mut(&link.0) else {
             return;
@@ -79,15 +79,15 @@ impl Streams {
         early.held = held;
     }
 
-    /// Forgets a connection that is established, or closed.
+    /// Removes a connection that is established or closed.
     pub(super) fn forget_early(&mut self, link: Link) {
         if let Some(early) = self.handshakes.early.remove(&link.0) {
             self.handshakes.early_bytes -= early.held;
         }
     }
 
-    /// Ends the oldest handshake when there are too many: an honest one is soon over, and one that still waits for its peer
-    /// may be an attack.
+    /// Ends the oldest handshake if there are too many. An honest handshake is soon finished; one that still waits for its peer may be
+    /// an attack.
     fn make_room(&mut self) {
         if self.handshakes.due.len() > 2 * (self.limits.handshakes_max + STALE) {
             let early = &self.handshakes.early;
@@ -120,7 +120,7 @@ impl Streams {
         }
     }
 
-    /// Ends a handshake that is not over, and says whether there was one; the connection stays until the caller closes it.
+    /// Ends an unfinished handshake, and returns whether there was one. The connection stays until the caller closes it.
     pub(super) fn give_up(&mut self, link: Link) -> bool {
         let early = self.handshakes.early.get_mut(&link.0);
         let alive = early.is_some_and(|early| early.handshake.take().is_some());
@@ -129,7 +129,7 @@ impl Streams {
         alive
     }
 
-    /// The same where the server ends the connection, because its deadline has passed or the server stops: it was slow.
+    /// The same, if the server ends the connection because its deadline has passed or the server stops. It is counted as slow.
     pub(super) fn abandon(&mut self, link: Link) {
         if self.give_up(link) {
             self.met(Trouble::Slow, "its handshake was not over in time");
@@ -161,7 +161,7 @@ impl Streams {
         let handshake = early.handshake.as_ref();
         let room = handshake.map_or(buffer.len(), |handshake| handshake.room());
         if room == 0 {
-            // A step that is due makes room. If none is, one was done with all these bytes and needs more.
+            // A queued step will make room. If none is queued, the last step had all these bytes and needs more.
             if early.queued {
                 return Taken::NOTHING;
             }
@@ -184,8 +184,8 @@ impl Streams {
         Taken::NOTHING
     }
 
-    /// Goes on with handshakes, until this turn's share is used up or one has a result: bytes at the beginning of `buffer`,
-    /// for the connection with this token, or its end.
+    /// Continues handshakes until this turn's share is used up, or until one has a result. The result is the token of the connection
+    /// and either its first plain bytes, which are at the beginning of `buffer`, or its end.
     pub fn next_handshake<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -219,7 +219,7 @@ impl Streams {
         None
     }
 
-    /// One step of a handshake, which is taken out of `early` meanwhile.
+    /// One step of a handshake. The caller has taken the handshake out of `early`.
     fn step<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -265,7 +265,7 @@ impl Streams {
         self.handshakes.early.get_mut(&link.0).expect("it is early")
     }
 
-    /// The handshake is over: keeps its keys, and opens the bytes that came behind it.
+    /// Finishes the handshake: stores its keys, and opens the bytes that arrived after it.
     fn establish<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -326,7 +326,7 @@ impl Streams {
         transport.interest(link, token, true, waits)
     }
 
-    /// Sends the rest of a flight.
+    /// Sends the rest of the handshake's outgoing bytes.
     pub(super) fn flush_early<T: Transport>(&mut self, transport: &mut T, link: Link, token: u64) {
         let Some(early) = self.handshakes.early.get_mut(&link.0) else {
             return;
@@ -340,7 +340,8 @@ impl Streams {
         }
     }
 
-    /// Ends the turn: connections still queued are not read until their step is done. Returns whether there are any.
+    /// Must be called at the end of the turn: stops reading the connections that are still queued, until their step is done. Returns
+    /// whether there are any.
     pub fn end_turn<T: Transport>(&mut self, transport: &mut T) -> bool {
         self.handshakes.turn_ns = 0;
         self.handshakes.rush = self.handshakes.rush.max(self.handshakes.under_way);
@@ -356,7 +357,7 @@ impl Streams {
             };
             early.parked = true;
             if early.handshake.is_some() {
-                // Unread, a peer that has ended its sending does not count as gone: its end is read after its step.
+                // Without interest in reading, the end of the peer's stream is not reported. It is read after the step.
                 let _ = transport.interest(Link(link), token, false, false);
             }
         }
@@ -364,7 +365,7 @@ impl Streams {
     }
 }
 
-/// Sends as much of these bytes as the socket takes; false when the connection is over.
+/// Sends as much of these bytes as the socket takes; false if the connection has failed.
 fn send<T: Transport>(transport: &mut T, link: Link, bytes: &mut Vec<u8>) -> bool {
     if bytes.is_empty() {
         return true;

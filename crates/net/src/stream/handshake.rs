@@ -1,11 +1,10 @@
-//! A handshake under way: bytes in, bytes out, and at its end the keys. `rustls` does it; afterwards only the secrets and
-//! the counts of both directions remain.
+//! One handshake, done by `rustls`. At its end only the secrets and the record counts of both directions are kept.
 //!
-//! Invariants: `rustls` is shown one record more at a time and never one behind the handshake's end, so that later records
-//! are opened with our own count; a handshake that failed has only its alert to send.
+//! Invariants: `rustls` gets one more record at a time, and none after the handshake's end, since later records are opened with our
+//! own counts. A failed handshake sends only its alert.
 //!
-//! `rustls` reveals the traffic secrets of TLS 1.3, from which key updates follow, only to its key log. Ours keeps them in
-//! a thread-local until the handshake that they belong to takes them.
+//! Key updates need the traffic secrets of TLS 1.3, which `rustls` reveals only to its key log. Our key log puts them into a
+//! thread-local, from which the handshake takes them.
 
 use std::cell::RefCell;
 use std::mem;
@@ -17,15 +16,15 @@ use rustls::{ConnectionTrafficSecrets, Error, HandshakeKind, KeyLog, ServerConfi
 
 use super::cipher::{Cipher, HEADER_BYTES, SEALED_MAX, Secret};
 
-/// The most bytes held of a peer's flight and the bytes right behind it, where clients show certificates: a long chain.
+/// The most received bytes that a handshake holds if clients send certificates: enough for a long chain.
 pub const INCOMING_MAX: usize = 1 << 16;
-/// The same where clients show none: one record, of which their flights fill a tenth.
+/// The same if clients send no certificates: one record, of which their messages fill a tenth.
 pub const RECORD_MAX: usize = HEADER_BYTES + SEALED_MAX;
-/// Records of a peer in one handshake. All of [`INCOMING_MAX`] in the smallest records that are ever negotiated (512 bytes,
-/// RFC 6066 section 4) are 128; in records of a byte they would cost as much as the handshake's signature.
+/// The most records that a client may send in a handshake. [`INCOMING_MAX`] bytes in the smallest records that can be negotiated (512
+/// bytes, RFC 6066 section 4) are 128 records. In records of one byte they would cost as much as the handshake's signature.
 const RECORDS_MAX: u32 = 256;
-/// Bytes that a handshake holds besides those that came and wait: its row here, and the heap of `rustls` after the client's
-/// first flight (`tests/held` measures it).
+/// Bytes that a handshake holds besides received and outgoing bytes: its struct, and the heap of `rustls` after the client's first
+/// message (`tests/held` measures it).
 pub const HELD_BYTES: usize = 8 << 10;
 
 /// The first byte of every version of TLS.
@@ -42,7 +41,7 @@ struct TrafficSecrets {
     server: Option<Secret>,
 }
 
-/// The key log that takes the secrets of this thread's present handshake.
+/// The key log that stores the secrets of this thread's current handshake.
 #[derive(Debug)]
 pub struct Tap;
 
@@ -63,10 +62,11 @@ impl KeyLog for Tap {
 /// The result of a handshake.
 pub struct Established {
     pub cipher: Cipher,
-    /// The secret to the peer, and how many records went out with it.
+    /// The secret for sending, and the number of records that were sealed with it.
     pub to: (Secret, u64),
+    /// The same for receiving.
     pub from: (Secret, u64),
-    /// Whether it resumed a former connection.
+    /// Whether the handshake resumed an earlier session.
     pub resumed: bool,
 }
 
@@ -75,9 +75,9 @@ pub struct Handshake {
     tls: UnbufferedServerConnection,
     incoming: Vec<u8>,
     incoming_max: usize,
-    /// How many of the incoming bytes were shown to `tls`.
+    /// Number of incoming bytes that were given to `tls`.
     shown: usize,
-    /// Records that may still come.
+    /// Number of records that the peer may still send.
     records_left: u32,
     /// Bytes to be sent.
     pub outgoing: Vec<u8>,
@@ -85,10 +85,10 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// A handshake that holds at most so many bytes of its peer.
+    /// A handshake that holds at most `incoming_max` bytes of its peer.
     ///
     /// # Errors
-    /// When the settings fit no connection.
+    /// If the settings are unusable.
     pub fn new(config: Arc<ServerConfig>, incoming_max: usize) -> Result<Handshake, Error> {
         Ok(Handshake {
             tls: UnbufferedServerConnection::new(config)?,
@@ -101,12 +101,12 @@ impl Handshake {
         })
     }
 
-    /// How many bytes more it can hold.
+    /// The number of bytes that it can still take.
     pub fn room(&self) -> usize {
         self.incoming_max - self.incoming.len()
     }
 
-    /// Bytes that it holds.
+    /// Bytes of memory that it holds.
     pub fn held_bytes(&self) -> usize {
         HELD_BYTES + self.incoming.capacity() + self.outgoing.capacity()
     }
@@ -116,21 +116,21 @@ impl Handshake {
         self.records_left == 0
     }
 
-    /// Takes bytes of the peer.
+    /// Takes received bytes.
     ///
     /// # Panics
-    /// When there are more than it has [`room`](Handshake::room) for.
+    /// If there are more than it has [`room`](Handshake::room) for.
     pub fn take(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.room(), "no more is received than fits");
         self.incoming.extend_from_slice(bytes);
     }
 
-    /// Goes as far as the received bytes allow; true when the handshake is over.
+    /// Continues as far as the received bytes allow. Returns whether the handshake is finished.
     ///
     /// # Errors
-    /// When it has failed; an alert may be among the outgoing bytes.
+    /// If it has failed. The outgoing bytes may end with an alert.
     pub fn go_on(&mut self) -> Result<bool, Error> {
-        // Without a whole record there is nothing to do, however many pieces it comes in.
+        // Without a whole record there is nothing to do. So a record in many pieces costs little.
         if !self.show_record() {
             return Ok(false);
         }
@@ -158,7 +158,7 @@ impl Handshake {
             match state {
                 ConnectionState::EncodeTlsData(encode) => append(encode, &mut self.outgoing),
                 ConnectionState::TransmitTlsData(transmit) => transmit.done(),
-                // A server may write before the client has finished: it is not over then.
+                // A server may write before the client has finished. Then the handshake is not finished.
                 ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_) => {
                     waits = true;
                 }
@@ -177,8 +177,8 @@ impl Handshake {
         }
     }
 
-    /// After a failure only the alert is left to be sent. `rustls` remembers its place in the input, so it is shown the
-    /// same bytes again; asked again after the alert, it would process them a second time.
+    /// Appends the alert after a failure. `rustls` remembers its position in the input, so it gets the same bytes again. It must not be
+    /// called again after the alert, or it would process these bytes a second time.
     fn append_alert(&mut self) {
         while self.tls.wants_write() {
             let shown = &mut self.incoming[..self.shown];
@@ -196,7 +196,7 @@ impl Handshake {
         self.shown -= bytes;
     }
 
-    /// Shows `rustls` one record more; false when none is whole, or there were too many.
+    /// Gives `rustls` one more record. False if the next record is incomplete, or if there were too many.
     fn show_record(&mut self) -> bool {
         if self.is_cut_up() {
             return false;
@@ -211,16 +211,16 @@ impl Handshake {
         if hidden.len() < length && is_record {
             return false;
         }
-        // Bytes that are no record are refused by their header.
+        // If the bytes are no record, `rustls` refuses their header.
         self.shown += length.min(hidden.len());
         self.records_left = self.records_left.saturating_sub(1);
         true
     }
 
-    /// The keys of the finished handshake, and the bytes that came behind it.
+    /// The keys of the finished handshake, and the bytes that arrived after it.
     ///
     /// # Errors
-    /// When it is not over, or `rustls` does not give a secret.
+    /// If it is not finished, or a secret is missing.
     pub fn establish(mut self) -> Result<(Established, Vec<u8>), Error> {
         let resumed = self.tls.handshake_kind() == Some(HandshakeKind::Resumed);
         let (secrets, connection) = self.tls.dangerous_into_kernel_connection()?;

@@ -1,49 +1,49 @@
-//! The table of established connections: secrets and counts of both directions, and nothing else.
+//! The keys of established connections: the secrets and record counts of both directions.
 //!
-//! Two tables, by the length of the secrets: 80 bytes a connection with secrets of 32 bytes or less (AES-128, and ChaCha20
-//! of TLS 1.3), 112 with longer ones. Both grow in chunks, whose rows keep their place for life. Invariant: a row that is
-//! not in use holds zeros, and the link to the next such row.
+//! There are two tables, by the length of the secrets. A connection takes 80 bytes with secrets of at most 32 bytes (AES-128, and
+//! ChaCha20 of TLS 1.3), and 112 bytes with longer ones. Both tables grow in chunks, so a row never moves.
+//! Invariant: a free row holds zeros and the number of the next free row.
 
 use zeroize::Zeroize as _;
 
 use super::cipher::{Cipher, SECRET_MAX, Secret};
 
-/// Rows of a chunk: a handful of pages, little beside the memory of its connections.
+/// Number of rows of a chunk: a few pages, little beside the memory of its connections.
 const CHUNK_ROWS: usize = 256;
-/// The bytes of a short secret.
+/// Bytes of a short secret.
 const SHORT: usize = 32;
 const NONE: u32 = u32::MAX;
 
-/// A count has this many bits; the bits above them are the flags of a half and two small counts.
+/// The record count has this many bits. Above it are the flags of the direction and two small counts.
 const FLAGS: u32 = 48;
 
-/// The table of bytes under way (`busy`) has an entry for this direction.
+/// This direction has bytes in the table of partial records (`busy`).
 pub const BUSY: u16 = 1;
-/// This direction is over: `close_notify` was sent, or has come.
+/// This direction is closed: `close_notify` was sent or received.
 pub const OVER: u16 = 2;
-/// The peer has asked for a new key, which a record must bring before the next data.
+/// The peer has asked for a new key, which must be sent before the next data.
 pub const UPDATE: u16 = 4;
-/// The last sealed byte was reported as not taken, so that the caller comes back.
+/// The last sealed byte was reported as not taken, so that the caller tries again.
 pub const HELD: u16 = 8;
-/// Above the flags: the idle records of the peer, as [`Half::idle`] counts them.
+/// Above the flags: the peer's idle records, as counted by [`Half::idle`].
 const IDLE_AT: u32 = FLAGS + 4;
-/// Above those, up to the end: its empty records in a row, as [`Half::data`] counts them.
+/// Above that: the peer's consecutive empty records, as counted by [`Half::data`].
 const EMPTY_AT: u32 = IDLE_AT + 6;
-/// So many records of a peer may change a key or say nothing while no others come, as in BoringSSL. As many data records in
-/// a row may be empty.
+/// The most idle records (ones that change a key or say nothing) that a peer may send without others, as in BoringSSL. Also the
+/// most consecutive empty data records.
 pub const IDLE_MAX: u64 = 32;
-/// So many other records make up for one of these: its cost is then little beside theirs.
+/// This many other records make up for one idle record, whose cost is then little beside theirs.
 const OTHERS: u64 = 16;
 
 /// One direction of a connection.
 pub struct Half<'a> {
-    /// Its secret.
+    /// The secret of this direction.
     pub secret: &'a mut [u8],
     count: &'a mut u64,
 }
 
 impl Half<'_> {
-    /// The number of the next record.
+    /// The sequence number of the next record.
     pub fn seq(&self) -> u64 {
         *self.count & ((1 << FLAGS) - 1)
     }
@@ -53,13 +53,13 @@ impl Half<'_> {
         *self.count += 1;
     }
 
-    /// After a new key the count begins again.
+    /// Resets the record count after a new key.
     pub fn restart(&mut self) {
         *self.count &= !((1 << FLAGS) - 1);
     }
 
-    /// Counts a record that changes the key or says nothing; `others` is the number of other records before it that were
-    /// not taken into account yet. Returns whether it is one too many.
+    /// Counts a record that changes the key or says nothing. `others` is the number of other records before it that were not passed to
+    /// an earlier call. Returns whether there are too many such records.
     pub fn idle(&mut self, others: u64) -> bool {
         let mask = (1 << EMPTY_AT) - (1 << IDLE_AT);
         let idle = ((*self.count & mask) >> IDLE_AT).saturating_sub(others / OTHERS) + 1;
@@ -70,7 +70,7 @@ impl Half<'_> {
         false
     }
 
-    /// Counts data records in a row that have no byte; returns whether this is one too many.
+    /// Counts consecutive empty data records. Returns whether there are too many.
     pub fn data(&mut self, bytes: usize) -> bool {
         if bytes > 0 {
             *self.count &= (1 << EMPTY_AT) - 1;
@@ -173,7 +173,7 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// The place of a connection's keys: the cipher, which selects the table, and a row of it.
+/// The place of a connection's keys: the cipher, which selects the table, and the row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     pub cipher: Cipher,
@@ -194,7 +194,7 @@ impl Keys {
         }
     }
 
-    /// Connections in the tables.
+    /// Number of connections in the tables.
     pub fn len(&self) -> u32 {
         self.short.used + self.long.used
     }
@@ -205,7 +205,7 @@ impl Keys {
             + self.long.chunks.len() * CHUNK_ROWS * size_of::<Row<SECRET_MAX>>()
     }
 
-    /// Stores the keys of a connection: secret and count to the peer, and from it.
+    /// Stores the keys of a connection: secret and record count for sending (`to`) and for receiving (`from`).
     pub fn insert(&mut self, cipher: Cipher, to: (&Secret, u64), from: (&Secret, u64)) -> Place {
         let row = if cipher.secret_bytes() <= SHORT {
             self.short.insert()
@@ -226,7 +226,7 @@ impl Keys {
         }
     }
 
-    /// The direction to the peer.
+    /// The sending direction, to the peer.
     pub fn to(&mut self, place: Place) -> Half<'_> {
         let bytes = place.cipher.secret_bytes();
         let (secret, count) = if bytes <= SHORT {
@@ -239,7 +239,7 @@ impl Keys {
         Half { secret, count }
     }
 
-    /// The direction from the peer.
+    /// The receiving direction, from the peer.
     pub fn from(&mut self, place: Place) -> Half<'_> {
         let bytes = place.cipher.secret_bytes();
         let (secret, count) = if bytes <= SHORT {

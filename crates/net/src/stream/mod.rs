@@ -1,19 +1,19 @@
-//! Connections with TLS, beside those without, on the same port: the first byte tells them apart. Their bytes are moved by
-//! a [`Transport`](crate::Transport), which each call is given.
+//! TLS. Connections with and without it share a port, and the first byte tells them apart. Each call gets the
+//! [`Transport`](crate::Transport) that carries the bytes.
 //!
-//! `rustls` does the handshakes. Afterwards a connection needs only two secrets and two counts (80 or 112 bytes, `keys`)
-//! and 4 bytes by link (`table`); from then on records are sealed and opened here (`record`). A connection without TLS takes one
-//! bit, until its first bytes.
+//! `rustls` does the handshakes. Afterwards a connection needs only two secrets and two counts (80 or 112 bytes, `keys`) and 4 bytes
+//! in a table by link (`table`), and this module encrypts and decrypts its records (`record`). A connection without TLS takes one
+//! bit, until its first bytes arrive.
 //!
 //! Invariants:
-//! * After the handshake, bytes of a connection are held only while they are under way: a record that has come in part, and
-//!   one whose sealed form the socket has refused in part. Both are counted and bounded.
-//! * Sealed bytes go out before anything else is sealed. Until they are out their last byte counts as not taken, so that
-//!   the sender comes back for it; that byte is then not sealed again.
-//! * Handshakes have a share of each turn, in time, in which the addresses of their clients take turns (`due`). Past the
-//!   limit of handshakes under way, the oldest ends.
+//! * After the handshake, a connection holds only the bytes of one record that has arrived in part, and of one encrypted record that the
+//!   socket has taken in part. Both are counted and limited.
+//! * The rest of an encrypted record is sent before anything else is encrypted. Until then the last byte of its content is reported
+//!   as not taken, so that the sender tries again; that byte is not encrypted a second time.
+//! * Handshakes get a share of the time of each turn, and the addresses of their clients share it fairly (`ready`). When there are too
+//!   many handshakes, the oldest is ended.
 //!
-//! Deliberately not here: how long a handshake may take (the broker's first deadline ends it).
+//! The broker's first deadline ends a handshake that takes too long.
 
 mod cache;
 mod cipher;

@@ -1,4 +1,4 @@
-//! The way out: records are sealed, and kept where the socket takes only a part.
+//! Sending: seals records, and keeps the rest of a record of which the socket takes only a part.
 
 use super::cipher::PLAIN_MAX;
 use super::keys::{BUSY, HELD, OVER, Place};
@@ -8,12 +8,12 @@ use super::stats::Trouble;
 use super::table::Entry;
 use crate::transport::{Link, Sent, Transport};
 
-/// Content of a record while many sealed bytes wait already, so that a socket refuses little of it.
+/// Bytes of content of a record while many sealed bytes already wait, so that not many more can be refused.
 const SMALL_RECORD: usize = 1 << 10;
 
 impl Streams {
-    /// Sends the parts in order as far as the socket takes them; says how many bytes that were. `None` for a connection without
-    /// TLS: then nothing was sent.
+    /// Sends the parts in order, as many bytes as the socket takes. Returns their number, or `None` for a connection without TLS, for
+    /// which nothing is sent.
     pub fn send<T: Transport, P: AsRef<[u8]>>(
         &mut self,
         transport: &mut T,
@@ -22,7 +22,7 @@ impl Streams {
     ) -> Option<usize> {
         match self.table.get(link.0) {
             Entry::Plain => None,
-            // Discarded: during the handshake the client could not read it.
+            // Discard them: during the handshake the client could not read them.
             Entry::Early => Some(total(parts)),
             Entry::Sealed(place) => Some(self.send_sealed(transport, link, place, parts)),
         }
@@ -42,7 +42,7 @@ impl Streams {
         }
         let mut half = self.crypt.keys.to(place);
         if half.is(OVER) {
-            // The peer cannot read it: if it were refused, the sender would come back for it at once and for ever.
+            // The peer cannot read more. The bytes are discarded: if they were refused, the sender would try again for ever.
             return total;
         }
         let mut taken = usize::from(half.is(HELD));
@@ -59,7 +59,7 @@ impl Streams {
             let sent = match transport.send(link, &[&self.scratch]) {
                 Sent::Bytes(sent) => sent,
                 Sent::Again => 0,
-                // The poller reports it as well, and then the connection ends.
+                // The poller reports the failure as well, and then the connection ends.
                 Sent::Failed(_) => return taken - length,
             };
             if sent < self.scratch.len() {
@@ -79,21 +79,21 @@ impl Streams {
         }
     }
 
-    /// A key that may seal no more, and cannot be changed.
+    /// Ends a connection whose key may seal no more and cannot be changed.
     fn failed<T: Transport>(&mut self, transport: &mut T, link: Link) {
         self.met(Trouble::Key, "its key has sealed all that it may");
-        // A reset would lose bytes under way; the poller reports the end when the peer closes. Until then all sends are
-        // discarded, as on a broken connection: the client comes again with its last position.
+        // A reset would lose bytes in flight, so the peer is told to close, and the poller reports that. Until then all sends are
+        // discarded, as on a broken connection. The client reconnects with its last position.
         self.shutdown(transport, link);
     }
 
-    /// Keeps the bytes that the socket refused; the sender must come back for the last one.
+    /// Keeps the bytes that the socket refused. The sender must try again for the last one.
     fn keep_sealed(&mut self, link: Link, place: Place, rest: Vec<u8>) {
         self.keep(link, place, rest);
         self.crypt.keys.to(place).set(HELD);
     }
 
-    /// Keeps sealed bytes that no sender comes back for.
+    /// Keeps sealed bytes for which no sender must try again.
     pub(super) fn keep(&mut self, link: Link, place: Place, rest: Vec<u8>) {
         self.crypt.keys.to(place).set(BUSY);
         self.records.sealed_bytes += rest.capacity();
@@ -101,7 +101,7 @@ impl Streams {
         (busy.sealed, busy.sent) = (rest, 0);
     }
 
-    /// Sends the bytes that wait; returns whether all are out.
+    /// Sends the kept sealed bytes. Returns whether all are sent.
     pub(super) fn flush<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -122,7 +122,7 @@ impl Streams {
         true
     }
 
-    /// Ends the sending half, after a `close_notify`.
+    /// Sends a `close_notify` and closes our sending side.
     pub fn shutdown<T: Transport>(&mut self, transport: &mut T, link: Link) {
         match self.table.get(link.0) {
             Entry::Sealed(place) => self.alert(transport, link, place, Alert::CloseNotify),
@@ -132,7 +132,7 @@ impl Streams {
         transport.shut_down(link);
     }
 
-    /// Forgets a connection that the caller closes now; `orderly`: the peer is told first, as far as it listens.
+    /// Removes a connection that the caller is about to close. With `orderly` the peer gets a `close_notify` first, if possible.
     pub fn closing<T: Transport>(&mut self, transport: &mut T, link: Link, orderly: bool) {
         if self.fresh.take(link.0) && self.limits.proxied {
             self.take_preface(link);
@@ -157,7 +157,7 @@ impl Streams {
         self.table.set(link.0, Entry::Plain);
     }
 
-    /// Sends an alert, unless one was sent before or other bytes are still under way.
+    /// Sends an alert, unless one was sent before or other sealed bytes still wait.
     pub(super) fn alert<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -171,11 +171,11 @@ impl Streams {
         }
         self.scratch.clear();
         self.crypt.seal_alert(place, alert, &mut self.scratch);
-        // If the socket does not even take this, the peer does not read; the end of the stream follows.
+        // A failure is ignored: then the peer does not read, and the end of the stream follows anyway.
         let _ = transport.send(link, &[&self.scratch]);
     }
 
-    /// The interest to register when the broker asks for this one: write interest is added while sealed bytes wait.
+    /// The interest to register when the broker asks for this one: adds interest in writing while sealed bytes wait.
     pub fn interest(&mut self, link: Link, read: bool, write: bool) -> (bool, bool) {
         let Entry::Sealed(place) = self.table.get(link.0) else {
             return (read, write);
@@ -188,8 +188,8 @@ impl Streams {
         (read, true)
     }
 
-    /// The socket is writable again: sends the bytes that wait. Returns whether the caller has more to send: false while
-    /// bytes still wait, and when the caller did not ask to write.
+    /// Sends the kept sealed bytes when the socket is writable again. Returns whether the caller should send: false while bytes still
+    /// wait, and if the caller did not ask to write.
     pub fn writable<T: Transport>(&mut self, transport: &mut T, link: Link, token: u64) -> bool {
         match self.table.get(link.0) {
             Entry::Plain => true,
@@ -216,12 +216,12 @@ impl Streams {
     }
 }
 
-/// How many bytes the parts have.
+/// The number of bytes of all parts.
 fn total<P: AsRef<[u8]>>(parts: &[P]) -> usize {
     parts.iter().map(|part| part.as_ref().len()).sum()
 }
 
-/// Appends `length` bytes of the parts, beginning at byte `from`.
+/// Appends `length` bytes of the parts, starting at byte `from` of their concatenation.
 fn copy<P: AsRef<[u8]>>(parts: &[P], mut from: usize, mut length: usize, out: &mut Vec<u8>) {
     for part in parts {
         let part = part.as_ref();

@@ -1,5 +1,5 @@
-//! Where a PROXY header ends (version 2, HAProxy's `proxy-protocol.txt`, section 2.2): TLS may follow the header, but the
-//! header itself is plain. It is passed on as it comes; the caller reads it and decides whether to believe it.
+//! Finds the end of a PROXY header (version 2, HAProxy's `proxy-protocol.txt`, section 2.2). The header is plain, and TLS may follow
+//! it. The caller gets the header, parses it and decides whether to trust it.
 
 /// The first bytes of every header.
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
@@ -9,25 +9,25 @@ const FIXED_BYTES: usize = 16;
 /// How much of its header a connection has sent.
 #[derive(Clone, Copy, Default)]
 pub struct Preface {
-    /// Bytes that have come.
+    /// Bytes that have arrived.
     seen: usize,
-    /// The length of the part after the fixed one, as far as it has come.
+    /// The length of the part after the fixed one, as far as its bytes have arrived.
     rest: u16,
 }
 
-/// The kind of bytes at the beginning of a piece.
+/// Where the header ends in a piece of the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// Only header bytes, and the header goes on.
+    /// The whole piece belongs to the header, which is not complete yet.
     Header,
-    /// So many bytes of the header, and then the bytes that follow it.
+    /// The header ends after this many bytes of the piece.
     End(usize),
-    /// No header.
+    /// This is no header.
     Other,
 }
 
 impl Preface {
-    /// Takes received bytes.
+    /// Takes the next received bytes.
     pub fn take(&mut self, bytes: &[u8]) -> Part {
         for (n, byte) in bytes.iter().enumerate() {
             if self.seen >= FIXED_BYTES {
@@ -88,7 +88,7 @@ mod tests {
                     }
                 };
                 assert_eq!(end, header.len(), "{rest} {cut}");
-                // After its end it stays so.
+                // The bytes after the end do not belong to it.
                 assert_eq!(preface.take(b"\x16"), Part::End(0));
             }
         }

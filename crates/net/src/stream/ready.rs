@@ -1,36 +1,36 @@
-//! The handshakes that can go on, because bytes have come for them. Addresses take turns, and those of one address go in the order in
-//! which they were queued. An address for which little was done lately goes before those with many handshakes: a client does not wait
-//! for a crowd. The clients of a proxy have the proxy's address.
+//! The queue of handshakes that can continue because bytes have arrived. Addresses take turns, and the handshakes of one address
+//! stay in order. An address with few recent steps comes before addresses with many, so a single client does not wait for a crowd.
+//! The clients of a proxy share the proxy's address.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The queue keeps room for so many addresses when it is empty.
+/// An empty queue keeps room for this many addresses.
 const KEPT: usize = 64;
-/// Steps of one address, of the last [`LATELY`] to twice as many of all, that are few: some three handshakes.
+/// An address has few recent steps if it has fewer than this, which is about three handshakes.
 const FEW: u16 = 8;
-/// Steps that are counted together.
+/// The steps of addresses are counted in intervals of this many steps. The current and the previous interval count as recent.
 const LATELY: u32 = 256;
-/// One turn in so many is that of an address with many handshakes, however many others there are.
+/// One of this many steps is for an address with many steps, however many others there are.
 const OTHERS: u32 = 4;
 
-/// A connection: its link and its token.
+/// A queued connection: its link and its token.
 pub type Queued = (u32, u64);
 
-/// The handshakes that can go on, by address.
+/// The handshakes that can continue, by address.
 #[derive(Default)]
 pub struct ReadyHandshakes {
-    /// The handshakes of each address that has some.
+    /// The queued handshakes of each address.
     all: HashMap<IpAddr, VecDeque<Queued>>,
-    /// These addresses in the order of their turns: those with few steps lately, and the others.
+    /// The order of the addresses with few recent steps, and of the others.
     few: VecDeque<IpAddr>,
     many: VecDeque<IpAddr>,
-    /// The steps of each address among the last ones, and among [`LATELY`] before them.
+    /// The steps of each address in the current interval, and in the previous one.
     done: HashMap<IpAddr, u16>,
     before: HashMap<IpAddr, u16>,
-    /// The steps in `done`.
+    /// The sum of `done`.
     steps: u32,
-    /// Those queued since the last `take_fresh`.
+    /// The connections queued since the last `take_fresh`.
     fresh: Vec<Queued>,
     len: usize,
 }
@@ -84,7 +84,7 @@ impl ReadyHandshakes {
         }
     }
 
-    /// Drops the connections that `is_alive` denies.
+    /// Removes the connections for which `is_alive` is false.
     pub fn retain(&mut self, is_alive: impl Fn(&Queued) -> bool) {
         self.all.retain(|_, of_peer| {
             of_peer.retain(&is_alive);
@@ -96,12 +96,12 @@ impl ReadyHandshakes {
         self.len = self.all.values().map(VecDeque::len).sum();
     }
 
-    /// Connections that are queued.
+    /// Number of queued connections.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The connections added since the last call, taken since or not.
+    /// The connections added since the last call, even if they were taken meanwhile.
     pub fn take_fresh(&mut self) -> Vec<Queued> {
         std::mem::take(&mut self.fresh)
     }
@@ -110,7 +110,7 @@ impl ReadyHandshakes {
         self.len == 0
     }
 
-    /// About the bytes that it occupies.
+    /// The approximate number of bytes that the queue occupies.
     pub fn bytes(&self) -> usize {
         self.all.capacity() * size_of::<(IpAddr, VecDeque<Queued>)>()
             + (self.done.capacity() + self.before.capacity()) * size_of::<(IpAddr, u16)>()
@@ -119,7 +119,7 @@ impl ReadyHandshakes {
     }
 }
 
-/// An address, of IPv6 the first half: a client has all addresses of its /64.
+/// The address by which a client is counted: of IPv6 only the first half, since a client has all addresses of its /64.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),

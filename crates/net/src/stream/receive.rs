@@ -1,4 +1,4 @@
-//! The way in: the first byte tells the protocol of a connection, and records are opened.
+//! Receiving: recognises TLS by the first byte of a connection, and opens records.
 
 use super::cipher::{HEADER_BYTES, SEALED_MAX};
 use super::handshake::INCOMING_MAX;
@@ -11,30 +11,29 @@ use super::table::Entry;
 use super::words::spelled;
 use crate::transport::{Link, Received, Transport};
 
-/// The first byte of a TLS client: a record of a handshake.
+/// The first byte of a TLS client: the type of a handshake record.
 const HANDSHAKE: u8 = 22;
 
-/// The least length of a buffer for [`Streams::receive`]: room for the held bytes of a handshake, or for a partial record
-/// and the next bytes.
+/// The smallest buffer for [`Streams::receive`]: room for the held bytes of a handshake, or for a partial record and the next bytes.
 pub const BUFFER_MIN: usize = INCOMING_MAX;
 const _: () = assert!(BUFFER_MIN >= 2 * (HEADER_BYTES + SEALED_MAX));
 
-/// Room that is always kept for connections within their PROXY headers.
+/// The table of incomplete PROXY headers always keeps this much room.
 const PREFACES: usize = 64;
 
-/// The answer to a client of plain HTTP on a port that is for TLS alone.
+/// The answer to a plain HTTP client on a port that is only for TLS.
 const PLAIN_REFUSED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 51\r\n\r\nthis port speaks TLS only: use https:// or wss://.\n";
 
 impl Streams {
-    /// A connection was taken in; its first bytes will tell its protocol.
+    /// Must be called for each accepted connection. Its first bytes will tell the protocol.
     pub fn opened(&mut self, link: Link) {
         self.fresh.set(link.0);
     }
 
-    /// Receives available bytes; the plain ones are then at the beginning of `buffer`.
+    /// Receives available bytes, and puts the plain bytes at the beginning of `buffer`.
     ///
     /// # Panics
-    /// When `buffer` has less than [`BUFFER_MIN`] bytes.
+    /// If `buffer` has less than [`BUFFER_MIN`] bytes.
     pub fn receive<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -57,7 +56,7 @@ impl Streams {
         }
     }
 
-    /// The first bytes.
+    /// Handles the first receive of a connection.
     fn first<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -79,7 +78,7 @@ impl Streams {
         }
     }
 
-    /// A PROXY header, which is handed on, and then the first bytes.
+    /// Passes a PROXY header to the caller, and handles the first bytes after it.
     fn preface<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -92,7 +91,7 @@ impl Streams {
             Part::End(count) if count < bytes.len() => {
                 self.sniff(transport, link, token, bytes, count)
             }
-            // Not a header: the caller reads these bytes and refuses them.
+            // Not a header: the caller gets these bytes and refuses them.
             Part::Other => Taken::of(Received::Bytes(bytes.len())),
             Part::Header | Part::End(_) => {
                 self.prefaces.insert(link.0, preface);
@@ -105,13 +104,13 @@ impl Streams {
     pub(super) fn take_preface(&mut self, link: Link) -> Preface {
         let preface = self.prefaces.remove(&link.0).unwrap_or_default();
         if self.prefaces.is_empty() {
-            // A table that was large once gives its memory back.
+            // Releases the memory of a table that was large.
             self.prefaces.shrink_to(PREFACES);
         }
         preface
     }
 
-    /// The first byte behind the header decides on the protocol of the connection.
+    /// Recognises TLS by the first byte, which comes after a header of `before` bytes.
     fn sniff<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -147,7 +146,7 @@ impl Streams {
     ) -> Taken {
         let half = self.crypt.keys.from(place);
         if half.is(OVER) {
-            // After the peer's last record its bytes are ignored; only its end matters.
+            // Bytes after the peer's last record are ignored; only the end of the stream matters.
             return Taken {
                 plain: 0,
                 ..Taken::of(transport.receive(link, buffer))
@@ -172,7 +171,7 @@ impl Streams {
         }
     }
 
-    /// Opens the records of `bytes`, which begin with the kept bytes of a partial one, and keeps the partial one at their end.
+    /// Opens the records in `bytes`, and keeps a partial record at their end. `bytes` begins with the partial record that was kept.
     pub(super) fn open<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -215,8 +214,8 @@ impl Streams {
         Taken::CLOSED
     }
 
-    /// Appends these bytes to the kept partial record and returns whether there was room; `None` when they may complete
-    /// it. The kept bytes are not copied for each piece: a record may come in sixteen thousand.
+    /// Appends these bytes to the kept partial record, and returns whether there was room. `None` if they may complete the record. So
+    /// the kept bytes are not copied for each piece; a record may arrive in sixteen thousand pieces.
     fn grow_partial(&mut self, link: Link, bytes: &[u8]) -> Option<bool> {
         let busy = busy(&mut self.records.busy, link);
         let partial = &mut busy.partial;
@@ -234,7 +233,7 @@ impl Streams {
         Some(self.records.partial_bytes <= self.limits.receive_bytes_max)
     }
 
-    /// Keeps a partial record, in place of the former one; false when there is no room.
+    /// Keeps a partial record in place of the old one; false if there is no room.
     fn keep_partial(&mut self, link: Link, place: Place, rest: &[u8]) -> bool {
         let mut half = self.crypt.keys.from(place);
         if half.is(BUSY) {

@@ -1,12 +1,11 @@
-//! The records of established connections: received records are opened in place and their content moved together, outgoing
-//! data is sealed record by record (RFC 8446 sections 4.6.3, 5 and 6; RFC 5246 sections 6.2 and 7.2).
+//! The records of established connections: opens received records in place and joins their content, and seals outgoing data (RFC 8446
+//! sections 4.6.3, 5 and 6; RFC 5246 sections 6.2 and 7.2). The callers handle sockets and partial records.
 //!
-//! Invariants: however the stream of bytes is cut, the content is the same; nothing that a peer sends panics; after an
-//! error nothing more is read. A key update must be a record of its own, as every implementation sends it; it costs as much
-//! as a dozen records of data, so a peer that sends little else is refused, and so is one that sends data records without
-//! bytes.
+//! Invariants: the content does not depend on how the stream is split into reads. No bytes of a peer cause a panic. After an error
+//! nothing more is read.
 //!
-//! Deliberately not here: sockets, and the bytes that wait for them.
+//! A key update must be a record of its own; every implementation sends it so. It costs as much as a dozen data records, so a peer that
+//! sends little else is refused, as is one that sends many empty data records.
 
 use super::cache::Cache;
 use super::cipher::{Cipher, Content, HEADER_BYTES, PLAIN_MAX, SEALED_MAX};
@@ -26,11 +25,11 @@ pub enum Alert {
     NoRenegotiation = 100,
 }
 
-/// `user_canceled` says nothing: a `close_notify` follows.
+/// The alert `user_canceled`, which can be ignored: a `close_notify` follows.
 const USER_CANCELED: u8 = 90;
-/// The head of a `key_update`: type and length. One byte follows: whether the peer is to change its key too.
+/// The head of a `key_update`: type and length. One byte follows, which tells whether the receiver must change its key too.
 const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
-/// The level of alerts that TLS 1.2 goes on after.
+/// The level of alerts after which TLS 1.2 continues.
 const WARNING: u8 = 1;
 const FATAL: u8 = 2;
 
@@ -39,15 +38,15 @@ const FATAL: u8 = 2;
 pub enum After {
     /// More may come.
     Open,
-    /// The peer ended its sending.
+    /// The peer sends no more.
     End,
-    /// The peer sent an alert and aborted.
+    /// The peer sent a fatal alert.
     Aborted,
-    /// The peer broke the protocol: it is sent this alert, and the connection ends.
+    /// The peer broke the protocol: the caller must send it this alert and end the connection.
     Violation(Alert),
 }
 
-/// The result of opening: the first `plain` bytes of the buffer are content; at `rest` a partial record begins.
+/// The result of [`Crypt::open`]: the first `plain` bytes of the buffer are content, and at `rest` a partial record begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened {
     pub plain: usize,
@@ -55,7 +54,7 @@ pub struct Opened {
     pub after: After,
 }
 
-/// The keys of both directions, and the expanded ones.
+/// The keys of all connections, and the caches of expanded keys for both directions.
 pub struct Crypt {
     pub keys: Keys,
     pub to: Cache,
@@ -136,7 +135,7 @@ impl Crypt {
                 After::Violation(Alert::NoRenegotiation)
             }
             (Some(Content::Handshake), [head @ .., asks @ (0 | 1)]) if *head == KEY_UPDATE => {
-                // The number counts the records of the present key, this one included.
+                // The sequence number counts the records of the current key, including this one.
                 let others = self.keys.from(place).seq() - 1;
                 let after = self.idle(place, others);
                 if after != After::Open {
@@ -155,8 +154,8 @@ impl Crypt {
         }
     }
 
-    /// Counts a record that brings no data, with so many others before it. Too many are answered as RFC 8446 section 6.2
-    /// has it for a message that is "inappropriate" where it stands.
+    /// Counts a record without data, after `others` other records. Too many of them are answered like an "inappropriate" message
+    /// (RFC 8446 section 6.2).
     fn idle(&mut self, place: Place, others: u64) -> After {
         match self.keys.from(place).idle(others) {
             true => After::Violation(Alert::UnexpectedMessage),
@@ -164,8 +163,8 @@ impl Crypt {
         }
     }
 
-    /// Appends a record of data to `out`, whose content `write` appends, after a key update where one is due. False when
-    /// the key may seal no more and cannot be changed: the connection has to end.
+    /// Appends a data record to `out`, after a key update if one is due; `write` appends the content. False if the key may seal no more
+    /// and cannot be changed. Then the connection must end.
     pub fn seal_data(
         &mut self,
         place: Place,
@@ -223,7 +222,7 @@ impl Crypt {
     }
 }
 
-/// The length of the record that begins here, with its header; none while the header is not whole.
+/// The length of the record at the beginning of `bytes`, with its header; `None` while the header is incomplete.
 fn length_of(cipher: Cipher, bytes: &[u8]) -> Result<Option<usize>, Alert> {
     let Some(&[content, major, _, high, low]) = bytes.first_chunk::<HEADER_BYTES>() else {
         return Ok(None);
@@ -239,7 +238,7 @@ fn length_of(cipher: Cipher, bytes: &[u8]) -> Result<Option<usize>, Alert> {
     Ok(Some(HEADER_BYTES + sealed))
 }
 
-/// The length of a record, with its header, that [`Crypt::open`] has checked so far; none while the header is not whole.
+/// The length of a partial record, with its header, which [`Crypt::open`] has checked; `None` while the header is incomplete.
 pub fn length(bytes: &[u8]) -> Option<usize> {
     let [.., high, low] = bytes.first_chunk::<HEADER_BYTES>()?;
     Some(HEADER_BYTES + usize::from(u16::from_be_bytes([*high, *low])))
@@ -260,7 +259,7 @@ mod tests {
         Cipher::OldChaCha,
     ];
 
-    /// A peer that hears itself: it opens the records that it seals.
+    /// A peer of itself: it opens the records that it seals.
     struct Echo(Crypt, Place);
 
     impl Echo {
@@ -271,8 +270,7 @@ mod tests {
             Echo(crypt, place)
         }
 
-        /// Seals a record of data for each of these and opens them; returns the number of content bytes and the
-        /// connection's state.
+        /// Seals each of these as a data record and opens all; returns the number of content bytes and the state.
         fn bring(&mut self, records: &[&[u8]]) -> (usize, After) {
             let mut out = Vec::new();
             for data in records {
@@ -299,7 +297,7 @@ mod tests {
                 assert_eq!(echo.bring(&[b"x"]), (1, After::Open), "{cipher:?}");
             }
             assert_eq!(echo.bring(&[&b""[..]; MOST + 1]), (0, wrong), "{cipher:?}");
-            // However the records come.
+            // The same if they arrive one by one.
             let mut echo = Echo::new(cipher);
             let ended = (1..100).find(|_| echo.bring(&[b""]).1 == wrong);
             assert_eq!(ended, Some(MOST + 1), "{cipher:?}");

@@ -1,4 +1,4 @@
-//! The TLS state of a shard: its connections, the memory that they hold, and why connections were ended.
+//! The TLS state of a shard: its connections, their memory, and the reasons why connections were ended.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -16,15 +16,15 @@ use crate::transport::{Link, Received};
 /// The limits of a shard.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Handshakes under way.
+    /// The most unfinished handshakes.
     pub handshakes_max: usize,
-    /// Bytes of partial records.
+    /// The most bytes of partial records.
     pub receive_bytes_max: usize,
-    /// Sealed bytes that wait for sockets; past this limit records are made small, so that little more can wait.
+    /// Sealed bytes that wait for sockets. Above this limit records are small, so that not many more can wait.
     pub send_bytes_max: usize,
     /// Whether connections without TLS are refused.
     pub required: bool,
-    /// Whether a plain PROXY header comes before everything else.
+    /// Whether each connection begins with a plain PROXY header.
     pub proxied: bool,
 }
 
@@ -69,66 +69,69 @@ impl Taken {
     }
 }
 
-/// The bytes of a connection that are under way.
+/// The partial records of a connection.
 #[derive(Default)]
 pub struct Busy {
-    /// A partial record.
+    /// A partial received record.
     pub partial: Vec<u8>,
-    /// Sealed bytes, of which the first `sent` are out.
+    /// Sealed bytes, of which the first `sent` are sent.
     pub sealed: Vec<u8>,
     pub sent: usize,
-    /// The interest that the broker asked for last: `unread`, it does not want to read; `waits`, it waits to write.
+    /// The broker's last interest: it does not want to read (`unread`), it wants to write (`waits`).
     pub unread: bool,
     pub waits: bool,
 }
 
-/// A connection whose handshake is not over.
+/// A connection whose handshake is not finished.
 pub struct Early {
     pub token: u64,
     /// The address of its peer.
     pub peer: IpAddr,
-    /// None when it has failed, or was given up: received bytes are ignored.
+    /// `None` if the handshake has failed or was ended. Then received bytes are ignored.
     pub handshake: Option<Box<Handshake>>,
-    /// Bytes of it that are counted in `early_bytes`.
+    /// Its bytes in `early_bytes`.
     pub held: usize,
+    /// Its next step is queued.
     pub queued: bool,
+    /// It is not read until its step is done.
     pub parked: bool,
 }
 
 impl Early {
-    /// Whether this is the unfinished handshake of this connection.
+    /// Whether this is an unfinished handshake of the connection with this token.
     pub fn is(&self, token: u64) -> bool {
         self.token == token && self.handshake.is_some()
     }
 }
 
-/// The connections whose handshakes are not over.
+/// The connections whose handshakes are not finished.
 #[derive(Default)]
 pub(super) struct Handshakes {
     pub early: HashMap<u32, Early>,
-    /// Handshakes that can go on.
+    /// Handshakes that can continue.
     pub due: ReadyHandshakes,
-    /// Handshakes in the order in which they began, some of them finished.
+    /// Link and token of the handshakes in the order in which they began. Some of them may be finished.
     pub begun: VecDeque<(u32, u64)>,
+    /// Number of unfinished handshakes.
     pub under_way: usize,
-    /// The most handshakes under way since memory was last given back.
+    /// The largest `under_way` since memory was last returned to the kernel.
     pub rush: usize,
-    /// The time that this turn has spent on them.
+    /// The time that this turn has spent on handshakes.
     pub turn_ns: u64,
-    /// Bytes allocated for them.
+    /// Bytes allocated for handshakes.
     pub early_bytes: usize,
 }
 
-/// The bytes that are under way on connections whose handshakes are over.
+/// The partial records of established connections.
 #[derive(Default)]
 pub(super) struct Records {
     pub busy: HashMap<u32, Busy>,
-    /// Bytes allocated for partial records, and for sealed ones that wait.
+    /// Bytes allocated for partial received records, and for sealed bytes that wait.
     pub partial_bytes: usize,
     pub sealed_bytes: usize,
 }
 
-/// The bytes that are under way on a busy connection.
+/// The partial records of a busy connection.
 pub(super) fn busy(all: &mut HashMap<u32, Busy>, link: Link) -> &mut Busy {
     all.get_mut(&link.0).expect("what is busy has an entry")
 }
@@ -148,19 +151,19 @@ pub struct Streams {
     pub(super) limits: Limits,
     pub(super) table: Table,
     pub(super) fresh: Fresh,
-    /// New connections that have sent part of their PROXY header, or all of it and nothing more.
+    /// New connections that have sent a part of their PROXY header, or all of it and nothing after it.
     pub(super) prefaces: HashMap<u32, Preface>,
     pub(super) handshakes: Handshakes,
     pub(super) crypt: Crypt,
     pub(super) records: Records,
     pub(super) scratch: Vec<u8>,
-    /// Connections that ended without any result for the caller.
+    /// Tokens of connections that ended outside of a call for them.
     pub(super) ended: Vec<u64>,
     pub(super) ends: Ends,
 }
 
 impl Streams {
-    /// The streams of a shard whose handshakes use the settings of `handle`.
+    /// The state of a shard whose handshakes use the settings of `handle`.
     pub fn new(handle: Arc<Handle>, limits: Limits) -> Streams {
         Streams {
             current: Current::new(handle),
@@ -177,17 +180,17 @@ impl Streams {
         }
     }
 
-    /// Whether this connection has TLS, and its handshake is over.
+    /// Whether this connection has TLS and its handshake is finished.
     pub fn is_sealed(&self, link: Link) -> bool {
         matches!(self.table.get(link.0), Entry::Sealed(_))
     }
 
-    /// Counts since the shard began.
+    /// Counts since the shard started.
     pub fn stats(&self) -> Stats {
         self.ends.stats
     }
 
-    /// Present sizes.
+    /// Current sizes.
     pub fn usage(&self) -> Usage {
         Usage {
             connections: self.crypt.keys.len(),
@@ -198,13 +201,13 @@ impl Streams {
         }
     }
 
-    /// Bytes held for work under way: handshakes, partial records, sealed records that wait, and their rows. The sum is
-    /// kept up to date, so that it may be asked for in each turn. Keys and descriptors are in [`Streams::usage`].
+    /// Bytes held for handshakes, partial records, sealed bytes that wait, and their tables. This is cheap, so it can be called in each
+    /// turn. Keys and the table by link are in [`Streams::usage`].
     ///
-    /// For each connection it is bounded: during the handshake by `HELD_BYTES`, the bytes that its peer may send before an
-    /// answer (a record, or 64 KiB where clients show certificates; `Handshake::room`) and our flight; afterwards by one
-    /// partial record (`record::length_of` refuses longer ones) and the rest of one sealed record, or of our flight
-    /// (nothing is sealed before it is out).
+    /// The bytes of one connection are limited. During the handshake: `HELD_BYTES`, the bytes that its peer may send before an answer
+    /// (a record, or 64 KiB if clients send certificates; `Handshake::room`), and our outgoing bytes. Afterwards: one partial record
+    /// (`record::length_of` refuses longer ones), and the rest of one sealed record or of the handshake's outgoing bytes, since
+    /// nothing is sealed before those are sent.
     pub fn held_bytes(&self) -> usize {
         self.records.partial_bytes
             + self.records.sealed_bytes
@@ -216,7 +219,7 @@ impl Streams {
             + self.handshakes.due.bytes()
     }
 
-    /// Why connections were ended: each reason at most once, with the first message since the last call.
+    /// The reasons for which connections were ended since the last call, each with its first message.
     pub fn take_troubles(&mut self) -> impl Iterator<Item = (Trouble, String)> {
         let told = match std::mem::take(&mut self.ends.troubled) {
             true => std::mem::replace(&mut self.ends.told, [const { None }; Trouble::COUNT]),
@@ -226,26 +229,26 @@ impl Streams {
         all.filter_map(|(trouble, what)| Some((trouble, what?)))
     }
 
-    /// The next connection that ended without any result for the caller.
+    /// The token of a connection that ended outside of a call for it, if there is one.
     pub fn take_ended(&mut self) -> Option<u64> {
         self.ended.pop()
     }
 
-    /// Counts an ended connection, and keeps the message if it is the first for its reason.
+    /// Counts an ended connection, and keeps the message if it is the first with this reason.
     pub(super) fn met(&mut self, trouble: Trouble, what: &str) {
         self.ends.stats.troubles[trouble as usize] += 1;
         self.ends.told[trouble as usize].get_or_insert_with(|| what.to_string());
         self.ends.troubled = true;
     }
 
-    /// Removes the entry of a connection that has nothing under way any more.
+    /// Removes the entry of a connection that has no partial records any more.
     pub(super) fn forget_idle(&mut self, link: Link) {
         let busy = &self.records.busy[&link.0];
         if busy.partial.is_empty() && busy.sealed.is_empty() {
             self.records.busy.remove(&link.0);
         }
         if self.records.busy.is_empty() {
-            // A table that was large once gives its memory back.
+            // Releases the memory of a table that was large.
             self.records.busy = HashMap::new();
         }
     }

@@ -1,4 +1,4 @@
-//! Counts and sizes of a shard's TLS, and the reasons why connections were ended.
+//! Counts and sizes of a shard's TLS, and the reasons for ending connections.
 
 use rustls::Error;
 use strum::{IntoStaticStr, VariantArray};
@@ -10,17 +10,17 @@ use strum::{IntoStaticStr, VariantArray};
 pub enum Trouble {
     /// The client's handshake is malformed or breaks the protocol.
     Garbage,
-    /// No version, cipher or protocol in common.
+    /// Client and server have no version, cipher or protocol in common.
     Incompatible,
-    /// The client has shown no certificate, or an invalid one.
+    /// The client sent no certificate, or an invalid one.
     Certificate,
-    /// The client broke off with an alert: mostly it does not trust the server's certificate.
+    /// The client ended the handshake with an alert, mostly because it does not trust the server's certificate.
     Distrust,
-    /// The client went away within its handshake.
+    /// The client disconnected during its handshake.
     Gone,
-    /// The handshake was not over when the connection was ended: by the first deadline, or because the server stops.
+    /// The handshake was not finished at the first deadline, or when the server stopped.
     Slow,
-    /// Too many handshakes were under way, and this was the oldest.
+    /// There were too many handshakes, and this was the oldest.
     Evicted,
     /// The client sent more than a handshake needs.
     TooLong,
@@ -28,29 +28,29 @@ pub enum Trouble {
     Internal,
     /// The client asked for another handshake.
     Renegotiation,
-    /// A record that was changed on its way, is too long or of a wrong kind, or one too many without data.
+    /// A record was modified in transit, is too long or has a wrong type, or there were too many records without data.
     Record,
-    /// No room for partial records.
+    /// There was no room for partial records.
     Room,
     /// The key has reached its limit of records.
     Key,
-    /// A connection without TLS, where it is required.
+    /// The connection has no TLS, though it is required.
     Plain,
 }
 
 impl Trouble {
-    /// All of them, by their numbers.
+    /// All reasons, in the order of their numbers.
     pub const ALL: &[Self] = Self::VARIANTS;
 
-    /// How many there are.
+    /// The number of reasons.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Its name, one word.
+    /// The name in metrics and logs.
     pub fn name(self) -> &'static str {
         self.into()
     }
 
-    /// Why a handshake failed.
+    /// The reason for a handshake's failure.
     pub(super) fn of(error: &Error) -> Trouble {
         match error {
             Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Trouble::Incompatible,
@@ -67,36 +67,36 @@ impl Trouble {
     }
 }
 
-/// Counts of a shard since it began.
+/// Counts of a shard since it started.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Stats {
     /// Full handshakes.
     pub handshakes: u64,
-    /// Handshakes that resumed a former connection.
+    /// Handshakes that resumed an earlier session.
     pub resumed: u64,
-    /// Ended connections, by [`Trouble`].
+    /// Ended connections by [`Trouble`].
     pub troubles: [u64; Trouble::COUNT],
 }
 
 impl Stats {
-    /// How many connections were ended for this reason.
+    /// The number of connections that were ended for this reason.
     pub fn of(&self, trouble: Trouble) -> u64 {
         self.troubles[trouble as usize]
     }
 }
 
-/// Present sizes of a shard.
+/// Current sizes of a shard.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// Connections whose handshake is over.
+    /// Connections whose handshake is finished.
     pub connections: u32,
-    /// Handshakes that are not over.
+    /// Unfinished handshakes.
     pub under_way: u32,
-    /// Bytes of the tables of keys.
+    /// Bytes of the key tables.
     pub key_bytes: usize,
     /// Bytes of the table by link.
     pub descriptor_bytes: usize,
-    /// Bytes of partial records, and of sealed ones that sockets refused.
+    /// Bytes of partial received records, and of sealed bytes that wait for sockets.
     pub record_bytes: usize,
 }
 

@@ -1,25 +1,25 @@
-//! The state of each link: nothing at all for a plain connection, 4 bytes for one with TLS.
+//! The TLS state by link: 4 bytes for a connection with TLS, nothing for a plain one.
 //!
-//! Links are small numbers that are used again, so a table indexed by link is dense. It grows by chunks, and only where a
-//! link has TLS.
+//! Links are small numbers that are reused, so a table indexed by link is dense. A chunk of the table is allocated when one of its
+//! links has TLS.
 
 use super::cipher::Cipher;
 use super::keys::Place;
 
-/// Links of a chunk: a page of the kernel's.
+/// Number of links of a chunk, which is one page of memory.
 const CHUNK: usize = 1024;
-/// The upper bits hold the kind of the entry, the lower ones its row.
+/// The lower bits of an entry are its row, the upper ones its cipher or [`EARLY`].
 const ROW_BITS: u32 = 29;
 const EARLY: u32 = 7;
 
 /// The state of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
-    /// It has no TLS, or its first bytes have not come.
+    /// The connection has no TLS, or its first bytes have not arrived.
     Plain,
-    /// Its handshake is not over.
+    /// The handshake is not finished.
     Early,
-    /// It has keys.
+    /// The connection is established and has keys.
     Sealed(Place),
 }
 
@@ -33,7 +33,7 @@ impl Table {
         Table { chunks: Vec::new() }
     }
 
-    /// Bytes that it occupies.
+    /// Bytes that the table occupies.
     pub fn bytes(&self) -> usize {
         let full = self.chunks.iter().flatten().count();
         full * size_of::<[u32; CHUNK]>() + self.chunks.capacity() * size_of::<Option<Box<()>>>()
@@ -80,7 +80,7 @@ impl Table {
     }
 }
 
-/// A bit for each link: whether its first bytes are still to come.
+/// A bit for each link: whether its first bytes have not arrived yet.
 pub struct Fresh {
     words: Vec<u64>,
 }

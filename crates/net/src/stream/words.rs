@@ -1,8 +1,8 @@
-//! Faults of TLS in sentences: the words of `rustls` have names of its source in them.
+//! Error messages for faults of TLS. Those of `rustls` contain names of its source code.
 
 use rustls::{AlertDescription, CertificateError, Error, InconsistentKeys};
 
-/// The fault in words, without a remedy.
+/// A message for the error, without a remedy.
 pub fn words(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(error) => certificate(error),
@@ -61,7 +61,7 @@ fn certificate(error: &CertificateError) -> String {
     }
 }
 
-/// The meaning of the peer's alert (RFC 8446 section 6.2), of the side that reads it.
+/// The meaning of a received alert (RFC 8446 section 6.2). "It" is the peer that sent the alert.
 pub fn of_alert(alert: AlertDescription) -> &'static str {
     match alert {
         AlertDescription::UnknownCA => "it does not trust the root of the certificate",
@@ -97,7 +97,7 @@ fn bare(name: &str) -> &str {
     inner.unwrap_or(name).trim_matches('"')
 }
 
-/// A name of the source, such as `NoCipherSuitesInCommon { .. }`, as words.
+/// The words of a name in source code, such as `NoCipherSuitesInCommon { .. }`.
 pub(super) fn spelled(name: &dyn core::fmt::Debug) -> String {
     let text = format!("{name:?}");
     let end = text
@@ -115,7 +115,7 @@ pub(super) fn spelled(name: &dyn core::fmt::Debug) -> String {
     out
 }
 
-/// A time in its largest unit.
+/// A duration in its largest unit.
 fn span(seconds: u64) -> String {
     let (number, unit) = match seconds {
         86_400.. => (seconds / 86_400, "day"),
