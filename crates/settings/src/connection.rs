@@ -1,4 +1,4 @@
-//! How long a peer may take, and how connections are kept open and moved off.
+//! Settings of connections: timeouts, heartbeats, compression, and the drain before a stop.
 
 use alloc::string::String;
 
@@ -8,7 +8,7 @@ use smart_default::SmartDefault;
 
 use crate::bounds::{MAX_MESSAGE_BYTES, MAX_WAIT_S};
 
-/// A heartbeat more often than this costs more than all else that an idle connection does.
+/// A shorter interval would cost more than everything else that an idle connection does.
 const MIN_HEARTBEAT_S: u32 = 5;
 
 /// Times, in seconds.

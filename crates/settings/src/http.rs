@@ -70,7 +70,7 @@ mod networks {
 
     const FORM: &str = "a network, such as \"10.0.0.0/8\" or \"fd00::/8\"";
 
-    /// Reads `ADDRESS/PREFIX`; a bare address is a network of its own.
+    /// Parses `ADDRESS/PREFIX`. An address alone is a network with this one address.
     fn parse(text: &str) -> Result<(IpAddr, u8), String> {
         let wrong = || format!("`{text}` is not {FORM}");
         let (address, prefix) = match text.split_once('/') {
@@ -95,8 +95,8 @@ mod networks {
         Ok((address, prefix))
     }
 
-    /// A network of IPv4 addresses mapped into IPv6 (RFC 4291 section 2.5.5.2) as that of IPv4, since clients have their IPv4 addresses
-    /// everywhere. `None` for one that begins among them and has others too.
+    /// Converts a network of IPv4 addresses mapped into IPv6 (RFC 4291 section 2.5.5.2) to IPv4, since the server knows clients by their
+    /// IPv4 addresses. `None` for a network that also contains other addresses.
     fn canonical(address: IpAddr, prefix: u8) -> Option<(IpAddr, u8)> {
         match (address, address.to_canonical()) {
             (IpAddr::V6(_), v4 @ IpAddr::V4(_)) => Some((v4, prefix.checked_sub(96)?)),

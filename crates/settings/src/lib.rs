@@ -1,12 +1,16 @@
-//! The settings that the shards decide by. A setting is one documented field with attributes: its name, type, default (`default`), range
-//! (`schemars(range)`) and help; `x-zero` says what 0 stands for besides the range, `x-changes = "restart"` that a running server keeps the value
-//! that it has, `x-flag` the flag of `crore serve`, `x-share` what one address may have of a limit, or why that has no shares
-//! (`docs/internals/MEMORY.md` has the table). A field without `default` begins at 0, `false` or empty.
+//! The settings that the broker uses. A setting is a field with attributes: its name, type, default (`default`), range
+//! (`schemars(range)`), and its doc comment as help. Without `default` it is 0, `false` or empty. Further attributes:
 //!
-//! The server makes its parser, its checks, its flags, `docs/SETTINGS.md`, the example file and the JSON Schema from these rows
-//! (`server/settings/schema.rs`); the sections that no shard knows stand there.
+//! * `x-zero`: the meaning of 0, if 0 is allowed besides the range.
+//! * `x-changes = "restart"`: a change takes effect only at a restart.
+//! * `x-flag`: the flag of `crore serve`.
+//! * `x-share`: the share of a limit that one address may have, or the reason why there are no shares (`docs/internals/MEMORY.md` has
+//!   the table).
 //!
-//! Plain data: nothing here parses a file or touches the host.
+//! The server generates its parser, checks, flags, `docs/SETTINGS.md`, the example file and the JSON Schema from these fields
+//! (`server/src/settings/schema.rs`). The sections that the broker does not use are in the server.
+//!
+//! This is plain data: nothing here reads a file or depends on the host.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -6,45 +6,44 @@ use smart_default::SmartDefault;
 
 use crate::bounds::{MAX_MESSAGE_BYTES, MAX_OUTBOX_BYTES, MAX_ROWS, MAX_TOPIC_BYTES};
 
-/// A batch is held whole before its first line is published, and may be one line, which is parsed in one go: some 60 ms for the worst bytes
-/// at this size.
+/// The largest batch. It is buffered as a whole before its first line is published. It may be a single line, which is parsed at once; at
+/// this size that takes some 60 ms for the worst content.
 const MAX_BATCH_BYTES: usize = 16 << 20;
 
-/// Every answer line of a batch waits until the last one is known.
+/// The most lines of a batch: their answers are kept until the last one is known.
 const MAX_BATCH_LINES: usize = 100_000;
 
-/// Below this no ordinary browser's request fits.
+/// No ordinary request of a browser would fit into less.
 const MIN_HEAD_BYTES: usize = 1 << 10;
 
-/// A head is parsed anew as its pieces arrive; a limit keeps that cheap.
+/// The largest head. It is searched again for each piece that arrives, so a limit keeps that cheap.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
-/// A list of subscriptions is walked for each new one.
+/// The most bytes of one connection's subscriptions: each new subscription walks their list.
 const MAX_SUBSCRIPTION_BYTES: usize = 4 << 20;
 
-/// What a subscription takes besides its name: its row, and its places among the topic's members and in the index.
+/// Bytes of a subscription besides its name: its row, and its entries in the topic's member list and in the index.
 const SUBSCRIPTION_BYTES: usize = 64;
 
-/// What a position takes in a request, at most, and what stands around a name in a query.
+/// The most bytes that a name in a query needs besides itself to be resumed: its position and separators.
 const RESUMED_BYTES: usize = 24;
 
-/// A smaller budget than this could not keep one message of the default limit.
+/// A smaller log could not keep one message of the default size limit.
 const MIN_LOG_BYTES: usize = 1 << 20;
 
-/// Below this the kernel's least would hold instead, and a message would take many turns.
+/// With less the kernel's own minimum would apply, and a message would take many turns.
 const MIN_SEND_BUFFER_BYTES: usize = 4 << 10;
 
-/// More than this is more than `net.ipv4.tcp_wmem` lets the kernel take by itself.
+/// This is above the kernel's own limit, `net.ipv4.tcp_wmem`.
 const MAX_SEND_BUFFER_BYTES: usize = 64 << 20;
 
-/// The kernel takes whole pieces.
+/// The kernel may take one piece more than the limit of unsent bytes.
 const KERNEL_BYTES_MORE: usize = 64 << 10;
 
-/// The last number of `net.ipv4.tcp_wmem`, as systems have it.
+/// The usual last number of `net.ipv4.tcp_wmem`.
 const KERNEL_BYTES_MOST: usize = 4 << 20;
 
-/// An address or user holds little when it holds no more than this part of `memory_bytes`, and no more than the largest
-/// message and its head.
+/// An address or user may always hold this part of `memory_bytes`, but no more than the largest message and its head.
 const LITTLE_PART: usize = 32;
 
 /// Hard limits.
@@ -198,12 +197,12 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Bytes that one address or user may hold, whatever the others do.
+    /// Bytes that one address or user may hold, however much the others hold.
     pub fn little_bytes(&self) -> usize {
         (self.memory_bytes / LITTLE_PART).min(self.message_bytes + self.head_bytes)
     }
 
-    /// Topics and filters that one connection may subscribe to, whatever their names.
+    /// The most topics and filters that one connection may subscribe to; the length of their names has a limit of its own.
     pub fn subscriptions_max(&self) -> usize {
         match self.topics_per_connection {
             0 => usize::MAX,
@@ -211,20 +210,20 @@ impl Limits {
         }
     }
 
-    /// Whether so many subscriptions, with names of so many bytes in all, are few enough bytes for one connection.
+    /// Whether one connection may have `count` subscriptions, with `name_bytes` bytes of names in all.
     pub fn has_room_for_names(&self, count: usize, name_bytes: usize) -> bool {
         name_bytes + count * SUBSCRIPTION_BYTES <= self.subscription_bytes
     }
 
-    /// Whether a request that names so many can be resumed: by another one that has all positions, too. Where the operator has chosen a number
-    /// that is left to him.
+    /// Whether a request for `count` names can be resumed: whether the names and their positions fit into the head of a request. This is
+    /// not checked if the operator has set `topics_per_connection`.
     pub fn may_resume_names(&self, count: usize, name_bytes: usize) -> bool {
         count == 1
             || self.topics_per_connection > 0
             || name_bytes + count * RESUMED_BYTES <= self.head_bytes / 4 * 3
     }
 
-    /// Bytes that the kernel holds for a connection that does not read, about.
+    /// The approximate number of bytes that the kernel holds for a connection that does not read.
     pub fn kernel_bytes(&self) -> usize {
         match self.send_buffer_bytes {
             0 => KERNEL_BYTES_MOST,
@@ -232,7 +231,7 @@ impl Limits {
         }
     }
 
-    /// Topics of each home: its share of the limit of the process. Names are hashed, so the shares fill alike.
+    /// The most topics of each home: its share of the process's limit. Names are hashed, so the homes fill evenly.
     pub fn topics_per_home(&self, homes: usize) -> usize {
         match self.topics_max {
             0 => self.topics_per_shard,

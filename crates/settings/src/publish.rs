@@ -1,4 +1,4 @@
-//! `[publish]` and `[interest]`: retries of publishes, and clients that follow which topics have subscribers.
+//! `[publish]` and `[interest]`: retries of publishes, and clients that are told which topics have subscribers.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,10 +6,10 @@ use smart_default::SmartDefault;
 
 use crate::bounds::{MAX_ROWS, MAX_WAIT_S};
 
-/// An hour: a topic that has had no subscriber for so long has none.
+/// An hour: a topic without subscribers for that long really has none.
 const MAX_DEBOUNCE_S: u32 = 3_600;
 
-/// Each change of each topic is compared with every follower's filter.
+/// The most followers: each change of a topic is compared with the filter of every follower.
 const MAX_FOLLOWERS: u32 = 65_536;
 
 /// Retries of publishes that bring an `Idempotency-Key`.
@@ -31,7 +31,7 @@ pub struct Publishing {
 }
 
 impl Publishing {
-    /// Answers kept by each home where there is no engine: its share. Names are hashed, so the shares fill alike.
+    /// The most answers that each home keeps if there is no engine: its share of the limit. Names are hashed, so the homes fill evenly.
     pub fn keys_per_home(&self, homes: usize) -> u32 {
         u32::try_from(self.idempotency_keys.div_ceil(homes)).unwrap_or(u32::MAX)
     }

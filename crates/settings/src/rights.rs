@@ -1,8 +1,8 @@
-//! The rights of clients on topics: each is granted by itself.
+//! The rights of clients on topics.
 //!
-//! The compiler asks for the other parts of a right: its two reasons in the broker's `base/reason.rs` (`needs`, `lacks`), and its list of
-//! filters in the server's `settings/access.rs`, which is also a flag of `crore token mint`. The code that carries out an action asks for the
-//! right (`client/rights.rs`).
+//! A new right needs more than a variant here, and the compiler finds the places: its two reasons in the broker's `base/reason.rs`
+//! (`needs`, `lacks`), and its list of filters in the server's `settings/access.rs`, which is also a flag of `crore token mint`. The
+//! code of an action checks the right (the broker's `client/rights.rs`).
 
 use alloc::vec::Vec;
 
@@ -39,7 +39,7 @@ pub enum Right {
 }
 
 impl Right {
-    /// All of them.
+    /// All rights.
     pub const ALL: &[Self] = Self::VARIANTS;
 
     /// Its name in claims and settings.
@@ -48,34 +48,34 @@ impl Right {
     }
 }
 
-/// Some of the rights.
+/// A set of rights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<Right>", into = "Vec<Right>")]
 pub struct Rights(u8);
 
 impl Rights {
-    /// Whether this one is among them.
+    /// Whether the set has this right.
     pub fn has(self, right: Right) -> bool {
         self.0 & 1 << right as u8 != 0
     }
 
-    /// These rights and this one.
+    /// The set with this right added.
     #[must_use]
     pub fn with(self, right: Right) -> Rights {
         Rights(self.0 | 1 << right as u8)
     }
 
-    /// As a byte.
+    /// The set as a byte.
     pub fn bits(self) -> u8 {
         self.0
     }
 
-    /// Those of [`Rights::bits`].
+    /// The set from [`Rights::bits`].
     pub fn from_bits(bits: u8) -> Rights {
         Rights(bits)
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -1,4 +1,4 @@
-//! `[[rule]]`: what holds for the topics that a filter matches.
+//! `[[rule]]`: the behaviour of the topics that a filter matches.
 
 use alloc::format;
 use alloc::string::{String, ToString as _};
@@ -41,7 +41,7 @@ pub enum First {
     Newest(u32),
 }
 
-/// The form of [`First`] in a file.
+/// [`First`] as it is written in a file.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Begin {
@@ -201,7 +201,7 @@ impl Rule {
         }
     }
 
-    /// Whether the rule bounds the bytes or messages that wait for a connection.
+    /// Whether the rule limits the bytes or messages that wait for a connection.
     pub fn bounds_outboxes(&self) -> bool {
         self.outbox_bytes > 0 || self.outbox_messages > 0
     }

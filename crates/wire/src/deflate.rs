@@ -1,10 +1,11 @@
-//! The data format of permessage-deflate without context takeover (RFC 7692 §7.2): every message is
-//! a raw DEFLATE stream of its own, sync-flushed, with the flush's last four bytes left out.
+//! The data format of permessage-deflate without context takeover (RFC 7692 §7.2): every message is a raw DEFLATE stream of its own
+//! that ends in a sync flush, without the flush's last four bytes.
 //!
-//! Invariants: inflating stops at its limit, so that a small message never becomes a large one; and it stops when the work that its caller
-//! allows is done, with a message of any form, to go on later.
-//! Contexts that outlive a message are deliberately not supported: they cost memory for idle
-//! connections, and a broadcast could not be compressed once for all.
+//! Invariants: an inflated message is never longer than its limit. Whatever the message contains, inflating pauses when the work that
+//! the caller allows is done.
+//!
+//! Context takeover is deliberately not supported: contexts cost memory for idle connections, and a broadcast could not be compressed
+//! once for all subscribers.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -19,30 +20,30 @@ use miniz_oxide::inflate::core::inflate_flags::{
 };
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 
-/// The end of a sync flush, which senders leave out and receivers put back (RFC 7692 §7.2.1, §7.2.2).
+/// The end of a sync flush. Senders remove it and receivers append it (RFC 7692 §7.2.1, §7.2.2).
 const FLUSH_TAIL: [u8; 4] = [0x00, 0x00, 0xFF, 0xFF];
 
-/// The bytes that end the stream here: the flush's tail and an empty final block. They read as the end only if the message
-/// stopped at a block's boundary, so that a truncated message is noticed.
+/// The bytes that the inflater appends to a message: the end of the flush and an empty final block. They end the stream only if the
+/// message stopped at the boundary of a block, so a truncated message is detected.
 const END: [u8; 9] = [0x00, 0x00, 0xFF, 0xFF, 0x01, 0x00, 0x00, 0xFF, 0xFF];
 
-/// An empty message compresses to this (RFC 7692 §7.2.3.6).
+/// The compressed form of an empty message (RFC 7692 §7.2.3.6).
 const EMPTY: u8 = 0x00;
 
 /// DEFLATE's largest window, 2^15 bytes.
 const WINDOW_BITS: u8 = 15;
 
-/// The work of a block besides its content, in bytes: its tables are built anew.
+/// The fixed work of a block, which builds its tables, expressed in bytes.
 const BLOCK_WORK: usize = 2 << 10;
 
-/// Bytes of output that are made in one go.
+/// The most bytes of output of one step.
 const OUTPUT_AT_ONCE: usize = 32 << 10;
 
-/// The first size of an inflated message's buffer, in bytes; it doubles from there.
+/// The first size of the buffer for an inflated message, in bytes. It doubles when it is full.
 const INFLATE_START: usize = 512;
 
-/// Compresses messages, each by itself. The tables, about 300 KB, are allocated by the first message
-/// and kept: one compressor per shard is enough.
+/// Compresses messages, each on its own. The first message allocates tables of about 300 KB, which are kept. One compressor for each
+/// shard is enough.
 #[derive(Default)]
 pub struct Compressor {
     state: Option<State>,
@@ -54,7 +55,7 @@ struct State {
 }
 
 impl Compressor {
-    /// A compressor that occupies nothing until its first message.
+    /// A compressor that allocates nothing until its first message.
     pub const fn new() -> Compressor {
         Compressor { state: None }
     }
@@ -124,18 +125,17 @@ pub fn inflate(data: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), Infla
     Ok(())
 }
 
-/// A message that is inflated in as many steps as its caller wants. Messages of several blocks, final ones among them, are
-/// fine (RFC 7692 §7.2.3.4, §7.2.3.5).
+/// Inflates a message in steps. A message may have several blocks, and several final ones (RFC 7692 §7.2.3.4, §7.2.3.5).
 pub struct Inflater {
     state: Box<DecompressorOxide>,
-    /// The inflated bytes, and zeros to write over.
+    /// The inflated bytes, and zeros after them, which will be overwritten.
     out: Vec<u8>,
-    /// Where the inflated bytes end.
+    /// The end of the inflated bytes in `out`.
     filled: usize,
     limit: usize,
-    /// Bytes of the message that were read, and of [`END`] behind it.
+    /// Number of bytes read, of the message and of [`END`] after it.
     read: usize,
-    /// The message ended with a final block, and nothing followed so far.
+    /// The last block read was a final one.
     ended: bool,
 }
 
@@ -149,7 +149,7 @@ impl core::fmt::Debug for Inflater {
 }
 
 impl Inflater {
-    /// Begins a message that may have so many bytes.
+    /// An inflater for a message of at most `limit` bytes.
     pub fn new(limit: usize) -> Inflater {
         Inflater {
             state: Box::default(),
@@ -172,21 +172,21 @@ impl Inflater {
         self.out
     }
 
-    /// Bytes of heap that it occupies.
+    /// Bytes of heap that the inflater occupies.
     pub fn bytes(&self) -> usize {
         size_of::<DecompressorOxide>() + self.out.capacity()
     }
 
-    /// Goes on with `data`, always the whole compressed message, until it is inflated (true) or the work is used up. `work` is in
-    /// bytes: of input and of output, and `BLOCK_WORK` for each block, since a block without data takes a few bytes of
-    /// input and makes as much work as thousands. At most a block or `OUTPUT_AT_ONCE` is done past it.
+    /// Continues until the message is inflated (true) or `work` is used up (false). `data` must be the whole compressed message in
+    /// every call. `work` is reduced by the bytes of input and output, and by `BLOCK_WORK` for each block, since an empty block has a
+    /// few bytes but costs as much as thousands. It is exceeded by at most a block or `OUTPUT_AT_ONCE`.
     ///
     /// # Errors
     ///
     /// [`InflateError`].
     pub fn go_on(&mut self, data: &[u8], work: &mut usize) -> Result<bool, InflateError> {
         if data.is_empty() {
-            return Ok(true); // not even the byte that an empty message has, but clear enough
+            return Ok(true); // lenient: even an empty message should have one byte
         }
         loop {
             if self.ended && self.read == data.len() || self.read == data.len() + END.len() {
@@ -206,12 +206,12 @@ impl Inflater {
             let did = self.some(input)?;
             *work = work.saturating_sub(did);
             if self.ended && self.read > data.len() && self.read < data.len() + END.len() {
-                return Err(InflateError::Malformed); // the bytes that were put back ended a block that was cut off
+                return Err(InflateError::Malformed); // a truncated block ended within `END`
             }
         }
     }
 
-    /// Inflates some of the input; returns the work that it was.
+    /// Inflates a part of the input; returns the work done.
     fn some(&mut self, input: &[u8]) -> Result<usize, InflateError> {
         const FLAGS: u32 = TINFL_FLAG_HAS_MORE_INPUT
             | TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF
@@ -239,7 +239,7 @@ impl Inflater {
         Ok(work)
     }
 
-    /// Makes room for more output: up to one byte over the limit, to tell an exact fit from too much.
+    /// Makes room for more output: up to one byte over the limit, so that a message that is too long is detected.
     fn grow(&mut self) -> Result<(), InflateError> {
         if self.filled > self.limit {
             return Err(InflateError::TooBig);

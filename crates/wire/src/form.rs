@@ -1,7 +1,7 @@
-//! Queries of URLs: pairs, and percent-decoding (RFC 3986 section 2.1).
+//! Queries of URLs: their pairs, and percent-decoding (RFC 3986 section 2.1).
 //!
-//! Invariants: everything is decoded once and only once; `+` is a literal plus, as topic names
-//! and positions may need it. `application/x-www-form-urlencoded` bodies are not read.
+//! Invariants: everything is decoded exactly once. `+` is a literal plus, since topic filters and positions may contain it.
+//! `application/x-www-form-urlencoded` bodies are not supported.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ pub struct DecodeError;
 
 impl core::error::Error for DecodeError {}
 
-/// The pairs of a query in order, not decoded. A pair without `=` has an empty value; empty ones are left out.
+/// The pairs of a query in order, not decoded. A pair without `=` has an empty value; empty pairs are skipped.
 pub fn pairs(query: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     query
         .split(|&b| b == b'&')
@@ -23,10 +23,10 @@ pub fn pairs(query: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
         })
 }
 
-/// Appends `raw` with its percent escapes decoded, once, to `out`.
+/// Appends `raw` to `out`, with its percent escapes decoded once.
 ///
 /// # Errors
-/// [`DecodeError`]; `out` is then as it was.
+/// [`DecodeError`]; then `out` is unchanged.
 pub fn decode(raw: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
     let start = out.len();
     let mut rest = raw;

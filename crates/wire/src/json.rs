@@ -1,21 +1,20 @@
-//! JSON as the server writes it (RFC 8259): strings, and bytes as base64.
+//! Writes JSON strings (RFC 8259), and bytes as base64. The callers write objects and arrays.
 //!
-//! Invariants: only the required characters are escaped (section 7: quote, backslash, control characters), so that text
-//! passes nearly as it is. Objects and arrays are put together by the callers.
+//! Invariant: only the required characters are escaped (section 7: quote, backslash, control characters).
 
 use alloc::vec::Vec;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// How many bytes are checked at once: two vectors of the smallest kind, so that the compiler uses them.
+/// Number of bytes that are checked at once: two of the smallest vectors, so that the compiler vectorizes the loop.
 const STRIDE: usize = 32;
-/// Strings of this length get room for themselves only.
+/// For strings from this length on, exactly the needed memory is reserved.
 const LARGE: usize = 64 << 10;
-/// How many bytes are escaped at once, where one of them must be.
+/// Number of bytes that are escaped together, when one of them must be.
 const BLOCK: usize = 32;
-/// The most that a byte takes: `\u001f`.
+/// The longest form of a byte: `\u001f`.
 const ESCAPED_MAX: usize = 6;
-/// That in a length that is copied with one instruction.
+/// The same, rounded up to a length that one instruction copies.
 const CELL: usize = 8;
 
 /// Appends `text`, which must be UTF-8, as a string with its quotes.
@@ -27,7 +26,7 @@ pub fn write_string(out: &mut Vec<u8>, mut text: &[u8]) {
     out.push(b'"');
     out.extend_from_slice(&text[..plain]);
     text = &text[plain..];
-    // A byte of the block costs the same whether it is special or not, and branches nowhere: a client chooses the bytes.
+    // A special byte costs as much as another, and there is no branch: a client chooses the bytes, and must not make them slow.
     while !text.is_empty() {
         let (block, rest) = text.split_at(text.len().min(BLOCK));
         let mut written = [0; BLOCK * ESCAPED_MAX + CELL];
@@ -45,14 +44,14 @@ pub fn write_string(out: &mut Vec<u8>, mut text: &[u8]) {
     out.push(b'"');
 }
 
-/// The bytes that `text` takes between the quotes.
+/// The length of `text` between the quotes, in bytes.
 fn escaped_len(text: &[u8]) -> usize {
     text.iter()
         .map(|byte| usize::from(WRITTEN[usize::from(*byte)].1))
         .sum()
 }
 
-/// How each byte is written, and how many of these bytes count.
+/// For each byte its form in a string, padded to `CELL`, and the length of the form.
 static WRITTEN: [([u8; CELL], u8); 256] = {
     let mut all = [([0; CELL], 1); 256];
     let mut byte = 0;
@@ -81,7 +80,7 @@ const fn written(byte: u8) -> ([u8; CELL], u8) {
 /// Appends `bytes` as a string with its quotes: base64 in the standard alphabet, padded (RFC 4648
 /// section 4).
 pub fn write_base64(out: &mut Vec<u8>, bytes: &[u8]) {
-    // The length overflows only where the bytes would not fit the address space.
+    // The length overflows only if the text would not fit the address space.
     let len = base64::encoded_len(bytes.len(), true).expect("the text fits the address space");
     make_room(out, len + 2);
     out.push(b'"');
@@ -92,7 +91,7 @@ pub fn write_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
 }
 
-/// A large string may become six times as long: it gets its room at once, and no more.
+/// Reserves memory: for a large string no more than it needs, since escapes may make it six times as long.
 fn make_room(out: &mut Vec<u8>, len: usize) {
     match len < LARGE {
         true => out.reserve(len),
@@ -100,7 +99,7 @@ fn make_room(out: &mut Vec<u8>, len: usize) {
     }
 }
 
-/// How many bytes come before the first that must be escaped.
+/// The number of bytes before the first one that must be escaped.
 fn plain_prefix(text: &[u8]) -> usize {
     let (strides, _) = text.as_chunks::<STRIDE>();
     let clean = |stride: &&[u8; STRIDE]| stride.iter().fold(true, |all, &b| all & !is_special(b));
@@ -117,7 +116,7 @@ const fn is_special(byte: u8) -> bool {
     (byte < b' ') | (byte == b'"') | (byte == b'\\')
 }
 
-/// The letter that stands for a special byte behind a backslash, if there is one.
+/// The character after the backslash in the short escape of a special byte, if it has one.
 const fn short(byte: u8) -> Option<u8> {
     Some(match byte {
         b'"' | b'\\' => byte,

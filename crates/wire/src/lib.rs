@@ -1,4 +1,4 @@
-//! Bytes to frames and back: the codecs of Crore, sans-io, `no_std` with `alloc`.
+//! The codecs of Crore: they parse and write all protocols and formats, without any I/O. `no_std` with `alloc`.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -1,22 +1,21 @@
-//! One line of a batch publish (`application/x-ndjson`): a JSON object (RFC 8259) that names a topic
-//! and holds a message, read in one pass and without a tree.
+//! Parses one line of a batch publish (`application/x-ndjson`): a JSON object (RFC 8259) with a topic and a message. It is read in one
+//! pass and without a tree.
 //!
 //! | field | value |
 //! |---|---|
 //! | `topic` | a string, required |
-//! | `data` | a string stands for its text; any other JSON value for its own text, as it is written in the line |
-//! | `data_base64` | instead of `data`: bytes, in the standard alphabet with padding (RFC 4648 section 4) |
+//! | `data` | a string means its text; any other JSON value means its JSON text, as it is in the line |
+//! | `data_base64` | in place of `data`: bytes, in the standard alphabet with padding (RFC 4648 section 4) |
 //! | `content_type`, `event`, `key` | strings, optional |
 //! | `idempotency_key` | a string, optional |
 //! | `ttl_s` | a whole number of seconds, optional |
 //!
-//! Any field but `topic` and `data` may be `null`, which says that the line does not have it: serialisers write that for a
-//! member without a value.
+//! All fields except `topic` and `data` may be `null`, which means that the field is absent: serialisers write it for a member without
+//! a value.
 //!
-//! Invariants: accepted lines are JSON and UTF-8 to the letter, inside of `data` too; a string without escapes is a slice
-//! of the line, so that a plain line costs a search for its quotes and nothing is copied; unknown and repeated fields are
-//! refused, so that no typing error is silent. Whether a topic is a valid name and a content type may become a header is
-//! not checked here.
+//! Invariants: an accepted line is valid JSON and UTF-8, also inside of `data`. A string without escapes is a slice of the line, so a
+//! plain line costs only the search for its quotes, and nothing is copied. Unknown and repeated fields are refused, so that a typing
+//! error is noticed. The caller checks topic names and content types.
 
 mod scan;
 
@@ -25,12 +24,12 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use scan::{Scan, Text};
 
-/// The most arrays and objects that `data` may nest. Common readers stop at 100 to 128 levels; no message
-/// has need of half of it, and the kinds of 64 open levels fit one word.
+/// The most nested arrays and objects in `data`. Common parsers accept 100 to 128 levels, and no message needs half of that; one bit
+/// for each of 64 levels fits into a word.
 pub const MAX_DEPTH: u32 = u64::BITS;
 
-/// Room for values that are not slices of the line: fields with escapes, and bytes from base64. An empty one allocates
-/// nothing; it keeps the room of the longest line that needed any, so drop it with its batch.
+/// Buffers for values that are not slices of the line: decoded strings, and bytes from base64. An empty one allocates nothing. It keeps
+/// its memory between lines, so it should be dropped with its batch.
 #[derive(Debug, Default)]
 pub struct Scratch {
     text: Vec<u8>,
@@ -38,13 +37,13 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// The name of the field for which the line before was refused as [`LineError::UnknownField`].
+    /// The name of the unknown field, if the last line was refused as [`LineError::UnknownField`].
     pub fn unknown_field(&self) -> &[u8] {
         &self.text
     }
 }
 
-/// The first line of a body, without its end, and the rest of the body.
+/// The first line of a body, without its line end, and the rest of the body.
 #[inline]
 pub fn split_line(body: &[u8]) -> (&[u8], &[u8]) {
     let end = memchr::memchr(b'\n', body).unwrap_or(body.len());
@@ -52,7 +51,7 @@ pub fn split_line(body: &[u8]) -> (&[u8], &[u8]) {
     (body[..end].trim_ascii(), rest)
 }
 
-/// The topic of a plain line, for a caller that looks ahead: a guess, which [`parse`] may prove wrong.
+/// The topic of a plain line, for a caller that prefetches. It is only a guess: [`parse`] may refuse the line.
 #[inline]
 pub fn leading_topic(line: &[u8]) -> Option<&[u8]> {
     let value = line.strip_prefix(b"{\"topic\":")?.trim_ascii_start();
@@ -65,9 +64,9 @@ pub fn leading_topic(line: &[u8]) -> Option<&[u8]> {
 pub struct Line<'a> {
     /// The topic; UTF-8, not checked to be a valid name.
     pub topic: &'a [u8],
-    /// The message; UTF-8 unless it is `binary`.
+    /// The message; UTF-8 unless `binary` is set.
     pub data: &'a [u8],
-    /// The message came as `data_base64`.
+    /// The message was in `data_base64`.
     pub binary: bool,
     /// The content type; empty when the line has none.
     pub content_type: &'a [u8],
@@ -75,13 +74,13 @@ pub struct Line<'a> {
     pub event: &'a [u8],
     /// The message's key; empty when the line has none.
     pub key: &'a [u8],
-    /// The idempotency key, if the line has one; a retry brings the same one.
+    /// The idempotency key, if the line has one; a retry has the same one.
     pub idempotency_key: Option<&'a [u8]>,
-    /// The message's lifetime in seconds; values past 32 bits become the greatest of 32 bits.
+    /// The message's lifetime in seconds; larger values become `u32::MAX`.
     pub ttl_s: Option<u32>,
 }
 
-/// A field of a line, by its name there.
+/// A field of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Field {
@@ -95,7 +94,7 @@ pub enum Field {
     TtlS,
 }
 
-/// The fields of a line.
+/// The names of the fields of a line.
 pub static FIELDS: [&str; 8] = [
     "topic",
     "data",
@@ -125,11 +124,11 @@ pub enum LineError {
     ExpectedValue,
     /// Something follows the object.
     Trailing,
-    /// A number not of RFC 8259 section 6.
+    /// A malformed number (RFC 8259 section 6).
     BadNumber,
-    /// A control character in a string that is not escaped.
+    /// An unescaped control character in a string.
     Control,
-    /// An escape not of RFC 8259 section 7.
+    /// A malformed escape (RFC 8259 section 7).
     BadEscape,
     /// An escaped half of a surrogate pair.
     LoneSurrogate,
@@ -137,25 +136,25 @@ pub enum LineError {
     NotUtf8,
     /// `data` nests more than [`MAX_DEPTH`] levels.
     TooDeep,
-    /// A field of another name than those of a message.
+    /// A field that is not in [`FIELDS`].
     UnknownField,
-    /// This field came before.
+    /// A field that occurs twice.
     DuplicateField(Field),
     /// `topic` is missing.
     NoTopic,
-    /// This field, which is not `data` nor `ttl_s`, is not a string.
+    /// This field must be a string.
     NotString(Field),
-    /// `ttl_s` is not a whole number from 0 on, in digits.
+    /// `ttl_s` is not a whole number in digits.
     BadTtl,
-    /// Neither `data` nor `data_base64` is there.
+    /// Both `data` and `data_base64` are missing.
     NoData,
-    /// Both `data` and `data_base64` are there.
+    /// Both `data` and `data_base64` are present.
     TwoData,
-    /// `data_base64` is not of RFC 4648 section 4, or is not padded.
+    /// `data_base64` is not padded base64 (RFC 4648 section 4).
     BadBase64,
 }
 
-/// Words about each field, its name before them.
+/// The name of a field, followed by `words`.
 macro_rules! words {
     ($field:expr, $words:literal) => {
         match $field {
@@ -172,7 +171,7 @@ macro_rules! words {
 }
 
 impl LineError {
-    /// The reason in words, to be shown to the publisher.
+    /// The reason, as it is shown to the publisher.
     pub const fn reason(&self) -> &'static str {
         match self {
             LineError::NotObject => {
@@ -208,11 +207,11 @@ impl LineError {
 
 impl core::error::Error for LineError {}
 
-/// Reads one line, with or without its line ending.
+/// Parses one line, with or without its line end.
 ///
 /// # Errors
 ///
-/// [`LineError`], the first thing that is wrong with the line; the scratch can be used on.
+/// The first fault of the line. `scratch` can still be used for other lines.
 pub fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, LineError> {
     scratch.text.clear();
     scratch.bytes.clear();
@@ -240,8 +239,8 @@ pub fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, L
     })
 }
 
-/// Where a field's bytes are. They are found only when the line is read, since the scratch moves while
-/// it grows.
+/// Where the bytes of a field are. It becomes a slice only after the whole line is read, since the scratch buffer may move when it
+/// grows.
 #[derive(Clone, Copy)]
 enum Span {
     Line {
@@ -253,7 +252,7 @@ enum Span {
         end: usize,
     },
     Bytes,
-    /// `null`: the line has the field's name and no value.
+    /// The value is `null`.
     Null,
 }
 
@@ -280,7 +279,7 @@ struct Fields {
     ttl_s: Option<Span>,
 }
 
-/// The whole line: `{`, fields, `}` and nothing more.
+/// Reads the whole line: `{`, fields, `}` and nothing more.
 fn read(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Fields, LineError> {
     let mut fields = Fields::default();
     if scan.peek() != Some(b'{') {
@@ -319,8 +318,7 @@ fn read(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Fields, LineError>
     }
 }
 
-/// A field's name and the colon after it. A name is compared in place; only a name with escapes, which hardly anyone
-/// writes, is decoded.
+/// Reads a field's name and the colon after it. The name is compared in place; only a name with escapes, which is rare, is decoded.
 fn key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Field, LineError> {
     scan.quote()?;
     let found = match named(scan.rest()) {
@@ -334,8 +332,8 @@ fn key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Field, LineError> {
     found.ok_or(LineError::UnknownField)
 }
 
-/// The field whose name `rest` begins with, and the length of the name with its closing quote. Written out,
-/// so that each comparison is one of whole words.
+/// The field whose name is at the beginning of `rest`, and the length of the name with its closing quote. It has no loop, so that each
+/// comparison is one of machine words.
 fn named(rest: &[u8]) -> Option<(Field, usize)> {
     if rest.starts_with(b"topic\"") {
         Some((Field::Topic, 6))
@@ -358,7 +356,7 @@ fn named(rest: &[u8]) -> Option<(Field, usize)> {
     }
 }
 
-/// The field that a name with escapes stands for, if any; a plain name that comes here is unknown.
+/// Reads a name that [`named`] does not know: it has escapes, or is unknown.
 #[cold]
 fn escaped_key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Option<Field>, LineError> {
     let start = scratch.text.len();
@@ -368,7 +366,7 @@ fn escaped_key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Option<Fiel
             .text
             .extend_from_slice(scan.slice(text.start, text.end));
     }
-    // No known name contains a quote.
+    // `named` expects the closing quote. No known name contains a quote.
     scratch.text.push(b'"');
     let name = &scratch.text[start..];
     let Some((field, _)) = named(name).filter(|&(_, len)| len == name.len()) else {
@@ -425,7 +423,7 @@ fn value(scan: &mut Scan<'_>, scratch: &mut Scratch, field: Field) -> Result<Spa
         } else {
             scan.slice(start, end)
         };
-        // A field that comes twice is refused in any case.
+        // This may append to the bytes of an earlier `data_base64`, but then the line is refused.
         return match STANDARD.decode_vec(encoded, &mut scratch.bytes) {
             Ok(()) => Ok(Span::Bytes),
             Err(_) => Err(LineError::BadBase64),
@@ -438,7 +436,7 @@ fn value(scan: &mut Scan<'_>, scratch: &mut Scratch, field: Field) -> Result<Spa
     })
 }
 
-/// The value of digits; past 32 bits, the greatest of 32 bits.
+/// The value of decimal digits; larger values become `u32::MAX`.
 fn seconds(digits: &[u8]) -> u32 {
     digits.iter().fold(0, |value: u32, digit| {
         value

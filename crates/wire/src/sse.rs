@@ -1,42 +1,42 @@
-//! Server-Sent Events, the WHATWG event stream format (HTML, "Server-sent events"): a writer for the server, and a parser
-//! for our own clients.
+//! Server-Sent Events, the WHATWG event stream format (HTML, "Server-sent events"): a writer for the server, and a parser for our own
+//! clients.
 //!
-//! Invariant: one event is one block of lines closed by an empty one, so that a reader may begin at any block. The caller
-//! answers for data that holds NUL or is not UTF-8; the parser does not decode.
+//! Invariant: each event is a block of lines that ends with an empty line, so a reader may start at any block. Data is not checked:
+//! the caller must handle data that contains NUL or is not UTF-8.
 
 use alloc::vec::Vec;
 use core::mem;
 use memchr::{memchr, memchr_iter, memchr2};
 
-/// Data of this length gets its room at once.
+/// For data from this length on, exactly the needed memory is reserved.
 const LARGE: usize = 64 << 10;
-/// How many bytes are written at once where lines end.
+/// Number of bytes that are written together, when a line ends.
 const BLOCK: usize = 32;
-/// A line's end and the next one's prefix, in a length that is copied with one instruction.
+/// A line end and the prefix of the next line, in a length that one instruction copies.
 const CELL: usize = 8;
 
-/// Events whose names begin so are the server's own; publishers may not use such names.
+/// The beginning of the names of the server's own events. Publishers may not use such names.
 pub const OWN_EVENTS: &str = "crore.";
-/// The event of a gap: messages are lost. Its id is the position before the first message that follows.
+/// The event for lost messages. Its id is the position before the next message.
 pub const GAP_EVENT: &str = "crore.gap";
-/// The last event of a follower of interest that reads too slowly; its data says so.
+/// The last event of an interest stream whose client reads too slowly. Its data tells the reason.
 pub const SLOW_EVENT: &str = "crore.slow";
 
-/// Appends the event of a gap: messages of this topic are lost before this position.
+/// Appends the event for lost messages of `topic` before the position `id`.
 pub fn write_gap(out: &mut Vec<u8>, id: &[u8], topic: &[u8]) {
     write_event(out, Some(id), Some(GAP_EVENT.as_bytes()), topic);
 }
 
-/// The topic that the data of a gap names.
+/// The topic in the data of a gap event.
 pub const fn topic_of_gap(data: &[u8]) -> &[u8] {
     data
 }
 
-/// Appends one event. `data` is split at CRLF, CR and LF, which the reader joins again with LF. The id and the event name
-/// must be [field safe](is_field_safe): every caller checks them.
+/// Appends one event. `data` is split into lines at CRLF, CR and LF, and the reader joins them with LF. The caller must have checked
+/// that the id and the event name are [field safe](is_field_safe).
 ///
-/// The id comes last. By the standard an id holds from the empty line on; but some readers take it when its line comes, and resume behind
-/// an event of which they have only the beginning.
+/// The id is the last field. By the standard an id takes effect at the end of the event. But some readers use it at once, and after a
+/// disconnect they would resume behind an event of which they have only the beginning.
 pub fn write_event(out: &mut Vec<u8>, id: Option<&[u8]>, event: Option<&[u8]>, data: &[u8]) {
     write_name(out, event);
     write_data(out, data);
@@ -65,14 +65,14 @@ pub fn write_end(out: &mut Vec<u8>, id: Option<&[u8]>) {
     out.push(b'\n');
 }
 
-/// Appends a comment, which readers skip: a heartbeat, or the first bytes of a stream. No empty line follows: some readers
-/// take each for the end of an event, even where the event has no data.
+/// Appends a comment, which readers skip: a heartbeat, or the first bytes of a stream. No empty line follows, since some readers would
+/// take it for an event without data.
 pub fn write_comment(out: &mut Vec<u8>, text: &str) {
     let prefix: &[u8] = if text.is_empty() { b":" } else { b": " };
     write_lines(out, prefix, text.as_bytes());
 }
 
-/// Appends the time in milliseconds that a client waits before it reconnects. It holds as soon as its line ends.
+/// Appends the time in milliseconds that a client waits before it reconnects. It takes effect at the end of its line.
 pub fn write_retry(out: &mut Vec<u8>, ms: u32) {
     let mut digits = [0; 10];
     let mut at = digits.len();
@@ -88,8 +88,7 @@ pub fn write_retry(out: &mut Vec<u8>, ms: u32) {
     write_line(out, b"retry: ", &digits[at..]);
 }
 
-/// Whether a value may become an id, an event name or a header such as a content type: it holds no
-/// control characters (below 0x20, and 0x7f).
+/// Whether a value may be an id, an event name or the value of a header: it has no control characters (below 0x20, and 0x7f).
 pub fn is_field_safe(value: &[u8]) -> bool {
     !value.iter().any(u8::is_ascii_control)
 }
@@ -100,7 +99,7 @@ fn write_line(out: &mut Vec<u8>, prefix: &[u8], line: &[u8]) {
     out.push(b'\n');
 }
 
-/// One line for each line of `text`, of which there is always at least one. The prefix has less than [`CELL`] bytes.
+/// Writes each line of `text` (at least one) with the prefix, which must be shorter than [`CELL`] bytes.
 fn write_lines(out: &mut Vec<u8>, prefix: &[u8], mut text: &[u8]) {
     if text.len() >= LARGE {
         out.reserve_exact(lines_len(prefix, text));
@@ -114,14 +113,14 @@ fn write_lines(out: &mut Vec<u8>, prefix: &[u8], mut text: &[u8]) {
     out.push(b'\n');
 }
 
-/// The bytes that `text` takes at most: CRLF counts as two line ends here.
+/// The most bytes that [`write_lines`] appends. CRLF counts as two line ends here.
 fn lines_len(prefix: &[u8], text: &[u8]) -> usize {
     let ends = memchr_iter(b'\n', text).count() + memchr_iter(b'\r', text).count();
     text.len() + ends * prefix.len() + prefix.len() + 1
 }
 
-/// Appends some bytes in which lines end; returns the rest. A byte costs the same whether a line ends there or not, and
-/// branches nowhere: a client chooses the bytes.
+/// Appends the first bytes of `text`, in which lines may end; returns the rest. A line end costs as much as another byte, and there is
+/// no branch: a client chooses the bytes, and must not make them slow.
 fn write_block<'a>(out: &mut Vec<u8>, prefix: &[u8], text: &'a [u8]) -> &'a [u8] {
     let mut next_line = [0; CELL];
     next_line[0] = b'\n';
@@ -146,16 +145,16 @@ const fn is_line_end(byte: u8) -> bool {
     (byte == b'\r') | (byte == b'\n')
 }
 
-/// One event as a client sees it.
+/// A received event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// The last event id, from this event or an earlier one; `None` when there was none or it was reset to empty.
+    /// The last event id, from this event or an earlier one. `None` if there was none, or if it is empty.
     pub id: Option<&'a [u8]>,
-    /// The event's name; `None` is the default, `message`.
+    /// The event's name; `None` for the default, `message`.
     pub event: Option<&'a [u8]>,
     /// The lines of data, joined with LF.
     pub data: &'a [u8],
-    /// The reconnection time that the stream last set, in milliseconds.
+    /// The last reconnection time of the stream, in milliseconds.
     pub retry: Option<u32>,
 }
 
@@ -166,25 +165,24 @@ pub struct TooLong;
 /// Reads an event stream that arrives in pieces.
 #[derive(Clone, Debug)]
 pub struct Parser {
-    /// The most bytes of one line, and of one event's data.
+    /// The most bytes of a line, and of an event's data.
     limit: usize,
-    /// The beginning of a line that is cut off.
+    /// The beginning of an incomplete line.
     line: Vec<u8>,
-    /// The last byte was CR: an LF that follows belongs to it.
+    /// The last byte was CR, so an LF after it belongs to the same line end.
     after_cr: bool,
-    /// No line has ended yet, so that the next may begin with a byte order mark.
+    /// This is the first line, which may begin with a byte order mark.
     first_line: bool,
     data: Vec<u8>,
     event: Vec<u8>,
     id: Vec<u8>,
-    /// The id as it was when the last event ended.
+    /// The id at the end of the last event.
     last_id: Vec<u8>,
     retry: Option<u32>,
 }
 
 impl Parser {
-    /// A parser at the beginning of a stream; no line and no event's data may be longer than
-    /// `limit` bytes.
+    /// A parser for a stream in which no line and no event's data is longer than `limit` bytes.
     pub const fn new(limit: usize) -> Parser {
         Parser {
             limit,
@@ -199,8 +197,8 @@ impl Parser {
         }
     }
 
-    /// The last event id string: the id after the last event that has ended, even one without data (HTML, section
-    /// "Interpreting an event stream"). A client resumes from it.
+    /// The id at the end of the last event, even of one without data (HTML, section "Interpreting an event stream"). A client resumes
+    /// from it.
     #[must_use]
     pub fn last_id(&self) -> Option<&[u8]> {
         Some(&self.last_id[..]).filter(|id| !id.is_empty())
@@ -210,7 +208,7 @@ impl Parser {
     ///
     /// # Errors
     ///
-    /// [`TooLong`]; the stream cannot be read on.
+    /// [`TooLong`]; then the parser must not be used any more.
     pub fn push(
         &mut self,
         mut bytes: &[u8],

@@ -1,11 +1,10 @@
-//! Names of topics and filters over them: UTF-8 levels with `/` between, and MQTT's wildcards (MQTT 5.0
-//! section 4.7).
+//! Names of topics, and topic filters: UTF-8 levels separated by `/`, and MQTT's wildcards (MQTT 5.0 section 4.7).
 //!
-//! Invariants: a checked name has no control character, which makes it safe as a header or an SSE field, and no wildcard,
-//! so that a name is never taken for a filter. Names in a URL are decoded once. The hash of a name is part of positions and
-//! of placement, and never changes.
+//! Invariants: a checked name has no control character, so it is safe in a header or an SSE field. It has no wildcard, so it cannot be
+//! confused with a filter. Names in a URL are decoded once. The hash of a name never changes, since positions and the placement of
+//! topics depend on it.
 //!
-//! Deliberately absent: shared subscriptions (`$share`, see [`crate::mqtt::Filter`]), and authorization.
+//! Deliberately elsewhere: shared subscriptions (`$share`, see [`crate::mqtt::Filter`]), and authorization.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -16,14 +15,14 @@ use crate::form;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{}", self.reason())]
 pub enum TopicError {
-    /// No bytes at all.
+    /// It is empty.
     Empty,
-    /// Longer than the setting, in decoded bytes.
+    /// It is longer than the setting allows.
     #[display("has {len} bytes, more than limits.topic_bytes allows ({max})")]
     TooLong {
-        /// Bytes of the name.
+        /// Its length in bytes, decoded.
         len: usize,
-        /// Bytes that are allowed.
+        /// The limit in bytes.
         max: usize,
     },
     /// Not UTF-8.
@@ -32,22 +31,22 @@ pub enum TopicError {
     Control,
     /// `+` or `#` in a name.
     Wildcard,
-    /// `+` or `#` not as a level of its own in a filter, or `#` before the end.
+    /// In a filter `+` or `#` is only a part of a level, or `#` is not the last level.
     Misplaced,
-    /// Two slashes together, or one at an end, in a path.
+    /// In a path: two adjacent slashes, or a slash at the beginning or the end.
     EmptyLevel,
-    /// A level `.` or `..`, which a proxy on the way would have resolved.
+    /// A level `.` or `..`, which a proxy would resolve.
     DotSegment,
-    /// An encoded slash in a path, which some proxies decode and some do not.
+    /// An encoded slash in a path, which only some proxies decode.
     EncodedSlash,
     /// A percent sign without two hexadecimal digits.
     BadEscape,
-    /// A name that begins with `$` where such names may not be used.
+    /// A name that begins with `$`, where such names are not allowed.
     Reserved,
 }
 
 impl TopicError {
-    /// The fault, in one line, to stand behind "the topic" or "the filter".
+    /// The fault as an end of a sentence that begins with "the topic" or "the filter".
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Empty => "is empty (in a URL # is %23)",
@@ -75,12 +74,12 @@ impl TopicError {
 
 impl core::error::Error for TopicError {}
 
-/// Appends the name that `raw`, the rest of a path after a prefix and its slash, stands for.
+/// Decodes a name in a path and appends it to `out`. `raw` is the rest of the path after a prefix and its slash.
 ///
-/// Each segment is decoded once. Names with empty levels cannot be addressed by path.
+/// Each segment is decoded once. A path cannot contain a name with empty levels.
 ///
 /// # Errors
-/// The first thing wrong with it; `out` is then as it was.
+/// The first fault of the name; then `out` is unchanged.
 pub fn from_path(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), TopicError> {
     let start = out.len();
     decode(raw, out)?;
@@ -96,21 +95,21 @@ pub fn from_path(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), TopicE
     verdict.inspect_err(|_| out.truncate(start))
 }
 
-/// Appends the name that `raw`, a value in a query, stands for. Empty levels are fine (`/p/s1/-`), and
-/// an encoded slash is a slash: nothing on the way resolves it in a query.
+/// Decodes a name in a query and appends it to `out`. Empty levels are allowed (`/p/s1/-`). An encoded slash is a slash, since no proxy
+/// changes it in a query.
 ///
 /// # Errors
-/// The first thing wrong with it; `out` is then as it was.
+/// The first fault of the name; then `out` is unchanged.
 pub fn from_query(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), TopicError> {
     let start = out.len();
     decode(raw, out)?;
     check_url_name(&out[start..], max).inspect_err(|_| out.truncate(start))
 }
 
-/// Checks a name that needs no decoding (of a batch, of a packet), of at most `max` bytes.
+/// Checks a name that needs no decoding, of a batch or a packet; it may have at most `max` bytes.
 ///
 /// # Errors
-/// The first thing wrong with it. Empty levels and dots are fine here; reserved names too, see [`is_reserved`].
+/// The first fault of the name. Empty levels, dots and reserved names ([`is_reserved`]) are allowed here.
 pub fn check_name(name: &[u8], max: usize) -> Result<(), TopicError> {
     match check_text(name, max)? {
         true => Err(TopicError::Wildcard),
@@ -118,15 +117,15 @@ pub fn check_name(name: &[u8], max: usize) -> Result<(), TopicError> {
     }
 }
 
-/// Whether clients may not publish to this name: it begins with `$` (MQTT 5.0 section 4.7.2).
+/// Whether the name begins with `$`, so that clients may not publish to it (MQTT 5.0 section 4.7.2).
 pub fn is_reserved(name: &[u8]) -> bool {
     name.first() == Some(&b'$')
 }
 
-/// Checks a filter of at most `max` bytes: `+` and `#` only as whole levels, `#` only as the last.
+/// Checks a filter, which may have at most `max` bytes. `+` and `#` must be whole levels, and `#` must be the last one.
 ///
 /// # Errors
-/// The first thing wrong with it.
+/// The first fault of the filter.
 pub fn check_filter(filter: &[u8], max: usize) -> Result<(), TopicError> {
     match !check_text(filter, max)? || wildcards_stand_alone(filter) {
         true => Ok(()),
@@ -134,7 +133,7 @@ pub fn check_filter(filter: &[u8], max: usize) -> Result<(), TopicError> {
     }
 }
 
-/// Whether `+` and `#` are only whole levels of `filter`, and `#` only its last (MQTT 5.0 section 4.7.1).
+/// Whether each `+` and `#` is a whole level of `filter`, and `#` is the last level (MQTT 5.0 section 4.7.1).
 pub(crate) fn wildcards_stand_alone(filter: &[u8]) -> bool {
     let mut rest = levels(filter).peekable();
     while let Some(level) = rest.next() {
@@ -146,13 +145,13 @@ pub(crate) fn wildcards_stand_alone(filter: &[u8]) -> bool {
     true
 }
 
-/// Whether a filter has wildcards, once it is checked: each is a whole level (MQTT 5.0 section 4.7.1).
+/// Whether a filter or a name contains `+` or `#`. In a checked filter these are wildcards (MQTT 5.0 section 4.7.1).
 pub fn has_wildcard(filter: &[u8]) -> bool {
     filter.iter().any(|b| matches!(b, b'+' | b'#'))
 }
 
-/// The filter that was probably meant by a name in the form of NATS or of a shell, where levels may have dots between, `*` is any one of them, and
-/// `>` or `**` all that follow. Such a name is valid, and of one topic.
+/// The filter that was probably meant by a name in the syntax of NATS or of a shell. There dots may separate the levels, `*` means any
+/// one level, and `>` or `**` all levels that follow. Here such a text is a valid name of one topic.
 pub fn meant_filter(name: &[u8]) -> Option<String> {
     memchr::memchr2(b'*', b'>', name)?;
     let name = core::str::from_utf8(name).ok()?;
@@ -170,8 +169,8 @@ pub fn meant_filter(name: &[u8]) -> Option<String> {
 
 /// Whether `filter`, which passed [`check_filter`], matches `name`.
 ///
-/// `+` is any one level, `#` all that follow and the level before it (`a/#` matches `a`). A filter that
-/// begins with a wildcard matches no reserved name.
+/// `+` matches any one level, and `#` any number of levels, also none (`a/#` matches `a`). A filter that begins with a wildcard matches
+/// no reserved name.
 pub fn matches(filter: &[u8], name: &[u8]) -> bool {
     if is_reserved(name) && matches!(filter.first(), Some(b'+' | b'#')) {
         return false;
@@ -188,8 +187,8 @@ pub fn matches(filter: &[u8], name: &[u8]) -> bool {
     names.next().is_none()
 }
 
-/// Whether `granted` matches every name that `filter` matches, so that a subscription by `filter` lies within the grant.
-/// Both passed [`check_filter`] or [`check_name`]; for a name it is [`matches()`].
+/// Whether `granted` matches every name that `filter` matches, so that the grant allows a subscription by `filter`. Both passed
+/// [`check_filter`] or [`check_name`]. If `filter` is a name this equals [`matches()`].
 pub fn covers(granted: &[u8], filter: &[u8]) -> bool {
     if is_reserved(filter) && matches!(granted.first(), Some(b'+' | b'#')) {
         return false;
@@ -206,7 +205,7 @@ pub fn covers(granted: &[u8], filter: &[u8]) -> bool {
     asked.next().is_none()
 }
 
-/// Whether some name is matched by both filters, which passed [`check_filter`] or [`check_name`].
+/// Whether there is a name that both filters match. Both passed [`check_filter`] or [`check_name`].
 pub fn overlaps(one: &[u8], other: &[u8]) -> bool {
     let wild = |filter: &[u8]| matches!(filter.first(), Some(b'+' | b'#'));
     if is_reserved(one) && wild(other) || is_reserved(other) && wild(one) {
@@ -222,7 +221,7 @@ pub fn overlaps(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// The hash that places a topic: XXH3 of 64 bits with seed 0, the same on every machine and in every version.
+/// The hash of a topic, by which it is placed: XXH3 of 64 bits with seed 0, the same on every machine and in every version.
 pub fn stable_hash(name: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(name)
 }
@@ -249,8 +248,8 @@ fn check_url_name(name: &[u8], max: usize) -> Result<(), TopicError> {
     Ok(())
 }
 
-/// The rules that names and filters share; says whether there are wildcards. A filter without wildcards is a name too, so that a rule about names
-/// stands here.
+/// Checks the rules that names and filters share; returns whether there are wildcards. All rules about names must be here, since a
+/// filter without wildcards is a name.
 fn check_text(text: &[u8], max: usize) -> Result<bool, TopicError> {
     if text.is_empty() {
         return Err(TopicError::Empty);
@@ -259,7 +258,7 @@ fn check_text(text: &[u8], max: usize) -> Result<bool, TopicError> {
         let len = text.len();
         return Err(TopicError::TooLong { len, max });
     }
-    // The common case in one look at each byte.
+    // The common case needs one pass.
     let (mut is_plain, mut has_wildcard) = (true, false);
     for byte in text {
         is_plain &= matches!(byte, b' '..=b'~');

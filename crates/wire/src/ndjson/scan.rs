@@ -1,17 +1,17 @@
-//! A cursor over JSON text (RFC 8259) that checks and skips.
+//! A cursor over JSON text (RFC 8259) that checks values and skips them.
 //!
-//! Invariants: nothing is accepted that is not JSON and UTF-8; no recursion, the kinds of the open levels
-//! are the bits of one word; every step is forward, so that the work is linear in the line.
+//! Invariants: only valid JSON and UTF-8 is accepted. There is no recursion: the open arrays and objects are bits of one word. The
+//! cursor only moves forward, so the work is linear in the length of the line.
 
 use super::{LineError, MAX_DEPTH};
 use alloc::vec::Vec;
 use memchr::memchr2;
 
-/// How many bytes after an escape are checked one by one before the vector search starts again: in strings that hold JSON
-/// the next escape is near, and starting the search costs more than these checks.
+/// Number of bytes after an escape that are checked one by one, before the vectorized search starts again. In a string that contains
+/// JSON the next escape is near, and starting the search costs more than these checks.
 const NEAR: usize = 16;
 
-/// How many bytes are checked at once: two vectors of the smallest kind.
+/// Number of bytes that are checked at once: two of the smallest vectors.
 const STRIDE: usize = 32;
 
 /// A string in the line, without its quotes.
@@ -19,7 +19,7 @@ const STRIDE: usize = 32;
 pub(super) struct Text {
     pub(super) start: usize,
     pub(super) end: usize,
-    /// It holds escapes, so that it has to be decoded.
+    /// It has escapes, so it must be decoded.
     pub(super) escaped: bool,
 }
 
@@ -34,7 +34,7 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// For strings that are only checked.
+/// The sink for strings that are only checked.
 struct Discard;
 
 impl Sink for Discard {
@@ -67,13 +67,13 @@ impl<'a> Scan<'a> {
         self.skip(1);
     }
 
-    /// Goes past bytes that the caller has checked.
+    /// Skips bytes that the caller has checked.
     pub(super) const fn skip(&mut self, bytes: usize) {
         self.at += bytes;
         debug_assert!(self.at <= self.line.len());
     }
 
-    /// The next byte that is not white space, which the cursor then stands on.
+    /// Moves to the next byte that is not white space, and returns it.
     #[inline]
     pub(super) fn peek(&mut self) -> Option<u8> {
         loop {
@@ -84,12 +84,12 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The quote that begins the name of a field.
+    /// Skips the quote at the beginning of a field's name.
     pub(super) fn quote(&mut self) -> Result<(), LineError> {
         self.expect(b'"', LineError::ExpectedKey)
     }
 
-    /// The colon after the name of a field.
+    /// Skips the colon after a field's name.
     pub(super) fn colon(&mut self) -> Result<(), LineError> {
         self.expect(b':', LineError::ExpectedColon)
     }
@@ -105,7 +105,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// A string whose opening quote has been taken. When it has escapes `out` gets the decoded text.
+    /// Reads a string after its opening quote. If it has escapes, `out` gets the decoded text.
     pub(super) fn string(&mut self, out: &mut impl Sink) -> Result<Text, LineError> {
         let start = self.at;
         let Some(found) = memchr2(b'"', b'\\', self.rest()) else {
@@ -126,7 +126,7 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// The rest of a string from its first escape to the closing quote, which is not taken.
+    /// Reads a string from its first escape up to the closing quote.
     fn escaped(&mut self, start: usize, out: &mut impl Sink) -> Result<(), LineError> {
         out.put(&self.line[start..self.at]);
         loop {
@@ -153,8 +153,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The error of a string that has no end: that of its content, if that is wrong too, since an unescaped line ending
-    /// cuts a line there.
+    /// The error for a string without an end: that of its content, if it has one, because the string may end at an unescaped line end.
     #[cold]
     fn unclosed(&self, start: usize) -> LineError {
         check(&self.line[start..])
@@ -162,7 +161,7 @@ impl<'a> Scan<'a> {
             .unwrap_or(LineError::Incomplete)
     }
 
-    /// One escape, from its backslash on.
+    /// Reads one escape, from its backslash on.
     fn escape(&mut self) -> Result<char, LineError> {
         let meaning = match self.line.get(self.at + 1) {
             Some(&same @ (b'"' | b'\\' | b'/')) => char::from(same),
@@ -179,7 +178,7 @@ impl<'a> Scan<'a> {
         Ok(meaning)
     }
 
-    /// `\u` and four digits, or two of them that are a surrogate pair.
+    /// Reads `\u` and four digits, or two of these as a surrogate pair.
     fn unicode_escape(&mut self) -> Result<char, LineError> {
         let mut code = self.four_digits()?;
         if (0xD800..0xDC00).contains(&code) {
@@ -195,7 +194,7 @@ impl<'a> Scan<'a> {
         char::from_u32(code).ok_or(LineError::LoneSurrogate)
     }
 
-    /// The digits after `\u`, on whose backslash the cursor stands.
+    /// Reads `\u` and four digits; returns the value of the digits.
     fn four_digits(&mut self) -> Result<u32, LineError> {
         let Some(digits) = self.rest().get(2..6) else {
             return Err(LineError::BadEscape);
@@ -209,9 +208,9 @@ impl<'a> Scan<'a> {
         Ok(code)
     }
 
-    /// Any value, checked and skipped.
+    /// Checks and skips any value.
     pub(super) fn value(&mut self) -> Result<(), LineError> {
-        // One bit for each open level, the innermost lowest: set when it is an object.
+        // One bit for each open level, the lowest for the innermost: set for an object, clear for an array.
         let mut objects = 0_u64;
         let mut depth = 0;
         loop {
@@ -223,7 +222,7 @@ impl<'a> Scan<'a> {
                 depth += 1;
                 objects = objects << 1 | u64::from(first == b'{');
                 self.step();
-                // Both closing brackets are two after their opening ones.
+                // In ASCII both closing brackets are 2 above their opening ones.
                 if self.peek() != Some(first + 2) {
                     self.member_key(objects)?;
                     continue;
@@ -231,7 +230,7 @@ impl<'a> Scan<'a> {
             } else {
                 self.scalar(first)?;
             }
-            // A value ended, or the innermost level is empty: close all levels that end here.
+            // A value has ended, or the innermost level is empty: close all levels that end here.
             loop {
                 if depth == 0 {
                     return Ok(());
@@ -250,7 +249,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The name and the colon before a value, when the innermost level is an object.
+    /// Skips the name and the colon before a value, if the innermost level is an object.
     fn member_key(&mut self, objects: u64) -> Result<(), LineError> {
         if objects & 1 == 0 {
             return Ok(());
@@ -282,7 +281,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// RFC 8259 section 6. Its magnitude is left to the receivers, since it is passed on as text.
+    /// Skips a number (RFC 8259 section 6). Any magnitude is accepted, since subscribers get the number as text.
     fn number(&mut self) -> Result<(), LineError> {
         self.take(b"-");
         // Nothing but a fraction or an exponent follows a leading zero.
@@ -322,10 +321,10 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Whether the text between two quotes is UTF-8 without control characters. Nearly every text is ASCII, which the first
-/// pass decides in a few instructions for each vector.
+/// Checks that the text between two quotes is UTF-8 without control characters. Nearly every text is ASCII, which the first pass finds
+/// out with a few instructions for each vector.
 fn check(text: &[u8]) -> Result<(), LineError> {
-    // Counted from the space on, control characters wrap around into the range of non-ASCII bytes.
+    // After subtracting the space, control characters wrap around into the range of non-ASCII bytes.
     if most(text, |b| b.wrapping_sub(b' ')) < 0x80 - b' ' {
         return Ok(());
     }
@@ -335,8 +334,8 @@ fn check(text: &[u8]) -> Result<(), LineError> {
     core::str::from_utf8(text).map_or(Err(LineError::NotUtf8), |_| Ok(()))
 }
 
-/// The greatest measure of any byte. The loop has no early exit, which would keep the compiler from vectors, and the rest
-/// after the last whole stride is measured as part of a whole one.
+/// The largest `measure` of any byte. The loop has no early exit, so that the compiler vectorizes it. The bytes after the last whole
+/// stride are measured as a part of the text's last `STRIDE` bytes.
 #[inline]
 fn most(text: &[u8], measure: impl Fn(u8) -> u8) -> u8 {
     let most_of = |text: &[u8], most| text.iter().fold(most, |most: u8, &b| most.max(measure(b)));
