@@ -1,22 +1,21 @@
-//! `crore-bench`: load tools and scenarios, and the floor that they measure against.
+//! `crore-bench`: load tools, scenarios that use them, and a reference server to compare with.
 //!
-//! * [`subscribe`] holds connections and checks every message; [`publish`] sends them; both speak
-//!   the server's HTTP paths, which are Nchan's too, and MQTT 3.1.1 and 5.
-//! * [`probe`] does both on a server that runs, and tells how long its messages take.
-//! * [`floor`] is a reference server that does nothing but move the bytes.
-//! * [`swarm`] holds millions of connections without a socket of the kernel for each, against a server that it starts.
-//! * [`page`] makes HTML with plots of recorded results.
-//! * [`scenario`] starts a server and both tools as processes of their own and keeps one result.
+//! * [`subscribe`] holds connections and checks every message; [`publish`] publishes. Both use the server's HTTP paths, which Nchan
+//!   has, too, and MQTT 3.1.1 and 5.
+//! * [`probe`] does both on a running server, and measures the latency of its messages.
+//! * [`floor`] is a reference server that only moves bytes.
+//! * [`swarm`] holds millions of connections without kernel sockets, to a server that it starts.
+//! * [`page`] writes HTML with plots of recorded results.
+//! * [`scenario`] starts a server and both tools as child processes, and writes one result.
 //!
-//! The folders have floors, and an import goes only down, that is towards the beginning of this list: `sys` (system calls);
+//! The modules are layered. Each imports only those before it in this list: `sys` (system calls);
 //! `measure` (messages, statistics, `/proc`); `client` (requests and answers); `report`; `page` (results as HTML); `floor`; `publish`;
-//! `subscribe`; `probe`; `rig` (a scenario's flags, its processes and samples of them); `swarm`; `scenario`.
+//! `subscribe`; `probe`; `rig` (flags, processes and samples for scenarios); `swarm`; `scenario`.
 //!
-//! Nothing here knows the server from inside: a tool that shared the server's code would share its errors. Therefore the
-//! answers of the server are read by a parser of this crate. Only requests, the frames of a WebSocket client and MQTT packets
-//! go through the codecs that the server uses too: third-party clients and another implementation check
-//! those against the specifications.
-//! Only `sys` holds `unsafe`; only `report` writes to the terminal.
+//! The tools share no code with the server, because they would share its errors. This crate has its own parser for the server's
+//! answers. Only requests, WebSocket frames of a client and MQTT packets use the server's codecs, which third-party clients and
+//! another implementation check against the specifications.
+//! Only `sys` has `unsafe` code, and only `report` writes to the terminal.
 
 mod client;
 pub mod floor;
@@ -71,7 +70,7 @@ enum Tool {
     Run(Box<scenario::RunArgs>),
 }
 
-/// Runs a tool. The exit code says whether all went well; an error names the step that failed, on standard error.
+/// Runs a tool. The exit code says whether it succeeded. An error is printed to standard error.
 pub fn run(cli: &Cli) -> ExitCode {
     let done = match &cli.tool {
         Tool::Subscribe(args) => subscribe::run(args),

@@ -1,4 +1,4 @@
-//! The program `crore-bench`; all of it is in the library.
+//! The program `crore-bench`. Its code is in the library.
 
 use std::process::ExitCode;
 

@@ -46,7 +46,7 @@ pub struct ProbeArgs {
     /// End after this time, such as 60s [default: at Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = units::seconds)]
     pub duration: Option<f64>,
-    /// End after so many messages
+    /// End after this many messages
     #[arg(long, value_name = "COUNT")]
     pub messages: Option<u64>,
     /// End, with a failure, when p99 is longer

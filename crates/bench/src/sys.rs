@@ -3,7 +3,7 @@
 //!
 //! This and `sys/tun.rs` are the only files of the crate with `unsafe`. Sockets are plain descriptor numbers here, because a
 //! load tool keeps a million of them in rows of 24 bytes. The code that opened a socket closes it, on the
-//! same thread, because each thread may have a descriptor table of its own ([`unshare_descriptor_table`]).
+//! same thread, because each thread may have its own descriptor table ([`unshare_descriptor_table`]).
 
 #![allow(unsafe_code)]
 

@@ -130,8 +130,10 @@ pub struct Kernel {
     pub slab_bytes: u64,
     /// Bytes of socket buffers.
     pub buffer_bytes: u64,
-    /// Bytes received and sent over all interfaces.
-    pub network: (u64, u64),
+    /// Bytes received over all interfaces.
+    pub received_bytes: u64,
+    /// Bytes sent over all interfaces.
+    pub sent_bytes: u64,
     /// Bytes still available to programs.
     pub available_bytes: u64,
 }
@@ -140,11 +142,13 @@ impl Kernel {
     /// Reads the kernel's counters.
     pub fn read() -> Result<Kernel> {
         let meminfo = read("/proc/meminfo")?;
+        let (received_bytes, sent_bytes) = network(&read("/proc/net/dev")?);
         Ok(Kernel {
             slabs: slabs(&fs::read_to_string("/proc/slabinfo").unwrap_or_default()),
             slab_bytes: kib(&meminfo, "Slab:").context("Slab")?,
             buffer_bytes: buffers(&read("/proc/net/sockstat")?).context("sockstat")?,
-            network: network(&read("/proc/net/dev")?),
+            received_bytes,
+            sent_bytes,
             available_bytes: kib(&meminfo, "MemAvailable:").context("MemAvailable")?,
         })
     }
@@ -154,7 +158,7 @@ impl Kernel {
         json!({
             "slabs": self.slabs, "slab_bytes": self.slab_bytes,
             "socket_buffer_bytes": self.buffer_bytes,
-            "received_bytes": self.network.0, "sent_bytes": self.network.1,
+            "received_bytes": self.received_bytes, "sent_bytes": self.sent_bytes,
             "available_bytes": self.available_bytes,
         })
     }
@@ -181,6 +185,7 @@ fn buffers(sockstat: &str) -> Option<u64> {
     Some(pages * PAGE_BYTES)
 }
 
+/// Bytes received and sent, from `/proc/net/dev`.
 fn network(dev: &str) -> (u64, u64) {
     let mut sum = (0, 0);
     for line in dev.lines().filter_map(|line| line.split_once(':')) {

@@ -1,4 +1,4 @@
-//! The page: HTML without a script, one column, readable on a phone.
+//! The page's HTML: without scripts, in one column, readable on a phone.
 
 use super::plot::COLOURS;
 
@@ -9,13 +9,13 @@ th,td{padding:.25rem .6rem;border-bottom:1px solid var(--grid);text-align:right;
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1rem;align-items:start;margin-top:1rem}\
 svg{width:100%;height:auto;border:1px solid var(--grid);border-radius:6px}.of{font-size:.85rem;opacity:.85}.bad{color:var(--s3)}";
 
-/// Text in HTML.
+/// Escapes text for HTML.
 pub fn escape(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A whole page.
+/// The complete page.
 pub fn page(title: &str, body: &str) -> String {
     let title = escape(title);
     format!(
@@ -41,7 +41,7 @@ pub fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
     out + "</tbody></table></div>\n"
 }
 
-/// Plots beside one another where there is room.
+/// Plots, side by side if there is space.
 pub fn plots(svgs: &[String]) -> String {
     if svgs.is_empty() {
         return String::new();

@@ -157,7 +157,7 @@ fn memory_by_connections(records: &[Record]) -> Result<Option<String>> {
     plot::lines("Memory over connections", x, y, &lines).map(Some)
 }
 
-/// The published experiments beside our runs.
+/// The published experiments and our runs.
 pub fn published_experiments(records: &[Record]) -> Result<String> {
     let heads = [
         "whose",

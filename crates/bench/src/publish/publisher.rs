@@ -48,8 +48,10 @@ pub struct Publisher {
 struct Schedule {
     /// Messages a second; `None`: as many as the server accepts.
     rate: Option<f64>,
-    /// The start of the present rate, and the number of messages composed before.
-    since: (u64, u64),
+    /// The start of the present rate.
+    since_ns: u64,
+    /// The number of messages composed before.
+    composed_before: u64,
     composed: u64,
     messages_max: u64,
     /// The largest delay of a message behind its schedule.
@@ -65,19 +67,17 @@ impl Schedule {
 
     /// The number of messages due at this rate.
     fn due(&self, rate: f64, now_ns: u64) -> u64 {
-        let (since_ns, before) = self.since;
-        let elapsed_ns = (now_ns - since_ns) as f64;
+        let elapsed_ns = (now_ns - self.since_ns) as f64;
         let due = (elapsed_ns * rate / 1e9) as u64 + 1;
-        due.saturating_sub(self.composed - before)
+        due.saturating_sub(self.composed - self.composed_before)
     }
 
     /// Records the delay of `left` messages that were due and could not be composed. Returns the time until the next group.
     fn next_group(&mut self, rate: f64, left: u64, now_ns: u64) -> u64 {
         let late_ns = left as f64 * 1e9 / rate;
         self.late_ns_max = self.late_ns_max.max(late_ns as u64);
-        let (since_ns, before) = self.since;
-        let composed = self.composed - before;
-        let next_ns = since_ns + (composed as f64 * 1e9 / rate) as u64;
+        let composed = self.composed - self.composed_before;
+        let next_ns = self.since_ns + (composed as f64 * 1e9 / rate) as u64;
         let wait_ns = next_ns.saturating_sub(now_ns).clamp(TICK_NS, POLL_NS);
         self.next_group_ns = now_ns + wait_ns;
         wait_ns
@@ -134,7 +134,8 @@ impl Publisher {
             answers: Answers::default(),
             schedule: Schedule {
                 rate: (!args.saturate).then_some(args.rate),
-                since: (sys::now_ns(), 0),
+                since_ns: sys::now_ns(),
+                composed_before: 0,
                 composed: 0,
                 messages_max: args.messages.unwrap_or(u64::MAX),
                 late_ns_max: 0,
@@ -159,7 +160,8 @@ impl Publisher {
     /// Changes the rate, and resets the largest delay.
     pub fn set_rate(&mut self, rate: f64, now_ns: u64) {
         self.schedule.rate = Some(rate);
-        self.schedule.since = (now_ns, self.schedule.composed);
+        self.schedule.since_ns = now_ns;
+        self.schedule.composed_before = self.schedule.composed;
         self.schedule.late_ns_max = 0;
         self.schedule.next_group_ns = 0;
     }

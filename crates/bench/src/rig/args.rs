@@ -100,7 +100,7 @@ pub struct RunArgs {
     /// Shards of the server [default: as many as the descriptor limit demands, one for pairs]
     #[arg(long)]
     pub shards: Option<u32>,
-    /// Shards of the server that follows in a planned restart, which runs on all cores [default: the same, where it ran before]
+    /// Shards of the second server in a planned restart, which then runs on all cores [default: the same number, on the same cores]
     #[arg(long)]
     pub shards_after: Option<u32>,
     /// How to subscribe [default: what the scenario's original did]
@@ -112,7 +112,7 @@ pub struct RunArgs {
     /// Messages that each topic's log keeps [default: none; 10 for long-poll]
     #[arg(long)]
     pub keep: Option<u32>,
-    /// How long a log keeps a message: short, to read memory with logs that are empty again [default: the server's]
+    /// How long a log keeps a message; a short time empties the logs before memory is read [default: the server's]
     #[arg(long, value_name = "TIME", value_parser = units::whole_seconds::<u32>)]
     pub keep_s: Option<u32>,
     /// Silence before the server's heartbeat; 0 is none
@@ -160,7 +160,7 @@ pub struct RunArgs {
     /// Connections that close and open a second, for churn
     #[arg(long, value_name = "PER_SECOND", default_value_t = 100)]
     pub churn_rate: u32,
-    /// How often a pair, each side of durable or cluster-rates is measured, or each fault of cluster comes
+    /// Rounds of pair, durable, filters, tls, reload, cluster-rates and cluster-instructions, or how often cluster causes each fault
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
     /// The other servers of the pair, beside the floor (not over MQTT) and this server

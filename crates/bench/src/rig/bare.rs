@@ -21,10 +21,11 @@ pub struct Bare {
     pub stalls: u64,
 }
 
-/// Publishes batches of `bytes` bytes, `in_flight` at a time, spread over streams. `streams` is their number and their replicas.
+/// Publishes batches of `bytes` bytes, `in_flight` at a time, spread over `streams` streams with `replicas` replicas each.
 pub fn publish(
     urls: &[String],
-    streams: (u64, usize),
+    streams: u64,
+    replicas: usize,
     bytes: usize,
     in_flight: u64,
     seconds: f64,
@@ -32,12 +33,13 @@ pub fn publish(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(run(urls, streams, bytes, in_flight, seconds))
+    runtime.block_on(run(urls, streams, replicas, bytes, in_flight, seconds))
 }
 
 async fn run(
     urls: &[String],
-    (streams, replicas): (u64, usize),
+    streams: u64,
+    replicas: usize,
     bytes: usize,
     in_flight: u64,
     seconds: f64,

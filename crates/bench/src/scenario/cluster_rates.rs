@@ -161,7 +161,7 @@ fn round(args: &RunArgs, testbed: &mut Testbed, load: &Load) -> Result<Value> {
     let bare_cpu = cpu(testbed)?;
     let streams = u64::from(args.partitions);
     let in_flight = load.in_flight * streams;
-    let bare = bare::publish(&urls, (streams, 3), bytes as usize, in_flight, seconds);
+    let bare = bare::publish(&urls, streams, 3, bytes as usize, in_flight, seconds);
     let bare = bare.with_context(|| testbed.nats.warnings())?;
     let bare_nats_cpu_s = cpu_since(testbed, &bare_cpu)?[2];
     let us = |cpu_s: f64| cpu_s * 1e6 / accepted;

@@ -65,7 +65,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let mut server = Server::start_with(args, setting, &settings, None)?;
     let size = args.size.unwrap_or(SIZE);
     let mut writers = [WriterCounts::default(); WRITERS as usize];
-    let possible = run_load(&mut server, &mut writers, (size, PROBE_S, 0.0), |_| Ok(()))?.0;
+    let possible = run_load(&mut server, &mut writers, size, PROBE_S, 0.0, |_| Ok(()))?.0;
     let pause_s = (WRITERS * BATCH) as f64 / (possible / 2.0);
     let lives = (args.duration.unwrap_or(SECONDS) / LIFE_S).ceil().max(1.0) as u32;
     let (mut rows, mut missing) = (Vec::new(), 0);
@@ -76,7 +76,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
             Ok(measured)
         };
         let (rate, (memory, disk)) =
-            run_load(&mut server, &mut writers, (size, LIFE_S, pause_s), measure)?;
+            run_load(&mut server, &mut writers, size, LIFE_S, pause_s, measure)?;
         let start_s = server.timed_restart(shards, TIMEOUT)?;
         missing += count_missing(server.addresses[0], &writers)?;
         report::note(&format!(
@@ -135,7 +135,9 @@ fn outcome(
 fn run_load<T>(
     server: &mut Server,
     writers: &mut [WriterCounts],
-    (size, seconds, pause_s): (usize, f64, f64),
+    size: usize,
+    seconds: f64,
+    pause_s: f64,
     end: impl FnOnce(&mut Server) -> Result<T>,
 ) -> Result<(f64, T)> {
     let (address, ends) = (server.addresses[0], AtomicBool::new(false));

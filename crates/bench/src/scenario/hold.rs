@@ -1,7 +1,7 @@
 //! `hold`: holds many connections with kernel sockets, and serves them for minutes.
 //!
 //! Its presets differ in the addresses (many local addresses, or many server ports), in the protocol and in the publishers. With
-//! `comet-million` the clients are a grid, and each publishes to its neighbours over a connection of its own
+//! `comet-million` the clients are a grid, and each publishes to its neighbours over a separate connection
 //! (`subscribe/worker/grid_publisher.rs`). With `tcp` the clients have sent MQTT's CONNECT and nothing else, and receive no messages. With
 //! the others one tool publishes.
 //!

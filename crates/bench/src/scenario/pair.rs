@@ -17,7 +17,7 @@ use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{Kind, RunArgs, versions};
 use crate::subscribe::Protocol;
-use fan_out::fan_out_in_flight;
+use fan_out::fan_out_with;
 use measure::Windows;
 
 /// A server counts as saturated if it needs this share of its core, in the median of the rounds.
@@ -69,28 +69,28 @@ const ROWS: [Row; 12] = [
     Row::alone("fan-out", measure::fan_out, &["deliveries_per_s"]),
     Row::alone(
         "fan-out-1",
-        |args, kind| fan_out_in_flight(args, kind, 1),
-        &FAN_OUT_VALUES,
+        |args, kind| fan_out_with(args, kind, 1),
+        &FAN_OUT,
     ),
     Row::alone(
         "fan-out-4",
-        |args, kind| fan_out_in_flight(args, kind, 4),
-        &FAN_OUT_VALUES,
+        |args, kind| fan_out_with(args, kind, 4),
+        &FAN_OUT,
     ),
     Row::alone(
         "fan-out-16",
-        |args, kind| fan_out_in_flight(args, kind, 16),
-        &FAN_OUT_VALUES,
+        |args, kind| fan_out_with(args, kind, 16),
+        &FAN_OUT,
     ),
     Row::alone(
         "fan-out-64",
-        |args, kind| fan_out_in_flight(args, kind, 64),
-        &FAN_OUT_VALUES,
+        |args, kind| fan_out_with(args, kind, 64),
+        &FAN_OUT,
     ),
     Row::alone(
         "fan-out-256",
-        |args, kind| fan_out_in_flight(args, kind, 256),
-        &FAN_OUT_VALUES,
+        |args, kind| fan_out_with(args, kind, 256),
+        &FAN_OUT,
     ),
     Row::alone("broadcast", measure::once, &["last_has_it_ms"]),
     Row::at_rate(&["p99_ms", CPU]),
@@ -110,7 +110,7 @@ const MQTT_ROWS: [Row; 7] = [
 
 const FLOW: [&str; 2] = ["deliveries_per_s", CPU];
 /// The values of a fan-out with a fixed number of messages in flight, which the row's name contains.
-const FAN_OUT_VALUES: [&str; 3] = ["deliveries_per_s", "p50_ms", "messages_per_read"];
+const FAN_OUT: [&str; 3] = ["deliveries_per_s", "p50_ms", "messages_per_read"];
 const IDLE: [&str; 2] = ["handshake_cpu_us", "pss_bytes"];
 const CPU: &str = "server_cpu_us_per_delivery";
 

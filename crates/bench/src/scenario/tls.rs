@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
-use self::handshakes::{Handshakes, Storm, do_handshakes};
+use self::handshakes::{BackgroundHandshakes, Handshakes, do_handshakes};
 use crate::report;
 use crate::rig::{
     Audience, Certificate, Directory, Kind, Publisher, RunArgs, Sample, Server, Setting,
@@ -173,14 +173,18 @@ fn storm(args: &RunArgs) -> Result<Value> {
     let window_s = args.duration.unwrap_or(WINDOW_S);
     let (mut windows, mut clean) = (Map::new(), true);
     for (name, stormy) in [("before", false), ("during", true), ("after", false)] {
-        let storm = stormy.then(|| Storm::begin(server.addresses[0], &certificate, STORM_PER_S));
+        let storm = stormy
+            .then(|| BackgroundHandshakes::begin(server.addresses[0], &certificate, STORM_PER_S));
         let storm = storm.transpose()?;
         std::thread::sleep(Duration::from_millis(500));
         subscriber.ask("restart")?;
-        let (from, begun) = (Sample::of(&mut server)?, storm.as_ref().map(Storm::count));
+        let (from, begun) = (
+            Sample::of(&mut server)?,
+            storm.as_ref().map(BackgroundHandshakes::count),
+        );
         pause(window_s);
         let to = Sample::of(&mut server)?;
-        let done = storm.as_ref().map(Storm::count);
+        let done = storm.as_ref().map(BackgroundHandshakes::count);
         let mut report = subscriber.ask("report")?;
         drop(storm);
         let rate = begun

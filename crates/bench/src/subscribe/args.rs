@@ -88,7 +88,7 @@ pub struct SubscribeArgs {
     /// Obey a scenario on standard input
     #[arg(long, hide = true)]
     pub control: bool,
-    /// The clients stand in a grid and talk to their neighbours, in messages of so many bytes, when the scenario says so
+    /// The clients are a grid, and publish messages of this size to their neighbours when the scenario says so
     #[arg(long, hide = true, requires = "control", value_name = "BYTES")]
     pub talk: Option<usize>,
 }

@@ -24,7 +24,7 @@ pub enum Stage {
 
 /// One connection.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct ConnectionRow {
     /// The descriptor; invalid while closed.
     pub fd: i32,
     /// Index of the spill with the connection's incomplete unit, or [`NO_SPILL`].
@@ -47,12 +47,12 @@ pub struct Row {
     pub chunked: bool,
 }
 
-const _: () = assert!(size_of::<Row>() <= 24);
+const _: () = assert!(size_of::<ConnectionRow>() <= 24);
 
-impl Default for Row {
+impl Default for ConnectionRow {
     /// A connection that has never been open.
-    fn default() -> Row {
-        Row {
+    fn default() -> ConnectionRow {
+        ConnectionRow {
             fd: -1,
             spill: NO_SPILL,
             sequence: 0,

@@ -4,14 +4,14 @@
 
 use std::io;
 
-use super::connection::{NO_SPILL, Row};
+use super::connection::{ConnectionRow, NO_SPILL};
 use crate::client::tls::Tls;
 use crate::sys;
 
 /// All connections of a worker.
 pub struct Connections {
     /// The rows, by connection.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ConnectionRow>,
     /// The numbers of the last messages, if connections have several topics.
     pub sequences: Vec<u32>,
     /// The TLS state of each connection; empty without TLS.
@@ -58,7 +58,12 @@ pub struct Spills {
 impl Spills {
     /// Moves the connection's spill to the start of the buffer, and makes room for `more` bytes after it. Returns its length, and how
     /// many of its bytes are decoded.
-    pub fn take(&mut self, row: &mut Row, buffer: &mut Vec<u8>, more: usize) -> (usize, usize) {
+    pub fn take(
+        &mut self,
+        row: &mut ConnectionRow,
+        buffer: &mut Vec<u8>,
+        more: usize,
+    ) -> (usize, usize) {
         let place = row.spill;
         if place == NO_SPILL {
             return (0, 0);
@@ -74,7 +79,7 @@ impl Spills {
     }
 
     /// Stores the bytes of an incomplete unit.
-    pub fn keep(&mut self, row: &mut Row, bytes: &[u8], decoded: usize) {
+    pub fn keep(&mut self, row: &mut ConnectionRow, bytes: &[u8], decoded: usize) {
         if bytes.is_empty() {
             return;
         }
@@ -89,7 +94,7 @@ impl Spills {
     }
 
     /// Drops the spill of a connection.
-    pub fn free(&mut self, row: &mut Row) {
+    pub fn free(&mut self, row: &mut ConnectionRow) {
         if row.spill != NO_SPILL {
             self.free.push(std::mem::replace(&mut row.spill, NO_SPILL));
         }

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::args::Protocol;
-use super::connection::{Row, Stage};
+use super::connection::{ConnectionRow, Stage};
 use super::connections::{Connections, Spills};
 use super::plan::Plan;
 use super::shared::{FAILURE_PAUSE_NS, Shared};
@@ -108,7 +108,7 @@ impl Worker {
             index,
             first,
             conns: Connections {
-                rows: vec![Row::default(); count as usize],
+                rows: vec![ConnectionRow::default(); count as usize],
                 sequences,
                 tls: (0..if plan.tls.is_some() { count } else { 0 })
                     .map(|_| None)

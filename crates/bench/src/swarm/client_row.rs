@@ -28,7 +28,7 @@ pub enum State {
 
 /// Flags of a row.
 pub mod mark {
-    /// No message has come since the connection opened.
+    /// No message has arrived since the connection opened.
     pub const FIRST: u8 = 1;
     /// A slow reader.
     pub const SLOW: u8 = 2;

@@ -74,7 +74,7 @@ pub struct Outcome {
 }
 
 impl SwarmRun {
-    /// Moves this process into a namespace of its own and starts the server there. No client connects yet.
+    /// Moves this process into a new namespace and starts the server there. No client connects yet.
     pub fn begin(args: &SwarmArgs) -> Result<SwarmRun> {
         let mut namespace = Namespace::make(args.threads, args.connections)?;
         let address = SocketAddr::from((SERVER, args.server_port));

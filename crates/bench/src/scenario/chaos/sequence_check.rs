@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// Messages and gaps (0) as they come to a client that is promised everything.
+    /// Messages and gaps (0) in the order in which a client receives them. All messages are promised.
     fn judge(kept: u32, newest: u32, what: &[(u32, u32)]) -> Counts {
         let (mut check, mut counts) = (SequenceCheck::default(), Counts::default());
         check.promise(1);

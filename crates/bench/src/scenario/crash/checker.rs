@@ -118,7 +118,7 @@ impl Progress {
         }
     }
 
-    /// Returns whether the observation is a gap that was due. If a gap was due and a message comes first, that is a fault.
+    /// Returns whether the observation is a gap that was due. If a gap was due and a message arrives first, that is a fault.
     fn takes_due_gap(&mut self, who: &str, seen: Observation, faults: &mut Faults) -> bool {
         let was_due = std::mem::take(&mut self.gap_due);
         if seen == Observation::Gap {

@@ -144,7 +144,7 @@ pub struct Rounds {
     changer: Changer,
     subscribers: Vec<(Subscriber, Progress)>,
     crashes: u32,
-    /// Messages that came to all subscribers.
+    /// The number of messages that all subscribers received.
     received: Arc<AtomicU64>,
     log_reader: LogReader,
     checker: Checker,
@@ -154,7 +154,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Starts the server for the first time, to crash it so many times.
+    /// Starts the server for the first time. It will crash `crashes` times.
     pub fn new(args: &RunArgs, volume: Volume, crashes: u32) -> Result<Rounds> {
         let setting = Setting::new(Kind::Crore, args.shards.unwrap_or(SHARDS.1), 0);
         let server = Server::start_with(args, setting, &settings(args, &volume, crashes), None)?;

@@ -198,7 +198,7 @@ fn measure(
     match (server, side) {
         (Some(server), Side::Nats) => {
             let urls = [format!("nats://{}", server.addresses[0])];
-            Ok(bare::publish(&urls, (1, 1), size, at_once.into(), seconds)?.per_s)
+            Ok(bare::publish(&urls, 1, 1, size, at_once.into(), seconds)?.per_s)
         }
         (Some(server), _) => publish(args, server, side, load, size, seconds),
         (None, Side::Sqlite) => local::sqlite(directory, at_once, size, seconds),

@@ -42,7 +42,7 @@ const FRAME_HEADER_BYTES: usize = 4;
 const SIZES: std::ops::RangeInclusive<usize> = 126..=65_535;
 
 /// Measures the rate with `most` messages in flight, each to all of 1,000 subscribers.
-pub fn fan_out_in_flight(args: &RunArgs, kind: Kind, most: u64) -> Result<Value> {
+pub fn fan_out_with(args: &RunArgs, kind: Kind, most: u64) -> Result<Value> {
     ensure!(
         kind.protocol(args.subscribe_protocol()) == Protocol::Ws,
         "only subscribers over WebSocket are measured with few messages under way"

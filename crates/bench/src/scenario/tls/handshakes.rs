@@ -85,17 +85,21 @@ fn once(
 }
 
 /// Handshakes at a rate, in the background, until this is dropped.
-pub struct Storm {
+pub struct BackgroundHandshakes {
     shared: Arc<(AtomicBool, AtomicU64)>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Storm {
+impl BackgroundHandshakes {
     /// Starts the handshakes.
     ///
     /// # Errors
     /// If the certificate cannot be read.
-    pub fn begin(server: SocketAddr, certificate: &Certificate, per_s: u32) -> Result<Storm> {
+    pub fn begin(
+        server: SocketAddr,
+        certificate: &Certificate,
+        per_s: u32,
+    ) -> Result<BackgroundHandshakes> {
         let config = tls::client(&certificate.chain, false)?;
         let shared = Arc::new((AtomicBool::new(false), AtomicU64::new(0)));
         let threads = (0..THREADS).map(|_| {
@@ -112,7 +116,7 @@ impl Storm {
                 }
             })
         });
-        Ok(Storm {
+        Ok(BackgroundHandshakes {
             threads: threads.collect(),
             shared,
         })
@@ -124,7 +128,7 @@ impl Storm {
     }
 }
 
-impl Drop for Storm {
+impl Drop for BackgroundHandshakes {
     fn drop(&mut self) {
         self.shared.0.store(true, Relaxed);
         for thread in self.threads.drain(..) {

@@ -11,7 +11,7 @@ use crate::client::parse::{self, Response};
 use crate::client::request;
 use crate::measure::tally::{Gap, Tally};
 use crate::subscribe::args::Protocol;
-use crate::subscribe::connection::{Row, Stage};
+use crate::subscribe::connection::{ConnectionRow, Stage};
 use crate::subscribe::connections::Connections;
 use crate::sys;
 
@@ -201,7 +201,7 @@ impl Worker {
         now: u64,
         tally: &mut Tally,
     ) -> Result {
-        let Row {
+        let ConnectionRow {
             mut chunk_left,
             chunked,
             ..

@@ -94,7 +94,7 @@ proptest! {
         }
     }
 
-    /// A connection that is cut anywhere gives no message that was not whole, and its position with it.
+    /// A cut anywhere delivers only complete messages, and the position is that of the last one.
     #[test]
     fn a_cut_leaves_whole_messages_only(cut in 0usize..1200) {
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
