@@ -108,7 +108,8 @@ impl Shard {
             commits: Commits::new(
                 world.placement(),
                 me,
-                (world.writer.unwrap_or(0), world.is_shared()),
+                world.writer.unwrap_or(0),
+                world.is_shared(),
             ),
             cluster: (world.is_shared() && me < world.homes)
                 .then(|| ClusterView::new(world.placement().count_at(me))),

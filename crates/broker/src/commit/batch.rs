@@ -1,9 +1,9 @@
-//! The form of a batch: a header, and records. An engine adds a length and a checksum. All numbers are little endian.
+//! The format of a batch: a header and records. The engine stores its length and checksum. All numbers are little endian.
 //!
 //! ```text
 //!  0 u8 format     1 u8 flags, 0     2 u16 partition
 //!  4 u64 writer   12 u64 number     20 u64 first offset   28 u32 unix second   32 u32 records   36 records
-//! record: varint length, u8 kind, varint offset behind that of the first record, body (`record`)
+//! record: varint length, u8 kind, varint offset minus that of the first record, body (`record`)
 //! ```
 
 use alloc::sync::Arc;
@@ -19,13 +19,13 @@ use crate::mail::Fact;
 
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 36;
-/// The form of batches and of their records: whoever changes it adds a format to those of a cluster, too.
+/// The version of the format of batches and records. A change of the format also needs a new format of a cluster (`FORMATS` of the server).
 pub const FORMAT: u8 = 1;
 
-/// A log with several writers must store a message, or a change of a topic, within so many seconds of its admission: else it is void for every reader. Publishers
-/// are told after `LATE_S` (`queue`) that the outcome is not known. The bound is shorter by one second for each of three errors: both differences are of
-/// whole seconds, and the writer's clock may be a second ahead of the log's. So a record takes effect before that answer or never. Notes have no publisher: they
-/// count whenever they come.
+/// A replicated log must store a message, or a change of a topic, within this many seconds of its admission. Otherwise it is void for every
+/// reader. So a record takes effect before its publisher is told that the outcome is unknown (`LATE_S` in `queue`), or never. The bound is three
+/// seconds shorter than `LATE_S`: both are differences of whole seconds, and the writer's clock may be a second ahead of the log's. Notes are
+/// valid at any time, since no publisher waits for them.
 pub const BOUND_S: u32 = 7;
 
 /// The header of a batch.
@@ -33,15 +33,15 @@ pub const BOUND_S: u32 = 7;
 pub struct Header {
     /// The partition.
     pub partition: PartitionId,
-    /// The process that wrote it.
+    /// The number of the process that wrote it.
     pub writer: u64,
-    /// The batch's number among those of its writer and partition.
+    /// The number of the batch among those of its writer in the partition.
     pub number: u64,
-    /// The offset of its first record, where the writer assigns offsets.
+    /// The offset of its first record, if the writer assigns offsets; otherwise 0.
     pub first: u64,
-    /// When its records were admitted, in seconds since 1970.
+    /// When its records were admitted, in Unix seconds.
     pub unix_s: u32,
-    /// How many records it has.
+    /// The number of records.
     pub records: u32,
 }
 
@@ -61,7 +61,7 @@ impl Header {
     /// Reads the header of a batch.
     ///
     /// # Errors
-    /// When it is too short, or of another format.
+    /// The batch is too short, or has another format.
     pub fn read(batch: &[u8]) -> Result<Header, Damaged> {
         let mut from = In(batch);
         if from.byte()? != FORMAT {
@@ -85,19 +85,19 @@ impl Header {
 /// The content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
-    /// A message, or a change of a topic. The hash of its topic has no seed.
+    /// A message, or a change of a topic. The hash of the topic's name has seed 0.
     Fact(&'a Fact<'a>),
     /// A note about the partition, or about the processes that write to it.
     Note(Note<'a>),
 }
 
-/// Checks a batch as it stands in the log, before anything of it is applied: its form, the order of its records, and each of their fields as it is
-/// checked when a client publishes. In a log that several processes write (`is_shared`) a batch that does not pass is void: a stranger has
-/// written it, since a node checks before it writes. This function alone decides that, so that nodes which read the batch live, at their
-/// start or for a checkpoint agree.
+/// Checks a batch of the log before any of it is applied: its format, the order of its records, and each field as when a client publishes.
+///
+/// In a replicated log (`is_shared`) a batch that fails is void: no node wrote it, since nodes check before they write. Only this function
+/// decides that, so that all nodes agree, whether they read the batch live, at their start or for a checkpoint.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with the batch.
 pub fn check(batch: &[u8], placement: Placement, is_shared: bool) -> Result<Header, Damaged> {
     let header = Header::read(batch)?;
     if header.partition >= placement.partitions() {
@@ -129,10 +129,10 @@ pub fn check(batch: &[u8], placement: Placement, is_shared: bool) -> Result<Head
     }
 }
 
-/// Reads a batch as it stands in the log: hands over every record with its offset, for tools that show a log.
+/// Reads a batch of the log, for tools that show a log: calls `each` with every record and its offset.
 ///
 /// # Errors
-/// When the batch is none. The records before the damage were handed over.
+/// The batch is malformed. `each` was called with the records before the fault.
 pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header, Damaged> {
     let header = Header::read(batch)?;
     let mut records = In(&batch[HEADER_BYTES..]);
@@ -150,43 +150,43 @@ pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header
     Ok(header)
 }
 
-/// The header of a batch in the log.
+/// The header of a batch that the log has stored.
 #[derive(Clone, Copy)]
 pub(crate) struct StoredHeader {
-    /// As the log has it: with the offset of its first record and the second that hold at all readers.
+    /// The header with the offset of the first record and the second that are valid for all readers.
     pub header: Header,
-    /// When its records were admitted, by the clock of its writer.
+    /// When the records were admitted, by the clock of the writer.
     pub written_s: u32,
 }
 
 impl StoredHeader {
-    /// Of a batch; `header` is as the log has it.
+    /// The stored header of a batch; `header` is as the engine reports it.
     pub fn new(header: Header, batch: &[u8]) -> StoredHeader {
         let written_s = Header::read(batch).map_or(header.unix_s, |it| it.unix_s);
         StoredHeader { header, written_s }
     }
 
-    /// Whether a log that several processes write stored it too late for its messages and changes of topics to take effect: other nodes may have published newer
-    /// values meanwhile. The batch counts among those of its writer all the same.
+    /// Whether a replicated log stored the batch too late. Then its messages and changes of topics are void, since other nodes may have published
+    /// newer values meanwhile. The batch still counts in the numbers of its writer.
     pub fn is_late(&self) -> bool {
         is_late(self.written_s, self.header.unix_s)
     }
 }
 
-/// Whether the messages and changes of topics of a batch are void: they were admitted in the second `written_s`, and a log with several writers has stored them
+/// Whether messages and changes of topics that were admitted in the second `written_s` are void, since a replicated log stored them as late as
 /// in `stored_s`.
 pub const fn is_late(written_s: u32, stored_s: u32) -> bool {
     stored_s.saturating_sub(written_s) > BOUND_S
 }
 
-/// The records of a batch that stands in the log, as far as they are not applied.
+/// The records of a committed batch that are not applied yet.
 pub(crate) struct Records {
     told: StoredHeader,
     batch: Arc<[u8]>,
     at: usize,
 }
 
-/// A record that stands in the log.
+/// A committed record.
 pub(crate) struct Record {
     pub told: StoredHeader,
     batch: Arc<[u8]>,
@@ -198,14 +198,14 @@ impl Record {
         &self.batch[self.range.clone()]
     }
 
-    /// Whether it is the last one of its batch.
+    /// Whether it is the last record of its batch.
     pub fn is_last(&self) -> bool {
         self.range.end == self.batch.len()
     }
 }
 
 impl Records {
-    /// Those of a batch; `header` is as the log has it.
+    /// The records of a batch; `header` is as the engine reports it.
     pub fn new(header: Header, batch: Arc<[u8]>) -> Records {
         Records {
             told: StoredHeader::new(header, &batch),
@@ -223,7 +223,7 @@ impl Records {
         self.at >= self.batch.len()
     }
 
-    /// The place of the next record. A batch is checked before; where there is none all the same, it is empty, and the last one.
+    /// The range of the next record's bytes. The batch was checked before; if there is no record all the same, the range is empty and at the end.
     fn range(&self) -> Range<usize> {
         let end = self.batch.len();
         let mut from = In(&self.batch[self.at..]);

@@ -1,7 +1,7 @@
-//! The batches of a partition on their way to the engine.
+//! The batches of a partition that the log does not have yet: the open batch, and those in flight.
 //!
-//! Invariants: several batches may be in flight; one that is not committed is appended again, as it was, with all behind it. A batch has
-//! records that were admitted in one second, which is its own, so that no wait for the engine changes what a record says.
+//! Invariants: several batches may be in flight. A batch that is not committed is appended again unchanged, with all batches after it. All records
+//! of a batch were admitted in the same second, which is in its header: so waiting for the engine does not change a record's time.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -13,32 +13,32 @@ use crate::base::ids::{OFFSETS_PER_BATCH, PartitionId};
 use crate::base::planted::{self, Fault};
 use crate::base::snapshot::Out;
 
-/// Records of a batch at most, and offsets of one that has records.
+/// The most records of a batch. A batch with this many offsets is full, too.
 pub(super) const BATCH_RECORDS: u32 = 4096;
 const _: () = assert!(BATCH_RECORDS as u64 <= OFFSETS_PER_BATCH);
-/// Bytes at which a batch is full; a single record may be longer.
+/// A batch with this many bytes is full; a single record may be longer.
 pub(super) const BATCH_BYTES: usize = 512 << 10;
-/// Bytes that the buffer of a partition keeps between two batches: there may be hundreds of partitions.
+/// The capacity that the buffer of a partition keeps from batch to batch. It is small, since there may be hundreds of partitions.
 pub(super) const OPEN_KEPT_BYTES: usize = 64 << 10;
-/// So many offsets are marked ahead: one mark for a million facts that stand in no log.
+/// A mark reserves this many offsets: so a million unlogged facts need one mark.
 const MARK_STEP: u64 = 1 << 20;
-/// Batches of a partition in flight at most: enough to fill an engine whose answer takes some turns.
+/// The most batches of a partition in flight: enough to keep an engine busy whose answer takes some turns.
 pub(super) const IN_FLIGHT_MAX: usize = 16;
-/// The same where the log has several writers: one is on its way while the other is stored, and what waits meanwhile is one batch. With NATS 16 of them
-/// answer no more publishes, in twice as many batches, each of which every node reads.
+/// The same for a replicated log: one batch is sent while another is stored, and all other records wait for one next batch. With NATS, 16 in flight
+/// bring no higher rate of publishes, but twice as many batches, which every node must read.
 pub(super) const IN_FLIGHT_REPLICATED: usize = 2;
-/// Seconds after which batches in flight are appended again, if none of them was committed.
+/// Seconds without a commit after which batches in flight are appended again.
 pub(super) const RESEND_S: u32 = 2;
 
-/// The batch that is being filled.
+/// The batch that records are added to.
 #[derive(Default)]
-struct Open {
-    /// Its bytes, with room for its header.
+struct OpenBatch {
+    /// The bytes, with room for the header.
     bytes: Vec<u8>,
     records: u32,
-    /// Its offsets: those of its records, and of facts between them that stand in no log.
+    /// The number of its offsets: of its records, and of unlogged facts between them.
     offsets: u32,
-    /// The second in which its records were admitted.
+    /// The second in which the records were admitted.
     unix_s: u32,
 }
 
@@ -47,20 +47,20 @@ pub(super) struct Batches {
     partition: PartitionId,
     /// The number of this process among the writers of the log.
     pub writer: u64,
-    /// The log has other writers, and gives records their offsets.
+    /// Whether the log is replicated: it has other writers, and gives records their offsets.
     pub is_shared: bool,
-    open: Open,
-    /// No fact that stands in no log may have a higher offset.
+    open: OpenBatch,
+    /// The highest offset that an unlogged fact may have.
     mark: u64,
-    /// Batches that are closed and not committed.
+    /// Batches that are closed and not committed, the oldest first.
     pub in_flight: VecDeque<Batch>,
-    /// How many of them, the oldest, are at the engine.
+    /// How many of them, from the oldest on, the engine has.
     sent: usize,
-    /// When they were appended last, or one of them was committed.
-    since_s: u32,
-    /// The number of the last batch that was closed.
+    /// When they were last appended, or one of them was committed.
+    progress_s: u32,
+    /// The number of the last closed batch.
     closed: u64,
-    /// The offset behind the last batch that was closed, and behind the facts between its records and after them that stand in no log.
+    /// The offset after the last closed batch and the unlogged facts that follow it.
     next_offset: u64,
 }
 
@@ -70,21 +70,23 @@ impl Batches {
             partition,
             writer,
             is_shared,
-            open: Open::default(),
+            open: OpenBatch::default(),
             mark: 0,
             in_flight: VecDeque::new(),
             sent: 0,
-            since_s: 0,
+            progress_s: 0,
             closed: 0,
             next_offset: 0,
         }
     }
 
-    /// Adds a record to the open batch, and returns its length; a batch that is full, or of another second, is closed before. `encode` appends
-    /// the record to the buffer; it gets the distance from the offset of the batch's first record to that of this one. `sequence` is the last offset of the partition.
+    /// Adds a record to the open batch and returns its length. Before that, a batch that is full or of another second is closed. `encode` appends the
+    /// record to the buffer; its argument is the record's offset minus that of the batch's first record. `sequence` is the last offset of the
+    /// partition.
     pub fn write(
         &mut self,
-        (unix_s, sequence): (u32, u64),
+        unix_s: u32,
+        sequence: u64,
         buffer: &mut Vec<u8>,
         encode: impl FnOnce(&mut Vec<u8>, u32),
     ) -> usize {
@@ -105,26 +107,25 @@ impl Batches {
         buffer.len()
     }
 
-    /// Leaves an offset of the open batch free, for a fact that stands in no log. Where the log gives offsets, those before the open batch are
-    /// free without that.
+    /// Skips an offset of the open batch, for an unlogged fact. If the log gives offsets, those before the open batch are free without that.
     pub fn skip_offset(&mut self) {
         if !self.is_shared || self.open.records > 0 {
             self.open.offsets += 1;
         }
     }
 
-    /// The offset of a mark, and one more for the fact behind it.
+    /// The highest offset that a mark and an unlogged fact after it would have now.
     fn highest(&self, sequence: u64) -> u64 {
         self.next_offset.max(sequence + 1) + u64::from(self.open.offsets) + 1
     }
 
-    /// Whether a mark must stand in the log before the next fact that does not gets its offset. `sequence` is the last offset of the partition.
-    /// Where the log gives offsets, those up to the next batch are free.
+    /// Whether the log must have a new mark before the next unlogged fact gets its offset. If the log gives offsets, those up to the next batch are
+    /// free. `sequence` is the last offset of the partition.
     pub fn needs_mark(&self, sequence: u64) -> bool {
         !self.is_shared && self.highest(sequence) > self.mark && !planted::is(Fault::NoMark)
     }
 
-    /// The mark that must.
+    /// The new mark, if the log must have one.
     pub fn mark(&mut self, sequence: u64) -> Option<u64> {
         self.needs_mark(sequence).then(|| {
             self.mark = self.highest(sequence) + MARK_STEP;
@@ -132,12 +133,12 @@ impl Batches {
         })
     }
 
-    /// Bytes of the buffer of the open batch.
+    /// The bytes of the open batch's buffer.
     pub fn open_bytes(&self) -> usize {
         self.open.bytes.capacity()
     }
 
-    /// Frees the buffer of the open batch, if that has no records.
+    /// Frees the open batch's buffer if it has no records.
     pub fn free(&mut self) {
         if self.open.records == 0 {
             self.open.bytes = Vec::new();
@@ -146,13 +147,13 @@ impl Batches {
 
     /// Closes the open batch. `sequence` is the last offset of the partition.
     fn close(&mut self, sequence: u64) {
-        // Facts that stand in no log may have taken offsets since; others may wait for their turn behind the last batch yet.
+        // Unlogged facts may have got offsets after the last batch; others may still wait.
         self.next_offset = match planted::is(Fault::StaleSequence) {
             true => sequence + 1,
             false => self.next_offset.max(sequence + 1),
         };
         self.closed += 1;
-        let Open {
+        let OpenBatch {
             bytes,
             records,
             offsets,
@@ -179,8 +180,8 @@ impl Batches {
         bytes.shrink_to(OPEN_KEPT_BYTES);
     }
 
-    /// Closes the open batch if the engine is not far behind, and appends the batches that are not at the engine, or have been there for
-    /// long. `sequence` tells the last offset of the partition.
+    /// Closes the open batch, unless too many are in flight. Appends the batches that the engine does not have, and appends all in flight again if
+    /// none was committed for [`RESEND_S`]. `sequence` returns the last offset of the partition.
     pub fn send(
         &mut self,
         now_s: u32,
@@ -194,14 +195,14 @@ impl Batches {
         if self.open.records > 0 && self.in_flight.len() < most {
             self.close(sequence());
         }
-        if self.sent > 0 && now_s.saturating_sub(self.since_s) >= RESEND_S {
+        if self.sent > 0 && now_s.saturating_sub(self.progress_s) >= RESEND_S {
             self.sent = 0;
             if planted::is(Fault::NewNumber) {
                 self.renumber();
             }
         }
         if self.sent == 0 {
-            self.since_s = now_s;
+            self.progress_s = now_s;
         }
         while self.sent < most
             && let Some(batch) = self.in_flight.get(self.sent)
@@ -211,7 +212,7 @@ impl Batches {
         }
     }
 
-    /// Gives the batches in flight numbers behind the last one.
+    /// Gives the batches in flight new numbers after the last one.
     fn renumber(&mut self) {
         for batch in &mut self.in_flight {
             self.closed += 1;
@@ -222,31 +223,32 @@ impl Batches {
         }
     }
 
-    /// This writer is dead for all others: what is in flight does not count. It goes on as the next writer, and writes the same records in its first batches.
+    /// Continues as the next writer, after the log declared this one dead: its batches in flight are void. The first batches of the next writer have
+    /// the same records.
     pub fn restart_as_next_writer(&mut self) {
         self.writer += 1;
         (self.closed, self.sent) = (0, 0);
         self.renumber();
     }
 
-    /// A batch of this writer stands in the log: takes its bytes, if it counts.
+    /// Handles the report that the log has a batch of this writer: returns the batch if it is valid.
     pub fn committed(&mut self, number: u64, now_s: u32) -> Option<Arc<[u8]>> {
         let next = self.closed + 1 - self.in_flight.len() as u64;
         if number < next {
             return None;
         }
         if number > next && !planted::is(Fault::GapAccepted) {
-            // A missing batch comes again, and then all behind it.
+            // A batch is missing: append it and all after it again.
             self.sent = 0;
             return None;
         }
         let batch = self.in_flight.pop_front()?;
-        self.since_s = now_s;
+        self.progress_s = now_s;
         self.sent = self.sent.saturating_sub(1);
         Some(batch.bytes)
     }
 
-    /// The second of the oldest record that is not committed.
+    /// When the oldest record that is not committed was admitted.
     pub fn oldest_s(&self) -> Option<u32> {
         let in_flight = self.in_flight.front().map(|batch| batch.header.unix_s);
         let open = || (self.open.records > 0).then_some(self.open.unix_s);

@@ -1,33 +1,33 @@
-//! How much of the log of a partition checkpoints make needless, and where a node that knows nothing begins to read.
+//! Which batches of a partition's log may be removed, since checkpoints contain them, and where a node begins to read at its start.
 //!
-//! Invariant: a batch stands in the log, or a checkpoint contains it. So every node can build the state of all answered messages.
+//! Invariant: the log has a batch, or a checkpoint contains it. So every node can restore the state of all acknowledged messages.
 
 use crate::base::planted::{self, Fault};
 
-/// Checkpoints that are kept of each partition: if the newest one is damaged, a node can begin with the one before.
+/// How many checkpoints of each partition are kept: if the newest one is damaged, a node can begin with the one before.
 pub const CHECKPOINTS_KEPT: usize = 2;
 
-/// The log of a partition: the batches that it has, and the checkpoints that it can be read on from.
+/// What exists of a partition's log: its first batch, and the checkpoints.
 #[derive(Clone, Copy, Debug)]
 pub struct LogExtent<'a> {
-    /// The number of its first batch; batches have the numbers 1, 2, 3, and so on.
+    /// The number of the first batch in the log; batches have the numbers 1, 2, 3, and so on.
     pub first: u64,
-    /// The last batch that each checkpoint contains, the newest first.
+    /// The last batch of each checkpoint, the newest checkpoint first.
     pub contained: &'a [u64],
 }
 
-/// Batches that no checkpoint contains are gone.
+/// Batches are missing: neither the log nor a checkpoint has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hole {
-    /// The last one of them.
+    /// The last missing batch.
     pub until: u64,
 }
 
 impl LogExtent<'_> {
-    /// The batch before which all may be removed, if those before `wanted` are not wanted any more. A log that is full is cut behind the newest
-    /// checkpoint when the one before leaves nothing to remove: the checkpoint must be whole then.
+    /// All batches before the returned one may be removed. `wanted` is the first batch that is still wanted. The older checkpoint must contain what
+    /// is removed. If the log is full and that removes nothing, the newest checkpoint suffices; the caller must verify that it is intact.
     ///
-    /// The last batch of a checkpoint stays: by it the checkpoint is known as one of this log.
+    /// The last batch of a checkpoint stays, since it identifies the checkpoint as one of this log.
     pub fn removable_before(&self, wanted: u64, is_full: bool) -> u64 {
         if planted::is(Fault::EarlyPurge) {
             return wanted;
@@ -41,10 +41,10 @@ impl LogExtent<'_> {
         }
     }
 
-    /// The batch behind which a node reads the log, which begins with the newest of the checkpoints.
+    /// The last batch of the newest checkpoint: a node begins with that checkpoint and reads the log after this batch.
     ///
     /// # Errors
-    /// There is a hole between them: without its batches the node would serve less than was answered.
+    /// Batches are missing between them: without these the node would lack acknowledged messages.
     pub fn replay_after(&self) -> Result<u64, Hole> {
         let contained = self.contained.first().copied().unwrap_or(0);
         match contained + 1 < self.first {
@@ -65,12 +65,12 @@ mod tests {
         for (first, contained, wanted, is_full, before) in [
             (1, &[][..], 50, false, 0),
             (1, &[], 50, true, 0),
-            // One checkpoint may be damaged.
+            // The only checkpoint may be damaged.
             (1, &[40], 50, false, 0),
             (1, &[40, 20], 50, false, 20),
             (1, &[40, 20], 10, false, 10),
             (1, &[40, 20], 50, true, 20),
-            // Nobody may publish until there is room.
+            // Nobody can publish until there is room.
             (1, &[40], 50, true, 40),
             (20, &[40, 20], 50, true, 40),
             (20, &[40, 20], 50, false, 0),

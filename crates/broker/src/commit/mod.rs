@@ -1,21 +1,24 @@
-//! The records of homes, on their way through an engine.
+//! Commits the writes of homes through an engine: an ordered log on disk or in a cluster.
 //!
-//! A write is admitted, committed and applied. A home admits it: what depends on this process (rights, limits, room) refuses it now
-//! or never. Then the home encodes it as a record (`record`) into the open batch of its partition (`batch`), which goes to the
-//! engine at the end of the turn ([`Io::append`](crate::Io::append)); it waits in the queue of its partition (`queue`) until
-//! [`Input::Committed`](crate::Input::Committed) says that the batch stands in the log. Only then is it applied: positions, answers and
-//! deliveries exist from then on. Without an engine a write is applied in the call that admits it, and no record is encoded
-//! ([`World::appends`](crate::World::appends)).
+//! A write is admitted, committed and applied:
+//! 1. The home admits it. Rights, limits and room of this process can refuse it only here.
+//! 2. The home encodes it as a record (`record`) into the open batch of its partition (`batch`). At the end of the turn the batch is handed to the
+//!    engine ([`Io::append`](crate::Io::append)). The request waits in the queue of its partition (`queue`) until
+//!    [`Input::Committed`](crate::Input::Committed) reports that the log has the batch.
+//! 3. The home applies it: only now it has an offset, an answer and deliveries.
 //!
-//! The engine may be weak: its log is ordered, and has each batch at least once if it is appended until it is committed. Batches of a writer
-//! count in the order of their numbers; a duplicate is void, and so is a batch behind a gap, which the writer appends again.
+//! Without an engine a write is applied in the call that admits it, and no record is encoded ([`World::appends`](crate::World::appends)).
 //!
-//! A log that several processes write (a cluster: [`World::is_shared`](crate::World::is_shared)) also brings the batches of other writers, which are
-//! applied in the order of the log with those of this process. Such a log gives records their offsets and their second:
-//! `sequence << 12 | place in the batch` ([`OFFSET_BITS`](crate::OFFSET_BITS)).
+//! The engine need not be reliable: its log must be ordered, and a batch that is appended again and again must be in it at some time. Batches
+//! have consecutive numbers for each writer, and are valid in that order. A duplicate is void; so is a batch after a gap, which its writer appends
+//! again.
 //!
-//! Invariants: the records of a partition are applied in the order of the log, and none is refused then; what a shard asks of a partition
-//! takes effect in the order in which it asked, so that a subscription sees what was published before it.
+//! A replicated log ([`World::is_shared`](crate::World::is_shared): a cluster) has several writers. Batches of other writers are applied in the
+//! order of the log, with those of this process. The log gives each record its offset, `sequence << 12 | place in the batch`
+//! ([`OFFSET_BITS`](crate::OFFSET_BITS)), and its second.
+//!
+//! Invariants: the records of a partition are applied in the order of the log, and applying refuses none. The requests of a shard to a partition
+//! take effect in the order in which they were made, so that a subscription sees all earlier publishes.
 
 pub mod batch;
 mod batches;
@@ -31,12 +34,12 @@ use batch::Header;
 use crate::base::placement::Placement;
 use crate::base::snapshot::Damaged;
 
-/// A batch of records of one partition, for its engine.
+/// A batch of records of one partition, to be appended to the log.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// The header in its bytes. The numbers of its writer and partition are 1, 2, 3, ...
+    /// The decoded header. The numbers of a writer's batches in a partition are 1, 2, 3, ...
     pub header: Header,
-    /// The header and the records.
+    /// The encoded header and records.
     pub bytes: Arc<[u8]>,
 }
 
@@ -46,17 +49,17 @@ impl AsRef<[u8]> for Batch {
     }
 }
 
-/// A batch stands in the log of its partition. The engine says so in the order of the log.
+/// The report of an engine that the log of a partition has a batch. Reports are in the order of the log.
 #[derive(Debug)]
 pub struct Committed {
-    /// Its header. Where the log gives offsets, `first` is the one that the log gives, and `unix_s` the second in which the log has stored it, by
-    /// the log's clock. So no process's clock decides anything for others.
+    /// The batch's header. If the log gives offsets, `first` is the offset that it gave, and `unix_s` the second in which it stored the batch, by its
+    /// own clock. So no process's clock decides for others.
     pub header: Header,
-    /// Its bytes, where the log has other writers. Those of a batch of this process are not looked at.
+    /// The batch, if the log has other writers. It is ignored if this process wrote it.
     pub batch: Option<ForeignBatch>,
 }
 
-/// A batch that may be another process's, checked. Its bytes count in a backlog until it is applied.
+/// A checked batch that another process may have written. Its bytes count in a backlog until it is applied.
 #[derive(Debug)]
 pub struct ForeignBatch {
     bytes: Arc<[u8]>,
@@ -64,7 +67,7 @@ pub struct ForeignBatch {
 }
 
 impl ForeignBatch {
-    /// Checks a batch of the log ([`batch::check`]), which counts in this backlog from now on.
+    /// Checks a batch of the log ([`batch::check`]), and counts it in this backlog.
     ///
     /// # Errors
     /// Why it is void.
@@ -91,12 +94,12 @@ impl Drop for ForeignBatch {
     }
 }
 
-/// The bytes of batches that the engine has told, and that are not applied. An engine that finds many reads no further in its log.
+/// The bytes of batches that the engine has reported and that are not applied yet. An engine stops reading its log while they are many.
 #[derive(Clone, Debug, Default)]
 pub struct Backlog(Arc<AtomicUsize>);
 
 impl Backlog {
-    /// So many bytes.
+    /// The number of bytes.
     pub fn bytes(&self) -> usize {
         self.0.load(Relaxed)
     }

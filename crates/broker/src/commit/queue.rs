@@ -1,14 +1,13 @@
-//! Requests to a home that wait for the engine: the writes whose records are not committed yet, and the requests behind them.
+//! Requests to a home that wait for the engine: writes whose records are not committed yet, and the requests after them.
 //!
-//! Each partition has a queue; a request that concerns all partitions of the home stands in each of them. An entry takes effect when all
-//! that was asked before it of the same partition has; one that concerns all partitions, when it is the first of each, and until then
-//! nothing behind it does.
+//! Each partition has a queue. A request takes effect after all earlier requests to the same partition. A request that concerns all partitions of
+//! the home has an entry in each queue: it takes effect when it is the first everywhere, and until then nothing after it does.
 //!
-//! Where the log has other writers, their records are applied between those of this process, in the order of the log; a request that writes
-//! nothing need not wait for them, nor for notes of this process. Whether a batch counts is seen when all before it is applied, since a
-//! record before it may say that its writer is dead.
+//! In a replicated log, records of other writers are applied between those of this process, in the order of the log. A request that writes
+//! nothing does not wait for them, nor for notes of this process. Whether a batch is valid is decided when all before it is applied, since an
+//! earlier record may declare its writer dead.
 //!
-//! Invariant: the writes of a queue stand in the order of their records in the log (`batches`).
+//! Invariant: the writes of a queue are in the order of their records in the log (`batches`).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -21,26 +20,27 @@ use crate::base::placement::Placement;
 use crate::base::planted::{self, Fault};
 use crate::base::time::Now;
 
-/// Bytes that the buffer of a record keeps for the next one.
+/// The capacity that the buffer of a record keeps for the next one.
 const RECORD_KEPT_BYTES: usize = 512 << 10;
-/// Seconds after which a request is late: its asker is told that the outcome is not known.
+/// Seconds after which a request is late: its sender is told that the outcome is unknown.
 const LATE_S: u32 = 10;
 const _: () = assert!(LATE_S >= BOUND_S + 3);
 
+/// A request that waits.
 struct Entry<T> {
-    /// It waits for its record: the next one of this process.
+    /// Whether it waits for its record: the next one of this process.
     writes: bool,
     asked_s: u32,
-    /// None in a partition's queue where it concerns all partitions.
+    /// `None` in the queues of the partitions if it concerns all of them: then `of_all` has it.
     request: Option<T>,
-    /// Bytes that were counted for it.
+    /// The bytes that were counted for it.
     bytes: usize,
 }
 
-/// Requests, in the order in which they were asked.
+/// Requests in the order in which they were made.
 struct RequestQueue<T> {
     entries: VecDeque<Entry<T>>,
-    /// Entries before this place are known to be late.
+    /// The entries before this index are known to be late.
     late: usize,
 }
 
@@ -65,11 +65,11 @@ impl<T> RequestQueue<T> {
     }
 }
 
-/// The batch that is being applied.
+/// The batch whose records are being applied.
 struct CurrentBatch {
     records: Records,
     is_own: bool,
-    /// Its bytes count until it is applied.
+    /// Holds the batch in its backlog until it is applied.
     foreign: Option<ForeignBatch>,
 }
 
@@ -77,12 +77,12 @@ struct CurrentBatch {
 struct Queue<T> {
     line: RequestQueue<T>,
     batches: Batches,
-    /// Batches that the engine has told, in the order of the log.
+    /// Committed batches that are not applied yet, in the order of the log.
     told: VecDeque<Committed>,
     current: Option<CurrentBatch>,
 }
 
-/// The batch or request that takes effect next.
+/// The request or record that takes effect next.
 pub(crate) enum Next<T> {
     /// A request, with its record if it writes one.
     Request(T, Option<Record>),
@@ -90,10 +90,10 @@ pub(crate) enum Next<T> {
     Record(Record),
 }
 
-/// The partitions that a request must be ordered in.
+/// The partitions that a request concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// The partition at this place of the home.
+    /// The partition at this index in the home.
     Partition(usize),
     /// All partitions of the home.
     All,
@@ -109,24 +109,24 @@ pub(crate) struct Commits<T> {
     queues: Vec<Queue<T>>,
     /// The requests that concern all partitions.
     of_all: RequestQueue<T>,
-    /// The queue that is looked at first.
+    /// The queue that is examined first.
     next: usize,
-    /// The queue in which late requests are looked for, those of this second; the last one is `of_all`.
+    /// The queue in which late requests are searched next, as of `late_s`. The last one is `of_all`.
     looks_at: usize,
     late_s: u32,
-    /// Whether an entry may have become due.
+    /// Whether a request or record may be able to take effect.
     may_have_due: bool,
-    /// Requests that wait.
+    /// The number of waiting requests.
     requests: usize,
-    /// Bytes that they and the batches that were told occupy.
+    /// The bytes of waiting requests and of committed batches.
     bytes: usize,
-    /// Open batches may have buffers, which are kept until a second comes in which no request waits.
+    /// Whether open batches may have buffers. These are kept until a second begins in which no request waits.
     has_buffers: bool,
     record: Vec<u8>,
 }
 
 impl<T> Queue<T> {
-    /// Begins with the next batch that was told and counts; false if there is none.
+    /// Makes the next valid committed batch the current one; false if there is none.
     fn begin(
         &mut self,
         held_bytes: &mut usize,
@@ -158,7 +158,8 @@ impl<T> Queue<T> {
     fn next(
         &mut self,
         held_bytes: &mut usize,
-        (now_s, is_shared): (u32, bool),
+        now_s: u32,
+        is_shared: bool,
         counts: impl FnMut(u64, u64) -> bool,
     ) -> Option<(Option<Entry<T>>, Option<Record>)> {
         let first = self.line.entries.front();
@@ -185,8 +186,8 @@ impl<T> Queue<T> {
 }
 
 impl<T> Commits<T> {
-    /// Empty queues of the partitions of a home, which may have none.
-    pub fn new(placement: Placement, home: u16, (writer, is_shared): (u64, bool)) -> Commits<T> {
+    /// Empty queues for the partitions of a home. A shard that is no home has none.
+    pub fn new(placement: Placement, home: u16, writer: u64, is_shared: bool) -> Commits<T> {
         let all = (home < placement.homes()).then(|| placement.of_home(home));
         let queue = |partition| Queue {
             line: RequestQueue::new(),
@@ -209,7 +210,7 @@ impl<T> Commits<T> {
         }
     }
 
-    /// Whether a request that writes nothing takes effect at once in this place.
+    /// Whether a request that writes nothing can take effect at once.
     pub fn is_free(&self, place: Scope) -> bool {
         match place {
             Scope::Partition(at) => self.queues[at].line.entries.is_empty(),
@@ -217,7 +218,7 @@ impl<T> Commits<T> {
         }
     }
 
-    /// The same for a fact that stands in no log. `sequence` is the last offset of the partition.
+    /// Whether an unlogged fact can take effect at once. `sequence` is the last offset of the partition.
     pub fn is_free_unlogged(&self, at: usize, sequence: u64) -> bool {
         self.is_free(Scope::Partition(at)) && !self.queues[at].batches.needs_mark(sequence)
     }
@@ -249,50 +250,52 @@ impl<T> Commits<T> {
         self.bytes += bytes;
     }
 
-    /// Queues a request that writes nothing and holds so many bytes.
+    /// Queues a request that writes nothing and holds `bytes`.
     pub fn push(&mut self, place: Scope, request: T, bytes: usize, now: Now) {
         self.enqueue(place, false, request, bytes, now);
         self.may_have_due = true;
     }
 
-    /// Queues a write of the partition at this place. `encode` appends its record and is given the distance of its offset from that of the
-    /// batch's first record. Returns the bytes of the record. `sequence` is the last offset of the partition.
+    /// Queues a write to the partition at this index. `encode` appends its record; its argument is the record's offset minus that of the batch's
+    /// first record. `sequence` is the last offset of the partition. Returns the bytes of the record.
     pub fn write(
         &mut self,
         at: usize,
         request: T,
-        (now, sequence): (Now, u64),
+        now: Now,
+        sequence: u64,
         encode: impl FnOnce(&mut Vec<u8>, u32),
     ) -> usize {
         let batches = &mut self.queues[at].batches;
-        let len = batches.write((now.unix_s, sequence), &mut self.record, encode);
+        let len = batches.write(now.unix_s, sequence, &mut self.record, encode);
         self.record.shrink_to(RECORD_KEPT_BYTES);
         self.enqueue(Scope::Partition(at), true, request, len, now);
         len
     }
 
-    /// Writes a note that no request waits for, to a log with several writers.
-    pub fn note(&mut self, at: usize, (now, sequence): (Now, u64), note: &Note<'_>) {
+    /// Writes a note that no request waits for, to a replicated log.
+    pub fn note(&mut self, at: usize, now: Now, sequence: u64, note: &Note<'_>) {
         let encode = |out: &mut Vec<u8>, behind| note.encode(out, behind);
         let batches = &mut self.queues[at].batches;
-        batches.write((now.unix_s, sequence), &mut self.record, encode);
+        batches.write(now.unix_s, sequence, &mut self.record, encode);
         self.has_buffers = true;
     }
 
-    /// Queues a fact of the partition at this place that stands in no log and holds so many bytes. Where its offset is not marked, a mark is
-    /// its record: after a crash the partition goes on behind that, so that no offset is given twice.
+    /// Queues an unlogged fact of the partition at this index, which holds `bytes`. If its offset is above the last mark, it waits for a new mark as
+    /// its record. After a crash the partition continues after the mark, so that no offset is given twice.
     pub fn push_unlogged(
         &mut self,
         at: usize,
         request: T,
         bytes: usize,
-        (now, sequence): (Now, u64),
+        now: Now,
+        sequence: u64,
     ) -> usize {
         let batches = &mut self.queues[at].batches;
         let mark = batches.mark(sequence);
         if let Some(until) = mark {
             let encode = |out: &mut Vec<u8>, behind| Note::Mark(until).encode(out, behind);
-            batches.write((now.unix_s, sequence), &mut self.record, encode);
+            batches.write(now.unix_s, sequence, &mut self.record, encode);
         }
         batches.skip_offset();
         self.enqueue(Scope::Partition(at), mark.is_some(), request, bytes, now);
@@ -300,8 +303,8 @@ impl<T> Commits<T> {
         bytes
     }
 
-    /// The request or record that takes effect next. `counts` says whether a batch of this writer and with this number does, which comes next in
-    /// the log of the partition at a place.
+    /// The request or record that takes effect next. `counts` tells whether the next batch in the log of a partition is valid; its arguments are the
+    /// partition's index, the writer, and the batch's number.
     pub fn next(
         &mut self,
         now: Now,
@@ -314,10 +317,10 @@ impl<T> Commits<T> {
             let at = (self.next + n) % self.queues.len();
             let (queue, held) = (&mut self.queues[at], &mut self.bytes);
             let counts = |writer, number| counts(at, writer, number);
-            let Some(next) = queue.next(held, (now.s, self.is_shared), counts) else {
+            let Some(next) = queue.next(held, now.s, self.is_shared, counts) else {
                 continue;
             };
-            // Behind its batch it is the next queue's turn: one that is filled again and again must not hold up the others.
+            // After a batch it is the next queue's turn, so that a queue that is filled again and again does not delay the others.
             self.next = at + usize::from(queue.current.is_none());
             return Some(match next {
                 (Some(entry), record) => Next::Request(self.takes_effect(entry)?, record),
@@ -340,17 +343,17 @@ impl<T> Commits<T> {
         entry.request
     }
 
-    /// Whether an entry may be due.
+    /// Whether a request or record may be able to take effect.
     pub fn may_have_due(&self) -> bool {
         self.may_have_due
     }
 
-    /// How many requests wait.
+    /// The number of waiting requests.
     pub fn len(&self) -> usize {
         self.requests
     }
 
-    /// Bytes that they, the open batches and the batches that were told occupy.
+    /// The bytes of waiting requests, open batches and committed batches.
     pub fn bytes(&self) -> usize {
         if !self.has_buffers {
             return self.bytes;
@@ -364,17 +367,17 @@ impl<T> Commits<T> {
         self.requests == 0
     }
 
-    /// The number of this process among the writers of the partition at this place.
+    /// The number of this process among the writers of the partition at this index.
     pub fn writer(&self, at: usize) -> u64 {
         self.queues[at].batches.writer
     }
 
-    /// In the log of the partition at this place it says that this process is dead: it goes on as another one.
+    /// Continues as the next writer of the partition at this index, after its log declared this one dead.
     pub fn restart_as_next_writer(&mut self, at: usize) {
         self.queues[at].batches.restart_as_next_writer();
     }
 
-    /// The second of the oldest record that is not applied; those to come are of this second or a later one.
+    /// The second of the oldest record that is not applied. Later records are of this second or a later one.
     pub fn oldest_s(&self, now: Now) -> u32 {
         if self.requests == 0 {
             return now.unix_s;
@@ -385,8 +388,8 @@ impl<T> Commits<T> {
         all.fold(now.unix_s, u32::min)
     }
 
-    /// Closes batches and hands them to `append`, and again those that the engine does not commit. `sequence` tells the last offset of
-    /// the partition at a place.
+    /// Closes batches and passes them to `append`, and again those that the engine does not commit. `sequence` returns the last offset of the partition
+    /// at an index.
     pub fn send(
         &mut self,
         now: Now,
@@ -400,7 +403,7 @@ impl<T> Commits<T> {
             let batches = &mut self.queues[at].batches;
             batches.send(now.s, || sequence(at), &mut append);
             if self.requests == 0 {
-                // A note goes alone each second.
+                // Without requests there is only a note each second: its buffer is not kept.
                 batches.free();
             }
             if planted::is(Fault::AppliedEarly) {
@@ -414,14 +417,14 @@ impl<T> Commits<T> {
         }
     }
 
-    /// A batch of the partition at this place stands in the log.
+    /// Queues a committed batch of the partition at this index.
     pub fn committed(&mut self, at: usize, of: Committed) {
         self.bytes += bytes_of(of.batch.as_ref());
         self.queues[at].told.push_back(of);
         self.may_have_due = true;
     }
 
-    /// A second has begun: looks for requests that have become late.
+    /// Begins to search late requests. Called once a second.
     pub fn look_for_late(&mut self, now_s: u32) {
         if self.requests > 0 {
             (self.looks_at, self.late_s) = (0, now_s);
@@ -430,13 +433,13 @@ impl<T> Commits<T> {
         }
     }
 
-    /// Whether it is not known of all requests whether they are late.
+    /// Whether the search for late requests has not finished.
     pub fn may_have_late(&self) -> bool {
         self.looks_at <= self.queues.len()
     }
 
-    /// Looks at the next place of a queue. A request that was asked long ago is returned once, behind all that were asked before it of
-    /// the same partitions, and stays in its place.
+    /// Continues the search for late requests by one entry. Returns each late request once, after all earlier requests to the same partitions; it
+    /// stays in its queue.
     pub fn next_late(&mut self) -> Option<&mut T> {
         let line = match self.queues.get_mut(self.looks_at) {
             Some(queue) => &mut queue.line,

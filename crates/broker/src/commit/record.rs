@@ -1,9 +1,8 @@
-//! The form of a record: a fact, without what only this process knows (the client, and whom to answer).
+//! The encoding of a record: a fact, or a [`Note`] about the partition or the processes that write to it.
 //!
-//! A record begins with its kind, its place in its batch, and its topic. MQTT sessions, groups, subscriptions, and the counts of what needs
-//! messages kept are local state of a home and are not written.
-//!
-//! A [`Note`] is a record about the partition, or about the processes that write to it.
+//! A record begins with its kind and its offset in the batch; that of a fact continues with the topic. What only this process knows is not
+//! encoded: the client and whom to answer. MQTT sessions, groups, subscriptions and the counts of subscribers that need messages kept are local
+//! state of a home, too.
 
 use alloc::vec::Vec;
 
@@ -27,20 +26,20 @@ const MARK: u8 = 7;
 const BEAT: u8 = 8;
 const DEAD: u8 = 9;
 const STEWARD: u8 = 10;
-/// Kinds with this bit may be skipped by a reader that does not know them.
+/// A reader that does not know a kind with this bit may skip it.
 const OPTIONAL: u8 = 0x80;
 
 /// Flags of a message.
 const QOS: u8 = 3;
 const RETAIN: u8 = 4;
 const BINARY: u8 = 8;
-const MORTAL: u8 = 16;
+const HAS_TTL: u8 = 16;
 const HAS_KEY: u8 = 32;
-/// All of them.
-const FLAGS: u8 = QOS | RETAIN | BINARY | MORTAL | HAS_KEY;
+/// All flags.
+const FLAGS: u8 = QOS | RETAIN | BINARY | HAS_TTL | HAS_KEY;
 
 impl<'a> Fact<'a> {
-    /// Appends the record of a fact; its offset is so far behind that of the first record of its batch.
+    /// Appends the record of a fact. Its offset is that of the first record of its batch plus `behind`.
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>, behind: u32) {
         let mut out = Out(bytes);
         out.byte(match self {
@@ -66,11 +65,11 @@ impl<'a> Fact<'a> {
         }
     }
 
-    /// Reads a record: `then` is given how far its offset is behind that of the first record of its batch, and what it says. Names are
-    /// hashed with this seed; it was written for this client.
+    /// Decodes the record of a fact and calls `then` with its offset minus that of the first record of its batch, and with the fact. `seed` keys the
+    /// hash of the topic's name; `client` is the client that is charged.
     ///
     /// # Errors
-    /// When it is none.
+    /// The record is no fact, or malformed.
     pub(crate) fn decode<T>(
         record: &'a [u8],
         seed: u64,
@@ -84,7 +83,7 @@ impl<'a> Fact<'a> {
         let hash = xxh3_64_with_seed(name, seed) as u32;
         let change = match kind {
             PUBLISH => {
-                let message = read_message(&mut from, (hash, name), client)?;
+                let message = read_message(&mut from, hash, name, client)?;
                 from.end()?;
                 return Ok(then(behind, &Fact::Publish(&message)));
             }
@@ -109,29 +108,29 @@ impl<'a> Fact<'a> {
 /// A record that is no fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note<'a> {
-    /// Offsets up to this one may have been given to facts that stand in no log.
+    /// A mark: unlogged facts may have offsets up to this one.
     Mark(u64),
     /// The writer of the batch is alive.
     Beat(Beat<'a>),
-    /// Batches of this writer that stand behind the record do not count.
+    /// This writer is dead: its batches after this record are void.
     Dead(u64),
-    /// This writer does what one process does for all, unless another one that lives does.
+    /// This writer is the steward, which does what one process does for all, unless there is a living steward already.
     Steward(u64),
 }
 
-/// A sign of life of a process.
+/// A heartbeat of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beat<'a> {
-    /// Its name for others, and where its operator reaches it: either may be empty.
+    /// The name of the process, or empty.
     pub name: &'a [u8],
-    /// See `name`.
+    /// The address of its admin API, or empty.
     pub link: &'a [u8],
-    /// Its connections.
+    /// Number of its connections.
     pub connections: u64,
 }
 
 impl<'a> Note<'a> {
-    /// Appends the record of a note; its offset is so far behind that of the first record of its batch.
+    /// Appends the record of a note. Its offset is that of the first record of its batch plus `behind`.
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>, behind: u32) {
         let mut out = Out(bytes);
         out.byte(match self {
@@ -152,10 +151,10 @@ impl<'a> Note<'a> {
         }
     }
 
-    /// Reads a note: how far its offset is behind that of the first record of its batch, and what it says. None where the record is a fact.
+    /// Decodes a note: its offset minus that of the first record of its batch, and the note. `None` if the record is a fact.
     ///
     /// # Errors
-    /// When it is neither.
+    /// The record is malformed.
     pub(crate) fn decode(record: &'a [u8]) -> Result<Option<(u32, Note<'a>)>, Damaged> {
         let mut from = In(record);
         let kind = from.byte()?;
@@ -166,7 +165,7 @@ impl<'a> Note<'a> {
         let note = match kind {
             MARK => Note::Mark(from.number()?),
             BEAT => {
-                // A later version may say more: it is a sign of life all the same.
+                // A later version may append fields: it is a heartbeat all the same.
                 let beat = Beat {
                     name: from.field()?,
                     link: from.field()?,
@@ -182,8 +181,8 @@ impl<'a> Note<'a> {
     }
 }
 
-/// Checks a record of this partition that another process may have written: its kind, its form, and each of its fields. Returns how far its offset
-/// is behind that of the first record of its batch; none for a record that may be left out.
+/// Checks a record of this partition that another process may have written: its kind, its encoding, and each field. Returns its offset minus that
+/// of the first record of its batch; `None` for an unknown record that may be skipped.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -199,7 +198,7 @@ pub(crate) fn check(
     }
     if let Some((behind, note)) = Note::decode(record)? {
         if let Note::Beat(beat) = note {
-            // Consoles and terminals show both.
+            // Both are shown in consoles and terminals.
             check_fields(beat.name, b"", beat.link).map_err(Damaged)?;
         }
         return Ok(Some(behind));
@@ -225,7 +224,7 @@ pub(crate) fn is_note(record: &[u8]) -> bool {
     kind.is_some_and(|kind| (MARK..=STEWARD).contains(kind))
 }
 
-/// A record of a kind that this version does not know, and whether it may be skipped.
+/// Whether a record of an unknown kind may be skipped; `None` if this version knows the kind.
 pub(crate) fn unknown(record: &[u8]) -> Option<bool> {
     let kind = *record.first()?;
     (kind > STEWARD).then_some(kind & OPTIONAL != 0)
@@ -236,7 +235,7 @@ fn write_message(out: &mut Out<'_>, message: &Publish<'_>) {
     let flags = [
         (headers.retain, RETAIN),
         (headers.binary, BINARY),
-        (headers.ttl_s.is_some(), MORTAL),
+        (headers.ttl_s.is_some(), HAS_TTL),
         (message.retry.is_some(), HAS_KEY),
     ];
     let set = flags.iter().filter(|(is_set, _)| *is_set);
@@ -256,7 +255,8 @@ fn write_message(out: &mut Out<'_>, message: &Publish<'_>) {
 
 fn read_message<'a>(
     from: &mut In<'a>,
-    (hash, name): (u32, &'a [u8]),
+    hash: u32,
+    name: &'a [u8],
     client: Client,
 ) -> Result<Publish<'a>, Damaged> {
     let flags = from.byte()?;
@@ -277,7 +277,7 @@ fn read_message<'a>(
         binary: has(BINARY),
     };
     let data = from.field()?;
-    if has(MORTAL) {
+    if has(HAS_TTL) {
         headers.ttl_s = Some(from.number32()?);
     }
     let mut retry = None;

@@ -1,5 +1,5 @@
-//! Tests of the log of several topics against one plain list: the messages that readers by filter find in the order of
-//! arrival, and how far back each topic reaches; also after a change of rules, and after saving and restoring.
+//! Tests of a log with several topics against a plain list: the messages that readers by filter find in the order of arrival, and the last lost
+//! offset of each topic; also after a change of rules, and after a restart.
 
 mod checks;
 mod plain;
@@ -20,7 +20,7 @@ use crate::mail::Frames;
 use crate::mail::message::Headers;
 use plain::{Kept, Plain, TOPICS};
 
-/// Rules of the operator; the default and that of retained messages come after them.
+/// Rules of the operator; the default rule and that of retained messages follow them.
 const RULES: usize = 3;
 
 /// The plain list and a log with the same messages, and the log's chains by topic.
@@ -31,7 +31,7 @@ struct World {
     retained: [u32; TOPICS],
 }
 
-/// The client that a message is counted for; one in four has none.
+/// The client that is charged for a message; one message in four has none.
 fn owner(offset: u64) -> Client {
     match offset as u8 % 4 {
         0 => Client::NOBODY,
@@ -41,8 +41,8 @@ fn owner(offset: u64) -> Client {
 
 fn admission() -> Admission {
     let mut settings = Settings::default();
-    // Has the bytes counted by client; a log refuses nothing by it. As large as all logs together: the smaller the limit, the wider the
-    // tables of counters, and every world of the property makes its own.
+    // The log only counts the bytes of clients with it, and refuses nothing. The limit is large, since a small one has large tables of
+    // counters, and each test case creates them.
     settings.limits.log_bytes_per_address_max = settings.limits.log_bytes;
     Admission::new(&settings, 7)
 }
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// Removes the message of a key, where topics keep one of each key.
+    /// Removes the message of a key, if the topic keeps latest values.
     fn remove(&mut self, topic: usize, key: u8) {
         if self.plain.rules.get(self.plain.of[topic]).keep == Keep::Latest {
             self.log.remove_key(self.chains[topic], KEYS[key as usize]);
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Removes up to so many messages of a rule that are too old or have expired.
+    /// Removes up to `limit` messages of a rule that are too old or have expired.
     fn expire(&mut self, number: u8, limit: usize) {
         let World {
             plain, log, chains, ..
@@ -144,7 +144,7 @@ impl World {
             }
             plain.lose(topic, kept.offset);
         } else {
-            // Sometimes all that must go goes later, in small steps.
+            // Sometimes all messages are removed later, in small steps.
             let steps_max = match kept.offset.is_multiple_of(2) {
                 true => usize::MAX,
                 false => 0,
@@ -170,7 +170,7 @@ impl World {
         }
     }
 
-    /// The home forgets a topic that has no messages left; its row is another topic's from now on.
+    /// The home forgets a topic without messages; another topic reuses its row.
     fn forget(&mut self, topic: usize) {
         let plain = &mut self.plain;
         if !plain.of_chain(topic, false).is_empty() {
@@ -193,13 +193,13 @@ impl World {
         self.plain.change(rules, of);
     }
 
-    /// Makes another log from the contents of this one, as a restart does.
+    /// Creates another log from the contents of this one, as a restart does.
     fn write_down_and_read(&mut self) {
         let plain = &self.plain;
         let most = |topic: usize| plain.rules.get(plain.of[topic]).messages_max() as usize;
         let fits = |topic| plain.of_chain(topic, false).len() <= most(topic);
         if !(0..TOPICS).all(fits) {
-            // A change of rules would trim it.
+            // A change of rules would trim the chain.
             return;
         }
         let mut log = Log::new(
@@ -265,8 +265,8 @@ impl World {
     }
 }
 
-/// Messages removed from the end were not lost, so the last lost message is not the topic's last one: the log still
-/// knows it after a restart, whether it was empty by then or not.
+/// If the newest messages were removed without being lost, the last lost message is not the topic's last one. The log still knows that after a
+/// restart, whether it is empty or not.
 #[test]
 fn messages_removed_at_the_end_of_a_topic_are_not_told_as_lost() {
     let [latest, log] = [Keep::Latest, Keep::Log].map(|keep| {
@@ -284,7 +284,7 @@ fn messages_removed_at_the_end_of_a_topic_are_not_told_as_lost() {
             world.publish(0, key, None, false);
         }
         world.remove(0, 2);
-        // A history, from now on: its messages go by their age.
+        // From now on the topic keeps a history, whose messages are removed by age.
         world.change(log.clone(), [0, 1, 2, 3]);
         if restarts & 1 > 0 {
             world.write_down_and_read();
@@ -299,7 +299,7 @@ fn messages_removed_at_the_end_of_a_topic_are_not_told_as_lost() {
     }
 }
 
-/// A long log that a change of rules ends is removed in parts; what came before it is done stands behind its messages.
+/// If a change of rules ends a long log, it is removed in parts. A message that arrives meanwhile is after its messages.
 #[test]
 fn a_restart_keeps_what_stands_behind_messages_that_are_being_removed() {
     let none = Rule {

@@ -1,8 +1,8 @@
-//! The lists of the log: the entries of each rule in the order of arrival, from the oldest on. Marks lead to any offset of a list, and to
-//! any second, in a few steps.
+//! The lists of the log: the entries of each rule in the order of arrival, from the oldest on. Some entries are marks: sorted by offset, they
+//! lead to any offset and any second of a list in a few steps.
 //!
-//! Invariants: an entry is in the list of its chain's rule, and in no other; a mark is an entry of its list, and between two marks there
-//! are at most [`MARK_EVERY`] entries, whatever was removed. After a change of rules each list is in the order of arrival again.
+//! Invariants: an entry is in the list of its chain's rule, and in no other. At most [`MARK_EVERY`] entries are between two marks, whatever was
+//! removed. After a change of rules each list is in the order of arrival.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -12,32 +12,34 @@ use crate::base::work::Steps;
 use crate::log::entry::{Chain, Entry, MARKED};
 use crate::store::slab::{NONE, Slab};
 
-/// Entries of a list from one mark to the next. In tests so few that short lists have several.
+/// Entries from one mark to the next. In tests this is so low that short lists have several marks.
 pub(super) const MARK_EVERY: u32 = if cfg!(test) { 4 } else { 64 };
 
-/// All lists of a log by the number of their rule. The last one is that of retained messages.
+/// The lists of a log by the number of their rule. The last one is that of retained messages.
 pub(super) struct Lists(Vec<List>);
 
-/// The entries of a rule, and how long its messages live; 0 is without end.
+/// The list of a rule.
 struct List {
     oldest: u32,
     youngest: u32,
+    /// The rule's time to live; 0: none.
     ttl_s: u32,
     marks: Marks,
-    /// The oldest entry that a search for messages that may go has not passed, or `NONE`.
+    /// The next entry that the search for messages to remove examines, or `NONE`.
     hand: u32,
 }
 
-/// Marks of one list.
+/// The marks of one list.
 #[derive(Default)]
 struct Marks {
-    /// Offset and entry.
+    /// Offset and entry of each mark.
     all: VecDeque<(u64, u32)>,
+    /// Number of entries after the last mark.
     unmarked: u32,
 }
 
 impl Marks {
-    /// Whether the added entry is to be marked.
+    /// Counts an added entry. Returns whether it becomes a mark.
     fn add(&mut self, offset: u64, id: u32) -> bool {
         self.unmarked += 1;
         let marks = self.unmarked == MARK_EVERY;
@@ -48,7 +50,7 @@ impl Marks {
         marks
     }
 
-    /// The marked entry at `offset` is removed: the one before it takes the mark, if it has none.
+    /// Removes the mark at `offset`. `older` takes its place, if given.
     fn pass_on(&mut self, offset: u64, older: Option<(u64, u32)>) {
         let at = self.all.partition_point(|mark| mark.0 < offset);
         debug_assert!(self.all[at].0 == offset);
@@ -65,10 +67,10 @@ impl Marks {
     }
 }
 
-/// The lists that entries move from and to when the rules change.
+/// Which lists entries move between when the rules change.
 pub(super) struct Moves {
     lists: usize,
-    /// Whether entries move from list `n / lists` to list `n % lists`.
+    /// Item `n`: whether entries move from list `n / lists` to list `n % lists`.
     some: Vec<bool>,
 }
 
@@ -82,7 +84,7 @@ impl Moves {
         self.some[usize::from(from) * self.lists + usize::from(to)] = true;
     }
 
-    /// The new list of all entries of a list, if no others move there.
+    /// The list to which all entries of the list `from` move, if no others move there.
     fn alone(&self, from: usize) -> Option<usize> {
         let row = &self.some[from * self.lists..][..self.lists];
         let mut moves = (0..self.lists).filter(|to| row[*to]);
@@ -119,35 +121,35 @@ impl Lists {
         self.0[number as usize].oldest
     }
 
-    /// The oldest entry of a list that a search has not passed, or `NONE`.
+    /// The next entry of a list that the search examines, or `NONE`.
     pub fn hand(&self, number: u8) -> u32 {
         self.0[number as usize].hand
     }
 
-    /// The search passes that entry.
+    /// Advances the search to the next entry.
     pub fn pass(&mut self, entries: &Slab<Entry>, number: u8) {
         let list = &mut self.0[number as usize];
         list.hand = entries.get(list.hand).younger;
     }
 
-    /// The search begins anew.
+    /// Restarts the search at the oldest entries.
     pub fn search_again(&mut self) {
         self.0.iter_mut().for_each(|list| list.hand = list.oldest);
     }
 
-    /// How long messages of a rule live; 0 is without end.
+    /// A rule's time to live; 0: none.
     pub fn ttl_s(&self, number: u8) -> u32 {
         self.0[number as usize].ttl_s
     }
 
-    /// Changes the times to live to those of these rules, which govern the same topics as before.
+    /// Changes only the times to live: each topic keeps the number of its rule.
     pub fn change_times(&mut self, rules: &Rules) {
         for (number, list) in self.0.iter_mut().enumerate() {
             list.ttl_s = rules.get(number as u8).ttl_s;
         }
     }
 
-    /// Puts an entry at the end of a list.
+    /// Appends an entry to a list.
     pub fn append(&mut self, entries: &mut Slab<Entry>, number: u8, id: u32) {
         let list = &mut self.0[number as usize];
         let offset = entries.get(id).offset;
@@ -166,7 +168,7 @@ impl Lists {
         (entry.older, entry.younger) = (elder, NONE);
     }
 
-    /// Takes an entry out of its list. Its mark passes to the entry before it.
+    /// Removes an entry from its list. If it is a mark, the entry before it becomes one.
     pub fn remove(&mut self, entries: &mut Slab<Entry>, number: u8, id: u32) {
         let list = &mut self.0[number as usize];
         let entry = entries.get(id);
@@ -194,7 +196,7 @@ impl Lists {
         }
     }
 
-    /// The first entry of a list behind an offset.
+    /// The first entry of a list after an offset.
     pub fn first_after(
         &self,
         entries: &Slab<Entry>,
@@ -215,7 +217,7 @@ impl Lists {
         id
     }
 
-    /// The offset of the last entry of a list that came by this second, or 0.
+    /// The offset of the last entry of a list that arrived by this second, or 0.
     pub fn last_arrived_by(
         &self,
         entries: &Slab<Entry>,
@@ -240,8 +242,8 @@ impl Lists {
         last
     }
 
-    /// Moves the entries to the lists of these rules; the chains have the rules' numbers already. A list with entries that stay together only
-    /// gets another number.
+    /// Moves the entries to the lists of these rules; the chains have the new rules' numbers already. A list whose entries stay together only gets
+    /// another number.
     pub fn change(
         &mut self,
         entries: &mut Slab<Entry>,
@@ -278,13 +280,13 @@ impl Lists {
         all
     }
 
-    /// The entries have got other offsets, in the same order.
+    /// Updates the marks after the entries got other offsets, in the same order.
     pub fn update_marks(&mut self, entries: &Slab<Entry>) {
         let marks = self.0.iter_mut().flat_map(|list| &mut list.marks.all);
         marks.for_each(|(offset, id)| *offset = entries.get(*id).offset);
     }
 
-    /// The marked entries of a list by offset.
+    /// The marks of a list by offset.
     #[cfg(test)]
     pub fn marks(&self, number: usize) -> impl Iterator<Item = (u64, u32)> {
         self.0[number].marks.all.iter().copied()
@@ -292,7 +294,7 @@ impl Lists {
 }
 
 impl List {
-    /// Adds its entries, with their offsets.
+    /// Appends the entries, with their offsets, to `all`.
     fn gather(&self, entries: &Slab<Entry>, all: &mut Vec<(u64, u32)>) {
         let mut id = self.oldest;
         while id != NONE {

@@ -1,4 +1,4 @@
-//! Tests of room: the bytes of a log, which topic makes room when there is none left, and the length of pages.
+//! Tests of limits: the bytes of a log, the topic that loses messages when the budget is exceeded, and the length of pages.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ use crate::store::blobs::occupied;
 const NOW_S: u32 = 1000;
 /// Seed of the hash of keys.
 const SEED: u64 = 7;
-/// Where a test does not say that the messages of one rule go last.
+/// For tests without a rule whose messages are removed last.
 const NO_RULE: u8 = u8::MAX;
 
 fn log(rules: &[Rule]) -> Log {
@@ -182,7 +182,7 @@ fn a_page_has_as_many_bytes_as_it_may_and_one_message_at_least() {
     }
 }
 
-/// A topic with a flood of messages makes room, not topics with a few old ones.
+/// A topic with a flood of messages loses some, not topics with a few old ones.
 #[test]
 fn topic_furthest_over_its_share_makes_room() {
     let rule = rule();
@@ -224,7 +224,7 @@ fn topic_furthest_over_its_share_makes_room() {
     assert_eq!(offsets(&mut log, chains[1]).last(), Some(&400));
 }
 
-/// If no topic is over its share, the oldest message goes; those of one rule, such as retained messages, go last.
+/// If no topic is over its share, the oldest message is removed. Those of one rule, such as retained messages, are removed last.
 #[test]
 fn among_equals_the_oldest_makes_room() {
     for (times, last, expected) in [
@@ -337,8 +337,8 @@ fn a_message_comes_out_as_it_went_in() {
     }
 }
 
-/// Keys count for no topic, so that the budget can be spent while every topic has less than its share: then the oldest message
-/// goes, and not one of the topic with the most.
+/// No topic is charged for keys, so that the budget can be exceeded while every topic has less than its share. Then the oldest message is
+/// removed, and not one of the largest topic.
 #[test]
 fn topic_below_its_share_loses_messages_by_age_only() {
     let rule = Rule {
@@ -370,8 +370,8 @@ fn topic_below_its_share_loses_messages_by_age_only() {
     assert_eq!(gone, [0]);
 }
 
-/// A message that just fits is kept. Within one second, the message that came first goes first, and a chain that an
-/// operator empties message by message ends like one that a limit emptied.
+/// A message that just fits is kept. Among messages of one second, the first is removed first. A chain that an operator empties message by
+/// message ends like one that a limit emptied.
 #[test]
 fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
     let rule = rule();
@@ -411,7 +411,7 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
     assert_eq!((log.chains(), log.bytes()), (0, 0));
 }
 
-/// Offsets count over years: the two halves of an empty chain's lost offset are put together again.
+/// Offsets grow for years: an empty chain stores all 64 bits of its lost offset.
 #[test]
 fn losses_are_told_beyond_four_billion_messages() {
     let mut log = log(&[rule()]);
@@ -425,7 +425,7 @@ fn losses_are_told_beyond_four_billion_messages() {
     }
 }
 
-/// Keys are compared themselves; their hash only says where to look.
+/// Keys with equal hashes are distinguished.
 #[test]
 fn two_keys_of_one_hash_are_two_keys() {
     let rule = Rule {

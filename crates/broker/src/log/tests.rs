@@ -1,5 +1,5 @@
-//! Tests of the log against a list: superseded and expired messages are neither read nor missed, and messages that a
-//! limit removed are missed by each reader that has not seen them.
+//! Tests of the log against a list: superseded and expired messages are neither read nor lost, and each reader that has not read a message that
+//! a limit removed is told a gap.
 
 use alloc::format;
 use alloc::string::String;
@@ -21,7 +21,7 @@ struct Kept {
     key: String,
     time_s: u32,
     end_s: u64,
-    /// By its own time to live.
+    /// When its own time to live ends.
     own_end_s: u64,
 }
 
@@ -150,7 +150,7 @@ fn qos(offset: u64) -> u8 {
     (offset / 3 % 3) as u8
 }
 
-/// Messages that are too old, or have expired, go in both.
+/// Removes messages that are too old or have expired from both.
 fn freshen_all(log: &mut Log, chains: &mut [u32; 3], models: &mut [Model], now_s: u32) {
     for (chain, model) in chains.iter_mut().zip(models) {
         model.look(now_s);
@@ -158,7 +158,7 @@ fn freshen_all(log: &mut Log, chains: &mut [u32; 3], models: &mut [Model], now_s
     }
 }
 
-/// All messages get offsets behind this one, in their order; returns the last.
+/// Gives all messages offsets after this one, in their order; returns the last.
 fn begin_epoch(models: &mut [Model], base: u64) -> u64 {
     let all = models.iter().flat_map(|model| &model.kept);
     let mut former: Vec<u64> = all.map(|kept| kept.offset).collect();
@@ -184,7 +184,7 @@ fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), Te
     } else {
         prop_assert_eq!(lost, Some(model.lost));
     }
-    // A reader that has seen superseded or expired messages goes on behind them.
+    // A reader that has read superseded or expired messages continues after them.
     for start in model.lost..=model.last {
         let mut frames = Frames::default();
         let rest = model.kept.iter().filter(|k| k.offset > start).count();
@@ -228,7 +228,7 @@ fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), Te
     Ok(())
 }
 
-/// The fields of the message with this offset.
+/// The fields of the message at this offset.
 fn headers(offset: u64, key: &str, ttl_s: Option<u32>) -> Headers<&[u8]> {
     Headers {
         content_type: b"text/plain",
@@ -246,8 +246,8 @@ proptest! {
     #[test]
     fn a_log_is_what_its_model_says(rules in prop::collection::vec(rule(), 3), ops in ops(), pages in 1usize..5) {
         let mut settings = Settings { rules: rules.clone(), ..Settings::default() };
-        // Has the bytes counted by client; a log refuses nothing by it. As large as all logs together: the smaller the limit, the
-        // wider the tables of counters, and every case makes its own.
+        // The log only counts the bytes of clients with it, and refuses nothing. The limit is large, since a small one has large tables of
+        // counters, and each test case creates them.
         settings.limits.log_bytes_per_address_max = settings.limits.log_bytes;
         let admission = Admission::new(&settings, 7);
         let mut log = Log::new(&Rules::new(&settings.rules), 7, admission.clone(), HomeCounts::default(), Steps::default());

@@ -234,8 +234,8 @@ impl Node<'_> {
             return;
         }
         partition.notes_in_flight |= kind_bit(note);
-        let moment = (self.ctx.now, self.home.logs.sequence(at));
-        self.commits.note(at, moment, note);
+        let sequence = self.home.logs.sequence(at);
+        self.commits.note(at, self.ctx.now, sequence, note);
     }
 
     /// Facts that are not logged get the offsets between the last record and the next batch. When half of these are used, a mark brings new

@@ -57,10 +57,10 @@ impl Shard {
         let home = self.home.as_mut().expect(HERE);
         let Front { clients, subs, .. } = &mut self.front;
         let mut context = home_context(subs, &clients.ctx);
-        let moment = (context.now, home.logs.sequence(at));
+        let (now, sequence) = (context.now, home.logs.sequence(at));
         let admitted = match is_logged {
             true if !appends => Err(home.apply_now(fact, &mut context)),
-            false if self.commits.is_free_unlogged(at, moment.1) => {
+            false if self.commits.is_free_unlogged(at, sequence) => {
                 Err(match home.admit(fact, &context) {
                     Ok(_) => home.apply(fact, None, &mut context),
                     Err(outcome) => outcome,
@@ -101,8 +101,8 @@ impl Shard {
         };
         let encode = |out: &mut Vec<u8>, behind| fact.encode(out, behind);
         let len = match unlogged_bytes {
-            Some(len) => self.commits.push_unlogged(at, waiting, len, moment),
-            None => self.commits.write(at, waiting, moment, encode),
+            Some(len) => self.commits.push_unlogged(at, waiting, len, now, sequence),
+            None => self.commits.write(at, waiting, now, sequence, encode),
         };
         clients.meter.work.steps.add_bytes(len);
         weight

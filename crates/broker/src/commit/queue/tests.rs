@@ -1,4 +1,4 @@
-//! The queues: the order in which entries take effect, and the batches that an engine is given.
+//! Tests of the queues: the order in which requests take effect, and the batches that are appended.
 
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn at(s: u32) -> Now {
 }
 
 fn commits() -> Commits<u32> {
-    Commits::new(PLACEMENT, 0, (WRITER, false))
+    Commits::new(PLACEMENT, 0, WRITER, false)
 }
 
 fn write(commits: &mut Commits<u32>, place: usize, request: u32) {
@@ -29,7 +29,7 @@ fn write(commits: &mut Commits<u32>, place: usize, request: u32) {
 
 fn write_bytes(commits: &mut Commits<u32>, place: usize, request: u32, record: &[u8]) {
     let encode = |out: &mut Vec<u8>, _| out.extend_from_slice(record);
-    commits.write(place, request, (at(0), 100), encode);
+    commits.write(place, request, at(0), 100, encode);
 }
 
 /// The partitions, numbers and counts of records of the batches that are appended.
@@ -62,7 +62,7 @@ fn committed(partition: PartitionId, number: u64) -> Committed {
     }
 }
 
-/// The next request, where the log has one writer.
+/// The next request, for a log with one writer.
 fn next(commits: &mut Commits<u32>) -> Option<(u32, Option<Record>)> {
     next_at(commits, 0)
 }
@@ -90,7 +90,7 @@ fn a_batch_begins_behind_facts_that_stand_in_no_log_and_wait_for_their_turn() {
     };
     write(&mut commits, 1, 1);
     for request in 2..=3 {
-        commits.push_unlogged(1, request, 0, (at(0), 100));
+        commits.push_unlogged(1, request, 0, at(0), 100);
     }
     assert_eq!(first(&mut commits, 100), Some(101));
     commits.committed(1, committed(1, 1));
@@ -141,7 +141,7 @@ fn duplicates_gaps_and_other_writers_do_not_count() {
     commits.committed(0, committed(0, 1));
     commits.committed(0, committed(0, 1));
     assert_eq!(due(&mut commits), [1]);
-    // The second was lost: it is appended again at once, and all behind it.
+    // The second batch was lost: it is appended again at once, with all after it.
     commits.committed(0, committed(0, 3));
     assert!(due(&mut commits).is_empty());
     assert_eq!(sent(&mut commits, 0), [(0, 2, 1), (0, 3, 1)]);
@@ -185,7 +185,7 @@ fn a_late_write_is_told_once_and_takes_effect_all_the_same() {
     commits.push(Scope::All, 5, 0, at(1));
     write(&mut commits, 0, 3);
     assert!(late(&mut commits, LATE_S - 1).is_empty());
-    // A request behind another is no earlier late than that one.
+    // A request is not reported as late before an earlier request.
     assert_eq!(late(&mut commits, LATE_S), [1]);
     assert_eq!(late(&mut commits, LATE_S + 1), [2, 3, 5]);
     assert!(late(&mut commits, 3 * LATE_S).is_empty());
@@ -210,15 +210,15 @@ fn a_batch_ends_at_its_limits() {
     assert_eq!(sent(&mut commits, 0), [(1, 1, 1), (1, 2, 1)]);
 }
 
-/// So a record has the second in which it was admitted, however long the engine takes.
+/// A record has the second in which it was admitted, however long the engine takes.
 #[test]
 fn a_batch_has_records_of_one_second() {
     let mut commits = commits();
     let mut seconds = Vec::new();
     for s in 0..40 {
         let encode = |out: &mut Vec<u8>, _| out.push(1);
-        commits.write(0, s, (at(s), 100), encode);
-        commits.write(0, s, (at(s), 100), encode);
+        commits.write(0, s, at(s), 100, encode);
+        commits.write(0, s, at(s), 100, encode);
         commits.send(at(s / 2), |_| 100, drop);
         assert_eq!(commits.oldest_s(at(s)), 1000);
     }
@@ -260,7 +260,7 @@ fn buffers_of_open_batches_are_counted() {
 #[test]
 fn few_batches_are_in_flight_however_long_the_engine_takes() {
     for (is_shared, most) in [(false, IN_FLIGHT_MAX), (true, IN_FLIGHT_REPLICATED)] {
-        let mut commits = Commits::new(PLACEMENT, 0, (WRITER, is_shared));
+        let mut commits = Commits::new(PLACEMENT, 0, WRITER, is_shared);
         for request in 0..40 {
             write(&mut commits, 0, request);
             sent(&mut commits, 0);
@@ -314,8 +314,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Each entry takes effect once, in the order in which it was asked, as far as it shares a partition with another, whatever batches
-    /// the engine loses.
+    /// Each request takes effect once, and after all earlier requests to the same partitions, whatever batches the engine loses.
     #[test]
     fn entries_take_effect_in_the_order_in_which_they_were_asked(steps in prop::collection::vec(step(), 1..120)) {
         let mut commits = commits();

@@ -1,4 +1,4 @@
-//! Records: what is written is read again, and nothing else is.
+//! Tests of records: what was encoded decodes to the same, and nothing else decodes.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ fn change(change: Change, name: &[u8]) -> Fact<'_> {
     }
 }
 
-/// A written record reads as the same fact.
+/// An encoded record decodes to the same fact.
 fn is_read_again(fact: &Fact<'_>, behind: u32) {
     let record = encoded(fact, behind);
     let is_same = decoded(&record, |place, again| (place, again) == (behind, fact));
@@ -54,7 +54,7 @@ fn all_kinds_are_read_again() {
     }
 }
 
-/// Nodes of the version before and of the next version read the records that a node of a cluster writes. Other bytes are another
+/// Nodes of the previous and of the next version must read the records that a node of a cluster writes. Other bytes need another
 /// [`FORMAT`](crate::commit::batch::FORMAT).
 #[test]
 fn records_of_format_1_are_these_bytes() {
@@ -120,7 +120,7 @@ fn records_of_format_1_are_these_bytes() {
         note.encode(&mut record, 5);
         assert_eq!(record, bytes, "{note:?}");
     }
-    // No kind more.
+    // There are no other kinds.
     assert!((1..=10).all(|kind| unknown(&[kind]).is_none()));
     assert!((11..OPTIONAL).all(|kind| unknown(&[kind]) == Some(false)));
     assert_eq!(crate::commit::batch::FORMAT, 1);

@@ -14,7 +14,7 @@ impl World {
     pub(super) fn check(&mut self, starts: &[(u8, u64)], lost: u64, time_s: u32) {
         self.check_topics();
         let World { plain, log, .. } = self;
-        // Sometimes messages of orphaned chains are left.
+        // Messages of orphaned chains may be left.
         let is_clear = !plain.offset.is_multiple_of(3);
         if is_clear {
             log.clear_orphans(usize::MAX);
@@ -48,7 +48,7 @@ impl World {
         World::check_places(plain, log, &self.chains, time_s);
     }
 
-    /// Each topic has its messages, and reaches back as far as the plain list says.
+    /// Each topic has the messages and the last lost offset of the plain list.
     fn check_topics(&mut self) {
         let World { plain, log, .. } = self;
         for topic in 0..TOPICS {
@@ -84,8 +84,8 @@ impl World {
         }
     }
 
-    /// The items that a reader by filter must find, by offset and place: at the same offset the message comes before the loss, and
-    /// messages come in the order of the lists.
+    /// The items that a reader by filter must find, by offset and list. At the same offset, messages are in the order of the lists, and before the
+    /// loss.
     fn expected<'a>(
         plain: &'a Plain,
         starts: &[(u8, u64)],
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// From any place in a topic, and in however few steps, a search finds the same as in a plain list.
+    /// A search from any place in a topic, in however few steps, finds the same as in a plain list.
     fn check_places(plain: &Plain, log: &Log, chains: &[u32; TOPICS], time_s: u32) {
         for (topic, chain) in chains.iter().enumerate() {
             let all = plain.offsets(topic, false);

@@ -1,4 +1,4 @@
-//! The model of a log's kept and lost messages: one list of all messages, always searched from the beginning.
+//! The model of a log's kept and lost messages: one list of all messages, which is always searched from the beginning.
 
 use alloc::vec::Vec;
 
@@ -18,7 +18,7 @@ pub(super) struct Kept {
     pub ttl_s: Option<u32>,
 }
 
-/// The kept and the lost messages, in a list.
+/// The kept and the lost messages.
 pub(super) struct Plain {
     pub rules: Rules,
     pub of: [u8; TOPICS],
@@ -28,7 +28,7 @@ pub(super) struct Plain {
     pub last: [u64; TOPICS],
     pub lost: [u64; TOPICS],
     pub watches: bool,
-    /// Of the topics with losses since it watches: the last loss, and its number.
+    /// The last loss of each topic, and its number, once losses are remembered.
     pub losses: [Option<(u64, u64)>; TOPICS],
     pub count: u64,
     pub superseded: u64,
@@ -85,7 +85,7 @@ impl Plain {
         }
     }
 
-    /// The places of the messages of a topic's log, or of its retained one.
+    /// The indexes of the messages of a topic's log, or of its retained message.
     pub fn of_chain(&self, topic: usize, retained: bool) -> Vec<usize> {
         let is = |kept: &Kept| (kept.topic, kept.retained) == (topic, retained);
         (0..self.kept.len())
@@ -147,7 +147,7 @@ impl Plain {
         }
     }
 
-    /// Removes so many messages of a rule, from the oldest on, as far as they are too old or have expired.
+    /// Removes up to `limit` messages of a rule that are too old or have expired, from the oldest on.
     pub fn expire(&mut self, number: u8, limit: usize) {
         let age_s = self.rules.get(number).log_age_s;
         for _ in 0..limit {
@@ -163,7 +163,7 @@ impl Plain {
         }
     }
 
-    /// Changes the rules of the topics; a topic that begins to keep the latest keeps the newest of each key.
+    /// Changes the rules of the topics. A topic that begins to keep latest values keeps the newest message of each key.
     pub fn change(&mut self, rules: Rules, of: [u8; TOPICS]) {
         for (topic, number) in of.into_iter().enumerate() {
             let former = self.rules.get(self.of[topic]).keep;
