@@ -93,12 +93,12 @@ pub enum Entry<'a> {
 
 /// Checks a batch of the log before any of it is applied: its format, the order of its records, and each field as when a client publishes.
 ///
-/// In a replicated log (`is_shared`) a batch that fails is void: no node wrote it, since nodes check before they write. Only this function
+/// In a replicated log (`is_replicated`) a batch that fails is void: no node wrote it, since nodes check before they write. Only this function
 /// decides that, so that all nodes agree, whether they read the batch live, at their start or for a checkpoint.
 ///
 /// # Errors
 /// What is wrong with the batch.
-pub fn check(batch: &[u8], placement: Placement, is_shared: bool) -> Result<Header, Damaged> {
+pub fn check(batch: &[u8], placement: Placement, is_replicated: bool) -> Result<Header, Damaged> {
     let header = Header::read(batch)?;
     if header.partition >= placement.partitions() {
         return Err(Damaged("there is no such partition"));
@@ -110,16 +110,16 @@ pub fn check(batch: &[u8], placement: Placement, is_shared: bool) -> Result<Head
     let mut end = 0;
     for _ in 0..header.records {
         let record = records.field()?;
-        let Some(behind) = record::check(record, header.partition, placement)? else {
+        let Some(offset_delta) = record::check(record, header.partition, placement)? else {
             continue;
         };
-        if u64::from(behind) < end {
+        if u64::from(offset_delta) < end {
             return Err(Damaged("the records of a batch are in disorder"));
         }
-        end = u64::from(behind) + 1;
+        end = u64::from(offset_delta) + 1;
     }
     records.end()?;
-    let fits = match is_shared {
+    let fits = match is_replicated {
         true => end <= OFFSETS_PER_BATCH,
         false => header.first > 0 && header.first.saturating_add(end) <= Slotted::OFFSET_MAX,
     };
@@ -136,13 +136,13 @@ pub fn check(batch: &[u8], placement: Placement, is_shared: bool) -> Result<Head
 pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header, Damaged> {
     let header = Header::read(batch)?;
     let mut records = In(&batch[HEADER_BYTES..]);
-    let offset = |behind: u32| header.first.saturating_add(behind.into());
+    let offset = |offset_delta: u32| header.first.saturating_add(offset_delta.into());
     for _ in 0..header.records {
         let record = records.field()?;
         match Note::decode(record)? {
-            Some((behind, note)) => each(offset(behind), Entry::Note(note)),
-            None => Fact::decode(record, 0, Client::NOBODY, |behind, fact| {
-                each(offset(behind), Entry::Fact(fact));
+            Some((offset_delta, note)) => each(offset(offset_delta), Entry::Note(note)),
+            None => Fact::decode(record, 0, Client::NOBODY, |offset_delta, fact| {
+                each(offset(offset_delta), Entry::Fact(fact));
             })?,
         }
     }
@@ -181,14 +181,14 @@ pub const fn is_late(written_s: u32, stored_s: u32) -> bool {
 
 /// The records of a committed batch that are not applied yet.
 pub(crate) struct Records {
-    told: StoredHeader,
+    stored: StoredHeader,
     batch: Arc<[u8]>,
     at: usize,
 }
 
 /// A committed record.
 pub(crate) struct Record {
-    pub told: StoredHeader,
+    pub stored: StoredHeader,
     batch: Arc<[u8]>,
     range: Range<usize>,
 }
@@ -208,7 +208,7 @@ impl Records {
     /// The records of a batch; `header` is as the engine reports it.
     pub fn new(header: Header, batch: Arc<[u8]>) -> Records {
         Records {
-            told: StoredHeader::new(header, &batch),
+            stored: StoredHeader::new(header, &batch),
             batch,
             at: HEADER_BYTES,
         }
@@ -216,7 +216,7 @@ impl Records {
 
     /// The second of the batch.
     pub fn unix_s(&self) -> u32 {
-        self.told.header.unix_s
+        self.stored.header.unix_s
     }
 
     pub fn is_empty(&self) -> bool {
@@ -243,7 +243,7 @@ impl Records {
         let range = self.range();
         self.at = range.end;
         Record {
-            told: self.told,
+            stored: self.stored,
             batch: self.batch.clone(),
             range,
         }
@@ -299,9 +299,9 @@ mod tests {
         let mut bytes = alloc::vec![0; HEADER_BYTES];
         header.write(&mut bytes);
         let mut record = Vec::new();
-        for (behind, change) in [(0, Change::Create), (5, Change::PurgeSome(7, 8))] {
+        for (offset_delta, change) in [(0, Change::Create), (5, Change::PurgeSome(7, 8))] {
             record.clear();
-            fact(change).encode(&mut record, behind);
+            fact(change).encode(&mut record, offset_delta);
             Out(&mut bytes).field(&record);
         }
         record.clear();

@@ -48,7 +48,7 @@ pub(super) struct Batches {
     /// The number of this process among the writers of the log.
     pub writer: u64,
     /// Whether the log is replicated: it has other writers, and gives records their offsets.
-    pub is_shared: bool,
+    pub is_replicated: bool,
     open: OpenBatch,
     /// The highest offset that an unlogged fact may have.
     mark: u64,
@@ -65,11 +65,11 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    pub fn new(partition: PartitionId, writer: u64, is_shared: bool) -> Batches {
+    pub fn new(partition: PartitionId, writer: u64, is_replicated: bool) -> Batches {
         Batches {
             partition,
             writer,
-            is_shared,
+            is_replicated,
             open: OpenBatch::default(),
             mark: 0,
             in_flight: VecDeque::new(),
@@ -109,7 +109,7 @@ impl Batches {
 
     /// Skips an offset of the open batch, for an unlogged fact. If the log gives offsets, those before the open batch are free without that.
     pub fn skip_offset(&mut self) {
-        if !self.is_shared || self.open.records > 0 {
+        if !self.is_replicated || self.open.records > 0 {
             self.open.offsets += 1;
         }
     }
@@ -122,7 +122,7 @@ impl Batches {
     /// Whether the log must have a new mark before the next unlogged fact gets its offset. If the log gives offsets, those up to the next batch are
     /// free. `sequence` is the last offset of the partition.
     pub fn needs_mark(&self, sequence: u64) -> bool {
-        !self.is_shared && self.highest(sequence) > self.mark && !planted::is(Fault::NoMark)
+        !self.is_replicated && self.highest(sequence) > self.mark && !planted::is(Fault::NoMark)
     }
 
     /// The new mark, if the log must have one.
@@ -163,7 +163,7 @@ impl Batches {
             partition: self.partition,
             writer: self.writer,
             number: self.closed,
-            first: match self.is_shared {
+            first: match self.is_replicated {
                 true => 0,
                 false => self.next_offset,
             },
@@ -188,7 +188,7 @@ impl Batches {
         sequence: impl FnOnce() -> u64,
         append: &mut impl FnMut(Batch),
     ) {
-        let most = match self.is_shared {
+        let most = match self.is_replicated {
             true => IN_FLIGHT_REPLICATED,
             false => IN_FLIGHT_MAX,
         };

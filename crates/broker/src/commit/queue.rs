@@ -78,7 +78,7 @@ struct Queue<T> {
     line: RequestQueue<T>,
     batches: Batches,
     /// Committed batches that are not applied yet, in the order of the log.
-    told: VecDeque<Committed>,
+    committed: VecDeque<Committed>,
     current: Option<CurrentBatch>,
 }
 
@@ -105,7 +105,7 @@ fn bytes_of(foreign: Option<&ForeignBatch>) -> usize {
 
 /// The queues of a home.
 pub(crate) struct Commits<T> {
-    is_shared: bool,
+    is_replicated: bool,
     queues: Vec<Queue<T>>,
     /// The requests that concern all partitions.
     of_all: RequestQueue<T>,
@@ -133,7 +133,7 @@ impl<T> Queue<T> {
         now_s: u32,
         mut counts: impl FnMut(u64, u64) -> bool,
     ) -> bool {
-        while let Some(Committed { header, batch }) = self.told.pop_front() {
+        while let Some(Committed { header, batch }) = self.committed.pop_front() {
             let is_own = header.writer == self.batches.writer;
             let bytes = match is_own {
                 true => self.batches.committed(header.number, now_s),
@@ -159,7 +159,7 @@ impl<T> Queue<T> {
         &mut self,
         held_bytes: &mut usize,
         now_s: u32,
-        is_shared: bool,
+        is_replicated: bool,
         counts: impl FnMut(u64, u64) -> bool,
     ) -> Option<(Option<Entry<T>>, Option<Record>)> {
         let first = self.line.entries.front();
@@ -171,7 +171,7 @@ impl<T> Queue<T> {
             return None;
         }
         let current = self.current.as_mut()?;
-        let is_asked = current.is_own && !(is_shared && is_note(current.records.peek()));
+        let is_asked = current.is_own && !(is_replicated && is_note(current.records.peek()));
         if is_asked && !is_first {
             return None;
         }
@@ -187,16 +187,16 @@ impl<T> Queue<T> {
 
 impl<T> Commits<T> {
     /// Empty queues for the partitions of a home. A shard that is no home has none.
-    pub fn new(placement: Placement, home: u16, writer: u64, is_shared: bool) -> Commits<T> {
+    pub fn new(placement: Placement, home: u16, writer: u64, is_replicated: bool) -> Commits<T> {
         let all = (home < placement.homes()).then(|| placement.of_home(home));
         let queue = |partition| Queue {
             line: RequestQueue::new(),
-            batches: Batches::new(partition, writer, is_shared),
-            told: VecDeque::new(),
+            batches: Batches::new(partition, writer, is_replicated),
+            committed: VecDeque::new(),
             current: None,
         };
         Commits {
-            is_shared,
+            is_replicated,
             queues: all.into_iter().flatten().map(queue).collect(),
             of_all: RequestQueue::new(),
             next: 0,
@@ -275,7 +275,7 @@ impl<T> Commits<T> {
 
     /// Writes a note that no request waits for, to a replicated log.
     pub fn note(&mut self, at: usize, now: Now, sequence: u64, note: &Note<'_>) {
-        let encode = |out: &mut Vec<u8>, behind| note.encode(out, behind);
+        let encode = |out: &mut Vec<u8>, offset_delta| note.encode(out, offset_delta);
         let batches = &mut self.queues[at].batches;
         batches.write(now.unix_s, sequence, &mut self.record, encode);
         self.has_buffers = true;
@@ -294,7 +294,8 @@ impl<T> Commits<T> {
         let batches = &mut self.queues[at].batches;
         let mark = batches.mark(sequence);
         if let Some(until) = mark {
-            let encode = |out: &mut Vec<u8>, behind| Note::Mark(until).encode(out, behind);
+            let encode =
+                |out: &mut Vec<u8>, offset_delta| Note::Mark(until).encode(out, offset_delta);
             batches.write(now.unix_s, sequence, &mut self.record, encode);
         }
         batches.skip_offset();
@@ -317,7 +318,7 @@ impl<T> Commits<T> {
             let at = (self.next + n) % self.queues.len();
             let (queue, held) = (&mut self.queues[at], &mut self.bytes);
             let counts = |writer, number| counts(at, writer, number);
-            let Some(next) = queue.next(held, now.s, self.is_shared, counts) else {
+            let Some(next) = queue.next(held, now.s, self.is_replicated, counts) else {
                 continue;
             };
             // After a batch it is the next queue's turn, so that a queue that is filled again and again does not delay the others.
@@ -396,7 +397,7 @@ impl<T> Commits<T> {
         sequence: impl Fn(usize) -> u64,
         mut append: impl FnMut(Batch),
     ) {
-        if self.is_empty() && !self.is_shared {
+        if self.is_empty() && !self.is_replicated {
             return;
         }
         for at in 0..self.queues.len() {
@@ -408,11 +409,11 @@ impl<T> Commits<T> {
             }
             if planted::is(Fault::AppliedEarly) {
                 let headers: Vec<_> = batches.in_flight.iter().map(|it| it.header).collect();
-                let told = headers.into_iter().map(|header| Committed {
+                let all = headers.into_iter().map(|header| Committed {
                     header,
                     batch: None,
                 });
-                told.for_each(|of| self.committed(at, of));
+                all.for_each(|of| self.committed(at, of));
             }
         }
     }
@@ -420,7 +421,7 @@ impl<T> Commits<T> {
     /// Queues a committed batch of the partition at this index.
     pub fn committed(&mut self, at: usize, of: Committed) {
         self.bytes += bytes_of(of.batch.as_ref());
-        self.queues[at].told.push_back(of);
+        self.queues[at].committed.push_back(of);
         self.may_have_due = true;
     }
 

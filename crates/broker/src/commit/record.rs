@@ -39,8 +39,8 @@ const HAS_KEY: u8 = 32;
 const FLAGS: u8 = QOS | RETAIN | BINARY | HAS_TTL | HAS_KEY;
 
 impl<'a> Fact<'a> {
-    /// Appends the record of a fact. Its offset is that of the first record of its batch plus `behind`.
-    pub(crate) fn encode(&self, bytes: &mut Vec<u8>, behind: u32) {
+    /// Appends the record of a fact. Its offset is that of the first record of its batch plus `offset_delta`.
+    pub(crate) fn encode(&self, bytes: &mut Vec<u8>, offset_delta: u32) {
         let mut out = Out(bytes);
         out.byte(match self {
             Fact::Publish(_) => PUBLISH,
@@ -52,7 +52,7 @@ impl<'a> Fact<'a> {
                 Change::ForgetLatest => FORGET_LATEST,
             },
         });
-        out.number(behind.into());
+        out.number(offset_delta.into());
         out.field(self.topic().1);
         match *self {
             Fact::Publish(message) => write_message(&mut out, message),
@@ -78,14 +78,14 @@ impl<'a> Fact<'a> {
     ) -> Result<T, Damaged> {
         let mut from = In(record);
         let kind = from.byte()?;
-        let behind = from.number32()?;
+        let offset_delta = from.number32()?;
         let name = from.field()?;
         let hash = xxh3_64_with_seed(name, seed) as u32;
         let change = match kind {
             PUBLISH => {
                 let message = read_message(&mut from, hash, name, client)?;
                 from.end()?;
-                return Ok(then(behind, &Fact::Publish(&message)));
+                return Ok(then(offset_delta, &Fact::Publish(&message)));
             }
             CREATE => Change::Create,
             DELETE => Change::Delete,
@@ -101,7 +101,7 @@ impl<'a> Fact<'a> {
             name,
             client,
         };
-        Ok(then(behind, &fact))
+        Ok(then(offset_delta, &fact))
     }
 }
 
@@ -130,8 +130,8 @@ pub struct Beat<'a> {
 }
 
 impl<'a> Note<'a> {
-    /// Appends the record of a note. Its offset is that of the first record of its batch plus `behind`.
-    pub(crate) fn encode(&self, bytes: &mut Vec<u8>, behind: u32) {
+    /// Appends the record of a note. Its offset is that of the first record of its batch plus `offset_delta`.
+    pub(crate) fn encode(&self, bytes: &mut Vec<u8>, offset_delta: u32) {
         let mut out = Out(bytes);
         out.byte(match self {
             Note::Mark(_) => MARK,
@@ -139,7 +139,7 @@ impl<'a> Note<'a> {
             Note::Dead(_) => DEAD,
             Note::Steward(_) => STEWARD,
         });
-        out.number(behind.into());
+        out.number(offset_delta.into());
         match self {
             Note::Mark(until) => out.number(*until),
             Note::Beat(beat) => {
@@ -161,7 +161,7 @@ impl<'a> Note<'a> {
         if !is_note(record) {
             return Ok(None);
         }
-        let behind = from.number32()?;
+        let offset_delta = from.number32()?;
         let note = match kind {
             MARK => Note::Mark(from.number()?),
             BEAT => {
@@ -171,13 +171,13 @@ impl<'a> Note<'a> {
                     link: from.field()?,
                     connections: from.number()?,
                 };
-                return Ok(Some((behind, Note::Beat(beat))));
+                return Ok(Some((offset_delta, Note::Beat(beat))));
             }
             DEAD => Note::Dead(from.word()?),
             _ => Note::Steward(from.word()?),
         };
         from.end()?;
-        Ok(Some((behind, note)))
+        Ok(Some((offset_delta, note)))
     }
 }
 
@@ -196,14 +196,14 @@ pub(crate) fn check(
         Some(false) => return Err(Damaged("a record is of no known kind")),
         None => {}
     }
-    if let Some((behind, note)) = Note::decode(record)? {
+    if let Some((offset_delta, note)) = Note::decode(record)? {
         if let Note::Beat(beat) = note {
             // Both are shown in consoles and terminals.
             check_fields(beat.name, b"", beat.link).map_err(Damaged)?;
         }
-        return Ok(Some(behind));
+        return Ok(Some(offset_delta));
     }
-    let checked = |behind, fact: &Fact<'_>| {
+    let checked = |offset_delta, fact: &Fact<'_>| {
         let name = fact.topic().1;
         check_stored_name(name)?;
         if placement.partition_of(name) != partition {
@@ -213,7 +213,7 @@ pub(crate) fn check(
             Fact::Publish(it) => check_stored_message(&it.headers, it.data, it.retry.as_ref())?,
             Fact::Topic { .. } => {}
         }
-        Ok(Some(behind))
+        Ok(Some(offset_delta))
     };
     Fact::decode(record, 0, Client::NOBODY, checked)?.map_err(Damaged)
 }

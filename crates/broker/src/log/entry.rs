@@ -262,18 +262,18 @@ impl Chain {
         chain.set_lost(lost);
         chain
     }
-    /// Whether the chain exceeds `most` messages or the rule's bytes with a new message, whose frame has `frame_bytes`. If that message is in the
+    /// Whether the chain exceeds `messages_max` messages or the rule's bytes with a new message, whose frame has `frame_bytes`. If that message is in the
     /// chain already, `newest` are the bytes that it occupies; otherwise 0.
     pub fn exceeds_limits(
         &self,
         rule: &Rule,
-        most: u32,
+        messages_max: u32,
         frame_bytes: usize,
         newest: usize,
     ) -> bool {
         let count = self.count - u32::from(newest > 0);
         let bytes = self.bytes as usize - newest + size_of::<Entry>() + frame_bytes;
-        count > 0 && (count >= most || bytes > rule.log_bytes)
+        count > 0 && (count >= messages_max || bytes > rule.log_bytes)
     }
     /// The oldest entry, or `NONE`.
     pub fn oldest(&self) -> u32 {

@@ -26,7 +26,7 @@ struct List {
     ttl_s: u32,
     marks: Marks,
     /// The next entry that the search for messages to remove examines, or `NONE`.
-    hand: u32,
+    next_searched: u32,
 }
 
 /// The marks of one list.
@@ -51,7 +51,7 @@ impl Marks {
     }
 
     /// Removes the mark at `offset`. `older` takes its place, if given.
-    fn pass_on(&mut self, offset: u64, older: Option<(u64, u32)>) {
+    fn replace(&mut self, offset: u64, older: Option<(u64, u32)>) {
         let at = self.all.partition_point(|mark| mark.0 < offset);
         debug_assert!(self.all[at].0 == offset);
         match older {
@@ -71,25 +71,25 @@ impl Marks {
 pub(super) struct Moves {
     lists: usize,
     /// Item `n`: whether entries move from list `n / lists` to list `n % lists`.
-    some: Vec<bool>,
+    moved: Vec<bool>,
 }
 
 impl Moves {
     pub fn new(former: usize, lists: usize) -> Moves {
-        let some = alloc::vec![false; former * lists];
-        Moves { lists, some }
+        let moved = alloc::vec![false; former * lists];
+        Moves { lists, moved }
     }
 
     pub fn add(&mut self, from: u8, to: u8) {
-        self.some[usize::from(from) * self.lists + usize::from(to)] = true;
+        self.moved[usize::from(from) * self.lists + usize::from(to)] = true;
     }
 
     /// The list to which all entries of the list `from` move, if no others move there.
-    fn alone(&self, from: usize) -> Option<usize> {
-        let row = &self.some[from * self.lists..][..self.lists];
+    fn only_target(&self, from: usize) -> Option<usize> {
+        let row = &self.moved[from * self.lists..][..self.lists];
         let mut moves = (0..self.lists).filter(|to| row[*to]);
         let to = moves.next()?;
-        let sources = self.some.chunks(self.lists).filter(|row| row[to]);
+        let sources = self.moved.chunks(self.lists).filter(|row| row[to]);
         (moves.next().is_none() && sources.count() == 1).then_some(to)
     }
 }
@@ -102,7 +102,7 @@ impl Lists {
             youngest: NONE,
             ttl_s: rules.get(number as u8).ttl_s,
             marks: Marks::default(),
-            hand: NONE,
+            next_searched: NONE,
         };
         Lists((0..rules.count()).map(list).collect())
     }
@@ -122,19 +122,21 @@ impl Lists {
     }
 
     /// The next entry of a list that the search examines, or `NONE`.
-    pub fn hand(&self, number: u8) -> u32 {
-        self.0[number as usize].hand
+    pub fn next_searched(&self, number: u8) -> u32 {
+        self.0[number as usize].next_searched
     }
 
     /// Advances the search to the next entry.
-    pub fn pass(&mut self, entries: &Slab<Entry>, number: u8) {
+    pub fn advance_search(&mut self, entries: &Slab<Entry>, number: u8) {
         let list = &mut self.0[number as usize];
-        list.hand = entries.get(list.hand).younger;
+        list.next_searched = entries.get(list.next_searched).younger;
     }
 
     /// Restarts the search at the oldest entries.
-    pub fn search_again(&mut self) {
-        self.0.iter_mut().for_each(|list| list.hand = list.oldest);
+    pub fn restart_search(&mut self) {
+        self.0
+            .iter_mut()
+            .for_each(|list| list.next_searched = list.oldest);
     }
 
     /// A rule's time to live; 0: none.
@@ -160,8 +162,8 @@ impl Lists {
         } else {
             entries.get_mut(elder).younger = id;
         }
-        if list.hand == NONE {
-            list.hand = id;
+        if list.next_searched == NONE {
+            list.next_searched = id;
         }
         let entry = entries.get_mut(id);
         entry.flags |= marked;
@@ -179,10 +181,10 @@ impl Lists {
                 entry.flags |= MARKED;
                 (entry.offset, older)
             });
-            list.marks.pass_on(offset, heir);
+            list.marks.replace(offset, heir);
         }
-        if list.hand == id {
-            list.hand = younger;
+        if list.next_searched == id {
+            list.next_searched = younger;
         }
         if older == NONE {
             list.oldest = younger;
@@ -254,7 +256,7 @@ impl Lists {
         let former = core::mem::replace(self, Lists::new(rules));
         let mut rest = Vec::new();
         for (from, list) in former.0.into_iter().enumerate() {
-            match moves.alone(from) {
+            match moves.only_target(from) {
                 Some(to) => {
                     let ttl_s = self.0[to].ttl_s;
                     self.0[to] = List { ttl_s, ..list };

@@ -131,9 +131,9 @@ impl Losses {
 
     /// The first loss after this offset: offset, topic, number.
     pub(super) fn next(&self, offset: u64) -> Option<(u64, u32, u64)> {
-        let behind = (Bound::Excluded(offset), Bound::Unbounded);
+        let after = (Bound::Excluded(offset), Bound::Unbounded);
         let first = |losses: &BTreeMap<u64, (u32, u64)>| {
-            let (offset, (topic, number)) = losses.range(behind).next()?;
+            let (offset, (topic, number)) = losses.range(after).next()?;
             Some((*offset, *topic, *number))
         };
         let last = self.by_offset.as_ref().and_then(first);

@@ -67,15 +67,15 @@ impl Log {
         !self.orphaned.is_empty()
     }
 
-    /// Removes at most `most` messages of orphaned chains; returns how many.
-    pub fn clear_orphans(&mut self, most: usize) -> usize {
-        for dropped in 0..most {
+    /// Removes at most `limit` messages of orphaned chains; returns how many.
+    pub fn clear_orphans(&mut self, limit: usize) -> usize {
+        for dropped in 0..limit {
             let Some(chain) = self.orphaned.first().copied() else {
                 return dropped;
             };
             let oldest = self.chains.get(chain).oldest();
             self.remove_entry(NONE, oldest, Cause::Unneeded);
         }
-        most
+        limit
     }
 }

@@ -169,14 +169,14 @@ impl Log {
         lost
     }
 
-    /// Loses the messages of a chain up to this offset, oldest first and at most `most`. Returns the chain or `NONE`, and how many were removed.
-    pub fn drop_until(&mut self, mut chain: u32, until: u64, most: u32, now_s: u32) -> (u32, u32) {
-        if until == u64::MAX && most == u32::MAX && self.is_long(chain) {
+    /// Loses the messages of a chain up to this offset, oldest first and at most `limit`. Returns the chain or `NONE`, and how many were removed.
+    pub fn drop_until(&mut self, mut chain: u32, until: u64, limit: u32, now_s: u32) -> (u32, u32) {
+        if until == u64::MAX && limit == u32::MAX && self.is_long(chain) {
             let count = self.count(chain);
             return (self.lose_all(chain, now_s), count);
         }
         let mut dropped = 0;
-        while dropped < most && self.count(chain) > 0 {
+        while dropped < limit && self.count(chain) > 0 {
             let oldest = self.chains.get(chain).oldest();
             if self.entries.get(oldest).offset > until {
                 break;
@@ -304,7 +304,7 @@ impl Log {
 
     /// Restarts the search of [`Log::remove_unspared`].
     pub fn restart_search(&mut self) {
-        self.lists.search_again();
+        self.lists.restart_search();
     }
 
     /// Searches the messages of a rule, from the oldest on, for one that is not spared among `all_bytes`, and removes the oldest message of its
@@ -319,13 +319,13 @@ impl Log {
         mut emptied: impl FnMut(u32, u8, u32),
     ) -> Search {
         loop {
-            let id = self.lists.hand(number);
+            let id = self.lists.next_searched(number);
             if id == NONE {
                 return Search::Ended;
             }
             self.steps.add(1);
             if self.is_spared(id, all_bytes) {
-                self.lists.pass(&self.entries, number);
+                self.lists.advance_search(&self.entries, number);
                 if self.steps.count() >= until {
                     return Search::Spent;
                 }

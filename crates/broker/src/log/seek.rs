@@ -49,8 +49,8 @@ impl Log {
         }
         let number = self.chains.get(chain).rule;
         let (entries, steps) = (&self.entries, &self.steps);
-        let behind = offset.saturating_sub(1);
-        let mut by_list = self.lists.first_after(entries, number, behind, steps);
+        let before = offset.saturating_sub(1);
+        let mut by_list = self.lists.first_after(entries, number, before, steps);
         let entry = self.entries.get(by_list);
         if entry.offset == offset && entry.chain == chain {
             return SeekResult::Found(entry.next);
@@ -119,8 +119,8 @@ impl Log {
     pub fn entry_at(&self, chain: u32, offset: u64) -> Option<u32> {
         let number = self.chains.try_get(chain)?.rule;
         let (entries, steps) = (&self.entries, &self.steps);
-        let behind = offset.checked_sub(1)?;
-        let id = self.lists.first_after(entries, number, behind, steps);
+        let before = offset.checked_sub(1)?;
+        let id = self.lists.first_after(entries, number, before, steps);
         let entry = self.entries.try_get(id)?;
         (entry.offset == offset && entry.chain == chain).then_some(id)
     }

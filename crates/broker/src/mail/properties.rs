@@ -16,9 +16,9 @@ use crate::mail::{Frames, ORIGIN_BYTES, Record};
 pub const HEADER: &str = "Crore-Property";
 /// The header with the number of user properties that are not sent as headers.
 pub const LEFT_OUT: &str = "Crore-Properties-Left-Out";
-/// The user property that stands for a message's key.
+/// The user property that represents a message's key.
 pub const KEY: &str = "crore-key";
-/// The user property that stands for a message's event name.
+/// The user property that represents a message's event name.
 pub const EVENT: &str = "crore-event";
 /// The user property that names the user who published the message (`rule.publisher`).
 pub const PUBLISHER: &str = "crore-publisher";

@@ -62,7 +62,7 @@ impl Shard {
     pub(super) fn apply_note(
         &mut self,
         at: usize,
-        told: &StoredHeader,
+        stored: &StoredHeader,
         note: &Note<'_>,
         offset: u64,
     ) {
@@ -71,13 +71,14 @@ impl Shard {
             Note::Mark(until) => *until,
             _ => 0,
         };
-        home.logs.note_record(at, offset, told.header.unix_s, until);
+        home.logs
+            .note_record(at, offset, stored.header.unix_s, until);
         match note {
             Note::Mark(_) => {}
             Note::Steward(writer) => home.logs.roster(at).want_steward(*writer),
             Note::Beat(beat) => {
                 if let Some(mut node) = self.node() {
-                    node.apply_heartbeat(at, told, beat, offset);
+                    node.apply_heartbeat(at, stored, beat, offset);
                 }
             }
             Note::Dead(writer) => {
@@ -257,8 +258,8 @@ impl Node<'_> {
         }
     }
 
-    fn apply_heartbeat(&mut self, at: usize, told: &StoredHeader, beat: &Beat<'_>, offset: u64) {
-        let header = &told.header;
+    fn apply_heartbeat(&mut self, at: usize, stored: &StoredHeader, beat: &Beat<'_>, offset: u64) {
+        let header = &stored.header;
         let (now, own) = (self.ctx.now, self.commits.writer(at));
         let cluster = &mut self.cluster;
         let node = NodeState {
@@ -270,7 +271,7 @@ impl Node<'_> {
             offset,
             beat_s: now.s,
             beat_unix_s: header.unix_s,
-            ahead_s: i64::from(told.written_s) - i64::from(header.unix_s),
+            ahead_s: i64::from(stored.written_s) - i64::from(header.unix_s),
         };
         cluster.nodes.retain(|it| it.writer != header.writer);
         if cluster.nodes.len() == NODES_MAX {

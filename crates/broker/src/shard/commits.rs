@@ -114,7 +114,7 @@ impl Shard {
         self.home.as_mut().expect(HERE).release(reserved, now);
         let mut outcome = match &record {
             Some(record) => self.apply_batch_record(
-                &record.told,
+                &record.stored,
                 record.bytes(),
                 record.is_last(),
                 Some(client),
@@ -138,10 +138,10 @@ impl Shard {
 
     /// Applies a record that no request waits for: a note, or a record of another process. Its batch was checked.
     fn apply_unrequested(&mut self, record: &Record) {
-        let (header, bytes) = (&record.told.header, record.bytes());
+        let (header, bytes) = (&record.stored.header, record.bytes());
         let placement = self.front.clients.ctx.world.placement();
         let at = placement.place_at_home(header.partition);
-        if (self.apply_batch_record(&record.told, bytes, record.is_last(), None)).is_err() {
+        if (self.apply_batch_record(&record.stored, bytes, record.is_last(), None)).is_err() {
             self.front.clients.meter.stats.closed[Closed::Broken as usize] += 1;
         }
         let home = self.home.as_mut().expect(HERE);
@@ -157,18 +157,18 @@ impl Shard {
     /// Applies a record of this home's batch, for the client of this process that has asked for it, if any. Returns the outcome of a fact.
     fn apply_batch_record(
         &mut self,
-        told: &StoredHeader,
+        stored: &StoredHeader,
         record: &[u8],
         is_last: bool,
         asker: Option<Client>,
     ) -> Result<Option<Outcome>, Damaged> {
         let placement = self.front.clients.ctx.world.placement();
-        let at = placement.place_at_home(told.header.partition);
-        let applied = self.apply_record(at, told, record, asker);
+        let at = placement.place_at_home(stored.header.partition);
+        let applied = self.apply_record(at, stored, record, asker);
         if let (Some(cluster), Some(home)) = (&mut self.cluster, &mut self.home) {
             let offset = applied
                 .as_ref()
-                .map_or(told.header.first, |(offset, _)| *offset);
+                .map_or(stored.header.first, |(offset, _)| *offset);
             home.has_applied(at, offset, is_last);
             cluster.record_applied(at, self.front.clients.ctx.now.s);
         }
@@ -179,24 +179,24 @@ impl Shard {
     fn apply_record(
         &mut self,
         at: usize,
-        told: &StoredHeader,
+        stored: &StoredHeader,
         record: &[u8],
         asker: Option<Client>,
     ) -> Result<(u64, Option<Outcome>), Damaged> {
-        let header = &told.header;
+        let header = &stored.header;
         if unknown(record) == Some(true) {
             return Ok((header.first, None));
         }
         if let Some((behind, note)) = Note::decode(record)? {
             let offset = header.first + u64::from(behind);
-            self.apply_note(at, told, &note, offset);
+            self.apply_note(at, stored, &note, offset);
             return Ok((offset, None));
         }
         let home = self.home.as_mut().expect(HERE);
         let Front { clients, subs, .. } = &mut self.front;
         let world = &clients.ctx.world;
         let client = asker.unwrap_or(Client::NOBODY);
-        let is_void = world.is_shared() && told.is_late() && !planted::is(Fault::LateAccepted);
+        let is_void = world.is_shared() && stored.is_late() && !planted::is(Fault::LateAccepted);
         Fact::decode(record, world.seed, client, |behind, fact| {
             let (offset, name) = (header.first + u64::from(behind), fact.topic().1);
             if is_void {
@@ -243,10 +243,10 @@ impl Shard {
             return Ok(());
         }
         logs.has_read(at, (header.writer, header.number));
-        let told = StoredHeader::new(*header, batch);
+        let stored = StoredHeader::new(*header, batch);
         let mut records = In(batch.get(HEADER_BYTES..).unwrap_or_default());
         for left in (0..header.records).rev() {
-            self.apply_batch_record(&told, records.field()?, left == 0, None)?;
+            self.apply_batch_record(&stored, records.field()?, left == 0, None)?;
             if let Some(home) = &mut self.home {
                 home.make_room(&self.front.clients.ctx.world.rules, now);
             }

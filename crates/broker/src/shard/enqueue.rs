@@ -99,7 +99,7 @@ impl Shard {
                 once,
             },
         };
-        let encode = |out: &mut Vec<u8>, behind| fact.encode(out, behind);
+        let encode = |out: &mut Vec<u8>, offset_delta| fact.encode(out, offset_delta);
         let len = match unlogged_bytes {
             Some(len) => self.commits.push_unlogged(at, waiting, len, now, sequence),
             None => self.commits.write(at, waiting, now, sequence, encode),

@@ -118,7 +118,7 @@ fn several_batches_of_a_partition_are_in_flight_and_commit_in_order() {
     assert_eq!(request, 1);
     assert_eq!(record.bytes(), 1u32.to_le_bytes());
     assert_eq!(
-        (record.told.header.first, record.told.header.unix_s),
+        (record.stored.header.first, record.stored.header.unix_s),
         (1000, 1000)
     );
     assert_eq!(due(&mut commits), [2]);
@@ -228,7 +228,7 @@ fn a_batch_has_records_of_one_second() {
         commits.committed(0, of);
         commits.send(at(40), |_| 100, |_| {});
         while let Some((_, record)) = next(&mut commits) {
-            seconds.push(record.expect("it writes").told.header.unix_s);
+            seconds.push(record.expect("it writes").stored.header.unix_s);
         }
     }
     let each = (0..40).flat_map(|s| [1000 + s, 1000 + s]);
@@ -259,8 +259,8 @@ fn buffers_of_open_batches_are_counted() {
 
 #[test]
 fn few_batches_are_in_flight_however_long_the_engine_takes() {
-    for (is_shared, most) in [(false, IN_FLIGHT_MAX), (true, IN_FLIGHT_REPLICATED)] {
-        let mut commits = Commits::new(PLACEMENT, 0, WRITER, is_shared);
+    for (is_replicated, most) in [(false, IN_FLIGHT_MAX), (true, IN_FLIGHT_REPLICATED)] {
+        let mut commits = Commits::new(PLACEMENT, 0, WRITER, is_replicated);
         for request in 0..40 {
             write(&mut commits, 0, request);
             sent(&mut commits, 0);

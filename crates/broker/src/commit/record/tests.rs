@@ -6,9 +6,9 @@ use super::*;
 
 const SEED: u64 = 7;
 
-fn encoded(fact: &Fact<'_>, behind: u32) -> Vec<u8> {
+fn encoded(fact: &Fact<'_>, offset_delta: u32) -> Vec<u8> {
     let mut record = Vec::new();
-    fact.encode(&mut record, behind);
+    fact.encode(&mut record, offset_delta);
     record
 }
 
@@ -30,9 +30,11 @@ fn change(change: Change, name: &[u8]) -> Fact<'_> {
 }
 
 /// An encoded record decodes to the same fact.
-fn is_read_again(fact: &Fact<'_>, behind: u32) {
-    let record = encoded(fact, behind);
-    let is_same = decoded(&record, |place, again| (place, again) == (behind, fact));
+fn is_read_again(fact: &Fact<'_>, offset_delta: u32) {
+    let record = encoded(fact, offset_delta);
+    let is_same = decoded(&record, |place, again| {
+        (place, again) == (offset_delta, fact)
+    });
     assert_eq!(is_same, Ok(true));
     for len in 0..record.len() {
         assert!(!is_read(&record[..len]), "{fact:?} cut to {len} bytes");
@@ -141,7 +143,7 @@ proptest! {
         flags in any::<[bool; 2]>(),
         ttl_s in any::<Option<u32>>(),
         retry in prop::option::of((prop::collection::vec(any::<u8>(), 1..20), any::<u64>())),
-        behind in any::<u32>(),
+        offset_delta in any::<u32>(),
     ) {
         let [name, data, content_type, event, key, attributes] = &fields;
         let message = Publish {
@@ -164,7 +166,7 @@ proptest! {
             }),
             client: Client::NOBODY,
         };
-        is_read_again(&Fact::Publish(&message), behind);
+        is_read_again(&Fact::Publish(&message), offset_delta);
     }
 
     #[test]

@@ -133,7 +133,7 @@ fn party_with_much_under_way_waits_while_carriers_hold_too_many_turns() {
     assert!(valve.is_open() && !lanes.is_behind());
 }
 
-/// This bounds the memory of messages under way, whoever publishes them.
+/// This bounds the memory of messages in flight, whoever publishes them.
 #[test]
 fn all_wait_while_carriers_hold_many_more_turns() {
     let (mut lanes, valve) = (lanes(), Valve::default());
