@@ -2,7 +2,7 @@
 //!
 //! A parameter `at` is the index of a partition in `Logs::partitions`, here and in all files of the home.
 //!
-//! Invariant: a topic's partition never changes: the slot of its name decides. Deliberately elsewhere: the rows of topics ([`TopicTable`]).
+//! Invariant: a topic's partition never changes: the slot of its name decides. Deliberately elsewhere: the rows of topics (`topics.rs`).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //! state that the session left behind when its client went away.
 //!
 //! A session is not a queue. While its client is away it is its subscriptions with their positions, and the messages
-//! that were sent and not yet acknowledged, as the carrier of its connection wrote them down ([`Kept::state`]); the
+//! that were sent and not yet acknowledged, as the carrier of its connection wrote them down ([`SavedSession::state`]); the
 //! messages that come meanwhile are in the logs.
 //!
 //! Invariants: a client id has one row at most, and a row one holder; a claimant of a session that another connection

@@ -22,7 +22,7 @@ use crate::shard::restore::Restored;
 /// A retry is admitted at most this many seconds after its message: longer than a publish waits for the engine.
 const RETRY_S: u32 = 60;
 
-/// See the [module](self).
+/// The shadow of a partition: a home without clients.
 pub struct Shadow {
     shard: Shard,
     partition: PartitionId,
