@@ -3,7 +3,7 @@
 //! Invariants:
 //! * A topic's row lives while the topic has carriers, messages, or an offset younger than `position_age_s` of its rule. It may be evicted
 //!   earlier to make room for a new topic.
-//! * Freeing a row raises the floor of its slot. So a subscriber with a position of a forgotten topic is told a gap.
+//! * Freeing a row raises the floor of its slot. So an old position of a forgotten topic is told a gap.
 //! * Live messages and pages for one carrier share one lane, so they arrive in order.
 //!
 //! The home knows no connections: it addresses a carrier by the carrier's row for the topic and that row's serial. The parts of `Home` own

@@ -70,8 +70,8 @@ impl Home {
     /// The log of partition `at` is damaged and may have lost records before its end: begins a new epoch, after all offsets given. Messages
     /// that are left get offsets of the new epoch. So a subscriber that has seen some of them is told a gap and gets them again.
     ///
-    /// Only messages after `base`, of the life that has ended, are renumbered: earlier lives ended before these offsets, so a position in
-    /// one of them would be told a gap again and again.
+    /// The new offsets come after `base`, so they belong to the life that has just ended. Earlier lives ended in this partition before these
+    /// offsets, so a position in one of them would be told a gap again and again.
     pub(crate) fn begin_epoch(&mut self, at: usize, base: u64, rules: &Rules) {
         let Partition { sequence, mark, .. } = self.logs.partitions[at];
         let until = sequence.max(mark).max(base) + EPOCH_OFFSETS;

@@ -226,9 +226,9 @@ struct Draft<'a> {
 
 /// The result of reading an item.
 enum Fate {
-    /// It is in the page, or not for this subscriber.
+    /// The item is in the page, or not for this subscriber.
     Passed,
-    /// It is lost to the subscriber.
+    /// The item is lost to the subscriber.
     Lost,
     /// The page is full.
     Full,

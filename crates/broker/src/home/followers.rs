@@ -102,7 +102,7 @@ pub(super) struct Followers {
     list: Vec<Follower>,
     /// Topics without subscribers whose interest has not ended, with the second of its end.
     lingering: BTreeMap<u32, u32>,
-    /// The same, ordered by the second.
+    /// End and topic of `lingering`, ordered by the end.
     ends: BTreeSet<(u32, u32)>,
     /// Seconds that interest outlives the last subscriber.
     pub debounce_s: u32,

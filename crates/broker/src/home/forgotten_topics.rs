@@ -21,7 +21,7 @@ pub(super) struct ForgottenTopics {
 }
 
 impl ForgottenTopics {
-    /// Of this number of rules.
+
     pub fn new(rules: usize, named_max: usize) -> Self {
         ForgottenTopics {
             named: VecDeque::new(),

@@ -29,7 +29,7 @@ use crate::store::slab::NONE;
 
 /// Expired answers that one publish drops: more than it adds, so the table does not grow without bound.
 const EXPIRED_PER_PUBLISH: usize = 4;
-/// The same for a tick of the clock: some hundred microseconds.
+/// Expired answers that a tick of the clock drops: some hundred microseconds.
 const EXPIRED_PER_TICK: usize = 4096;
 
 impl Home {

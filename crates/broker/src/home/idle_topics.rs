@@ -60,7 +60,7 @@ impl IdleTopics {
         self.take(client, rule)
     }
 
-    /// The same for all rules in their order.
+    /// Takes the longest idle topic that is idle since `until_s` or earlier, of the first rule that has one.
     pub fn take_any(&mut self, until_s: u32) -> Option<u32> {
         (0..self.rules as u8).find_map(|rule| self.take_until(rule, until_s))
     }

@@ -33,7 +33,7 @@ pub(crate) enum SearchProgress {
 /// A page that cannot be read yet.
 pub(crate) struct Deferred {
     pub progress: SearchProgress,
-    /// It begins with a message larger than a page.
+    /// The page begins with a message larger than a page.
     pub is_large: bool,
 }
 

@@ -80,7 +80,7 @@ impl ShardFilters {
         self.due = due;
     }
 
-    /// Like [`ShardFilters::find`], including the home's own shard.
+    /// Finds the shards that get a message, the home's own shard included; returns their number.
     pub fn find_with(&mut self, name: &[u8], local_filters: &Matching, me: ShardId) -> u32 {
         let others = self.find(name);
         if !local_filters.has_match(name) {

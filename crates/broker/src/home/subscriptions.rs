@@ -16,7 +16,7 @@ pub(crate) struct Subscriptions {
 }
 
 impl Subscriptions {
-    /// Of a home with this number of partitions.
+
     pub(super) fn new(seed: u64, partitions: usize, steps: &Steps) -> Subscriptions {
         Subscriptions {
             filters: ShardFilters::new(seed, steps),

@@ -173,7 +173,7 @@ impl Shard {
     }
 }
 
-/// The same for an ask to the home.
+/// Carries out an ask to the home that changes nothing logged.
 fn carry_out_at_home(
     home: &mut Home,
     clients: &mut Clients,

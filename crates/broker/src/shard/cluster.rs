@@ -47,7 +47,7 @@ pub(super) struct Node<'a> {
 }
 
 impl Shard {
-    /// This home as one of a cluster node; `None` without a cluster.
+    /// The parts of the shard that write notes; `None` without a cluster.
     pub(super) fn node(&mut self) -> Option<Node<'_>> {
         Some(Node {
             cluster: self.cluster.as_deref_mut()?,

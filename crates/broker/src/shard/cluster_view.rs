@@ -23,7 +23,6 @@ pub(super) struct ClusterView {
     pub deaths_to_write: Vec<u64>,
     /// Writers whose death is logged in partition 0 and was told to all homes of this node; only at the home of partition 0.
     pub announced_deaths: Vec<u64>,
-    /// By index.
     pub partitions: Vec<Partition>,
 }
 
@@ -48,7 +47,7 @@ pub(super) fn kind_bit(note: &Note<'_>) -> u8 {
 }
 
 impl ClusterView {
-    /// For a home with this number of partitions.
+
     pub fn new(partitions: usize) -> Box<ClusterView> {
         Box::new(ClusterView {
             partitions: alloc::vec![Partition::default(); partitions],

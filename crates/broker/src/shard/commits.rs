@@ -175,7 +175,7 @@ impl Shard {
         applied.map(|(_, outcome)| outcome)
     }
 
-    /// The same; also returns the record's offset.
+    /// Applies a record; returns its offset, and the outcome of a fact.
     fn apply_record(
         &mut self,
         at: usize,

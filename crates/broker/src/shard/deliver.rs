@@ -185,7 +185,7 @@ impl Front {
                 continue;
             }
             let next = &d.keys[d.at..d.keys.len().min(d.at + WARMED)];
-            // For a single row there is nothing to overlap with.
+            // Reading ahead a single row saves nothing.
             if d.at.is_multiple_of(WARMED) && next.len() > 1 {
                 warm(&self.clients.conns, &self.subs.topics, next);
             }

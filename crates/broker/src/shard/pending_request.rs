@@ -18,7 +18,7 @@ pub(crate) struct PendingRequest {
 pub(crate) enum Request {
     /// An ask, with its bytes.
     Ask(Box<(Ask, Vec<u8>)>),
-    /// It was late and has been answered.
+    /// The request was late and has been answered.
     Answered,
     Fact {
         /// The encoded fact, if it is not logged.

@@ -82,7 +82,7 @@ fn may_open(
     may_leave(clients, census, party, 0) || sessions.has(hash, client)
 }
 
-/// Likewise for a session whose connection ends: if its state may not stay, the session ends.
+/// When memory is short, a client that holds much may leave no state of a session: the session ends with its connection.
 pub(super) fn trim(
     clients: &mut Clients,
     lanes: &mut Lanes,
