@@ -33,7 +33,7 @@ impl Home {
         let (rules, now) = (context.rules, context.now);
         let at = usize::from(self.logs.places[usize::from(topic::slot(name))]);
         let ask = &Attach {
-            since: self.logs.of_this_life(ask.since, at),
+            since: self.logs.in_present_life(ask.since, at),
             ..*ask
         };
         if let Some(offset) = self.logs.ahead(ask.since, at) {
@@ -69,7 +69,7 @@ impl Home {
             }
         };
         if must_queue && !self.is_at_head(id, ask, rules) {
-            self.count_carrier(id, from, ask);
+            self.count_subscriber(id, from, ask);
             // A subscription that begins live begins when its page is read, not now: its client may get earlier messages by another
             // subscription.
             return self.page_queue.queue_topic(
@@ -87,13 +87,13 @@ impl Home {
                 let answered = ask.poll && page.count > 0;
                 page.counted = !ask.again && !answered;
                 if page.counted {
-                    self.count_carrier(id, from, ask);
+                    self.count_subscriber(id, from, ask);
                 }
                 tell_page(from, ask, page, context.lanes);
             }
             Err(later) => {
                 if counts {
-                    self.count_carrier(id, from, ask);
+                    self.count_subscriber(id, from, ask);
                 }
                 self.page_queue.queue_topic(from, ask, name, later, counts);
             }
@@ -160,7 +160,7 @@ impl Home {
         nothing || !ask.retained && by_rule(ask, rules.get(row.rule)) == Since::Live
     }
 
-    fn count_carrier(&mut self, id: u32, from: ShardId, ask: &Attach) {
+    fn count_subscriber(&mut self, id: u32, from: ShardId, ask: &Attach) {
         let carrier = Carrier {
             shard: from,
             serial: ask.serial,

@@ -141,12 +141,14 @@ impl Logs {
             let bytes = self.log_bytes();
             let excess = bytes.saturating_sub(self.budget.bytes_max);
             let full = self.iter().position(Log::is_full);
-            let giver = match (full, excess) {
+            let partition_to_trim = match (full, excess) {
                 (Some(at), _) => Some(at),
                 (None, 0) => None,
-                (None, _) => self.giver(retained, |log| log.held().messages),
+                (None, _) => self.partition_to_trim(retained, |log| log.held().messages),
             };
-            let Some(at) = giver else { return false };
+            let Some(at) = partition_to_trim else {
+                return false;
+            };
             if full.is_none() && self.steps.count() >= until {
                 return true;
             }
@@ -182,7 +184,7 @@ impl Logs {
                 break;
             }
             let free = |log: &Log| log.held().chunks.saturating_sub(log.held().messages);
-            let Some(at) = self.giver(retained, free) else {
+            let Some(at) = self.partition_to_trim(retained, free) else {
                 break;
             };
             let share = excess.div_ceil(self.partitions.len());
@@ -212,7 +214,7 @@ impl Logs {
 
     /// The partition to take messages from: first those with messages that no reader gets any more, last those with only retained messages;
     /// among equals the one with the highest `bytes`. `None` if no log has messages.
-    fn giver(&self, retained: u8, bytes: impl Fn(&Log) -> usize) -> Option<usize> {
+    fn partition_to_trim(&self, retained: u8, bytes: impl Fn(&Log) -> usize) -> Option<usize> {
         let log = |at: usize| &self.partitions[at].log;
         let rank = |at: &usize| {
             let log = log(*at);

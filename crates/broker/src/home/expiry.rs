@@ -99,7 +99,7 @@ impl Home {
 
     pub(super) fn forget_topic(&mut self, id: u32) {
         if !self.interest.followers.is_empty() {
-            self.interest_is_forgotten(id);
+            self.end_lingering_interest(id);
         }
         self.topics.index.remove(&mut self.topics.rows, id);
         let row = self.topics.rows.remove(id);

@@ -38,17 +38,18 @@ impl Home {
         let (rules, now) = (context.rules, context.now);
         let place = self.logs.placement.place_at_home(reader.partition);
         self.expire_some(place, rules, now);
-        let concerned = concerned(filters, rules);
+        let matching_rules = matching_rules(filters, rules);
         let partition = &self.logs.partitions[place];
         let log = &partition.log;
-        let (mut at, lost) = begin_filters(log, &concerned, reader, rules);
+        let (mut at, lost) = begin_filters(log, &matching_rules, reader, rules);
         let large_waits = self.page_queue.must_wait(usize::MAX, context.lanes);
         let frames = context.lanes.frames();
         let (first, names) = (frames.pages.len() as u32, frames.names.len() as u32);
-        let forgotten = partition
-            .forgotten
-            .lost_behind(lost, reader.base, &concerned, filters);
-        self.steps.add(forgotten.len() + concerned.len());
+        let forgotten =
+            partition
+                .forgotten
+                .lost_behind(lost, reader.base, &matching_rules, filters);
+        self.steps.add(forgotten.len() + matching_rules.len());
         let mut draft = Draft::new(ask, filters, reader, forgotten, large_waits);
         let (mut head, mut visits) = (reader.start, 0);
         let begun = self.steps.count();
@@ -305,23 +306,28 @@ impl<'a> Draft<'a> {
 }
 
 /// The cursor over the lists of these rules and of retained messages, and the offset after which the reader is told of losses.
-fn begin_filters(log: &Log, concerned: &[u8], reader: Reader, rules: &Rules) -> (Arrivals, u64) {
+fn begin_filters(
+    log: &Log,
+    matching_rules: &[u8],
+    reader: Reader,
+    rules: &Rules,
+) -> (Arrivals, u64) {
     let start = |latest| match latest || reader.newest > 0 {
         true => reader.start,
         false => reader.start.max(reader.from),
     };
     let latest = |number: &u8| keeps_latest(rules, *number);
-    let lists = concerned
+    let lists = matching_rules
         .iter()
         .map(|number| (*number, start(latest(number))));
     // The last list: a message that is also in a topic's log is read there, and skipped here. A page may end between the two.
     let retained = reader.retained.then_some((rules.retained(), reader.start));
-    let lost = start(concerned.iter().any(latest));
+    let lost = start(matching_rules.iter().any(latest));
     (log.arrivals(lists.chain(retained), lost), lost)
 }
 
 /// The rules that may govern topics which the filters match. A lone `#` governs `$` topics, too.
-fn concerned(filters: &[&[u8]], rules: &Rules) -> Vec<u8> {
+fn matching_rules(filters: &[&[u8]], rules: &Rules) -> Vec<u8> {
     let may_match = |number: &u8| {
         let rule = rules.get(*number).filter.as_bytes();
         rule == b"#" || filters.iter().any(|filter| overlap(rule, filter))

@@ -72,7 +72,7 @@ impl Home {
             let since = since.copied().unwrap_or(ask.since);
             let ask = AttachFilters {
                 partition: Some(partition),
-                since: self.logs.of_this_life(since, at),
+                since: self.logs.in_present_life(since, at),
                 ..*ask
             };
             self.attach_filters_to(partition, from, &ask, &mut names, &filters, context);

@@ -127,21 +127,21 @@ impl Home {
     }
 
     /// A topic has its first subscriber.
-    pub(super) fn interest_begins(&mut self, id: u32) {
+    pub(super) fn first_subscriber_came(&mut self, id: u32) {
         if !self.interest.followers.stop_lingering(id) {
             self.tell_interest(id, true);
         }
     }
 
     /// A topic has lost its last subscriber.
-    pub(super) fn interest_pauses(&mut self, id: u32, now: Now) {
+    pub(super) fn last_subscriber_left(&mut self, id: u32, now: Now) {
         if !self.interest.followers.linger(id, now) {
             self.tell_interest(id, false);
         }
     }
 
     /// Ends interest that has outlived its subscribers: its time is over, or the topic is about to be forgotten.
-    pub(super) fn interest_is_forgotten(&mut self, id: u32) {
+    pub(super) fn end_lingering_interest(&mut self, id: u32) {
         if self.interest.followers.stop_lingering(id) {
             self.tell_interest(id, false);
         }
@@ -161,7 +161,7 @@ impl Home {
         for _ in 0..ENDS_AT_ONCE {
             self.steps.add(1 + self.interest.followers.len() as usize);
             match self.interest.followers.next_end(now) {
-                Some(id) => self.interest_is_forgotten(id),
+                Some(id) => self.end_lingering_interest(id),
                 None => return false,
             }
         }

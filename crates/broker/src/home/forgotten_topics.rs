@@ -21,7 +21,6 @@ pub(super) struct ForgottenTopics {
 }
 
 impl ForgottenTopics {
-
     pub fn new(rules: usize, named_max: usize) -> Self {
         ForgottenTopics {
             named: VecDeque::new(),

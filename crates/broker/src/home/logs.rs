@@ -134,7 +134,7 @@ impl Logs {
     }
 
     /// Translates the start of a subscription to partition `at` into the present life: the positions of the log's earlier lives stay valid.
-    pub(super) fn of_this_life(&self, since: Since, at: usize) -> Since {
+    pub(super) fn in_present_life(&self, since: Since, at: usize) -> Since {
         let partition = || self.placement.of_home(self.me).nth(at);
         let knows = |seen| {
             planted::is(Fault::OneLife) || partition().is_some_and(|it| self.lives.knows(it, seen))

@@ -39,7 +39,7 @@ impl Home {
     }
 
     /// Removes a topic's messages up to its [floor](Self::floors_of), or the topic if there is none.
-    pub(crate) fn keep_above(&mut self, id: u32, floor: Option<u64>, now: Now) {
+    pub(crate) fn drop_below_floor(&mut self, id: u32, floor: Option<u64>, now: Now) {
         let Some(floor) = floor else {
             self.unretain(id);
             return self.forget_topic(id);

@@ -61,21 +61,21 @@ impl Home {
             },
         );
         if let Some(id) = id {
-            self.pump_later(id);
+            self.queue_group_if_ready(id);
         }
     }
 
     /// A member has room for `count` more messages.
     pub(crate) fn group_credit(&mut self, from: ShardId, id: u64, to: ReplyTo, count: u32) {
         if self.subscriptions.groups.credit(id, (from, to), count) {
-            self.pump_later(id);
+            self.queue_group_if_ready(id);
         }
     }
 
     /// A member leaves and gives back its unacknowledged messages.
     pub(crate) fn group_leave(&mut self, from: ShardId, leave: &LeaveGroup) {
         if self.subscriptions.groups.leave(from, leave) {
-            self.pump_later(leave.group);
+            self.queue_group_if_ready(leave.group);
         }
     }
 
@@ -99,7 +99,7 @@ impl Home {
             self.subscriptions.groups.due.len()
         };
         for n in 0..due {
-            self.pump_later(self.subscriptions.groups.due[n]);
+            self.queue_group_if_ready(self.subscriptions.groups.due[n]);
         }
         if is_late {
             self.page_queue.queue_late_groups();
@@ -109,7 +109,7 @@ impl Home {
     /// Queues some of the late groups. If others are left, they are queued behind all pages that wait.
     pub(super) fn wake_late(&mut self) {
         for id in self.subscriptions.groups.tell_late() {
-            self.pump_later(id);
+            self.queue_group_if_ready(id);
         }
         if self.subscriptions.groups.must_tell_late() {
             self.page_queue.queue_late_groups();
@@ -117,7 +117,7 @@ impl Home {
     }
 
     /// Queues a group if it may have something to give.
-    fn pump_later(&mut self, id: u64) {
+    fn queue_group_if_ready(&mut self, id: u64) {
         if let Some(party) = self.subscriptions.groups.try_queue(id) {
             self.page_queue.queue_group(id, party);
         }
@@ -149,7 +149,7 @@ impl Home {
     }
 
     /// Gives a group's waiting messages to members, as far as credit and the limits of a page go; then queues it again.
-    pub(super) fn pump(&mut self, id: u64, context: &mut HomeContext<'_>) {
+    pub(super) fn give_waiting(&mut self, id: u64, context: &mut HomeContext<'_>) {
         let Some(mut group) = self.subscriptions.groups.take(id) else {
             return;
         };
@@ -180,7 +180,7 @@ impl Home {
             }
         }
         self.subscriptions.groups.put(id, group);
-        self.pump_later(id);
+        self.queue_group_if_ready(id);
     }
 
     /// Reads on in the log of partition `at`, within these limits of messages and entries.

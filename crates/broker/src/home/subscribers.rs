@@ -41,7 +41,7 @@ impl Home {
             .carriers
             .count_in(self.topics.rows.get_mut(id), new);
         if is_first && !self.interest.followers.is_empty() {
-            self.interest_begins(id);
+            self.first_subscriber_came(id);
         }
     }
 
@@ -67,7 +67,7 @@ impl Home {
         self.topics.carriers.detaches += 1;
         self.topics.carriers.leave(row, from, topic, serial);
         if row.carrier == NONE && !self.interest.followers.is_empty() {
-            self.interest_pauses(id, now);
+            self.last_subscriber_left(id, now);
         }
         self.queue_if_idle(id, now);
     }

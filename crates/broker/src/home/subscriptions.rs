@@ -16,7 +16,6 @@ pub(crate) struct Subscriptions {
 }
 
 impl Subscriptions {
-
     pub(super) fn new(seed: u64, partitions: usize, steps: &Steps) -> Subscriptions {
         Subscriptions {
             filters: ShardFilters::new(seed, steps),

@@ -195,8 +195,10 @@ impl Node<'_> {
 
     fn forget_written_deaths(&mut self) {
         let (places, home) = (self.cluster.partitions.len(), &mut self.home);
-        let mut told = |writer| (0..places).all(|at| home.logs.roster(at).is_dead(writer));
-        self.cluster.deaths_to_write.retain(|writer| !told(*writer));
+        let mut is_written = |writer| (0..places).all(|at| home.logs.roster(at).is_dead(writer));
+        self.cluster
+            .deaths_to_write
+            .retain(|writer| !is_written(*writer));
     }
 
     /// Offers this node as steward of a partition without one. As steward, writes a mark if the partition has been idle.

@@ -47,7 +47,6 @@ pub(super) fn kind_bit(note: &Note<'_>) -> u8 {
 }
 
 impl ClusterView {
-
     pub fn new(partitions: usize) -> Box<ClusterView> {
         Box::new(ClusterView {
             partitions: alloc::vec![Partition::default(); partitions],

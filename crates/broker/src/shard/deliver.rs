@@ -77,10 +77,10 @@ impl Deliveries {
 
 impl Front {
     /// Recycles the lists of a finished delivery.
-    pub(super) fn delivered(&mut self, d: Delivery) {
-        self.feed.deliveries.recycle(d.keys);
-        if d.home == self.clients.ctx.me {
-            self.subs.lanes.recycle_tells(d.tells);
+    pub(super) fn delivered(&mut self, delivery: Delivery) {
+        self.feed.deliveries.recycle(delivery.keys);
+        if delivery.home == self.clients.ctx.me {
+            self.subs.lanes.recycle_tells(delivery.tells);
         }
     }
 
@@ -106,15 +106,15 @@ impl Front {
     /// Gives the answers among the new tells.
     fn answer<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
         while *budget > 0
-            && let Some(mut d) = self.feed.deliveries.came.pop_front()
+            && let Some(mut delivery) = self.feed.deliveries.came.pop_front()
         {
-            let frames = d.frames.clone();
-            while *budget > 0 && d.is_at_answer() {
-                self.step(&mut d, &frames, budget, io);
+            let frames = delivery.frames.clone();
+            while *budget > 0 && delivery.is_at_answer() {
+                self.step(&mut delivery, &frames, budget, io);
             }
-            match d.is_at_answer() {
-                true => self.feed.deliveries.came.push_front(d),
-                false => self.feed.deliveries.queued.push_back(d),
+            match delivery.is_at_answer() {
+                true => self.feed.deliveries.came.push_front(delivery),
+                false => self.feed.deliveries.queued.push_back(delivery),
             }
         }
     }
@@ -122,71 +122,76 @@ impl Front {
     /// Works through the queued deliveries in order; long fan-outs become flows.
     fn deliver_queued<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
         while *budget > 0
-            && let Some(mut d) = self.feed.deliveries.queued.pop_front()
+            && let Some(mut delivery) = self.feed.deliveries.queued.pop_front()
         {
             let deliveries = &mut self.feed.deliveries;
-            let ordered = Flow::ordered(d.home);
+            let ordered = Flow::ordered(delivery.home);
             if deliveries.has(ordered) {
-                deliveries.park(ordered, ordered.own_party(), d);
+                deliveries.park(ordered, ordered.own_party(), delivery);
                 continue;
             }
-            if d.ordered {
-                deliveries.take_together(&mut d);
+            if delivery.ordered {
+                deliveries.take_together(&mut delivery);
             }
-            if d.ordered && deliveries.has_flows() {
-                let looks = ((d.keys.len() - d.at) / LOOKS_PER_VISIT) as u32;
+            if delivery.ordered && deliveries.has_flows() {
+                let looks = ((delivery.keys.len() - delivery.at) / LOOKS_PER_VISIT) as u32;
                 // At least one visit is left, so that a delivery of any length begins.
                 *budget = budget.saturating_sub(looks).max(1);
-                if let Some(topic) = flow_before(&self.clients.conns, deliveries, &d) {
-                    deliveries.wait_for(topic, d);
+                if let Some(topic) = flow_before(&self.clients.conns, deliveries, &delivery) {
+                    deliveries.wait_for(topic, delivery);
                     continue;
                 }
             }
-            if self.deliver_tells(&mut d, budget, io) {
-                self.delivered(d);
-            } else if d.is_at_others() {
-                let others = Flow::others(d.home);
+            if self.deliver_tells(&mut delivery, budget, io) {
+                self.delivered(delivery);
+            } else if delivery.is_at_others() {
+                let others = Flow::others(delivery.home);
                 let deliveries = &mut self.feed.deliveries;
-                deliveries.park(others, others.own_party(), d);
-            } else if d.ordered && (d.run.len > 0 || d.walking) {
+                deliveries.park(others, others.own_party(), delivery);
+            } else if delivery.ordered && (delivery.run.len > 0 || delivery.walking) {
                 let deliveries = &mut self.feed.deliveries;
-                deliveries.park(ordered, ordered.own_party(), d);
+                deliveries.park(ordered, ordered.own_party(), delivery);
             } else {
-                self.feed.deliveries.queued.push_front(d);
+                self.feed.deliveries.queued.push_front(delivery);
             }
         }
     }
 
     /// Works through a delivery until it is done, the budget is spent, or only tells are left that become a flow (many messages for members
     /// of groups). A fan-out beyond its share becomes a flow, and so do tells about a topic that has one.
-    fn deliver_tells<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
-        let frames = d.frames.clone();
+    fn deliver_tells<I: Io>(
+        &mut self,
+        delivery: &mut Delivery,
+        budget: &mut u32,
+        io: &mut I,
+    ) -> bool {
+        let frames = delivery.frames.clone();
         let before = self.clients.meter.stats.delivered;
         let done = loop {
             charge_encoding(&mut self.feed.forms, budget);
-            let Some(key) = d.keys.get(d.at) else {
+            let Some(key) = delivery.keys.get(delivery.at) else {
                 break true;
             };
-            if *budget == 0 || self.feed.deliveries.parks(d) {
+            if *budget == 0 || self.feed.deliveries.parks(delivery) {
                 break false;
             }
             let crowded = self.feed.deliveries.has_flows();
             if crowded
                 && let Some(topic) = Delivery::topic_of(*key)
-                && self.feed.deliveries.has(Flow::topic(d.home, topic))
+                && self.feed.deliveries.has(Flow::topic(delivery.home, topic))
             {
                 park_topic(
                     &self.clients,
                     &self.subs.topics,
                     &mut self.feed.deliveries,
-                    d,
+                    delivery,
                     topic,
                 );
                 continue;
             }
-            let next = &d.keys[d.at..d.keys.len().min(d.at + WARMED)];
+            let next = &delivery.keys[delivery.at..delivery.keys.len().min(delivery.at + WARMED)];
             // Reading ahead a single row saves nothing.
-            if d.at.is_multiple_of(WARMED) && next.len() > 1 {
+            if delivery.at.is_multiple_of(WARMED) && next.len() > 1 {
                 warm(&self.clients.conns, &self.subs.topics, next);
             }
             let topic = Delivery::topic_of(*key);
@@ -195,7 +200,7 @@ impl Front {
                 false => *budget,
             };
             let mut left = share;
-            let done = self.step(d, &frames, &mut left, io);
+            let done = self.step(delivery, &frames, &mut left, io);
             *budget -= share - left;
             match topic {
                 _ if done => {}
@@ -203,7 +208,7 @@ impl Front {
                     &self.clients,
                     &self.subs.topics,
                     &mut self.feed.deliveries,
-                    d,
+                    delivery,
                     topic,
                 ),
                 None => break false,
@@ -216,46 +221,46 @@ impl Front {
     /// Carries out the tell at the cursor, or a run of tells; false if the budget is spent first.
     pub(super) fn step<I: Io>(
         &mut self,
-        d: &mut Delivery,
+        delivery: &mut Delivery,
         frames: &Frames,
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
-        let tell = &d.tells[d.keys[d.at] as u32 as usize];
+        let tell = &delivery.tells[delivery.keys[delivery.at] as u32 as usize];
         if let Tell::Live { topic, serial, .. } = *tell {
-            let end = collect_run(&mut self.feed.run, d, topic);
+            let end = collect_run(&mut self.feed.run, delivery, topic);
             // Between two parts of a walk the tombstones keep its topic from being freed.
             if self.subs.topics.is_current(topic, serial)
-                && !self.fan_out(d, topic, serial, frames, budget, io)
+                && !self.fan_out(delivery, topic, serial, frames, budget, io)
             {
                 return false;
             }
-            d.at = end;
+            delivery.at = end;
             return true;
         }
         if matches!(tell, Tell::Match { .. }) {
-            return self.match_run(d, frames, budget, io);
+            return self.match_run(delivery, frames, budget, io);
         }
         if let Tell::Gone { topic, serial } | Tell::Displaced { topic, serial } = *tell {
             let gone = matches!(tell, Tell::Gone { .. });
             if self.subs.topics.is_current(topic, serial)
-                && !self.end_members(d, topic, serial, gone, budget, io)
+                && !self.end_members(delivery, topic, serial, gone, budget, io)
             {
                 return false;
             }
-            d.at += 1;
+            delivery.at += 1;
             return true;
         }
         *budget = budget.saturating_sub(cost_of(tell));
-        self.told(d.home, tell, frames, io);
+        self.told(delivery.home, tell, frames, io);
         self.carry_out_ends(io);
-        d.at += 1;
+        delivery.at += 1;
         true
     }
 
     pub(crate) fn fan_out<I: Io>(
         &mut self,
-        d: &mut Delivery,
+        delivery: &mut Delivery,
         topic: u32,
         serial: u16,
         frames: &Frames,
@@ -263,29 +268,29 @@ impl Front {
         io: &mut I,
     ) -> bool {
         let (mut done, cost) = (true, cost_of_bytes(self.feed.run.bytes));
-        if self.subs.topics.places(topic) == 1 && !d.walking {
+        if self.subs.topics.places(topic) == 1 && !delivery.walking {
             match self.subs.topics.member(topic, 0) {
                 Some(conn) => self.visit_member(conn, cost, topic, frames, budget, io),
                 None => *budget = budget.saturating_sub(1),
             }
         } else {
-            if !d.walking {
+            if !delivery.walking {
                 self.subs.topics.begin_walk(topic);
-                (d.walking, d.place) = (true, 0);
+                (delivery.walking, delivery.place) = (true, 0);
             }
-            while let Some(conn) = self.subs.topics.at_place(topic, d.place) {
+            while let Some(conn) = self.subs.topics.at_place(topic, delivery.place) {
                 if *budget == 0 {
                     done = false;
                     break;
                 }
-                d.place += 1;
+                delivery.place += 1;
                 match conn {
                     NONE => *budget = budget.saturating_sub(1),
                     conn => self.visit_member(conn, cost, topic, frames, budget, io),
                 }
             }
             if done {
-                d.walking = false;
+                delivery.walking = false;
                 end_walk(&mut self.clients.conns, &mut self.subs.topics, topic);
             }
         }
@@ -357,19 +362,20 @@ fn warm(conns: &Connections, topics: &Topics, keys: &[u64]) {
 }
 
 /// Collects the run of live messages at the cursor; returns its end.
-fn collect_run(messages: &mut client::run::Run, d: &Delivery, of: u32) -> usize {
+fn collect_run(messages: &mut client::run::Run, delivery: &Delivery, of: u32) -> usize {
     let mut bytes = 0;
-    let run = d.keys[d.at..].iter().take(TOGETHER_MAX).map_while(|key| {
-        match &d.tells[*key as u32 as usize] {
+    let run = delivery.keys[delivery.at..]
+        .iter()
+        .take(TOGETHER_MAX)
+        .map_while(|key| match &delivery.tells[*key as u32 as usize] {
             Tell::Live { topic, record, .. } if *topic == of && bytes < TOGETHER_BYTES => {
                 bytes += record.frame_bytes();
                 Some(*record)
             }
             _ => None,
-        }
-    });
+        });
     messages.begin(run);
-    d.at + messages.records().len()
+    delivery.at + messages.records().len()
 }
 
 /// Charges the time of matching since the count of steps was `before`, whether anything matched or not.

@@ -41,51 +41,51 @@ impl Front {
     /// Continues the run at the cursor; false if the budget is spent first.
     pub(crate) fn match_run<I: Io>(
         &mut self,
-        d: &mut Delivery,
+        delivery: &mut Delivery,
         frames: &Frames,
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
-        if d.run.len == 0 {
+        if delivery.run.len == 0 {
             let before = self.clients.meter.work.count();
-            begin_run(&self.clients, &mut self.subs.matching, d, frames);
+            begin_run(&self.clients, &mut self.subs.matching, delivery, frames);
             charge_matching(&self.clients.meter.work, before, budget);
-            *budget = budget.saturating_sub((d.run.due.len() / DUE_PER_VISIT) as u32);
+            *budget = budget.saturating_sub((delivery.run.due.len() / DUE_PER_VISIT) as u32);
         }
-        if !self.deliver_exact(d, frames, budget, io) {
+        if !self.deliver_exact(delivery, frames, budget, io) {
             return false;
         }
-        let messages: Vec<Matched> = (0..d.run.len)
-            .map(|n| message_of(&self.subs.topics, d, n))
+        let messages: Vec<Matched> = (0..delivery.run.len)
+            .map(|n| message_of(&self.subs.topics, delivery, n))
             .collect();
         let run = &mut self.feed.run;
         run.begin(messages.iter().map(|message| message.record));
         let topics = messages.iter().map(|it| (it.partition, it.name));
         run.topics.extend(topics);
-        if let Some(mut broad) = d.run.broad.take() {
-            let done = self.deliver_broad(d.home, &mut broad, &messages, frames, budget, io);
-            d.run.broad = Some(broad);
+        if let Some(mut broad) = delivery.run.broad.take() {
+            let done = self.deliver_broad(delivery.home, &mut broad, &messages, frames, budget, io);
+            delivery.run.broad = Some(broad);
             if !done {
                 return false;
             }
         }
         let message_bytes = self.feed.run.bytes / messages.len().max(1);
-        let mut warmed = d.run.at;
-        while let Some(first) = d.run.due.get(d.run.at) {
+        let mut warmed = delivery.run.at;
+        while let Some(first) = delivery.run.due.get(delivery.run.at) {
             if *budget == 0 {
                 return false;
             }
-            if d.run.at >= warmed {
-                let ahead = &d.run.due[d.run.at..];
+            if delivery.run.at >= warmed {
+                let ahead = &delivery.run.due[delivery.run.at..];
                 let ahead = &ahead[..ahead.len().min(WARMED)];
                 warm_due(&self.clients.conns, ahead);
-                warmed = d.run.at + ahead.len();
+                warmed = delivery.run.at + ahead.len();
             }
-            let rest = &d.run.due[d.run.at..];
+            let rest = &delivery.run.due[delivery.run.at..];
             let same = rest.iter().take_while(|due| due.slot == first.slot);
             let (slot, len) = (first.slot, same.count());
-            d.run.at += len;
-            let all = &d.run.due[d.run.at - len..d.run.at];
+            delivery.run.at += len;
+            let all = &delivery.run.due[delivery.run.at - len..delivery.run.at];
             let visit = Visit::begin(&self.clients, slot);
             self.live_matched(slot, all, &messages, frames, io);
             self.carry_out_ends(io);
@@ -95,30 +95,30 @@ impl Front {
         for message in &messages {
             matching.all_saw(message.partition, message.record.offset);
         }
-        d.end_run();
+        delivery.end_run();
         true
     }
 
     /// Sends the run's messages to the exact subscribers of their topics; false if the budget is spent first.
     fn deliver_exact<I: Io>(
         &mut self,
-        d: &mut Delivery,
+        delivery: &mut Delivery,
         frames: &Frames,
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
-        while d.run.exact < d.run.len {
+        while delivery.run.exact < delivery.run.len {
             if *budget == 0 {
                 return false;
             }
-            let (topic, serial, count) = exact_run(&mut self.feed.run, d);
+            let (topic, serial, count) = exact_run(&mut self.feed.run, delivery);
             if topic != NONE
                 && self.subs.topics.is_current(topic, serial)
-                && !self.fan_out(d, topic, serial, frames, budget, io)
+                && !self.fan_out(delivery, topic, serial, frames, budget, io)
             {
                 return false;
             }
-            d.run.exact += count;
+            delivery.run.exact += count;
         }
         true
     }
@@ -181,9 +181,9 @@ impl Front {
 }
 
 /// A message of the run. If the carrier's row belongs to another topic by now, it has no exact subscriber here.
-fn message_of(topics: &Topics, d: &Delivery, n: usize) -> Matched {
-    let mut message = d.matched(n);
-    if let Tell::Match { topic, serial, .. } = *d.tell(n)
+fn message_of(topics: &Topics, delivery: &Delivery, n: usize) -> Matched {
+    let mut message = delivery.matched(n);
+    if let Tell::Match { topic, serial, .. } = *delivery.tell(n)
         && topic != NONE
         && !topics.is_current(topic, serial)
     {
@@ -197,25 +197,25 @@ fn pairs_max(clients: &Clients) -> usize {
     TURNS_OF_RUN * clients.meter.work.pace.visits_per_turn as usize
 }
 
-fn begin_run(clients: &Clients, matching: &mut Matching, d: &mut Delivery, frames: &Frames) {
-    let mut run = core::mem::take(&mut d.run);
+fn begin_run(clients: &Clients, matching: &mut Matching, delivery: &mut Delivery, frames: &Frames) {
+    let mut run = core::mem::take(&mut delivery.run);
     run.due.clear();
     (run.exact, run.at) = (0, 0);
     let enough = pairs_max(clients);
     while run.len < RUN_MAX && run.broad.is_none() && run.due.len() < enough {
         let most = WARMED.min(RUN_MAX - run.len);
-        if extend_run(clients, matching, &mut run, most, d, frames) == 0 {
+        if extend_run(clients, matching, &mut run, most, delivery, frames) == 0 {
             break;
         }
     }
     run.due.sort_unstable();
-    d.run = run;
+    delivery.run = run;
 }
 
 /// Collects the messages at the cursor that go to the exact subscribers of one topic with one write. Returns the topic's row and serial,
 /// and the number of messages.
-fn exact_run(run: &mut client::run::Run, d: &Delivery) -> (u32, u16, usize) {
-    let at = |n: usize| match *d.tell(n) {
+fn exact_run(run: &mut client::run::Run, delivery: &Delivery) -> (u32, u16, usize) {
+    let at = |n: usize| match *delivery.tell(n) {
         Tell::Match {
             topic,
             serial,
@@ -224,9 +224,9 @@ fn exact_run(run: &mut client::run::Run, d: &Delivery) -> (u32, u16, usize) {
         } => (topic, serial, record),
         _ => unreachable!("a run is of matches"),
     };
-    let (topic, serial, _) = at(d.run.exact);
+    let (topic, serial, _) = at(delivery.run.exact);
     let mut bytes = 0;
-    let messages = (d.run.exact..d.run.len).map(at);
+    let messages = (delivery.run.exact..delivery.run.len).map(at);
     run.begin(messages.map_while(|(of, life, record)| {
         let is_next = (of, life) == (topic, serial) && bytes < TOGETHER_BYTES;
         bytes += record.frame_bytes();
@@ -236,8 +236,8 @@ fn exact_run(run: &mut client::run::Run, d: &Delivery) -> (u32, u16, usize) {
 }
 
 /// The number of messages at the cursor that have the same topic and fit in one write.
-fn same_topic(d: &Delivery, frames: &Frames) -> usize {
-    let of = |n| match d.try_tell(n) {
+fn same_topic(delivery: &Delivery, frames: &Frames) -> usize {
+    let of = |n| match delivery.try_tell(n) {
         Some(Tell::Match { name, record, .. }) => Some((frames.name(*name), record.frame_bytes())),
         _ => None,
     };
@@ -274,15 +274,15 @@ fn extend_run(
     matching: &mut Matching,
     run: &mut Run,
     most: usize,
-    d: &Delivery,
+    delivery: &Delivery,
     frames: &Frames,
 ) -> usize {
     let first = run.len;
-    let of = |n| match d.try_tell(first + n) {
+    let of = |n| match delivery.try_tell(first + n) {
         Some(Tell::Match { name, .. }) => Some(frames.name(*name)),
         _ => None,
     };
-    if d.home != clients.ctx.me {
+    if delivery.home != clients.ctx.me {
         // A home on this shard has just read these rows.
         matching.warm((0..most).map_while(of));
     }
@@ -302,10 +302,10 @@ fn extend_run(
         let count = members.clone().map(<[Member]>::len).sum::<usize>();
         let broad = count > enough;
         if message == 0 && (broad || count * RUN_MAX > enough) {
-            let messages = same_topic(d, frames);
+            let messages = same_topic(delivery, frames);
             if broad || count * messages > enough {
                 let sets = all.iter().map(|(_, set)| *set);
-                let broad = begin_broad(&clients.conns, matching, d.home, sets);
+                let broad = begin_broad(&clients.conns, matching, delivery.home, sets);
                 (run.len, run.broad) = (messages, Some(Box::new(broad)));
                 break;
             }

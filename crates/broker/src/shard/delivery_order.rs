@@ -49,15 +49,15 @@ pub(super) fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) 
 pub(super) fn flow_before(
     conns: &Connections,
     deliveries: &Deliveries,
-    d: &Delivery,
+    delivery: &Delivery,
 ) -> Option<Flow> {
     let flow = |topic| {
-        let flow = Flow::topic(d.home, topic);
+        let flow = Flow::topic(delivery.home, topic);
         deliveries.has(flow).then_some(flow)
     };
-    let in_order = d.keys[d.at..].iter();
+    let in_order = delivery.keys[delivery.at..].iter();
     let mut in_order = in_order.filter(|key| **key >> 32 == u64::from(IN_ORDER));
-    in_order.find_map(|key| match &d.tells[*key as u32 as usize] {
+    in_order.find_map(|key| match &delivery.tells[*key as u32 as usize] {
         Tell::Matches { to, .. } => topics_of(conns, to.slot).find_map(flow),
         tell => tell.topic().and_then(flow),
     })

@@ -133,29 +133,29 @@ impl Front {
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
-        let Some(mut d) = parked.waiting.pop_front() else {
+        let Some(mut delivery) = parked.waiting.pop_front() else {
             return true;
         };
-        let others = Flow::others(d.home);
-        let frames = d.frames.clone();
+        let others = Flow::others(delivery.home);
+        let frames = delivery.frames.clone();
         let before = self.clients.meter.stats.delivered;
         let mut parks = false;
-        while d.at < d.keys.len() {
+        while delivery.at < delivery.keys.len() {
             charge_encoding(&mut self.feed.forms, budget);
-            parks = flow != others && self.feed.deliveries.parks(&d);
-            if parks || *budget == 0 || !self.step(&mut d, &frames, budget, io) {
+            parks = flow != others && self.feed.deliveries.parks(&delivery);
+            if parks || *budget == 0 || !self.step(&mut delivery, &frames, budget, io) {
                 break;
             }
         }
         count_written(&self.clients.meter.stats, &frames, before, io);
-        let is_done = d.at == d.keys.len();
+        let is_done = delivery.at == delivery.keys.len();
         if is_done {
-            self.delivered(d);
+            self.delivered(delivery);
         } else if parks {
             let deliveries = &mut self.feed.deliveries;
-            deliveries.park(others, others.own_party(), d);
+            deliveries.park(others, others.own_party(), delivery);
         } else {
-            parked.waiting.push_front(d);
+            parked.waiting.push_front(delivery);
         }
         is_done || parks
     }
@@ -187,12 +187,12 @@ pub(super) fn park_topic(
     clients: &Clients,
     topics: &Topics,
     deliveries: &mut Deliveries,
-    d: &mut Delivery,
+    delivery: &mut Delivery,
     topic: u32,
 ) {
-    let flow = Flow::topic(d.home, topic);
+    let flow = Flow::topic(delivery.home, topic);
     let party = party_of_flow(clients, topics, flow);
-    deliveries.park(flow, party, d.take_topic());
+    deliveries.park(flow, party, delivery.take_topic());
 }
 
 /// Charges the bytes encoded: megabytes for one message cost as much as many visits.

@@ -118,7 +118,7 @@ impl Shadow {
         let rows = core::mem::take(&mut self.rows);
         for (id, floor) in rows.into_iter().zip(floors) {
             let home = self.home();
-            home.keep_above(id, *floor, now);
+            home.drop_below_floor(id, *floor, now);
         }
     }
 

@@ -16,25 +16,26 @@ impl Front {
     /// [`Front::fan_out`] does.
     pub(crate) fn end_members<I: Io>(
         &mut self,
-        d: &mut Delivery,
+        delivery: &mut Delivery,
         topic: u32,
         serial: u16,
         gone: bool,
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
-        if !d.walking {
+        if !delivery.walking {
             self.subs.topics.begin_walk(topic);
-            (d.walking, d.place) = (true, 0);
+            (delivery.walking, delivery.place) = (true, 0);
         }
-        while self.subs.topics.is_current(topic, serial) && d.place < self.subs.topics.places(topic)
+        while self.subs.topics.is_current(topic, serial)
+            && delivery.place < self.subs.topics.places(topic)
         {
             if *budget == 0 {
                 return false;
             }
             *budget -= 1;
-            let place = d.place;
-            d.place += 1;
+            let place = delivery.place;
+            delivery.place += 1;
             let Some(slot) = self.subs.topics.member(topic, place) else {
                 continue;
             };
@@ -51,7 +52,7 @@ impl Front {
             AllProtocols::try_end(clients, subs, queues, slot, reason, io);
             self.carry_out_ends(io);
         }
-        d.walking = false;
+        delivery.walking = false;
         if self.subs.topics.is_current(topic, serial) {
             end_walk(&mut self.clients.conns, &mut self.subs.topics, topic);
             self.subs.topics.close_if_unused(topic);
