@@ -22,7 +22,7 @@ use crate::control;
 use crate::counters::{Counters, Meter};
 use crate::doctor::{USUAL_CONNECTIONS, formula};
 use crate::http_client::port_in_use;
-use crate::life::{self, Begun, cluster, state};
+use crate::lifecycle::{self, Begun, cluster, state};
 use crate::settings::file::{DEFAULT_LISTEN, File};
 use crate::settings::log::ClientFilter;
 use crate::settings::numbers::count;
@@ -45,7 +45,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     let tls = tls::open(file)?;
     let cores = affinity::cores();
     let node = this_node(&listen, admin_listener.as_ref());
-    let revoked = life::revoke::listed(&effective, None).map_err(anyhow::Error::msg)?;
+    let revoked = lifecycle::revoke::listed(&effective, None).map_err(anyhow::Error::msg)?;
     let new_world = |numbers: state::Numbers| {
         let placement = Placement::of_server(numbers.partitions, shards, cores.len());
         let mut settings = effective.settings(node.clone());
@@ -66,7 +66,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
         mailbox::<Reported>().context("cannot make the control thread's mailbox")?;
     let wakes = inboxes.iter().map(|inbox| inbox.fd());
     let revoked = match &begun.engine {
-        Some(Engine::Nats(member)) => life::revoke::listed(&effective, Some(member)),
+        Some(Engine::Nats(member)) => lifecycle::revoke::listed(&effective, Some(member)),
         _ => Ok(revoked),
     };
     let revoked = revoked.map_err(anyhow::Error::msg)?;
@@ -116,9 +116,9 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
         senders,
         reports: reported,
         listen: listen.clone(),
-        door: control::Door::new(&listen, tls.as_ref().filter(|_| file.tls.required)),
+        data_port: control::DataPort::new(&listen, tls.as_ref().filter(|_| file.tls.required)),
         signals,
-        life: life::Start {
+        lifecycle: lifecycle::Start {
             args: args.clone(),
             effective,
             world,

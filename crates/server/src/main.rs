@@ -12,7 +12,7 @@ mod counters;
 mod doctor;
 mod foreign_flags;
 mod http_client;
-mod life;
+mod lifecycle;
 mod log;
 mod manual;
 mod settings;

@@ -61,7 +61,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["config"],
             &["counters", "tls"],
             &["shard_loop"],
-            &["life"],
+            &["lifecycle"],
             &["control"],
             &["doctor"],
             &["foreign_flags", "tools"],

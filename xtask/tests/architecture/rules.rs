@@ -122,7 +122,7 @@ const ASYNC_PLACES: &[&str] = &[
     "crates/bench/src/rig/bare.rs",
     "crates/nats/",
     "crates/server/src/control/",
-    "crates/server/src/life/",
+    "crates/server/src/lifecycle/",
 ];
 
 /// Where a connection may be asked whether it speaks MQTT: in the protocol itself, in the contract, and where its transport gets its name.

@@ -2,8 +2,8 @@
 
 use super::api::cluster::{NodeStatus, nodes};
 use super::neighbours::Neighbours;
-use crate::life::Life;
-use crate::life::checkpoint::node;
+use crate::lifecycle::Lifecycle;
+use crate::lifecycle::checkpoint::node;
 
 /// Figures of the log, as this node hears it; all zero where the server is no node of a cluster.
 #[derive(Default)]
@@ -24,16 +24,16 @@ pub struct Cluster {
 
 impl Cluster {
     /// That of this life.
-    pub async fn of(life: &Life, neighbours: &Neighbours) -> Cluster {
-        let Some(member) = life.member() else {
+    pub async fn of(lifecycle: &Lifecycle, neighbours: &Neighbours) -> Cluster {
+        let Some(member) = lifecycle.member() else {
             return Cluster::default();
         };
         let status = member.cluster.status();
         let partitions = status.partitions.iter();
-        let settings = life.effective().file.cluster;
+        let settings = lifecycle.effective().file.cluster;
         let newest = partitions.clone().filter_map(|it| it.checkpoint.as_ref());
         Cluster {
-            hears: !life.is_cut_off(),
+            hears: !lifecycle.is_cut_off(),
             lag: partitions
                 .clone()
                 .map(|it| it.last.saturating_sub(it.read))

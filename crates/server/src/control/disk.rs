@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::moments::{per_s, round};
+use super::samples::{per_s, round};
 use crate::counters::Buckets;
-use crate::life::Life;
+use crate::lifecycle::Lifecycle;
 
 /// How long syncs took.
 pub fn syncs(log: &crore_disk::State) -> Buckets {
@@ -44,7 +44,7 @@ pub struct DiskStats {
 impl DiskStats {
     /// Between these two states of the log.
     pub fn of(
-        life: &Life,
+        lifecycle: &Lifecycle,
         (before, now): (Option<crore_disk::State>, Option<crore_disk::State>),
         passed: f64,
     ) -> Option<DiskStats> {
@@ -64,9 +64,9 @@ impl DiskStats {
             sync_us_mean: each(took.as_secs_f64() * 1e6),
             sync_us_p99: class.map(|bits| 1 << bits),
             log_bytes: now.figures.bytes,
-            base_bytes: life.checkpoints().base_bytes.load(Relaxed),
+            base_bytes: lifecycle.checkpoints().base_bytes.load(Relaxed),
             full: now.is_full,
-            recovery_s: round(life.recovery().as_secs_f64()),
+            recovery_s: round(lifecycle.recovery().as_secs_f64()),
         })
     }
 }

@@ -27,8 +27,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::neighbours::{Neighbours, json, writer};
-use crate::life::Life;
-use crate::life::shards::Shards;
+use crate::lifecycle::Lifecycle;
+use crate::lifecycle::shards::Shards;
 
 /// How often another node is asked.
 const EVERY: Duration = Duration::from_millis(500);
@@ -76,17 +76,17 @@ struct FollowAnswer {
 /// Both sides of it.
 #[derive(Clone)]
 pub struct Interest {
-    life: Life,
+    lifecycle: Lifecycle,
     shards: Shards,
     neighbours: Neighbours,
 }
 
 impl Interest {
     /// Begins to tell and to follow, where this is a node of a cluster.
-    pub fn begin(life: Life, shards: Shards, neighbours: Neighbours) {
-        if life.member().is_some() {
+    pub fn begin(lifecycle: Lifecycle, shards: Shards, neighbours: Neighbours) {
+        if lifecycle.member().is_some() {
             let this = Interest {
-                life,
+                lifecycle,
                 shards,
                 neighbours,
             };
@@ -101,7 +101,7 @@ impl Interest {
     }
 
     fn homes(&self) -> ShardId {
-        self.life.world().homes
+        self.lifecycle.world().homes
     }
 
     async fn tell(self) {
@@ -438,7 +438,7 @@ impl Follower {
 
     /// Tells the homes.
     async fn take(&self, slot: u8, changes: &[String], other: &mut Other) {
-        let placement = self.node.life.world().placement();
+        let placement = self.node.lifecycle.world().placement();
         let mut refused = 0;
         for changes in changes.chunks(CHANGES_MAX) {
             let mut of_homes: BTreeMap<ShardId, InterestChanges> = BTreeMap::new();

@@ -4,8 +4,8 @@ use crore_broker::ShardId;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::plane::Plane;
 use super::process;
+use super::state::AdminState;
 use crate::counters::Snapshot;
 
 /// A limit.
@@ -47,9 +47,9 @@ impl Limit {
 
 /// All limits that are set; a limit of 0 is none. `memory_bytes` is the process's memory, where the caller shows that too; else
 /// its resident memory counts.
-pub fn all(plane: &Plane, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec<Limit> {
-    let settings = plane.effective().file;
-    let (limits, world) = (&settings.limits, plane.life.world());
+pub fn all(state: &AdminState, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec<Limit> {
+    let settings = state.effective().file;
+    let (limits, world) = (&settings.limits, state.lifecycle.world());
     let together = |name, unit, of: fn(&Snapshot) -> u64, limit: u64| {
         let used = shards.iter().map(of).sum();
         (limit > 0).then(|| Limit::new(name, unit, used, limit, None))
@@ -153,7 +153,7 @@ pub fn all(plane: &Plane, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec
         Some(Limit::new(
             "admin.connections_max",
             "connections",
-            plane.port.open(),
+            state.port.open(),
             u64::from(settings.admin.connections_max),
             None,
         )),

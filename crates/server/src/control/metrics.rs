@@ -17,11 +17,11 @@ use crore_wire::http::accept;
 use self::text::{Form, Kind, Text};
 use super::cluster::Cluster;
 use super::limits::{self, Limit};
-use super::moments;
-use super::plane::Plane;
+use super::samples;
+use super::state::AdminState;
 use super::stats::{self, Table};
 use crate::counters::{Buckets, Latency, Snapshot, bucket_end_us};
-use crate::life::checkpoint::Progress;
+use crate::lifecycle::checkpoint::Progress;
 
 /// The histogram's buckets end at powers of two of a microsecond: from 16 us to 16 s.
 const LATENCY_BITS: std::ops::RangeInclusive<u32> = 4..=24;
@@ -122,22 +122,22 @@ fn delivery(latency: &Latency) -> Buckets {
     tag = "server",
     responses((status = 200, description = "All metrics", content((String = "text/plain"), (String = "application/openmetrics-text"))))
 )]
-pub async fn metrics(State(plane): State<Plane>, headers: HeaderMap) -> Response {
+pub async fn metrics(State(state): State<AdminState>, headers: HeaderMap) -> Response {
     let accepted = headers.get_all(header::ACCEPT).iter();
     let form = match accept::prefers_open_metrics(accepted.map(|value| value.as_bytes())) {
         true => Form::OpenMetrics,
         false => Form::Prometheus,
     };
-    let shards = plane.counters.read_all();
-    let cluster = Cluster::of(&plane.life, &plane.neighbours).await;
+    let shards = state.counters.read_all();
+    let cluster = Cluster::of(&state.lifecycle, &state.neighbours).await;
     let scrape = Scrape {
-        limits: limits::all(&plane, &shards, None),
+        limits: limits::all(&state, &shards, None),
         tables: stats::tables(&shards),
-        latency: moments::latency(&shards),
-        log: plane.life.log_state().unwrap_or_default(),
+        latency: samples::latency(&shards),
+        log: state.lifecycle.log_state().unwrap_or_default(),
         shards: shards.into(),
         cluster,
-        plane,
+        state,
     };
     let mut text = Text::new(form);
     for metric in rows::all() {
@@ -148,7 +148,7 @@ pub async fn metrics(State(plane): State<Plane>, headers: HeaderMap) -> Response
 
 /// The values that one scrape shows.
 struct Scrape {
-    plane: Plane,
+    state: AdminState,
     shards: Arc<[Snapshot]>,
     limits: Vec<Limit>,
     tables: Vec<Table>,
@@ -159,7 +159,7 @@ struct Scrape {
 
 impl Scrape {
     fn checkpoints(&self) -> &Progress {
-        self.plane.life.checkpoints()
+        self.state.lifecycle.checkpoints()
     }
 
     fn sum_of(&self, of: impl Fn(&Snapshot) -> u64) -> u64 {

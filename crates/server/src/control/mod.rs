@@ -11,23 +11,23 @@ mod api;
 mod body;
 mod cluster;
 mod console;
+mod data_port;
 mod disk;
-mod door;
 mod gate;
 mod interest;
 mod limits;
 mod metrics;
-mod moments;
 mod neighbours;
 mod places;
-mod plane;
 mod port;
 mod process;
 mod recent;
 mod refusal_log;
-mod rush;
+mod samples;
 mod starting;
+mod state;
 mod stats;
+mod trim;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -44,15 +44,15 @@ use tokio::sync::mpsc;
 
 use crate::counters::Counters;
 use crate::http_client::port_in_use;
-use crate::life::shards::{self, Shards};
-use crate::life::{self, Life, signals};
+use crate::lifecycle::shards::{self, Shards};
+use crate::lifecycle::{self, Lifecycle, signals};
 use crate::settings::admin::Admin;
 use crate::shard_loop::{Letter, Reported};
-pub use door::Door;
+pub use data_port::DataPort;
 use interest::Interest;
 use neighbours::Neighbours;
-use plane::{Inner, Plane};
 pub use starting::Starting;
+use state::{AdminState, Parts};
 
 /// Everything that the control thread needs to begin.
 pub struct Start {
@@ -69,11 +69,11 @@ pub struct Start {
     /// Where their reports arrive.
     pub reports: Inbox<Reported>,
     /// The way to the data port, for tails.
-    pub door: Door,
+    pub data_port: DataPort,
     /// The right to wait for signals.
     pub signals: Signals,
     /// The state that the server's life begins with.
-    pub life: life::Start,
+    pub lifecycle: lifecycle::Start,
 }
 
 /// Opens the admin port.
@@ -107,78 +107,78 @@ async fn serve(start: Start) -> anyhow::Result<()> {
     let shards = Shards::new(start.senders);
     let (counts, to_count) = mpsc::unbounded_channel();
     tokio::spawn(shards::pump(shards.clone(), start.reports, counts));
-    tokio::spawn(rush::watch(start.counters.clone()));
+    tokio::spawn(trim::watch(start.counters.clone()));
     tokio::spawn(refusal_log::watch(start.counters.clone(), shards.clone()));
     let signals = signals::listen(start.signals)?;
-    let life = Life::new(start.life, shards.clone());
+    let lifecycle = Lifecycle::new(start.lifecycle, shards.clone());
     let neighbours = Neighbours::begin(
-        life.clone(),
+        lifecycle.clone(),
         shards.clone(),
         start.counters.clone(),
         to_count,
     );
-    Interest::begin(life.clone(), shards.clone(), neighbours.clone());
+    Interest::begin(lifecycle.clone(), shards.clone(), neighbours.clone());
     if let Some(listener) = start.listener {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
-        let moments = moments::watch(start.counters.clone(), life.clone());
-        let plane = Plane::new(Inner {
+        let samples = samples::watch(start.counters.clone(), lifecycle.clone());
+        let state = AdminState::new(Parts {
             shards,
-            life: life.clone(),
+            lifecycle: lifecycle.clone(),
             neighbours,
             gate: Arc::new(gate::Gate::new(&start.admin, address)),
-            door: start.door,
+            data_port: start.data_port,
             port: port::Counts::new(&start.admin),
-            recent: recent::Recent::of(moments.clone()),
-            moments,
+            recent: recent::Recent::of(samples.clone()),
+            samples,
             counters: start.counters,
             listen: start.listen,
             began: Instant::now(),
         });
-        let spare = spare_routes(plane.clone(), &start.admin);
-        let counts = plane.port.clone();
-        let port = port::Port::new(&start.admin, counts, routes(plane), spare);
+        let spare = spare_routes(state.clone(), &start.admin);
+        let counts = state.port.clone();
+        let port = port::Port::new(&start.admin, counts, routes(state), spare);
         tokio::spawn(port.serve(listener));
     }
-    life.run(signals).await
+    lifecycle.run(signals).await
 }
 
 /// All that the admin port answers.
-fn routes(plane: Plane) -> Router {
-    let guarded = axum::middleware::from_fn_with_state(plane.gate.clone(), gate::guard);
+fn routes(state: AdminState) -> Router {
+    let guarded = axum::middleware::from_fn_with_state(state.gate.clone(), gate::guard);
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
-        .merge(api::routes(&plane))
+        .merge(api::routes(&state))
         .merge(console::routes())
         .fallback(api::elsewhere)
         .layer(guarded)
-        .with_state(plane)
+        .with_state(state)
 }
 
 /// The routes that still answer past `admin.connections_max`.
-fn spare_routes(plane: Plane, admin: &Admin) -> Router {
-    let guarded = axum::middleware::from_fn_with_state(plane.gate.clone(), gate::guard);
+fn spare_routes(state: AdminState, admin: &Admin) -> Router {
+    let guarded = axum::middleware::from_fn_with_state(state.gate.clone(), gate::guard);
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .fallback(port::refusal(admin))
         .layer(guarded)
-        .with_state(plane)
+        .with_state(state)
 }
 
 /// Whether all shards turn, let clients in, and hear of the cluster's log where there is one.
-async fn ready(State(plane): State<Plane>) -> (StatusCode, String) {
-    if plane.life.stops() {
+async fn ready(State(state): State<AdminState>) -> (StatusCode, String) {
+    if state.lifecycle.stops() {
         let stops = "the server stops\n".to_string();
         return (StatusCode::SERVICE_UNAVAILABLE, stops);
     }
-    if plane.life.is_cut_off() {
+    if state.lifecycle.is_cut_off() {
         let cut = "the log of the cluster is not heard of\n".to_string();
         return (StatusCode::SERVICE_UNAVAILABLE, cut);
     }
-    match plane.shards.accounts().await {
+    match state.shards.accounts().await {
         Ok(_) => (StatusCode::OK, "ready\n".to_string()),
         Err(silent) => (StatusCode::SERVICE_UNAVAILABLE, format!("{silent}\n")),
     }

@@ -21,8 +21,8 @@ use tokio::time::MissedTickBehavior;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::counters::Counters;
-use crate::life::Life;
-use crate::life::shards::{Count, Shards};
+use crate::lifecycle::Lifecycle;
+use crate::lifecycle::shards::{Count, Shards};
 
 /// Nodes that are known at a time: as many as the log's signs of life know.
 const NODES_MAX: usize = 256;
@@ -95,7 +95,7 @@ pub type HeardReport = (NodeReport, Instant);
 pub struct Neighbours(Arc<Inner>);
 
 struct Inner {
-    life: Life,
+    lifecycle: Lifecycle,
     shards: Shards,
     counters: Arc<Counters>,
     heard: Mutex<BTreeMap<String, HeardReport>>,
@@ -104,13 +104,13 @@ struct Inner {
 impl Neighbours {
     /// Begins to tell and to hear, where this is a node of a cluster.
     pub fn begin(
-        life: Life,
+        lifecycle: Lifecycle,
         shards: Shards,
         counters: Arc<Counters>,
         counts: UnboundedReceiver<Count>,
     ) -> Neighbours {
         let this = Neighbours(Arc::new(Inner {
-            life,
+            lifecycle,
             shards,
             counters,
             heard: Mutex::default(),
@@ -126,13 +126,13 @@ impl Neighbours {
 
     /// The way to the other nodes.
     pub fn way(&self) -> Option<&crore_nats::Peers> {
-        Some(self.0.life.member()?.cluster.peers())
+        Some(self.0.lifecycle.member()?.cluster.peers())
     }
 
     /// The nodes, as the log has them; none where they are not known.
     pub async fn roster(&self) -> Option<Box<ClusterState>> {
         self.way()?;
-        let home = self.0.life.world().placement().home_of(OF_BEATS);
+        let home = self.0.lifecycle.world().placement().home_of(OF_BEATS);
         self.0.shards.ask(home, Control::Cluster).await.ok()?
     }
 
@@ -252,15 +252,15 @@ impl Neighbours {
     /// The state that this node tells of itself; none before the log has a sign of its life.
     async fn word(&self) -> Option<NodeReport> {
         let writer = self.own_writer().await?;
-        let status = self.0.life.member()?.cluster.status();
+        let status = self.0.lifecycle.member()?.cluster.status();
         let shards = self.0.counters.read_all();
         let partitions = status.partitions.iter();
         let mut word = NodeReport {
             writer,
             lag: partitions.map(|it| it.last.saturating_sub(it.read)).sum(),
-            ready: !self.0.life.is_cut_off() && !self.0.life.stops(),
+            ready: !self.0.lifecycle.is_cut_off() && !self.0.lifecycle.stops(),
             clock_ahead_s: clock::ahead_s(),
-            rules: digest_of_rules(&self.0.life.effective().file.rules),
+            rules: digest_of_rules(&self.0.lifecycle.effective().file.rules),
             ..NodeReport::default()
         };
         for shard in &shards {
@@ -327,7 +327,7 @@ impl Neighbours {
         };
         let home = self
             .0
-            .life
+            .lifecycle
             .world()
             .placement()
             .home_of_name(asked.topic.as_bytes());

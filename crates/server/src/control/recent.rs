@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
-use super::moments::{Moments, latency, per_s, sum, unix_ms};
+use super::samples::{Samples, latency, per_s, sum, unix_ms};
 use crate::counters::Snapshot;
 
 /// A quarter of an hour, at one a second.
@@ -57,12 +57,12 @@ pub struct Recent(Arc<Mutex<VecDeque<Sample>>>);
 
 impl Recent {
     /// Begins to take a sample of each moment, for ever.
-    pub fn of(mut moments: watch::Receiver<Moments>) -> Recent {
+    pub fn of(mut samples: watch::Receiver<Samples>) -> Recent {
         let recent = Recent::default();
         let kept = recent.clone();
         tokio::spawn(async move {
-            while moments.changed().await.is_ok() {
-                let sample = Sample::of(&moments.borrow_and_update());
+            while samples.changed().await.is_ok() {
+                let sample = Sample::of(&samples.borrow_and_update());
                 kept.take(sample);
             }
         });
@@ -98,9 +98,13 @@ impl Recent {
 }
 
 impl Sample {
-    fn of(moments: &Moments) -> Sample {
-        let (before, now) = (&moments.0.shards, &moments.1.shards);
-        let passed = moments.1.at.duration_since(moments.0.at).as_secs_f64();
+    fn of(samples: &Samples) -> Sample {
+        let (before, now) = (&samples.before.shards, &samples.now.shards);
+        let passed = samples
+            .now
+            .at
+            .duration_since(samples.before.at)
+            .as_secs_f64();
         let rate = |of: fn(&Snapshot) -> u64| {
             per_s(sum(now, of).saturating_sub(sum(before, of)), passed) as f32
         };

@@ -12,7 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tracing::field::display;
 
 use crate::counters::Counters;
-use crate::life::shards::Shards;
+use crate::lifecycle::shards::Shards;
 
 /// How often one looks.
 const EVERY: Duration = Duration::from_secs(1);

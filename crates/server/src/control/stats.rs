@@ -18,10 +18,10 @@ use utoipa::ToSchema;
 
 use super::disk::DiskStats;
 use super::limits::{self, Limit};
-use super::moments::{Moments, latency, per_s, round, sum, unix_ms};
-use super::plane::Plane;
 use super::process;
 use super::recent::Columns;
+use super::samples::{Samples, latency, per_s, round, sum, unix_ms};
+use super::state::AdminState;
 use crate::counters::{Latency, Snapshot};
 
 /// With fewer connections the process itself is most of the memory of each.
@@ -263,9 +263,13 @@ fn refusals(now: &[Snapshot], rate: impl Fn(&dyn Fn(&Snapshot) -> u64) -> f64) -
 
 impl Stats {
     /// The events between two moments, and the state at the second.
-    fn of(plane: &Plane, moments: &Moments, pss_bytes: Option<u64>) -> Stats {
-        let (before, now) = (&moments.0.shards, &moments.1.shards);
-        let passed = moments.1.at.duration_since(moments.0.at).as_secs_f64();
+    fn of(state: &AdminState, samples: &Samples, pss_bytes: Option<u64>) -> Stats {
+        let (before, now) = (&samples.before.shards, &samples.now.shards);
+        let passed = samples
+            .now
+            .at
+            .duration_since(samples.before.at)
+            .as_secs_f64();
         let rate = |of: &dyn Fn(&Snapshot) -> u64| {
             let more = sum(now, of).saturating_sub(sum(before, of));
             per_s(more, passed)
@@ -275,11 +279,11 @@ impl Stats {
         let pairs = before.iter().zip(now).enumerate();
         Stats {
             time_ms: unix_ms(),
-            uptime_s: plane.uptime().as_secs(),
+            uptime_s: state.uptime().as_secs(),
             version: env!("CARGO_PKG_VERSION"),
             host: process::host(),
-            url: plane.door.url(),
-            cluster: plane.life.cluster(),
+            url: state.data_port.url(),
+            cluster: state.lifecycle.cluster(),
             interval_s: round(passed),
             connections: Connections {
                 total: connections,
@@ -312,7 +316,11 @@ impl Stats {
                 messages: total(|s| u64::from(s.accounts.log_messages)),
                 bytes: total(|s| s.accounts.log_bytes as u64),
             },
-            disk: DiskStats::of(&plane.life, (moments.0.log, moments.1.log), passed),
+            disk: DiskStats::of(
+                &state.lifecycle,
+                (samples.before.log, samples.now.log),
+                passed,
+            ),
             memory: Memory {
                 pss_bytes,
                 per_connection_bytes: pss_bytes
@@ -323,7 +331,7 @@ impl Stats {
             shards: pairs
                 .map(|(id, (before, now))| ShardStats::of(id as ShardId, before, now, passed))
                 .collect(),
-            limits: limits::all(plane, now, pss_bytes),
+            limits: limits::all(state, now, pss_bytes),
         }
     }
 }
@@ -392,21 +400,21 @@ impl ShardStats {
     tag = "server",
     responses((status = 200, body = Stats, description = "The newest; or one a second, as events"))
 )]
-pub async fn stats(State(plane): State<Plane>, headers: HeaderMap) -> Response {
-    let mut moments = plane.moments.clone();
+pub async fn stats(State(state): State<AdminState>, headers: HeaderMap) -> Response {
+    let mut samples = state.samples.clone();
     let fields = headers.get_all(header::ACCEPT).iter();
     if !accept::read(fields.map(|field| field.as_bytes())).events {
-        let newest = moments.borrow().clone();
-        return axum::Json(Stats::of(&plane, &newest, process::pss_bytes())).into_response();
+        let newest = samples.borrow().clone();
+        return axum::Json(Stats::of(&state, &newest, process::pss_bytes())).into_response();
     }
     // The first one at once.
-    moments.mark_changed();
-    let events = stream::unfold((plane, moments), async |(plane, mut moments)| {
-        moments.changed().await.ok()?;
-        let newest = moments.borrow_and_update().clone();
-        let stats = Stats::of(&plane, &newest, process::pss_bytes());
+    samples.mark_changed();
+    let events = stream::unfold((state, samples), async |(state, mut samples)| {
+        samples.changed().await.ok()?;
+        let newest = samples.borrow_and_update().clone();
+        let stats = Stats::of(&state, &newest, process::pss_bytes());
         let event = Event::default().json_data(stats).ok()?;
-        Some((Ok::<_, Infallible>(event), (plane, moments)))
+        Some((Ok::<_, Infallible>(event), (state, samples)))
     });
     Sse::new(events).into_response()
 }
@@ -418,8 +426,8 @@ pub async fn stats(State(plane): State<Plane>, headers: HeaderMap) -> Response {
     tag = "server",
     responses((status = 200, body = Columns))
 )]
-pub async fn recent(State(plane): State<Plane>) -> axum::Json<Columns> {
-    axum::Json(plane.recent.columns())
+pub async fn recent(State(state): State<AdminState>) -> axum::Json<Columns> {
+    axum::Json(state.recent.columns())
 }
 
 #[cfg(test)]

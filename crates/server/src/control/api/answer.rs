@@ -9,8 +9,8 @@ use crore_broker::{Control, Report, ShardId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::control::plane::Plane;
-use crate::life::shards::Silent;
+use crate::control::state::AdminState;
+use crate::lifecycle::shards::Silent;
 
 /// Entries of a page, unless the request says how many.
 const PAGE: u32 = 100;
@@ -143,7 +143,7 @@ impl Asked {
     /// A shard does not answer.
     pub async fn page<T>(
         self,
-        plane: &Plane,
+        state: &AdminState,
         shards: ShardId,
         order: impl Fn(u32, u32) -> Control,
     ) -> Result<(Vec<(ShardId, T)>, Option<String>), ApiError>
@@ -158,7 +158,7 @@ impl Asked {
             }
             let (shard, left) = (cursor.shard, most - entries.len());
             let piece = order(cursor.row, left as u32);
-            let piece: Page<T> = plane.shards.ask(shard, piece).await?;
+            let piece: Page<T> = state.shards.ask(shard, piece).await?;
             entries.extend(piece.found.into_iter().map(|entry| (shard, entry)));
             cursor.go_on(piece.next);
         }

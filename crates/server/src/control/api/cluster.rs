@@ -11,11 +11,11 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::answer::{Answer, ApiError};
-use crate::control::moments::round;
 use crate::control::neighbours::{self, HeardReport};
-use crate::control::plane::Plane;
-use crate::life::checkpoint::node;
-use crate::life::cluster::CLOCK_AHEAD_S;
+use crate::control::samples::round;
+use crate::control::state::AdminState;
+use crate::lifecycle::checkpoint::node;
+use crate::lifecycle::cluster::CLOCK_AHEAD_S;
 use crate::settings::cluster::Cluster as Settings;
 
 /// The cluster, as one node sees it.
@@ -121,8 +121,8 @@ pub struct Subscribers {
 
 impl Subscribers {
     /// Of a topic that has so many at this node. None where this is no node of a cluster.
-    pub async fn of(plane: &Plane, topic: &str, own: u32) -> Option<Subscribers> {
-        let elsewhere = plane.neighbours.subscribers(topic).await?;
+    pub async fn of(state: &AdminState, topic: &str, own: u32) -> Option<Subscribers> {
+        let elsewhere = state.neighbours.subscribers(topic).await?;
         Some(Subscribers {
             subscribers: u64::from(own) + elsewhere.subscribers,
             unanswered: elsewhere.unanswered,
@@ -195,21 +195,21 @@ pub struct SyncStatus {
     tag = "server",
     responses((status = 200, body = ClusterStatus), (status = 404, description = "It is no node of a cluster"))
 )]
-pub async fn cluster(State(plane): State<Plane>) -> Answer<ClusterStatus> {
-    let life = &plane.life;
-    let Some(member) = life.member() else {
+pub async fn cluster(State(state): State<AdminState>) -> Answer<ClusterStatus> {
+    let lifecycle = &state.lifecycle;
+    let Some(member) = lifecycle.member() else {
         let why =
             "this server is no node of a cluster; one is started with --cluster or cluster.urls";
         return Err(ApiError::new(StatusCode::NOT_FOUND, why));
     };
     let status = member.cluster.status();
-    let world = life.world();
+    let world = lifecycle.world();
     let mut homes = Vec::new();
     for home in 0..world.homes {
-        let state: Option<Box<ClusterState>> = plane.shards.ask(home, Control::Cluster).await?;
+        let state: Option<Box<ClusterState>> = state.shards.ask(home, Control::Cluster).await?;
         homes.extend(state.map(|state| *state));
     }
-    let mut heard = plane.neighbours.heard();
+    let mut heard = state.neighbours.heard();
     let living = homes.iter().flat_map(|home| nodes(home, &mut heard));
     let mut nodes: Vec<_> = living.collect();
     let sum = sum(&nodes);
@@ -220,10 +220,10 @@ pub async fn cluster(State(plane): State<Plane>) -> Answer<ClusterStatus> {
         error: sync.always.as_ref().err().cloned(),
     });
     Ok(Json(ClusterStatus {
-        name: life.effective().file.cluster.name,
-        ready: !life.is_cut_off() && !life.stops(),
+        name: lifecycle.effective().file.cluster.name,
+        ready: !lifecycle.is_cut_off() && !lifecycle.stops(),
         epoch: world.epoch,
-        problems: problems(&status, &homes, &nodes, &life.effective().file.cluster),
+        problems: problems(&status, &homes, &nodes, &lifecycle.effective().file.cluster),
         sum,
         partitions: status
             .partitions

@@ -14,7 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::answer::{Answer, ApiError, Asked, ErrorBody, text};
 use super::topics::filter;
-use crate::control::plane::Plane;
+use crate::control::state::AdminState;
 
 /// A connection.
 #[derive(Serialize, ToSchema)]
@@ -187,13 +187,13 @@ fn described(shard: ShardId, connection: orders::Connection) -> Connection {
 /// Connections as they are shown. Client ids are asked for at the sessions' homes, one question for each home, since
 /// no connection holds its own.
 async fn shown(
-    plane: &Plane,
+    state: &AdminState,
     found: Vec<(ShardId, orders::Connection)>,
 ) -> Result<Vec<Connection>, ApiError> {
     let sessions: Vec<_> = found.iter().map(|(_, it)| it.session).collect();
     let described = |(shard, it)| described(shard, it);
     let mut all: Vec<_> = found.into_iter().map(described).collect();
-    for home in 0..plane.shards.count() {
+    for home in 0..state.shards.count() {
         let of_home = |(at, session): (usize, &Option<_>)| match session {
             Some((of, id)) if *of == home => Some((at, *id)),
             _ => None,
@@ -203,7 +203,7 @@ async fn shown(
         if ids.is_empty() {
             continue;
         }
-        let names: Vec<Option<Box<[u8]>>> = plane.shards.ask(home, Control::ClientIds(ids)).await?;
+        let names: Vec<Option<Box<[u8]>>> = state.shards.ask(home, Control::ClientIds(ids)).await?;
         for (at, name) in places.into_iter().zip(names) {
             all[at].client_id = name.map(|name| text(&name));
         }
@@ -212,7 +212,7 @@ async fn shown(
 }
 
 /// The connection that a name stands for, which may be gone.
-fn named(plane: &Plane, id: &str) -> Result<(ShardId, ConnId), ApiError> {
+fn named(state: &AdminState, id: &str) -> Result<(ShardId, ConnId), ApiError> {
     let mut parts = id.splitn(3, '-');
     let mut part = || parts.next()?.parse::<u32>().ok();
     let found = (|| {
@@ -220,7 +220,7 @@ fn named(plane: &Plane, id: &str) -> Result<(ShardId, ConnId), ApiError> {
         let generation = u16::try_from(generation).ok()?;
         Some((ShardId::try_from(shard).ok()?, ConnId { slot, generation }))
     })();
-    let found = found.filter(|(shard, _)| *shard < plane.shards.count());
+    let found = found.filter(|(shard, _)| *shard < state.shards.count());
     found.ok_or_else(|| ApiError::missing("connection"))
 }
 
@@ -236,7 +236,7 @@ fn named(plane: &Plane, id: &str) -> Result<(ShardId, ConnId), ApiError> {
     )
 )]
 pub async fn list(
-    State(plane): State<Plane>,
+    State(state): State<AdminState>,
     asked: Result<Query<Listed>, QueryRejection>,
 ) -> Answer<ConnectionPage> {
     let asked = asked?.0;
@@ -253,8 +253,8 @@ pub async fn list(
         from,
         most,
     };
-    let (found, next) = page.page(&plane, plane.shards.count(), order).await?;
-    let connections = shown(&plane, found).await?;
+    let (found, next) = page.page(&state, state.shards.count(), order).await?;
+    let connections = shown(&state, found).await?;
     Ok(Json(ConnectionPage { connections, next }))
 }
 
@@ -266,11 +266,14 @@ pub async fn list(
     params(("id" = String, Path, description = "As a list gave it")),
     responses((status = 200, body = Connection), (status = 404, body = ErrorBody))
 )]
-pub async fn inspect(State(plane): State<Plane>, Path(id): Path<String>) -> Answer<Connection> {
-    let (shard, id) = named(&plane, &id)?;
-    let found: Option<Box<_>> = plane.shards.ask(shard, Control::Connection(id)).await?;
+pub async fn inspect(
+    State(state): State<AdminState>,
+    Path(id): Path<String>,
+) -> Answer<Connection> {
+    let (shard, id) = named(&state, &id)?;
+    let found: Option<Box<_>> = state.shards.ask(shard, Control::Connection(id)).await?;
     let found = found.map(|connection| (shard, *connection));
-    let one = shown(&plane, found.into_iter().collect()).await?.pop();
+    let one = shown(&state, found.into_iter().collect()).await?.pop();
     one.map(Json).ok_or_else(|| ApiError::missing("connection"))
 }
 
@@ -284,9 +287,9 @@ pub async fn inspect(State(plane): State<Plane>, Path(id): Path<String>) -> Answ
     params(("id" = String, Path, description = "As a list gave it")),
     responses((status = 200, body = Ended), (status = 404, body = ErrorBody))
 )]
-pub async fn end(State(plane): State<Plane>, Path(id): Path<String>) -> Answer<Ended> {
-    let (shard, id) = named(&plane, &id)?;
-    let ended: orders::Ended = plane.shards.ask(shard, Control::Disconnect(id)).await?;
+pub async fn end(State(state): State<AdminState>, Path(id): Path<String>) -> Answer<Ended> {
+    let (shard, id) = named(&state, &id)?;
+    let ended: orders::Ended = state.shards.ask(shard, Control::Disconnect(id)).await?;
     match ended.count {
         0 => Err(ApiError::missing("connection")),
         _ => Ok(Json(Ended { disconnected: 1 })),
@@ -306,7 +309,7 @@ pub async fn end(State(plane): State<Plane>, Path(id): Path<String>) -> Answer<E
     )
 )]
 pub async fn end_all(
-    State(plane): State<Plane>,
+    State(state): State<AdminState>,
     asked: Result<Json<ToEnd>, JsonRejection>,
 ) -> Answer<Ended> {
     let asked = asked?.0;
@@ -326,12 +329,12 @@ pub async fn end_all(
         return Err(ApiError::bad(why));
     }
     let mut disconnected = 0;
-    for shard in 0..plane.shards.count() {
+    for shard in 0..state.shards.count() {
         let mut from = Some(0);
         while let Some(row) = from {
             let which = which.clone();
             let order = Control::DisconnectAll { which, from: row };
-            let ended: orders::Ended = plane.shards.ask(shard, order).await?;
+            let ended: orders::Ended = state.shards.ask(shard, order).await?;
             disconnected += u64::from(ended.count);
             from = ended.next;
         }

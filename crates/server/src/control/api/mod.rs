@@ -8,7 +8,7 @@ mod answer;
 pub(super) mod cluster;
 mod connections;
 mod description;
-mod life;
+mod lifecycle;
 mod revocations;
 mod server;
 mod sessions;
@@ -26,7 +26,7 @@ use utoipa::{Modify, OpenApi, openapi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::plane::Plane;
+use super::state::AdminState;
 use super::{metrics, stats};
 use crate::http_client::port_in_use::ADMIN_PORT;
 use answer::ApiError;
@@ -35,8 +35,8 @@ use answer::ApiError;
 const BODY_BYTES_MORE: usize = 64 << 10;
 
 /// All of it.
-pub fn routes(plane: &Plane) -> Router<Plane> {
-    let bounded = middleware::from_fn_with_state(plane.clone(), bound_body);
+pub fn routes(state: &AdminState) -> Router<AdminState> {
+    let bounded = middleware::from_fn_with_state(state.clone(), bound_body);
     Router::from(described())
         .route("/api/{*rest}", any(nowhere))
         .method_not_allowed_fallback(wrong_method)
@@ -44,7 +44,7 @@ pub fn routes(plane: &Plane) -> Router<Plane> {
 }
 
 /// The paths that the description has: those of the API, and the metrics.
-fn described() -> OpenApiRouter<Plane> {
+fn described() -> OpenApiRouter<AdminState> {
     OpenApiRouter::with_openapi(Described::openapi())
         .routes(routes!(stats::stats))
         .routes(routes!(stats::recent))
@@ -64,8 +64,8 @@ fn described() -> OpenApiRouter<Plane> {
         .routes(routes!(cluster::cluster))
         .routes(routes!(server::rules))
         .routes(routes!(server::config))
-        .routes(routes!(life::reload))
-        .routes(routes!(life::drain))
+        .routes(routes!(lifecycle::reload))
+        .routes(routes!(lifecycle::drain))
         .routes(routes!(describe))
 }
 
@@ -100,15 +100,15 @@ impl Modify for Token {
     security(()),
     responses((status = 200, description = "OpenAPI 3.1"))
 )]
-async fn describe(State(plane): State<Plane>) -> Json<openapi::OpenApi> {
+async fn describe(State(state): State<AdminState>) -> Json<openapi::OpenApi> {
     let mut api = described().into_openapi();
-    description::complete(&mut api, &plane.life.world().settings.limits);
+    description::complete(&mut api, &state.lifecycle.world().settings.limits);
     Json(api)
 }
 
 /// A body may be as large as a message of the settings that hold asks for.
-async fn bound_body(State(plane): State<Plane>, mut request: Request, next: Next) -> Response {
-    let message_bytes = plane.life.world().settings.limits.message_bytes;
+async fn bound_body(State(state): State<AdminState>, mut request: Request, next: Next) -> Response {
+    let message_bytes = state.lifecycle.world().settings.limits.message_bytes;
     DefaultBodyLimit::max(message_bytes * 2 + BODY_BYTES_MORE).apply(&mut request);
     next.run(request).await
 }

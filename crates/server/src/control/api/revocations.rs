@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 
 use super::answer::{Answer, ApiError, ErrorBody};
 use crate::access::revocations::Revocation;
-use crate::control::plane::Plane;
-use crate::life::revoke::Refused;
+use crate::control::state::AdminState;
+use crate::lifecycle::revoke::Refused;
 
 /// All that is revoked.
 #[derive(Serialize, ToSchema)]
@@ -82,8 +82,8 @@ impl From<Refused> for ApiError {
         (status = 409, body = ErrorBody, description = "The settings name no list"),
     )
 )]
-pub async fn list(State(plane): State<Plane>) -> Answer<Revocations> {
-    let revocations = plane.life.revocations()?;
+pub async fn list(State(state): State<AdminState>) -> Answer<Revocations> {
+    let revocations = state.lifecycle.revocations()?;
     Ok(Json(Revocations { revocations }))
 }
 
@@ -104,11 +104,11 @@ pub async fn list(State(plane): State<Plane>) -> Answer<Revocations> {
     )
 )]
 pub async fn revoke(
-    State(plane): State<Plane>,
+    State(state): State<AdminState>,
     asked: Result<Json<ToRevoke>, JsonRejection>,
 ) -> Answer<Revocation> {
     let entry = asked?.0.entry()?;
-    plane.life.revoke(entry.clone()).await?;
+    state.lifecycle.revoke(entry.clone()).await?;
     Ok(Json(entry))
 }
 
@@ -125,8 +125,11 @@ pub async fn revoke(
         (status = 503, body = ErrorBody, description = "NATS does not take it"),
     )
 )]
-pub async fn reinstate(State(plane): State<Plane>, Path(id): Path<String>) -> Answer<Reinstated> {
-    match plane.life.reinstate(&id).await? {
+pub async fn reinstate(
+    State(state): State<AdminState>,
+    Path(id): Path<String>,
+) -> Answer<Reinstated> {
+    match state.lifecycle.reinstate(&id).await? {
         true => Ok(Json(Reinstated { reinstated: id })),
         false => Err(ApiError::missing("entry")),
     }

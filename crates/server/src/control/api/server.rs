@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::answer::{Answer, ApiError};
 use crate::config::Effective;
-use crate::control::plane::Plane;
+use crate::control::state::AdminState;
 use crate::settings::file::File;
 use crate::settings::schema::SCHEMA;
 
@@ -115,8 +115,8 @@ fn is_secret(key: &str, text: &str) -> bool {
     tag = "server",
     responses((status = 200, body = Rules))
 )]
-pub async fn rules(State(plane): State<Plane>) -> Answer<Rules> {
-    let mut settings = settings(&plane.effective().file)?;
+pub async fn rules(State(state): State<AdminState>) -> Answer<Rules> {
+    let mut settings = settings(&state.effective().file)?;
     let rules = settings.get_mut("rule").map(Value::take);
     let built_in = File {
         rules: vec![Rule::default()],
@@ -135,8 +135,8 @@ pub async fn rules(State(plane): State<Plane>) -> Answer<Rules> {
     tag = "server",
     responses((status = 200, body = Config))
 )]
-pub async fn config(State(plane): State<Plane>) -> Answer<Config> {
-    let effective = plane.effective();
+pub async fn config(State(state): State<AdminState>) -> Answer<Config> {
+    let effective = state.effective();
     let source = effective.source.as_ref();
     let config = settings(&effective.file)?;
     Ok(Json(Config {

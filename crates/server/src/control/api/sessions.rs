@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::answer::{Answer, ApiError, Asked, ErrorBody, text};
-use crate::control::plane::Plane;
+use crate::control::state::AdminState;
 
 /// A session whose client is away.
 #[derive(Serialize, ToSchema)]
@@ -108,14 +108,14 @@ pub struct Listed {
     )
 )]
 pub async fn list(
-    State(plane): State<Plane>,
+    State(state): State<AdminState>,
     asked: Result<Query<Listed>, QueryRejection>,
 ) -> Answer<SessionPage> {
     let asked = asked?.0;
     let asked = Asked::new(asked.limit, asked.cursor.as_deref())?;
-    let homes = plane.life.world().homes;
+    let homes = state.lifecycle.world().homes;
     let order = |from, most| Control::Sessions { from, most };
-    let (sessions, next) = asked.page(&plane, homes, order).await?;
+    let (sessions, next) = asked.page(&state, homes, order).await?;
     let sessions = sessions.into_iter().map(|(_, it)| shown(it, false));
     let sessions = sessions.collect();
     Ok(Json(SessionPage { sessions, next }))
@@ -134,13 +134,13 @@ pub async fn list(
     )
 )]
 pub async fn inspect(
-    State(plane): State<Plane>,
+    State(state): State<AdminState>,
     asked: Result<Query<Named>, QueryRejection>,
 ) -> Answer<Session> {
     let name = asked?.0.name();
-    for home in 0..plane.life.world().homes {
+    for home in 0..state.lifecycle.world().homes {
         let order = Control::Session(name.clone());
-        let found: Option<Box<orders::Session>> = plane.shards.ask(home, order).await?;
+        let found: Option<Box<orders::Session>> = state.shards.ask(home, order).await?;
         if let Some(session) = found {
             return Ok(Json(shown(*session, true)));
         }
@@ -164,13 +164,13 @@ pub async fn inspect(
     )
 )]
 pub async fn end(
-    State(plane): State<Plane>,
+    State(state): State<AdminState>,
     asked: Result<Query<Named>, QueryRejection>,
 ) -> Answer<EndedSessions> {
     let name = asked?.0.name();
-    for home in 0..plane.life.world().homes {
+    for home in 0..state.lifecycle.world().homes {
         let order = Control::EndSession(name.clone());
-        let ended: orders::Ended = plane.shards.ask(home, order).await?;
+        let ended: orders::Ended = state.shards.ask(home, order).await?;
         if ended.count > 0 {
             return Ok(Json(EndedSessions { ended: ended.count }));
         }

@@ -20,8 +20,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::ApiError;
-use crate::control::door::{Door, OpenTail, Stream, TAILS_MAX};
-use crate::control::plane::Plane;
+use crate::control::data_port::{DataPort, OpenTail, Stream, TAILS_MAX};
+use crate::control::state::AdminState;
 use crate::http_client::server::escape;
 use crate::settings::access::operator_token;
 
@@ -62,24 +62,25 @@ pub struct TailQuery {
     )
 )]
 pub async fn tail(
-    State(plane): State<Plane>,
+    State(state): State<AdminState>,
     Query(asked): Query<TailQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let (door, world) = (&plane.door, plane.life.world());
+    let (data_port, world) = (&state.data_port, state.lifecycle.world());
     let http = &world.settings.http;
-    let request = request(door, http, &asked, &headers)?;
-    let tls = plane.effective().file.tls;
-    if door.is_sealed() && tls.wants_certificates() {
+    let request = request(data_port, http, &asked, &headers)?;
+    let tls = state.effective().file.tls;
+    if data_port.is_sealed() && tls.wants_certificates() {
         let why = "the data port takes only clients with a certificate, and a tail has none to show; set tls.client_certificates = \"optional\"";
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
     }
-    let permit = door.room.clone().try_acquire_owned().map_err(|_| {
+    let permit = data_port.room.clone().try_acquire_owned().map_err(|_| {
         let why = format!("{TAILS_MAX} tails are open; close one");
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why)
     })?;
-    let fails = |why: &str| unreachable_port(door, http, why);
-    let begun = tokio::time::timeout(BEGIN_TIMEOUT, begin(door, http, request.as_bytes())).await;
+    let fails = |why: &str| unreachable_port(data_port, http, why);
+    let begun =
+        tokio::time::timeout(BEGIN_TIMEOUT, begin(data_port, http, request.as_bytes())).await;
     let (head, rest, stream) = begun
         .map_err(|_| fails("it does not answer"))?
         .map_err(|error| fails(&error.to_string()))?;
@@ -91,13 +92,16 @@ pub async fn tail(
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache, no-transform"),
     ];
-    let tail = asked.topic.as_deref().map(|topic| door.open_tail(topic));
+    let tail = asked
+        .topic
+        .as_deref()
+        .map(|topic| data_port.open_tail(topic));
     Ok((headers, pass_on(rest, stream, (permit, tail))).into_response())
 }
 
 /// HTTP/1.0, so that the stream comes without chunks and ends with its connection.
 fn request(
-    door: &Door,
+    data_port: &DataPort,
     http: &Http,
     asked: &TailQuery,
     headers: &HeaderMap,
@@ -127,18 +131,18 @@ fn request(
         .unwrap_or_default();
     Ok(format!(
         "GET {path}?{what}{since}&envelope=json HTTP/1.0\r\nHost: {}\r\nAccept: text/event-stream\r\nCache-Control: no-cache\r\nAuthorization: Bearer {}\r\n{position}\r\n",
-        door.address,
+        data_port.address,
         operator_token()
     ))
 }
 
 /// Connects and asks; gives the head of the answer and what came behind it.
 async fn begin(
-    door: &Door,
+    data_port: &DataPort,
     http: &Http,
     request: &[u8],
 ) -> std::io::Result<(Vec<u8>, Vec<u8>, Stream)> {
-    let mut stream = door.connect(http.proxy_protocol).await?;
+    let mut stream = data_port.connect(http.proxy_protocol).await?;
     stream.write_all(request).await?;
     let mut head = Vec::with_capacity(1024);
     loop {
@@ -157,13 +161,13 @@ fn status(head: &[u8]) -> Option<StatusCode> {
     StatusCode::from_bytes(head.strip_prefix(b"HTTP/1.")?.get(2..5)?).ok()
 }
 
-fn unreachable_port(door: &Door, http: &Http, why: &str) -> ApiError {
+fn unreachable_port(data_port: &DataPort, http: &Http, why: &str) -> ApiError {
     let remedy = if http.proxy_protocol {
         "; with http.proxy_protocol the loopback must be in http.trusted_proxies"
     } else {
         ""
     };
-    let address = door.address;
+    let address = data_port.address;
     let why = format!("the data port at {address} gives no event stream: {why}{remedy}");
     ApiError::new(StatusCode::BAD_GATEWAY, why)
 }
@@ -217,7 +221,7 @@ mod tests {
     use crore_broker::settings::Settings;
 
     fn request_to(
-        door: &Door,
+        data_port: &DataPort,
         topic: Option<&str>,
         filter: Option<&str>,
     ) -> Result<String, ApiError> {
@@ -228,14 +232,14 @@ mod tests {
             since: None,
         };
         let http = Settings::default().http;
-        request(door, &http, &asked, &HeaderMap::new())
+        request(data_port, &http, &asked, &HeaderMap::new())
     }
 
     #[test]
     fn whatever_the_topic_is_called_the_request_stays_one_line() {
-        let door = Door::new(&["0.0.0.0:8800".parse().unwrap()], None);
+        let data_port = DataPort::new(&["0.0.0.0:8800".parse().unwrap()], None);
         let name = "a b\r\nX-Evil: 1/\u{2713}&since=live#";
-        let Ok(text) = request_to(&door, Some(name), None) else {
+        let Ok(text) = request_to(&data_port, Some(name), None) else {
             panic!("it is refused");
         };
         let line = text.lines().next().unwrap();
@@ -249,10 +253,10 @@ mod tests {
 
     #[test]
     fn a_topic_or_a_filter_and_not_both() {
-        let door = Door::new(&["[::]:8800".parse().unwrap()], None);
+        let data_port = DataPort::new(&["[::]:8800".parse().unwrap()], None);
         for (one, other) in [(None, None), (Some("a"), Some("#"))] {
-            assert!(request_to(&door, one, other).is_err());
+            assert!(request_to(&data_port, one, other).is_err());
         }
-        assert_eq!(door.address, "[::1]:8800".parse().unwrap());
+        assert_eq!(data_port.address, "[::1]:8800".parse().unwrap());
     }
 }

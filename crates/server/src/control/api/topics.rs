@@ -21,7 +21,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::answer::{Answer, ApiError, Asked, ErrorBody, page_len, text};
 use super::cluster::Subscribers;
-use crate::control::plane::Plane;
+use crate::control::state::AdminState;
 
 /// Length of a filter, in bytes, at most.
 const FILTER_BYTES_MAX: usize = 1_000;
@@ -183,8 +183,8 @@ pub struct Purged {
 }
 
 /// A topic's name, and its home.
-fn place(plane: &Plane, name: &str) -> Result<(Box<[u8]>, ShardId), ApiError> {
-    let world = plane.life.world();
+fn place(state: &AdminState, name: &str) -> Result<(Box<[u8]>, ShardId), ApiError> {
+    let world = state.lifecycle.world();
     topic::check_name(name.as_bytes(), world.settings.limits.topic_bytes)
         .map_err(|error| ApiError::bad(format!("{name:?} is not a topic: it {error}")))?;
     let home = world.placement().home_of_name(name.as_bytes());
@@ -198,10 +198,10 @@ pub(super) fn filter(given: Option<&str>) -> Result<Box<[u8]>, ApiError> {
     Ok(filter.as_bytes().into())
 }
 
-fn described(plane: &Plane, home: ShardId, topic: &orders::Topic) -> Topic {
-    let world = plane.life.world();
+fn described(state: &AdminState, home: ShardId, topic: &orders::Topic) -> Topic {
+    let world = state.lifecycle.world();
     let name = text(&topic.name);
-    let others = plane.door.without_tails(&name, topic.info.subscribers);
+    let others = state.data_port.without_tails(&name, topic.info.subscribers);
     Topic {
         name,
         home,
@@ -218,11 +218,11 @@ fn described(plane: &Plane, home: ShardId, topic: &orders::Topic) -> Topic {
 
 /// A topic of this home.
 async fn topic_of(
-    plane: &Plane,
+    state: &AdminState,
     home: ShardId,
     name: Box<[u8]>,
 ) -> Result<Box<orders::Topic>, ApiError> {
-    let topic: Option<Box<_>> = plane.shards.ask(home, Control::Topic(name)).await?;
+    let topic: Option<Box<_>> = state.shards.ask(home, Control::Topic(name)).await?;
     topic.ok_or_else(|| ApiError::missing("topic"))
 }
 
@@ -238,19 +238,19 @@ async fn topic_of(
     )
 )]
 pub async fn list(
-    State(plane): State<Plane>,
+    State(state): State<AdminState>,
     asked: Result<Query<Listed>, QueryRejection>,
 ) -> Answer<TopicPage> {
     let asked = asked?.0;
     let filter = filter(asked.filter.as_deref())?;
     let asked = Asked::new(asked.limit, asked.cursor.as_deref())?;
-    let homes = plane.life.world().homes;
+    let homes = state.lifecycle.world().homes;
     let order = |from, most| {
         let filter = filter.clone();
         Control::Topics(TopicsPage { filter, from, most })
     };
-    let (topics, next) = asked.page(&plane, homes, order).await?;
-    let shown = |(home, topic): (_, orders::Topic)| described(&plane, home, &topic);
+    let (topics, next) = asked.page(&state, homes, order).await?;
+    let shown = |(home, topic): (_, orders::Topic)| described(&state, home, &topic);
     let topics = topics.into_iter().map(shown).collect();
     Ok(Json(TopicPage { topics, next }))
 }
@@ -268,13 +268,13 @@ pub async fn list(
     )
 )]
 pub async fn info(
-    State(plane): State<Plane>,
+    State(state): State<AdminState>,
     asked: Result<Query<Named>, QueryRejection>,
 ) -> Answer<TopicOfAll> {
     let asked = asked?;
-    let (name, home) = place(&plane, &asked.name)?;
-    let topic = described(&plane, home, &*topic_of(&plane, home, name).await?);
-    let cluster = Subscribers::of(&plane, &asked.name, topic.subscribers).await;
+    let (name, home) = place(&state, &asked.name)?;
+    let topic = described(&state, home, &*topic_of(&state, home, name).await?);
+    let cluster = Subscribers::of(&state, &asked.name, topic.subscribers).await;
     Ok(Json(TopicOfAll { topic, cluster }))
 }
 
@@ -293,11 +293,11 @@ pub async fn info(
     )
 )]
 pub async fn delete(
-    State(plane): State<Plane>,
+    State(state): State<AdminState>,
     asked: Result<Query<Named>, QueryRejection>,
 ) -> Answer<Deleted> {
-    let (name, home) = place(&plane, &asked?.name)?;
-    match plane.shards.ask(home, Control::Delete(name)).await? {
+    let (name, home) = place(&state, &asked?.name)?;
+    match state.shards.ask(home, Control::Delete(name)).await? {
         Outcome::Missing => Err(ApiError::missing("topic")),
         Outcome::Unknown => Err(unknown()),
         _ => Ok(Json(Deleted { deleted: true })),
@@ -317,18 +317,18 @@ pub async fn delete(
     )
 )]
 pub async fn messages(
-    State(plane): State<Plane>,
+    State(state): State<AdminState>,
     asked: Result<Query<Read>, QueryRejection>,
 ) -> Answer<MessagePage> {
     let asked = asked?.0;
-    let (name, home) = place(&plane, &asked.name)?;
+    let (name, home) = place(&state, &asked.name)?;
     let page = LogPage {
         name,
         after: asked.after.unwrap_or_default(),
         most: page_len(asked.limit)?,
         newest: asked.newest.unwrap_or_default(),
     };
-    let read: Option<orders::Messages> = plane.shards.ask(home, Control::Log(page)).await?;
+    let read: Option<orders::Messages> = state.shards.ask(home, Control::Log(page)).await?;
     let read = read.ok_or_else(|| ApiError::missing("topic"))?;
     let last = read.messages.last().map(|message| message.offset);
     let message = |message: orders::Message| {
@@ -369,16 +369,16 @@ pub async fn messages(
     )
 )]
 pub async fn purge(
-    State(plane): State<Plane>,
+    State(state): State<AdminState>,
     asked: Result<Query<Named>, QueryRejection>,
 ) -> Answer<Purged> {
-    let (name, home) = place(&plane, &asked?.name)?;
+    let (name, home) = place(&state, &asked?.name)?;
     // Messages published meanwhile stay.
-    let until = topic_of(&plane, home, name.clone()).await?.info.offset;
+    let until = topic_of(&state, home, name.clone()).await?.info.offset;
     let mut purged = 0;
     loop {
         let order = Control::Purge(name.clone(), until);
-        match plane.shards.ask(home, order).await? {
+        match state.shards.ask(home, order).await? {
             Outcome::Purged(more) if more > 0 => purged += u64::from(more),
             Outcome::Unknown => return Err(unknown()),
             _ => return Ok(Json(Purged { purged })),
@@ -401,11 +401,11 @@ pub async fn purge(
     )
 )]
 pub async fn publish(
-    State(plane): State<Plane>,
+    State(state): State<AdminState>,
     message: Result<Json<ToPublish>, JsonRejection>,
 ) -> Answer<Published> {
     let message = message?.0;
-    let (name, home) = place(&plane, &message.topic)?;
+    let (name, home) = place(&state, &message.topic)?;
     let (data, binary) = match (message.data, message.data_base64) {
         (Some(data), None) => (data.into_bytes(), false),
         (None, Some(data)) => {
@@ -415,7 +415,7 @@ pub async fn publish(
         }
         _ => return Err(ApiError::bad("give one of data and data_base64")),
     };
-    let settings = &plane.life.world().settings;
+    let settings = &state.lifecycle.world().settings;
     check_message(&settings.limits, &name, data.len(), || false).map_err(|refused| {
         let reason = refused.reason();
         let status = match reason {
@@ -445,11 +445,11 @@ pub async fn publish(
             ..Headers::default()
         },
     }));
-    match plane.shards.ask(home, order).await? {
+    match state.shards.ask(home, order).await? {
         Outcome::Done(info) => Ok(Json(Published {
             offset: info.offset,
             epoch: info.epoch,
-            subscribers: plane.door.without_tails(&topic, info.subscribers),
+            subscribers: state.data_port.without_tails(&topic, info.subscribers),
             messages: info.messages,
             last_message_id: position::text(Position {
                 epoch: info.epoch,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use crore_disk::{Directory, Found, Recovered, ScanError, Storage as _, number_of, scan};
 
-use crate::life::state::{Base, LOG};
+use crate::lifecycle::state::{Base, LOG};
 
 /// A log, and the directory that it belongs to.
 pub struct Source {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::source::{Source, is_missing_file, segments};
-use crate::life::state::{self, Documents};
+use crate::lifecycle::state::{self, Documents};
 
 /// Limit of reported faults; further ones are only counted.
 const FAULTS_MAX: usize = 100;

@@ -29,7 +29,7 @@ const PROXY_LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
 /// Where the data port is, and how many tails may be open.
 #[derive(Clone)]
-pub struct Door {
+pub struct DataPort {
     /// An address of this host.
     pub address: SocketAddr,
     /// How to greet where TLS only is taken.
@@ -42,13 +42,13 @@ pub struct Door {
 
 /// A tail of a topic that is open, until this is dropped.
 pub struct OpenTail {
-    door: Door,
+    data_port: DataPort,
     topic: String,
 }
 
 impl Drop for OpenTail {
     fn drop(&mut self) {
-        let mut tails = self.door.tails.lock().expect("nobody panics with it");
+        let mut tails = self.data_port.tails.lock().expect("nobody panics with it");
         if let Entry::Occupied(mut count) = tails.entry(std::mem::take(&mut self.topic)) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
@@ -58,10 +58,10 @@ impl Drop for OpenTail {
     }
 }
 
-impl Door {
+impl DataPort {
     /// `listen` is where the data port is, at least one address: the first is taken. `tls`: it takes TLS only.
     pub fn new(listen: &[SocketAddr], tls: Option<&tls::Shared>) -> Self {
-        Door {
+        DataPort {
             address: loopback(listen[0]),
             tls: tls.map(|tls| connector(tls.handle.clone())),
             room: Arc::new(Semaphore::new(TAILS_MAX)),
@@ -74,7 +74,7 @@ impl Door {
         let mut tails = self.tails.lock().expect("nobody panics with it");
         *tails.entry(topic.to_string()).or_default() += 1;
         OpenTail {
-            door: self.clone(),
+            data_port: self.clone(),
             topic: topic.to_string(),
         }
     }

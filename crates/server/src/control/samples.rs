@@ -1,4 +1,4 @@
-//! All shards' counters, read once a second, whether anybody watches or not, so that the first watcher gets rates at once.
+//! Samples of all shards' counters, taken once a second. They are taken even if nobody watches, so that the first watcher gets rates at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -7,63 +7,69 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use crate::counters::{Counters, Latency, Snapshot};
-use crate::life::Life;
+use crate::lifecycle::Lifecycle;
 
-/// How often the counters are read.
+/// Between two samples.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// All shards at one moment.
-pub struct Moment {
+/// The counters of all shards, read at one time.
+pub struct CounterSample {
     pub at: Instant,
     pub shards: Vec<Snapshot>,
-    /// The log of durable messages, where there is one.
+    /// The log on disk, if the state is durable.
     pub log: Option<crore_disk::State>,
 }
 
-/// The newest two moments.
-pub type Moments = (Arc<Moment>, Arc<Moment>);
+/// The newest two samples. Rates are computed from their difference.
+#[derive(Clone)]
+pub struct Samples {
+    pub before: Arc<CounterSample>,
+    pub now: Arc<CounterSample>,
+}
 
-/// Begins to read the counters, for ever.
-pub fn watch(counters: Arc<Counters>, life: Life) -> watch::Receiver<Moments> {
+/// Spawns the task that takes the samples.
+pub fn watch(counters: Arc<Counters>, lifecycle: Lifecycle) -> watch::Receiver<Samples> {
     let read = move || {
-        Arc::new(Moment {
+        Arc::new(CounterSample {
             at: Instant::now(),
             shards: counters.read_all(),
-            log: life.log_state(),
+            log: lifecycle.log_state(),
         })
     };
     let first = read();
-    let (sender, receiver) = watch::channel((first.clone(), first));
+    let (sender, receiver) = watch::channel(Samples {
+        before: first.clone(),
+        now: first,
+    });
     tokio::spawn(async move {
         let mut every = tokio::time::interval(EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             every.tick().await;
-            sender.send_modify(|(before, now)| *before = std::mem::replace(now, read()));
+            sender.send_modify(|newest| newest.before = std::mem::replace(&mut newest.now, read()));
         }
     });
     receiver
 }
 
-/// The sum of something over all shards.
 pub fn sum(shards: &[Snapshot], of: impl Fn(&Snapshot) -> u64) -> u64 {
     shards.iter().map(of).sum()
 }
 
-/// The latencies of all shards together.
+/// The latency histograms of all shards, added up.
 pub fn latency(shards: &[Snapshot]) -> Latency {
     let mut all = Latency::default();
     shards.iter().for_each(|shard| all.add(&shard.latency));
     all
 }
 
-/// Now, by the wall clock.
+/// The wall clock.
 pub fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Nothing has a rate before there were two moments.
+/// Events per second. The rate is 0 if next to no time has passed: the first two samples are the same.
 pub fn per_s(count: u64, passed: f64) -> f64 {
     if passed < 0.001 {
         return 0.0;
@@ -71,7 +77,7 @@ pub fn per_s(count: u64, passed: f64) -> f64 {
     round(count as f64 / passed)
 }
 
-/// Three digits are enough to be drawn.
+/// Rounds to three decimal places.
 pub fn round(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }

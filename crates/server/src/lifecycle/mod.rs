@@ -66,7 +66,7 @@ pub struct Start {
 
 /// The life of this server, for everything on the control thread.
 #[derive(Clone)]
-pub struct Life(Arc<Inner>);
+pub struct Lifecycle(Arc<Inner>);
 
 struct Inner {
     args: ServeArgs,
@@ -102,7 +102,7 @@ pub struct Reloads {
     pub applied_unix_s: u64,
 }
 
-impl Life {
+impl Lifecycle {
     /// Begins.
     pub fn new(start: Start, shards: Shards) -> Self {
         let checkpoints = Progress::default();
@@ -111,7 +111,7 @@ impl Life {
             let base_bytes = state::base_bytes(directory);
             checkpoints.base_bytes.store(base_bytes, Relaxed);
         }
-        Life(Arc::new(Inner {
+        Lifecycle(Arc::new(Inner {
             args: start.args,
             shards,
             verifier: start.verifier,
@@ -259,12 +259,12 @@ impl Life {
     }
 
     fn to_checkpoint<S, E>(&self, settings: S, engine: E) -> Server<S, E> {
-        let life = self.clone();
+        let lifecycle = self.clone();
         Server {
             settings,
             engine,
             shards: self.0.shards.clone(),
-            world: Box::new(move || life.world()),
+            world: Box::new(move || lifecycle.world()),
             progress: self.0.checkpoints.clone(),
         }
     }

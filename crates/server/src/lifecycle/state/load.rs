@@ -9,7 +9,7 @@ use crore_broker::snapshot::{FORMAT, Head, PREAMBLE_BYTES, format_of};
 use crore_broker::{Now, PartitionId, Placement, Restored, Shard, ShardId, World};
 
 use super::files::{Base, SET_ASIDE, prepare, remove_bases, sync};
-use crate::life::checkpoint::document::{self, Unusable};
+use crate::lifecycle::checkpoint::document::{self, Unusable};
 
 /// The documents of a base.
 pub struct Documents {

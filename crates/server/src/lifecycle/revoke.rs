@@ -14,7 +14,7 @@ use crore_broker::rules::Rules;
 use crore_broker::{Control, World};
 use crore_net::clock;
 
-use super::Life;
+use super::Lifecycle;
 use crate::access::revocations::{self, Revocation};
 use crate::config::Effective;
 use crate::shard_loop::Member;
@@ -79,7 +79,7 @@ fn file_of(effective: &Effective) -> Option<&Path> {
     (!path.as_os_str().is_empty()).then_some(path)
 }
 
-impl Life {
+impl Lifecycle {
     /// The list.
     ///
     /// # Errors
@@ -154,10 +154,10 @@ impl Life {
         let Some(table) = self.member().map(|member| member.revoked.clone()) else {
             return;
         };
-        let life = self.clone();
+        let lifecycle = self.clone();
         tokio::spawn(async move {
             loop {
-                if let Err(why) = life.apply_revocations().await {
+                if let Err(why) = lifecycle.apply_revocations().await {
                     tracing::error!("revocations of the cluster do not count yet: {why:?}");
                 }
                 table.changed().await;

@@ -1,4 +1,4 @@
-//! The state that every handler of the admin port shares.
+//! The state that all handlers of the admin port share.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,45 +6,43 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::door::Door;
+use super::data_port::DataPort;
 use super::gate::Gate;
-use super::moments::Moments;
 use super::neighbours::Neighbours;
 use super::port::Counts;
 use super::recent::Recent;
+use super::samples::Samples;
 use crate::config::Effective;
 use crate::counters::Counters;
-use crate::life::Life;
-use crate::life::shards::Shards;
+use crate::lifecycle::Lifecycle;
+use crate::lifecycle::shards::Shards;
 
-/// The state that every handler shares.
-pub type Plane = Arc<Inner>;
+/// The shared state, of which each handler gets a reference (axum's `State`).
+pub type AdminState = Arc<Parts>;
 
-/// The parts of a [`Plane`].
-pub struct Inner {
+pub struct Parts {
     pub shards: Shards,
     pub gate: Arc<Gate>,
-    pub door: Door,
+    pub data_port: DataPort,
     pub port: Arc<Counts>,
-    pub life: Life,
+    pub lifecycle: Lifecycle,
     pub neighbours: Neighbours,
     pub counters: Arc<Counters>,
-    /// Where the data ports are.
+    /// The addresses of the data ports.
     pub listen: Vec<SocketAddr>,
-    pub moments: watch::Receiver<Moments>,
+    pub samples: watch::Receiver<Samples>,
     pub recent: Recent,
     pub began: Instant,
 }
 
-impl Inner {
-    /// The settings that hold, with the ports that the data has.
+impl Parts {
+    /// The current settings, with the real addresses of the data ports in place of those in the file (which may have port 0).
     pub fn effective(&self) -> Effective {
-        let mut effective = self.life.effective();
+        let mut effective = self.lifecycle.effective();
         effective.file.listen.clone_from(&self.listen);
         effective
     }
 
-    /// Since the server began.
     pub fn uptime(&self) -> Duration {
         self.began.elapsed()
     }

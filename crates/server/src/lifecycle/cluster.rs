@@ -19,8 +19,8 @@ use crore_net::{Sender, clock, memory};
 use super::checkpoint::document::Unusable;
 use super::checkpoint::node;
 use super::supervisor;
-use crate::life::Begun;
-use crate::life::state::Numbers;
+use crate::lifecycle::Begun;
+use crate::lifecycle::state::Numbers;
 use crate::settings::file::File;
 use crate::shard_loop::{Engine, Letter, Listener, Member};
 

@@ -14,8 +14,8 @@ use crore_broker::{Now, PartitionId, Shard, ShardId, World};
 use crore_disk::{Damage, Directory, Found, Identity, Log, Options, Recovered};
 
 use super::load::{Documents, restore};
-use crate::life::checkpoint::document::Unusable;
-use crate::life::supervisor;
+use crate::lifecycle::checkpoint::document::Unusable;
+use crate::lifecycle::supervisor;
 
 /// Batches go to a home together, about so many bytes, and so many of these runs are read ahead of it.
 const RUN_BYTES: usize = 256 << 10;

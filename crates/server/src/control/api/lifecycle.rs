@@ -7,7 +7,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde_json::json;
 
 use super::answer::ApiError;
-use crate::control::plane::Plane;
+use crate::control::state::AdminState;
 
 /// Read the settings again
 ///
@@ -21,8 +21,8 @@ use crate::control::plane::Plane;
         (status = 422, description = "What is wrong with the settings; nothing has changed"),
     )
 )]
-pub async fn reload(State(plane): State<Plane>) -> Response {
-    match plane.life.reload().await {
+pub async fn reload(State(state): State<AdminState>) -> Response {
+    match state.lifecycle.reload().await {
         Ok(reloaded) => Json(reloaded).into_response(),
         Err(error) => ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, error).into_response(),
     }
@@ -37,9 +37,9 @@ pub async fn reload(State(plane): State<Plane>) -> Response {
     tag = "server",
     responses((status = 202, description = "How many connections there are"))
 )]
-pub async fn drain(State(plane): State<Plane>) -> Response {
-    plane.life.drain();
-    let connections = plane.life.world().admission.connections();
+pub async fn drain(State(state): State<AdminState>) -> Response {
+    state.lifecycle.drain();
+    let connections = state.lifecycle.world().admission.connections();
     let body = Json(json!({ "connections": connections }));
     (StatusCode::ACCEPTED, body).into_response()
 }

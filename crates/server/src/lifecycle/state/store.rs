@@ -9,8 +9,8 @@ use crore_disk::End;
 use futures_util::future::join_all;
 
 use super::files::{Base, Document, begin, discard_part, prepare, publish};
-use crate::life::checkpoint::document::head_now;
-use crate::life::shards::Shards;
+use crate::lifecycle::checkpoint::document::head_now;
+use crate::lifecycle::shards::Shards;
 use crate::settings::state::State;
 
 /// Between two looks at whether anything is under way.

@@ -17,8 +17,8 @@ use crore_net::clock;
 use super::files::{Base, Document, ERASED, LOG, begin, discard_part, note, note_before, publish};
 use super::index::Index;
 use super::load::Documents;
-use crate::life::checkpoint::document::head_now;
-use crate::life::checkpoint::{self, Checkpoints, FAILED_AGAIN, Failed, Folding};
+use crate::lifecycle::checkpoint::document::head_now;
+use crate::lifecycle::checkpoint::{self, Checkpoints, FAILED_AGAIN, Failed, Folding};
 use crate::settings::state::State as Settings;
 use crate::shard_loop::Durable;
 

@@ -12,7 +12,7 @@ use serde::{Deserialize as _, Serialize};
 use toml::Value;
 
 use super::revoke::listed;
-use super::{Life, supervisor};
+use super::{Lifecycle, supervisor};
 use crate::access;
 use crate::config::{self, Effective};
 use crate::settings::access::with_secrets;
@@ -28,15 +28,15 @@ pub struct Reloaded {
     pub kept: Vec<String>,
 }
 
-impl Life {
+impl Lifecycle {
     /// Reads the settings again. A file that is not in order changes nothing.
     ///
     /// # Errors
     /// The faults of the file, line by line, as at the start.
     pub async fn reload(&self) -> Result<Reloaded, String> {
         // The client that asked may hang up: a reload is always finished, in the shards, in the books and for the supervisor.
-        let life = self.clone();
-        let all = tokio::spawn(async move { life.read_again().await });
+        let lifecycle = self.clone();
+        let all = tokio::spawn(async move { lifecycle.read_again().await });
         all.await.expect("it does not panic, and nobody aborts it")
     }
 

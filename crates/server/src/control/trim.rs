@@ -44,14 +44,14 @@ const CALM_LOOKS: u32 = 2;
 pub async fn watch(counters: Arc<Counters>) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut rush, mut spare) = (Rush::default(), Spare::default());
+    let (mut burst, mut spare) = (Burst::default(), Spare::default());
     loop {
         every.tick().await;
         memory::age();
         let shards = counters.read_all();
         let connections = shards.iter().map(|s| u64::from(s.accounts.connections));
         let ended = shards.iter().flat_map(|s| s.stats.closed).sum();
-        let gone = rush.is_over(connections.sum(), ended);
+        let gone = burst.is_over(connections.sum(), ended);
         let held = stats::tables(&shards).iter().map(|table| table.bytes).sum();
         let resident = process::resident_bytes().unwrap_or_default();
         if spare.is_much(resident, held) | gone {
@@ -65,14 +65,14 @@ pub async fn watch(counters: Arc<Counters>) {
 
 /// Connections that end.
 #[derive(Default)]
-struct Rush {
+struct Burst {
     /// Those of the last seconds.
     ended: u64,
     /// All since the start.
     seen: u64,
 }
 
-impl Rush {
+impl Burst {
     /// With so many connections now and so many ends since the start, whether to give memory back.
     fn is_over(&mut self, connections: u64, seen: u64) -> bool {
         let second = seen - self.seen;
@@ -149,24 +149,24 @@ mod tests {
 
     #[test]
     fn free_memory_is_returned_once_when_nothing_moves() {
-        let rush = [(10, 1), (200, 180), (310, 300), (310, 150), (311, 2)];
+        let burst = [(10, 1), (200, 180), (310, 300), (310, 150), (311, 2)];
         let calm = [(311, 1), (311, 1), (311, 1)];
-        let looks = spares(&[&rush[..], &calm].concat());
+        let looks = spares(&[&burst[..], &calm].concat());
         assert_eq!(
             looks,
             [false, false, false, false, false, false, true, false]
         );
         // Memory that cannot be given back is not asked for again and again.
-        let kept = spares(&[&rush[..], &calm, &[(311, 1); 100]].concat());
+        let kept = spares(&[&burst[..], &calm, &[(311, 1); 100]].concat());
         assert_eq!(kept.iter().filter(|over| **over).count(), 1);
     }
 
     #[test]
     fn memory_between_pieces_in_use_is_returned_when_these_have_gone() {
-        let rush = [(10, 1), (75, 42), (75, 42), (75, 42), (75, 42)];
-        let looks = spares(&[&rush[..], &[(75, 41); 100]].concat());
+        let burst = [(10, 1), (75, 42), (75, 42), (75, 42), (75, 42)];
+        let looks = spares(&[&burst[..], &[(75, 41); 100]].concat());
         assert_eq!(looks.iter().filter(|over| **over).count(), 1);
-        let gone = spares(&[&rush[..], &[(47, 6); 100]].concat());
+        let gone = spares(&[&burst[..], &[(47, 6); 100]].concat());
         assert_eq!(gone.iter().filter(|over| **over).count(), 2);
     }
 
@@ -184,8 +184,8 @@ mod tests {
 
     /// Looks once a second at these connections and ends.
     fn looks(seconds: &[(u64, u64)]) -> Vec<bool> {
-        let mut rush = Rush::default();
-        let look = |(connections, ended): &(u64, u64)| rush.is_over(*connections, *ended);
+        let mut burst = Burst::default();
+        let look = |(connections, ended): &(u64, u64)| burst.is_over(*connections, *ended);
         seconds.iter().map(look).collect()
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use crore_disk::End;
 
-use crate::life::checkpoint::document::Blocks;
+use crate::lifecycle::checkpoint::document::Blocks;
 
 /// Where files go that cannot be used; what lay there before is removed.
 pub const SET_ASIDE: &str = "set-aside";
