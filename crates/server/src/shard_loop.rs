@@ -1,8 +1,8 @@
-//! One shard's thread: turns until it is told to stop, over the [`Transport`] that it was given ([`links`] implements the
-//! broker's [`Io`](crore_broker::Io) by it).
+//! The event loop of a shard's thread, generic over its [`Transport`]. [`links`] implements the broker's
+//! [`Io`](crore_broker::Io) with that transport.
 //!
-//! A turn: wait for readiness and mail with one system call, hand everything to the shard within
-//! budgets, then flush. The loop decides nothing; a failure of a socket becomes `Input::Closed`.
+//! A turn waits for readiness and mail with one system call, hands all events to the shard within time and byte budgets, and flushes. The
+//! loop decides nothing: a failure of a socket becomes `Input::Closed`.
 
 mod arrivals;
 mod client_log;
@@ -29,55 +29,52 @@ pub use letters::{Letter, Reported};
 use links::Links;
 use order::Order;
 
-/// The shard's one receive buffer. Its pages are touched only as far as a read fills them. A publisher's batch
-/// (60 kB) fits in whole: with 64 KiB most of them came in two, and a tenth fewer messages a second were delivered.
+/// Size of the shard's one receive buffer. Its pages are touched only as far as a read fills them. A publisher's batch
+/// (60 kB) fits as a whole. With 64 KiB most batches took two reads, and a tenth fewer messages were delivered per second.
 const RECEIVE_BYTES: usize = 128 << 10;
-/// How long a shard that waits for another's credit sleeps.
+/// Sleep of a shard that waits for another shard's credit.
 const STALL_MS: u32 = 1;
-/// Ticks of one turn at most, by which a shard that could not tick in time catches up.
+/// Most ticks in one turn. A shard that is late makes up for missed ticks.
 const TICKS_PER_TURN: u32 = 8;
-/// A turn with more events than this deals with them in the order of [`Order`], and with fewer as they come.
+/// With more events than this a turn handles them in the order of [`Order`], otherwise in the poller's order.
 const FEW_EVENTS: usize = 8;
-/// The time that a turn may spend on its events: the rest are reported again by the next wait.
+/// The time that a turn may spend on its events. The next wait reports the rest again.
 const EVENTS_NS: u64 = 400_000;
-/// Events between two looks at the clock, and bytes that they may move meanwhile.
+/// The clock is read after this many events, or earlier when they have moved more than [`BYTES_TOGETHER`].
 const EVENTS_TOGETHER: usize = 8;
 const BYTES_TOGETHER: u64 = 64 << 10;
-/// Bytes of outboxes that the writable sockets of a turn share: hundreds of them may be ready beside those of other clients. In a
-/// turn with few events each socket may get them all.
+/// Bytes of outboxes written in one turn, divided among its writable sockets: hundreds may be ready at once.
 const WRITES_BYTES: usize = 4 << 20;
-/// Bytes that each of them gets in any case, in some 150 us. With 64 KiB, large messages took a third more CPU.
+/// The least share of one socket (some 150 us of work). With 64 KiB, large messages took a third more CPU.
 const WRITE_BYTES: usize = 256 << 10;
-/// How far the seconds of one shard are from those of the next, in milliseconds: a golden section, so that
-/// the sweeps of any number of shards fall between each other.
+/// Offset between the seconds of two neighbouring shards, in milliseconds. It is a golden section, so that the sweeps of any number of
+/// shards spread evenly over the second.
 const SHARD_APART_MS: u64 = 618;
+
 /// Everything that a shard thread needs to begin.
 pub struct Start {
-    /// Its number.
     pub id: ShardId,
     /// The state that all shards share.
     pub world: Arc<World>,
-    /// The shard, with the state that its predecessor left.
+    /// The shard with restored state. Without one a new shard is made.
     pub shard: Option<Shard>,
-    /// Its mail.
     pub inbox: Inbox<Letter>,
     /// The inboxes of all shards, by number.
     pub peers: Vec<Sender<Letter>>,
-    /// Where reports go.
+    /// The control thread's inbox.
     pub reports: Sender<Reported>,
-    /// Its way to ask about credentials.
+    /// Sends credentials to the thread that verifies them.
     pub questions: QuestionSender,
-    /// Its way to the engine, where there is one.
+    /// Appends to the log, if there is an engine.
     pub appender: Option<Appender>,
-    /// Where its counters stand.
+    /// Publishes its counters.
     pub meter: Meter,
-    /// By what TLS handshakes are done, where there are some.
+    /// Certificate and settings of TLS, if it is on.
     pub tls: Option<tls::Shared>,
-    /// Whose lines the log of clients has; empty for all.
+    /// The clients whose events are logged; empty for all.
     pub logged: Arc<[ClientFilter]>,
 }
 
-/// The thread.
 pub struct ShardLoop<T> {
     shard: Shard,
     io: Links<T>,
@@ -86,33 +83,33 @@ pub struct ShardLoop<T> {
     letters: Vec<Letter>,
     order: Order,
     accept_queue: AcceptQueue,
-    /// The event from which on the last turn had no time.
+    /// The first event that the last turn had no time for.
     left_from: usize,
     pulse: Pulse,
     told: Told,
 }
 
-/// The times by which a shard ticks.
+/// The schedule of a shard's ticks.
 struct Pulse {
     /// When the shard began.
     began_ms: u64,
     /// When the next tick is due.
     tick_ms: u64,
-    /// The second of the last look at the wall clock.
+    /// The second in which the wall clock was last read.
     looked_s: u32,
 }
 
-/// The refused connections that the log has told: not each of them is a line.
+/// State that limits log lines about refused connections: the counts already logged.
 struct Told {
     turned_away: u64,
     untrusted: u64,
-    /// Until this second the log says nothing more of connections that are turned away.
+    /// No line about connections that are turned away before this second.
     quiet_until_s: u32,
     tls: Option<tls::FailureLog>,
 }
 
 impl<T: Transport> ShardLoop<T> {
-    /// In the thread that made the transport.
+    /// Must be called in the thread that made the transport.
     pub fn new(start: Start, transport: T) -> Self {
         let apart_ms = u64::from(start.id) * SHARD_APART_MS % 1000;
         let began_ms = clock::monotonic_ms().saturating_sub(apart_ms);
@@ -162,7 +159,6 @@ impl<T: Transport> ShardLoop<T> {
         }
     }
 
-    /// Turns for ever.
     pub fn run(mut self) -> ! {
         let mut busy = false;
         loop {
@@ -186,7 +182,7 @@ impl<T: Transport> ShardLoop<T> {
         let now_ms = clock::monotonic_ms();
         let now = now(now_ms - self.pulse.began_ms);
         if now.unix_s != self.pulse.looked_s {
-            // Once a second is often enough for dates, and spares each turn a look at another clock.
+            // Dates need the wall clock once a second only, so that most turns do not read it.
             self.pulse.looked_s = now.unix_s;
             self.shard.set_wall(clock::ahead_s());
         }
@@ -230,8 +226,8 @@ impl<T: Transport> ShardLoop<T> {
         busy
     }
 
-    /// Deals with the events of a wait, as far as the turn goes. The next wait reports the others again, at the places that they
-    /// had: it begins with them, since those before may be ready at every wait.
+    /// Handles the events of a wait, within the turn's budgets. The next wait reports the remaining events again, in the same
+    /// places. The next turn begins with them, since the events before them may be ready at every wait.
     fn events(&mut self, events: usize, until_ns: u64, now: Now) {
         let from = std::mem::take(&mut self.left_from);
         let many = events > FEW_EVENTS;
@@ -272,13 +268,13 @@ impl<T: Transport> ShardLoop<T> {
         }
     }
 
-    /// Bytes that came from sockets or that these took.
+    /// Bytes received from sockets and sent to them.
     fn moved_bytes(&self) -> u64 {
         let turns = &self.io.meter.turns;
         turns.received_bytes + turns.sent_bytes
     }
 
-    /// Says how time passes: as each second begins, and within it as often as the shard asks for.
+    /// Ticks the shard at the beginning of each second, and within the second as often as it asks for.
     fn tick(&mut self, now_ms: u64, now: Now) {
         for _ in 0..TICKS_PER_TURN {
             if now_ms < self.pulse.tick_ms {
@@ -295,8 +291,8 @@ impl<T: Transport> ShardLoop<T> {
         }
     }
 
-    /// Until the next tick while there is anything that may time out or is to be told, and until the rate admits connections
-    /// that wait; else without end.
+    /// The timeout of the next wait: until the next tick if anything may time out, until counters are due, or until a connection that waits
+    /// may be admitted, whichever is first. `None` waits without end.
     fn sleep_ms(&self) -> Option<u32> {
         if self.shard.is_waiting() {
             return Some(STALL_MS);
@@ -312,7 +308,7 @@ impl<T: Transport> ShardLoop<T> {
     }
 }
 
-/// The moment at which a shard began, so long after that.
+/// The time of a shard that began `elapsed_ms` ago.
 pub fn now(elapsed_ms: u64) -> Now {
     Now {
         s: u32::try_from(elapsed_ms / 1000 + 1).unwrap_or(u32::MAX),

@@ -1,8 +1,7 @@
-//! The life of a running server: it reads its settings again (SIGHUP), moves its clients off and stops (SIGTERM, SIGINT), and
-//! says to its supervisor how it stands.
+//! The lifecycle of the server: start, reload of the settings (SIGHUP), drain and stop (SIGTERM, SIGINT), and notices to the supervisor.
 //!
-//! Everything here runs on the control thread and speaks to the shards by orders. Invariants: settings change as a whole
-//! or not at all; one change is under way at a time, and none while the server stops; a second SIGINT ends the process at once.
+//! Everything here runs on the control thread and sends orders to the shards. Invariants: settings change as a whole or not at all; one
+//! change runs at a time, and none while the server stops; a second SIGINT ends the process at once.
 
 pub mod checkpoint;
 pub mod cluster;
@@ -32,39 +31,38 @@ use checkpoint::{Checkpoints, Progress, Server, node};
 use shards::Shards;
 use signals::SignalQueue;
 
-/// The state with which the shards begin, and the engine that keeps it.
+/// The restored state of the shards, and the engine that keeps it.
 pub struct Begun {
-    /// The world that they share.
+    /// The state that the shards share.
     pub world: Arc<World>,
-    /// The shards that have read the log, by number.
+    /// The restored shards, by number.
     pub shards: VecDeque<Shard>,
-    /// The engine, where there is one.
+    /// The engine, if there is one.
     pub engine: Option<Engine>,
-    /// To be used up before anybody is served.
+    /// Must be redeemed before any client is served.
     pub ticket: Option<state::Ticket>,
-    /// How long it took to read.
+    /// How long restoring took.
     pub took: Duration,
 }
 
-/// The state that a life begins with.
+/// The arguments of [`Lifecycle::new`].
 pub struct Start {
-    /// The command line: a file that is read again lies under the same flags.
+    /// The command line. Its flags override the file at a reload too.
     pub args: ServeArgs,
-    /// The settings.
     pub effective: Effective,
     /// The state that the shards share.
     pub world: Arc<World>,
-    /// The verifier that answers the shards about credentials.
+    /// Verifies credentials for the shards.
     pub verifier: Verifier,
-    /// The engine, where there is one.
+    /// The engine, if there is one.
     pub engine: Option<Engine>,
-    /// How long it took to read what the last server left.
+    /// How long restoring the last server's state took.
     pub recovery: Duration,
-    /// The parts of TLS that the shards share, where TLS is on.
+    /// TLS, if it is on.
     pub tls: Option<tls::Shared>,
 }
 
-/// The life of this server, for everything on the control thread.
+/// A handle to the lifecycle of this server, for all tasks of the control thread.
 #[derive(Clone)]
 pub struct Lifecycle(Arc<Inner>);
 
@@ -77,13 +75,13 @@ struct Inner {
     recovery: Duration,
     running: Mutex<Running>,
     tls: Option<tls::Shared>,
-    /// Held while settings are read again.
+    /// Held during a reload and during a change of revocations.
     reloading: tokio::sync::Mutex<()>,
-    /// Asks the server to stop, as a signal does.
+    /// Makes the server stop, as SIGTERM does.
     leave: Notify,
 }
 
-/// The state that changes.
+/// The mutable state.
 struct Running {
     effective: Effective,
     world: Arc<World>,
@@ -91,19 +89,18 @@ struct Running {
     reloads: Reloads,
 }
 
-/// How often settings were read again, since the process began.
+/// Counts of reloads since the process began.
 #[derive(Clone, Copy, Debug)]
 pub struct Reloads {
-    /// And counted from then on.
+    /// Reloads that took effect.
     pub applied: u64,
-    /// And changed nothing, since something was wrong.
+    /// Reloads that changed nothing, because of an error.
     pub refused: u64,
-    /// The Unix second in which those that hold were read: the start's, or the last that counted.
+    /// Unix second in which the current settings were read: at the start or by the last successful reload.
     pub applied_unix_s: u64,
 }
 
 impl Lifecycle {
-    /// Begins.
     pub fn new(start: Start, shards: Shards) -> Self {
         let checkpoints = Progress::default();
         if let (Some(_), Some(directory)) = (&start.engine, start.effective.file.state.directory())
@@ -134,7 +131,7 @@ impl Lifecycle {
         }))
     }
 
-    /// The settings by which the server runs.
+    /// The current settings.
     pub fn effective(&self) -> Effective {
         self.running().effective.clone()
     }
@@ -144,17 +141,16 @@ impl Lifecycle {
         self.running().world.clone()
     }
 
-    /// Whether clients are being moved off and new ones are not let in.
+    /// Whether the server drains: clients are moved off, and new ones are not admitted.
     pub fn stops(&self) -> bool {
         self.running().stops
     }
 
-    /// How often settings were read again.
     pub fn reloads(&self) -> Reloads {
         self.running().reloads
     }
 
-    /// How the log of durable messages is, where there is one.
+    /// The state of the log on disk, if there is one.
     pub fn log_state(&self) -> Option<crore_disk::State> {
         self.disk().map(|log| log.state())
     }
@@ -166,7 +162,7 @@ impl Lifecycle {
         }
     }
 
-    /// The log of the cluster, where this server is a node of one.
+    /// The membership in a cluster, if this server is a node of one.
     pub fn member(&self) -> Option<&Member> {
         match self.0.engine.as_ref()? {
             Engine::Disk(_) => None,
@@ -174,13 +170,13 @@ impl Lifecycle {
         }
     }
 
-    /// The name of the cluster, where this server is a node of one.
+    /// The name of the cluster, if this server is a node of one.
     pub fn cluster(&self) -> Option<String> {
         let name = |_: &Member| self.running().effective.file.cluster.name.clone();
         self.member().map(name)
     }
 
-    /// Whether this is a node of a cluster that does not hear of its log, or whose own signs of life do not come back.
+    /// Whether this node of a cluster has lost its log: NATS does not answer, or the node's own heartbeats do not come back.
     pub fn is_cut_off(&self) -> bool {
         let Some(member) = self.member() else {
             return false;
@@ -189,25 +185,25 @@ impl Lifecycle {
         !member.cluster.is_ready() || self.world().admission.is_cut_off(now_s)
     }
 
-    /// Figures of its checkpoints.
+    /// Progress of the checkpoints.
     pub fn checkpoints(&self) -> &Progress {
         &self.0.checkpoints
     }
 
-    /// How long it took to read what the last server left.
+    /// How long restoring the last server's state took.
     pub fn recovery(&self) -> Duration {
         self.0.recovery
     }
 
-    /// Moves the clients off and stops, as SIGTERM does.
+    /// Drains and stops the server, as SIGTERM does.
     pub fn drain(&self) {
         self.0.leave.notify_one();
     }
 
-    /// Lives until the end: returns when the process may end.
+    /// Handles signals until the server has stopped. The process may end when this returns.
     ///
     /// # Errors
-    /// When the stop could not leave to the next server what the settings ask for.
+    /// The state could not be saved for the next server.
     pub async fn run(self, mut signals: SignalQueue) -> anyhow::Result<()> {
         supervisor::ready(&self.effective().file.listen);
         supervisor::watch(self.0.shards.clone());
@@ -269,7 +265,7 @@ impl Lifecycle {
         }
     }
 
-    /// Moves the clients off, and leaves the state to the next server that the settings ask for.
+    /// Moves the clients off, then saves the state for the next server, if the settings ask for it.
     async fn stop(&self, checkpoints: Option<Checkpoints>) -> anyhow::Result<()> {
         let shards = &self.0.shards;
         stop::move_off(shards, &self.effective().file.drain).await;
@@ -278,7 +274,7 @@ impl Lifecycle {
         }
         let log_end = || {
             let log = self.disk()?;
-            // On a full disk the state has the room of the files that wait as segments.
+            // Frees the space of unused segment files: on a full disk the state needs it.
             log.release();
             Some(log.end())
         };

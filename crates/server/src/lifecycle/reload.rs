@@ -1,7 +1,7 @@
-//! Reading the settings again.
+//! Reload of the settings.
 //!
-//! The whole file is read, laid under the same flags and checked as at the start; then every shard gets the new settings
-//! and rules in one order. Values that a shard or a socket is made with cannot change while it lives: they are named and kept.
+//! The file is read, combined with the same flags and checked as at the start. Then every shard gets all new settings
+//! and rules in one order. Settings that change only with a restart keep their values, and the log names them.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::settings::access::with_secrets;
 use crate::settings::file::File;
 use crate::settings::schema::{SCHEMA, to_table};
 
-/// The outcome of a reload.
+/// The result of a reload, as the admin API returns it.
 #[derive(Debug, Serialize)]
 pub struct Reloaded {
     /// Keys that have another value now.
@@ -29,12 +29,12 @@ pub struct Reloaded {
 }
 
 impl Lifecycle {
-    /// Reads the settings again. A file that is not in order changes nothing.
+    /// Reads the settings again. A file with errors changes nothing.
     ///
     /// # Errors
-    /// The faults of the file, line by line, as at the start.
+    /// The errors of the file, one a line, as at the start.
     pub async fn reload(&self) -> Result<Reloaded, String> {
-        // The client that asked may hang up: a reload is always finished, in the shards, in the books and for the supervisor.
+        // In a task of its own, since the client that asked may hang up: a reload that has begun must be finished.
         let lifecycle = self.clone();
         let all = tokio::spawn(async move { lifecycle.read_again().await });
         all.await.expect("it does not panic, and nobody aborts it")
@@ -87,7 +87,7 @@ impl Lifecycle {
         let checks =
             access::checks(next.file.access.as_ref()).map_err(|error| error.to_string())?;
         if let Some(tls) = &self.0.tls {
-            // The files may have changed where no key has. All else was checked, so that nothing is half done.
+            // Always, since the certificate may have changed in a file of the same name. It is the last step that can fail, so that nothing is half done.
             tls.reload(&next.file.tls)
                 .map_err(|error| format!("{error:#}"))?;
         }
@@ -121,17 +121,17 @@ impl Lifecycle {
             running.world = world;
         }
         if let Err(silent) = told {
-            // An order is not lost: a shard that is late gets it all the same.
+            // The order is not lost: a shard that is late still handles it.
             let shard = silent.0;
             tracing::warn!(shard, "a shard is busy and takes the new settings later");
         }
         Ok(reloaded)
     }
 
-    /// Has the homes look ahead to the rules to come, a part in each turn, so that no client waits for the whole.
+    /// Lets the homes prepare for the new rules, a part in each turn, so that no client waits for all of it at once.
     async fn foresee(&self, world: &Arc<World>) {
         let homes = (0..world.homes as ShardId).map(async |home| {
-            // A home that is busy looks at the rest when it takes the settings.
+            // A home that does not answer prepares the rest when it gets the settings.
             let foresee = || {
                 self.0
                     .shards
@@ -143,7 +143,7 @@ impl Lifecycle {
     }
 }
 
-/// `asked`, as far as a running server can take it: of settings that change with a restart it keeps what it has. Of access, see
+/// `asked`, but with the current values of settings that change only with a restart. For access, see
 /// [`Effective::take_access`].
 fn changeable(now: &Effective, asked: &Effective) -> Effective {
     let (source, given) = (now.source.clone(), asked.given.clone());
@@ -164,11 +164,11 @@ fn changeable(now: &Effective, asked: &Effective) -> Effective {
     }
     let mut file = File::deserialize(table).expect("both were read from files");
     file.access.clone_from(&now.access);
-    // Without a log on disk the directory is looked at when the server stops.
+    // Without a log on disk, the directory is used only when the server stops.
     if !now.state.is_durable() && !asked.state.is_durable() {
         file.state.clone_from(&asked.state);
     }
-    // TLS is not switched on or off.
+    // TLS cannot be turned on or off.
     if !now.tls.is_on() || !asked.tls.is_on() {
         file.tls.clone_from(&now.tls);
     }

@@ -1,8 +1,8 @@
-//! What the operator revokes while the server runs: the list, the thread that verifies, and the shards, in this order.
+//! Revocation of tokens and users while the server runs: the list is changed first, then the verifier, then the shards.
 //!
-//! The list is a file. In a cluster it is a table that all nodes share, and the file, if there is one, is what the operator gives this node besides.
+//! The list is a file. In a cluster it is a table that all nodes share, and the file, if there is one, adds entries for this node.
 //!
-//! Connections that are open end with the next sweep over the table of connections, which begins within a second.
+//! Open connections of a revoked client end with the next sweep over the table of connections, which begins within a second.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,28 +19,28 @@ use crate::access::revocations::{self, Revocation};
 use crate::config::Effective;
 use crate::shard_loop::Member;
 
-/// Changes of other nodes that come within this time are taken together.
+/// Changes of other nodes within this time are applied together.
 const TOGETHER: Duration = Duration::from_millis(100);
-/// Entries that are over and leave the table of a cluster with each new one.
+/// Most expired entries that are removed from the cluster's table when one is added.
 const OVER_MAX: usize = 64;
 
-/// Why nothing was revoked.
+/// The reason why nothing was revoked.
 #[derive(Debug)]
 pub enum Refused {
     /// The settings name no file for the list.
     NoFile,
-    /// The entry is wrong, or there are too many.
+    /// The entry is invalid, or there are too many.
     Entry(String),
     /// The file cannot be read or written.
     File(String),
-    /// NATS does not take it.
+    /// NATS does not accept the entry.
     Cluster(String),
 }
 
-/// All that is revoked, as the shards look it up: the list that the settings name, and that of the cluster.
+/// All revocations, indexed for the shards: those of the file and those of the cluster.
 ///
 /// # Errors
-/// The file's fault.
+/// The file cannot be read.
 pub fn listed(effective: &Effective, member: Option<&Member>) -> Result<Arc<Revoked>, String> {
     let mut entries = in_file(effective)?;
     entries.extend(member.into_iter().flat_map(in_cluster));
@@ -54,7 +54,7 @@ fn in_file(effective: &Effective) -> Result<Vec<Revocation>, String> {
     }
 }
 
-/// What nodes have revoked. Who else may write to the bucket can add entries, and no others than valid ones.
+/// The entries in the cluster's table. Invalid ones are ignored: others may be able to write to the bucket.
 fn in_cluster(member: &Member) -> Vec<Revocation> {
     let rows = member.revoked.rows();
     let now_unix_s = clock::unix_s();
@@ -65,7 +65,7 @@ fn in_cluster(member: &Member) -> Vec<Revocation> {
     entries.filter(holds).collect()
 }
 
-/// The key of an entry in the table of a cluster, where an id may have bytes that NATS does not take.
+/// The key of an entry in the cluster's table: a hash, since an id may have bytes that NATS does not allow.
 fn key_of(id: &str) -> String {
     let hash = digest(&SHA256, id.as_bytes());
     hash.as_ref()
@@ -80,7 +80,7 @@ fn file_of(effective: &Effective) -> Option<&Path> {
 }
 
 impl Lifecycle {
-    /// The list.
+    /// All entries, of the file and of the cluster.
     ///
     /// # Errors
     /// There is no list, or it cannot be read.
@@ -97,10 +97,10 @@ impl Lifecycle {
         Ok(entries)
     }
 
-    /// Adds an entry, in place of one with the same id.
+    /// Adds an entry. It replaces one with the same id.
     ///
     /// # Errors
-    /// The entry is wrong, or the list cannot be written.
+    /// The entry is invalid, or the list cannot be written.
     pub async fn revoke(&self, entry: Revocation) -> Result<(), Refused> {
         entry.check().map_err(Refused::Entry)?;
         if let Some(member) = self.member() {
@@ -113,7 +113,7 @@ impl Lifecycle {
         self.change_revocations(add).await
     }
 
-    /// Removes the entry with this id; says whether there was one.
+    /// Removes the entry with this id. Returns whether there was one.
     ///
     /// # Errors
     /// The list cannot be written.
@@ -149,7 +149,7 @@ impl Lifecycle {
         self.apply_revocations().await
     }
 
-    /// Takes over what other nodes revoke, for as long as the server runs.
+    /// Spawns a task that applies the revocations of other nodes.
     pub(super) fn follow_revocations(&self) {
         let Some(table) = self.member().map(|member| member.revoked.clone()) else {
             return;
@@ -167,7 +167,7 @@ impl Lifecycle {
     }
 
     async fn apply_revocations(&self) -> Result<(), Refused> {
-        // No reload reads the list meanwhile.
+        // No reload may read the list meanwhile.
         let _one = self.0.reloading.lock().await;
         let revoked = listed(&self.effective(), self.member()).map_err(Refused::File)?;
         self.refuse(revoked).await;
@@ -184,7 +184,7 @@ impl Lifecycle {
         &self,
         change: impl FnOnce(&mut Vec<Revocation>),
     ) -> Result<(), Refused> {
-        // No reload reads the list meanwhile.
+        // No reload may read the list meanwhile.
         let _one = self.0.reloading.lock().await;
         let path = self.revocations_file()?;
         let mut list = in_file(&self.effective()).map_err(Refused::File)?;
@@ -199,7 +199,7 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Has the thread that verifies and the shards refuse these.
+    /// Makes the verifier and the shards refuse these.
     async fn refuse(&self, revoked: Arc<Revoked>) {
         self.0.verifier.revoke(Arc::clone(&revoked));
         let former = self.world();
@@ -213,7 +213,7 @@ impl Lifecycle {
         });
         let order = || Control::Settings(Arc::clone(&world));
         if let Err(silent) = self.0.shards.ask_all::<()>(order).await {
-            // An order is not lost: a shard that is late gets it all the same.
+            // The order is not lost: a shard that is late still handles it.
             tracing::warn!(
                 shard = silent.0,
                 "a shard is busy and takes revocations later"

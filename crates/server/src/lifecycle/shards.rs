@@ -1,9 +1,9 @@
-//! The way of the control thread to the shards: orders go into their inboxes, reports come back through
-//! one mailbox and find the task that asked by their ticket.
+//! The control thread's requests to the shards. Orders are posted to the shards' inboxes. Reports come back through one mailbox, and their
+//! ticket finds the task that asked.
 //!
-//! Invariants: every wait has a deadline; a report that no task waits for is dropped. A shard never wakes
-//! the runtime itself: the runtime's own descriptors do not exist in a shard's table, and a write to their numbers
-//! would go to some client. The mailbox's eventfd does exist there, and [`pump`] listens to it.
+//! Invariants: every wait has a deadline; a report that no task waits for is dropped. A shard never wakes the runtime itself: the runtime's
+//! descriptors do not exist in a shard's descriptor table, where the same number may be a client's socket. The mailbox's eventfd exists in
+//! both tables, and [`pump`] listens to it.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::shard_loop::{Letter, Reported};
 
-/// How long a shard may take to answer: a turn lasts milliseconds, and a shard that is so late is stuck.
+/// Timeout of an answer. A turn lasts milliseconds, so a shard that needs longer is stuck.
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// The shard did not answer in time.
@@ -28,7 +28,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 #[error("shard {0} does not answer")]
 pub struct Silent(pub ShardId);
 
-/// All shards, for those on the control thread.
+/// A handle to all shards, for tasks of the control thread.
 #[derive(Clone)]
 pub struct Shards(Arc<Inner>);
 
@@ -44,7 +44,7 @@ struct Waiting {
 }
 
 impl Shards {
-    /// Those with these inboxes, by number.
+    /// `senders` are the shards' inboxes, by number.
     pub fn new(senders: Vec<Sender<Letter>>) -> Self {
         Shards(Arc::new(Inner {
             senders,
@@ -52,20 +52,19 @@ impl Shards {
         }))
     }
 
-    /// How many there are.
     pub fn count(&self) -> ShardId {
         self.0.senders.len() as ShardId
     }
 
-    /// Tells a shard how many subscribers a topic has at other nodes.
+    /// Tells a shard the number of a topic's subscribers at other nodes.
     pub fn counted(&self, shard: ShardId, to: ReplyTo, elsewhere: RemoteSubscribers) {
         self.0.senders[shard as usize].post(Letter::Counted(to, elsewhere));
     }
 
-    /// Orders, and waits for the report, which has the type that the order asks for.
+    /// Sends an order and waits for its report. Each kind of order has one type of report.
     ///
     /// # Errors
-    /// [`Silent`] when it does not come within five seconds.
+    /// [`Silent`] when no report comes within five seconds.
     pub async fn ask<T: TryFrom<Report>>(
         &self,
         shard: ShardId,
@@ -79,7 +78,7 @@ impl Shards {
             waiting.by_ticket.insert(ticket, answer);
             ticket
         };
-        // A caller that stops waiting leaves no row behind.
+        // Removes the entry even if the caller's future is dropped.
         let _forget = Forget(self, ticket);
         self.0.senders[shard as usize].post(Letter::Control(ticket, control));
         match tokio::time::timeout(ANSWER, answered).await {
@@ -89,7 +88,7 @@ impl Shards {
         }
     }
 
-    /// Orders the same of all shards at once; the reports come by shard.
+    /// Sends an order to all shards at once. Returns the reports by shard.
     ///
     /// # Errors
     /// [`Silent`] for the first shard that does not answer.
@@ -102,7 +101,7 @@ impl Shards {
         reports.into_iter().collect()
     }
 
-    /// The counts and holdings of all shards, which also shows that all turn.
+    /// Statistics and accounts of all shards. An answer also proves that every shard's loop runs.
     ///
     /// # Errors
     /// [`Silent`] for the first shard that does not answer.
@@ -119,7 +118,7 @@ impl Shards {
 
     fn answered(&self, ticket: Ticket, report: Report) {
         if let Some(answer) = self.waiting().by_ticket.remove(&ticket) {
-            let _ = answer.send(report); // the caller may have gone
+            let _ = answer.send(report); // the caller may not wait any more
         }
     }
 }
@@ -132,10 +131,10 @@ impl Drop for Forget<'_> {
     }
 }
 
-/// A request at a shard that waits for the number of subscribers that a topic has at other nodes.
+/// A shard's question: the shard, the request that waits there, and the topic whose subscribers at other nodes are to be counted.
 pub type Count = (ShardId, ReplyTo, Box<[u8]>);
 
-/// Takes reports to the tasks that wait for them, and what shards ask to `counts`, for ever.
+/// Forwards reports to the tasks that wait for them, and questions of shards to `counts`. Never returns.
 pub async fn pump(
     shards: Shards,
     mut inbox: Inbox<Reported>,

@@ -1,16 +1,15 @@
-//! The signals of the process, for the control thread.
+//! The signals of the process, as a queue for the control thread.
 //!
-//! A small thread waits for them, since they are blocked everywhere (no handler ever runs in a shard). It shares the
-//! process's descriptor table, so that it may wake the runtime.
+//! Signals are blocked in all threads, so that no handler ever runs in a shard. A small thread waits for them. It shares the
+//! process's descriptor table, so that it can wake the runtime.
 
 use anyhow::Context as _;
 use crore_net::signal::{Signal, Signals};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// The thread only waits.
+/// Stack of the thread, which only waits.
 const STACK_BYTES: usize = 64 << 10;
 
-/// Signals as they come.
 pub struct SignalQueue(UnboundedReceiver<Signal>);
 
 impl SignalQueue {
@@ -21,10 +20,10 @@ impl SignalQueue {
     }
 }
 
-/// Begins to wait.
+/// Starts the thread that waits for signals.
 ///
 /// # Errors
-/// When there can be no further thread.
+/// The thread cannot be started.
 pub fn listen(signals: Signals) -> anyhow::Result<SignalQueue> {
     let (sender, coming) = unbounded_channel();
     std::thread::Builder::new()

@@ -1,4 +1,4 @@
-//! The end: clients are moved off, then all work under way is finished, then the process may end.
+//! The stop: clients are moved off, then the state is saved.
 
 use std::time::{Duration, Instant};
 
@@ -10,21 +10,21 @@ use super::shards::Shards;
 use super::{state, supervisor};
 use crate::settings::state::State;
 
-/// How often it is looked at.
+/// Between two counts of the connections that are left.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often it is told how far it is.
+/// Between two progress messages.
 const TELL: Duration = Duration::from_secs(2);
-/// Past the deadline the shards close the connections that are left; they may take so long for it.
+/// Time for the shards to close the connections that are left at the deadline.
 const CLOSE: Duration = Duration::from_secs(10);
 
-/// What a stop loses that cannot write a base beside a log.
+/// The loss if a stop cannot write a base, with a log.
 const LOST_OF_DURABLE: &str = "the next start has all acknowledged messages, from the log, and neither MQTT sessions, shared subscriptions nor messages of \
      topics with durable = false, as after a crash";
-/// And without a log.
+/// The loss if a stop cannot write a base, without a log.
 const LOST_OF_STOPS: &str =
     "the next start goes on with nothing, and clients with positions of before are told a gap";
 
-/// Moves all clients off, within the deadline.
+/// Moves all clients off, within the deadline of the settings.
 pub async fn move_off(shards: &Shards, drain: &Drain) {
     supervisor::stopping();
     let began = Instant::now();
@@ -62,11 +62,10 @@ pub async fn move_off(shards: &Shards, drain: &Drain) {
     }
 }
 
-/// Writes down the state that the next server goes on with, where there is a directory for it. `log_end` says where the log ends. No client is connected any
-/// more.
+/// Saves the state for the next server, if there is a directory for it. `log_end` returns the end of the log. No client may be connected.
 ///
 /// # Errors
-/// When it cannot be written, with what that loses. It is in the server's log then.
+/// The state cannot be written. The error names the loss and is already in the server's log.
 pub async fn leave(
     shards: &Shards,
     settings: &State,
@@ -88,14 +87,13 @@ pub async fn leave(
     })
 }
 
-/// Tells the supervisor how far it is.
+/// Tells the supervisor the progress of the drain.
 fn tell(left: u64, of: u64) {
     supervisor::status(&format!(
         "moving clients off: {left} of {of} are still here"
     ));
 }
 
-/// Connections of all shards.
 async fn connections(shards: &Shards) -> u64 {
     let all = shards.accounts().await.into_iter().flatten();
     all.map(|told| u64::from(told.1.connections)).sum()

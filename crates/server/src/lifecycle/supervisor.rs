@@ -1,4 +1,4 @@
-//! Tells systemd, or any other supervisor with its protocol (`sd_notify(3)`), of the server's life. Without one nothing happens.
+//! Notifies systemd, or another supervisor with its protocol (`sd_notify(3)`). Without one, all functions do nothing.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use sd_notify::NotifyState;
 
 use super::shards::Shards;
 
-/// More than the time between two looks while clients are moved off: the supervisor waits as long as there is progress.
+/// Longer than the time between two progress messages: the supervisor waits as long as they come.
 const MORE_TIME_US: u32 = 15_000_000;
 
 /// The supervisor's socket: a path, or `@` and a name in the abstract namespace.
@@ -44,14 +44,13 @@ fn send(socket: &OsStr, message: &[u8]) -> io::Result<()> {
         .map(drop)
 }
 
-/// The server serves, by the settings that it has read.
+/// The server is ready: after the start and after a reload.
 pub fn ready(listen: &[SocketAddr]) {
     let listen: Vec<String> = listen.iter().map(ToString::to_string).collect();
     let status = format!("serving on {}", listen.join(", "));
     tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
-/// It reads its settings again.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -59,12 +58,11 @@ pub fn reloading() {
     }
 }
 
-/// It stops.
 pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// How far it is with that; it needs more time until it says so again.
+/// Reports progress of a stop, and asks for more time until the next report.
 pub fn status(text: &str) {
     tell(&[
         NotifyState::Status(text),
@@ -72,7 +70,7 @@ pub fn status(text: &str) {
     ]);
 }
 
-/// The server writes its state to disk, which may take so long; nothing more is told meanwhile.
+/// The server writes its state to disk, for at most `budget_s`. No progress is reported meanwhile.
 pub fn writing(budget_s: u32) {
     let budget_us = budget_s.saturating_mul(1_000_000);
     tell(&[
@@ -81,7 +79,7 @@ pub fn writing(budget_s: u32) {
     ]);
 }
 
-/// Says that all shards turn, as often as the supervisor wants to hear it.
+/// Feeds the supervisor's watchdog while all shards answer.
 pub fn watch(shards: Shards) {
     let Some(interval) = sd_notify::watchdog_enabled() else {
         return;

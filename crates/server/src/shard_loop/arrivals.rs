@@ -1,4 +1,4 @@
-//! The arrival of connections in a shard, and the log's words about those that are refused.
+//! Accepting connections in a shard, and logging those that are refused.
 
 use crore_broker::protocol::shed;
 use crore_broker::{Input, Link, Now, Stats};
@@ -7,12 +7,11 @@ use crore_net::transport::{Arrival, Transport};
 
 use super::ShardLoop;
 
-/// Connections let in from one listener in one turn, so that a storm of arrivals does not hold up
-/// deliveries.
+/// Most connections admitted in one turn, so that a storm of arrivals does not delay deliveries.
 const ACCEPTS_PER_TURN: usize = 64;
 /// Connections that move from a listener's queue to the accept queue before one is admitted, so that the accept queue can choose among several addresses.
 const LINE_UP: usize = 16;
-/// How often it is said that connections are turned away, at most.
+/// Least time between two log lines about connections that are turned away.
 const TELL_EVERY_S: u32 = 60;
 
 impl<T: Transport> ShardLoop<T> {
@@ -40,7 +39,7 @@ impl<T: Transport> ShardLoop<T> {
         let Some((link, peer)) = self.accept_queue.pop() else {
             return listener.is_some();
         };
-        // For want of room, or because no proxy may connect from there.
+        // Refused for lack of room, or because the peer is not a trusted proxy.
         let not_let_in = |stats: &Stats| stats.turned_away + stats.untrusted;
         let before = not_let_in(&self.shard.stats());
         self.shard
@@ -82,7 +81,7 @@ impl<T: Transport> ShardLoop<T> {
         true
     }
 
-    /// Closes the entrance: connections that stand in the queues are still let in, later ones are not.
+    /// Closes the listeners. Connections that wait in the queues are still admitted, later ones are not.
     pub(super) fn close_entrance(&mut self, now: Now) {
         self.accept_queue.lift_rate();
         for listener in 0..self.io.transport.bar() {
@@ -94,7 +93,7 @@ impl<T: Transport> ShardLoop<T> {
         self.io.transport.close_listeners();
     }
 
-    /// Logs that an untrusted client came, as a shard without connections never ticks.
+    /// Logs connections of untrusted peers at once: a shard without connections never ticks, so [`tell_turned_away`](Self::tell_turned_away) may never run.
     fn tell_untrusted(&mut self, untrusted: u64, now: Now) {
         if untrusted > self.told.untrusted {
             self.told.untrusted = untrusted;
@@ -114,7 +113,7 @@ impl<T: Transport> ShardLoop<T> {
         }
     }
 
-    /// Says why connections are turned away, not for each of them.
+    /// Logs why connections are turned away, at most once in [`TELL_EVERY_S`].
     fn tell(&mut self, why: &str, now: Now) {
         if now.s < self.told.quiet_until_s {
             return;

@@ -1,6 +1,6 @@
-//! The log of clients: a line at `debug`, of the target [`TARGET`], for each thing that happens to one (`--log info,clients=debug`).
+//! The log of clients: a line at `debug`, with the target [`TARGET`], for each event of a client (`--log info,clients=debug`).
 //!
-//! Where the log does not want that level there is no [`ClientLog`], and the shard notes nothing.
+//! If that level is off, there is no [`ClientLog`] and the shard collects no events.
 
 use std::sync::Arc;
 
@@ -9,24 +9,23 @@ use tracing::Level;
 
 use crate::settings::log::ClientFilter;
 
-/// What `--log` names these lines by.
+/// The name of these lines in `--log`.
 const TARGET: &str = "clients";
 
 /// Writes the lines of one shard's clients.
 pub struct ClientLog {
     shard: ShardId,
-    /// Whose; empty for all.
+    /// The clients to log; empty for all.
     of: Arc<[ClientFilter]>,
 }
 
 impl ClientLog {
-    /// That of a shard, if the log wants it.
+    /// A log for this shard, if the level is on.
     pub fn wanted(shard: ShardId, of: &Arc<[ClientFilter]>) -> Option<ClientLog> {
         let of = Arc::clone(of);
         tracing::enabled!(target: TARGET, Level::DEBUG).then_some(ClientLog { shard, of })
     }
 
-    /// Writes the line of an event.
     pub fn write(&self, event: &ClientEvent) {
         if let EventKind::Dropped(count) = event.what {
             tracing::debug!(target: TARGET, count, "events of clients were dropped: too many at once");

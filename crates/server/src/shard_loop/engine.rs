@@ -1,4 +1,4 @@
-//! The engine: batches of all shards go to one log, on disk or in NATS, and the news that they stand there come back as letters.
+//! The engine: one log, on disk or in NATS, for the batches of all shards. The engine confirms each committed batch with a letter to the shard.
 
 mod disk;
 mod nats;
@@ -18,17 +18,16 @@ pub enum Engine {
     Nats(Box<Member>),
 }
 
-/// A shard's way to the engine.
+/// Appends a shard's batches to the log.
 pub struct Appender {
     engine: Engine,
-    /// The last number of each partition that was handed over to the disk. It loses nothing, so that none needs to be handed over twice.
+    /// By partition: the number of the last batch handed to the log on disk. That log loses nothing, so that a repeated batch is skipped.
     last: Vec<u64>,
-    /// Batches of this turn.
+    /// Batches of this turn, not handed over yet.
     batches: Vec<Batch>,
 }
 
 impl Appender {
-    /// For a server with so many partitions.
     pub fn new(engine: Engine, partitions: PartitionId) -> Appender {
         Appender {
             engine,
@@ -37,7 +36,7 @@ impl Appender {
         }
     }
 
-    /// Takes a batch, which goes with the others of its turn.
+    /// Queues a batch until the turn's [`hand_over`](Self::hand_over).
     pub fn append(&mut self, batch: Batch) {
         if matches!(self.engine, Engine::Disk(_)) {
             let Header {
@@ -52,7 +51,7 @@ impl Appender {
         self.batches.push(batch);
     }
 
-    /// Hands the batches of a turn over: one by one, the first would be synced alone, and the others would wait for the next sync.
+    /// Hands over all batches of a turn together. One by one, the first would be synced alone, and the others would wait for the next sync.
     pub fn hand_over(&mut self) {
         if self.batches.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! A shard's turn: the handling of connections that are ready, and of handshakes.
+//! The part of a turn that handles ready connections and TLS handshakes.
 
 use crore_broker::{ConnId, Input, Now};
 use crore_net::stream::{Taken, Then};
@@ -8,7 +8,7 @@ use super::ShardLoop;
 use super::links::{Links, below};
 
 impl<T: Transport> ShardLoop<T> {
-    /// A connection is ready. If its socket takes bytes, it gets so many at most of its outbox.
+    /// Handles a ready connection. A writable socket gets at most `write_bytes` of its outbox.
     pub(super) fn connection_event(&mut self, event: Readiness, write_bytes: usize, now: Now) {
         let conn = ConnId::from_token(event.token);
         let Some(link) = self.shard.link_of(conn) else {
@@ -19,7 +19,7 @@ impl<T: Transport> ShardLoop<T> {
             let input = Input::Writable(conn, write_bytes);
             self.shard.handle(input, now, &mut self.io);
         }
-        // That write may have ended the connection.
+        // The write may have ended the connection.
         if !(event.readable || event.hangup) || self.shard.link_of(conn).is_none() {
             return;
         }
@@ -44,14 +44,14 @@ impl<T: Transport> ShardLoop<T> {
         self.shard.handle(input, now, &mut self.io);
     }
 
-    /// Whether writing to this connection may go on.
+    /// Whether the broker may write to this connection: not while TLS has bytes of its own to send.
     fn is_writable(&mut self, link: transport::Link, token: u64) -> bool {
         let Links { tls, transport, .. } = &mut self.io;
         tls.as_mut()
             .is_none_or(|tls| tls.writable(transport, link, token))
     }
 
-    /// Hands on the bytes of a connection that may have TLS: they lie at the beginning of the buffer.
+    /// Hands the broker the plain text of a TLS connection, which lies at the beginning of the buffer.
     fn taken(&mut self, conn: ConnId, taken: Taken, now: Now) {
         if taken.plain > 0 {
             self.io.meter.turns.received_bytes += taken.plain as u64;
@@ -67,7 +67,7 @@ impl<T: Transport> ShardLoop<T> {
         self.shard.handle(input, now, &mut self.io);
     }
 
-    /// Goes on with handshakes, for this turn's share of time; says whether some are left.
+    /// Continues handshakes, within this turn's share of time. Returns whether some are left.
     pub(super) fn handshakes(&mut self, now: Now) -> bool {
         while let Some(tls) = &mut self.io.tls
             && let Some((token, taken)) =
@@ -85,7 +85,7 @@ impl<T: Transport> ShardLoop<T> {
         tls.as_mut().is_some_and(|tls| tls.end_turn(transport))
     }
 
-    /// Says why connections were ended that had or should have had TLS, not for each of them.
+    /// Logs why TLS connections failed, limited in rate.
     pub(super) fn tell_tls(&mut self, now: Now) {
         if let (Some(tls), Some(failures)) = (&mut self.io.tls, &mut self.told.tls) {
             failures.log(tls, now.s);

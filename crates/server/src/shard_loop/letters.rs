@@ -1,4 +1,4 @@
-//! Letters to a shard's thread, and its reports to the control thread.
+//! The messages between threads: letters to a shard, and a shard's messages to the control thread.
 
 use crore_broker::Verdict;
 use crore_broker::mail::{RemoteSubscribers, ReplyTo};
@@ -10,18 +10,18 @@ pub enum Letter {
     Mail(Mail),
     /// From the control thread.
     Control(Ticket, Control),
-    /// About the credential of a connection.
+    /// From the verifier, about the credentials of a connection.
     Verdict(ConnId, Verdict),
-    /// Subscribers of a topic at the other nodes, for a request.
+    /// From the control thread: the number of a topic's subscribers at other nodes, for a request that waits.
     Counted(ReplyTo, RemoteSubscribers),
-    /// From the engine.
+    /// From the engine: a batch is committed.
     Committed(Committed),
 }
 
 /// A message of a shard to the control thread.
 pub enum Reported {
-    /// The answer to an order with this ticket.
+    /// The answer to the order with this ticket.
     Report(Ticket, Report),
-    /// A request at this shard waits for the number of subscribers that a topic has at the other nodes.
+    /// A request at this shard needs the number of subscribers that a topic has at other nodes.
     Count(ShardId, ReplyTo, Box<[u8]>),
 }

@@ -1,4 +1,4 @@
-//! The broker's [`Io`] over a transport, with TLS between them where there is some.
+//! Implements the broker's [`Io`] with a transport, and TLS between them if it is on.
 
 use std::net::IpAddr;
 
@@ -17,23 +17,23 @@ use super::letters::{Letter, Reported};
 use crate::access::QuestionSender;
 use crate::counters::Meter;
 
-/// The broker's world.
+/// All that a shard sends to: sockets, other shards, the control thread, the verifier and the engine.
 pub struct Links<T> {
     pub transport: T,
     pub tls: Option<Box<Streams>>,
     pub peers: Vec<Sender<Letter>>,
     pub reports: Sender<Reported>,
     pub questions: QuestionSender,
-    /// The way to the engine, where there is one.
+    /// Appends to the log, if there is an engine.
     pub appender: Option<Appender>,
     pub meter: Meter,
-    /// The log of clients, where it is wanted.
+    /// The log of clients, if it is on.
     pub client_log: Option<ClientLog>,
-    /// Connections that ended within this turn, which nothing else will report.
+    /// Connections that failed in this turn and for which no event will come.
     pub failed: Vec<ConnId>,
 }
 
-/// A link as the transport names it.
+/// The transport's type for a link.
 pub fn below(link: Link) -> transport::Link {
     transport::Link(link.0)
 }
@@ -41,7 +41,7 @@ pub fn below(link: Link) -> transport::Link {
 impl<T: Transport> Io for Links<T> {
     fn open(&mut self, link: Link, conn: ConnId) {
         if let Err(error) = self.transport.open(below(link), conn.token()) {
-            // Without a place in the poller it would never be heard of again.
+            // A connection that the poller does not watch would never get an event.
             tracing::warn!(%error, "a connection could not be watched");
             self.failed.push(conn);
         }
@@ -64,7 +64,7 @@ impl<T: Transport> Io for Links<T> {
                 self.meter.turns.sent_bytes += len as u64;
                 len
             }
-            // A wait reports the failure as well, and then the connection ends.
+            // The next wait reports the failure too, and ends the connection.
             Sent::Again | Sent::Failed(_) => 0,
         }
     }

@@ -1,27 +1,27 @@
-//! The order in which a turn deals with its events: one of each party, then the second of each, and so on. Events that a
-//! turn has no time for come with a later one. So the many connections of one address hold up no other address.
+//! The order in which a turn handles its events: the first of each party, then the second of each, and so on. So the many
+//! connections of one address do not delay other addresses.
 
-/// Parties are told apart by so many buckets; two that share one share their turns.
+/// Parties are hashed into this many buckets. Two parties in the same bucket count as one.
 const BUCKETS: usize = 512;
 
-/// The order of a turn's events. Its room is made once.
+/// The order of a turn's events. Its memory is reused.
 #[derive(Default)]
 pub struct Order {
-    /// How many events of the same party come before each, its place, and its number.
+    /// For each event: the count of earlier events of its party, its place from `from` on, and its number.
     events: Vec<(u16, u16, u16)>,
-    /// How many events of each bucket have come.
+    /// By bucket: events so far.
     seen: Vec<u16>,
 }
 
 impl Order {
-    /// Arranges so many events, a few hundred at most, from the event `from` on and round to it; `party` says to which party an event belongs.
+    /// Arranges `events` events (a few hundred at most), beginning with number `from` and wrapping around. `party` returns an event's party.
     pub fn arrange(&mut self, events: usize, from: usize, mut party: impl FnMut(usize) -> u64) {
         self.seen.clear();
         self.seen.resize(BUCKETS, 0);
         self.events.clear();
         for place in 0..events {
             let n = (from + place) % events;
-            // Fibonacci hashing: the high bits of the product depend on all of the number.
+            // Fibonacci hashing: the high bits of the product depend on all bits of the number.
             let mixed = party(n).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
             let seen = &mut self.seen[mixed as usize % BUCKETS];
             self.events.push((*seen, place as u16, n as u16));
@@ -30,7 +30,7 @@ impl Order {
         self.events.sort_unstable();
     }
 
-    /// The number of the event that comes in this place.
+    /// The number of the event in this place.
     pub fn at(&self, place: usize) -> usize {
         usize::from(self.events[place].2)
     }

@@ -9,7 +9,7 @@ use super::links::Links;
 use crate::access::{VerdictSender, Verifier, checks};
 use crate::counters::{Counters, Meter};
 
-/// Descriptors that no table of a test has.
+/// A descriptor number that is not open in a test.
 const NONE: u32 = 900_000;
 
 fn sockets() -> Links<Kernel> {

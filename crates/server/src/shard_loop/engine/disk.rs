@@ -9,10 +9,11 @@ use crore_net::Sender;
 
 use crate::shard_loop::letters::Letter;
 
-/// The log on disk, as shards and checkpoints have it.
+/// The log on disk, shared by shards and checkpoints.
 pub type Durable = Arc<Engine<Batch>>;
 
-/// Starts it behind this log. `room` is told how much there is on the disk. A failed write or sync ends the process: it is not known what the disk has.
+/// Starts the thread that commits to this log. `room` is called with the free space of the disk. A failed write or sync ends the process,
+/// since nobody knows what the disk then has.
 ///
 /// # Errors
 /// When its thread cannot be started.
@@ -32,13 +33,13 @@ pub fn start(
             let home = placement.home_of(header.partition);
             letters[usize::from(home)].push(Letter::Committed(committed));
         }
-        // Together: a shard that woke by the first of them would find the others in turns of their own.
+        // All letters of a shard at once: otherwise it would wake for the first and handle each in a turn of its own.
         for (shard, letters) in shards.iter().zip(&mut letters) {
             shard.post_all(letters);
         }
     };
     let failed = |error: io::Error| {
-        // Not by way of the log's thread, which would not come to it.
+        // Written directly, since the process ends before the logging thread would write it.
         let _ = writeln!(
             io::stderr(),
             "crore: the log in state.directory cannot be written: {error}; the server ends, since it is not known what the disk has"

@@ -1,7 +1,7 @@
-//! The log of a cluster as the engine: batches of all nodes come in one order.
+//! The log of a cluster as the engine. All nodes receive the batches of all nodes in one order.
 //!
-//! Until this node has read the log as it stands, batches go to the threads that read the homes; from then on to the shards. A batch counts in
-//! the backlog until it is applied.
+//! Until this node has caught up with the log, batches go to the threads that rebuild the homes; afterwards to the shards. A batch counts
+//! in the backlog until it is applied.
 
 use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, mpsc};
@@ -15,25 +15,24 @@ use crore_net::{Sender, clock};
 use crate::log::LoggedCount;
 use crate::shard_loop::letters::Letter;
 
-/// A node that others have declared dead goes on as the writer with the next number: these numbers are its own.
+/// A node that was declared dead continues as the writer with the next number. This many writer numbers belong to one node.
 const SUCCESSORS: u64 = 1 << 16;
 
-/// A member of a cluster.
+/// This node as a member of a cluster.
 #[derive(Clone)]
 pub struct Member {
     pub cluster: Cluster,
-    /// The checkpoints of the log. Its calls wait, so that no shard may use it.
+    /// The checkpoints of the log. Its calls block, so that no shard may use it.
     pub store: Store,
     /// Tokens and users that any node has revoked.
     pub revoked: Table,
-    /// Bytes that were told and are not applied.
+    /// Bytes of batches that were received and are not applied.
     pub backlog: Backlog,
-    /// Messages in the log that are no batches.
+    /// Messages in the log that are not batches.
     pub void: Arc<LoggedCount>,
 }
 
 impl Member {
-    /// Takes batches.
     pub fn append_all(&self, batches: impl Iterator<Item = Batch>) {
         let append = |batch: Batch| Append {
             partition: batch.header.partition,
@@ -44,32 +43,31 @@ impl Member {
     }
 }
 
-/// Where news go.
+/// The receivers of batches.
 enum Destination {
-    /// To the readers of the homes, until so many partitions are at their end.
+    /// The threads that rebuild the homes, until this many more partitions have caught up.
     Readers(Vec<mpsc::Sender<Committed>>, PartitionId),
-    /// To the shards.
     Shards,
 }
 
-/// Takes the news of the log.
+/// Receives the events of the log.
 pub struct Listener {
     writer: u64,
     placement: Placement,
-    /// The bytes that were told and are not applied.
+    /// Bytes of batches that were received and are not applied.
     pub backlog: Backlog,
-    /// Messages in the log that are no batches. Whoever may write there decides how many there are.
+    /// Messages in the log that are not batches. Anybody with write access can add them, so their log lines are limited.
     pub void: Arc<LoggedCount>,
     /// Corrections of this node's clock.
     corrections: LoggedCount,
     destination: Mutex<Destination>,
     shards: Vec<Sender<Letter>>,
-    /// Publishers wait there while the log is full.
+    /// Told when the log is full: publishers wait then.
     admission: Admission,
 }
 
 impl Listener {
-    /// For the node that writes with this number: to these readers of the homes first, then to these shards.
+    /// For the node with this writer number. Batches go to `readers` first, later to `shards`.
     pub fn new(
         writer: u64,
         placement: Placement,
@@ -114,8 +112,8 @@ impl Listener {
         self.tell(partition, committed);
     }
 
-    /// Keeps this node's clock to that of NATS by its own batches. All nodes take a batch as void that was stored too long after it was written: a clock that is behind
-    /// makes good batches void, and one that is ahead lets late ones count.
+    /// Adjusts this node's clock to that of NATS, by the times of its own batches. All nodes ignore a batch that was stored too long after it
+    /// was written: a clock that is behind makes good batches void, and one that is ahead lets late ones count.
     fn keep_time(&self, header: &Header, stored_s: u32) {
         let is_own = header.writer.wrapping_sub(self.writer) < SUCCESSORS;
         if !is_own {
@@ -132,7 +130,7 @@ impl Listener {
         }
     }
 
-    /// Reads and checks a batch of this partition. Of its own this node has the bytes.
+    /// Reads and checks a batch of this partition. For its own batches this node needs no bytes: it still has them.
     fn read(
         &self,
         partition: PartitionId,
@@ -155,13 +153,13 @@ impl Listener {
     fn tell(&self, partition: PartitionId, committed: Committed) {
         let home = usize::from(self.placement.home_of(partition));
         match &*self.destination.lock().expect("no holder panics") {
-            // A reader that has failed says so itself.
+            // A reader that has failed reports its error itself.
             Destination::Readers(readers, _) => drop(readers[home].send(committed)),
             Destination::Shards => self.shards[home].post(Letter::Committed(committed)),
         }
     }
 
-    /// The log has become full, or has room again.
+    /// Handles a log that became full, or that has room again.
     fn is_full(&self, is_full: bool) {
         let now_s = u32::try_from(clock::counted_s()).unwrap_or(u32::MAX);
         self.admission.set_log_full(if is_full { now_s } else { 0 });
@@ -173,9 +171,9 @@ impl Listener {
         }
     }
 
-    /// This node can no longer continue the positions that it gave its clients: it ends, and reads all anew when it is started again.
+    /// Ends the process, since this node can no longer continue the positions that it gave its clients. The next start reads everything anew.
     fn end(&self, why: &str) -> ! {
-        // Not by way of the log's thread, which would not come to it.
+        // Written directly, since the process ends before the logging thread would write it.
         let _ = writeln!(
             io::stderr(),
             "crore: the log of the cluster: {why}; the server ends, to be started again"
@@ -183,13 +181,13 @@ impl Listener {
         std::process::exit(1);
     }
 
-    /// One partition more is at its end.
+    /// Counts a partition that has caught up.
     fn caught_up(&self) {
         let mut destination = self.destination.lock().expect("no holder panics");
         if let Destination::Readers(_, left) = &mut *destination {
             *left -= 1;
             if *left == 0 {
-                // The readers end, and batches from now on wait for the shards.
+                // The readers end. From now on batches wait for the shards.
                 *destination = Destination::Shards;
             }
         }
