@@ -1,7 +1,7 @@
-//! The body of a request to the admin port, which has so long to arrive.
+//! The body of a request to the admin port, with a timeout.
 //!
-//! Invariants: the time is counted from the end of the head, whatever pieces the body comes in; a request without a body has no
-//! timer. A late body ends in an error for its reader, and is marked, so that the answer can name the reason.
+//! Invariants: the time counts from the end of the head, however many pieces the body has; a request without a body has no
+//! timer. A late body ends with an error for its reader. A flag tells the caller, so that the answer can name the reason.
 
 use std::error::Error;
 use std::future::Future as _;
@@ -19,17 +19,17 @@ use tokio::time::Sleep;
 /// A body with a deadline.
 pub struct Timed {
     body: Incoming,
-    /// None where there is nothing to come.
+    /// None if the request has no body.
     end: Option<Pin<Box<Sleep>>>,
     late: Arc<AtomicBool>,
 }
 
-/// It did not arrive in time.
+/// The body did not arrive in time.
 #[derive(Debug, thiserror::Error)]
 #[error("the body did not arrive in time")]
 pub struct Late;
 
-/// Gives the request's body so long, from now on. The flag says, once the request is answered, whether it was late.
+/// Limits the time of the request's body, from now on. The flag is set if the body was late.
 pub fn timed(request: Request<Incoming>, time: Duration) -> (Request<Timed>, Arc<AtomicBool>) {
     let late = Arc::new(AtomicBool::new(false));
     let marked = late.clone();
@@ -49,7 +49,7 @@ impl Body for Timed {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        // Bytes that have arrived are taken even when this looks too late.
+        // Bytes that have arrived are accepted even after the deadline.
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }

@@ -1,11 +1,11 @@
-//! Figures of the log of a cluster for `/metrics`.
+//! Metrics of a cluster and its log.
 
 use super::api::cluster::{NodeStatus, nodes};
 use super::neighbours::Neighbours;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::checkpoint::node;
 
-/// Figures of the log, as this node hears it; all zero where the server is no node of a cluster.
+/// The cluster as this node sees it. All values are zero if the server is not a node of a cluster.
 #[derive(Default)]
 pub struct Cluster {
     pub hears: bool,
@@ -23,7 +23,6 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// That of this life.
     pub async fn of(lifecycle: &Lifecycle, neighbours: &Neighbours) -> Cluster {
         let Some(member) = lifecycle.member() else {
             return Cluster::default();
@@ -56,7 +55,7 @@ impl Cluster {
         }
     }
 
-    /// A value of each node that has it, by the node's name.
+    /// A value of each node that reports it, labelled with the node's name.
     pub fn by_node(&self, of: fn(&NodeStatus) -> Option<f64>) -> Vec<(Vec<String>, f64)> {
         let nodes = self.nodes.iter();
         nodes

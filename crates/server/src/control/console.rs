@@ -1,9 +1,9 @@
 //! The console: one page at the root of the admin port, its script, its style and its icon, as `cargo xtask console` built
 //! them from `console/`.
 //!
-//! The files hold no data and need no token; the page asks the API for its data, with the token that its user gives. Nothing
-//! from elsewhere runs in it: the policy lets it load, and speak to, its own origin alone, permits no code or style
-//! within the page, and lets no script turn text into markup (trusted types).
+//! The files hold no data and need no token. The page gets its data from the API, with the token that its user enters. Its content
+//! security policy allows no foreign code: the page may load from and connect to its own origin only, inline code and styles are forbidden,
+//! and no script may turn text into markup (trusted types).
 
 use axum::Router;
 use axum::body::Bytes;
@@ -45,7 +45,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// Headers of every file. They are asked for again each time, since another version of the server has others; the tag makes
+/// Headers of every file. Browsers revalidate each file, since another version of the server has other files. The entity tag makes
 /// that cheap.
 const HEADERS: &[(header::HeaderName, &str)] = &[
     (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -84,7 +84,7 @@ fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
     response
 }
 
-/// Whether the browser has this file (RFC 9110, section 13.1.2).
+/// Whether the browser already has this file (`If-None-Match`, RFC 9110, section 13.1.2).
 fn is_known(tag: &HeaderValue, asked: &HeaderMap) -> bool {
     let tag = tag.to_str().unwrap_or_default();
     asked
@@ -99,7 +99,7 @@ fn is_known(tag: &HeaderValue, asked: &HeaderMap) -> bool {
 mod tests {
     use super::*;
 
-    /// The size that all files of the page may have together.
+    /// Largest total size of the page's files.
     const BUNDLE_BYTES_MAX: usize = 150_000;
 
     #[test]

@@ -1,8 +1,7 @@
-//! The way to the server's own data port, for the tail, as far as no reload changes it.
+//! Connections from the admin port to the server's own data port, for the console's tail.
 //!
-//! Where the port takes only TLS, the tail trusts the certificate that the port's handshakes are done with, and no other,
-//! whatever names it has and whatever authority signed it. A program that took the port from this server lacks the certificate's
-//! key, so that it gets neither the operator's token nor a request.
+//! If the data port requires TLS, the tail trusts only the certificate that the port itself uses, whatever its names and whoever signed
+//! it. Another program that has taken over the port lacks the key, so that it gets neither the operator's token nor a request.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,25 +21,25 @@ use tokio_rustls::TlsConnector;
 use crate::http_client::port_in_use::loopback;
 use crate::tls;
 
-/// Tails at once: each is a connection to the data port, and a page has one.
+/// Most tails at once. Each is a connection to the data port; a page has one.
 pub const TAILS_MAX: usize = 64;
-/// A PROXY protocol v2 header of the kind that health checks send: `LOCAL`, no addresses.
+/// A PROXY protocol v2 header with the command `LOCAL` and no addresses, as health checks send it.
 const PROXY_LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
-/// Where the data port is, and how many tails may be open.
+/// The data port, and the open tails.
 #[derive(Clone)]
 pub struct DataPort {
     /// An address of this host.
     pub address: SocketAddr,
-    /// How to greet where TLS only is taken.
+    /// Set if the port requires TLS.
     tls: Option<TlsConnector>,
-    /// Permits for tails.
+    /// Permits for further tails.
     pub room: Arc<Semaphore>,
-    /// Tails that are open, by topic.
+    /// Open tails by topic.
     tails: Arc<Mutex<HashMap<String, u32>>>,
 }
 
-/// A tail of a topic that is open, until this is dropped.
+/// Counts an open tail of a topic, until it is dropped.
 pub struct OpenTail {
     data_port: DataPort,
     topic: String,
@@ -59,7 +58,7 @@ impl Drop for OpenTail {
 }
 
 impl DataPort {
-    /// `listen` is where the data port is, at least one address: the first is taken. `tls`: it takes TLS only.
+    /// `listen` has the addresses of the data port, at least one; the first is used. `tls` is set if the port requires TLS.
     pub fn new(listen: &[SocketAddr], tls: Option<&tls::Shared>) -> Self {
         DataPort {
             address: loopback(listen[0]),
@@ -69,7 +68,7 @@ impl DataPort {
         }
     }
 
-    /// Notes that a tail of this topic is open.
+    /// Counts a tail of this topic as open.
     pub fn open_tail(&self, topic: &str) -> OpenTail {
         let mut tails = self.tails.lock().expect("nobody panics with it");
         *tails.entry(topic.to_string()).or_default() += 1;
@@ -79,24 +78,24 @@ impl DataPort {
         }
     }
 
-    /// Of so many subscribers of a topic, those that are no tails.
+    /// The number of a topic's subscribers without its tails.
     pub fn without_tails(&self, topic: &str, subscribers: u32) -> u32 {
         let tails = self.tails.lock().expect("nobody panics with it");
         subscribers.saturating_sub(tails.get(topic).copied().unwrap_or_default())
     }
 
-    /// The data port, as a client on this host writes it.
+    /// The URL of the data port for a client on this host.
     pub fn url(&self) -> String {
         let scheme = if self.is_sealed() { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
     }
 
-    /// Whether it takes TLS only.
+    /// Whether the port requires TLS.
     pub fn is_sealed(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Connects; `proxied`: a PROXY protocol header is wanted first.
+    /// Connects. `proxied`: the port expects a PROXY protocol header.
     pub async fn connect(&self, proxied: bool) -> std::io::Result<Stream> {
         let mut stream = TcpStream::connect(self.address).await?;
         if proxied {
@@ -112,12 +111,12 @@ impl DataPort {
 /// A connection to the data port.
 pub type Stream = Box<dyn Duplex>;
 
-/// With TLS or without.
+/// A stream with TLS or without.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// A connector to the data port, where `handle` does the handshakes; it follows when the certificate is replaced.
+/// A connector that trusts the certificate of `handle`, also after it is replaced.
 fn connector(handle: Arc<Handle>) -> TlsConnector {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let pinned = Pinned {
@@ -134,6 +133,7 @@ fn connector(handle: Arc<Handle>) -> TlsConnector {
     TlsConnector::from(Arc::new(config))
 }
 
+/// Verifies that the server shows the certificate of `handle`.
 #[derive(Debug)]
 struct Pinned {
     handle: Arc<Handle>,

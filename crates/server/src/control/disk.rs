@@ -1,4 +1,4 @@
-//! Figures of durable messages for `/metrics` and the stats.
+//! Statistics of the log on disk, for `/metrics` and the stats.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,7 +9,7 @@ use super::samples::{per_s, round};
 use crate::counters::Buckets;
 use crate::lifecycle::Lifecycle;
 
-/// How long syncs took.
+/// The histogram of the duration of syncs.
 pub fn syncs(log: &crore_disk::State) -> Buckets {
     let (most, classes) = log.sync_counts.split_last().expect("there are classes");
     let bounds = (0..).map(|bits| f64::from(1_u32 << bits) / 1e6);
@@ -42,7 +42,7 @@ pub struct DiskStats {
 }
 
 impl DiskStats {
-    /// Between these two states of the log.
+    /// The statistics of the interval between two states of the log.
     pub fn of(
         lifecycle: &Lifecycle,
         (before, now): (Option<crore_disk::State>, Option<crore_disk::State>),

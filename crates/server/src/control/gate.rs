@@ -1,19 +1,17 @@
-//! The checks of every request to the admin port, before any handler.
+//! The checks that every request to the admin port must pass before any handler.
 //!
-//! * `Host`, or the target of a request where that has a host, names the admin port itself, a name of the loopback with whatever port (a tunnel has one of its own), or one of
-//!   `admin.hosts`; else 403: a page whose name was rebound to this address gets nothing, since its `Host` is that name. A port on
-//!   all addresses (`0.0.0.0`, `[::]`) is named by any address, since only a name can be rebound. The two questions of a load
-//!   balancer are answered by any `Host`: their answers are worth nothing to a page.
-//! * `Origin`, where a browser sends one, is the admin port's own, else 403: no page elsewhere may order anything. Of a name of the
-//!   loopback and of a port on all addresses, only the address of the request counts: a page at another port or address is
-//!   elsewhere. Several `Origin` fields are 400.
-//! * Without `Origin`, a request that a browser sends for a page of another origin (`Sec-Fetch-Site`) is 403: no header would guard
-//!   its answer. A link that leads to the console is followed.
-//! * With `admin.token` set, `Authorization: Bearer` has it, else 401 (which tells a wrong token from none), except for the files of the console, the API's
-//!   description and the two questions of a load balancer. The time of the comparison tells nothing about the token.
+//! * `Host` (or the host in the request's target) must be the admin port's address, a name of the loopback with any port (a tunnel has a
+//!   port of its own), or one of `admin.hosts`; else 403. This stops DNS rebinding: the page of an attacker has the attacker's name as
+//!   `Host`. If the port listens on all addresses (`0.0.0.0`, `[::]`), any IP address is accepted, since only names can be rebound. The two
+//!   probes of a load balancer accept any `Host`: their answers tell a page nothing.
+//! * `Origin`, if there is one, must be the admin port's own; else 403, so that no foreign page can send orders. For a loopback name, or a
+//!   port on all addresses, it must equal the address that the request was sent to. Several `Origin` fields are 400.
+//! * Without `Origin`, a request that a browser sends for a page of another origin (`Sec-Fetch-Site`) is 403, since the page might read
+//!   or embed the answer. Following a link to the console is allowed.
+//! * With `admin.token` set, `Authorization: Bearer` must have it; else 401, with different texts for a wrong token and a missing one. The
+//!   console's files, the API's description and the two probes need no token. The comparison takes constant time.
 //!
-//! Cookies are never looked at, and no answer permits another origin. Refused requests are counted, and logged once in a while
-//! for each reason.
+//! Cookies are ignored, and no answer permits another origin (CORS). Refused requests are counted, and logged at a limited rate by reason.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -30,24 +28,24 @@ use super::places::Admitted;
 use crate::log::LoggedCount;
 use crate::settings::admin::Admin;
 
-/// Requests of load balancers, by whatever name they know the server.
+/// Probes of load balancers, which are answered for any `Host`.
 const PROBES: &[&str] = &["/healthz", "/readyz"];
-/// Paths that need no token: their answers reveal nothing worth one.
+/// Paths that need no token, since their answers are not secret.
 const OPEN: &[&str] = &["/healthz", "/readyz", "/api/v1/openapi.json"];
-/// Where a token is wanted, besides what is in [`OPEN`]; all else is a file of the console.
+/// Prefixes of paths that need a token, except those in [`OPEN`]. All other paths are files of the console.
 const CLOSED: &[&str] = &["/api/", "/metrics"];
 
 /// The checks' state.
 pub struct Gate {
     hosts: Vec<String>,
-    /// It is a port on all addresses of the host: each of them names it.
+    /// The port listens on all addresses of the host, so that each of them is a valid `Host`.
     on_all: bool,
     token: Option<String>,
-    /// Refused requests, by [`Refusal`].
+    /// Counts of refused requests, by [`Refusal`].
     refused: [LoggedCount; 6],
 }
 
-/// Why a request is refused.
+/// The reason of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
     Host,
@@ -67,7 +65,7 @@ impl Refusal {
         }
     }
 
-    /// The reason that the client is told, with the remedy.
+    /// The reason for the client, with the remedy.
     fn why(self) -> &'static str {
         match self {
             Refusal::Host => {
@@ -89,7 +87,7 @@ impl Refusal {
 }
 
 impl Gate {
-    /// That of an admin port at `address`.
+    /// The checks of an admin port at `address`.
     pub fn new(admin: &Admin, address: SocketAddr) -> Self {
         let mut hosts = vec![address.to_string()];
         let on_all = address.ip().is_unspecified();
@@ -103,7 +101,7 @@ impl Gate {
         }
     }
 
-    /// Requests that were refused.
+    /// The count of refused requests.
     pub fn refused(&self) -> u64 {
         self.refused.iter().map(LoggedCount::count).sum()
     }
@@ -115,13 +113,12 @@ impl Gate {
         }
     }
 
-    /// Whether the settings give the port this name.
+    /// Whether `host` is the port's address or one of `admin.hosts`.
     fn is_ours(&self, host: &str) -> bool {
         is_listed_host(&self.hosts, host.as_bytes())
     }
 
-    /// Whether it is a name that nobody can rebind and that leads to this port: one of the loopback, or an address of a port on all
-    /// addresses.
+    /// Whether `host` cannot be rebound: a loopback name, or any IP address if the port listens on all addresses.
     fn is_fixed(&self, host: &str) -> bool {
         let is_address = host.parse::<SocketAddr>().is_ok() || host.parse::<IpAddr>().is_ok();
         let bare = host
@@ -131,8 +128,8 @@ impl Gate {
         is_loopback_host(host.as_bytes()) || self.on_all && is_address
     }
 
-    /// Whether a request for this path that is not refused has shown that its client may ask: with the token, or where none is set, as no
-    /// load balancer's.
+    /// Whether an accepted request for this path proves that its client is trusted: it had the token, or no token is set and it is not
+    /// a load balancer's probe.
     fn admits(&self, path: &str) -> bool {
         match self.token {
             Some(_) => wants_token(path),
@@ -140,7 +137,7 @@ impl Gate {
         }
     }
 
-    /// Why a request is refused.
+    /// The reason to refuse a request, if there is one.
     fn refuse(&self, target: &Uri, headers: &HeaderMap) -> Option<Refusal> {
         let path = target.path();
         let text = |name| Some(headers.get(name)?.to_str().unwrap_or_default());
@@ -148,7 +145,7 @@ impl Gate {
         if several(header::ORIGIN) || several(header::HOST) {
             return Some(Refusal::Origins);
         }
-        // RFC 9112 section 3.2.2: where the target has a host, that of the field does not count.
+        // RFC 9112 section 3.2.2: a host in the target overrides the field.
         let of_target = target.authority().map(Authority::as_str);
         let host = of_target.or(text(header::HOST)).unwrap_or_default();
         if !(self.is_ours(host) || self.is_fixed(host) || PROBES.contains(&path)) {
@@ -179,13 +176,13 @@ impl Gate {
     }
 }
 
-/// Whether the token is needed for this path, where one is set.
+/// Whether this path needs the token, if one is set.
 fn wants_token(path: &str) -> bool {
     CLOSED.iter().any(|closed| path.starts_with(closed)) && !OPEN.contains(&path)
 }
 
-/// Whether a browser sent it for a page of another origin, which does not say so by `Origin`. A tab that a link opens shows the
-/// console to its visitor and nothing to the page.
+/// Whether a browser sent the request for a page of another origin, without an `Origin` field. A link that opens the console in a tab is
+/// allowed: the linking page cannot see it.
 fn is_foreign(path: &str, headers: &HeaderMap) -> bool {
     let says = |name, value| headers.get(name).is_some_and(|it| it == value);
     let opens =
@@ -194,7 +191,7 @@ fn is_foreign(path: &str, headers: &HeaderMap) -> bool {
     !opens && sites.any(|site| is_elsewhere(site.as_bytes()))
 }
 
-/// Lets a request through or answers it. No cache keeps an answer that does not say otherwise.
+/// Passes a request on or refuses it. Answers are not cached unless their handler says otherwise.
 pub async fn guard(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
     let mut response = answer(&gate, request, next).await;
     let rule = response.headers_mut().entry(header::CACHE_CONTROL);

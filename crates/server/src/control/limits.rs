@@ -1,4 +1,4 @@
-//! The limits that are set, and how near the server is to each.
+//! The configured limits, and how much of each is used.
 
 use crore_broker::ShardId;
 use serde::Serialize;
@@ -45,8 +45,8 @@ impl Limit {
     }
 }
 
-/// All limits that are set; a limit of 0 is none. `memory_bytes` is the process's memory, where the caller shows that too; else
-/// its resident memory counts.
+/// All limits that are set; a limit of 0 means none. `memory_bytes` is the process's memory, if the caller shows it too, so that both
+/// agree; else the resident memory is read.
 pub fn all(state: &AdminState, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec<Limit> {
     let settings = state.effective().file;
     let (limits, world) = (&settings.limits, state.lifecycle.world());
@@ -60,7 +60,7 @@ pub fn all(state: &AdminState, shards: &[Snapshot], memory_bytes: Option<u64>) -
             .max_by_key(|(_, used)| *used)?;
         Some(Limit::new(name, unit, used, limit, Some(id)))
     };
-    // None before the first turn.
+    // Zero before the first turn of a shard.
     let room = shards
         .iter()
         .map(|shard| shard.turns.room)
@@ -80,7 +80,7 @@ pub fn all(state: &AdminState, shards: &[Snapshot], memory_bytes: Option<u64>) -
             connections,
             limits.connections_per_shard as u64,
         ),
-        // The lesser of the setting and the limit of open files.
+        // The smaller of the setting and the limit of open files.
         room.and_then(|room| fullest("descriptors", "connections", connections, room)),
         together(
             "limits.topics_max",
@@ -118,7 +118,7 @@ pub fn all(state: &AdminState, shards: &[Snapshot], memory_bytes: Option<u64>) -
             |s| u64::from(s.accounts.answers),
             settings.publish.idempotency_keys as u64,
         ),
-        // The client that has most is refused before all are used.
+        // The client with the most is refused before all of the limit is used.
         Some(
             world
                 .admission

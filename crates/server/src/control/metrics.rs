@@ -1,7 +1,7 @@
-//! `GET /metrics`: the counters as text for Prometheus, or as OpenMetrics for those who ask for it.
+//! `GET /metrics`: the metrics as text for Prometheus, or as OpenMetrics if the client asks for it.
 //!
-//! A metric is a row of [`rows`], or of the counters and holdings of the broker. A test holds the table of docs/OPERATIONS.md and the queries of examples/grafana against these rows. Counters are
-//! totals since the process began.
+//! Each metric is a row of [`rows`], or a counter or gauge of the broker (`budget/stats.rs`). A test compares these rows with the table of
+//! docs/OPERATIONS.md and the queries of examples/grafana. Counters are totals since the process began.
 
 mod rows;
 mod text;
@@ -23,44 +23,43 @@ use super::stats::{self, Table};
 use crate::counters::{Buckets, Latency, Snapshot, bucket_end_us};
 use crate::lifecycle::checkpoint::Progress;
 
-/// The histogram's buckets end at powers of two of a microsecond: from 16 us to 16 s.
+/// The upper bounds of the histogram's buckets: powers of two in microseconds, from 16 us to 16 s.
 const LATENCY_BITS: std::ops::RangeInclusive<u32> = 4..=24;
 
 /// A metric.
 #[derive(Clone, Copy)]
 pub struct Metric {
-    /// As it is scraped.
     name: &'static str,
     kind: Kind,
-    /// The names of its labels, with ", " between them.
+    /// The names of its labels, separated by ", ".
     labels: &'static str,
     help: &'static str,
-    /// The values of its label, in Markdown; empty for most.
+    /// The possible values of its label, in Markdown; empty for most metrics.
     values: &'static str,
     read: Read,
 }
 
-/// Where the value is read.
+/// The source of a metric's values.
 #[derive(Clone, Copy)]
 enum Read {
     /// The sum over all shards.
     Sum(fn(&Snapshot) -> u64),
     /// The sum of a counter.
     Counter(fn(&crore_broker::Stats) -> u64),
-    /// The sum of a holding.
+    /// The sum of a gauge.
     Gauge(fn(&Accounts) -> u64),
-    /// A holding of each shard.
+    /// A gauge of each shard.
     ShardGauge(fn(&Accounts) -> u64),
-    /// One of each shard.
+    /// A value of each shard.
     Shard(fn(&Snapshot) -> f64),
     /// One value.
     One(fn(&Scrape) -> f64),
-    /// One for each set of labels.
+    /// A value for each set of labels.
     Each(fn(&Scrape) -> Samples),
     Histogram(fn(&Scrape) -> Buckets),
 }
 
-/// Values with those of their labels.
+/// Values, each with the values of its labels.
 type Samples = Vec<(Vec<String>, f64)>;
 
 const fn row(
@@ -84,7 +83,7 @@ fn flag(is: bool) -> f64 {
     f64::from(u8::from(is))
 }
 
-/// Counts by result.
+/// Samples of a metric with the label `result`.
 fn results(counts: [(&str, u64); 2]) -> Samples {
     let counts = counts.into_iter();
     counts
@@ -146,7 +145,7 @@ pub async fn metrics(State(state): State<AdminState>, headers: HeaderMap) -> Res
     ([(header::CONTENT_TYPE, form.content_type())], text.end()).into_response()
 }
 
-/// The values that one scrape shows.
+/// The values for one scrape.
 struct Scrape {
     state: AdminState,
     shards: Arc<[Snapshot]>,
@@ -177,7 +176,7 @@ impl Scrape {
             .collect()
     }
 
-    /// Sums over all shards, of each kind by its name and number.
+    /// Sums over all shards: one for each kind, given by its name and its index.
     fn of(
         &self,
         kinds: impl IntoIterator<Item = (&'static str, usize)>,
@@ -190,7 +189,7 @@ impl Scrape {
             .collect()
     }
 
-    /// How often each reason was given; only those that were.
+    /// Refusals by reason, without reasons that were never given.
     fn refusals(&self) -> Samples {
         let count = |reason: Reason| self.sum_of(|s| s.stats.refusals.of(reason));
         let all = Reason::ALL
@@ -210,7 +209,7 @@ impl Scrape {
 }
 
 impl Metric {
-    /// The same metric, which has a label with these values.
+    /// Sets the possible values of the label.
     const fn of(mut self, values: &'static str) -> Metric {
         self.values = values;
         self
@@ -221,7 +220,7 @@ impl Metric {
         [self.help, self.values].concat()
     }
 
-    /// The help as plain text: links of Markdown are their words.
+    /// The help as plain text: the links of Markdown are replaced by their text.
     fn plain_help(&self) -> String {
         let help = self.help();
         let mut parts = help.split("](");
@@ -268,7 +267,7 @@ mod tests {
         std::fs::read_to_string(path(of)).expect("a page of the project")
     }
 
-    /// `docs/OPERATIONS.md` has the table; with `INSTA_UPDATE=always` it is written.
+    /// Compares the table in `docs/OPERATIONS.md`; with `INSTA_UPDATE=always` it is rewritten.
     #[test]
     fn page_has_the_table_of_metrics() {
         let row = |it: Metric| {
@@ -327,7 +326,7 @@ mod tests {
         assert_eq!(unknown, [""; 0]);
     }
 
-    /// The words of a query or a legend that stand for labels: those after `by`, before a comparison, and in braces.
+    /// The labels that a query or a legend uses: the words after `by`, before a comparison, and in braces.
     fn labels_of(text: &str) -> Vec<String> {
         let after = |mark: &str, end: char| -> Vec<String> {
             let parts = text.split(mark).skip(1);

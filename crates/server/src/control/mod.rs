@@ -1,11 +1,11 @@
-//! The control plane: one thread that is no shard. It runs a small runtime with the admin port (HTTP), and waits for the
-//! signals of the process.
+//! The control plane: one thread beside the shards, with a small async runtime. It serves the admin port (HTTP) and handles the signals of
+//! the process.
 //!
-//! Invariants: it speaks to shards by letters alone ([`Shards`]) and reads the counters that they publish; nothing on
-//! the data path waits for it. It keeps the process's own descriptor table, in which files, certificates and the admin
-//! port live; the shards have parted theirs before anything here is opened, or close what they inherit.
+//! Invariants: it talks to shards only by letters ([`Shards`]) and reads the counters that they publish; nothing on the data path
+//! waits for it. It uses the process's own descriptor table, for files, certificates and the admin port. Each shard has a table of its
+//! own, made before anything is opened here, or closes the descriptors that it inherits.
 //!
-//! Deliberately not here: anything that decides about connections or topics. That is the broker's.
+//! Deliberately not here: decisions about connections or topics, which are the broker's.
 
 mod api;
 mod body;
@@ -56,30 +56,29 @@ use state::{AdminState, Parts};
 
 /// Everything that the control thread needs to begin.
 pub struct Start {
-    /// The admin port, where there is one.
+    /// The admin port, if there is one.
     pub listener: Option<TcpListener>,
-    /// Its settings.
+    /// The settings of the admin port.
     pub admin: Admin,
-    /// Where the data ports are.
+    /// The addresses of the data ports.
     pub listen: Vec<SocketAddr>,
     /// The shards' counters.
     pub counters: Arc<Counters>,
     /// The shards' inboxes, by number.
     pub senders: Vec<Sender<Letter>>,
-    /// Where their reports arrive.
+    /// The inbox for the shards' reports.
     pub reports: Inbox<Reported>,
-    /// The way to the data port, for tails.
+    /// Connects to the data port, for the console's tails.
     pub data_port: DataPort,
-    /// The right to wait for signals.
+    /// The blocked signals, which one thread may wait for.
     pub signals: Signals,
-    /// The state that the server's life begins with.
     pub lifecycle: lifecycle::Start,
 }
 
 /// Opens the admin port.
 ///
 /// # Errors
-/// When the address cannot be had, with the remedy.
+/// The address cannot be bound. The error names the remedy.
 pub fn listen(admin: &Admin) -> anyhow::Result<Option<TcpListener>> {
     let Some(address) = admin.listen else {
         return Ok(None);
@@ -91,10 +90,10 @@ pub fn listen(admin: &Admin) -> anyhow::Result<Option<TcpListener>> {
     listener.map(Some)
 }
 
-/// Serves the admin port on this thread until the process may end.
+/// Runs the control plane on this thread until the process may end.
 ///
 /// # Errors
-/// When the runtime cannot be made.
+/// The runtime cannot be made, or the state cannot be saved at the stop.
 pub fn run(start: Start) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -144,7 +143,7 @@ async fn serve(start: Start) -> anyhow::Result<()> {
     lifecycle.run(signals).await
 }
 
-/// All that the admin port answers.
+/// All routes of the admin port.
 fn routes(state: AdminState) -> Router {
     let guarded = axum::middleware::from_fn_with_state(state.gate.clone(), gate::guard);
     Router::new()
@@ -157,7 +156,7 @@ fn routes(state: AdminState) -> Router {
         .with_state(state)
 }
 
-/// The routes that still answer past `admin.connections_max`.
+/// The routes for connections past `admin.connections_max`.
 fn spare_routes(state: AdminState, admin: &Admin) -> Router {
     let guarded = axum::middleware::from_fn_with_state(state.gate.clone(), gate::guard);
     Router::new()
@@ -168,7 +167,7 @@ fn spare_routes(state: AdminState, admin: &Admin) -> Router {
         .with_state(state)
 }
 
-/// Whether all shards turn, let clients in, and hear of the cluster's log where there is one.
+/// `/readyz`: ready if all shards answer, the server does not stop, and a node of a cluster can read its log.
 async fn ready(State(state): State<AdminState>) -> (StatusCode, String) {
     if state.lifecycle.stops() {
         let stops = "the server stops\n".to_string();

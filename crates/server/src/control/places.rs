@@ -1,10 +1,10 @@
-//! The places for connections of the admin port, and who gives one up when all are taken.
+//! The places for connections of the admin port, and the connection that loses its place when all are taken.
 //!
-//! A connection is a stranger's until a request of it has shown that it may ask: with `admin.token`, where that is set. When all places
-//! are taken, a new connection gets the place of a stranger's: the oldest one of the address that has most of them. So strangers keep out
-//! nobody who asks at once, however many they are, and no connection that was admitted ends for another.
+//! A connection is a *stranger* until one of its requests was admitted (with `admin.token`, if that is set). When all places are taken, a new
+//! connection replaces a stranger: the oldest of the address with the most strangers. So strangers, however many, do not
+//! keep out a client that sends its request at once, and an admitted connection is never closed for another.
 //!
-//! Deliberately elsewhere: which requests may be asked ([`super::gate`]), and what happens without a stranger ([`super::port`]).
+//! Deliberately elsewhere: the checks of requests ([`super::gate`]), and connections for which no stranger makes room ([`super::port`]).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ pub struct Places {
 
 #[derive(Default)]
 struct Taken {
-    /// By number, in the order of arrival.
+    /// By number, which grows with each arrival.
     connections: BTreeMap<u64, Connection>,
     next: u64,
 }
@@ -33,27 +33,25 @@ struct Connection {
     task: Option<AbortHandle>,
 }
 
-/// Whether a request of a connection was admitted. Each of its requests carries it to the gate.
+/// A flag of a connection: one of its requests was admitted. Each request carries it to the gate, which sets it.
 #[derive(Clone, Default)]
 pub struct Admitted(Arc<AtomicBool>);
 
 impl Admitted {
-    /// A request is admitted: the connection is no stranger's any more.
+    /// Marks the connection: it is no longer a stranger.
     pub fn admit(&self) {
         self.0.store(true, Relaxed);
     }
 }
 
-/// A place that a connection has until this is dropped.
+/// A connection's place, which is freed when this is dropped.
 pub struct Place {
     all: Arc<Places>,
     number: u64,
-    /// Whether a request of the connection was admitted.
     pub admitted: Admitted,
 }
 
 impl Place {
-    /// Its number.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -66,23 +64,21 @@ impl Drop for Place {
 }
 
 impl Places {
-    /// So many places.
     pub fn new(max: u32) -> Arc<Places> {
         let taken = Mutex::default();
         Arc::new(Places { max, taken })
     }
 
-    /// How many there are.
     pub fn max(&self) -> u32 {
         self.max
     }
 
-    /// How many are taken.
+    /// The number of taken places.
     pub fn len(&self) -> usize {
         self.taken().connections.len()
     }
 
-    /// The connection that took this place is served by `task`.
+    /// Sets the task that serves the connection of this place. It is aborted if the place is needed for another.
     pub fn hold(&self, number: u64, task: AbortHandle) {
         if let Some(connection) = self.taken().connections.get_mut(&number) {
             connection.task = Some(task);
@@ -93,8 +89,8 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for a connection from this address, and says whether a stranger's connection was ended for it. None when all places
-    /// are taken by connections that were admitted.
+    /// Takes a place for a connection from this address. Also returns whether a stranger was closed for it. None if all places belong to
+    /// admitted connections.
     pub fn take(self: &Arc<Places>, from: IpAddr) -> Option<(Place, bool)> {
         let from = Party::of_address(Client::of(from, 0));
         let mut taken = self.taken();
@@ -126,7 +122,7 @@ impl Places {
 }
 
 impl Taken {
-    /// The oldest stranger's connection of the address that has most of them, if one more comes from `newcomer`.
+    /// The oldest stranger of the address with the most strangers, where the new connection counts for `newcomer`.
     fn stranger(&self, newcomer: Party) -> Option<u64> {
         let strangers = || {
             let all = self.connections.iter();
@@ -137,7 +133,7 @@ impl Taken {
             *counts.entry(connection.from).or_default() += 1;
         }
         let most = |from: &Party| counts.get(from).copied().unwrap_or(0);
-        // Of several the first: the oldest.
+        // Of several with the same count the first, which is the oldest.
         let oldest = strangers().map(|(number, connection)| (most(&connection.from), *number));
         let (_, number) =
             oldest.max_by_key(|(count, number)| (*count, std::cmp::Reverse(*number)))?;
@@ -161,10 +157,10 @@ mod tests {
         assert!(held.iter().all(|(_, ended)| !ended));
         held[1].0.admitted.admit();
         let has = |of: usize| places.taken().connections.contains_key(&(of as u64));
-        // Another of the first's address: the two of that address are most, its own older one goes.
+        // Another of the first's address: that address has the most strangers now, so its older one is closed.
         let (other, ended) = take(1);
         assert!(ended && !has(0) && has(1) && has(2) && has(3));
-        // All have one now but for the newcomer's address.
+        // Each address has one now; the newcomer's has one more.
         let (more, ended) = take(3);
         assert!(ended && !has(3) && has(1) && has(2));
         for place in [&held[2].0, &other, &more] {

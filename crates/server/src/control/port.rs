@@ -1,11 +1,11 @@
-//! The connections of the admin port: how many there may be, and how long their requests may take to arrive.
+//! The connections of the admin port: their limit, and the timeouts of their requests.
 //!
-//! When all of `admin.connections_max` are taken, a connection that has shown no right to ask makes room for a new one
-//! ([`super::places`]). When there is none, a connection is still accepted and told so, and a probe still gets an answer of
-//! `/healthz` and `/readyz`: such connections answer one request, and the oldest of [`SPARE`] makes room for the next, so that a flood
-//! of them keeps no other client out for long.
+//! When all of `admin.connections_max` are taken, an unauthenticated connection is closed for a new one ([`super::places`]). If all are
+//! authenticated, a new connection is still accepted for one request: probes of `/healthz` and `/readyz` are answered, other
+//! requests are refused with the reason. There are at most [`SPARE`] such connections, and the oldest is closed for the next one, so that a
+//! flood of them keeps no client out for long.
 //!
-//! Deliberately not here: the rights of requests ([`super::gate`]), and a bound on the time of an answer: event streams have no end.
+//! Deliberately not here: the checks of requests ([`super::gate`]), and a timeout of answers, since event streams have no end.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -32,22 +32,21 @@ use super::places::{Place, Places};
 use crate::log::LoggedCount;
 use crate::settings::admin::Admin;
 
-/// Connections past the limit at once.
+/// Most connections past the limit at once.
 const SPARE: usize = 16;
-/// How long to wait when the process has no descriptor for another connection.
+/// Pause after a failed accept, as when the process is out of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A port's counters since it began, and its places for connections.
+/// The port's counters since the start, and its places for connections.
 pub struct Counts {
     places: Arc<Places>,
-    /// Connections past the limit, and those that were ended for another.
+    /// Connections past the limit, and those that were closed for another.
     refused: LoggedCount,
-    /// Connections whose first request, or the body of one, did not come in time.
+    /// Connections whose first request, or whose request body, did not arrive in time.
     slow: LoggedCount,
 }
 
 impl Counts {
-    /// Nothing yet.
     pub fn new(admin: &Admin) -> Arc<Counts> {
         Arc::new(Counts {
             places: Places::new(admin.connections_max),
@@ -56,35 +55,35 @@ impl Counts {
         })
     }
 
-    /// Connections, without those past the limit.
+    /// Open connections, without those past the limit.
     pub fn open(&self) -> u64 {
         self.places.len() as u64
     }
 
-    /// Connections past the limit, and those that were ended for another.
+    /// Count of connections past the limit, and of those that were closed for another.
     pub fn refused(&self) -> u64 {
         self.refused.count()
     }
 
-    /// Connections whose first request, or the body of one, did not come in time.
+    /// Count of connections whose first request, or whose request body, did not arrive in time.
     pub fn slow(&self) -> u64 {
         self.slow.count()
     }
 }
 
-/// A port that serves.
+/// The server of the admin port.
 pub struct Port {
     counts: Arc<Counts>,
     head_timeout: Duration,
     body_s: u32,
     routes: Router,
-    /// For those past the limit.
+    /// For connections past the limit.
     spare_routes: Router,
     spare: VecDeque<AbortHandle>,
 }
 
 impl Port {
-    /// Answers by `routes`, and past the limit by `spare_routes`.
+    /// Answers with `routes`, and past the limit with `spare_routes`.
     pub fn new(admin: &Admin, counts: Arc<Counts>, routes: Router, spare_routes: Router) -> Port {
         Port {
             counts,
@@ -96,7 +95,7 @@ impl Port {
         }
     }
 
-    /// Serves for ever.
+    /// Accepts and serves connections. Never returns.
     pub async fn serve(mut self, listener: TcpListener) {
         loop {
             match listener.accept().await {
@@ -110,7 +109,7 @@ impl Port {
     }
 
     fn take(&mut self, stream: TcpStream, peer: IpAddr) {
-        let _ = stream.set_nodelay(true); // answers are only slower without
+        let _ = stream.set_nodelay(true); // a failure only makes answers slower
         let places = &self.counts.places;
         let Some((place, for_a_stranger)) = places.take(peer) else {
             if let Some(refused) = self.counts.refused.add() {
@@ -131,17 +130,17 @@ impl Port {
         places.hold(number, task.abort_handle());
     }
 
-    /// Answers one request with what is answered without a place.
+    /// Answers one request of a connection past the limit.
     fn refuse(&mut self, stream: TcpStream) {
         let answered = tokio::spawn(self.answer(stream, &self.spare_routes, None));
         self.spare.push_back(answered.abort_handle());
         if self.spare.len() > SPARE {
             let oldest = self.spare.pop_front();
-            oldest.iter().for_each(AbortHandle::abort); // nothing happens if it has ended
+            oldest.iter().for_each(AbortHandle::abort); // does nothing if it has ended
         }
     }
 
-    /// One connection, until it ends. Without a place it has one request.
+    /// Spawns a task that serves a connection. Without a place it answers one request.
     fn answer(
         &self,
         stream: TcpStream,
@@ -174,7 +173,7 @@ impl Port {
                 }
             });
             let served = http.serve_connection(TokioIo::new(stream), service).await;
-            // A connection that has asked before was only waiting with its next request.
+            // Only the first request counts as slow: later, an idle connection times out the same way.
             if served.is_err_and(|error| error.is_timeout())
                 && !asked.load(Relaxed)
                 && let Some(slow) = counts.slow.add()
@@ -194,7 +193,7 @@ fn full(max: u32) -> String {
     )
 }
 
-/// The answer to a request whose body did not come in time; the connection ends with it.
+/// The answer to a request whose body did not arrive in time. The connection ends with it.
 fn slow_body(counts: &Counts, body_s: u32) -> Response {
     if let Some(slow) = counts.slow.add() {
         tracing::warn!(

@@ -1,13 +1,13 @@
-//! The kernel's figures of this process.
+//! What the kernel tells of this process: its memory and the host's name.
 
 use std::fs;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// How old the answer may be: the kernel walks all pages of the process for it.
+/// The value is cached for this time, since the kernel walks all pages of the process for it.
 const PSS_AGE: Duration = Duration::from_secs(5);
 
-/// The process's proportional share of memory, in bytes, some seconds old at most; none where `/proc` cannot be read.
+/// The process's proportional share of memory (PSS), in bytes, at most [`PSS_AGE`] old. None if `/proc` cannot be read.
 pub fn pss_bytes() -> Option<u64> {
     static LAST: Mutex<Option<(Instant, Option<u64>)>> = Mutex::new(None);
     let mut last = LAST.lock().expect("nothing panics while it reads");
@@ -22,19 +22,19 @@ pub fn pss_bytes() -> Option<u64> {
     bytes
 }
 
-/// The host's name, or none of it where `/proc` cannot be read.
+/// The host's name; empty if `/proc` cannot be read.
 pub fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_string()
 }
 
-/// Its resident memory, in bytes, which is cheap to know.
+/// The process's resident memory, in bytes. It is cheap to read.
 pub fn resident_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     kibibytes(&status, "VmRSS:")
 }
 
-/// The number behind a name, in bytes.
+/// The value of the line `name`, in bytes.
 fn kibibytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let number: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;

@@ -1,6 +1,6 @@
-//! The last minutes of what the console draws, so that a page that is opened shows them at once.
+//! The last minutes of the console's charts, so that a page shows them as soon as it is opened.
 //!
-//! Invariant: at most [`SAMPLES_MAX`] samples are kept, the newest, one for each moment.
+//! Invariant: the newest [`SAMPLES_MAX`] samples are kept, at most one a second.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::samples::{Samples, latency, per_s, sum, unix_ms};
 use crate::counters::Snapshot;
 
-/// A quarter of an hour, at one a second.
+/// A quarter of an hour, with one sample a second.
 const SAMPLES_MAX: usize = 900;
 const _: () = assert!(size_of::<Sample>() * SAMPLES_MAX <= 64 << 10);
 
@@ -51,12 +51,12 @@ pub struct Columns {
     p999_us: Vec<Option<u32>>,
 }
 
-/// The samples.
+/// A handle to the kept samples.
 #[derive(Clone, Default)]
 pub struct Recent(Arc<Mutex<VecDeque<Sample>>>);
 
 impl Recent {
-    /// Begins to take a sample of each moment, for ever.
+    /// Spawns a task that keeps each new sample.
     pub fn of(mut samples: watch::Receiver<Samples>) -> Recent {
         let recent = Recent::default();
         let kept = recent.clone();
@@ -77,7 +77,7 @@ impl Recent {
         samples.push_back(sample);
     }
 
-    /// All of them.
+    /// All samples, by column.
     pub fn columns(&self) -> Columns {
         let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut columns = Columns::default();

@@ -1,8 +1,8 @@
-//! Tells the operator that clients are refused, or miss what they asked for: once in a while, with what to do, however many there are.
+//! Logs for the operator that clients are refused or lose messages, with the remedy, at a limited rate.
 //!
-//! It reads the shards' counters, so that it tells once for all of them, and costs them nothing. Only when a counter has grown does it ask
-//! them for the name of a client or topic. A line stands in the log once a minute, and before that again for names that it did not have:
-//! who mends one setting sees at once what the next attempt lacks.
+//! It reads the shards' counters, which costs the shards nothing, and logs one line for all of them. Only when a counter has grown does it
+//! ask the shards for the name of a client or topic as an example. A line is logged once a minute, or earlier if it has a new name: an
+//! operator who corrects one setting sees at once why the next attempt fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use tracing::field::display;
 use crate::counters::Counters;
 use crate::lifecycle::shards::Shards;
 
-/// How often one looks.
+/// Between two reads of the counters.
 const EVERY: Duration = Duration::from_secs(1);
-/// How often it is said, at most, unless it is of another client or topic.
+/// Least time between two lines of one kind, unless the name of the client or topic is new.
 const TELL_EVERY: Duration = Duration::from_secs(60);
-/// So many different names stand in the log within that time. Clients choose the names.
+/// Most different names in that time, since clients choose the names.
 const NAMES_MAX: usize = 4;
 
-/// Tells of all shards, for ever.
+/// Watches the counters of all shards. Never returns.
 pub async fn watch(counters: Arc<Counters>, shards: Shards) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -47,7 +47,7 @@ pub async fn watch(counters: Arc<Counters>, shards: Shards) {
     }
 }
 
-/// A line of the log: the counter that it tells of, the kind of the example that it names, and its words, with what the operator can do.
+/// A kind of line: its counter, the kind of example that it names, and its text with the remedy.
 struct Line {
     of: fn(&Stats) -> u64,
     example: Option<Notice>,
@@ -67,7 +67,7 @@ fn line(metric: &str, example: Option<Notice>, words: &str) -> Line {
     }
 }
 
-/// A counter's metric, the kind of its example, and the words.
+/// A counter's metric, the kind of its example, and the text.
 type Row = (&'static str, Option<Notice>, &'static str);
 
 #[rustfmt::skip]
@@ -106,9 +106,9 @@ const LINES: &[Row] = &[
          is lost with its node (docs/CLUSTER.md)"),
 ];
 
-/// All lines.
+/// All kinds of lines.
 fn lines() -> Vec<Line> {
-    // The one refusal of credentials that happens in the shard alone, so that no other thread tells of it.
+    // The only refusal of credentials by the shard itself. The verifier logs all others.
     let too_long = Reason::TokenTooLong.row();
     let words = format!(
         "credentials refused: {}; {}",
@@ -120,14 +120,14 @@ fn lines() -> Vec<Line> {
         .collect()
 }
 
-/// Of each shard the first that was met since the last time.
+/// From each shard the first name that it has recorded since the last call.
 async fn names(shards: &Shards, kind: Notice) -> Vec<String> {
     let names = shards.ask_all::<Option<String>>(|| Control::Notice(kind));
     let names = names.await;
     names.into_iter().flatten().flatten().collect()
 }
 
-/// A count as the log last told it, and until when the log is quiet about it.
+/// The count in the last line, and the time before which no line follows.
 #[derive(Default)]
 struct Growth {
     told: u64,
@@ -136,17 +136,18 @@ struct Growth {
 }
 
 impl Growth {
-    /// Whether it has grown since the log last told it, and the log may say so.
+    /// Whether the count has grown since the last line, and a line is allowed now.
     fn is_due(&self, all: u64, now: Instant) -> bool {
         all != self.told && self.quiet_until.is_none_or(|until| now >= until)
     }
 
-    /// Whether it has grown since the last look.
+    /// Whether the count has grown since the last read.
     fn look(&mut self, all: u64) -> bool {
         std::mem::replace(&mut self.seen, all) != all
     }
 
-    /// The log tells it, from `quiet_from` on not for a while: how much it has grown.
+    /// Notes that a line is logged, and returns how much the count has grown since the last line. With `quiet_from`, no line follows for
+    /// [`TELL_EVERY`] from then on.
     fn told(&mut self, all: u64, quiet_from: Option<Instant>) -> u64 {
         if let Some(now) = quiet_from {
             self.quiet_until = Some(now + TELL_EVERY);
@@ -155,11 +156,11 @@ impl Growth {
     }
 }
 
-/// The names that the log has since it was last due.
+/// The names logged since the line was last due.
 #[derive(Default)]
 struct Names {
     told: Vec<String>,
-    /// One that came again, for the next time.
+    /// A name that occurred again, for the next line that is due.
     again: Option<String>,
 }
 
@@ -168,7 +169,7 @@ impl Names {
         self.told.len() < NAMES_MAX
     }
 
-    /// The names for this line of the log: those of `came` that the log has not named yet, and at least one if the line is due.
+    /// The names for a line: those of `came` that were not logged yet, and at least one if the line is due.
     fn news(&mut self, came: Vec<String>, due: bool) -> Option<String> {
         if due {
             self.told.clear();
@@ -225,7 +226,7 @@ mod tests {
         assert_eq!(news(&["b", "a"], false).as_deref(), Some("b"));
         assert_eq!(news(&["c", "d", "e"], false).as_deref(), Some("c, d"));
         assert_eq!(news(&["f"], false), None);
-        // Nobody came since the name was last taken from the shards.
+        // The shards have recorded no name since they were last asked.
         assert_eq!(news(&[], true).as_deref(), Some("a"));
         assert_eq!(news(&["f"], true).as_deref(), Some("f"));
         assert_eq!(news(&[], false), None);

@@ -1,5 +1,5 @@
-//! The admin port while the server reads its log or its state, which may take minutes: a load balancer is told that the server is not ready, a supervisor
-//! that it lives, and everybody else to come later. The data ports do not listen yet.
+//! The admin port while the server restores its state, which may take minutes. `/healthz` answers that the server is alive, `/readyz` that it is
+//! not ready, and all other requests are told to come later. The data ports do not listen yet.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -18,25 +18,25 @@ use super::port::{Counts, Port};
 use crate::settings::admin::Admin;
 
 const WHY: &str = "the server reads its log, and serves clients when it is done";
-/// When to come again, in seconds.
+/// `Retry-After`, in seconds.
 const AGAIN: &str = "1";
 
-/// A request that is under way when the start ends is answered within: a probe whose connection is reset would count as one that failed.
+/// Time to finish requests that are in flight when the start ends: a probe whose connection is reset would count as failed.
 const GRACE: Duration = Duration::from_millis(200);
-/// How often it is looked whether all are.
+/// Between two checks whether all are finished.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A thread that answers at the admin port, until this is dropped.
+/// A thread that serves the admin port, until this is dropped.
 pub struct Starting {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Starting {
-    /// Begins to answer, where there is an admin port.
+    /// Starts the thread, if there is an admin port.
     ///
     /// # Errors
-    /// When the thread cannot be made.
+    /// The thread cannot be started.
     pub fn begin(listener: Option<&TcpListener>, admin: &Admin) -> anyhow::Result<Option<Self>> {
         let Some(listener) = listener else {
             return Ok(None);
@@ -44,7 +44,7 @@ impl Starting {
         let (listener, admin) = (listener.try_clone()?, admin.clone());
         let (stop, stopped) = oneshot::channel::<()>();
         let answer = move || {
-            // It ends with the sender, too.
+            // Dropping the sender also ends it.
             if let Err(error) = serve(listener, &admin, async { drop(stopped.await) }) {
                 tracing::warn!("the admin port does not answer during the start: {error}");
             }
@@ -64,7 +64,7 @@ impl Drop for Starting {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It has logged its panic.
+            // A panic of the thread is already logged.
             let _ = thread.join();
         }
     }
@@ -103,7 +103,7 @@ fn serve(
     })
 }
 
-/// The client comes again on another connection, which the running server answers.
+/// Closes the connection, so that the client's next request goes to the running server.
 fn not_ready(body: impl IntoResponse) -> impl IntoResponse {
     let fields = [(header::RETRY_AFTER, AGAIN), (header::CONNECTION, "close")];
     (StatusCode::SERVICE_UNAVAILABLE, fields, body)

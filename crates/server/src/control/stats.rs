@@ -1,6 +1,6 @@
-//! `GET /api/v1/stats`: what the server is doing, once a second, as events or as one object.
+//! `GET /api/v1/stats`: the server's statistics, as one object or as a stream of events, one a second.
 //!
-//! Figures that cost more than the counters (the process's memory) are looked up only while somebody watches.
+//! Values that cost more than reading counters (the process's memory) are read only while somebody watches.
 
 use std::convert::Infallible;
 
@@ -372,7 +372,7 @@ impl ShardStats {
         let more = |of: fn(&Snapshot) -> u64| of(now).saturating_sub(of(before));
         let (turns, busy_ns) = (more(|s| s.turns.turns), more(|s| s.turns.busy_ns));
         let turn_us_mean = round(busy_ns as f64 / 1e3 / turns.max(1) as f64);
-        // The interval may begin before the seconds in which the longest is looked for.
+        // The maximum is of the last seconds, and the interval may have begun earlier.
         let longest_us = now.turns.longest_ns.div_ceil(1_000);
         ShardStats {
             id,
@@ -407,7 +407,7 @@ pub async fn stats(State(state): State<AdminState>, headers: HeaderMap) -> Respo
         let newest = samples.borrow().clone();
         return axum::Json(Stats::of(&state, &newest, process::pss_bytes())).into_response();
     }
-    // The first one at once.
+    // The first event is sent at once.
     samples.mark_changed();
     let events = stream::unfold((state, samples), async |(state, mut samples)| {
         samples.changed().await.ok()?;

@@ -1,14 +1,13 @@
-//! Gives memory back to the kernel when a rush is over. Memory that a connection needs only while it
-//! opens, or for a session that is kept (a kilobyte and more), is freed with it, and so are bytes that waited for
-//! sockets, requests in part, and logs that were purged; the allocator would hold it for good.
+//! Returns freed memory to the kernel after a burst. The allocator would keep the memory that ended connections, flushed outboxes, partial
+//! requests and purged logs have freed.
 //!
-//! Two signs tell of it: connections that have ended, and resident memory beyond what the shards say they hold. Both are
-//! numbers that stand ready, looked at once a second.
+//! Once a second two figures are checked: connections that have ended, and resident memory beyond what the shards account for. Both are
+//! cheap to read.
 //!
-//! It is done by this thread and not by the shards, since each arena of the allocator is locked for as long as it is
-//! looked through: a shard waits for that only if it allocates meanwhile.
+//! The control thread does it, because each arena of the allocator is locked while it is trimmed. A shard waits for that only if it
+//! allocates from the arena meanwhile.
 //!
-//! Deliberately not here: the tables of connections and topics, which keep the size that they once had.
+//! Deliberately not here: the tables of connections and topics, which never shrink.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,28 +18,28 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::{process, stats};
 use crate::counters::Counters;
 
-/// How often one looks whether a rush is over.
+/// Between two checks.
 const EVERY: Duration = Duration::from_secs(1);
-/// Each look forgets this part of the ends: clients that come and go at the same rate all day never make a rush.
+/// Each check forgets 1/16 of the ended connections, so that a steady rate of arrivals and departures is never a burst.
 const FADES: u64 = 16;
-/// Fewer ends leave nothing worth looking for.
+/// Fewer ended connections do not free enough memory to be worth a trim.
 const ENDED_LEAST: u64 = 256;
-/// So many times as many connections may remain as have ended: where ten million are connected, some thousands are no
-/// rush.
+/// It is a burst only if at most this many times as many connections remain as have ended: with ten million connections, a few
+/// thousand departures do not matter.
 const REMAIN_MOST: u64 = 8;
-/// It goes on while this part of its ends is of the last second.
+/// The burst continues while at least 1/64 of its ends are of the last second.
 const CALM_PART: u64 = 64;
 
-/// It is not worth looking for less memory than this that is resident and not held by a shard, nor for less than this part of the
-/// resident memory, since the allocator's own rows and gaps grow with the memory that is held.
+/// A trim needs at least this much resident memory that no shard accounts for, plus 1/32 of the resident memory: the overhead of the
+/// allocator grows with the memory in use.
 const SPARE_LEAST: u64 = 16 << 20;
 const SPARE_PART: u64 = 32;
-/// Nothing is given back while this part of it, or more, comes or goes in a second: it will be needed again.
+/// Nothing is returned while 1/16 of it or more is allocated or freed in a second: it will be needed again.
 const MOVES_PART: u64 = 16;
-/// For so many looks nothing has moved, when it is.
+/// Checks without such a change before a trim.
 const CALM_LOOKS: u32 = 2;
 
-/// Gives memory back after each rush, for ever.
+/// Trims after each burst. Never returns.
 pub async fn watch(counters: Arc<Counters>) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -63,17 +62,17 @@ pub async fn watch(counters: Arc<Counters>) {
     }
 }
 
-/// Connections that end.
+/// Detects the end of a burst of departures.
 #[derive(Default)]
 struct Burst {
-    /// Those of the last seconds.
+    /// Connections that ended in the last seconds, fading.
     ended: u64,
-    /// All since the start.
+    /// Connections that ended since the start, at the last check.
     seen: u64,
 }
 
 impl Burst {
-    /// With so many connections now and so many ends since the start, whether to give memory back.
+    /// Whether to trim. `connections` are open now, and `seen` have ended since the start.
     fn is_over(&mut self, connections: u64, seen: u64) -> bool {
         let second = seen - self.seen;
         self.seen = seen;
@@ -88,23 +87,24 @@ impl Burst {
     }
 }
 
-/// Memory that is resident and that no shard holds.
+/// Detects resident memory that no shard accounts for.
 #[derive(Default)]
 struct Spare {
-    /// The least ever: the program itself.
+    /// The smallest value ever: the program itself.
     least: Option<u64>,
-    /// The least since memory was given back: the program, and memory that the allocator cannot give, since it lies between pieces in
-    /// use.
+    /// The smallest value since the last trim: the program, and memory that the allocator cannot return because it lies between pieces
+    /// in use.
     floor: Option<u64>,
-    /// Bytes that were held when the floor was found. When half of them have gone, so have pieces that kept other memory.
+    /// Bytes held by the shards when the floor was set. When half of them are freed, memory between them may be returnable too.
     floor_held: u64,
-    /// Bytes that were resident and bytes that were held, at the last look.
+    /// Bytes resident and bytes held, at the last check.
     last: (u64, u64),
+    /// Successive checks in which little changed.
     calm: u32,
 }
 
 impl Spare {
-    /// With so much resident and held now, whether to give memory back.
+    /// Whether to trim, with these bytes resident and held by the shards.
     fn is_much(&mut self, resident: u64, held: u64) -> bool {
         let spare = resident.saturating_sub(held);
         let least = self.least.map_or(spare, |least| least.min(spare));
@@ -140,7 +140,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Looks once a second at so many megabytes, resident and held.
+    /// Checks once a second, with megabytes resident and held.
     fn spares(seconds: &[(u64, u64)]) -> Vec<bool> {
         let mut spare = Spare::default();
         let look = |(resident, held): &(u64, u64)| spare.is_much(resident * MIB, held * MIB);
@@ -182,7 +182,7 @@ mod tests {
         assert!(!spares(&little).contains(&true));
     }
 
-    /// Looks once a second at these connections and ends.
+    /// Checks once a second, with connections open and ended.
     fn looks(seconds: &[(u64, u64)]) -> Vec<bool> {
         let mut burst = Burst::default();
         let look = |(connections, ended): &(u64, u64)| burst.is_over(*connections, *ended);

@@ -1,13 +1,13 @@
-//! The two text forms in which monitoring systems read metrics: that of Prometheus (version 0.0.4, which most others read too), and
-//! OpenMetrics 1.0. OpenMetrics leaves `_total` and `_info` out of the name of a family, has a kind for facts that do not change, states
-//! units, and has an end.
+//! The two text formats of metrics: Prometheus (version 0.0.4, which most other systems read too) and OpenMetrics 1.0.
+//! OpenMetrics omits `_total` and `_info` from the name of a family, has the kind `info` for constant facts, states units, and ends with
+//! `# EOF`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use crate::counters::Buckets;
 
-/// A form.
+/// The text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Prometheus,
@@ -24,7 +24,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As OpenMetrics names it.
+    /// The name in OpenMetrics.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Counter => "counter",
@@ -36,7 +36,6 @@ impl Kind {
 }
 
 impl Form {
-    /// The content type.
     pub const fn content_type(self) -> &'static str {
         match self {
             Form::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
@@ -45,20 +44,19 @@ impl Form {
     }
 }
 
-/// Metrics that are being written.
+/// A writer of metrics.
 pub struct Text {
     form: Form,
     out: String,
 }
 
 impl Text {
-    /// None yet.
     pub fn new(form: Form) -> Text {
         let out = String::with_capacity(64 << 10);
         Text { form, out }
     }
 
-    /// Begins the samples of a metric.
+    /// Begins a metric. Its samples follow.
     pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
         let (mut family, mut kind_name) = (name, kind.name());
         match self.form {
@@ -84,7 +82,7 @@ impl Text {
         }
     }
 
-    /// One value.
+    /// Writes one value.
     pub fn sample(&mut self, name: &str, labels: &[(&str, String)], value: f64) {
         self.out.push_str(name);
         let mut before = '{';
@@ -98,7 +96,7 @@ impl Text {
         let _ = writeln!(self.out, " {value}");
     }
 
-    /// A histogram, whose last bucket has no end.
+    /// Writes a histogram, whose last bucket is unbounded.
     pub fn histogram(&mut self, name: &str, buckets: &Buckets) {
         let bucket = format!("{name}_bucket");
         let mut below = 0;
@@ -114,7 +112,7 @@ impl Text {
         self.sample(&format!("{name}_count"), &[], buckets.count as f64);
     }
 
-    /// All of it.
+    /// Ends the text and returns it.
     pub fn end(mut self) -> String {
         if self.form == Form::OpenMetrics {
             self.out.push_str("# EOF\n");
@@ -123,7 +121,7 @@ impl Text {
     }
 }
 
-/// A text of one line, where quotes count within quotes.
+/// Escapes line breaks and backslashes, and with `quotes` also quotation marks.
 fn escaped(text: &str, quotes: bool) -> Cow<'_, str> {
     if !text.contains(['\\', '\n', '"']) {
         return text.into();
