@@ -1,7 +1,8 @@
-//! The start of a node of a cluster: it reads the newest checkpoint of each partition and the log behind it into its homes before anybody is served, and
-//! takes part from then on.
+//! The start of a node of a cluster: before it serves clients it restores its homes, from the newest checkpoint of each partition and the log after
+//! it.
 //!
-//! A node keeps nothing on disk. Its numbers (epoch, seed, partitions) are those of the cluster, so that a position of one node is one at each.
+//! A node keeps nothing on disk. Its numbers (epoch, seed, partitions) are those of the cluster, so that a position from one node is valid at
+//! all.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -24,29 +25,29 @@ use crate::lifecycle::state::Numbers;
 use crate::settings::file::File;
 use crate::shard_loop::{Engine, Letter, Listener, Member};
 
-/// The formats of a cluster, 1, 2, 3, and so on: the forms of batches, with their records, and of checkpoints in each.
+/// The formats of a cluster, 1, 2, 3, and so on. Each is a pair: the format of batches with their records, and the format of checkpoints.
 ///
-/// Every node writes in the format that the cluster has ([`crore_nats::Numbers`]), also where it knows a newer one: so nodes of two successive versions
-/// work together, and no node finds what it cannot read. A version with other forms has a row more here, and writes both; the operator raises the
-/// cluster's format when all nodes know it, and a node that does not ends.
+/// Every node writes in the cluster's format ([`crore_nats::Numbers`]), even if it knows a newer one. So nodes of two successive versions work
+/// together, and no node finds data that it cannot read. A version with new formats adds a row here and writes both. The operator raises the
+/// cluster's format when all nodes know it; a node that does not know it ends.
 const FORMATS: [(u8, u16); 1] = [(1, 9)];
 const _: () = assert!(FORMATS[FORMATS.len() - 1].0 == crore_broker::batch::FORMAT);
 const _: () = assert!(FORMATS[FORMATS.len() - 1].1 == crore_broker::snapshot::FORMAT);
-/// A batch has records for so many bytes, and at most one longer one: `max_payload` of NATS must have room for both.
+/// Most bytes of records in a batch, besides one longer record: `max_payload` of NATS must have room for both.
 const BATCH_BYTES: usize = 640 << 10;
-/// A clock that is further from that of NATS is wrong.
+/// A clock that differs more from that of NATS is reported as wrong.
 pub const CLOCK_AHEAD_S: u32 = 60;
-/// How often it is looked how far the log is read, and how often it is told.
+/// Between two checks of the progress of reading, and between two log lines about it.
 const LOOK: Duration = Duration::from_millis(100);
 const TELL: Duration = Duration::from_secs(2);
-/// How often a checkpoint is read anew that NATS does not give, and the time before.
+/// Attempts to read a checkpoint that NATS does not deliver, and the delay before each.
 const READ_TRIES: u32 = 10;
 const READ_AGAIN: Duration = Duration::from_secs(2);
 
-/// Joins the cluster, as its first node or as one more.
+/// Joins the cluster, or founds it as its first node.
 ///
 /// # Errors
-/// When NATS cannot be used, or a batch of the log cannot be read.
+/// NATS cannot be used, or a batch of the log cannot be read.
 pub fn join(
     file: &File,
     new_world: impl Fn(Numbers) -> Arc<World>,
@@ -108,7 +109,7 @@ pub fn join(
         }
         anyhow::Ok(())
     })?;
-    // The log was heard of right now; its signs of life come from here on.
+    // The log answers right now. From here on this node's heartbeats show that it does.
     world
         .admission
         .beats(u32::try_from(clock::counted_s()).unwrap_or(u32::MAX));
@@ -137,7 +138,7 @@ pub fn join(
 fn new_numbers(partitions: PartitionId) -> crore_nats::Numbers {
     crore_nats::Numbers {
         id: memory::random_u64(),
-        // An epoch of nought would look like none.
+        // An epoch of 0 means none.
         epoch: memory::random_u64() as u32 | 1,
         seed: memory::random_u64(),
         partitions,
@@ -145,7 +146,7 @@ fn new_numbers(partitions: PartitionId) -> crore_nats::Numbers {
     }
 }
 
-/// Reckons all that is promised for a time by the clock of NATS, as the other nodes do: this machine's clock only dates what this node says.
+/// Makes all expiry times follow the clock of NATS, as at the other nodes. This machine's clock is only used for dates that this node shows.
 fn follow_clock(connected: &Connected) -> anyhow::Result<()> {
     clock::go_on_from(connected.unix_s()?, clock::unix_s());
     let ahead_s = clock::ahead_s();
@@ -167,8 +168,8 @@ fn check_message_bytes(connected: &Connected, message_bytes: usize) -> anyhow::R
     );
 }
 
-/// Reads the newest checkpoint of each partition that can be used. Returns the shards of the homes, and the place of each partition behind which its log
-/// is read on.
+/// Reads the newest usable checkpoint of each partition. Returns the shards of the homes, and for each partition the place after which its log must
+/// be read.
 fn read_checkpoints(
     store: &Store,
     world: &Arc<World>,
@@ -213,7 +214,7 @@ fn read_checkpoints(
     Ok((shards, after))
 }
 
-/// A home as checkpoints of its partitions have it, with those that were used; of each partition the newest one comes first.
+/// Restores a home from checkpoints of its partitions (of each partition the newest first). Also returns the checkpoints that were used.
 fn begin_home(
     home: ShardId,
     (store, mut usable): (&Store, Vec<Vec<Checkpoint>>),
@@ -259,9 +260,8 @@ fn begin_home(
     }
 }
 
-/// Checks that the log of a partition goes on from the newest of these checkpoints, or has all from its beginning: what is between is missing to this node
-/// alone if others have it, and to all if not. Returns the checkpoints that there are now where these are no longer the newest ones.
-/// Those that were found damaged do not count.
+/// Checks that the log of a partition continues the newest of these checkpoints, or is complete from its beginning: otherwise batches are missing,
+/// which other nodes may have. If newer checkpoints exist meanwhile, returns those. Checkpoints found to be damaged are ignored.
 fn check_history(
     store: &Store,
     partition: PartitionId,
@@ -286,7 +286,7 @@ fn check_history(
     );
 }
 
-/// Reads the log of a home, until all partitions are at their end.
+/// Applies the log of a home until all partitions have caught up.
 fn read_home(
     mut shard: Shard,
     now: Now,
@@ -306,7 +306,7 @@ fn read_home(
     Ok(shard)
 }
 
-/// Waits for the readers, and tells how far they are.
+/// Waits for the readers and logs their progress.
 fn await_end(progress: impl Fn() -> String, is_over: impl Fn() -> bool) {
     let mut told_at = Instant::now();
     while !is_over() {

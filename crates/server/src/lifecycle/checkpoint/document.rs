@@ -1,4 +1,4 @@
-//! A document: what a home says of its partitions, block by block, each with its checksum. On disk it is a file, in a cluster an object.
+//! The format of a document: a home's snapshot of its partitions, in blocks with checksums. On disk it is a file, in a cluster an object of NATS.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -11,12 +11,12 @@ use crore_broker::snapshot::{
 use crore_broker::{Restored, World};
 use crore_net::{clock, memory};
 
-/// Why a document cannot be used.
+/// The reason why a document cannot be used.
 #[derive(Debug)]
 pub enum Unusable {
-    /// It is not what was written.
+    /// The document is damaged.
     Damaged(String),
-    /// The store does not give it now, and may do so another time.
+    /// The store cannot return it now. A later attempt may succeed.
     Unreadable(PathBuf, io::Error),
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Unusable {
 }
 
 impl Unusable {
-    /// Of the document with this name.
+    /// Adds the document's name.
     pub fn of(name: &Path, error: io::Error) -> Unusable {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => Unusable::damaged(name, "it is not whole"),
@@ -47,7 +47,7 @@ impl Unusable {
     }
 }
 
-/// The head of the documents of this moment; that of the first home.
+/// The head of a document that is written now, for the first home.
 pub fn head_now(world: &World) -> Head {
     Head {
         set: memory::random_u64(),
@@ -61,16 +61,16 @@ pub fn head_now(world: &World) -> Head {
     }
 }
 
-/// Writes a document.
+/// A writer of a document.
 pub struct Blocks<W> {
     out: W,
     count: u64,
-    /// Bytes of its blocks.
+    /// Bytes of the blocks so far.
     pub bytes: u64,
 }
 
 impl<W: Write> Blocks<W> {
-    /// Begins it.
+    /// Writes the head.
     ///
     /// # Errors
     /// Those of the writer.
@@ -95,21 +95,20 @@ impl<W: Write> Blocks<W> {
         self.out.write_all(block)
     }
 
-    /// The writer.
     pub fn get_mut(&mut self) -> &mut W {
         &mut self.out
     }
 
-    /// Behind the last block.
+    /// Ends the document after the last block.
     pub fn into_inner(self) -> W {
         self.out
     }
 }
 
-/// Reads the beginning of a document.
+/// Reads and checks the head of a document.
 ///
 /// # Errors
-/// Why it cannot be used.
+/// The document cannot be used.
 pub fn read_head(from: &mut impl Read, name: &Path) -> Result<Head, Unusable> {
     let mut preamble = [0; PREAMBLE_BYTES];
     let read = from.read_exact(&mut preamble);
@@ -126,7 +125,7 @@ pub fn read_head(from: &mut impl Read, name: &Path) -> Result<Head, Unusable> {
 /// Reads a document into a home.
 ///
 /// # Errors
-/// Why it cannot be used.
+/// The document cannot be used.
 pub fn read_into(
     restored: &mut Restored,
     from: &mut impl Read,
@@ -144,10 +143,10 @@ pub fn read_into(
     restored.end().map_err(damaged)
 }
 
-/// Reads the block of this number. False at the end.
+/// Reads the block with this number. Returns false at the end.
 ///
 /// # Errors
-/// Why the document cannot be used.
+/// The document cannot be used.
 pub fn read_block(
     from: &mut impl Read,
     (name, number): (&Path, u64),

@@ -1,11 +1,12 @@
-//! Checkpoints: a thread of low priority folds the former checkpoint of a partition and the log behind it into the next one, and has what that makes
-//! needless removed. So the log and a start take as much as what is kept, not as what was ever published.
+//! Checkpoints: a thread of low priority combines the last checkpoint of a partition and the log after it into the next checkpoint, then removes
+//! the part of the log that is no longer needed. So the size of the log and the time of a start depend on what is kept, not on all that was
+//! ever published.
 //!
-//! No home stands still for it: a [`Shadow`] of one partition at a time has the former checkpoint and the log behind it, and the home is asked
-//! which of its topics there are still, and what they have lost. Invariants: a checkpoint counts once it is whole and kept, and only then is
-//! anything removed; one that fails leaves everything as it was.
+//! No home stops for it. A [`Shadow`] of one partition at a time reads the last checkpoint and the log after it. Then the home is asked
+//! which of its topics still exist and which messages they have dropped. Invariants: nothing is removed before a checkpoint is complete and
+//! stored; one that fails leaves everything as it was.
 //!
-//! Here is what is the same on disk (`state/checkpoint.rs`) and in a cluster (`node.rs`).
+//! This file has the common part of checkpoints on disk (`state/checkpoint.rs`) and in a cluster (`node.rs`).
 
 pub mod document;
 pub mod node;
@@ -24,35 +25,35 @@ use tokio::runtime::Handle;
 use super::shards::Shards;
 use document::Unusable;
 
-/// How often it is looked at whether a checkpoint is due.
+/// Between two checks whether a checkpoint is due.
 const LOOK: Duration = Duration::from_secs(1);
-/// The next one comes after this time when one has failed.
+/// Delay after a failed checkpoint.
 pub const FAILED_AGAIN: Duration = Duration::from_secs(30);
-/// Topics that a home is asked about at once: some ten microseconds of its time.
+/// Topics in one question to a home: some ten microseconds of its time.
 const TOPICS_PER_ORDER: usize = 256;
-/// How long a home may be behind the log, in looks of [`BEHIND`].
+/// Most checks, [`BEHIND`] apart, whether a home has applied the log.
 const BEHIND_MAX: u32 = 1000;
 const BEHIND: Duration = Duration::from_millis(20);
 
-/// Figures of the checkpoints of this process, for the control plane.
+/// Statistics of this process's checkpoints, for the control plane.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Checkpoints that were made.
+    /// Completed checkpoints.
     pub made: AtomicU64,
-    /// When the last one was, in Unix time; 0: none yet.
+    /// Unix second of the last completed checkpoint; 0: none yet.
     pub made_unix_s: AtomicU64,
-    /// How long it took, in milliseconds.
+    /// Its duration in milliseconds.
     pub took_ms: AtomicU64,
-    /// Those that failed.
+    /// Failed checkpoints.
     pub failed: AtomicU64,
     /// Bytes of the base on disk.
     pub base_bytes: AtomicU64,
-    /// The last one failed because what it was to fold is damaged.
+    /// The last checkpoint failed because its input is damaged.
     pub damaged: AtomicBool,
 }
 
 impl Progress {
-    /// One was made, which was begun at this moment.
+    /// Counts a completed checkpoint that began at this time.
     pub fn was_made(&self, began: Instant) {
         self.damaged.store(false, Relaxed);
         self.made.fetch_add(1, Relaxed);
@@ -62,30 +63,30 @@ impl Progress {
     }
 }
 
-/// The server that checkpoints are made for: its settings about them, and the engine that has the log.
+/// The parts of the server that checkpoints need: their settings `S` and the engine `E` with the log.
 pub struct Server<S, E> {
     pub settings: S,
     pub engine: E,
     pub shards: Shards,
-    /// The state that its shards share now.
+    /// Returns the current state that the shards share.
     pub world: Box<dyn Fn() -> Arc<World> + Send>,
-    /// Where the figures go.
+    /// The statistics to update.
     pub progress: Arc<Progress>,
 }
 
-/// The thread that makes checkpoints.
+/// A handle to the thread that makes checkpoints.
 pub struct Checkpoints {
-    /// Nothing is sent: it ends when this is dropped.
+    /// Never used to send: the thread ends when this is dropped.
     ends: mpsc::Sender<()>,
     stops: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
 impl Checkpoints {
-    /// Starts it. To be called on the control thread.
+    /// Starts the thread. Must be called on the control thread.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// The thread cannot be started.
     pub fn start(
         shards: Shards,
         make: impl FnOnce(Folding) + Send + 'static,
@@ -112,21 +113,21 @@ impl Checkpoints {
         })
     }
 
-    /// Ends it; one that is under way is given up.
+    /// Ends the thread. A checkpoint in progress is abandoned.
     pub async fn stop(self) {
         self.stops.store(true, Relaxed);
         drop(self.ends);
-        // A panic was reported by its hook.
+        // The panic hook has already reported a panic.
         let _ = tokio::task::spawn_blocking(move || self.thread.join()).await;
     }
 }
 
-/// Why there is no checkpoint.
+/// The reason why a checkpoint was not made.
 pub enum Failed {
     /// The server stops.
     Stops,
     Why(String),
-    /// The log that is to be folded is damaged.
+    /// The log is damaged.
     Damaged(String),
 }
 
@@ -151,7 +152,7 @@ impl From<crore_nats::Error> for Failed {
     }
 }
 
-/// The thread's view of the server that it folds for.
+/// The thread's access to the server.
 pub struct Folding {
     shards: Shards,
     runtime: Handle,
@@ -160,12 +161,12 @@ pub struct Folding {
 }
 
 impl Folding {
-    /// Waits until it is time to look again; false at the end.
+    /// Waits until the next check. Returns false when the thread must end.
     pub fn waits(&self) -> bool {
         self.ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout)
     }
 
-    /// Whether the server does not stop.
+    /// Whether the thread may go on: the server does not stop.
     pub fn may_go_on(&self) -> Result<(), Failed> {
         match self.stops.load(Relaxed) {
             true => Err(Failed::Stops),
@@ -173,19 +174,19 @@ impl Folding {
         }
     }
 
-    /// Gives an order to a shard. None: it does not answer.
+    /// Sends an order to a shard. None if it does not answer.
     pub fn ask<T: TryFrom<Report>>(&self, shard: ShardId, order: Control) -> Option<T> {
         self.runtime.block_on(self.shards.ask(shard, order)).ok()
     }
 
-    /// Bytes that the kept messages of all homes take up in memory. None: a shard does not answer.
+    /// Bytes of memory of the kept messages of all homes. None if a shard does not answer.
     pub fn kept_bytes(&self) -> Option<u64> {
         let accounts = self.runtime.block_on(self.shards.accounts()).ok()?;
         Some(accounts.iter().map(|it| it.1.log_bytes as u64).sum())
     }
 
-    /// Ends the fold of a partition that has this home: what has run out is dropped, and what the home has dropped. The blocks of the document
-    /// are handed to `write`.
+    /// Completes the shadow of a partition of this home: removes all that has expired and all that the home has dropped. Hands the blocks of the
+    /// document to `write`.
     pub fn end(
         &self,
         shadow: &mut Shadow,
@@ -211,7 +212,7 @@ impl Folding {
         }
     }
 
-    /// Asks a home for the topics that it still has. It has perhaps not applied all that was committed.
+    /// Asks a home which topics still exist. Waits if the home has not yet applied all that was committed.
     fn floors(&self, home: ShardId, order: Control) -> Result<Vec<Option<u64>>, Failed> {
         let Control::Floors(partition, offset, names) = order else {
             unreachable!("a shadow has no other questions");

@@ -1,8 +1,8 @@
-//! Checkpoints of a cluster: the steward of a partition folds its former checkpoint and the batches behind it into the next one, which goes into the
-//! object store in NATS. Nodes that join begin with the newest ones.
+//! Checkpoints of a cluster: the steward of a partition combines its last checkpoint and the batches after it into the next one, and writes it to
+//! the object store in NATS. Nodes that join start from the newest checkpoints.
 //!
-//! Invariants: a checkpoint follows from the log, so that two stewards at once write the same and do no harm. Two of each partition are kept;
-//! the log is purged no further than up to the older one, so that a newest one that is damaged loses nothing.
+//! Invariants: a checkpoint is determined by the log, so that two stewards at once write the same and do no harm. Two checkpoints of each
+//! partition are kept, and the log is purged only up to the older one, so that a damaged newest checkpoint loses nothing.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
@@ -24,29 +24,29 @@ use super::{Checkpoints, FAILED_AGAIN, Failed, Folding};
 use crate::settings::cluster::Cluster as Settings;
 use crate::shard_loop::Member;
 
-/// How often it is looked which checkpoints there are.
+/// Between two listings of the stored checkpoints.
 const LIST_AGAIN: Duration = Duration::from_secs(10);
-/// A checkpoint is at most so old where anything stands behind it: a joining node reads little, also of a partition that is seldom written to.
+/// Greatest age of a checkpoint that has batches after it, so that a joining node reads little even of a partition with few writes.
 const AGE_MAX_S: u64 = 6 * 3600;
-/// A part of the log's history that must not stand behind a checkpoint: another one is written long before its batches run out.
+/// The next checkpoint is due when the batches after the last one are 1/`OF_HISTORY` of the log's history, long before they are purged.
 const OF_HISTORY: u64 = 4;
-/// More than this many times what is due is a problem.
+/// A checkpoint that exceeds its due size or age this many times is reported as a problem.
 const LATE: u64 = 4;
-/// Bytes of an object that are read at once.
+/// Buffer size for reading an object.
 const READ_BYTES: usize = 256 << 10;
 
-/// A log that has been full for so long has no steward that makes room: one that has died is replaced within.
+/// If the log stays full this long, its steward does not work: a dead one is replaced in less time.
 const NO_STEWARD: Duration = Duration::from_secs(15);
-/// The partitions that are full, and since when they are.
+/// The full partitions, each with the time since when.
 type Full = BTreeMap<PartitionId, Instant>;
 
-/// The node that checkpoints are made by.
+/// The node that makes the checkpoints.
 type Server = super::Server<Settings, Member>;
 
-/// Starts the thread. To be called on the control thread.
+/// Starts the thread. Must be called on the control thread.
 ///
 /// # Errors
-/// When it cannot be started.
+/// The thread cannot be started.
 pub fn start(server: Server) -> std::io::Result<Checkpoints> {
     Checkpoints::start(server.shards.clone(), move |folding| {
         Maker { server, folding }.run();
@@ -56,13 +56,13 @@ pub fn start(server: Server) -> std::io::Result<Checkpoints> {
 /// When a checkpoint of a partition is due.
 #[derive(Clone, Copy)]
 struct Threshold {
-    /// With so many bytes behind the former one.
+    /// With this many bytes of batches after the last one.
     bytes: u64,
     age_s: u64,
 }
 
 impl Threshold {
-    /// By these settings, of one of so many partitions.
+    /// For one of `partitions`, by these settings.
     fn of(settings: &Settings, partitions: usize, of: &PartitionStatus) -> Threshold {
         let share = settings.checkpoint_bytes as u64 / partitions.max(1) as u64;
         let former = of.checkpoint.as_ref().map_or(0, |it| it.bytes);
@@ -72,20 +72,20 @@ impl Threshold {
             age_s => u64::from(age_s) / OF_HISTORY,
         };
         Threshold {
-            // As much as the former one has: what is written twice is no more than what was published.
+            // As much as the last checkpoint has: so checkpoints never write more than was published.
             bytes: former.max(share).min(history / OF_HISTORY),
             age_s: age_s.min(AGE_MAX_S),
         }
     }
 
-    /// Whether it is.
+    /// Whether a checkpoint is due.
     fn is_now(self, of: &PartitionStatus) -> bool {
         let has_news = of.checkpoint.as_ref().map_or(0, |it| it.sequence) < of.read;
         let is_old = age_s(of).is_some_and(|age_s| age_s >= self.age_s);
         of.behind_bytes >= self.bytes || (is_old || of.is_full) && has_news
     }
 
-    /// Whether it is, and should have been made long ago.
+    /// Whether a checkpoint is long overdue.
     fn is_late(self, of: &PartitionStatus) -> bool {
         let has_news = of.checkpoint.as_ref().map_or(0, |it| it.sequence) < of.read;
         let is_old = has_news && age_s(of).is_some_and(|age_s| age_s >= self.age_s * 2);
@@ -93,29 +93,29 @@ impl Threshold {
     }
 }
 
-/// Bytes that the log of one of so many partitions is to keep, if that is limited: the stream has perhaps less room than these settings ask for.
+/// The limit of the log of one of `partitions`, in bytes, if there is one. The stream may have less room than the settings ask for.
 fn history_bytes(settings: &Settings, partitions: usize, of: &PartitionStatus) -> Option<u64> {
     let asked = settings.history_bytes as u64 / partitions.max(1) as u64;
     let limits = [asked, of.bytes_max / ROOM];
     limits.into_iter().filter(|it| *it > 0).min()
 }
 
-/// How many of these partitions should have had another checkpoint long ago.
+/// The number of partitions whose next checkpoint is long overdue.
 pub fn late(settings: &Settings, all: &[PartitionStatus]) -> usize {
     let is_late = |it: &&PartitionStatus| Threshold::of(settings, all.len(), it).is_late(it);
     all.iter().filter(is_late).count()
 }
 
-/// How old the newest checkpoint is.
+/// The age of the newest checkpoint.
 pub fn age_s(of: &PartitionStatus) -> Option<u64> {
     let checkpoint = of.checkpoint.as_ref()?;
     Some(clock::unix_s().saturating_sub(checkpoint.unix_s))
 }
 
-/// Checkpoints of a partition that its log can be read on from, the newest first. Others are told.
+/// The usable checkpoints of a partition, the newest first. Others are logged.
 ///
 /// # Errors
-/// When NATS does not answer, or another version has written one.
+/// NATS does not answer, or another version has written a checkpoint.
 pub fn usable(
     store: &Store,
     all: &[Checkpoint],
@@ -137,10 +137,10 @@ pub fn usable(
     Ok(found)
 }
 
-/// Reads a checkpoint; `bytes` counts what was read.
+/// Reads a checkpoint. `bytes` counts the bytes read.
 ///
 /// # Errors
-/// Why it cannot be used.
+/// The checkpoint cannot be used.
 pub fn read(
     store: &Store,
     checkpoint: &Checkpoint,
@@ -198,7 +198,7 @@ impl Maker {
                 match self.make(partition) {
                     Ok(()) => {
                         progress.was_made(began);
-                        // What it makes needless is purged at once.
+                        // Batches that it makes unnecessary are purged at once.
                         list_at = began;
                     }
                     Err(Failed::Stops) => return,
@@ -218,14 +218,14 @@ impl Maker {
         &self.server.engine.store
     }
 
-    /// Whether this node makes the checkpoints of a partition and purges its log: as its steward, or since the log has been full for long, as when a
-    /// steward that has died cannot be replaced since not even that finds room. Two nodes that do it at once do no harm.
+    /// Whether this node makes the checkpoints of a partition and purges its log: it is the steward, or the log has been full for long. (A full
+    /// log may not even have room for the record that replaces a dead steward.) Two nodes that do it at once do no harm.
     fn takes_care(&self, partition: PartitionId, full: &Full) -> bool {
         let is_full_for_long = |since: &Instant| since.elapsed() >= NO_STEWARD;
         self.is_steward(partition) || full.get(&partition).is_some_and(is_full_for_long)
     }
 
-    /// Whether this node does what one does for all.
+    /// Whether this node is the steward of the partition.
     fn is_steward(&self, partition: PartitionId) -> bool {
         let home = (self.server.world)().placement().home_of(partition);
         let state = self
@@ -240,13 +240,13 @@ impl Maker {
         is_steward && !state.is_cut_off
     }
 
-    /// Makes a checkpoint of what this node has read of a partition.
+    /// Makes a checkpoint of a partition, up to the batch that this node has read.
     fn make(&self, partition: PartitionId) -> Result<(), Failed> {
         let (store, world) = (self.store(), (self.server.world)());
         let (last, read_bytes) = store.is_read(partition);
         let (mut shadow, former) = self.begin(&world, partition)?;
         if former >= last {
-            // Another node was faster.
+            // Another node has already made it.
             store.all()?;
             return Ok(());
         }
@@ -254,7 +254,7 @@ impl Maker {
         let mut batches = store.batches(partition, former + 1..=last)?;
         while let Some(stored) = batches.read()? {
             self.folding.may_go_on()?;
-            // A message that is no batch counts for nothing.
+            // A message that is not a batch is void.
             if let Ok(mut header) = Header::read(&stored.bytes)
                 && header.partition == partition
             {
@@ -279,7 +279,7 @@ impl Maker {
         self.folding
             .end(&mut shadow, home, &head_now(&world), write)?;
         let bytes = blocks.bytes;
-        // It is there from here on.
+        // The checkpoint is stored from here on.
         blocks.into_inner().end()?;
         tracing::debug!(partition, sequence = last, bytes, "checkpoint");
         let tidied = self.tidy(partition);
@@ -290,7 +290,7 @@ impl Maker {
         Ok(())
     }
 
-    /// A shadow of a partition as the newest checkpoint has it that is whole, and the place of its last batch.
+    /// A shadow of a partition from its newest intact checkpoint, and the place of the checkpoint's last batch.
     fn begin(&self, world: &World, partition: PartitionId) -> Result<(Shadow, u64), Failed> {
         let store = self.store();
         let all = store.all()?;
@@ -330,7 +330,7 @@ impl Maker {
         Ok((shadow, 0))
     }
 
-    /// Removes what the newest checkpoints make needless.
+    /// Removes checkpoints and batches that the newest checkpoints make unnecessary.
     fn tidy(&self, partition: PartitionId) -> anyhow::Result<()> {
         let store = self.store();
         let all = store.all()?;
@@ -342,7 +342,7 @@ impl Maker {
         let oldest = kept.last().map_or(0, |it| it.sequence);
         let mut needless = Vec::new();
         for checkpoint in all.iter().filter(|it| it.partition == partition) {
-            // One of a log that has gone back may seem to be newer.
+            // After the log was restored from a backup, a checkpoint of the lost branch may seem newer.
             let is_void = checkpoint.epoch != epoch && store.misfit(checkpoint)?.is_some();
             if checkpoint.sequence < oldest || is_void {
                 needless.push(checkpoint.clone());
@@ -352,7 +352,7 @@ impl Maker {
         Ok(())
     }
 
-    /// The newest checkpoints of this epoch.
+    /// The newest checkpoints of the current epoch.
     fn kept(&self, all: &[Checkpoint], partition: PartitionId) -> Vec<Checkpoint> {
         let epoch = (self.server.world)().epoch;
         let of = all
@@ -361,7 +361,7 @@ impl Maker {
         of.take(KEPT).cloned().collect()
     }
 
-    /// Purges batches past `cluster.history_bytes` and `cluster.history_age_s` that checkpoints contain. It is tried again and again.
+    /// Purges batches past `cluster.history_bytes` and `cluster.history_age_s` that checkpoints contain. A failure is retried at the next check.
     fn purge_all(&self, full: &Full) -> Result<(), crore_nats::Error> {
         let all = self.store().all()?;
         let partitions = self.server.engine.cluster.status().partitions;
@@ -372,7 +372,7 @@ impl Maker {
             if !(is_long || may_be_old) || !self.takes_care(partition, full) {
                 continue;
             }
-            match self.purge(partition, (of, most), &all) {
+            match self.purge(partition, of, most, &all) {
                 Ok(()) | Err(Failed::Stops) => {}
                 Err(Failed::Why(why) | Failed::Damaged(why)) => {
                     tracing::warn!("cluster: partition {partition} is not purged: {why}");
@@ -385,7 +385,8 @@ impl Maker {
     fn purge(
         &self,
         partition: PartitionId,
-        (of, most): (&PartitionStatus, Option<u64>),
+        of: &PartitionStatus,
+        most: Option<u64>,
         all: &[Checkpoint],
     ) -> Result<(), Failed> {
         let store = self.store();
@@ -407,7 +408,7 @@ impl Maker {
             return Ok(());
         }
         if before > contained.get(KEPT - 1).copied().unwrap_or(0) {
-            // The newest one must be whole: without these batches the one before does not count any more.
+            // The newest checkpoint must be intact: the one before it is useless without these batches.
             let (_, whole) = self.begin(&(self.server.world)(), partition)?;
             before = before.min(whole);
         }
@@ -424,7 +425,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A partition of 16: bytes and age of its checkpoint, and what is read behind it.
+    /// The status of one of 16 partitions. `former` has the bytes and the age of its checkpoint; `behind_bytes` were read after it.
     fn partition(former: Option<(u64, u64)>, behind_bytes: u64) -> PartitionStatus {
         let checkpoint = former.map(|(bytes, age_s)| {
             let mut checkpoint = Checkpoint::default();
@@ -457,7 +458,7 @@ mod tests {
             (&settings, None, 128 * MIB, true, true),
             (&settings, Some((50 * MIB, 0)), 50 * MIB - 1, false, false),
             (&settings, Some((50 * MIB, 0)), 50 * MIB, true, false),
-            // With a quarter of the history at the latest.
+            // At the latest with a quarter of the history.
             (&settings, Some((900 * MIB, 0)), 64 * MIB, true, false),
             (&settings, Some((900 * MIB, 7 * 3600)), 1, true, false),
             (&settings, Some((900 * MIB, 7 * 3600)), 0, false, false),

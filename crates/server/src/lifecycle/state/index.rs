@@ -1,4 +1,4 @@
-//! Where the batches of each partition stand in some segments of the log: two or three bytes for each.
+//! An index of the batches of each partition in a range of segments, with two or three bytes for each batch.
 
 use crore_broker::position::{read_varint, write_varint};
 use crore_disk::{Found, Place, Storage, scan};
@@ -6,26 +6,26 @@ use crore_disk::{Found, Place, Storage, scan};
 /// The places of batches, by partition.
 pub struct Index {
     lists: Vec<List>,
-    /// The last group that was seen.
+    /// The last group with a batch.
     pub last_group: u64,
-    /// Why some batches have no place in it.
+    /// The damage because of which batches are missing.
     pub damaged: Option<String>,
 }
 
 /// The places of the batches of a partition, in order.
 #[derive(Clone, Default)]
 struct List {
-    /// For each a number: twice the distance from the one before in the same segment; or, odd, the distance of the segments, and a
-    /// second number, the offset in the segment.
+    /// Varints. In the same segment as the batch before: twice the distance. In a later segment: twice the distance in segments plus
+    /// one, then the offset in the segment.
     bytes: Vec<u8>,
     last: (u64, u64),
 }
 
 impl Index {
-    /// Of batches behind the group `contained`, in segments from `first` to `last`; `partition_of` says where a batch belongs.
+    /// Scans the segments from `first` to `last` for batches after the group `contained`. `partition_of` returns the partition of a batch.
     ///
     /// # Errors
-    /// When the segments cannot be read.
+    /// The segments cannot be read.
     pub fn new(
         storage: &impl Storage,
         (first, last): (u64, u64),
@@ -72,7 +72,7 @@ impl Index {
         list.last = (segment, offset);
     }
 
-    /// The places of the batches of a partition, as [`Reader::batch`](crore_disk::Reader::batch) wants them.
+    /// The places of a partition's batches, for [`Reader::batch`](crore_disk::Reader::batch).
     pub fn of(&self, partition: u16) -> impl Iterator<Item = (u64, u64)> {
         let mut bytes = &self.lists[usize::from(partition)].bytes[..];
         let mut at = (0, 0);

@@ -1,7 +1,7 @@
-//! Which lives of the log a start knows, and the note that it begins another one. See [`Lives`].
+//! The note of the log's lives (one for each start of a server), which each start extends. See [`Lives`].
 //!
-//! Invariants: the note is on disk before a client is given a position of the new life. Where there is none, the log has had one life, that in
-//! which its documents were written.
+//! Invariant: the note is on disk before a client gets a position of the new life. Without a note the log has had one life, in which its
+//! documents were written.
 
 use std::io;
 use std::path::Path;
@@ -14,13 +14,13 @@ use super::load::Documents;
 
 /// The file of the note.
 const LIVES: &str = "lives";
-/// Its bytes are a multiple of this, and spaces stand at its end: later starts may find the disk full.
+/// The note is padded with spaces to a multiple of this, so that a later start can extend it on a full disk.
 const RESERVE: usize = 4096;
 
-/// The lives up to the last start, or why nothing is certain of them.
+/// The lives up to the last start. The inner error is the reason why they are not known.
 ///
 /// # Errors
-/// When the note cannot be read.
+/// The note cannot be read.
 pub fn before(directory: &Path, documents: &Documents) -> io::Result<Result<Lives, String>> {
     let head = documents.head();
     let Some(note) = files::note_before(directory, LIVES)? else {
@@ -33,7 +33,7 @@ pub fn before(directory: &Path, documents: &Documents) -> io::Result<Result<Live
     })
 }
 
-/// The lives with the one that begins behind what these homes have read; without any before it is the first one.
+/// Adds the life that begins now, after the restored offsets of these homes. Without earlier lives it is the first.
 pub fn begin(before: Option<Lives>, homes: &[Shard], world: &World) -> Lives {
     let Some(mut lives) = before else {
         return Lives::first(world.epoch);
@@ -46,8 +46,8 @@ pub fn begin(before: Option<Lives>, homes: &[Shard], world: &World) -> Lives {
     lives
 }
 
-/// Notes these lives for the next start. On a full disk the note takes the place of the one before, which has room for that: if the power
-/// goes meanwhile, it is damaged, and all positions are told a gap.
+/// Writes the note for the next start. On a full disk it overwrites the old note in place, whose padding has room. If the power fails then, the
+/// note may be damaged, and all clients are told a gap.
 ///
 /// # Errors
 /// Those of the file system.
@@ -65,7 +65,7 @@ pub fn note(directory: &Path, lives: &Lives) -> io::Result<()> {
     }
 }
 
-/// Forgets the note: the life that runs is the first one, and its documents name it.
+/// Removes the note: the current life is the first, and its documents name it.
 ///
 /// # Errors
 /// Those of the file system.

@@ -1,9 +1,9 @@
-//! The state that outlives the process, in `state.directory`: the log of durable messages, and a *base*, the documents that the log goes on from.
+//! The state that outlives the process, in `state.directory`: the log of durable messages, and a *base*, the snapshot that the log continues.
 //!
-//! A document is the broker's snapshot of a home, block by block. Invariants: a base is whole or counts for nothing; it becomes
-//! visible by one rename after everything is on disk; state that is no part of the log (MQTT sessions, shared subscriptions) is read from
-//! a base that a stop has written, once: before the successor serves anybody the base is marked, so that a crash later never brings it
-//! back. Without a log the whole base is used once. Files that cannot be used are set aside, and the log says so.
+//! A base consists of documents: the broker's snapshots of the homes, in blocks. Invariants: an incomplete base is ignored; a base becomes
+//! visible by one rename, after all of it is on disk. State outside of the log (MQTT sessions, shared subscriptions) is restored only from a
+//! base that a stop has written, and only once: before the next server serves a client it marks the base, so that a later crash does not
+//! bring old sessions back. Without a log the whole base is used once. Unusable files are set aside, which is logged.
 
 mod checkpoint;
 mod files;
@@ -34,43 +34,43 @@ pub use files::{Base, LOG};
 pub use load::{Documents, verify};
 pub use store::store;
 
-/// Whether a server could keep its state there, as far as that can be seen without changing anything.
+/// Checks whether a server could keep its state in the directory, without changing anything.
 ///
 /// # Errors
-/// Why not, with the remedy.
+/// It could not. The error names the remedy.
 pub fn check(state: &State) -> anyhow::Result<()> {
     state.directory().map_or(Ok(()), files::could_prepare)
 }
 
-/// The state with which a server starts.
+/// The restored state of a server that starts.
 pub struct Resumed {
-    /// The world, as the last server left it, or a new one.
+    /// The state that the shards share, with the last server's numbers or new ones.
     pub world: Arc<World>,
-    /// The shards, by number, homes first; none where there is no directory.
+    /// The shards by number, homes first. Empty without a directory.
     pub shards: VecDeque<Shard>,
-    /// The log that is to go on, where messages are durable.
+    /// The log to append to, if messages are durable.
     pub log: Option<Log<Directory>>,
-    /// To be used up before anybody is served.
+    /// Must be redeemed before any client is served.
     pub ticket: Option<Ticket>,
-    /// How long it took to read.
+    /// How long restoring took.
     pub took: Duration,
 }
 
-/// The numbers of a world that outlive the process.
+/// The numbers that identify the state and must outlive the process.
 #[derive(Clone, Copy)]
 pub struct Numbers {
     /// The epoch of the logs.
     pub epoch: u32,
     /// The seed of the hashes.
     pub seed: u64,
-    /// Of topics and sessions.
+    /// The number of partitions of topics and sessions.
     pub partitions: PartitionId,
 }
 
-/// The world of this start: as the last server left it in the directory, or a new one with so many partitions.
+/// Restores the state that the last server left in the directory, or begins anew with this number of partitions.
 ///
 /// # Errors
-/// When the directory cannot be used.
+/// The directory cannot be used.
 pub fn resume(
     state: &State,
     partitions: PartitionId,
@@ -78,7 +78,7 @@ pub fn resume(
 ) -> anyhow::Result<Resumed> {
     let began = Instant::now();
     let new = Numbers {
-        // An epoch of nought would look like none.
+        // An epoch of 0 means none.
         epoch: memory::random_u64() as u32 | 1,
         seed: memory::random_u64(),
         partitions,
@@ -93,7 +93,7 @@ pub fn resume(
         });
     };
     prepare(directory)?;
-    // Before anything is changed there, and until the process ends.
+    // The lock must be taken before anything is changed, and is held until the process ends.
     let lock = Directory::lock(directory).context("state.directory")?;
     std::mem::forget(lock);
     let (mut documents, mut partitions_before) = load::newest(directory)?;
@@ -158,7 +158,7 @@ pub fn resume(
     }
 }
 
-/// The numbers of the world that these documents and this log belong to. Its epoch is a new one: each start begins a life of the log.
+/// The numbers of the state in these documents and this log. The epoch is always new: each start begins a new life of the log.
 fn numbers(new: Numbers, documents: Option<&Documents>, log: &Path) -> anyhow::Result<Numbers> {
     let Some(documents) = documents else {
         let identity = match log.exists() {
@@ -174,7 +174,7 @@ fn numbers(new: Numbers, documents: Option<&Documents>, log: &Path) -> anyhow::R
     })
 }
 
-/// The number of partitions: that of what the last server left, where it is known.
+/// The number of partitions: that of the last server, if it is known.
 fn kept_partitions(asked: PartitionId, before: Option<PartitionId>) -> PartitionId {
     let before = before.unwrap_or(asked);
     if before != asked {
@@ -185,7 +185,8 @@ fn kept_partitions(asked: PartitionId, before: Option<PartitionId>) -> Partition
     before
 }
 
-/// Positions of before are told a gap in the partitions that may have lost something to damage. `base` is that of the last life.
+/// Begins a new epoch in the partitions that damage may have affected, so that clients with older positions are told a gap. `base` is the first
+/// offset of the last life.
 fn begin_epochs(replayed: &mut Replayed, world: &World, base: u64) {
     let Some((why, touched)) = &replayed.damage else {
         return;
@@ -200,8 +201,8 @@ fn begin_epochs(replayed: &mut Replayed, world: &World, base: u64) {
     }
 }
 
-/// Topics that the last server had in memory alone and has lost, where the rules now put them into the log: none of its topics is told a gap
-/// by the rule then.
+/// The reason to tell all clients a gap, if the last server crashed and the durability of the rules has changed since. Topics that it had only in
+/// memory are lost, and if they are durable now, their own rule would not tell the gap.
 fn memory_lost(directory: &Path, documents: Option<&Documents>, world: &World) -> Option<String> {
     let before = note_before(directory, RULES).ok()??;
     let is_lost = !documents?.clean && !before.is_empty() && before != world.rules.durability();
@@ -209,7 +210,7 @@ fn memory_lost(directory: &Path, documents: Option<&Documents>, world: &World) -
     is_lost.then(|| why.to_string())
 }
 
-/// The moment of the start, by the count of the server that has written these documents.
+/// The time of the start, in the seconds counted by the server that wrote these documents.
 fn moment(documents: Option<&Documents>) -> Now {
     let wall_s = u32::try_from(clock::unix_s()).unwrap_or(u32::MAX);
     let counted = |documents: &Documents| {
@@ -223,7 +224,7 @@ fn moment(documents: Option<&Documents>) -> Now {
     }
 }
 
-/// Goes on with what was read.
+/// Builds the shards and the log from the restored parts.
 fn resumed(
     directory: &Path,
     state: &State,
@@ -259,13 +260,13 @@ fn resumed(
         && (base.is_none() || anew || damage.is_some() || is_damaged)
     {
         if log.end().segment > 0 {
-            // The damaged part is behind the base then, and no later start meets it again.
+            // The base will contain the damaged part, so that no later start reads it again.
             match log.begin_segment() {
                 Ok(()) | Err(CommitError::Full) => {}
                 Err(error @ CommitError::Failed(_)) => return Err(error.into()),
             }
         }
-        // First: the base is of this life.
+        // Before the base, which belongs to this life.
         lives::note(directory, &lives)?;
         let written = store::write_first(directory, &world, &mut homes, log.end());
         base = Some(written.map_err(anyhow::Error::msg)?);
@@ -293,22 +294,21 @@ fn resumed(
     })
 }
 
-/// The files of a start that is under way.
+/// The changes of files that complete a start.
 pub struct Ticket {
     directory: PathBuf,
-    /// The base that the log goes on from; none without a log.
+    /// The base that the log continues; none without a log.
     base: Option<Base>,
-    /// Which topics stand in the log.
+    /// The rules that decide which topics are in the log.
     rules: String,
-    /// The lives of the log.
     lives: Arc<Lives>,
 }
 
 impl Ticket {
-    /// The start has succeeded, and no client has been served yet that could be told something else after a crash.
+    /// Marks the restored state as used. To be called when the start has succeeded and before any client is served.
     ///
     /// # Errors
-    /// When a file cannot be removed.
+    /// A file cannot be changed or removed.
     pub fn used_up(self) -> anyhow::Result<()> {
         if self.base.is_none() && self.lives.is_first() {
             lives::forget(&self.directory)?;
@@ -317,7 +317,7 @@ impl Ticket {
         }
         match self.base {
             Some(base) => {
-                // First: a base that is clean says that nothing was lost by other rules.
+                // Before the mark: only a clean base proves that a change of these rules has lost nothing.
                 note(&self.directory, RULES, &self.rules)?;
                 base.no_longer_clean(&self.directory)?;
             }
