@@ -113,7 +113,7 @@ pub struct Net {
     /// The engine, if there is one.
     pub engine: Option<Engine>,
     /// The first misuse of the network or the engine by a shard.
-    pub wrong: Option<String>,
+    pub violation: Option<String>,
     /// The process ends after this many effects. Later ones are dropped.
     pub effects_left: usize,
     /// The last report of a shard.
@@ -137,7 +137,7 @@ impl Net {
             tear_percent,
             torn: 0,
             engine: behavior.map(Engine::new),
-            wrong: None,
+            violation: None,
             effects_left: usize::MAX,
             report: None,
         }
@@ -217,7 +217,7 @@ impl Net {
     fn socket(&mut self, link: Link, what: &str) -> Option<&mut Socket> {
         let socket = &mut self.sockets[link.0 as usize];
         if socket.server_closed || socket.shard != self.turn_of {
-            self.wrong
+            self.violation
                 .get_or_insert(format!("{what} of link {} that it does not have", link.0));
             return None;
         }
@@ -244,7 +244,7 @@ impl Io for Net {
             return 0;
         };
         if socket.server_fin {
-            self.wrong
+            self.violation
                 .get_or_insert(format!("send on link {} after its end", link.0));
             return 0;
         }
@@ -265,7 +265,7 @@ impl Io for Net {
         let in_order = socket.close_check.takes(bytes.clone().take(taken));
         socket.to_client.extend(bytes.take(taken));
         if !in_order {
-            self.wrong
+            self.violation
                 .get_or_insert(format!("bytes behind a Close frame on link {}", link.0));
         }
         self.torn += u64::from(taken < offered);
@@ -315,8 +315,8 @@ impl Io for Net {
             Some(engine) => engine.append(node, batch, &mut self.rng),
             None => Err("records for no engine".into()),
         };
-        if let Err(wrong) = taken {
-            self.wrong.get_or_insert(wrong);
+        if let Err(violation) = taken {
+            self.violation.get_or_insert(violation);
         }
     }
 

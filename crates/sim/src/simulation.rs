@@ -288,7 +288,7 @@ fn truth_of(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
         messages: Vec::new(),
         topics: plan.topics.iter().map(topic).collect(),
         mqtt_options: Default::default(),
-        known: Vec::new(),
+        unchecked: Vec::new(),
         allowed: Allowances {
             unlogged: plan.unlogged(),
             waits: None,

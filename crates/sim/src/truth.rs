@@ -160,7 +160,7 @@ pub struct Truth {
     /// The MQTT options of messages, by number.
     pub mqtt_options: BTreeMap<u32, MqttOptions>,
     /// Messages acknowledged or delivered since the last check that the engine has them.
-    pub known: Vec<u32>,
+    pub unchecked: Vec<u32>,
     /// Which losses and refusals are permitted.
     pub allowed: Allowances,
     /// The current step.
@@ -214,7 +214,7 @@ impl Truth {
     pub fn harm(&mut self, topic: usize) {
         let of = &mut self.topics[topic];
         of.damaged = self.crashed;
-        self.known.clear();
+        self.unchecked.clear();
         for number in std::mem::take(&mut of.by_offset).into_values() {
             self.messages[number as usize].offset = None;
         }
@@ -229,7 +229,7 @@ impl Truth {
     }
 
     /// Adds a message that is about to be sent. Returns its number.
-    pub fn write(&mut self, spec: MessageSpec) -> u32 {
+    pub fn add_message(&mut self, spec: MessageSpec) -> u32 {
         let number = self.messages.len() as u32;
         let topic = &mut self.topics[spec.topic];
         topic.by_key[usize::from(spec.key)].push(number);
@@ -279,7 +279,7 @@ impl Truth {
     }
 
     /// The number of the message with this data. An error if the data is not exactly that of a message.
-    pub fn read(&self, data: &[u8]) -> Result<u32, Violation> {
+    pub fn number_of(&self, data: &[u8]) -> Result<u32, Violation> {
         let digits = data.strip_prefix(b"m").unwrap_or_default();
         let end = digits.iter().position(|b| !b.is_ascii_digit());
         let digits = &digits[..end.unwrap_or(digits.len())];
@@ -296,8 +296,8 @@ impl Truth {
     }
 
     /// Records the offset of a message.
-    pub fn learn(&mut self, number: u32, offset: u64) -> Result<(), Violation> {
-        self.known.push(number);
+    pub fn set_offset(&mut self, number: u32, offset: u64) -> Result<(), Violation> {
+        self.unchecked.push(number);
         let message = &mut self.messages[number as usize];
         match message.offset.replace(offset) {
             Some(known) if known != offset => {
@@ -316,7 +316,7 @@ impl Truth {
 
     /// Records that a message was acknowledged to its publisher.
     pub fn acknowledge(&mut self, number: u32) {
-        self.known.push(number);
+        self.unchecked.push(number);
         let message = &mut self.messages[number as usize];
         (message.acked, message.acked_s) = (Some(self.step), self.now_s);
     }

@@ -35,7 +35,7 @@ pub struct Publisher {
     /// The topic, if it publishes over a WebSocket.
     socket: Option<usize>,
     /// Its messages have idempotency keys.
-    careful: bool,
+    idempotent: bool,
     begun: bool,
     /// The messages sent on this connection, by frame number.
     frames: Vec<u32>,
@@ -63,9 +63,9 @@ impl Publisher {
     }
 
     /// A publisher that sends idempotency keys.
-    pub fn careful() -> Self {
+    pub fn idempotent() -> Self {
         Publisher {
-            careful: true,
+            idempotent: true,
             ..Publisher::default()
         }
     }
@@ -108,10 +108,10 @@ impl Publisher {
     /// Sends unanswered messages again. The server may have stored them already.
     pub fn retry(&mut self, truth: &mut Truth, rng: &mut Rng, coverage: &mut Coverage) {
         for request in std::mem::take(&mut self.again) {
-            let again = |number: u32, truth: &mut Truth| match self.careful {
+            let again = |number: u32, truth: &mut Truth| match self.idempotent {
                 // For topics that are not durable, a crash also loses the answers to keys: then it is a new message.
                 true if !truth.has_crashed_since(number) => number,
-                _ => truth.write(truth.messages[number as usize].spec),
+                _ => truth.add_message(truth.messages[number as usize].spec),
             };
             match request {
                 Request::One(number) => {
@@ -172,7 +172,7 @@ impl Publisher {
             PublisherAction::Batch(count) => {
                 let line = |_| {
                     let spec = spec(rng.below(truth.topics.len()), truth, rng);
-                    truth.write(spec)
+                    truth.add_message(spec)
                 };
                 let numbers = (0..count).map(line).collect();
                 self.send_batch(numbers, truth);
@@ -213,7 +213,7 @@ impl Publisher {
                 ..spec
             };
         }
-        let number = truth.write(spec);
+        let number = truth.add_message(spec);
         self.send_one(number, truth, rng);
     }
 
@@ -242,7 +242,7 @@ impl Publisher {
         if let Some(ttl_s) = spec.ttl_s {
             fields.push_str(&format!("Crore-TTL: {ttl_s}\r\n"));
         }
-        if self.careful {
+        if self.idempotent {
             fields.push_str(&format!("Idempotency-Key: \"{number}\"\r\n"));
         }
         self.send(&format!("POST /pub?topic={name}"), &fields, &data);
@@ -263,7 +263,7 @@ impl Publisher {
             if let Some(ttl_s) = spec.ttl_s {
                 body.push_str(&format!(",\"ttl_s\":{ttl_s}"));
             }
-            if self.careful {
+            if self.idempotent {
                 body.push_str(&format!(",\"idempotency_key\":\"{number}\""));
             }
             body.push_str("}\n");

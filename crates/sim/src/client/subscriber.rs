@@ -50,10 +50,10 @@ struct Conn {
     busy: bool,
     /// The stream has ended; only the end of the connection may follow.
     over: bool,
-    asked: u32,
-    asked_s: u32,
+    request_step: u32,
+    request_s: u32,
     /// The step in which it read that its stream had begun.
-    begun: Option<u32>,
+    begun_step: Option<u32>,
     /// Number of messages received after the stalled sockets had opened.
     after_rest: u32,
 }
@@ -113,7 +113,7 @@ impl Subscriber {
             filters.any(|filter| topic::matches(filter.as_bytes(), name.as_bytes()))
         };
         let topics = (0..truth.topics.len()).filter(|n| is(&truth.topics[*n].name));
-        self.tracks = topics.map(Track::of_filter).collect();
+        self.tracks = topics.map(Track::by_filter).collect();
         self.filtered = Some(Filtered {
             filters,
             partitions,
@@ -179,7 +179,7 @@ impl Subscriber {
         truth.note(|| format!("{link:?} {kind:?} asks {target} {first}"));
         self.out.extend_from_slice(text.as_bytes());
         self.conn.busy = true;
-        (self.conn.asked, self.conn.asked_s) = (truth.step, truth.now_s);
+        (self.conn.request_step, self.conn.request_s) = (truth.step, truth.now_s);
     }
 
     /// The path, and the query without the start.
@@ -272,7 +272,7 @@ impl Subscriber {
         let mut branches = 0;
         // A position of several partitions moves with messages of any topic, so a track does not know the part of its own topic. Nor does it
         // after a second copy.
-        let is_exact = is_first && matches!(&self.tracks[..], [track] if !track.of_filter);
+        let is_exact = is_first && matches!(&self.tracks[..], [track] if !track.by_filter);
         for track in &mut self.tracks {
             if truth.topics[track.topic].damaged != truth.crashed {
                 continue;
@@ -329,7 +329,7 @@ impl Subscriber {
         // An event stream with a length only tells the client when to reconnect.
         let shed = head.field("content-length").is_some();
         if head.status == expected && !shed {
-            self.conn.begun = Some(truth.step);
+            self.conn.begun_step = Some(truth.step);
             for track in &mut self.tracks {
                 track.established(truth.step);
             }
@@ -379,9 +379,9 @@ impl Subscriber {
         unplaced: &[crate::truth::Unplaced],
     ) -> Result<(), Violation> {
         for track in &self.tracks {
-            track
-                .check(truth, unplaced)
-                .map_err(|wrong| format!("{:?} of topic {}: {wrong}", self.kind, track.topic))?;
+            track.check(truth, unplaced).map_err(|violation| {
+                format!("{:?} of topic {}: {violation}", self.kind, track.topic)
+            })?;
         }
         Ok(())
     }

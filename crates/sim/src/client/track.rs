@@ -48,9 +48,9 @@ pub struct Track {
     /// The offset of the last position that it was told, with or without a message.
     told: Option<u64>,
     /// Its position is from before damage: a gap must be told before the next message.
-    must_gap: bool,
+    gap_due: bool,
     /// The subscriber subscribes by filter: a delete does not end the stretch, and deleted messages may be missing.
-    pub of_filter: bool,
+    pub by_filter: bool,
 }
 
 impl Track {
@@ -63,16 +63,16 @@ impl Track {
     }
 
     /// The same, for a subscriber by filter.
-    pub fn of_filter(topic: usize) -> Self {
+    pub fn by_filter(topic: usize) -> Self {
         Track {
-            of_filter: true,
+            by_filter: true,
             ..Track::new(topic)
         }
     }
 
     /// Begins a stretch, with no known position.
     pub fn begin(&mut self, start: Start) {
-        (self.seen, self.must_gap) = (None, false);
+        (self.seen, self.gap_due) = (None, false);
         self.stretches.push(Stretch {
             start,
             whole: false,
@@ -113,7 +113,7 @@ impl Track {
     /// A message came.
     pub fn got(&mut self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let message = &truth.messages[number as usize];
-        if self.must_gap {
+        if self.gap_due {
             return Err(format!("message {number} came, and no gap behind damage"));
         }
         let stretch = self.stretches.last_mut().expect("a subscriber has begun");
@@ -152,14 +152,14 @@ impl Track {
                 ));
             }
             // A position on another branch of the log may have a higher offset than the place where the branches part.
-            if let (Some(to), false) = (to, self.must_gap)
+            if let (Some(to), false) = (to, self.gap_due)
                 && to.offset < seen.offset
             {
                 return Err(format!("a gap from {} back to {}", seen.offset, to.offset));
             }
         }
         // An offset on another branch means nothing on this one.
-        let seen = self.seen.filter(|_| !self.must_gap);
+        let seen = self.seen.filter(|_| !self.gap_due);
         self.begin(to.map_or(Start::First, |to| Start::After(to.offset)));
         self.seen = to.or(seen);
         self.told = self.seen.map(|seen| seen.offset);
@@ -167,7 +167,7 @@ impl Track {
     }
 
     /// A message was lost, perhaps of this topic. Order still holds, and no message may come again.
-    pub fn lost_count(&mut self) {
+    pub fn lost_some(&mut self) {
         let seen = self.seen;
         self.begin(Start::First);
         self.seen = seen;
@@ -179,7 +179,7 @@ impl Track {
         let seen = self.seen;
         self.stretches.clear();
         self.begin(Start::First);
-        (self.seen, self.must_gap) = (seen, has_position);
+        (self.seen, self.gap_due) = (seen, has_position);
     }
 
     /// The log was replaced by an older copy. The server knows positions up to `end`, and the position `begin`. The messages received before
@@ -187,7 +187,7 @@ impl Track {
     pub fn put_back(&mut self, has_position: bool, end: u64, begin: u64) -> bool {
         let seen = self.seen.filter(|_| has_position);
         // If a gap is still due, the position is from before an earlier copy.
-        let is_known = |offset| !self.must_gap && (offset <= end || offset == begin);
+        let is_known = |offset| !self.gap_due && (offset <= end || offset == begin);
         let is_other = seen.is_some_and(|seen| !is_known(self.told.unwrap_or(seen.offset)));
         self.damaged(is_other);
         if let (Some(seen), false) = (seen, is_other) {
@@ -253,7 +253,7 @@ impl Track {
             };
             let is_excused = truth.may_have_expired(*number, at_s)
                 || truth.may_be_superseded(*number, at)
-                || self.of_filter && truth.may_be_deleted(*number, at);
+                || self.by_filter && truth.may_be_deleted(*number, at);
             if is_due(*offset, *number) && !is_excused {
                 return Err(format!(
                     "message {number} at {offset} never came (from {:?}, {} messages, to the head: {})",
@@ -292,7 +292,7 @@ impl Track {
                 && !stretch.has(message.number)
                 && !truth.may_have_expired(message.number, truth.now_s)
                 && !truth.may_be_superseded(message.number, truth.step)
-                && !(self.of_filter && truth.may_be_deleted(message.number, truth.step))
+                && !(self.by_filter && truth.may_be_deleted(message.number, truth.step))
         });
         match lost {
             Some(lost) => Err(format!("{lost:?} never came (from {start} to {end})")),

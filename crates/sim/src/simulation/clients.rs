@@ -83,7 +83,7 @@ impl Simulation {
 
     /// Checks that the engine's log has every message that was acknowledged or delivered since the last check.
     pub fn check_kept(&mut self) -> Result<(), Violation> {
-        let known = std::mem::take(&mut self.truth.known);
+        let known = std::mem::take(&mut self.truth.unchecked);
         let Some(engine) = &self.net.engine else {
             return Ok(());
         };

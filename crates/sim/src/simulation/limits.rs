@@ -69,8 +69,8 @@ pub fn flush_steps(plan: &Plan) -> u64 {
 
 /// Checks all limits after a turn of this shard.
 pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
-    if let Some(wrong) = &sim.net.wrong {
-        return Err(wrong.clone());
+    if let Some(violation) = &sim.net.violation {
+        return Err(violation.clone());
     }
     let (plan, limits) = (&sim.plan, &sim.plan.settings.limits);
     let all: Vec<Accounts> = sim.shards.iter().map(Shard::accounts).collect();

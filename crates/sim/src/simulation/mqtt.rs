@@ -158,9 +158,9 @@ impl Simulation {
     ) -> Result<bool, Violation> {
         // Reading may send acknowledgements that were due before.
         let mut moved =
-            self.has_bytes(self.clients.mqtt[n].link) || self.clients.mqtt[n].owes() > 0;
+            self.has_bytes(self.clients.mqtt[n].link) || self.clients.mqtt[n].pending_acks() > 0;
         self.mqtt_read(n, usize::MAX, rng)?;
-        moved |= self.clients.mqtt[n].owes() > 0;
+        moved |= self.clients.mqtt[n].pending_acks() > 0;
         self.clients.mqtt[n].acknowledge(usize::MAX, &mut self.truth);
         if *asks < most && self.clients.mqtt[n].link.is_none() {
             self.mqtt_connect(n, rng);

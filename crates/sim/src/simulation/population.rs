@@ -43,7 +43,7 @@ impl Clients {
         let publishers = (0..plan.publishers)
             .map(|n| match rng.below(10) {
                 0..4 if n > 0 => Publisher::over_socket(rng.below(plan.topics.len())),
-                0..7 => Publisher::careful(),
+                0..7 => Publisher::idempotent(),
                 _ => Publisher::default(),
             })
             .collect();

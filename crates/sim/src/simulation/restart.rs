@@ -120,7 +120,7 @@ impl Simulation {
         // Homes keep some messages that the checkpoint may lack: those kept for sessions beyond the rule, and those that expire in this second.
         let truth = &self.truth;
         let stays = |data: &[u8]| {
-            let number = truth.read(data);
+            let number = truth.number_of(data);
             number.is_ok_and(|number| !truth.may_have_run_out(number))
         };
         let logs = has.values_mut();

@@ -185,7 +185,7 @@ fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, most: u6
     shard.handle(input, now, net);
     let took = shard.steps() - before;
     if took > most {
-        net.wrong
+        net.violation
             .get_or_insert(format!("{what} took {took} steps, at most {most}"));
     }
 }

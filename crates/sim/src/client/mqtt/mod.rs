@@ -43,30 +43,30 @@ struct Conn {
     partial: Option<Box<Partial>>,
     /// It asked for a new session.
     clean: bool,
-    asked: u32,
-    asked_s: u32,
+    connect_step: u32,
+    connect_s: u32,
     /// Session present in CONNACK; none before CONNACK.
-    present: Option<bool>,
+    session_present: Option<bool>,
     /// The session may be another one: an unanswered CONNECT may have changed it.
-    doubtful: bool,
+    uncertain: bool,
     /// The most messages in flight to the client, and from it.
     receive_max: usize,
     send_max: usize,
     /// Packet ids in flight to the client, as it counts them.
-    open: BTreeSet<u16>,
+    ids_in_flight: BTreeSet<u16>,
     /// Acknowledgements that it has not sent yet.
     acks: VecDeque<PendingAck>,
     /// A new message was received. Repeated ones must come before.
-    fresh: bool,
+    has_new: bool,
     /// The serial of the last repeated receipt.
-    again: Option<u32>,
+    last_repeated: Option<u32>,
     aliases_max: u16,
     aliases: BTreeMap<u16, usize>,
     /// Packet ids of its publishes that wait for PUBACK, and of those that wait for PUBREC.
     pubacks: VecDeque<u16>,
     pubrecs: VecDeque<u16>,
     /// Unanswered SUBSCRIBEs and UNSUBSCRIBEs.
-    asks: Vec<PendingSubscribe>,
+    pending_subscribes: Vec<PendingSubscribe>,
     /// For each unanswered PINGREQ the serials of the receipts acknowledged before it.
     pings: VecDeque<Vec<u32>>,
 }
@@ -202,7 +202,7 @@ impl Client {
 
     /// Whether the server has answered its CONNECT.
     pub fn is_connected(&self) -> bool {
-        self.link.is_some() && self.conn.present.is_some()
+        self.link.is_some() && self.conn.session_present.is_some()
     }
 
     /// Begins a connection, and abandons the one that it has.
@@ -218,13 +218,13 @@ impl Client {
         let anew = self.old.is_empty() && rng.chance(4) && self.role.version == Version::V5;
         self.conn = Conn {
             clean: self.role.expiry_s == 0 || anew,
-            asked: truth.step,
-            asked_s: truth.now_s,
+            connect_step: truth.step,
+            connect_s: truth.now_s,
             receive_max: match self.role.version {
                 Version::V311 => usize::from(u16::MAX),
                 Version::V5 => rng.pick(&[1, 1, 2, 3, 5, 100]),
             },
-            doubtful: self.session.may_be_other,
+            uncertain: self.session.may_be_other,
             upgraded: !self.role.framed,
             ..Conn::default()
         };
@@ -263,7 +263,7 @@ impl Client {
         let wills = rng.chance(20);
         if wills {
             let at = rng.below(truth.topics.len());
-            let number = truth.write(MessageSpec {
+            let number = truth.add_message(MessageSpec {
                 topic: at,
                 len: 4,
                 key: 0,
@@ -340,7 +340,7 @@ impl Client {
                 self.link, self.role.id, connack.reason
             )
         });
-        if self.conn.present.is_some() {
+        if self.conn.session_present.is_some() {
             return Err("a second CONNACK".into());
         }
         self.session.silent.retain(|link| Some(*link) != self.link);
@@ -350,7 +350,7 @@ impl Client {
         self.turned_away = false;
         self.conn.send_max = usize::from(connack.properties.receive_maximum());
         self.opened(present, truth, coverage)?;
-        self.conn.present = Some(present);
+        self.conn.session_present = Some(present);
         self.send_again(truth, coverage);
         Ok(())
     }
@@ -410,7 +410,7 @@ impl Client {
         truth: &mut Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
-        if self.conn.present.is_none() && !matches!(packet, Packet::ConnAck(_)) {
+        if self.conn.session_present.is_none() && !matches!(packet, Packet::ConnAck(_)) {
             return Err(format!("{:?} before CONNACK", packet.kind()));
         }
         match packet {

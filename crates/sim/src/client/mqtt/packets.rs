@@ -32,7 +32,7 @@ impl Client {
         } else {
             self.conn.packets.append(&mut self.conn.raw);
         }
-        if self.conn.present.is_none() && self.conn.packets.first() == Some(&b'H') {
+        if self.conn.session_present.is_none() && self.conn.packets.first() == Some(&b'H') {
             // An answer over HTTP: waits for enough bytes to identify it.
             return match self.conn.packets.len() {
                 ..12 => Ok(()),

@@ -45,7 +45,7 @@ impl Client {
             };
             let qos = Qos::from_repr(rng.pick(&[0, 1, 1, 2, 2])).expect("below three");
             let retain = self.role.retains && rng.chance(30);
-            let number = truth.write(spec);
+            let number = truth.add_message(spec);
             self.record_mqtt_options(number, qos, retain, truth);
             if qos == Qos::AtMostOnce {
                 self.send_publish(0, number, qos, false, truth);
@@ -72,7 +72,11 @@ impl Client {
             self.last.packet_ids = self.last.packet_ids.wrapping_add(1).max(1);
             let id = self.last.packet_ids;
             let used = self.sent.iter().any(|sent| sent.id == id)
-                || self.conn.asks.iter().any(|asked| asked.id == id);
+                || self
+                    .conn
+                    .pending_subscribes
+                    .iter()
+                    .any(|asked| asked.id == id);
             if !used {
                 return id;
             }
@@ -123,7 +127,7 @@ impl Client {
     /// Sends unanswered messages again. At QoS 1 the server stores a repeat as another message, so the repeat gets a number of its own. In a
     /// new session the same holds for QoS 2.
     pub(super) fn send_again(&mut self, truth: &mut Truth, coverage: &mut Coverage) {
-        let present = self.conn.present == Some(true);
+        let present = self.conn.session_present == Some(true);
         for sent in std::mem::take(&mut self.sent) {
             coverage.retries += 1;
             match (present, sent.qos) {
@@ -131,7 +135,7 @@ impl Client {
                     self.sent.push_back(sent);
                     self.conn.acks.push_back(PendingAck::Pubrel(sent.id));
                 }
-                (true, Qos::ExactlyOnce) if self.conn.doubtful => {
+                (true, Qos::ExactlyOnce) if self.conn.uncertain => {
                     // Another session would store it as a new message: the client abandons it.
                     self.sent.push_back(Sent {
                         received: true,
@@ -159,7 +163,7 @@ impl Client {
 
     fn copy(&self, number: u32, truth: &mut Truth) -> u32 {
         let mqtt_options = truth.mqtt_options[&number];
-        let copy = truth.write(truth.messages[number as usize].spec);
+        let copy = truth.add_message(truth.messages[number as usize].spec);
         truth.mqtt_options.insert(copy, mqtt_options);
         copy
     }

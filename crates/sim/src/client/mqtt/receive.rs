@@ -15,7 +15,7 @@ impl Client {
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         let topic = self.topic_of(publish, truth)?;
-        let number = truth.read(publish.payload)?;
+        let number = truth.number_of(publish.payload)?;
         let (link, id) = (self.link, publish.packet_id.map(PacketId::get));
         truth.note(|| {
             let flags = (publish.qos.bits(), publish.dup, publish.retain);
@@ -65,7 +65,7 @@ impl Client {
             return self.subs[at].shown(number, publish.dup, truth);
         }
         if !publish.dup {
-            truth.check_not_stale(number, self.conn.asked, self.conn.asked_s)?;
+            truth.check_not_stale(number, self.conn.connect_step, self.conn.connect_s)?;
         }
         if self.subs[at].may_repeat(number) {
             return Ok(());
@@ -105,18 +105,18 @@ impl Client {
         coverage: &mut Coverage,
     ) -> Result<bool, Violation> {
         let exactly_once = publish.qos == Qos::ExactlyOnce;
-        let (link, doubtful) = (self.link, self.conn.doubtful);
-        if self.conn.open.contains(&id) {
+        let (link, uncertain) = (self.link, self.conn.uncertain);
+        if self.conn.ids_in_flight.contains(&id) {
             return Err(format!("packet id {id} is used twice at a time"));
         }
-        self.conn.open.insert(id);
-        if self.conn.open.len() > self.conn.receive_max {
-            let (open, most) = (self.conn.open.len(), self.conn.receive_max);
+        self.conn.ids_in_flight.insert(id);
+        if self.conn.ids_in_flight.len() > self.conn.receive_max {
+            let (open, most) = (self.conn.ids_in_flight.len(), self.conn.receive_max);
             return Err(format!(
                 "{open} messages under way to a client that takes {most}"
             ));
         }
-        if publish.dup && self.conn.present != Some(true) {
+        if publish.dup && self.conn.session_present != Some(true) {
             return Err(format!("message {number} is sent again in a new session"));
         }
         let found = self.receipts.iter().position(|receipt| receipt.id == id);
@@ -125,20 +125,23 @@ impl Client {
             let is = (receipt.number, receipt.exactly_once, receipt.retained);
             // A retained message may be sent again, and another subscription may bring the message again, under a packet id that is free
             // again: then it is no repeat.
-            let passed = self.conn.again.is_some_and(|last| last > receipt.serial);
+            let passed = self
+                .conn
+                .last_repeated
+                .is_some_and(|last| last > receipt.serial);
             let shown_again = (receipt.retained || self.role.covers) && receipt.is_told() && passed;
             let same = is == (number, exactly_once, publish.retain) && !shown_again;
             if same && publish.dup && receipt.link != link && receipt.state != Stage::Done {
                 self.came_again(at)?;
                 let receipt = &mut self.receipts[at];
-                if receipt.state == Stage::Released && !doubtful && !receipt.stale {
+                if receipt.state == Stage::Released && !uncertain && !receipt.stale {
                     return Err(format!("message {number} is sent again after PUBREL"));
                 }
                 (receipt.state, receipt.stale) = (Stage::Got, false);
-                self.owe(id, exactly_once);
+                self.queue_ack(id, exactly_once);
                 return Ok(false);
             }
-            if receipt.is_due() && !doubtful {
+            if receipt.is_due() && !uncertain {
                 return Err(format!(
                     "packet id {id} of {} is given to {number}",
                     receipt.number
@@ -146,20 +149,20 @@ impl Client {
             }
             self.receipts.remove(at);
         }
-        if !publish.dup && !self.conn.fresh {
-            self.conn.fresh = true;
+        if !publish.dup && !self.conn.has_new {
+            self.conn.has_new = true;
             self.check_again()?;
         }
         if publish.dup {
             coverage.dups += 1;
-            if self.conn.fresh {
+            if self.conn.has_new {
                 return Err(format!("message {number} is sent again behind newer ones"));
             }
         }
         self.last.receipts += 1;
         if publish.dup {
             // Its first delivery was lost. Any repeat that follows was sent after it.
-            self.conn.again = Some(self.last.receipts);
+            self.conn.last_repeated = Some(self.last.receipts);
         }
         self.receipts.push(Receipt {
             serial: self.last.receipts,
@@ -171,11 +174,11 @@ impl Client {
             link,
             stale: false,
         });
-        self.owe(id, exactly_once);
+        self.queue_ack(id, exactly_once);
         Ok(true)
     }
 
-    fn owe(&mut self, id: u16, exactly_once: bool) {
+    fn queue_ack(&mut self, id: u16, exactly_once: bool) {
         self.conn.acks.push_back(match exactly_once {
             true => PendingAck::Pubrec(id),
             false => PendingAck::Puback(id),
@@ -188,16 +191,16 @@ impl Client {
         let receipt = &mut self.receipts[at];
         receipt.link = link;
         let (serial, number) = (receipt.serial, receipt.number);
-        if self.conn.fresh || self.conn.again.is_some_and(|last| last > serial) {
+        if self.conn.has_new || self.conn.last_repeated.is_some_and(|last| last > serial) {
             return Err(format!("message {number} is sent again behind newer ones"));
         }
-        self.conn.again = Some(serial);
+        self.conn.last_repeated = Some(serial);
         Ok(())
     }
 
     /// A new message was received. Checks that all messages in flight were repeated before it.
     fn check_again(&self) -> Result<(), Violation> {
-        if self.conn.doubtful {
+        if self.conn.uncertain {
             return Ok(());
         }
         let missing = |receipt: &&Receipt| receipt.is_due() && receipt.link != self.link;
@@ -209,12 +212,12 @@ impl Client {
 
     /// PUBREL.
     pub(super) fn released(&mut self, id: u16, truth: &mut Truth) -> Result<(), Violation> {
-        let (link, doubtful) = (self.link, self.conn.doubtful);
+        let (link, uncertain) = (self.link, self.conn.uncertain);
         truth.note(|| format!("{link:?} PUBREL {id}"));
         let is = |receipt: &Receipt| receipt.id == id && receipt.exactly_once;
         let Some(at) = self.receipts.iter().position(is) else {
             self.conn.acks.push_back(PendingAck::Pubcomp(id));
-            return match doubtful {
+            return match uncertain {
                 true => Ok(()),
                 false => Err(format!("PUBREL for {id}, which is not under way")),
             };
@@ -223,7 +226,7 @@ impl Client {
             self.came_again(at)?;
         }
         let receipt = &mut self.receipts[at];
-        if receipt.state == Stage::Got && !doubtful && !receipt.stale {
+        if receipt.state == Stage::Got && !uncertain && !receipt.stale {
             return Err(format!(
                 "PUBREL before PUBREC of message {}",
                 receipt.number
@@ -253,7 +256,7 @@ impl Client {
                     receipt.state = state;
                 }
                 if state != Stage::Received {
-                    self.conn.open.remove(&id);
+                    self.conn.ids_in_flight.remove(&id);
                 }
             }
             self.write_ack(ack, id);
@@ -277,7 +280,7 @@ impl Client {
     }
 
     /// Number of acknowledgements that it has not sent.
-    pub fn owes(&self) -> usize {
+    pub fn pending_acks(&self) -> usize {
         self.conn.acks.len()
     }
 }

@@ -27,7 +27,7 @@ impl Client {
         let others = self.session.unanswered > 1 || self.session.may_come_late;
         let is_other = self.session.may_be_other
             || (self.session.may_be_gone || truth.allowed.memory_is_tight || !lasts) && others;
-        self.conn.doubtful |= is_other;
+        self.conn.uncertain |= is_other;
         if !present
             && lasts
             && !self.conn.clean
@@ -65,7 +65,7 @@ impl Client {
         self.session.silent.retain(|link| self.old.contains(link));
         self.session.may_come_late = !self.session.silent.is_empty();
         self.session.unanswered = 0;
-        self.session.known_s = Some(self.conn.asked_s);
+        self.session.known_s = Some(self.conn.connect_s);
         Ok(())
     }
 

@@ -40,7 +40,8 @@ impl Client {
 
     /// Whether all its subscriptions are granted.
     pub fn is_subscribed(&self) -> bool {
-        self.conn.asks.is_empty() && self.subs.iter().all(|sub| sub.state == State::Yes)
+        self.conn.pending_subscribes.is_empty()
+            && self.subs.iter().all(|sub| sub.state == State::Yes)
     }
 
     /// Number of subscriptions for which messages must be kept, as far as it knows. The one to `#` counts for each home.
@@ -59,7 +60,11 @@ impl Client {
     /// Indexes of subscriptions without a request in flight.
     fn unasked(&self) -> Vec<usize> {
         let asked = |at: &usize| {
-            let mut all = self.conn.asks.iter().flat_map(|asked| &asked.what);
+            let mut all = self
+                .conn
+                .pending_subscribes
+                .iter()
+                .flat_map(|asked| &asked.what);
             all.any(|(place, _)| place == at)
         };
         (0..self.subs.len()).filter(|at| !asked(at)).collect()
@@ -109,7 +114,7 @@ impl Client {
                 .chain(cover.map(|options| ("#", options)));
             encode::subscribe(out, version, id_of, &set.properties(), filters);
         });
-        self.conn.asks.push(PendingSubscribe {
+        self.conn.pending_subscribes.push(PendingSubscribe {
             id,
             unsubscribes: false,
             what,
@@ -141,8 +146,8 @@ impl Client {
         for sub in &mut self.subs {
             sub.qoses[usize::from(qos.bits())] = true;
             // Messages already received by the former subscription to `#` may come again by the other one.
-            sub.parted |= sub.covered;
-            (sub.hears_itself, sub.covered) = (true, true);
+            sub.was_split |= sub.covered;
+            (sub.gets_own_messages, sub.covered) = (true, true);
             sub.identifiers.extend(identifier);
         }
         options
@@ -159,14 +164,14 @@ impl Client {
             let sub = &mut self.subs[*at];
             sub.track.end();
             (sub.state, sub.due) = (State::No, None);
-            sub.parted |= sub.covered;
+            sub.was_split |= sub.covered;
         }
         let id_of = PacketId::new(id).expect("ids are not 0");
         self.write(|out| {
             let names = names.iter().map(String::as_str);
             encode::unsubscribe(out, version, id_of, &NOTHING, names);
         });
-        self.conn.asks.push(PendingSubscribe {
+        self.conn.pending_subscribes.push(PendingSubscribe {
             id,
             unsubscribes: true,
             what: places.iter().map(|at| (*at, false)).collect(),
@@ -180,9 +185,9 @@ impl Client {
         unsubscribes: bool,
     ) -> Result<PendingSubscribe, Violation> {
         let is = |asked: &PendingSubscribe| asked.id == id && asked.unsubscribes == unsubscribes;
-        let at = self.conn.asks.iter().position(is);
+        let at = self.conn.pending_subscribes.iter().position(is);
         let at = at.ok_or_else(|| format!("an answer to id {id}, by which nothing was asked"))?;
-        Ok(self.conn.asks.remove(at))
+        Ok(self.conn.pending_subscribes.remove(at))
     }
 
     pub(super) fn granted(

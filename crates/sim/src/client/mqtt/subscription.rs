@@ -29,13 +29,13 @@ pub(super) struct Sub {
     /// Subscription identifiers used for it in this session.
     pub identifiers: Vec<u32>,
     /// It was without No Local at some time in this session.
-    pub hears_itself: bool,
+    pub gets_own_messages: bool,
     /// The client asked for `#` in this session.
     pub covered: bool,
     /// It was ended or changed while there was a subscription to `#`: messages that it brought may come again by that one.
-    pub parted: bool,
+    pub was_split: bool,
     /// The steps of its requests for retained messages that may still be answered.
-    shows: VecDeque<u32>,
+    retained_requests: VecDeque<u32>,
     /// It must receive the message that was retained at this step.
     pub due: Option<u32>,
     /// The numbers of the latest values that it received as retained.
@@ -50,10 +50,10 @@ impl Sub {
             options: SubscribeOptions::of(Qos::AtMostOnce),
             qoses: [false; 3],
             identifiers: Vec::new(),
-            hears_itself: false,
+            gets_own_messages: false,
             covered: false,
-            parted: false,
-            shows: VecDeque::new(),
+            was_split: false,
+            retained_requests: VecDeque::new(),
             due: None,
             values: Vec::new(),
         }
@@ -69,20 +69,20 @@ impl Sub {
             self.state = State::No;
         }
         let is_new = self.qoses == [false; 3];
-        self.parted |= self.covered && !is_new;
+        self.was_split |= self.covered && !is_new;
         self.options = options;
         self.qoses[usize::from(options.max_qos.bits())] = true;
-        self.hears_itself |= !options.no_local;
+        self.gets_own_messages |= !options.no_local;
         self.identifiers.extend(identifier);
         self.due = None;
         match options.retain_handling {
             RetainHandling::DoNotSend => {}
             RetainHandling::Send => {
-                self.shows.push_back(step);
+                self.retained_requests.push_back(step);
                 self.due = Some(step);
             }
             RetainHandling::SendIfNew => {
-                self.shows.push_back(step);
+                self.retained_requests.push_back(step);
                 self.due = is_new.then_some(step);
             }
         }
@@ -98,20 +98,20 @@ impl Sub {
         if self.is_split() {
             self.track.order_anew();
         }
-        (self.qoses, self.hears_itself, self.covered) = ([false; 3], false, false);
-        self.parted = false;
-        self.shows.clear();
+        (self.qoses, self.gets_own_messages, self.covered) = ([false; 3], false, false);
+        self.was_split = false;
+        self.retained_requests.clear();
         self.identifiers.clear();
     }
 
     /// Whether some messages come only by this subscription and some only by the one to `#`, since it was ended, changed, or has No Local.
     pub fn is_split(&self) -> bool {
-        self.parted || self.covered && self.options.no_local
+        self.was_split || self.covered && self.options.no_local
     }
 
     /// Whether a message was received before and may come again.
     pub fn may_repeat(&self, number: u32) -> bool {
-        self.parted && self.track.has(number)
+        self.was_split && self.track.has(number)
     }
 
     /// The connection ended, perhaps with the session.
@@ -153,7 +153,7 @@ impl Sub {
         if self.state == State::Gone && !quiet && !self.covered {
             return Err(format!("message {number} came after UNSUBACK"));
         }
-        if mqtt_options.by == Some(me) && !self.hears_itself && !publish.retain {
+        if mqtt_options.by == Some(me) && !self.gets_own_messages && !publish.retain {
             return Err(format!("message {number} came back in spite of No Local"));
         }
         Ok(())
@@ -167,7 +167,7 @@ impl Sub {
             return Ok(());
         }
         self.due = None;
-        let asked = self.shows.pop_front();
+        let asked = self.retained_requests.pop_front();
         let asked =
             asked.ok_or_else(|| format!("message {number} came as retained without need"))?;
         let message = &truth.messages[number as usize];

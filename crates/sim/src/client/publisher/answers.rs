@@ -56,7 +56,7 @@ impl Publisher {
     /// The answer is a replay of the first one.
     fn replayed(&self, coverage: &mut Coverage) -> Result<(), Violation> {
         coverage.replays += 1;
-        match self.careful {
+        match self.idempotent {
             true => Ok(()),
             false => Err("an answer to a key that nobody sent".into()),
         }
@@ -104,7 +104,7 @@ impl Publisher {
         let id = text.lines().find_map(|line| line.strip_prefix("id: "));
         truth.note(|| format!("{:?} is told of {number}: {text:?}", self.link));
         if let Some(id) = id {
-            truth.learn(number, offset_of(id)?)?;
+            truth.set_offset(number, offset_of(id)?)?;
             truth.acknowledge(number);
             coverage.acknowledged += 1;
         } else if !truth.may_refuse() {
@@ -133,7 +133,7 @@ impl Publisher {
         });
         match (request, status) {
             (Request::One(number), 201 | 202) => {
-                truth.learn(*number, offset_in(body)?)?;
+                truth.set_offset(*number, offset_in(body)?)?;
                 truth.acknowledge(*number);
                 coverage.acknowledged += 1;
             }

@@ -45,7 +45,7 @@ impl Subscriber {
     /// A position without a message.
     pub(super) fn told(&mut self, id: &[u8], truth: &mut Truth) -> Result<(), Violation> {
         let positions = self.positions(id, truth)?;
-        let (mut at, at_s) = (self.conn.asked, self.conn.asked_s);
+        let (mut at, at_s) = (self.conn.request_step, self.conn.request_s);
         if self.filtered.is_some() {
             // The position may be within old messages that are still being sent.
             at = 0;
@@ -69,7 +69,7 @@ impl Subscriber {
         truth: &mut Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
-        let number = truth.read(data)?;
+        let number = truth.number_of(data)?;
         let topic = truth.messages[number as usize].topic;
         let part = self.tracks.iter().position(|track| track.topic == topic);
         let part = part.ok_or_else(|| format!("message {number} of another topic"))?;
@@ -83,11 +83,11 @@ impl Subscriber {
         });
         if let Some(id) = id {
             let position = self.positions(id, truth)?[part];
-            truth.learn(number, position.offset)?;
+            truth.set_offset(number, position.offset)?;
             self.position = Some(id.to_vec());
         }
         self.tracks[part].got(number, truth)?;
-        truth.check_not_stale(number, self.conn.asked, self.conn.asked_s)?;
+        truth.check_not_stale(number, self.conn.request_step, self.conn.request_s)?;
         self.check_wait(number, truth)?;
         self.check_expiry(number, truth)
     }
@@ -95,7 +95,7 @@ impl Subscriber {
     /// Checks that no message that can be superseded has waited for the socket. Allowed are the first page of a stream and the rest of a
     /// message already begun.
     fn check_wait(&mut self, number: u32, truth: &Truth) -> Result<(), Violation> {
-        let (Some(rest), Some(begun)) = (truth.rest, self.conn.begun) else {
+        let (Some(rest), Some(begun)) = (truth.rest, self.conn.begun_step) else {
             return Ok(());
         };
         self.conn.after_rest += 1;
@@ -115,7 +115,7 @@ impl Subscriber {
     /// socket opened. Allowed are the page already begun and the first page of its stream.
     fn check_expiry(&self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let (Some(rest), Some(begun), Some(waits)) =
-            (truth.rest, self.conn.begun, truth.allowed.waits)
+            (truth.rest, self.conn.begun_step, truth.allowed.waits)
         else {
             return Ok(());
         };
@@ -153,7 +153,7 @@ impl Subscriber {
         });
         let positions = self.positions(id, truth)?;
         let name = name.filter(|_| self.filtered.is_none());
-        let at_s = self.conn.asked_s;
+        let at_s = self.conn.request_s;
         let only = self.tracks.len() == 1 && self.filtered.is_none();
         let (mut moved, mut lost) = (false, false);
         for (track, position) in self.tracks.iter_mut().zip(positions) {
@@ -168,7 +168,7 @@ impl Subscriber {
                 lost = true;
                 if self.filtered.is_some() && track.seen.is_none() {
                     // It had no position in this topic, so earlier messages were not promised.
-                    track.lost_count();
+                    track.lost_some();
                     continue;
                 }
                 // Step 0, since messages behind the gap may have been acknowledged long ago.
@@ -215,7 +215,7 @@ impl Subscriber {
                 track.gap(None, truth)?;
             } else {
                 // The gap does not say which topics it concerns.
-                track.lost_count();
+                track.lost_some();
             }
         }
         Ok(())

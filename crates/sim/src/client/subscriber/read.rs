@@ -138,7 +138,7 @@ impl Subscriber {
 
     /// Checks that a message came with its own key.
     fn check_key(&self, data: &[u8], key: Option<&[u8]>, truth: &Truth) -> Result<(), Violation> {
-        let number = truth.read(data)?;
+        let number = truth.number_of(data)?;
         let own = key_name(truth.messages[number as usize].spec.key);
         match own.as_deref().map(str::as_bytes) == key {
             true => Ok(()),
