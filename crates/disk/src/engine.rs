@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
-use crate::log::{CommitError, End, Figures, Log, bytes_in_group};
+use crate::log::{CommitError, End, Figures, Log, Reserve, bytes_in_group};
 use crate::storage::Storage;
 
 const POISONED: &str = "the lock of the log's queue is not poisoned";
@@ -51,9 +51,9 @@ struct Requests {
     /// Remove the segments before this one.
     remove_before: u64,
     /// Bytes of other files that count towards [`Options::bytes_max`](crate::Options::bytes_max).
-    beside: u64,
-    /// Bytes of the file system to keep free for a checkpoint. What is written from the second number on adds to them.
-    reserve: (u64, u64),
+    other_bytes: u64,
+    /// What to keep free of the file system for a checkpoint.
+    reserve: Reserve,
     /// Seal the open segment. Reset once that was tried.
     seal: bool,
     /// Remove the spare files. Reset once that is done.
@@ -182,11 +182,11 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
         self.shared.lock().state
     }
 
-    /// Requests the removal of the segments before this one; see [`Log::remove_before`]. From then on `beside` bytes of other files count
+    /// Requests the removal of the segments before this one; see [`Log::remove_before`]. From then on `other_bytes` bytes of other files count
     /// towards [`Options::bytes_max`](crate::Options::bytes_max).
-    pub fn remove_before(&self, segment: u64, beside: u64) {
+    pub fn remove_before(&self, segment: u64, other_bytes: u64) {
         let mut queue = self.shared.lock();
-        (queue.requests.remove_before, queue.requests.beside) = (segment, beside);
+        (queue.requests.remove_before, queue.requests.other_bytes) = (segment, other_bytes);
         queue.requested = true;
         drop(queue);
         self.shared.filled.notify_one();
@@ -196,7 +196,7 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
     /// With less free space the log counts as full ([`State::is_full`]). It can still commit into its spare files.
     pub fn reserve(&self, bytes: u64, from: u64) {
         let mut queue = self.shared.lock();
-        queue.requests.reserve = (bytes, from);
+        queue.requests.reserve = Reserve { bytes, from };
         queue.requested = true;
         drop(queue);
         self.shared.filled.notify_one();
@@ -311,8 +311,8 @@ impl<B: AsRef<[u8]>> Shared<B> {
 
     /// Carries out the requests.
     fn carry_out<S: Storage>(&self, log: &mut Log<S>, requests: Requests) -> io::Result<()> {
-        log.count_beside(requests.beside);
-        log.reserve(requests.reserve.0, requests.reserve.1);
+        log.set_other_bytes(requests.other_bytes);
+        log.reserve(requests.reserve.bytes, requests.reserve.from);
         if log.first_segment() < requests.remove_before {
             log.remove_before(requests.remove_before)?;
         }

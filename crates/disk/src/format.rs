@@ -74,19 +74,19 @@ impl SegmentHeader {
 
     pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, NoSegment> {
         let bytes = bytes.get(..SEGMENT_HEADER).ok_or(NoSegment::Damaged)?;
-        if &bytes[..8] != MAGIC || crc32c::crc32c(&bytes[..60]) != word(bytes, 60) {
+        if &bytes[..8] != MAGIC || crc32c::crc32c(&bytes[..60]) != read_u32(bytes, 60) {
             return Err(NoSegment::Damaged);
         }
-        match word(bytes, 8) {
+        match read_u32(bytes, 8) {
             VERSION => Ok(SegmentHeader {
-                salt: word(bytes, 12),
-                number: long(bytes, 16),
-                first_group: long(bytes, 24),
-                previous_crc: word(bytes, 32),
-                bytes: long(bytes, 36),
+                salt: read_u32(bytes, 12),
+                number: read_u64(bytes, 16),
+                first_group: read_u64(bytes, 24),
+                previous_crc: read_u32(bytes, 32),
+                bytes: read_u64(bytes, 36),
                 identity: Identity {
-                    log: long(bytes, 44),
-                    seed: long(bytes, 52),
+                    log: read_u64(bytes, 44),
+                    seed: read_u64(bytes, 52),
                 },
             }),
             other => Err(NoSegment::Version(other)),
@@ -148,7 +148,8 @@ impl<'a> Group<'a> {
     /// Completes a group: writes its header and pads it. Returns its checksum.
     pub fn seal(
         out: &mut Vec<u8>,
-        (number, batches_before): (u64, u64),
+        number: u64,
+        batches_before: u64,
         previous_crc: u32,
         salts: Salts,
     ) -> u32 {
@@ -167,21 +168,21 @@ impl<'a> Group<'a> {
 
     /// The group at the beginning of these bytes, which reach to the end of the segment; `None` if there is none.
     pub fn decode(bytes: &'a [u8], salts: Salts) -> Option<Group<'a>> {
-        let len = word(bytes.get(..GROUP_HEADER)?, 0);
+        let len = read_u32(bytes.get(..GROUP_HEADER)?, 0);
         // The second length is masked with the log's identity, which clients do not know. So a search for groups in a damaged segment
         // computes no checksums of bytes that clients sent.
-        if len == 0 || len ^ salts.length != word(bytes, LENGTH_AGAIN) {
+        if len == 0 || len ^ salts.length != read_u32(bytes, LENGTH_AGAIN) {
             return None;
         }
         let end = GROUP_HEADER + len as usize;
-        let crc = word(bytes, 4);
+        let crc = read_u32(bytes, 4);
         let whole = bytes.get(8..end)?;
         let verifies = crc32c::crc32c_append(salts.crc, whole) == crc;
         (verifies || planted::is(Fault::NoChecksum)).then(|| Group {
-            number: long(bytes, 8),
-            batches_before: long(bytes, 16),
+            number: read_u64(bytes, 8),
+            batches_before: read_u64(bytes, 16),
             crc,
-            previous_crc: word(bytes, PREVIOUS_CRC),
+            previous_crc: read_u32(bytes, PREVIOUS_CRC),
             batches: &bytes[GROUP_HEADER..end],
         })
     }
@@ -191,7 +192,7 @@ impl<'a> Group<'a> {
         let mut left = self.batches;
         core::iter::from_fn(move || {
             let (len, rest) = left.split_at_checked(BATCH_HEADER)?;
-            let (batch, rest) = rest.split_at_checked(word(len, 0) as usize)?;
+            let (batch, rest) = rest.split_at_checked(read_u32(len, 0) as usize)?;
             left = rest;
             Some(batch)
         })
@@ -203,11 +204,11 @@ pub(crate) fn occupied(batches: usize) -> u64 {
     (GROUP_HEADER as u64 + batches as u64).next_multiple_of(ALIGNMENT)
 }
 
-pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn read_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-pub(crate) fn long(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn read_u64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
@@ -261,7 +262,7 @@ mod tests {
         Group::push(&mut out, b"");
         Group::push(&mut out, b"three");
         let salts = Salts { crc: 5, length: 3 };
-        let crc = Group::seal(&mut out, (9, 33), 77, salts);
+        let crc = Group::seal(&mut out, 9, 33, 77, salts);
         let group = Group::decode(&out, salts).expect("a group");
         assert_eq!((group.number, group.crc, group.previous_crc), (9, crc, 77));
         assert_eq!(group.batches_before, 33);

@@ -18,8 +18,9 @@ use crate::scan::{
     Found, Recovered, ScanEnd, ScanError, is_spare, number_of, scan_to_end, segment_name,
 };
 use crate::storage::{File, Storage};
+pub(crate) use files::Reserve;
 pub use files::{CommitError, Options};
-use files::{Files, is_want_of_room};
+use files::{Files, is_disk_full};
 
 /// The most bytes of a group: a few milliseconds of writing. A single longer batch is a group of its own.
 const GROUP_BYTES_MAX: u64 = 8 << 20;
@@ -120,8 +121,8 @@ impl<S: Storage> Log<S> {
                 spares: Vec::new(),
                 spares_made: 0,
                 bytes: 0,
-                beside: 0,
-                reserve: (0, 0),
+                other_bytes: 0,
+                reserve: Reserve::default(),
                 written: 0,
                 free_bytes: u64::MAX,
                 released: false,
@@ -162,7 +163,7 @@ impl<S: Storage> Log<S> {
         }
         log.sealed.make_contiguous().sort_unstable();
         if let Some(end) = end {
-            log.go_on(end)?;
+            log.resume(end)?;
         }
         let marked = match log.end_is_lost {
             true => log.mark(mark::LOST, mark::LOST),
@@ -184,7 +185,7 @@ impl<S: Storage> Log<S> {
             true => Ok(()),
             false => match self.mark(segment, group) {
                 // A copy-on-write file system needs space even here. The previous mark proves less, but nothing false.
-                Err(error) if is_want_of_room(&error) => Ok(()),
+                Err(error) if is_disk_full(&error) => Ok(()),
                 marked => marked,
             },
         }
@@ -194,7 +195,7 @@ impl<S: Storage> Log<S> {
         if self.mark.is_none() {
             self.mark = match MarkFile::open(&self.files.storage) {
                 Ok(file) => Some(file),
-                Err(error) if is_want_of_room(&error) => return Ok(()),
+                Err(error) if is_disk_full(&error) => return Ok(()),
                 Err(error) => return Err(error),
             };
         }
@@ -206,7 +207,7 @@ impl<S: Storage> Log<S> {
 
     /// Continues behind the last group of the last segment. If the previous process was killed between a write and its sync, or a sync
     /// failed, the bytes that were read may be in the kernel's memory only. So the last group is written again, and everything is synced.
-    fn go_on(&mut self, end: ScanEnd) -> Result<(), ScanError> {
+    fn resume(&mut self, end: ScanEnd) -> Result<(), ScanError> {
         (self.segments, self.tail.next_group) = (end.segment, end.next_group);
         self.tail.batches = end.batches;
         if !planted::is(Fault::NoChain) {
@@ -271,14 +272,14 @@ impl<S: Storage> Log<S> {
     }
 
     /// Sets the bytes of other files that count towards [`Options::bytes_max`].
-    pub fn count_beside(&mut self, bytes: u64) {
-        self.files.beside = bytes;
+    pub fn set_other_bytes(&mut self, bytes: u64) {
+        self.files.other_bytes = bytes;
     }
 
     /// Keeps this many bytes of the file system free, plus the bytes written since [`Figures::written`] was `from`; see
     /// [`prepare`](Self::prepare).
     pub fn reserve(&mut self, bytes: u64, from: u64) {
-        self.files.reserve = (bytes, from);
+        self.files.reserve = Reserve { bytes, from };
     }
 
     /// Removes the spare files. No new ones are made.
@@ -324,7 +325,7 @@ impl<S: Storage> Log<S> {
             segment_bytes,
             ..
         } = self.files.options;
-        let taken = self.files.bytes.saturating_add(self.files.beside);
+        let taken = self.files.bytes.saturating_add(self.files.other_bytes);
         // When a spare file becomes a segment, the next spare file needs its full size at once.
         let more = bytes_max
             .saturating_sub(taken)
@@ -387,8 +388,13 @@ impl<S: Storage> Log<S> {
         }
         let segment = self.segment.as_mut().expect("there is one now");
         let salts = segment.header.salts();
-        let numbers = (self.tail.next_group, self.tail.batches);
-        let crc = Group::seal(&mut self.group, numbers, self.tail.crc, salts);
+        let crc = Group::seal(
+            &mut self.group,
+            self.tail.next_group,
+            self.tail.batches,
+            self.tail.crc,
+            salts,
+        );
         let written = segment.write(&self.group);
         let synced = written.and_then(|()| match planted::is(Fault::NoSync) {
             true => Ok(()),

@@ -11,7 +11,7 @@
 
 use std::io;
 
-use crate::format::{long, word};
+use crate::format::{read_u32, read_u64};
 use crate::storage::{File, Storage};
 
 /// The name of the file.
@@ -56,12 +56,12 @@ impl Mark {
 
     fn decode(bytes: &[u8]) -> Option<Mark> {
         let bytes = bytes.get(..BYTES)?;
-        let verifies = &bytes[..8] == MAGIC && crc32c::crc32c(&bytes[..44]) == word(bytes, 44);
-        (verifies && word(bytes, 8) == VERSION).then(|| Mark {
-            number: long(bytes, 12),
-            log: long(bytes, 20),
-            segment: long(bytes, 28),
-            group: long(bytes, 36),
+        let verifies = &bytes[..8] == MAGIC && crc32c::crc32c(&bytes[..44]) == read_u32(bytes, 44);
+        (verifies && read_u32(bytes, 8) == VERSION).then(|| Mark {
+            number: read_u64(bytes, 12),
+            log: read_u64(bytes, 20),
+            segment: read_u64(bytes, 28),
+            group: read_u64(bytes, 36),
         })
     }
 

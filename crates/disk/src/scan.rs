@@ -161,8 +161,8 @@ const UNKNOWN: u64 = 1 << 40;
 /// If a file cannot be read or has a format that this build does not know.
 pub fn identity<S: Storage>(storage: &S) -> Result<Option<Identity>, ScanError> {
     let mut scan = Scan::new(|_| {});
-    for number in scan.segments(storage, (None, None))? {
-        if let Some(header) = scan.header(storage, number)? {
+    for number in scan.list_segments(storage, (None, None))? {
+        if let Some(header) = scan.read_header(storage, number)? {
             return Ok(Some(header.identity));
         }
     }
@@ -198,10 +198,10 @@ pub(crate) fn scan_to_end<S: Storage>(
         None => Mark::read(storage).map_err(|error| ScanError::Io(mark::NAME.into(), error))?,
         Some(_) => None,
     };
-    let segments = scan.segments(storage, (first, last))?;
+    let segments = scan.list_segments(storage, (first, last))?;
     let mut headers = Vec::with_capacity(segments.len());
     for number in segments.iter().copied().chain(follower) {
-        headers.push(scan.header(storage, number)?);
+        headers.push(scan.read_header(storage, number)?);
     }
     let mut end = None;
     let mut bytes = Vec::new();
@@ -214,19 +214,19 @@ pub(crate) fn scan_to_end<S: Storage>(
             scan.batches = Some(0);
         }
         if expected != number {
-            scan.damage(DamageKind::Missing, number, 0);
+            scan.record_loss(DamageKind::Missing, number, 0);
         }
         let header = headers[at];
         let mut offset = DATA_BEGIN;
         match &header {
-            None => scan.damage(DamageKind::Header, number, 0),
+            None => scan.record_loss(DamageKind::Header, number, 0),
             Some(header) => {
                 let name = segment_name(number);
                 read_whole(storage, &name, &mut bytes)?;
-                offset = scan.segment(header, &bytes);
+                offset = scan.read_segment(header, &bytes);
                 match headers.get(at + 1) {
-                    None => scan.end(header, &bytes, offset),
-                    Some(next) => scan.goes_on(header, offset, next.as_ref()),
+                    None => scan.check_torn(header, &bytes, offset),
+                    Some(next) => scan.check_next(header, offset, next.as_ref()),
                 }
             }
         }
@@ -291,7 +291,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     }
 
     /// The numbers of the segments, in order.
-    fn segments<S: Storage>(
+    fn list_segments<S: Storage>(
         &mut self,
         storage: &S,
         (first, last): Segments,
@@ -314,7 +314,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     }
 
     /// The header of a segment; `None` if it is damaged.
-    fn header<S: Storage>(
+    fn read_header<S: Storage>(
         &mut self,
         storage: &S,
         number: u64,
@@ -339,7 +339,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     }
 
     /// Records a loss. Until the next group only the first one counts.
-    fn damage(&mut self, kind: DamageKind, segment: u64, offset: u64) {
+    fn record_loss(&mut self, kind: DamageKind, segment: u64, offset: u64) {
         self.loss.get_or_insert(Damage {
             kind,
             segment,
@@ -364,7 +364,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     }
 
     /// Reads the groups of a segment. Returns the offset behind the last one.
-    fn segment(&mut self, header: &SegmentHeader, bytes: &[u8]) -> u64 {
+    fn read_segment(&mut self, header: &SegmentHeader, bytes: &[u8]) -> u64 {
         self.found.segments += 1;
         self.last = 0;
         let begins = (header.first_group, header.previous_crc);
@@ -372,7 +372,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
             .expected
             .is_some_and(|expected| (expected, self.crc) != begins)
         {
-            self.damage(DamageKind::Chain, header.number, 0);
+            self.record_loss(DamageKind::Chain, header.number, 0);
         }
         let (mut expected, crc) = begins;
         self.crc = crc;
@@ -383,9 +383,9 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
                 .filter(|group| group.number == expected || planted::is(Fault::Recycled));
             if let Some(group) = next {
                 if group.previous_crc != self.crc {
-                    self.damage(DamageKind::Chain, header.number, offset);
+                    self.record_loss(DamageKind::Chain, header.number, offset);
                 }
-                self.group(header.number, offset, &group);
+                self.take_group(header.number, offset, &group);
                 offset += group.bytes();
                 expected = expected.saturating_add(1);
                 continue;
@@ -393,7 +393,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
             let Some((later, number)) = find_later(bytes, offset, header.salts(), expected) else {
                 break;
             };
-            self.damage(DamageKind::Bytes, header.number, offset);
+            self.record_loss(DamageKind::Bytes, header.number, offset);
             (offset, expected) = (later, number);
         }
         self.expected = Some(expected);
@@ -401,7 +401,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     }
 
     /// Checks the end of the last segment: is there a torn group at this offset?
-    fn end(&mut self, header: &SegmentHeader, bytes: &[u8], offset: u64) {
+    fn check_torn(&mut self, header: &SegmentHeader, bytes: &[u8], offset: u64) {
         let expected = self.expected.unwrap_or(header.first_group);
         self.found.torn = is_torn(bytes, offset, expected, self.crc).then_some(Torn {
             segment: header.number,
@@ -421,7 +421,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         let is_cut = end.is_some_and(|end| end.is_cut);
         if is_cut || mark.filter(of_this_log).is_some_and(is_lost) {
             let offset = end.map_or(0, |end| end.offset);
-            self.damage(DamageKind::End, segment, offset);
+            self.record_loss(DamageKind::End, segment, offset);
             self.found.torn = None;
         }
         if let Some(end) = end.as_mut().filter(|_| self.loss.is_some()) {
@@ -431,16 +431,16 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     }
 
     /// Checks that no group is missing between this segment, which ends at this offset, and the next one.
-    fn goes_on(&mut self, header: &SegmentHeader, offset: u64, next: Option<&SegmentHeader>) {
+    fn check_next(&mut self, header: &SegmentHeader, offset: u64, next: Option<&SegmentHeader>) {
         let ends = (self.expected, self.crc);
         let follows = |next: &SegmentHeader| (Some(next.first_group), next.previous_crc) == ends;
         let adjoins = |next: &&SegmentHeader| Some(next.number) == header.number.checked_add(1);
         if next.filter(adjoins).is_some_and(|next| !follows(next)) {
-            self.damage(DamageKind::Bytes, header.number, offset);
+            self.record_loss(DamageKind::Bytes, header.number, offset);
         }
     }
 
-    fn group(&mut self, segment: u64, offset: u64, group: &Group<'_>) {
+    fn take_group(&mut self, segment: u64, offset: u64, group: &Group<'_>) {
         let before = group.batches_before;
         let lost = self.batches.and_then(|known| before.checked_sub(known));
         // With a loss of 0, this group is from another history of the log.

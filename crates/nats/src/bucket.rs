@@ -6,10 +6,18 @@ use async_nats::jetstream::{Context, ErrorCode, context::GetStreamErrorKind};
 
 use crate::error::{Error, chain};
 use crate::settings::{Settings, refused};
-use crate::streams::{Stream, all_fit};
+use crate::streams::{Field, Stream, all_fit};
 
-/// The bucket, and the stream that stores it.
-pub async fn open(context: &Context, settings: &Settings) -> Result<(ObjectStore, Stream), Error> {
+/// The bucket.
+pub struct Bucket {
+    pub name: String,
+    pub objects: ObjectStore,
+    /// The stream that stores it.
+    pub stream: Stream,
+}
+
+/// Creates or checks the bucket.
+pub async fn open(context: &Context, settings: &Settings) -> Result<Bucket, Error> {
     let bucket = settings.bucket();
     let name = format!("OBJ_{bucket}");
     let what = format!("object store {bucket}");
@@ -37,10 +45,14 @@ pub async fn open(context: &Context, settings: &Settings) -> Result<(ObjectStore
         }
     }
     let failed = |why: String| Error::transient(format!("{what}: {why}"));
-    let store = context.get_object_store(&bucket).await;
-    let store = store.map_err(|error| failed(chain(&error)))?;
+    let objects = context.get_object_store(&bucket).await;
+    let objects = objects.map_err(|error| failed(chain(&error)))?;
     let stream = context.get_stream(&name).await;
-    Ok((store, stream.map_err(|error| failed(chain(&error)))?))
+    Ok(Bucket {
+        name: bucket,
+        objects,
+        stream: stream.map_err(|error| failed(chain(&error)))?,
+    })
 }
 
 /// Checks an existing bucket: it must not delete anything by itself.
@@ -80,6 +92,12 @@ fn check(stream: &Stream, bucket: &str, replicas: usize) -> Result<(), Error> {
         ),
     ];
     let remedy = format!("write `nats stream edit {name}`, or choose another cluster.name");
-    let rows = rows.map(|(field, fits, is, must)| (field, fits, is, must, remedy.clone()));
-    all_fit(&format!("object store {bucket}"), rows)
+    let fields = rows.map(|(name, fits, found, wanted)| Field {
+        name,
+        fits,
+        found,
+        wanted,
+        remedy: remedy.clone(),
+    });
+    all_fit(&format!("object store {bucket}"), fields)
 }

@@ -106,9 +106,16 @@ impl Connected {
         let mut streams = Vec::new();
         for partition in 0..numbers.partitions {
             let one = async || {
-                let of = (partition, made);
                 let max_payload = self.max_payload();
-                streams::open(&self.context, &self.settings, numbers, of, max_payload).await
+                streams::open(
+                    &self.context,
+                    &self.settings,
+                    numbers,
+                    partition,
+                    made,
+                    max_payload,
+                )
+                .await
             };
             streams.push(self.block_on(one)?);
         }
@@ -132,15 +139,13 @@ impl Connected {
             ..
         } = self;
         let open = async || bucket::open(context, settings).await;
-        let (bucket, objects) = self.block_on(open)?;
-        let (streams, log) = (streams.to_vec(), log.clone());
-        let of = (numbers.id, numbers.epoch);
+        let bucket = self.block_on(open)?;
         Ok(Store::new(
             driver.clone(),
-            (settings.bucket(), bucket, objects),
-            streams,
-            of,
-            log,
+            bucket,
+            streams.to_vec(),
+            numbers,
+            log.clone(),
         ))
     }
 

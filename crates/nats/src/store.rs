@@ -12,17 +12,19 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use async_nats::jetstream::object_store::{ObjectInfo, ObjectStore};
+use async_nats::jetstream::object_store::ObjectInfo;
 use async_nats::jetstream::stream::{LastRawMessageErrorKind, State};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use futures_util::StreamExt as _;
 use tokio::time::timeout;
 
+use crate::bucket::Bucket;
 use crate::checkpoint::{Checkpoint, New, name_of};
 use crate::driver::Driver;
 use crate::error::{Error, chain};
 use crate::log_state::LogState;
+use crate::numbers::Numbers;
 use crate::streams::{self, Stream};
 use crate::transfer::{Batches, Download, PATIENCE, Upload};
 
@@ -34,32 +36,25 @@ pub struct Store(Arc<Inner>);
 
 struct Inner {
     driver: Driver,
-    bucket: ObjectStore,
-    name: String,
-    /// The stream that stores the bucket.
-    objects: Stream,
+    bucket: Bucket,
     streams: Vec<Stream>,
-    id: u64,
-    epoch: u32,
+    numbers: Numbers,
     log: Arc<LogState>,
 }
 
 impl Store {
     pub(crate) fn new(
         driver: Driver,
-        (name, bucket, objects): (String, ObjectStore, Stream),
+        bucket: Bucket,
         streams: Vec<Stream>,
-        (id, epoch): (u64, u32),
+        numbers: Numbers,
         log: Arc<LogState>,
     ) -> Store {
         Store(Arc::new(Inner {
             driver,
             bucket,
-            name,
-            objects,
             streams,
-            id,
-            epoch,
+            numbers,
             log,
         }))
     }
@@ -91,7 +86,7 @@ impl Store {
         let order = |it: &Checkpoint| (it.partition, std::cmp::Reverse(it.sequence));
         all.sort_by(|a, b| order(a).cmp(&order(b)).then(a.name.cmp(&b.name)));
         for (number, partition) in (0..).zip(self.0.log.partitions()) {
-            let of = |it: &&Checkpoint| it.partition == number && it.epoch == self.0.epoch;
+            let of = |it: &&Checkpoint| it.partition == number && it.epoch == self.0.numbers.epoch;
             let newest = all.iter().find(of);
             let mut status = partition.status.lock().expect("no holder panics");
             let known = status
@@ -110,7 +105,7 @@ impl Store {
 
     fn objects(&self) -> Result<Vec<ObjectInfo>, Error> {
         self.wait("the list of checkpoints", async {
-            let list = self.0.bucket.list().await;
+            let list = self.0.bucket.objects.list().await;
             let mut list = list.map_err(|error| chain(&error))?;
             let mut found = Vec::new();
             while let Some(object) = list.next().await {
@@ -121,7 +116,7 @@ impl Store {
     }
 
     fn read_info(&self, object: &ObjectInfo) -> Option<Checkpoint> {
-        Checkpoint::read(object, self.0.id)
+        Checkpoint::read(object, self.0.numbers.id)
     }
 
     fn state(&self, partition: u16) -> Result<State, Error> {
@@ -158,7 +153,7 @@ impl Store {
             return Ok(Some(why));
         }
         if of.sequence < first {
-            let is_other = of.epoch != self.0.epoch;
+            let is_other = of.epoch != self.0.numbers.epoch;
             let why = "the log has gone back since, and its last batch is gone";
             return Ok(is_other.then(|| why.to_string()));
         }
@@ -182,13 +177,13 @@ impl Store {
     pub fn read(&self, of: &Checkpoint) -> io::Result<Download> {
         let failed = |error: Error| io::Error::other(error.to_string());
         let object = self.wait("it cannot be read", async {
-            let object = self.0.bucket.get(&of.name).await;
+            let object = self.0.bucket.objects.get(&of.name).await;
             object.map_err(|error| chain(&error))
         });
         let object = object.map_err(failed)?;
-        let subject = format!("$O.{}.C.{}", self.0.name, object.info.nuid);
+        let subject = format!("$O.{}.C.{}", self.0.bucket.name, object.info.nuid);
         let count = self.wait("its chunks", async {
-            let subjects = self.0.objects.info_with_subjects(&subject).await;
+            let subjects = self.0.bucket.stream.info_with_subjects(&subject).await;
             let mut subjects = subjects.map_err(|error| chain(&error))?;
             match subjects.next().await {
                 Some(Ok((_, count))) => Ok(count),
@@ -206,8 +201,8 @@ impl Store {
 
     /// Writes a checkpoint.
     pub fn write(&self, new: &New<'_>) -> Upload {
-        let of = new.metadata(self.0.id, self.0.epoch);
-        Upload::new(self.0.driver.clone(), self.0.bucket.clone(), of)
+        let of = new.metadata(self.0.numbers.id, self.0.numbers.epoch);
+        Upload::new(self.0.driver.clone(), self.0.bucket.objects.clone(), of)
     }
 
     /// The batches of a partition with these sequences.
@@ -239,14 +234,14 @@ impl Store {
 
     /// Removes an object: first its metadata, so that nobody starts to read it.
     fn remove_object(&self, object: &ObjectInfo) -> Result<(), Error> {
-        let bucket = &self.0.name;
+        let bucket = &self.0.bucket.name;
         self.purge_object(&format!("$O.{bucket}.M.{}", URL_SAFE.encode(&object.name)))?;
         self.purge_object(&format!("$O.{bucket}.C.{}", object.nuid))
     }
 
     fn purge_object(&self, subject: &str) -> Result<(), Error> {
         self.wait("an old checkpoint", async {
-            let purged = self.0.objects.purge().filter(subject).await;
+            let purged = self.0.bucket.stream.purge().filter(subject).await;
             purged.map(drop).map_err(|error| chain(&error))
         })
     }
@@ -266,8 +261,8 @@ impl Store {
         }
         let what = "chunks without an object";
         let subjects = self.wait(what, async {
-            let filter = format!("$O.{}.C.*", self.0.name);
-            let subjects = self.0.objects.info_with_subjects(filter).await;
+            let filter = format!("$O.{}.C.*", self.0.bucket.name);
+            let subjects = self.0.bucket.stream.info_with_subjects(filter).await;
             let mut subjects = subjects.map_err(|error| chain(&error))?;
             let now = subjects.info.state.last_timestamp;
             let mut found = Vec::new();
@@ -285,7 +280,8 @@ impl Store {
             let last = self.wait(what, async {
                 let last = self
                     .0
-                    .objects
+                    .bucket
+                    .stream
                     .get_last_raw_message_by_subject(subject)
                     .await;
                 last.map_err(|error| chain(&error))

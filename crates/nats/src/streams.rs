@@ -118,7 +118,8 @@ pub async fn open(
     context: &Context,
     settings: &Settings,
     numbers: Numbers,
-    (partition, made): (u16, bool),
+    partition: u16,
+    made: bool,
     max_payload: usize,
 ) -> Result<Stream, Error> {
     let name = settings.stream(partition);
@@ -186,17 +187,30 @@ async fn keep_all(
     stream.map_err(|error| refused(&format!("stream {name}"), settings, &error))
 }
 
-/// A field of a stream: its name, whether it fits, its value, the required value, and the remedy.
-pub type Field = (&'static str, bool, String, String, String);
+/// A field of a stream's configuration, compared with what it must be.
+pub struct Field {
+    pub name: &'static str,
+    pub fits: bool,
+    pub found: String,
+    pub wanted: String,
+    pub remedy: String,
+}
 
 /// Fails with the first field that does not fit.
 pub fn all_fit(what: &str, fields: impl IntoIterator<Item = Field>) -> Result<(), Error> {
-    match fields.into_iter().find(|(_, fits, ..)| !fits) {
-        Some((field, _, found, wanted, remedy)) => Err(Error::lasting(format!(
-            "{what}: {field} is {found}, and must be {wanted}; {remedy}"
-        ))),
-        None => Ok(()),
-    }
+    let Some(field) = fields.into_iter().find(|field| !field.fits) else {
+        return Ok(());
+    };
+    let Field {
+        name,
+        found,
+        wanted,
+        remedy,
+        ..
+    } = field;
+    Err(Error::lasting(format!(
+        "{what}: {name} is {found}, and must be {wanted}; {remedy}"
+    )))
 }
 
 /// Checks an existing stream.
@@ -233,7 +247,13 @@ fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> 
             ANEW.to_string(),
         ),
     ];
-    let alike = alike.map(|(field, is, must, remedy)| (field, is == must, is, must, remedy));
+    let alike = alike.map(|(name, found, wanted, remedy)| Field {
+        name,
+        fits: found == wanted,
+        found,
+        wanted,
+        remedy,
+    });
     // Limits with which batches would be lost or refused.
     let limits = [
         ("max_msgs", found.max_messages),
@@ -242,10 +262,14 @@ fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> 
         ("max_msg_size", i64::from(found.max_message_size)),
     ];
     let limits = limits.map(|(field, limit)| {
-        let enough = field == "max_msg_size" && limit >= MESSAGE_BYTES_MIN as i64;
-        let remedy = format!("write `nats stream edit {name}` and set it to -1");
-        let must = "-1 (no limit)".to_string();
-        (field, limit <= 0 || enough, limit.to_string(), must, remedy)
+        let is_enough = field == "max_msg_size" && limit >= MESSAGE_BYTES_MIN as i64;
+        Field {
+            name: field,
+            fits: limit <= 0 || is_enough,
+            found: limit.to_string(),
+            wanted: "-1 (no limit)".to_string(),
+            remedy: format!("write `nats stream edit {name}` and set it to -1"),
+        }
     });
     let all = alike.into_iter().chain(limits).chain(kind(found));
     all_fit(&format!("stream {name}"), all)?;
@@ -287,9 +311,12 @@ fn kind(found: &Config) -> [Field; 7] {
             "default",
         ),
     ];
-    rows.map(|(field, is_wrong, must)| {
-        let is = "something else".to_string();
-        (field, !is_wrong, is, must.to_string(), ANEW.to_string())
+    rows.map(|(name, is_wrong, wanted)| Field {
+        name,
+        fits: !is_wrong,
+        found: "something else".to_string(),
+        wanted: wanted.to_string(),
+        remedy: ANEW.to_string(),
     })
 }
 

@@ -44,6 +44,14 @@ pub enum CommitError {
     Failed(io::Error),
 }
 
+/// Bytes of the file system to keep free.
+#[derive(Clone, Copy, Default)]
+pub struct Reserve {
+    pub bytes: u64,
+    /// Everything written since [`Files::written`] had this value is added to `bytes`.
+    pub from: u64,
+}
+
 /// The files of a log, and the space that they may take.
 pub struct Files<S: Storage> {
     pub storage: S,
@@ -54,9 +62,9 @@ pub struct Files<S: Storage> {
     /// Bytes of all files.
     pub bytes: u64,
     /// Bytes of other files that count towards `bytes_max`.
-    pub beside: u64,
-    /// Bytes of the file system to keep free. What is written from the second number on adds to them.
-    pub reserve: (u64, u64),
+    pub other_bytes: u64,
+    /// What to keep free of the file system.
+    pub reserve: Reserve,
     /// Bytes of groups written since the log was opened.
     pub written: u64,
     /// Free bytes of the file system when spare files were made last.
@@ -72,11 +80,11 @@ impl<S: Storage> Files<S> {
 
     /// Free bytes of the file system beyond the reserve.
     pub fn beyond_reserve(&self) -> u64 {
-        self.free_bytes.saturating_sub(self.reserve())
+        self.free_bytes.saturating_sub(self.reserve_bytes())
     }
 
-    fn reserve(&self) -> u64 {
-        let (bytes, from) = self.reserve;
+    fn reserve_bytes(&self) -> u64 {
+        let Reserve { bytes, from } = self.reserve;
         bytes.saturating_add(self.written.saturating_sub(from))
     }
 
@@ -97,12 +105,12 @@ impl<S: Storage> Files<S> {
             self.spares.extend(made);
         }
         self.free_bytes = self.storage.free_bytes()?;
-        Ok(has_room && self.free_bytes >= self.reserve())
+        Ok(has_room && self.free_bytes >= self.reserve_bytes())
     }
 
     /// Creates a file of this length, if there is space for it.
     pub fn make_file(&mut self, bytes: u64) -> io::Result<Option<(String, S::File)>> {
-        let taken = self.bytes.saturating_add(self.beside);
+        let taken = self.bytes.saturating_add(self.other_bytes);
         if taken.saturating_add(bytes) > self.options.bytes_max {
             return Ok(None);
         }
@@ -116,7 +124,7 @@ impl<S: Storage> Files<S> {
                 }
                 // The name belongs to something that is no file of the log.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) if is_want_of_room(&error) => return Ok(None),
+                Err(error) if is_disk_full(&error) => return Ok(None),
                 Err(error) => return Err(error),
             }
         }
@@ -142,7 +150,7 @@ impl<S: Storage> Files<S> {
     }
 }
 
-pub fn is_want_of_room(error: &io::Error) -> bool {
+pub fn is_disk_full(error: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded)
 }

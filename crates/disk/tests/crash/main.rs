@@ -173,7 +173,7 @@ fn removed_segments_give_room_to_a_full_log() {
     assert!(matches!(log.prepare(), Ok(true)));
     // Other files count as well.
     log.remove_before(4).expect("it is there");
-    log.count_beside(OPTIONS.segment_bytes + 1);
+    log.set_other_bytes(OPTIONS.segment_bytes + 1);
     log.commit([&batch[..]]).expect("there is room");
     assert!(matches!(log.prepare(), Ok(false)));
     // The segment that is written to stays.
