@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 use crore_broker::batch::{HEADER_BYTES, Header};
 use crore_broker::{Batch, Committed, PartitionId};
+use crore_rng::Rng;
 
 pub use cluster_log::ClusterLog;
 pub use disk_log::{DiskLog, Start};
 
 use crate::truth::Violation;
-use crore_rng::Rng;
 
 /// Probabilities of the engine's actions, in percent.
 #[derive(Clone, Copy, Debug, Default)]

@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crore_broker::{Batch, Close, ConnId, Io, Link, Mail, Part, Report, ShardId, Ticket};
+use crore_rng::Rng;
 
 use crate::close_frame::CloseCheck;
 use crate::engine::{ClusterLog, Engine, EngineBehavior};
-use crore_rng::Rng;
 
 /// A connection, as both ends see it.
 #[derive(Default)]

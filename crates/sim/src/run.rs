@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use crore_broker::Closed;
+use crore_rng::Rng;
 
 use crate::client::mqtt::Client;
 use crate::coverage::Coverage;
@@ -10,7 +11,6 @@ use crate::plan::{Plan, Step};
 use crate::shadow;
 use crate::simulation::{Simulation, limits};
 use crate::truth::{MessageSpec, Topic, Violation};
-use crore_rng::Rng;
 
 /// Rounds within which a world without faults must become idle. With turns of one visit and pages of one message, thousands are
 /// needed.

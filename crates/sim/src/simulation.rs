@@ -16,6 +16,7 @@ use crore_broker::admission::Admission;
 use crore_broker::lives::Lives;
 use crore_broker::rules::Rules;
 use crore_broker::{Now, Offsets, PartitionId, Shard, ShardId};
+use crore_rng::Rng;
 
 use crate::checkpoint::{Checkpoint, PartitionCheckpoint};
 use crate::client::mqtt::Client;
@@ -24,7 +25,6 @@ use crate::engine::{ClusterLog, DiskLog};
 use crate::net::Net;
 use crate::plan::{Op, PRELOAD_LINES, Plan, PublisherAction, Step};
 use crate::truth::{Allowances, Topic, Truth, Violation};
-use crore_rng::Rng;
 use population::Clients;
 
 /// Distance between the writer numbers of two nodes. A node that continues under a new number takes the next one.

@@ -211,7 +211,7 @@ impl Truth {
     }
 
     /// Damage may have removed messages of a topic. The remaining ones have new offsets.
-    pub fn harm(&mut self, topic: usize) {
+    pub fn mark_damaged(&mut self, topic: usize) {
         let of = &mut self.topics[topic];
         of.damaged = self.crashed;
         self.unchecked.clear();

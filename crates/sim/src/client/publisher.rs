@@ -6,13 +6,13 @@ mod answers;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crore_rng::Rng;
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::websocket::receive::Partial;
 
 use crate::coverage::Coverage;
 use crate::plan::{Plan, PublisherAction};
 use crate::truth::{KEYS, MessageSpec, Truth, key_name};
-use crore_rng::Rng;
 
 /// A request that waits for its answer.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@ mod deliveries;
 mod read;
 
 use crore_broker::settings::First;
+use crore_rng::Rng;
 use crore_wire::topic;
 use crore_wire::websocket::receive::Partial;
 
@@ -11,7 +12,6 @@ use super::http::{self, Head};
 use super::track::{Start, Track};
 use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation};
-use crore_rng::Rng;
 
 /// The transport of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,10 +11,10 @@ use crore_broker::batch::{self, Entry, Header};
 use crore_broker::{
     Backlog, Batch, Committed, ForeignBatch, Note, OFFSET_BITS, PartitionId, Placement,
 };
+use crore_rng::Rng;
 
 use super::EngineBehavior;
 use crate::truth::Violation;
-use crore_rng::Rng;
 
 type Bytes = Arc<[u8]>;
 

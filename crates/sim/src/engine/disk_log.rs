@@ -11,9 +11,9 @@ use crore_disk::{
     CommitError, Damage, DamageKind, End, Found, Identity, Log, Options, Place, Storage as _,
     number_of, scan,
 };
+use crore_rng::Rng;
 
 use crate::truth::Violation;
-use crore_rng::Rng;
 
 /// Bytes of a batch.
 type Bytes = Arc<[u8]>;

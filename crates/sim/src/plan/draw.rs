@@ -3,10 +3,10 @@
 
 use crore_broker::Pace;
 use crore_broker::settings::{First, Keep, Rule, Settings, Slow};
+use crore_rng::Rng;
 
 use super::{MEMORY_BYTES, Plan};
 use crate::engine::EngineBehavior;
-use crore_rng::Rng;
 
 /// Salt: worlds that are short of publish credit.
 const LOW_CREDIT: u64 = 0xC4ED_1750;

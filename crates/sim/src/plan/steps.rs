@@ -1,7 +1,8 @@
 //! Draws the list of steps of a seed.
 
-use super::{BATCH_LINES_MAX, MqttAction, Op, Plan, PublisherAction, Step};
 use crore_rng::Rng;
+
+use super::{BATCH_LINES_MAX, MqttAction, Op, Plan, PublisherAction, Step};
 
 /// Percentage of a follower's steps, in worlds with followers.
 const FOLLOWERS_STEPS_PERCENT: u32 = 12;

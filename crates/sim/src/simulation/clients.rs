@@ -1,11 +1,11 @@
 //! The connections of HTTP and WebSocket clients: connecting, sending, reading, and faults.
 
 use crore_broker::ShardId;
+use crore_rng::Rng;
 
 use super::Simulation;
 use crate::net::Net;
 use crate::truth::Violation;
-use crore_rng::Rng;
 
 impl Simulation {
     pub(super) fn connect(&mut self, rng: &mut Rng) -> u32 {

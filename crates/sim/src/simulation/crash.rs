@@ -8,6 +8,7 @@ use crore_broker::batch::Header;
 use crore_broker::continuity::Continuity;
 use crore_broker::snapshot::Head;
 use crore_broker::{Control, Input, PartitionId, Report, Shadow, Shard, ShardId, Ticket};
+use crore_rng::Rng;
 
 use super::restart::read_snapshots;
 use super::{ShardLoop, Simulation, now};
@@ -16,7 +17,6 @@ use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
 use crate::engine::Start;
 use crate::truth::Violation;
-use crore_rng::Rng;
 
 /// The most effects that the process has in its last turns.
 const EFFECTS_MAX: usize = 30;
@@ -180,7 +180,7 @@ impl Simulation {
         for topic in 0..self.truth.topics.len() {
             let partition = placement.partition_of(self.truth.topics[topic].name.as_bytes());
             if partitions.contains(&partition) {
-                self.truth.harm(topic);
+                self.truth.mark_damaged(topic);
             }
             of_topics.push((ends[usize::from(partition)], begin));
         }
@@ -232,7 +232,7 @@ impl Simulation {
         for topic in 0..self.truth.topics.len() {
             let name = self.truth.topics[topic].name.as_bytes();
             if touched.contains(&placement.partition_of(name)) {
-                self.truth.harm(topic);
+                self.truth.mark_damaged(topic);
             }
         }
         for subscriber in &mut self.clients.subscribers {

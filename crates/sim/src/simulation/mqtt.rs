@@ -1,12 +1,12 @@
 //! The connections of MQTT clients: what they do in each step.
 
+use crore_rng::Rng;
 use crore_wire::mqtt::{Connect, Properties, Publish, Qos, Version, encode};
 
 use super::Simulation;
 use super::clients::{send, take};
 use crate::plan::MqttAction;
 use crate::truth::Violation;
-use crore_rng::Rng;
 
 impl Simulation {
     /// Executes one action of an MQTT client.

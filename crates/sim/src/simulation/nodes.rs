@@ -9,13 +9,13 @@ use crore_broker::batch::Header;
 use crore_broker::log_retention::{CHECKPOINTS_KEPT, Hole, LogExtent};
 use crore_broker::snapshot::Head;
 use crore_broker::{OFFSET_BITS, PartitionId, Restored, Shadow, Shard, ShardId};
+use crore_rng::Rng;
 
 use super::{Simulation, now};
 use crate::checkpoint::{PartitionCheckpoint, saved, take};
 use crate::client::publisher::Publisher;
 use crate::client::subscriber::Subscriber;
 use crate::truth::Violation;
-use crore_rng::Rng;
 
 /// The checkpoints that a new node starts from.
 #[derive(Default)]

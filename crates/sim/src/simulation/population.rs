@@ -1,13 +1,14 @@
 //! The clients of a world, by kind. Each kind that was added later has its own random numbers, so that the actions of the others do
 //! not change.
 
+use crore_rng::Rng;
+
 use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
 use crate::client::publisher::Publisher;
 use crate::client::subscriber::{KINDS, Subscriber};
 use crate::plan::Plan;
 use crate::truth::Truth;
-use crore_rng::Rng;
 
 /// The clients.
 pub struct Clients {

@@ -7,12 +7,12 @@ use crore_broker::Restored;
 use crore_broker::admission::Admission;
 use crore_broker::snapshot::{Damaged, Head};
 use crore_broker::{Placement, Settled, Shard, ShardId};
+use crore_rng::Rng;
 
 use super::{ShardLoop, Simulation, now};
 use crate::checkpoint::{content, head, missing, take};
 use crate::net::Net;
 use crate::truth::Violation;
-use crore_rng::Rng;
 
 /// Seconds after which homes append unanswered batches again.
 const AGAIN_S: u32 = 3;

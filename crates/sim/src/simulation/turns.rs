@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use crore_broker::{Input, Link, Now, PartitionId, Shard, ShardId};
+use crore_rng::Rng;
 
 use super::{RECEIVE_BYTES, Simulation, limits, now};
 use crate::net::Net;
 use crate::truth::Violation;
-use crore_rng::Rng;
 
 impl Simulation {
     /// Whether the shard has an input that would wake it.

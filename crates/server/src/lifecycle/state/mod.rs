@@ -272,7 +272,7 @@ fn resumed(
         base = Some(written.map_err(anyhow::Error::msg)?);
     }
     if let (Some(log), Some(base)) = (&mut log, &base) {
-        log.count_beside(base.bytes(directory)?);
+        log.set_other_bytes(base.bytes(directory)?);
         log.remove_before(base.end.0)?;
     }
     let mut shards = VecDeque::from(homes);

@@ -19,6 +19,7 @@ mod track;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use crore_rng::Rng;
 use crore_wire::mqtt::{
     ConnAck, Connect, Disconnect, Packet, Properties, PropertyBuf, Qos, ReasonCode, Version, Will,
     encode,
@@ -28,7 +29,6 @@ use crore_wire::websocket::receive::Partial;
 use crate::coverage::Coverage;
 use crate::plan::Plan;
 use crate::truth::{MessageSpec, MqttOptions, Truth, Violation};
-use crore_rng::Rng;
 use in_flight::{PendingAck, PendingSubscribe, Receipt, Sent};
 use subscription::Sub;
 

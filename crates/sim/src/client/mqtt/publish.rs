@@ -1,6 +1,7 @@
 //! Messages of the client, and their answers. After a connection has ended, unanswered messages are sent again on the next one, in order
 //! and before anything new [MQTT-4.4.0-1, -2].
 
+use crore_rng::Rng;
 use crore_wire::mqtt::{Ack, PacketId, PropertyBuf, Publish, Qos, Version, encode};
 
 use super::Client;
@@ -8,7 +9,6 @@ use super::in_flight::{PendingAck, Sent};
 use crate::coverage::Coverage;
 use crate::plan::Plan;
 use crate::truth::{KEYS, MessageSpec, Truth, Violation, key_name};
-use crore_rng::Rng;
 
 /// The most publishes that a client has in flight.
 const SENT_MAX: usize = 12;

@@ -1,5 +1,6 @@
 //! The requests of a client for subscriptions, and the server's answers (MQTT 5.0 sections 3.8 to 3.11).
 
+use crore_rng::Rng;
 use crore_wire::mqtt::{
     PacketId, PropertyBuf, Qos, ReasonCode, RetainHandling, SubscribeOptions, Version, encode,
 };
@@ -9,7 +10,6 @@ use super::subscription::{State, Sub};
 use super::{Client, NOTHING};
 use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation};
-use crore_rng::Rng;
 
 impl Client {
     /// Subscribes to some topics, or unsubscribes.
