@@ -118,7 +118,7 @@ fn fill(
     let mut subscriber = Subscriber::start(args, server, clients, &topics(clients), &flags)?;
     subscriber.ask("open")?;
     let (mut reached, mut quiet, mut samples) = (0, 0, Vec::new());
-    for look in 0.. {
+    for poll in 0.. {
         let used = group.used()?;
         let report = subscriber.ask("report")?;
         let open = report["connections"]["max_concurrency"]
@@ -127,7 +127,7 @@ fn fill(
         // Connections answered before the server's end count, so the last number is read after it.
         quiet = if open > reached { 0 } else { quiet + 1 };
         reached = reached.max(open);
-        if look % POLLS_PER_SAMPLE == 0 || used > group.limit() / 100 * 98 {
+        if poll % POLLS_PER_SAMPLE == 0 || used > group.limit() / 100 * 98 {
             samples.push(json!({ "open": open, "used_bytes": used }));
         }
         if server.has_ended()? || quiet > POLLS_QUIET {
@@ -151,7 +151,7 @@ fn ask_doctor(
     let mut command = Command::new(server_program(args.server_binary.as_deref())?);
     command
         .args(["doctor", "--json", "--shards", &setting.shards.to_string()])
-        .args(["--protocol", doctors_name(protocol)])
+        .args(["--protocol", doctor_protocol_name(protocol)])
         .arg("--config")
         .arg(&file);
     let output = in_control_group(&command, &group.members())
@@ -161,7 +161,7 @@ fn ask_doctor(
 }
 
 /// The doctor's name of a protocol. It has one name for both kinds of MQTT.
-fn doctors_name(protocol: Protocol) -> &'static str {
+fn doctor_protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::MqttWs => Protocol::Mqtt.name(),
         other => other.name(),

@@ -76,12 +76,12 @@ fn sides(args: &RunArgs) -> Vec<(Kind, Protocol)> {
 fn idle(args: &RunArgs) -> Result<Value> {
     let mut rows = Vec::new();
     for (kind, protocol) in sides(args) {
-        let with = waiting(args, kind, protocol)?;
+        let with = idle_cost(args, kind, protocol)?;
         let plain = RunArgs {
             certificate: None,
             ..args.clone()
         };
-        let without = waiting(&plain, kind, protocol)?;
+        let without = idle_cost(&plain, kind, protocol)?;
         let bytes = |cost: &Value| number(cost, "/server_pss_bytes");
         report::say(&format!(
             "{} {}: PSS {:.0} B a connection with TLS, {:.0} B without",
@@ -98,7 +98,7 @@ fn idle(args: &RunArgs) -> Result<Value> {
     Ok(rows.into())
 }
 
-fn waiting(args: &RunArgs, kind: Kind, protocol: Protocol) -> Result<Value> {
+fn idle_cost(args: &RunArgs, kind: Kind, protocol: Protocol) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let server = Server::start(args, Setting::new(kind, 1, 0))?;
     let (topics, addresses) = (topics(connections), local_addresses(connections));
@@ -172,8 +172,8 @@ fn storm(args: &RunArgs) -> Result<Value> {
     pause(REST_S);
     let window_s = args.duration.unwrap_or(WINDOW_S);
     let (mut windows, mut clean) = (Map::new(), true);
-    for (name, stormy) in [("before", false), ("during", true), ("after", false)] {
-        let storm = stormy
+    for (name, with_handshakes) in [("before", false), ("during", true), ("after", false)] {
+        let storm = with_handshakes
             .then(|| BackgroundHandshakes::begin(server.addresses[0], &certificate, STORM_PER_S));
         let storm = storm.transpose()?;
         std::thread::sleep(Duration::from_millis(500));

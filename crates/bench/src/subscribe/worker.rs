@@ -51,7 +51,7 @@ pub struct Worker {
     /// Acknowledgements for the messages of one read.
     answers: Vec<u8>,
     /// The clients as publishers, if they are a grid.
-    talk: Option<GridPublishers>,
+    grid: Option<GridPublishers>,
     epoll: Epoll,
 }
 
@@ -129,7 +129,7 @@ impl Worker {
             applied: AppliedCommands::default(),
             buffer: vec![0; RECEIVE_BYTES],
             answers: Vec::new(),
-            talk: GridPublishers::new(&plan, &shared, index, first, count),
+            grid: GridPublishers::new(&plan, &shared, index, first, count),
             epoll: Epoll::new(EVENTS)?,
             plan,
             shared,
@@ -147,8 +147,8 @@ impl Worker {
                 let ready = self.epoll.ready(event);
                 let row = ready.key as u32;
                 if let Some(slot) = (row as usize).checked_sub(self.conns.rows.len()) {
-                    let talk = self.talk.as_mut().expect("only requests have such keys");
-                    talk.ready(slot, &self.epoll, &mut tally.grid_requests);
+                    let grid = self.grid.as_mut().expect("only requests have such keys");
+                    grid.ready(slot, &self.epoll, &mut tally.grid_requests);
                 } else if self.conns.rows[row as usize].stage == Stage::Connecting {
                     self.connected(row, &mut tally);
                 } else if ready.readable {
@@ -156,13 +156,13 @@ impl Worker {
                 }
             }
             if count == 0 || self.polls.answered.len() >= ANSWERED_MAX {
-                self.ask_again(&mut tally);
+                self.send_next_polls(&mut tally);
             }
             self.apply_commands();
-            if let Some(talk) = &mut self.talk {
-                talk.turn(&self.epoll, &mut tally.grid_requests);
+            if let Some(grid) = &mut self.grid {
+                grid.turn(&self.epoll, &mut tally.grid_requests);
             }
-            self.open_some(&mut tally);
+            self.open_due(&mut tally);
         }
         for row in 0..self.conns.rows.len() as u32 {
             self.close(row, sys::close);
@@ -170,7 +170,7 @@ impl Worker {
         Ok(())
     }
 
-    fn ask_again(&mut self, tally: &mut Tally) {
+    fn send_next_polls(&mut self, tally: &mut Tally) {
         let count = self.polls.answered.len().min(REPOLLED_TOGETHER);
         for row in self.polls.answered.drain(..count).collect::<Vec<_>>() {
             self.send_request(row, self.plan.dial(self.first + row).remote, tally);
@@ -195,8 +195,8 @@ impl Worker {
         } else {
             100.max(2 * threads)
         });
-        let talk = self.talk.as_ref();
-        match talk.and_then(|talk| talk.wait_ns(sys::now_ns())) {
+        let grid = self.grid.as_ref();
+        match grid.and_then(|grid| grid.wait_ns(sys::now_ns())) {
             Some(wait_ns) => longest.min(Duration::from_nanos(wait_ns)),
             None => longest,
         }
@@ -218,7 +218,7 @@ impl Worker {
             self.shared.applied.fetch_add(1, Relaxed);
         }
         if self
-            .talk
+            .grid
             .as_mut()
             .is_some_and(GridPublishers::apply_command)
         {
@@ -245,7 +245,7 @@ impl Worker {
     fn close_and_requeue(&mut self, row: u32, how: fn(i32)) {
         if self.is_live(row) {
             self.close(row, how);
-            self.queue(row);
+            self.enqueue(row);
         }
     }
 
@@ -255,10 +255,10 @@ impl Worker {
             return;
         }
         if matches!(self.plan.protocol, Protocol::Mqtt | Protocol::MqttWs) {
-            let mut farewell = Vec::new();
-            self.plan.dialect.disconnect(&mut farewell);
+            let mut bytes = Vec::new();
+            self.plan.dialect.disconnect(&mut bytes);
             // If the packet cannot be sent, the server still sees the end of the connection.
-            let _ = self.conns.send(row, &farewell);
+            let _ = self.conns.send(row, &bytes);
         }
         self.close(row, sys::close);
     }
@@ -273,7 +273,7 @@ impl Worker {
     }
 
     /// Queues a closed connection for opening.
-    fn queue(&mut self, row: u32) {
+    fn enqueue(&mut self, row: u32) {
         if self.connect_queue.pending.is_empty() {
             // Otherwise the connect rate would include the idle time and allow a burst.
             self.connect_queue.started_ns = sys::now_ns();
@@ -296,8 +296,8 @@ impl Worker {
                 // `returned` covers only the next message of one topic. With several topics all sequences start again.
                 self.conns.sequences[row as usize * several..][..several].fill(0);
             }
-            if let Some(talk) = &mut self.talk {
-                talk.forget(row);
+            if let Some(grid) = &mut self.grid {
+                grid.forget(row);
             }
         } else {
             self.connect_queue.in_progress -= 1;
@@ -312,7 +312,7 @@ impl Worker {
         self.conns.spills.free(state);
     }
 
-    fn open_some(&mut self, tally: &mut Tally) {
+    fn open_due(&mut self, tally: &mut Tally) {
         if self.connect_queue.pending.is_empty() || !self.shared.may_connect.load(Relaxed) {
             return;
         }
@@ -324,9 +324,9 @@ impl Worker {
             }
             None => u64::MAX,
         };
-        let under_way_max = (IN_PROGRESS_MAX / self.plan.threads).max(8);
+        let in_progress_max = (IN_PROGRESS_MAX / self.plan.threads).max(8);
         while self.connect_queue.dialled < allowed
-            && self.connect_queue.in_progress < under_way_max
+            && self.connect_queue.in_progress < in_progress_max
             && now >= self.connect_queue.paused_until_ns
         {
             let Some(row) = self.connect_queue.pending.pop_front() else {
@@ -415,7 +415,7 @@ impl Worker {
         let state = &mut self.conns.rows[row as usize];
         state.failures += 1;
         if state.failures < ATTEMPTS_MAX {
-            self.queue(row);
+            self.enqueue(row);
         } else {
             tally.life.given_up += 1;
             self.shared.given_up.fetch_add(1, Relaxed);
@@ -429,6 +429,6 @@ impl Worker {
         }
         tally.life.closed += 1;
         self.close(row, sys::close);
-        self.queue(row);
+        self.enqueue(row);
     }
 }

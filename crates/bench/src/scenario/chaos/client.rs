@@ -54,18 +54,18 @@ impl ClientTotals {
         self.broken.extend_from_slice(&other.broken);
     }
 
-    fn broke(&mut self, before: &Counts, plan: &ClientPlan, topic: &str, what: &str) {
+    fn record_if_broken(&mut self, before: &Counts, plan: &ClientPlan, topic: &str, what: &str) {
         let clean = Counts {
             messages: self.counts.messages,
             told_losses: self.counts.told_losses,
             ..*before
         };
         if self.counts != clean {
-            self.tell(plan, topic, what);
+            self.record(plan, topic, what);
         }
     }
 
-    fn tell(&mut self, plan: &ClientPlan, topic: &str, what: &str) {
+    fn record(&mut self, plan: &ClientPlan, topic: &str, what: &str) {
         if self.broken.len() < BROKEN_MAX {
             let ClientPlan {
                 number,
@@ -180,7 +180,7 @@ impl Client {
             let (before, newest) = (totals.counts, shared.begun(*topic));
             let what = check.close(newest, &mut totals.counts);
             let name = &shared.topics[*topic as usize].name;
-            totals.broke(
+            totals.record_if_broken(
                 &before,
                 plan,
                 name,
@@ -251,13 +251,13 @@ impl Topics {
         self.checks[place].arrived(number, kept, begun, &mut totals.counts);
         let name = &shared.topics[topic as usize].name;
         let what = format!("{number} came after {last} when {begun} had begun");
-        totals.broke(&before, &self.plan, name, &what);
+        totals.record_if_broken(&before, &self.plan, name, &what);
         let stands =
             Position::read(position).map_or(Ok(()), |at| shared.check_position(topic, number, at));
         if let Err(other) = stands {
             totals.moved += 1;
             let what = format!("{number} came at {position}, stood at {other:?}");
-            totals.tell(&self.plan, name, &what);
+            totals.record(&self.plan, name, &what);
         }
     }
 }

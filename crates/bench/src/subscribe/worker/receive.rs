@@ -254,7 +254,7 @@ impl Worker {
         tally.life.completed += 1;
         if head.close {
             self.close(row, sys::close);
-            self.queue(row);
+            self.enqueue(row);
         } else {
             self.polls.answered.push(row);
         }
@@ -277,8 +277,8 @@ impl Worker {
             _ => Gap::Unexplained,
         };
         (state.told, state.returned) = (false, false);
-        if let Some(talk) = &mut self.talk {
-            match talk.last(row, header.run) {
+        if let Some(grid) = &mut self.grid {
+            match grid.last(row, header.run) {
                 Some(last) => tally.in_sequence(last, header.sequence, why),
                 None => tally.misdelivered += 1,
             }
