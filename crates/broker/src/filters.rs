@@ -1,7 +1,7 @@
 //! A trie of filters by their levels. The cost of a match depends on the levels of the topic and on the number of matches, not on the number of filters.
 //!
 //! A node is one level under one parent. All nodes with text are in one hash index, by parent and level. `+` and `#` are linked directly from their parent.
-//! The last node of a filter has a value of the owner's choice. Before matching several topics, call [`Filters::warm`] to prefetch.
+//! The last node of a filter has a value of the owner's choice. Before matching several topics, call [`Filters::prefetch`] to prefetch.
 //!
 //! Invariants: a node exists while a filter ends at it or it has children. For each level of a topic, a match visits at most one node for each *shape* of
 //! the filters up to that level. A shape is the set of levels that are `+`; the text of the other levels must be the topic's. Filters with at most
@@ -84,7 +84,7 @@ struct Node {
 const _: () = assert!(size_of::<Node>() == 32);
 
 impl Vacant for Node {
-    const GOES: bool = true;
+    const FREES_CHUNKS: bool = true;
     fn vacant(next: u32) -> Self {
         Node {
             hash: 0,
@@ -397,7 +397,7 @@ impl Filters {
         node.parent = parent;
         let wildcard = self.wildcard_link(parent, level).is_some();
         if !wildcard {
-            self.steps.add(self.levels.gather(&mut self.nodes));
+            self.steps.add(self.levels.compact(&mut self.nodes));
             node.level = self.levels.insert(level);
             node.hash = hash_under(parent, self.hash_of_level(level));
         }
@@ -484,7 +484,7 @@ pub fn overlap(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-mod warm;
+mod prefetch;
 
 #[cfg(test)]
 mod tests;

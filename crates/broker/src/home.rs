@@ -59,7 +59,7 @@ mod topic_row;
 mod topics;
 
 use crate::base::ids::ShardId;
-use crate::base::pace::{Pace, WARMED};
+use crate::base::pace::{Pace, PREFETCHED};
 use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
@@ -183,7 +183,7 @@ impl Home {
         }
     }
 
-    /// Whether this home and the shard's own filters are too large for the CPU's cache, so that [`warm`](Home::warm) pays.
+    /// Whether this home and the shard's own filters are too large for the CPU's cache, so that [`prefetch`](Home::prefetch) pays.
     pub fn is_large(&self, local_filters: &Matching) -> bool {
         let rows = self.topics.rows.len()
             + self.subscriptions.filters.len()
@@ -192,9 +192,9 @@ impl Home {
     }
 
     /// Reads ahead what publishes to these topics will touch: rows, names, the ends of logs, and the filter tries. All reads are independent,
-    /// so their cache misses overlap. At most [`WARMED`] topics.
-    pub fn warm(&self, topics: &[(u32, &[u8])], local_filters: &Matching) {
-        let mut ids = [NONE; WARMED];
+    /// so their cache misses overlap. At most [`PREFETCHED`] topics.
+    pub fn prefetch(&self, topics: &[(u32, &[u8])], local_filters: &Matching) {
+        let mut ids = [NONE; PREFETCHED];
         for (id, (hash, _)) in ids.iter_mut().zip(topics) {
             *id = self.topics.index.first(*hash).unwrap_or(NONE);
         }
@@ -220,9 +220,9 @@ impl Home {
             )
         }));
         let names = topics.iter().map(|(_, name)| *name);
-        local_filters.warm(names.clone());
-        self.subscriptions.filters.warm(names.clone());
-        self.subscriptions.groups.warm(names.clone());
-        self.subscriptions.qos.warm(names);
+        local_filters.prefetch(names.clone());
+        self.subscriptions.filters.prefetch(names.clone());
+        self.subscriptions.groups.prefetch(names.clone());
+        self.subscriptions.qos.prefetch(names);
     }
 }

@@ -276,7 +276,7 @@ impl Log {
             .headers
             .ttl_s
             .map(|ttl_s| new.time_s.saturating_add(ttl_s));
-        self.steps.add(self.blobs.gather(&mut self.entries));
+        self.steps.add(self.blobs.compact(&mut self.entries));
         let (blobs, admission) = (&mut self.blobs, &self.counts.admission);
         let blob = match &new.whole {
             Some(frame) => blobs.insert_shared(frame.whole().clone()),

@@ -219,9 +219,19 @@ impl Grants {
 pub struct Revoked {
     /// The number of the token ([`Revoked::token`]), and the end of the revocation.
     pub tokens: Vec<(u64, u32)>,
-    /// The user's name, the Unix second before which a revoked token was issued (`u32::MAX`: all tokens, and passwords), and the end of the
-    /// revocation.
-    pub users: Vec<(Box<str>, u32, u32)>,
+    /// By name.
+    pub users: Vec<RevokedUser>,
+}
+
+/// The revocation of a user's credentials.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RevokedUser {
+    /// The user's name.
+    pub name: Box<str>,
+    /// Tokens that were issued before this Unix second are revoked; `u32::MAX`: all tokens, and passwords.
+    pub issued_before_unix_s: u32,
+    /// The Unix second in which the revocation ends.
+    pub end_unix_s: u32,
 }
 
 impl Revoked {
@@ -244,12 +254,14 @@ impl Revoked {
         // Entries of one name lie side by side.
         let first = self
             .users
-            .partition_point(|(user, ..)| **user < *grants.user());
+            .partition_point(|user| *user.name < *grants.user());
         let of_user = self.users[first..].iter();
-        let mut of_user = of_user.take_while(|(user, ..)| **user == *grants.user());
+        let mut of_user = of_user.take_while(|user| *user.name == *grants.user());
         // A password's `issued_unix_s` is `u32::MAX`, so only an entry for all credentials revokes it.
-        let is_revoked = |(_, before, end): &(Box<str>, u32, u32)| {
-            now_unix_s < *end && (*before == u32::MAX || issue.issued_unix_s < *before)
+        let is_revoked = |user: &RevokedUser| {
+            let before_unix_s = user.issued_before_unix_s;
+            now_unix_s < user.end_unix_s
+                && (before_unix_s == u32::MAX || issue.issued_unix_s < before_unix_s)
         };
         let first = self
             .tokens
@@ -388,9 +400,14 @@ mod tests {
                     issued_unix_s,
                 })
         };
+        let user = |name: &str, issued_before_unix_s, end_unix_s| RevokedUser {
+            name: name.into(),
+            issued_before_unix_s,
+            end_unix_s,
+        };
         let revoked = Revoked {
             tokens: alloc::vec![(Revoked::token(b"leaked"), 50)],
-            users: alloc::vec![("ann".into(), 100, 50), ("bob".into(), u32::MAX, u32::MAX)],
+            users: alloc::vec![user("ann", 100, 50), user("bob", u32::MAX, u32::MAX)],
         };
         let has = |grants: &Grants| revoked.has(grants, 49);
         assert!(

@@ -10,13 +10,20 @@ use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
 
+/// A batch of a partition.
+#[derive(Clone, Copy, Default)]
+struct Batch {
+    writer: u64,
+    number: u64,
+    /// The number of damages of the log before it.
+    damages_before: u64,
+}
+
 /// What is known of the batches of a partition.
 #[derive(Clone, Copy, Default)]
 struct PartitionBatches {
-    /// Writer and number of the first batch, and whether it follows damage.
-    first: Option<(u64, u64, bool)>,
-    /// Writer and number of the last batch, and the number of damages before it.
-    last: (u64, u64, u64),
+    first: Option<Batch>,
+    last: Batch,
     /// Batches that are certainly missing.
     missing: u64,
     /// More may be missing.
@@ -54,17 +61,19 @@ impl Continuity {
 
     /// The next batch in the log. The caller leaves out batches that the checkpoints contain.
     pub fn batch(&mut self, partition: PartitionId, writer: u64, number: u64) {
-        let damages = self.damages;
+        let batch = Batch {
+            writer,
+            number,
+            damages_before: self.damages,
+        };
         let Some(known) = self.partitions.get_mut(usize::from(partition)) else {
             return;
         };
-        if known.first.is_none() {
-            known.first = Some((writer, number, damages > 0));
-        } else {
-            let (before, last, met) = known.last;
-            known.follow((before, last), (writer, number), damages > met);
+        match known.first {
+            None => known.first = Some(batch),
+            Some(_) => known.follow(known.last, batch),
         }
-        known.last = (writer, number, damages);
+        known.last = batch;
     }
 
     /// After the last batch: the partitions that may have lost one. `documents` has, for each partition, writer and number of the last batch in its
@@ -73,17 +82,17 @@ impl Continuity {
         mut self,
         documents: impl IntoIterator<Item = (PartitionId, (u64, u64))>,
     ) -> Vec<PartitionId> {
-        let mut befores = alloc::vec![(0, 0); self.partitions.len()];
-        for (partition, before) in documents {
-            if let Some(it) = befores.get_mut(usize::from(partition)) {
-                *it = before;
+        let mut contained = alloc::vec![Batch::default(); self.partitions.len()];
+        for (partition, (writer, number)) in documents {
+            if let Some(last) = contained.get_mut(usize::from(partition)) {
+                (last.writer, last.number) = (writer, number);
             }
         }
-        for (known, before) in self.partitions.iter_mut().zip(befores) {
-            if let Some((writer, number, is_behind)) = known.first {
-                known.follow(before, (writer, number), is_behind);
+        for (known, contained) in self.partitions.iter_mut().zip(contained) {
+            if let Some(first) = known.first {
+                known.follow(contained, first);
             }
-            known.is_unsure |= known.last.2 < self.damages;
+            known.is_unsure |= known.last.damages_before < self.damages;
         }
         let missing = self.partitions.iter().map(|known| known.missing).sum();
         let is_all = self.lost == Some(missing);
@@ -96,13 +105,14 @@ impl Continuity {
 }
 
 impl PartitionBatches {
-    /// A batch follows another one (both as writer and number); `is_behind`: with damage between them.
-    fn follow(&mut self, before: (u64, u64), (writer, number): (u64, u64), is_behind: bool) {
-        // Each writer numbers from 1.
-        let last = if before.0 == writer { before.1 } else { 0 };
-        if is_behind {
-            self.missing += number.saturating_sub(last + 1);
-            self.is_unsure |= before.0 != writer;
+    /// Compares a batch with the one before it.
+    fn follow(&mut self, before: Batch, batch: Batch) {
+        if batch.damages_before > before.damages_before {
+            let is_same_writer = before.writer == batch.writer;
+            // Each writer numbers from 1.
+            let last = if is_same_writer { before.number } else { 0 };
+            self.missing += batch.number.saturating_sub(last + 1);
+            self.is_unsure |= !is_same_writer;
         }
     }
 }

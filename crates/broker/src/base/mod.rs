@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod continuity;
+pub mod fair_queue;
 pub mod ids;
 pub(crate) mod journal;
 pub mod lives;
@@ -18,7 +19,6 @@ pub mod settings;
 pub mod snapshot;
 pub mod tally;
 pub mod time;
-pub mod turns;
 pub mod verdict;
 pub(crate) mod words;
 pub mod work;

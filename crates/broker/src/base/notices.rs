@@ -41,8 +41,8 @@ pub(crate) struct Notices(Vec<(Notice, String)>);
 
 impl Notices {
     /// Keeps a name as an example, if it is the first of its kind.
-    pub fn met(&mut self, kind: Notice, name: &[u8]) {
-        self.met_since(kind, "", name);
+    pub fn note(&mut self, kind: Notice, name: &[u8]) {
+        self.note_with_reason(kind, "", name);
     }
 
     /// Whether this kind has an example.
@@ -50,8 +50,8 @@ impl Notices {
         self.0.iter().any(|(met, _)| *met == kind)
     }
 
-    /// Like [`Notices::met`]; the example begins with the reason.
-    pub fn met_since(&mut self, kind: Notice, reason: &str, name: &[u8]) {
+    /// Like [`Notices::note`]; the example begins with the reason.
+    pub fn note_with_reason(&mut self, kind: Notice, reason: &str, name: &[u8]) {
         if !self.has(kind) {
             let plain = name.escape_ascii().take(NAME_BYTES_MAX).map(char::from);
             self.0.push((kind, reason.chars().chain(plain).collect()));
@@ -59,7 +59,7 @@ impl Notices {
     }
 
     /// Keeps the text of a refusal as an example, if it is the first of its kind.
-    pub fn said(&mut self, kind: Notice, words: &str) {
+    pub fn note_refusal(&mut self, kind: Notice, words: &str) {
         if !self.has(kind) {
             let plain = words.chars().take(WORDS_MAX).map(|c| match c {
                 ' '..='~' => c,
@@ -83,28 +83,28 @@ mod tests {
     #[test]
     fn the_first_name_is_kept_until_it_is_taken() {
         let mut notices = Notices::default();
-        notices.met(Notice::Host, b"a.example");
-        notices.met(Notice::Host, b"b.example");
-        notices.met(Notice::Origin, b"null");
+        notices.note(Notice::Host, b"a.example");
+        notices.note(Notice::Host, b"b.example");
+        notices.note(Notice::Origin, b"null");
         assert_eq!(notices.take(Notice::Host).as_deref(), Some("a.example"));
         assert_eq!(notices.take(Notice::Host), None);
-        notices.met(Notice::Host, b"c.example");
+        notices.note(Notice::Host, b"c.example");
         assert_eq!(notices.take(Notice::Host).as_deref(), Some("c.example"));
         assert_eq!(notices.take(Notice::Origin).as_deref(), Some("null"));
-        notices.met_since(Notice::Mqtt, "too long: ", b"a\x85");
+        notices.note_with_reason(Notice::Mqtt, "too long: ", b"a\x85");
         let kept = notices.take(Notice::Mqtt);
         assert_eq!(kept.as_deref(), Some(r"too long: a\x85"));
-        notices.said(Notice::Stream, "no 'a'\u{202e}\r\n");
+        notices.note_refusal(Notice::Stream, "no 'a'\u{202e}\r\n");
         assert_eq!(notices.take(Notice::Stream).as_deref(), Some("no 'a'???"));
     }
 
     #[test]
     fn a_name_is_short_and_steers_nobody_s_terminal() {
         let mut notices = Notices::default();
-        notices.met(Notice::Origin, b"\x1b[2J\xe2\x80\xae\r\n");
+        notices.note(Notice::Origin, b"\x1b[2J\xe2\x80\xae\r\n");
         let name = notices.take(Notice::Origin);
         assert_eq!(name.as_deref(), Some(r"\x1b[2J\xe2\x80\xae\r\n"));
-        notices.met(Notice::Origin, &[0xff; 8_000]);
+        notices.note(Notice::Origin, &[0xff; 8_000]);
         assert_eq!(notices.take(Notice::Origin).unwrap().len(), 100);
     }
 }

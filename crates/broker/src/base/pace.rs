@@ -2,7 +2,7 @@
 //! server.
 
 /// Rows that are prefetched together: about the number of cache misses that a core can have in flight.
-pub(crate) const WARMED: usize = 16;
+pub(crate) const PREFETCHED: usize = 16;
 
 /// Limits of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

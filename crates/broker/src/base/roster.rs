@@ -62,7 +62,7 @@ impl Roster {
 
     /// Takes the next batch of the log, and returns whether it is valid. It is void if it is a duplicate, follows a gap in its writer's numbers, or is
     /// of a dead writer.
-    pub fn counts(&mut self, id: u64, number: u64) -> bool {
+    pub fn accept(&mut self, id: u64, number: u64) -> bool {
         let writer = self.find(id);
         let is_alive = !writer.is_dead || planted::is(Fault::DeadAccepted);
         let is_next = match planted::is(Fault::GapAccepted) {
@@ -78,7 +78,7 @@ impl Roster {
     }
 
     /// Notes that the log has lost its beginning, before anything of it is read.
-    pub fn lose(&mut self) {
+    pub fn set_lost(&mut self) {
         self.has_lost = true;
     }
 
@@ -94,7 +94,7 @@ impl Roster {
     }
 
     /// Declares a writer dead from here on. Returns whether it was alive.
-    pub fn bury(&mut self, id: u64) -> bool {
+    pub fn declare_dead(&mut self, id: u64) -> bool {
         let writer = self.find(id);
         self.put(Writer {
             is_dead: true,
@@ -118,7 +118,7 @@ impl Roster {
     }
 
     /// A writer applies to be the steward. The first one becomes it, until its death.
-    pub fn want_steward(&mut self, id: u64) {
+    pub fn apply_as_steward(&mut self, id: u64) {
         if self.steward.is_none() && !self.is_dead(id) {
             self.steward = Some(id);
         }
@@ -182,16 +182,16 @@ mod tests {
     fn batches_of_each_writer_count_in_their_order_until_it_is_dead() {
         let mut roster = Roster::default();
         let of = [(7, 1), (8, 1), (7, 2), (7, 2), (7, 4), (8, 2), (9, 2)];
-        let counts = of.map(|(id, number)| roster.counts(id, number));
+        let counts = of.map(|(id, number)| roster.accept(id, number));
         assert_eq!(counts, [true, true, true, false, false, true, false]);
-        roster.want_steward(7);
-        roster.want_steward(8);
+        roster.apply_as_steward(7);
+        roster.apply_as_steward(8);
         assert_eq!(roster.steward, Some(7));
-        assert!(roster.bury(7) && !roster.bury(7) && roster.bury(5));
-        assert!(!roster.counts(7, 3) && !roster.counts(5, 1) && roster.counts(8, 3));
+        assert!(roster.declare_dead(7) && !roster.declare_dead(7) && roster.declare_dead(5));
+        assert!(!roster.accept(7, 3) && !roster.accept(5, 1) && roster.accept(8, 3));
         assert_eq!((roster.steward, roster.is_dead(7)), (None, true));
-        roster.want_steward(5);
-        roster.want_steward(8);
+        roster.apply_as_steward(5);
+        roster.apply_as_steward(8);
         assert_eq!(roster.steward, Some(8));
     }
 
@@ -199,15 +199,15 @@ mod tests {
     fn it_is_read_as_it_was_written_and_forgets_the_oldest() {
         let mut roster = Roster::default();
         for id in 1..=WRITERS_MAX as u64 + 1 {
-            assert!(roster.counts(id, 1));
+            assert!(roster.accept(id, 1));
         }
-        roster.bury(3);
-        roster.want_steward(4);
+        roster.declare_dead(3);
+        roster.apply_as_steward(4);
         roster.last = 70_000;
         let mut bytes = Vec::new();
         roster.write(&mut Out(&mut bytes));
         let mut read = Roster::read(&mut In(&bytes)).expect("it was written");
         assert!(read.is_dead(3) && read.steward == Some(4) && read.last == 70_000);
-        assert!(!read.counts(1, 2) && read.counts(2, 2) && !read.counts(2, 2));
+        assert!(!read.accept(1, 2) && read.accept(2, 2) && !read.accept(2, 2));
     }
 }

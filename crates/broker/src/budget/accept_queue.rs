@@ -1,7 +1,7 @@
 //! The accept queue of a shard: connections that the transport has accepted and that are not admitted yet. It decides which one is next, and how
 //! many are admitted per second.
 //!
-//! The queue is fair between addresses ([`Turns`]), so that a crowd from one address does not delay others. Past the rate it admits nobody for some
+//! The queue is fair between addresses ([`FairQueue`]), so that a crowd from one address does not delay others. Past the rate it admits nobody for some
 //! milliseconds. A connection that is then refused costs a quarter of an admitted one.
 //!
 //! Deliberately elsewhere: which connections the server has room for ([`admission`](super::admission)), and how they are accepted (the transport).
@@ -9,7 +9,7 @@
 use core::net::IpAddr;
 
 use crate::base::ids::Link;
-use crate::base::turns::Turns;
+use crate::base::fair_queue::FairQueue;
 use crate::budget::admission::{Client, Party};
 
 /// Most connections that wait, on a shard with room for many.
@@ -24,7 +24,7 @@ const BURST_MS: u64 = 50;
 /// Connections that wait to be admitted. The owner of the queue closes them.
 #[derive(Debug)]
 pub struct AcceptQueue {
-    waiting: Turns<(Link, IpAddr)>,
+    waiting: FairQueue<(Link, IpAddr)>,
     waiting_max: usize,
     rate: Rate,
     paused_until_ms: u64,
@@ -35,7 +35,7 @@ impl AcceptQueue {
     /// The queue of a shard with room for `room` connections. `per_s` 0 means no limit. `seed` keys the hash of addresses.
     pub fn new(per_s: u32, room: u32, seed: u64) -> AcceptQueue {
         AcceptQueue {
-            waiting: Turns::default(),
+            waiting: FairQueue::default(),
             waiting_max: WAITING_MAX.min((room / WAITING_PART) as usize).max(1),
             rate: Rate::new(per_s),
             paused_until_ms: 0,

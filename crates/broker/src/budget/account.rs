@@ -60,12 +60,12 @@ impl Account {
     }
 
     /// Charges a large message that is in no log.
-    pub fn hold_message(&self, bytes: usize) {
+    pub fn charge_message(&self, bytes: usize) {
         self.messages_bytes.fetch_add(bytes, Relaxed);
     }
 
     /// Releases a large message that is in no log.
-    pub fn let_message_go(&self, bytes: usize) {
+    pub fn release_message(&self, bytes: usize) {
         self.messages_bytes.fetch_sub(bytes, Relaxed);
     }
 

@@ -43,8 +43,8 @@ use crate::budget::totals::Totals;
 const CUT_OFF_S: u32 = 5;
 /// Publishers wait this long for room in the full log of a cluster before they are refused. A checkpoint takes less.
 const WAITS_S: u32 = 5;
-/// Size of [`Named`]: 16 KiB.
-const NAMED: usize = 4096;
+/// Size of [`RecentNames`]: 16 KiB.
+const RECENT_NAMES: usize = 4096;
 
 /// The counters. All shards share them, and they survive a change of the settings.
 #[derive(Clone, Debug)]
@@ -61,13 +61,13 @@ impl Deref for Admission {
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Counts {
-    connections: Places<Clients>,
+    connections: Quota<Clients>,
     /// Connections that all shards have descriptors for; 0 if no shard has reported.
     connections_room: AtomicU64,
     /// MQTT sessions, connected or away.
-    sessions: Places<Clients>,
+    sessions: Quota<Clients>,
     /// Followers of interest.
-    followers: Places<Clients>,
+    followers: Quota<Clients>,
     kept: Kept,
     /// Bytes of absent MQTT sessions (without a connection), by party.
     absent: Option<Clients>,
@@ -81,22 +81,22 @@ pub struct Counts {
     /// The parties that wait while carriers are behind.
     pub valve: Valve,
     /// Hashes of the cluster's clients with short sessions that the operator's log has named recently.
-    pub short_sessions: Named,
+    pub short_sessions: RecentNames,
     engine: EngineState,
     seed: u64,
 }
 
 /// Hashes of names that the operator's log has had recently. Its size is fixed: of two names with one place, the later one replaces the other.
 #[derive(Debug)]
-pub struct Named([AtomicU32; NAMED]);
+pub struct RecentNames([AtomicU32; RECENT_NAMES]);
 
-impl Default for Named {
-    fn default() -> Named {
-        Named([const { AtomicU32::new(0) }; NAMED])
+impl Default for RecentNames {
+    fn default() -> RecentNames {
+        RecentNames([const { AtomicU32::new(0) }; RECENT_NAMES])
     }
 }
 
-impl Named {
+impl RecentNames {
     /// Whether it has this hash.
     pub fn has(&self, hash: u32) -> bool {
         self.place(hash).load(Relaxed) == hash | 1
@@ -108,21 +108,21 @@ impl Named {
     }
 
     fn place(&self, hash: u32) -> &AtomicU32 {
-        &self.0[(hash >> 1) as usize % NAMED]
+        &self.0[(hash >> 1) as usize % RECENT_NAMES]
     }
 }
 
 /// A limited number of places: the taken ones, the limit, and the number that each client has.
 #[derive(Debug)]
-struct Places<C> {
+struct Quota<C> {
     taken: AtomicU32,
     most: AtomicU32,
     by_client: C,
 }
 
-impl<C> Places<C> {
-    fn new(by_client: C) -> Places<C> {
-        Places {
+impl<C> Quota<C> {
+    fn new(by_client: C) -> Quota<C> {
+        Quota {
             taken: AtomicU32::new(0),
             most: AtomicU32::new(0),
             by_client,
@@ -147,7 +147,7 @@ struct EngineState {
     /// The second in which the log of the cluster became full; 0 while it has room.
     log_full_s: AtomicU32,
     /// The second in which this node read its last heartbeat from the cluster's log.
-    beaten_s: AtomicU32,
+    heartbeat_s: AtomicU32,
     /// How often this node was declared dead (fenced).
     deaths: AtomicU32,
 }
@@ -155,8 +155,10 @@ struct EngineState {
 /// Rates of publishes and of new topics.
 #[derive(Debug)]
 struct Rates {
-    /// Publishes of all clients together: the packed rate (0: no limit) and the bucket.
-    publishes: (AtomicU64, AtomicU64),
+    /// The rate of publishes of all clients together ([`Rate::pack`]).
+    publishes: AtomicU64,
+    /// The bucket of this rate.
+    publish_bucket: AtomicU64,
     publishers: Option<Buckets>,
     topic_makers: Option<Buckets>,
 }
@@ -166,7 +168,7 @@ impl Admission {
     pub fn new(settings: &Settings, seed: u64) -> Admission {
         let limits = &settings.limits;
         let counts = Counts {
-            connections: Places::new(
+            connections: Quota::new(
                 Clients::new(
                     limits.connections_per_address_max as usize,
                     limits.connections_max,
@@ -174,14 +176,14 @@ impl Admission {
                 .unwrap_or_else(Clients::without_limit),
             ),
             connections_room: AtomicU64::new(0),
-            sessions: Places::new(
+            sessions: Quota::new(
                 Clients::new(
                     settings.mqtt.sessions_per_address_max as usize,
                     settings.mqtt.sessions_max as usize,
                 )
                 .unwrap_or_else(Clients::without_limit),
             ),
-            followers: Places::new(Clients::without_limit()),
+            followers: Quota::new(Clients::without_limit()),
             kept: Kept {
                 by_client: Clients::new(limits.log_bytes_per_address_max, limits.log_bytes)
                     .unwrap_or_else(Clients::without_limit),
@@ -189,7 +191,8 @@ impl Admission {
             },
             absent: Clients::new(limits.little_bytes(), limits.memory_bytes),
             rates: Rates {
-                publishes: (AtomicU64::new(0), AtomicU64::new(0)),
+                publishes: AtomicU64::new(0),
+                publish_bucket: AtomicU64::new(0),
                 publishers: Buckets::new(
                     limits.publishes_per_address_per_s,
                     limits.publishes_per_address_burst,
@@ -203,7 +206,7 @@ impl Admission {
             totals: Totals::default(),
             keys: Keys::default(),
             valve: Valve::default(),
-            short_sessions: Named::default(),
+            short_sessions: RecentNames::default(),
             engine: EngineState::default(),
             seed,
         };
@@ -219,7 +222,7 @@ impl Counts {
         let connections_max = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
         let rate = Rate::of(limits.publishes_per_s, limits.publishes_burst);
         self.connections.most.store(connections_max, Relaxed);
-        self.rates.publishes.0.store(Rate::pack(rate), Relaxed);
+        self.rates.publishes.store(Rate::pack(rate), Relaxed);
         self.account.change(limits.memory_bytes);
         self.sessions
             .most
@@ -408,9 +411,9 @@ impl Counts {
         if !Buckets::take(&self.rates.publishers, client, unix_s) {
             return Err(Reason::PublishRateOfAddress);
         }
-        let (rate, cell) = &self.rates.publishes;
-        match Rate::unpack(rate.load(Relaxed)) {
-            Some(rate) if !rate.take(cell, unix_s) => Err(Reason::PublishRate),
+        let rates = &self.rates;
+        match Rate::unpack(rates.publishes.load(Relaxed)) {
+            Some(rate) if !rate.take(&rates.publish_bucket, unix_s) => Err(Reason::PublishRate),
             _ => Ok(()),
         }
     }
@@ -505,13 +508,13 @@ impl Counts {
     }
 
     /// This node has read its own heartbeat from the cluster's log.
-    pub fn beats(&self, unix_s: u32) {
-        self.engine.beaten_s.store(unix_s, Relaxed);
+    pub fn note_heartbeat(&self, unix_s: u32) {
+        self.engine.heartbeat_s.store(unix_s, Relaxed);
     }
 
     /// Whether this node has read no heartbeat of its own for so long that it may be cut off from the log; true before the first.
     pub fn is_cut_off(&self, unix_s: u32) -> bool {
-        unix_s.saturating_sub(self.engine.beaten_s.load(Relaxed)) >= CUT_OFF_S
+        unix_s.saturating_sub(self.engine.heartbeat_s.load(Relaxed)) >= CUT_OFF_S
     }
 
     /// This node has read that it was declared dead (fenced), and continues as a new writer.

@@ -174,9 +174,9 @@ mod tests {
         assert!(accounts.iter().all(|account| account.held_bytes == 0));
         let account = &accounts[0].admission.account;
         assert_eq!(account.used_bytes(), 2 * LOT_BYTES_MAX);
-        account.hold_message(16 << 20);
+        account.charge_message(16 << 20);
         assert_eq!(account.level(), Level::Over);
-        account.let_message_go(16 << 20);
+        account.release_message(16 << 20);
         assert_eq!(account.level(), Level::Calm);
     }
 

@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
-use crate::base::pace::WARMED;
+use crate::base::pace::PREFETCHED;
 use crate::client::parts::{Clients, Context, Lanes, Matching, Subscriptions, Work};
 use crate::client::types::ProtocolTypes;
 use crate::home::{Home, HomeContext};
@@ -121,7 +121,7 @@ pub(crate) fn lacks_room(home: &mut Option<Home>, ctx: &Context) -> bool {
 }
 
 /// Prefetches what publishing to the next topics reads, for those whose home is here. A line without a topic gives an empty name.
-pub(crate) fn warm_topics<'a>(
+pub(crate) fn prefetch_topics<'a>(
     matching: &Matching,
     ctx: &Context,
     home: &Option<Home>,
@@ -131,10 +131,10 @@ pub(crate) fn warm_topics<'a>(
     let Some(home) = home.as_ref().filter(large) else {
         return;
     };
-    let mut topics = [(0, &b""[..]); WARMED];
+    let mut topics = [(0, &b""[..]); PREFETCHED];
     let mut count = 0;
     for name in core::iter::from_fn(next)
-        .take(WARMED)
+        .take(PREFETCHED)
         .filter(|name| !name.is_empty())
     {
         let (hash, to) = ctx.place_of(name);
@@ -145,7 +145,7 @@ pub(crate) fn warm_topics<'a>(
     }
     // A single prefetch would have nothing to overlap with.
     if count > 1 {
-        home.warm(&topics[..count], matching);
+        home.prefetch(&topics[..count], matching);
     }
 }
 

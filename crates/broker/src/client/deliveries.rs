@@ -1,5 +1,5 @@
 //! Deliveries that wait, and their order: answers first, then what the homes told, in turn. A fan-out that does not end within its share of a turn
-//! leaves that queue: it goes on as a *flow*, in fair turns with other flows ([`Turns`]), while what was told behind it is delivered.
+//! leaves that queue: it goes on as a *flow*, in fair turns with other flows ([`FairQueue`]), while what was told behind it is delivered.
 //!
 //! A flow is of one topic; its party is that of the topic's subscribers if all that are looked at are of one party, else the topic itself.
 //! The work is done for the subscribers, and often one program publishes everything: by publisher, all topics would be one party. So a
@@ -15,7 +15,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
-use crate::base::turns::Turns;
+use crate::base::fair_queue::FairQueue;
 use crate::client::delivery::{Delivery, IN_ORDER, OTHERS};
 use crate::client::walk::Parked;
 
@@ -72,7 +72,7 @@ pub(crate) struct Deliveries {
     /// The others, in the order in which they came.
     pub queued: VecDeque<Delivery>,
     flows: BTreeMap<Flow, Parked>,
-    turns: Turns<Flow>,
+    turns: FairQueue<Flow>,
     /// Bytes of the walks of flows.
     walk_bytes: usize,
     /// By home: the topic's flow that its messages and pages for filters wait for.
@@ -193,7 +193,7 @@ impl Deliveries {
             self.flows.insert(flow, rest);
             self.turns.push(party, flow);
         }
-        self.turns.did(visits.into());
+        self.turns.charge(visits.into());
     }
 
     /// Whether messages for filters of one of so many homes have reached some of their connections and not others.

@@ -6,13 +6,13 @@ use alloc::vec::Vec;
 use core::ops::Bound;
 
 use crate::base::ids::ConnId;
-use crate::base::turns::Turns;
+use crate::base::fair_queue::FairQueue;
 
 /// The connections that wait for something of their shard.
 #[derive(Default)]
 pub(crate) struct Queues {
     /// Those whose pipelined requests or subscriptions may go on: addresses and users share the work.
-    resumed: Turns<ConnId>,
+    resumed: FairQueue<ConnId>,
     /// Followers that may have the next page of their snapshot.
     paging: Vec<ConnId>,
     /// Connections that wait for credit or for carriers.
@@ -48,7 +48,7 @@ impl Queues {
 
     /// The connection whose turn it was did so many steps.
     pub(crate) fn did(&mut self, steps: u64) {
-        self.resumed.did(steps);
+        self.resumed.charge(steps);
     }
 
     /// Whether a connection waits for its turn.

@@ -75,7 +75,7 @@ impl<P: ProtocolTypes> Clients<P> {
         let named = [user.as_bytes(), b" asked for ", name].concat();
         let reason = alloc::format!("{}: ", denied.text());
         let notices = &mut self.meter.notices;
-        notices.met_since(Notice::Denied, &reason, &named);
+        notices.note_with_reason(Notice::Denied, &reason, &named);
     }
 
     /// Whether the client has all of these rights on each of these topics or filters.

@@ -121,7 +121,7 @@ impl Topics {
         }
         let mut row = CarrierTopic::vacant(NONE);
         row.hash = hash;
-        self.names.gather(&mut self.rows);
+        self.names.compact(&mut self.rows);
         row.name = self.names.insert(name);
         let id = self.rows.insert(row);
         self.index.insert(&mut self.rows, id);

@@ -188,9 +188,9 @@ impl Matching {
         rows
     }
 
-    /// Prefetches for the matches of several topics, see [`Filters::warm`].
-    pub fn warm<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
-        self.filters.warm(topics);
+    /// Prefetches for the matches of several topics, see [`Filters::prefetch`].
+    pub fn prefetch<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
+        self.filters.prefetch(topics);
     }
 
     /// Calls `each` with the member set of each filter that matches the topic.

@@ -91,7 +91,7 @@ proptest! {
             }
         }
         prop_assert_eq!(filters.len() as usize, open.len());
-        filters.warm(topics.iter().map(|topic| topic.as_bytes()));
+        filters.prefetch(topics.iter().map(|topic| topic.as_bytes()));
         for topic in &topics {
             let mut found: Vec<_> =
                 matched(&filters, topic).into_iter().map(|id| filters.name(id)).collect();

@@ -75,7 +75,7 @@ impl Home {
             && let Some(answers) = &mut self.retries.answers
             && !answers.reserve(key.group, context.settings.publish.idempotency_keys)
         {
-            self.reports.notices.met(Notice::Keys, fact.topic().1);
+            self.reports.notices.note(Notice::Keys, fact.topic().1);
             return Err(Outcome::Full(Reason::KeysFull));
         }
         let (hash, _, client) = fact.topic();
@@ -197,7 +197,7 @@ impl Home {
         row.set_slot(topic::slot(name));
         row.hash = hash;
         self.steps
-            .add(self.topics.names.gather(&mut self.topics.rows));
+            .add(self.topics.names.compact(&mut self.topics.rows));
         row.name = self.topics.names.insert(name);
         row.rule = rules.number_for(name);
         self.steps.add(usize::from(row.rule) / FILTERS_PER_STEP);

@@ -95,7 +95,7 @@ impl Home {
         let partition = &mut self.logs.partitions[at];
         partition.note_offset(until);
         partition.applied_to = until;
-        partition.roster.lose();
+        partition.roster.set_lost();
         for rule in rules.logged() {
             partition.forgotten.note(rule, until, 0);
         }

@@ -22,7 +22,7 @@ impl Home {
         let name = self.topics.names.get(self.topics.rows.get(id).name);
         self.reports
             .notices
-            .met_since(Notice::ShortLog, &setting, name);
+            .note_with_reason(Notice::ShortLog, &setting, name);
     }
 
     /// The setting whose limit the topic's log has reached, with its value; or damage of the log. If no limit is reached, the log was

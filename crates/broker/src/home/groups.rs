@@ -196,9 +196,9 @@ impl Groups {
         }
     }
 
-    /// See [`Filters::warm`].
-    pub fn warm<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
-        self.filters.warm(topics);
+    /// See [`Filters::prefetch`].
+    pub fn prefetch<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
+        self.filters.prefetch(topics);
     }
 
     /// Finds the groups that get a message; returns whether there are any.

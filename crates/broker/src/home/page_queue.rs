@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use crate::base::ids::{PartitionId, ShardId};
-use crate::base::turns::Turns;
+use crate::base::fair_queue::FairQueue;
 use crate::base::work::Steps;
 use crate::budget::admission::Party;
 use crate::mail::lanes::Lanes;
@@ -168,14 +168,14 @@ const KINDS: [Kind; 2] = [Kind::Group, Kind::Large];
 /// The queue of a kind.
 #[derive(Default)]
 struct ThrottledQueue {
-    queue: Turns<PendingPage>,
+    queue: FairQueue<PendingPage>,
     /// Steps by which this queue is ahead of its share. It runs again when the others have caught up.
     ahead: u64,
 }
 
 /// All queued pages.
 pub(crate) struct PageQueue {
-    queue: Turns<PendingPage>,
+    queue: FairQueue<PendingPage>,
     /// By [`Kind`].
     throttled: [ThrottledQueue; KINDS.len()],
     /// The kind of the page being read; `None` for a page that is not throttled.
@@ -192,7 +192,7 @@ pub(crate) struct PageQueue {
 impl PageQueue {
     pub fn new(steps: &Steps) -> PageQueue {
         PageQueue {
-            queue: Turns::default(),
+            queue: FairQueue::default(),
             throttled: Default::default(),
             served: None,
             names_bytes: 0,
@@ -268,11 +268,11 @@ impl PageQueue {
         match self.served.take() {
             Some(kind) => {
                 let throttled = &mut self.throttled[kind as usize];
-                throttled.queue.did(steps);
+                throttled.queue.charge(steps);
                 throttled.ahead += steps;
             }
             None => {
-                self.queue.did(steps);
+                self.queue.charge(steps);
                 for throttled in &mut self.throttled {
                     throttled.ahead = throttled.ahead.saturating_sub(steps);
                 }

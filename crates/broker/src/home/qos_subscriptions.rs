@@ -89,10 +89,10 @@ impl QosSubscriptions {
         self.filters.has_match(name) || self.wider.has_match(name)
     }
 
-    /// See [`Filters::warm`].
-    pub fn warm<'a>(&self, topics: impl Iterator<Item = &'a [u8]> + Clone) {
-        self.filters.warm(topics.clone());
-        self.wider.warm(topics);
+    /// See [`Filters::prefetch`].
+    pub fn prefetch<'a>(&self, topics: impl Iterator<Item = &'a [u8]> + Clone) {
+        self.filters.prefetch(topics.clone());
+        self.wider.prefetch(topics);
     }
 
     /// The subscriptions to a topic.

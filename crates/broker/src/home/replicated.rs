@@ -99,8 +99,8 @@ impl Home {
 impl Logs {
     /// Whether the next batch in the log of partition `at` is valid: its writer is alive, and its number follows that of the writer's last
     /// batch. If so, its number is noted.
-    pub(crate) fn counts(&mut self, at: usize, writer: u64, number: u64) -> bool {
-        self.partitions[at].roster.counts(writer, number)
+    pub(crate) fn accept(&mut self, at: usize, writer: u64, number: u64) -> bool {
+        self.partitions[at].roster.accept(writer, number)
     }
 
     /// The writers of partition `at`.
@@ -151,7 +151,7 @@ impl Logs {
             return Err(Damaged("an offset is too large"));
         }
         if has_lost {
-            roster.lose();
+            roster.set_lost();
         }
         if partition < self.placement.partitions()
             && let Some(at) = self.place_here(partition)

@@ -224,7 +224,7 @@ impl Sessions {
             }
             let mut row = Row::vacant(NONE);
             row.hash = hash;
-            self.clients.gather(&mut self.rows);
+            self.clients.compact(&mut self.rows);
             row.client = self.clients.insert(client);
             let id = self.rows.insert(row);
             self.index.insert(&mut self.rows, id);

@@ -45,9 +45,9 @@ impl ShardFilters {
         self.filters.bytes() + self.sets.len() as usize * size_of::<Vec<ShardId>>()
     }
 
-    /// See [`Filters::warm`].
-    pub fn warm<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
-        self.filters.warm(topics);
+    /// See [`Filters::prefetch`].
+    pub fn prefetch<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
+        self.filters.prefetch(topics);
     }
 
     /// Finds the shards that get a message; returns their number.

@@ -52,7 +52,7 @@ pub(super) struct Entry {
 const _: () = assert!(size_of::<Entry>() == 48);
 
 impl Vacant for Entry {
-    const GOES: bool = true;
+    const FREES_CHUNKS: bool = true;
     fn vacant(next: u32) -> Self {
         Entry {
             offset: 0,
@@ -231,7 +231,7 @@ pub(super) struct Chain {
 const _: () = assert!(size_of::<Chain>() == 24);
 
 impl Vacant for Chain {
-    const GOES: bool = true;
+    const FREES_CHUNKS: bool = true;
     fn vacant(next: u32) -> Self {
         Chain {
             oldest: next,

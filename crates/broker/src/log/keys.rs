@@ -23,7 +23,7 @@ pub(super) struct Key {
 const _: () = assert!(size_of::<Key>() == 16);
 
 impl Vacant for Key {
-    const GOES: bool = true;
+    const FREES_CHUNKS: bool = true;
     fn vacant(next: u32) -> Self {
         Key {
             hash: 0,

@@ -1,7 +1,7 @@
 //! Prefetches the memory that appends to some chains will touch, so that their cache misses overlap.
 
 use super::*;
-use crate::base::pace::WARMED;
+use crate::base::pace::PREFETCHED;
 use crate::store::blobs::Blob;
 
 /// Bytes of a cache line.
@@ -18,9 +18,9 @@ struct Oldest<'a> {
     len: usize,
 }
 
-/// Reads, for at most [`WARMED`] chains, the newest entry, the oldest entry, its neighbours in the list of its rule, and its bytes.
+/// Reads, for at most [`PREFETCHED`] chains, the newest entry, the oldest entry, its neighbours in the list of its rule, and its bytes.
 pub fn for_appends<'a>(chains: impl Iterator<Item = (&'a Log, u32)>) {
-    let mut ends = [const { None }; WARMED];
+    let mut ends = [const { None }; PREFETCHED];
     let chains = chains.filter(|(_, chain)| *chain != NONE);
     for (end, (log, chain)) in ends.iter_mut().zip(chains) {
         let row = log.chains.get(chain);
@@ -29,7 +29,7 @@ pub fn for_appends<'a>(chains: impl Iterator<Item = (&'a Log, u32)>) {
         }
     }
     let mut sum = 0;
-    let mut all = [const { None }; WARMED];
+    let mut all = [const { None }; PREFETCHED];
     for (oldest, (log, first, last)) in all.iter_mut().zip(ends.into_iter().flatten()) {
         let entry = log.entries.get(first);
         *oldest = Some(Oldest {

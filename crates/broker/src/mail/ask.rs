@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crate::base::ids::PartitionId;
 use crate::base::position::Since;
 use crate::budget::admission::{Admission, Client, Party};
-use crate::budget::passage::Passage;
+use crate::budget::in_flight::InFlightCharge;
 use crate::mail::answer::{Answer, ReplyTo};
 use crate::mail::fact::Change;
 use crate::mail::message::{Headers, Retry};
@@ -237,7 +237,7 @@ pub struct ClosingSession {
     /// The will to publish.
     pub will: Option<Box<Will>>,
     /// Charges memory for both until the home has them.
-    pub passage: Passage,
+    pub charge: InFlightCharge,
 }
 
 impl ClosingSession {
@@ -251,13 +251,13 @@ impl ClosingSession {
     ) -> Box<ClosingSession> {
         let state = kept.as_ref().map_or(0, |kept| kept.state.bytes.len());
         let bytes = state + will.as_ref().map_or(0, |will| will.bytes());
-        let passage = Passage::new(admission, size_of::<ClosingSession>() + bytes);
+        let charge = InFlightCharge::new(admission, size_of::<ClosingSession>() + bytes);
         Box::new(ClosingSession {
             id,
             owner,
             kept,
             will,
-            passage,
+            charge,
         })
     }
 }

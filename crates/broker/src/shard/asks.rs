@@ -1,7 +1,7 @@
 //! Carries out the asks of carriers, this shard's own among them.
 
 use crate::base::ids::ShardId;
-use crate::base::pace::WARMED;
+use crate::base::pace::PREFETCHED;
 use crate::client::asking::{home_context, is_past_budget, lacks_room};
 use crate::home::sessions::Claim;
 use crate::home::{GroupJoin, HERE, Home};
@@ -57,13 +57,13 @@ impl Shard {
             && (done == 0 || self.steps() < until && !self.is_spent())
             && !lacks_room(&mut self.home, &self.front.clients.ctx)
         {
-            warm_asks(
+            prefetch_asks(
                 self.home.as_ref(),
                 &self.front.subs.matching,
                 asked.asks.as_slices().0,
                 &asked.bytes,
             );
-            for _ in 0..WARMED {
+            for _ in 0..PREFETCHED {
                 let Some(ask) = asked.asks.pop_front() else {
                     break;
                 };
@@ -254,22 +254,22 @@ fn carry_out_at_home(
     }
 }
 
-/// Reads ahead what the publishes among the next [`WARMED`] asks will touch.
-fn warm_asks(home: Option<&Home>, matching: &Matching, asks: &[Ask], bytes: &[u8]) {
+/// Reads ahead what the publishes among the next [`PREFETCHED`] asks will touch.
+fn prefetch_asks(home: Option<&Home>, matching: &Matching, asks: &[Ask], bytes: &[u8]) {
     let large = |home: &&Home| home.is_large(matching);
     let Some(home) = home.filter(large) else {
         return;
     };
-    let mut topics = [(0, &b""[..]); WARMED];
+    let mut topics = [(0, &b""[..]); PREFETCHED];
     let mut count = 0;
-    for ask in asks.iter().take(WARMED) {
+    for ask in asks.iter().take(PREFETCHED) {
         if let Ask::Publish { hash, name, .. } = ask {
             topics[count] = (*hash, name.in_bytes(bytes));
             count += 1;
         }
     }
     if count > 1 {
-        home.warm(&topics[..count], matching);
+        home.prefetch(&topics[..count], matching);
     }
 }
 

@@ -75,14 +75,14 @@ impl Shard {
             .note_record(at, offset, stored.header.unix_s, until);
         match note {
             Note::Mark(_) => {}
-            Note::Steward(writer) => home.logs.roster(at).want_steward(*writer),
+            Note::Steward(writer) => home.logs.roster(at).apply_as_steward(*writer),
             Note::Beat(beat) => {
                 if let Some(mut node) = self.node() {
                     node.apply_heartbeat(at, stored, beat, offset);
                 }
             }
             Note::Dead(writer) => {
-                let is_new = home.logs.roster(at).bury(*writer);
+                let is_new = home.logs.roster(at).declare_dead(*writer);
                 if self.commits.writer(at) == *writer {
                     self.commits.restart_as_next_writer(at);
                 }
@@ -285,7 +285,7 @@ impl Node<'_> {
                 cluster.own_beats_since_s = now.s;
             }
             cluster.own_beat_s = now.s;
-            self.ctx.world.admission.beats(now.unix_s);
+            self.ctx.world.admission.note_heartbeat(now.unix_s);
         }
     }
 

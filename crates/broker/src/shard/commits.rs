@@ -39,7 +39,7 @@ impl Shard {
             }
             let home = &mut self.home;
             let counts = |at, writer, number| match home {
-                Some(home) => home.logs.counts(at, writer, number),
+                Some(home) => home.logs.accept(at, writer, number),
                 None => false,
             };
             let Some(next) = self.commits.next(self.front.clients.ctx.now, counts) else {
@@ -238,7 +238,7 @@ impl Shard {
             false => logs.sequence(at),
         };
         if header.first != 0 && header.first <= known
-            || is_shared && !logs.counts(at, header.writer, header.number)
+            || is_shared && !logs.accept(at, header.writer, header.number)
         {
             return Ok(());
         }

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
-use crate::base::pace::WARMED;
+use crate::base::pace::PREFETCHED;
 use crate::base::work::{STEP_BYTES, STEPS_PER_VISIT, page_visits};
 use crate::client;
 use crate::client::deliveries::Flow;
@@ -189,10 +189,10 @@ impl Front {
                 );
                 continue;
             }
-            let next = &delivery.keys[delivery.at..delivery.keys.len().min(delivery.at + WARMED)];
+            let next = &delivery.keys[delivery.at..delivery.keys.len().min(delivery.at + PREFETCHED)];
             // Reading ahead a single row saves nothing.
-            if delivery.at.is_multiple_of(WARMED) && next.len() > 1 {
-                warm(&self.clients.conns, &self.subs.topics, next);
+            if delivery.at.is_multiple_of(PREFETCHED) && next.len() > 1 {
+                prefetch(&self.clients.conns, &self.subs.topics, next);
             }
             let topic = Delivery::topic_of(*key);
             let share = match crowded || self.feed.deliveries.late {
@@ -347,8 +347,8 @@ impl Visit {
 }
 
 /// Reads ahead the rows of the next deliveries. They are cold and each leads to the next: side by side their cache misses overlap.
-fn warm(conns: &Connections, topics: &Topics, keys: &[u64]) {
-    let mut members = [NONE; WARMED];
+fn prefetch(conns: &Connections, topics: &Topics, keys: &[u64]) {
+    let mut members = [NONE; PREFETCHED];
     for (member, key) in members.iter_mut().zip(keys) {
         if let Some(topic) = Delivery::topic_of(*key) {
             *member = topics.only_member(topic).unwrap_or(NONE);

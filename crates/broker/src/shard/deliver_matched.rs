@@ -17,7 +17,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
-use crate::base::pace::WARMED;
+use crate::base::pace::PREFETCHED;
 use crate::client;
 use crate::client::delivery::{Addressee, Broad, Delivery, Matched, Run};
 use crate::client::joining::filtered;
@@ -70,16 +70,16 @@ impl Front {
             }
         }
         let message_bytes = self.feed.run.bytes / messages.len().max(1);
-        let mut warmed = delivery.run.at;
+        let mut prefetched = delivery.run.at;
         while let Some(first) = delivery.run.due.get(delivery.run.at) {
             if *budget == 0 {
                 return false;
             }
-            if delivery.run.at >= warmed {
+            if delivery.run.at >= prefetched {
                 let ahead = &delivery.run.due[delivery.run.at..];
-                let ahead = &ahead[..ahead.len().min(WARMED)];
-                warm_due(&self.clients.conns, ahead);
-                warmed = delivery.run.at + ahead.len();
+                let ahead = &ahead[..ahead.len().min(PREFETCHED)];
+                prefetch_due(&self.clients.conns, ahead);
+                prefetched = delivery.run.at + ahead.len();
             }
             let rest = &delivery.run.due[delivery.run.at..];
             let same = rest.iter().take_while(|due| due.slot == first.slot);
@@ -140,7 +140,7 @@ impl Front {
             }
             self.subs
                 .matching
-                .walk(home, WARMED.min(*budget as usize), &mut next);
+                .walk(home, PREFETCHED.min(*budget as usize), &mut next);
             if next.is_empty() {
                 return true;
             }
@@ -149,7 +149,7 @@ impl Front {
             next.retain(|member| broad.visit(member.slot));
             due.clear();
             due.extend(next.iter().map(|member| Addressee::of(member, 0)));
-            warm_due(&self.clients.conns, &due);
+            prefetch_due(&self.clients.conns, &due);
             for Addressee { slot, .. } in &due {
                 all.clear();
                 let parts = filtered(&self.clients.conns, *slot)
@@ -203,7 +203,7 @@ fn begin_run(clients: &Clients, matching: &mut Matching, delivery: &mut Delivery
     (run.exact, run.at) = (0, 0);
     let enough = pairs_max(clients);
     while run.len < RUN_MAX && run.broad.is_none() && run.due.len() < enough {
-        let most = WARMED.min(RUN_MAX - run.len);
+        let most = PREFETCHED.min(RUN_MAX - run.len);
         if extend_run(clients, matching, &mut run, most, delivery, frames) == 0 {
             break;
         }
@@ -284,7 +284,7 @@ fn extend_run(
     };
     if delivery.home != clients.ctx.me {
         // A home on this shard has just read these rows.
-        matching.warm((0..most).map_while(of));
+        matching.prefetch((0..most).map_while(of));
     }
     let mut sets = Vec::with_capacity(most);
     let enough = pairs_max(clients);
@@ -323,14 +323,14 @@ fn extend_run(
 }
 
 /// Reads ahead the rows of the next connections, and each one's subscription to the filter that matched.
-fn warm_due(conns: &Connections, due: &[Addressee]) {
-    let mut sides = [(NONE, NONE); WARMED];
+fn prefetch_due(conns: &Connections, due: &[Addressee]) {
+    let mut sides = [(NONE, NONE); PREFETCHED];
     for (side, due) in sides.iter_mut().zip(due) {
         if let Some(row) = conns.try_get(due.slot) {
             *side = (row.extra, row.own);
         }
     }
-    let mut subs = [(NONE, NONE); WARMED];
+    let mut subs = [(NONE, NONE); PREFETCHED];
     for ((sub, (extra, _)), due) in subs.iter_mut().zip(sides).zip(due) {
         let part = filtered(conns, due.slot).and_then(|all| all.part(due.part));
         if let Some(part) = part {

@@ -3,7 +3,7 @@
 //! ([`Blobs::SPARE_BYTES`]).
 //!
 //! A single blob can keep a chunk alive after its neighbours are freed. So while much more is reserved than used, each insertion examines some rows of the
-//! owner's table, and moves blobs out of sparse chunks ([`Blobs::gather`]). Thus the chunks have at most twice the bytes of the blobs, plus two chunks
+//! owner's table, and moves blobs out of sparse chunks ([`Blobs::compact`]). Thus the chunks have at most twice the bytes of the blobs, plus two chunks
 //! for each class; after many removals it takes some insertions until this holds again.
 //!
 //! Invariants: a handle names exactly one place. The caller remembers the length. A blob larger than the largest class has its own allocation, which may
@@ -28,7 +28,7 @@ const SLOT_BITS: u32 = 25;
 /// Most places of one class. In tests so few that classes become full.
 const PLACES_MAX: u32 = if cfg!(test) { 1 << 14 } else { 1 << SLOT_BITS };
 
-/// Rows that [`Blobs::gather`] examines.
+/// Rows that [`Blobs::compact`] examines.
 const ROWS_PER_BLOB: u32 = 32;
 
 /// Panics: otherwise the caller would get another blob's bytes.
@@ -209,17 +209,17 @@ impl Blobs {
     /// Compacts the arena if its chunks have far more bytes than the blobs need: moves the blobs of some rows of the owner's table out of sparse chunks.
     /// Returns the number of examined rows.
     #[inline]
-    pub fn gather<T: Placed>(&mut self, rows: &mut Slab<T>) -> usize {
+    pub fn compact<T: Placed>(&mut self, rows: &mut Slab<T>) -> usize {
         let needed = self.bytes - self.own_bytes;
         // Even after compaction each class may have two sparse chunks: the one that is filled next, and the spare one.
         match self.chunk_bytes > 2 * (needed + Self::SPARE_BYTES) {
-            true => self.gather_some(rows),
+            true => self.compact_some(rows),
             false => 0,
         }
     }
 
     #[cold]
-    fn gather_some<T: Placed>(&mut self, rows: &mut Slab<T>) -> usize {
+    fn compact_some<T: Placed>(&mut self, rows: &mut Slab<T>) -> usize {
         if self.next >= rows.end() {
             self.next = 0;
         }
@@ -230,7 +230,7 @@ impl Blobs {
             }
             if let Some(blob) = rows.get_mut(id).place()
                 && *blob != Blob::NONE
-                && self.is_lonely(*blob)
+                && self.is_sparse(*blob)
             {
                 let former = *blob;
                 let bytes = self.get(former).to_vec();
@@ -244,14 +244,14 @@ impl Blobs {
     }
 
     /// Whether at least half of the places in a blob's chunk are free, and the class would store its next blob in another chunk.
-    fn is_lonely(&self, blob: Blob) -> bool {
+    fn is_sparse(&self, blob: Blob) -> bool {
         let (class, slot) = (blob.0 >> SLOT_BITS, blob.0 & ((1 << SLOT_BITS) - 1));
         if class == OWN {
             return false;
         }
         let per = CHUNK_BYTES / class_size(class as usize);
         let chunks = &self.classes[class as usize].chunks;
-        chunks.is_lonely(slot as usize / per, per / 2)
+        chunks.is_sparse(slot as usize / per, per / 2)
     }
 
     /// Frees a blob.

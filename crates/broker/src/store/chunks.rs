@@ -27,26 +27,26 @@ struct Chunk<R> {
 pub(super) struct Chunks<R> {
     all: Vec<Chunk<R>>,
     /// Head of the list of chunks with freed places: the one that was full most recently.
-    roomy: u32,
+    reusable: u32,
     /// The chunk with places that were never used, if any.
     filling: u32,
     /// The empty chunk that is kept, if any.
     spare: u32,
     /// Head of the list of freed chunks.
-    gone: u32,
+    freed: u32,
     /// Number of chunks that are not freed.
-    there: u32,
+    live: u32,
 }
 
 impl<R> Default for Chunks<R> {
     fn default() -> Self {
         Chunks {
             all: Vec::new(),
-            roomy: NONE,
+            reusable: NONE,
             filling: NONE,
             spare: NONE,
-            gone: NONE,
-            there: 0,
+            freed: NONE,
+            live: 0,
         }
     }
 }
@@ -54,7 +54,7 @@ impl<R> Default for Chunks<R> {
 impl<R: Default> Chunks<R> {
     /// Number of chunks that are not freed.
     pub fn len(&self) -> usize {
-        self.there as usize
+        self.live as usize
     }
 
     /// The places of the last chunk, and the chunk's number.
@@ -82,7 +82,7 @@ impl<R: Default> Chunks<R> {
 
     /// Whether there is a place without a new chunk number.
     pub fn has_place(&self) -> bool {
-        (self.roomy, self.filling, self.gone) != (NONE, NONE, NONE)
+        (self.reusable, self.filling, self.freed) != (NONE, NONE, NONE)
     }
 
     /// The maximum number of chunks so far.
@@ -93,13 +93,13 @@ impl<R: Default> Chunks<R> {
     /// Takes a freed place. Returns its number and the places of its chunk. `link_of` reads the link in a place.
     #[inline]
     pub fn reuse(&mut self, link_of: impl FnOnce(&R, u32) -> u32) -> Option<(u32, &mut R)> {
-        let at = self.roomy;
+        let at = self.reusable;
         let chunk = self.all.get_mut(at as usize)?;
         let place = chunk.free;
         chunk.free = link_of(&chunk.rows, place);
         chunk.used += 1;
         if chunk.free == NONE {
-            self.roomy = chunk.older;
+            self.reusable = chunk.older;
         }
         if at == self.spare {
             self.spare = NONE;
@@ -127,7 +127,7 @@ impl<R: Default> Chunks<R> {
     }
 
     fn add(&mut self, rows: R) -> u32 {
-        self.there += 1;
+        self.live += 1;
         let chunk = Chunk {
             rows,
             free: NONE,
@@ -135,7 +135,7 @@ impl<R: Default> Chunks<R> {
             newer: NONE,
             older: NONE,
         };
-        if self.gone == NONE {
+        if self.freed == NONE {
             // Not by doubling, which would reserve a byte for each message.
             if self.all.len() == self.all.capacity() {
                 self.all.reserve_exact(self.all.len() / 32 + 4);
@@ -143,9 +143,9 @@ impl<R: Default> Chunks<R> {
             self.all.push(chunk);
             return self.all.len() as u32 - 1;
         }
-        let at = self.gone;
+        let at = self.freed;
         let place = &mut self.all[at as usize];
-        self.gone = place.older;
+        self.freed = place.older;
         *place = chunk;
         at
     }
@@ -153,14 +153,14 @@ impl<R: Default> Chunks<R> {
     /// Frees a place of chunk `at`. Returns the chunk's places, and the link that the caller must store in the freed one.
     #[inline]
     pub fn free(&mut self, at: usize, place: u32) -> (&mut R, u32) {
-        let first = self.roomy;
+        let first = self.reusable;
         let chunk = &mut self.all[at];
         let link = chunk.free;
         chunk.free = place;
         chunk.used -= 1;
         if link == NONE {
             chunk.older = first;
-            self.roomy = at as u32;
+            self.reusable = at as u32;
             if let Some(first) = self.all.get_mut(first as usize) {
                 first.newer = at as u32;
             }
@@ -175,10 +175,10 @@ impl<R: Default> Chunks<R> {
     }
 
     /// Whether at most `most` places of chunk `at` are in use, and the next place will be of another chunk.
-    pub fn is_lonely(&self, at: usize, most: usize) -> bool {
-        let next = match self.roomy {
+    pub fn is_sparse(&self, at: usize, most: usize) -> bool {
+        let next = match self.reusable {
             NONE => self.filling,
-            roomy => roomy,
+            reusable => reusable,
         };
         self.all[at].used as usize <= most && next != NONE && next as usize != at
     }
@@ -190,8 +190,8 @@ impl<R: Default> Chunks<R> {
             return false;
         }
         let Chunk { newer, older, .. } = self.all[at];
-        if self.roomy == at as u32 {
-            self.roomy = older;
+        if self.reusable == at as u32 {
+            self.reusable = older;
         } else {
             self.all[newer as usize].older = older;
             if let Some(older) = self.all.get_mut(older as usize) {
@@ -203,9 +203,9 @@ impl<R: Default> Chunks<R> {
         }
         let chunk = &mut self.all[at];
         (chunk.rows, chunk.free) = (R::default(), NONE);
-        chunk.older = self.gone;
-        self.gone = at as u32;
-        self.there -= 1;
+        chunk.older = self.freed;
+        self.freed = at as u32;
+        self.live -= 1;
         true
     }
 }

@@ -49,10 +49,10 @@ impl Names {
         self.0.remove(name);
     }
 
-    /// See [`Blobs::gather`].
+    /// See [`Blobs::compact`].
     #[inline]
-    pub fn gather<T: Placed>(&mut self, rows: &mut Slab<T>) -> usize {
-        self.0.gather(rows)
+    pub fn compact<T: Placed>(&mut self, rows: &mut Slab<T>) -> usize {
+        self.0.compact(rows)
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
                 let name = names.insert(&text(n));
                 let next = NONE;
                 let id = rows.insert(Row { name, next });
-                names.gather(rows);
+                names.compact(rows);
                 (id, text(n))
             };
             let all: Vec<_> = (0..MANY).map(|n| add(&mut names, &mut rows, n)).collect();

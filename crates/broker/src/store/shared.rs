@@ -28,7 +28,7 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if *self.logs.get_mut() == 0 {
-            self.admission.account.let_message_go(self.bytes.len());
+            self.admission.account.release_message(self.bytes.len());
         }
     }
 }
@@ -43,7 +43,7 @@ pub struct Shared(Arc<Inner>);
 impl Shared {
     /// Bytes that no log keeps yet. Charges them.
     pub fn new(bytes: Box<[u8]>, admission: &Admission) -> Shared {
-        admission.account.hold_message(bytes.len());
+        admission.account.charge_message(bytes.len());
         Shared(Arc::new(Inner {
             bytes,
             logs: AtomicU32::new(0),
@@ -54,14 +54,14 @@ impl Shared {
     /// A log keeps it.
     pub fn enter_log(&self) {
         if self.0.logs.fetch_add(1, AcqRel) == 0 {
-            self.0.admission.account.let_message_go(self.len());
+            self.0.admission.account.release_message(self.len());
         }
     }
 
     /// A log no longer keeps it.
     pub fn leave_log(&self) {
         if self.0.logs.fetch_sub(1, AcqRel) == 1 {
-            self.0.admission.account.hold_message(self.len());
+            self.0.admission.account.charge_message(self.len());
         }
     }
 
@@ -74,7 +74,7 @@ impl Shared {
         }
     }
 
-    fn place(&self) -> usize {
+    fn address(&self) -> usize {
         Arc::as_ptr(&self.0) as usize
     }
 }
@@ -171,8 +171,15 @@ pub enum Form {
 /// Entries that are examined for each new one, to remove unused ones. So the cost of a new entry is constant, and at most about half of the table is unused.
 const LOOKED_AT: usize = 2;
 
-/// The address of the message, the start of the slice, and the encoding.
-type FormKey = (usize, usize, Form);
+/// Identifies an encoding of a slice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct FormKey {
+    /// The address of the message.
+    message: usize,
+    /// The start of the slice.
+    start: usize,
+    form: Form,
+}
 
 /// The encodings of large messages in use on a shard. The table has weak references: an encoding is kept alive by its holders, and others can find it.
 ///
@@ -196,7 +203,11 @@ struct Made {
 impl Forms {
     /// The encoding `form` of the slice. `make` makes it if it is not in use.
     pub fn get(&mut self, of: &Slice, form: Form, make: impl FnOnce(&[u8]) -> Box<[u8]>) -> Shared {
-        let key = (of.of.place(), of.range.start, form);
+        let key = FormKey {
+            message: of.of.address(),
+            start: of.range.start,
+            form,
+        };
         if let Some(made) = self.all.get(&key).and_then(|made| made.form.upgrade()) {
             return Shared(made);
         }

@@ -1,7 +1,7 @@
 //! Tables that grow in small chunks. A row keeps its index while it is in use, freed rows are reused first, and growth never copies rows or reserves much
 //! more than is used: with millions of rows, the spare capacity of a doubling vector would not fit the memory budget.
 //!
-//! Tables free empty chunks if their rows allow it ([`Vacant::GOES`]).
+//! Tables free empty chunks if their rows allow it ([`Vacant::FREES_CHUNKS`]).
 //!
 //! Invariants: a row is either in use or in the free list, and the caller knows which. The use of a row that does not exist, or of a free side row, is a
 //! bug of the broker. Then the caller gets an empty row, writes to it are lost, and the table notes the miss ([`Slab::was_missed`]). The shard then ends
@@ -19,7 +19,7 @@ const CHUNK_BYTES: usize = 16 << 10;
 /// A row type whose free rows hold the links of the free list, so that the list needs no extra memory.
 pub trait Vacant {
     /// Whether empty chunks are freed. Then free rows must not be looked up.
-    const GOES: bool = false;
+    const FREES_CHUNKS: bool = false;
     /// A free row that links to `next`.
     fn vacant(next: u32) -> Self;
     /// The link of a free row.
@@ -99,7 +99,7 @@ impl<T: Vacant> Slab<T> {
         vacant.inherit(&rows[at]);
         let row = core::mem::replace(&mut rows[at], vacant);
         self.used -= 1;
-        if T::GOES && self.chunks.is_empty(chunk) {
+        if T::FREES_CHUNKS && self.chunks.is_empty(chunk) {
             self.chunks.give_back(chunk);
         }
         row
@@ -163,7 +163,7 @@ pub enum Slot<T> {
 }
 
 impl<T> Vacant for Slot<T> {
-    const GOES: bool = true;
+    const FREES_CHUNKS: bool = true;
     fn vacant(next: u32) -> Self {
         Slot::Free(next)
     }

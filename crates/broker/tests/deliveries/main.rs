@@ -282,7 +282,7 @@ fn a_client_with_little_stays_where_its_end_would_not_help() {
     town.window(link, Some(0));
     town.publish([("t", "late".into())]);
     town.settle();
-    town.account().hold_message(limit);
+    town.account().charge_message(limit);
     for _ in 0..3 {
         town.publish([("u", "more".into())]);
         town.settle();
@@ -292,7 +292,7 @@ fn a_client_with_little_stays_where_its_end_would_not_help() {
     town.window(link, None);
     town.settle();
     assert_eq!(town.received(link), frame("late"));
-    town.account().let_message_go(limit);
+    town.account().release_message(limit);
 }
 
 /// A stream on two topics begins when both homes have answered. Messages of the near one wait meanwhile as far as an

@@ -91,7 +91,7 @@ fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
     }
     let mut losses = town.shards[0].accounts().home_losses;
     assert_eq!(losses, TOPICS as u32);
-    world.admission.account.hold_message(3_200 << 10);
+    world.admission.account.charge_message(3_200 << 10);
     loop {
         let goes_on = town.flush(0);
         let left = town.shards[0].accounts().home_losses;
@@ -103,7 +103,7 @@ fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
     }
     // Until this shard holds little, and needs no relief.
     assert!(losses < 2 << 10, "it goes on: {losses}");
-    world.admission.account.let_message_go(3_200 << 10);
+    world.admission.account.release_message(3_200 << 10);
 }
 
 /// Which limit the messages have reached.

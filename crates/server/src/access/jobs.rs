@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crore_broker::access::Question;
 use crore_broker::admission::shares::{HALF, may_take};
-use crore_broker::turns::Turns;
+use crore_broker::fair_queue::FairQueue;
 
 use super::checks::Checks;
 
@@ -77,7 +77,7 @@ pub struct JobQueue {
 
 #[derive(Default)]
 struct Jobs {
-    turns: Turns<Job>,
+    turns: FairQueue<Job>,
     /// The threads end once the queue is empty.
     is_closed: bool,
 }
@@ -93,7 +93,7 @@ impl JobQueue {
         loop {
             if let Some(job) = jobs.turns.pop() {
                 // Counted before it is done, so that it counts for threads that take the next job meanwhile.
-                jobs.turns.did(job.steps());
+                jobs.turns.charge(job.steps());
                 return Some(job);
             }
             if jobs.is_closed {

@@ -10,7 +10,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use crore_broker::access::Revoked;
+use crore_broker::access::{Revoked, RevokedUser};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -180,8 +180,11 @@ pub fn revoked(entries: &[Revocation]) -> Revoked {
         let end = entry.expires.unwrap_or(u32::MAX);
         match entry.id.strip_prefix(USER) {
             Some(name) => {
-                let before = entry.issued_before.unwrap_or(u32::MAX);
-                revoked.users.push((name.into(), before, end));
+                revoked.users.push(RevokedUser {
+                    name: name.into(),
+                    issued_before_unix_s: entry.issued_before.unwrap_or(u32::MAX),
+                    end_unix_s: end,
+                });
             }
             None => revoked
                 .tokens

@@ -201,10 +201,10 @@ mod tests {
     #[test]
     fn large_messages_are_read_as_they_are_though_no_shard_publishes() {
         let counters = counters();
-        counters.admission.account.hold_message(1 << 20);
+        counters.admission.account.charge_message(1 << 20);
         let messages = |all: Vec<Snapshot>| all[0].accounts.parts[Part::Messages as usize];
         assert_eq!(messages(counters.read_all()), 1 << 20);
-        counters.admission.account.let_message_go(1 << 20);
+        counters.admission.account.release_message(1 << 20);
         assert_eq!(messages(counters.read_all()), 0);
     }
 

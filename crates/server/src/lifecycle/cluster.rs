@@ -112,7 +112,7 @@ pub fn join(
     // The log answers right now. From here on this node's heartbeats show that it does.
     world
         .admission
-        .beats(u32::try_from(clock::counted_s()).unwrap_or(u32::MAX));
+        .note_heartbeat(u32::try_from(clock::counted_s()).unwrap_or(u32::MAX));
     let took = began.elapsed();
     let partitions = member.cluster.status().partitions;
     let places = partitions.iter().zip(&after);

@@ -112,7 +112,7 @@ pub(super) struct Evicted {
 
 impl Sessions {
     pub(super) fn insert_state(&mut self, state: Box<[u8]>, counts: &Admission) -> Blob {
-        self.states.blobs.gather(self.states.rows.rows_mut());
+        self.states.blobs.compact(self.states.rows.rows_mut());
         match state.len() < OWN_MIN || self.states.blobs.is_full() {
             true => self.states.blobs.insert(&[&state], counts),
             false => self.states.blobs.insert_shared(Shared::new(state, counts)),

@@ -304,7 +304,7 @@ impl Clients {
         self.note(slot, EventKind::Refused, words.as_bytes());
         if reason.row().status == Some(BAD_REQUEST) && self.conns.get(slot).wants(STREAMS) {
             self.meter.stats.refused_streams += 1;
-            self.meter.notices.said(Notice::Stream, words);
+            self.meter.notices.note_refusal(Notice::Stream, words);
         }
     }
 

@@ -97,7 +97,7 @@ fn judge_request(
     }
     let Some((door, rest)) = routed else {
         if upgrade {
-            clients.meter.notices.met(Notice::Upgrade, head.path);
+            clients.meter.notices.note(Notice::Upgrade, head.path);
             return answered(clients, slot, Reason::NoSocketPath);
         }
         return answered(clients, slot, nowhere(head.path));

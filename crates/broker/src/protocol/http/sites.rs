@@ -43,7 +43,7 @@ pub(crate) fn admit(
     let host = head.host().unwrap_or_default();
     let is_known = || origin::is_loopback_host(host) || origin::is_listed_host(&http.hosts, host);
     if http.loopback_hosts_only && head.host().is_some() && !is_known() {
-        clients.meter.notices.met(Notice::Host, host);
+        clients.meter.notices.note(Notice::Host, host);
         let shown = shown(host);
         let reason = format!(
             "this server listens on the loopback only, so that the Host {shown} is refused: write hosts = [\"{shown}\"] under [http] in crore.toml (http.hosts), or have the proxy send Host: localhost"
@@ -81,7 +81,7 @@ pub(crate) fn admit(
             };
             clients.meter.stats.hidden_answers += u64::from(safe);
             let reason = alias.as_ref().map_or("", |_| ALIASES);
-            clients.meter.notices.met_since(kind, reason, from);
+            clients.meter.notices.note_with_reason(kind, reason, from);
             match safe {
                 true => Ok(()),
                 false => Err((Reason::ForeignOrigin, foreign_origin(from, normal, alias))),
@@ -101,7 +101,7 @@ fn admit_unnamed(meter: &mut Meter, ctx: &Context, head: &Head<'_>) -> Result<()
     let site = format!("Sec-Fetch-Site: {}", shown(site));
     meter
         .notices
-        .met(Notice::Origin, format!("none ({site})").as_bytes());
+        .note(Notice::Origin, format!("none ({site})").as_bytes());
     Err(format!(
         "a page of another origin asks without Origin ({site}): ask by fetch, EventSource or WebSocket, and list the page's origin in http.allowed_origins"
     ))

@@ -128,7 +128,7 @@ pub(super) fn connect_as(clients: &mut Clients, slot: u32) -> Result<(), ReasonC
 pub(super) fn session_expiry_most_s(clients: &mut Clients, slot: u32) -> Result<u32, ReasonCode> {
     let most_s = session_may_last_s(clients, slot);
     most_s.ok_or_else(|| {
-        clients.meter.notices.met_since(
+        clients.meter.notices.note_with_reason(
             Notice::Denied,
             "an MQTT client came without credentials, and nothing is open to everybody: ",
             NO_CREDENTIALS.as_bytes(),

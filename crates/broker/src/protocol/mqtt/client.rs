@@ -130,7 +130,7 @@ impl Meter {
     /// no word for most reasons, and no user sees the codes of 5.0.
     pub(crate) fn refused_packet(&mut self, reason: &str, name: &[u8]) {
         self.stats.mqtt_refused += 1;
-        self.notices.met_since(Notice::Mqtt, reason, name);
+        self.notices.note_with_reason(Notice::Mqtt, reason, name);
     }
 }
 

@@ -440,7 +440,7 @@ fn name_short_session(clients: &mut Clients, client: &str) {
     let notices = &mut clients.meter.notices;
     // One that is not named now counts again when it comes back.
     if !notices.has(Notice::ShortSession) {
-        notices.met(Notice::ShortSession, client.as_bytes());
+        notices.note(Notice::ShortSession, client.as_bytes());
         named.add(hash);
     }
 }

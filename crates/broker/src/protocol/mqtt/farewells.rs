@@ -79,7 +79,7 @@ mod tests {
                 owner: Client::NOBODY,
                 kept: None,
                 will: None,
-                passage: Default::default(),
+                charge: Default::default(),
             }),
             due: due.into(),
         };

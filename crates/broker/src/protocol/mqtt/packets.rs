@@ -9,7 +9,7 @@ use crore_wire::topic;
 use crore_wire::websocket::handshake::choose_subprotocol;
 
 use crate::base::reason::{Closed, Reason};
-use crate::client::asking::warm_topics;
+use crate::client::asking::prefetch_topics;
 use crate::client::credit::{must_stall, stop_reading, waits_for_carriers};
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::progress::{Allowance, Progress};
@@ -143,7 +143,7 @@ impl Front {
         io: &mut I,
     ) -> Option<usize> {
         let most = packet_bytes_most(&self.clients.ctx);
-        let (mut at, mut warmed) = (0, 0);
+        let (mut at, mut prefetched) = (0, 0);
         loop {
             let row = self.clients.conns.get(slot);
             if at == bytes.len() || row.outbox != NONE {
@@ -180,8 +180,8 @@ impl Front {
                 break;
             }
             // The last packet has none to overlap with.
-            if at >= warmed && end < bytes.len() {
-                warmed = warm_publishes(
+            if at >= prefetched && end < bytes.len() {
+                prefetched = prefetch_publishes(
                     &self.subs.matching,
                     &self.clients.ctx,
                     bytes,
@@ -434,7 +434,7 @@ pub(crate) fn mqtt_part_is_slow(
 
 /// Prefetches what the publishes among the next packets need; returns where the first packet begins that was not looked
 /// at.
-fn warm_publishes(
+fn prefetch_publishes(
     matching: &Matching,
     ctx: &Context,
     bytes: &[u8],
@@ -442,7 +442,7 @@ fn warm_publishes(
     most: usize,
     home: &Option<Home>,
 ) -> usize {
-    warm_topics(matching, ctx, home, || {
+    prefetch_topics(matching, ctx, home, || {
         let (header, len) = mqtt::fixed_header(bytes.get(at..)?, most).ok()??;
         let body = bytes.get(at + len..)?;
         at = (at + len + header.body_bytes()).min(bytes.len());

@@ -9,12 +9,12 @@ use crore_wire::json;
 use crore_wire::ndjson::{self, LineError};
 
 use crate::base::ids::ShardId;
-use crate::base::pace::WARMED;
+use crate::base::pace::PREFETCHED;
 use crate::base::position;
 use crate::base::reason::Reason;
 use crate::base::settings::Settings;
 use crate::base::work::STEP_BYTES;
-use crate::client::asking::{publish_as, warm_topics};
+use crate::client::asking::{publish_as, prefetch_topics};
 use crate::client::credit::{must_stall, stall_if_needed};
 use crate::client::publishing::Refused;
 use crate::home::Home;
@@ -192,8 +192,8 @@ fn batch_lines(
         if done > 0 && clients.meter.work.is_spent() {
             break;
         }
-        if (done as usize).is_multiple_of(WARMED) {
-            warm_lines(&subs.matching, &clients.ctx, rest, home);
+        if (done as usize).is_multiple_of(PREFETCHED) {
+            prefetch_lines(&subs.matching, &clients.ctx, rest, home);
         }
         let (line, after) = ndjson::split_line(rest);
         rest = after;
@@ -359,8 +359,8 @@ fn batch_is_read(clients: &mut Clients, lanes: &mut Lanes, slot: u32, batch: &mu
 }
 
 /// Prefetches the rows of the next lines' topics.
-fn warm_lines(matching: &Matching, ctx: &Context, mut rest: &[u8], home: &Option<Home>) {
-    warm_topics(matching, ctx, home, || {
+fn prefetch_lines(matching: &Matching, ctx: &Context, mut rest: &[u8], home: &Option<Home>) {
+    prefetch_topics(matching, ctx, home, || {
         let (line, after) = ndjson::split_line(rest);
         let is_any = !core::mem::replace(&mut rest, after).is_empty();
         is_any.then(|| ndjson::leading_topic(line).unwrap_or_default())

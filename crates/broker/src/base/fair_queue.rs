@@ -17,10 +17,10 @@ const REMEMBERED: usize = 4096;
 
 /// The queue.
 #[derive(Debug)]
-pub struct Turns<T> {
+pub struct FairQueue<T> {
     parties: BTreeMap<u64, Waiting<T>>,
-    /// The parties with items, but for the served one: share, order of arrival, party.
-    order: BinaryHeap<Reverse<(u64, u64, u64)>>,
+    /// The parties with items, but for the served one.
+    order: BinaryHeap<Reverse<Entry>>,
     /// Entries of `order` so far.
     entries: u64,
     /// Parties without items and without an allocation.
@@ -38,6 +38,14 @@ pub struct Turns<T> {
     kept: usize,
 }
 
+/// A party with items, ordered by its share, then by arrival.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    share: u64,
+    arrival: u64,
+    party: u64,
+}
+
 /// The queue of one party.
 #[derive(Debug)]
 struct Waiting<T> {
@@ -46,9 +54,9 @@ struct Waiting<T> {
     share: u64,
 }
 
-impl<T> Default for Turns<T> {
+impl<T> Default for FairQueue<T> {
     fn default() -> Self {
-        Turns {
+        FairQueue {
             parties: BTreeMap::new(),
             order: BinaryHeap::new(),
             entries: 0,
@@ -63,7 +71,7 @@ impl<T> Default for Turns<T> {
     }
 }
 
-impl<T> Turns<T> {
+impl<T> FairQueue<T> {
     /// Queues an item of this party.
     pub fn push(&mut self, party: u64, item: T) {
         let begun = self.begun;
@@ -77,8 +85,11 @@ impl<T> Turns<T> {
             if self.served != Some(party) {
                 waiting.share = waiting.share.max(begun);
                 self.entries += 1;
-                self.order
-                    .push(Reverse((waiting.share, self.entries, party)));
+                self.order.push(Reverse(Entry {
+                    share: waiting.share,
+                    arrival: self.entries,
+                    party,
+                }));
             }
         } else {
             self.room -= before;
@@ -99,10 +110,10 @@ impl<T> Turns<T> {
         }
     }
 
-    /// Takes the next item. The caller charges the work on it with [`Turns::did`].
+    /// Takes the next item. The caller charges the work on it with [`FairQueue::charge`].
     pub fn pop(&mut self) -> Option<T> {
-        self.did(0);
-        let Reverse((share, _, party)) = self.order.pop()?;
+        self.charge(0);
+        let Reverse(Entry { share, party, .. }) = self.order.pop()?;
         let waiting = self.parties.get_mut(&party)?;
         self.begun = self.begun.max(share);
         self.served = Some(party);
@@ -117,7 +128,7 @@ impl<T> Turns<T> {
     }
 
     /// Charges work for the item that was taken last.
-    pub fn did(&mut self, work: u64) {
+    pub fn charge(&mut self, work: u64) {
         let Some(party) = self.served.take() else {
             return;
         };
@@ -129,8 +140,11 @@ impl<T> Turns<T> {
         self.most = self.most.max(waiting.share);
         if !waiting.items.is_empty() {
             self.entries += 1;
-            self.order
-                .push(Reverse((waiting.share, self.entries, party)));
+            self.order.push(Reverse(Entry {
+                    share: waiting.share,
+                    arrival: self.entries,
+                    party,
+                }));
         } else if parties > KEPT_PARTIES || self.kept * size_of::<T>() > KEPT_BYTES {
             self.kept -= waiting.items.capacity();
             waiting.items = VecDeque::new();
@@ -178,7 +192,7 @@ impl<T> Turns<T> {
 
     /// Heap bytes of the items and their parties, without the allocations that are kept for reuse.
     pub fn bytes(&self) -> usize {
-        let of_party = size_of::<(u64, Waiting<T>)>() + size_of::<(u64, u64, u64)>();
+        let of_party = size_of::<(u64, Waiting<T>)>() + size_of::<Entry>();
         self.room * size_of::<T>() + (self.order.len() + self.drained.len()) * of_party
     }
 }
@@ -189,10 +203,10 @@ mod tests {
     use alloc::vec::Vec;
 
     /// Takes all items, and charges `work` for each.
-    fn drained(turns: &mut Turns<u32>, work: impl Fn(u32) -> u64) -> Vec<u32> {
+    fn drained(queue: &mut FairQueue<u32>, work: impl Fn(u32) -> u64) -> Vec<u32> {
         let next = || {
-            let item = turns.pop()?;
-            turns.did(work(item));
+            let item = queue.pop()?;
+            queue.charge(work(item));
             Some(item)
         };
         core::iter::from_fn(next).collect()
@@ -200,70 +214,70 @@ mod tests {
 
     #[test]
     fn a_crowd_of_one_party_holds_up_no_other() {
-        let mut turns = Turns::default();
+        let mut queue = FairQueue::default();
         for item in 0..200 {
-            turns.push(1, item);
+            queue.push(1, item);
         }
-        turns.push(2, 1_000);
-        turns.push(3, 2_000);
-        turns.push(2, 1_001);
-        let order = drained(&mut turns, |_| 1);
+        queue.push(2, 1_000);
+        queue.push(3, 2_000);
+        queue.push(2, 1_001);
+        let order = drained(&mut queue, |_| 1);
         assert_eq!(order[..6], [0, 1_000, 2_000, 1, 1_001, 2]);
         assert_eq!(order[6..], (3..200).collect::<Vec<u32>>());
-        assert!(turns.is_empty());
+        assert!(queue.is_empty());
     }
 
     #[test]
     fn a_party_that_asks_for_little_is_served_before_one_that_asks_for_much() {
-        let mut turns = Turns::default();
+        let mut queue = FairQueue::default();
         for item in 0..10 {
-            turns.push(1, item);
-            turns.push(2, 100 + item);
+            queue.push(1, item);
+            queue.push(2, 100 + item);
         }
-        let order = drained(&mut turns, |item| if item < 100 { 1_000 } else { 1 });
+        let order = drained(&mut queue, |item| if item < 100 { 1_000 } else { 1 });
         assert_eq!(order[0], 0);
         assert_eq!(order[1..11], (100..110).collect::<Vec<u32>>());
     }
 
     #[test]
     fn a_party_that_was_away_gets_no_more_than_its_share() {
-        let mut turns = Turns::default();
-        turns.push(2, 0);
+        let mut queue = FairQueue::default();
+        queue.push(2, 0);
         for item in 1..100 {
-            turns.push(1, item);
+            queue.push(1, item);
         }
-        drained(&mut turns, |_| 10);
+        drained(&mut queue, |_| 10);
         // Party 2 has received a tenth of the work of party 1.
         for item in 0..10 {
-            turns.push(1, item);
-            turns.push(2, 100 + item);
+            queue.push(1, item);
+            queue.push(2, 100 + item);
         }
-        let order = drained(&mut turns, |_| 10);
+        let order = drained(&mut queue, |_| 10);
         let of_two = order[..10].iter().filter(|item| **item >= 100).count();
         assert!((4..=6).contains(&of_two), "{order:?}");
     }
 
     /// Each of these parties has one item, queued again as soon as it is served.
     fn always_back(parties: u64, rounds: usize) -> Vec<usize> {
-        let mut turns = Turns::default();
+        let mut queue = FairQueue::default();
         let mut served = alloc::vec![0; parties as usize];
         // Other parties came before and are remembered.
         for other in 0..100 {
-            turns.push(1_000_000 + other, 0);
+            queue.push(1_000_000 + other, 0);
         }
-        while turns.pop().is_some() {}
+        while queue.pop().is_some() {}
         for party in 0..parties {
-            turns.push(party, party);
+            queue.push(party, party);
         }
         for _ in 0..rounds {
             let mut back = Vec::new();
             for _ in 0..2 {
-                back.extend(turns.pop());
-                turns.did(5_000);
+                back.extend(queue.pop());
+                queue.charge(5_000);
             }
             for party in back {
                 served[party as usize] += 1;
-                turns.push(party, party);
+                queue.push(party, party);
             }
         }
         served
@@ -282,61 +296,61 @@ mod tests {
 
     #[test]
     fn a_party_that_queues_again_while_it_is_served_comes_behind_the_others() {
-        let mut turns = Turns::default();
-        turns.push(1, 'a');
-        turns.push(2, 'b');
-        assert_eq!(turns.pop(), Some('a'));
-        turns.push(1, 'c');
-        turns.did(7);
-        assert_eq!(turns.pop(), Some('b'));
-        assert_eq!(turns.pop(), Some('c'));
-        assert_eq!(turns.pop(), None);
+        let mut queue = FairQueue::default();
+        queue.push(1, 'a');
+        queue.push(2, 'b');
+        assert_eq!(queue.pop(), Some('a'));
+        queue.push(1, 'c');
+        queue.charge(7);
+        assert_eq!(queue.pop(), Some('b'));
+        assert_eq!(queue.pop(), Some('c'));
+        assert_eq!(queue.pop(), None);
     }
 
     #[test]
     fn an_item_is_not_queued_twice_in_a_row() {
-        let mut turns = Turns::default();
+        let mut queue = FairQueue::default();
         for item in [1, 1, 2, 1, 1] {
-            turns.push_once(7, item);
+            queue.push_once(7, item);
         }
-        turns.push_once(8, 1);
-        let order: Vec<u32> = core::iter::from_fn(|| turns.pop()).collect();
+        queue.push_once(8, 1);
+        let order: Vec<u32> = core::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(order, [1, 1, 2, 1]);
     }
 
     #[test]
     fn its_bytes_are_counted_while_it_holds_something() {
-        let mut turns = Turns::default();
+        let mut queue = FairQueue::default();
         for party in 0..1_000 {
             for item in 0..40_u64 {
-                turns.push(party, item);
+                queue.push(party, item);
             }
         }
-        assert!(turns.bytes() >= 40_000 * size_of::<u64>());
-        assert_eq!(turns.len(), 40_000);
-        while turns.pop().is_some() {}
-        assert_eq!((turns.bytes(), turns.len()), (0, 0));
-        assert!(turns.parties.len() <= KEPT_PARTIES);
-        assert!(turns.kept * size_of::<u64>() <= KEPT_BYTES);
+        assert!(queue.bytes() >= 40_000 * size_of::<u64>());
+        assert_eq!(queue.len(), 40_000);
+        while queue.pop().is_some() {}
+        assert_eq!((queue.bytes(), queue.len()), (0, 0));
+        assert!(queue.parties.len() <= KEPT_PARTIES);
+        assert!(queue.kept * size_of::<u64>() <= KEPT_BYTES);
     }
 
     #[test]
     fn the_room_of_a_large_crowd_is_given_back() {
-        let mut turns = Turns::default();
+        let mut queue = FairQueue::default();
         for item in 0..100_000_u64 {
-            turns.push(1, item);
+            queue.push(1, item);
         }
-        while turns.pop().is_some() {}
-        assert_eq!((turns.kept, turns.parties.len(), turns.bytes()), (0, 0, 0));
+        while queue.pop().is_some() {}
+        assert_eq!((queue.kept, queue.parties.len(), queue.bytes()), (0, 0, 0));
     }
 
     #[test]
     fn a_queue_that_comes_and_goes_keeps_its_room() {
-        let mut turns = Turns::default();
+        let mut queue = FairQueue::default();
         for item in 0..1_000 {
-            turns.push(item % 8, item);
-            assert_eq!(turns.pop(), Some(item));
+            queue.push(item % 8, item);
+            assert_eq!(queue.pop(), Some(item));
         }
-        assert_eq!((turns.parties.len(), turns.bytes()), (8, 0));
+        assert_eq!((queue.parties.len(), queue.bytes()), (8, 0));
     }
 }

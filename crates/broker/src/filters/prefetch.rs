@@ -6,7 +6,7 @@
 //! match itself reads the rest.
 
 use super::*;
-use crate::base::pace::WARMED;
+use crate::base::pace::PREFETCHED;
 
 /// A topic on its way down the trie.
 #[derive(Clone, Copy)]
@@ -21,8 +21,8 @@ struct Descent<'a> {
 }
 
 impl Filters {
-    /// Prefetches for the matches of the first [`WARMED`] topics.
-    pub fn warm<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
+    /// Prefetches for the matches of the first [`PREFETCHED`] topics.
+    pub fn prefetch<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
         if self.is_empty() {
             return;
         }
@@ -31,7 +31,7 @@ impl Filters {
             at: NONE,
             hash: 0,
             next: NONE,
-        }; WARMED];
+        }; PREFETCHED];
         for (descent, topic) in descents.iter_mut().zip(topics) {
             descent.rest = Some(topic);
         }
@@ -39,13 +39,13 @@ impl Filters {
             if descents.iter().all(|descent| descent.rest.is_none()) {
                 break;
             }
-            self.warm_level(&mut descents);
+            self.prefetch_level(&mut descents);
         }
     }
 
     /// One level of each topic: all buckets, then all nodes, then all texts.
-    fn warm_level(&self, descents: &mut [Descent<'_>]) {
-        let mut ended = [false; WARMED];
+    fn prefetch_level(&self, descents: &mut [Descent<'_>]) {
+        let mut ended = [false; PREFETCHED];
         for (descent, ended) in descents.iter_mut().zip(&mut ended) {
             let Some(rest) = descent.rest else { continue };
             let end = rest.iter().position(|b| *b == b'/');

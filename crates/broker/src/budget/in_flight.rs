@@ -4,20 +4,20 @@ use crate::budget::admission::Admission;
 
 /// A charge for bytes in flight, released on drop.
 #[derive(Debug, Default)]
-pub struct Passage(Option<(Admission, usize)>);
+pub struct InFlightCharge(Option<(Admission, usize)>);
 
-impl Passage {
+impl InFlightCharge {
     /// Charges `bytes`.
-    pub fn new(admission: &Admission, bytes: usize) -> Passage {
-        admission.account.hold_message(bytes);
-        Passage(Some((admission.clone(), bytes)))
+    pub fn new(admission: &Admission, bytes: usize) -> InFlightCharge {
+        admission.account.charge_message(bytes);
+        InFlightCharge(Some((admission.clone(), bytes)))
     }
 }
 
-impl Drop for Passage {
+impl Drop for InFlightCharge {
     fn drop(&mut self) {
         if let Some((admission, bytes)) = &self.0 {
-            admission.account.let_message_go(*bytes);
+            admission.account.release_message(*bytes);
         }
     }
 }
@@ -30,10 +30,10 @@ mod tests {
     #[test]
     fn bytes_are_charged_while_they_are_on_their_way() {
         let admission = Admission::new(&Settings::default(), 7);
-        let passages = [7, 13].map(|bytes| Passage::new(&admission, bytes));
+        let charges = [7, 13].map(|bytes| InFlightCharge::new(&admission, bytes));
         assert_eq!(admission.account.messages_bytes(), 20);
-        drop(passages);
-        drop(Passage::default());
+        drop(charges);
+        drop(InFlightCharge::default());
         assert_eq!(admission.account.messages_bytes(), 0);
     }
 }
