@@ -1,5 +1,5 @@
-//! Connections open and close in any order: the server admits no more than the limits allow, serves those that it admitted, and
-//! every counter is back at its first value when all are closed.
+//! Connections open and close in any order. The server admits no more than its limits allow, serves those that it admitted, and all counters are
+//! back at their first values when all connections are closed.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The memory of messages that have gone: chunks of places come free whatever sizes the messages have, and whatever stays between them.
+//! The memory of removed messages: chunks are freed, whatever the sizes of the messages, and even if some messages remain.
 
 use crore_broker::Pace;
 use crore_broker::settings::{Rule, Settings};

@@ -1,4 +1,4 @@
-//! The wall clock steps ahead and back: nothing that was promised for a time ends earlier or later, and only dates move.
+//! Steps of the wall clock, ahead and back: no duration becomes shorter or longer, and only dates change.
 
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{Input, Now, Pace};

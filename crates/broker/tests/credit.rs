@@ -1,5 +1,4 @@
-//! No publish begins while there is no credit: a client that sends one then, on any connection and in any form, is
-//! held, and answered when there is credit again.
+//! Without credit no publish begins. A client that publishes then, on any connection and in any protocol, waits and is answered once there is credit.
 
 use crore_broker::settings::Settings;
 use crore_broker::{Input, Pace};

@@ -1,4 +1,4 @@
-//! Clients are moved off at the rate of the settings, however many shards share it.
+//! A drain closes connections at the rate of the settings, however many shards share it.
 
 use std::sync::Arc;
 

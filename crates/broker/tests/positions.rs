@@ -1,4 +1,4 @@
-//! Texts that are positions and texts that are none, character by character.
+//! Which texts are positions, character by character.
 
 use crore_broker::position::{
     Malformed, Position, Since, later, parse, parse_decimal, parse_partitions, read_back, write,

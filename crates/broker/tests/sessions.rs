@@ -1,4 +1,4 @@
-//! A client that comes back while its messages are on their way: a home of another shard has not dealt with them yet.
+//! A client that reconnects while a home of another shard has not yet handled its messages.
 
 use crore_broker::Pace;
 use crore_broker::settings::Settings;

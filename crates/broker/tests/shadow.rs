@@ -1,4 +1,4 @@
-//! Shadows of a home that serves clients: what they write down is what the home has, whatever it has dropped meanwhile.
+//! Shadows of a home that serves clients: they write the state of the home, whatever it has dropped meanwhile.
 
 use std::sync::Arc;
 

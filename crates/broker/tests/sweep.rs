@@ -1,4 +1,4 @@
-//! The sweep for deadlines: spread over the second, in steps of a bounded number of connections.
+//! The sweep for deadlines is spread over the second, in steps of a bounded number of connections.
 
 use crore_broker::settings::Settings;
 use crore_broker::{Input, Now, Pace};

@@ -1,5 +1,4 @@
-//! The bounds of a turn: past its share of publishing a shard asks to read no more until it has flushed, and expired
-//! messages are dropped in as many turns as it takes.
+//! The limits of a turn: past its share of publishes a shard reads no more until it has flushed, and expired messages are removed over several turns.
 
 use crore_broker::pace::Pace;
 use crore_broker::settings::{Rule, Settings};

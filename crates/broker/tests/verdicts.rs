@@ -1,4 +1,4 @@
-//! Answers about credentials are remembered, but not past a change of the settings that they were asked under.
+//! Verdicts about credentials are cached, but not beyond a change of the settings.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Sessions whose clients are away: the account has what the allocator was asked for, and no client fills the memory with them.
+//! Absent sessions (without a connection): the memory account matches the allocator, and no client can fill the memory with them.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! An allocator that counts the requests of each thread and the bytes that it still holds.
+//! An allocator that counts, for each thread, the allocations and the bytes in use.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

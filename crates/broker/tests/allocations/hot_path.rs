@@ -1,4 +1,4 @@
-//! Counts of the steady state: tables, logs and buffers have the size that the work needs.
+//! Counts in the steady state, when tables, logs and buffers have reached their size.
 
 use crore_broker::{ConnId, Pace, ShardId};
 

@@ -1,9 +1,10 @@
-//! The broker's demands on the allocator. [`hot_path`]: none for a delivery, so that a published message costs the same
-//! whether nobody, one or ten thousand receive it. [`size`]: a few dozen bytes for a connection that waits.
-//! [`absent`]: what sessions without a connection hold is in the account.
-//! [`receive`]: as much for bytes that come in small pieces as for bytes that come at once.
+//! Tests of the broker's allocations:
+//! - [`hot_path`]: a delivery allocates nothing, so a publish allocates the same for no subscriber and for ten thousand.
+//! - [`size`]: an idle connection needs a few dozen bytes of heap.
+//! - [`absent`]: the memory of absent sessions is charged to the account.
+//! - [`receive`]: bytes that arrive in small pieces cost as much as bytes that arrive at once.
 //!
-//! Real shards over an `Io` in memory. The counters belong to the thread, so tests run side by side.
+//! Real shards over an `Io` in memory. The counters are per thread, so tests can run in parallel.
 
 mod absent;
 mod counting;

@@ -1,5 +1,5 @@
-//! Bytes that come a few at a time: the work on them is linear in their number. The bytes asked of the allocator stand
-//! for the bytes copied, since a copy of bytes that are held lies in a place of its own.
+//! Bytes that arrive a few at a time: the work is linear in their number. Allocated bytes are a measure of copied bytes, since each copy needs its own
+//! allocation.
 
 use crore_broker::ConnId;
 use crore_wire::mqtt::{self, Connect, PacketId, Properties, Publish, Qos, Version};

@@ -1,4 +1,4 @@
-//! Requests on kept-alive connections: each of them leaves its connection as it was.
+//! Requests on persistent connections: each leaves its connection as it was.
 
 use crore_broker::settings::Settings;
 

@@ -1,5 +1,5 @@
-//! What a connection keeps of all that it was served: nothing. Some clients do the same, each on a connection that stays open. Then all shards
-//! together have the side rows and the bytes in their accounts that they had before, and their heap is not larger.
+//! A connection keeps nothing of the requests that it has served. Clients repeat them, each on an open connection. Then all shards have the same side
+//! rows, account and heap as before.
 
 use crore_broker::access::{Grants, Known, Right};
 use crore_broker::account::Part;

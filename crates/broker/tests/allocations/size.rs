@@ -1,5 +1,5 @@
-//! The heap that a connection that waits and a message that is kept take, as `docs/internals/MEMORY.md` adds it up. The
-//! allocator's own bytes are not in it: they are some 8 for each chunk of 16 KiB.
+//! The heap of an idle connection and of a kept message, compared with `docs/internals/MEMORY.md`. Without the allocator's own overhead of some
+//! 8 bytes for each chunk of 16 KiB.
 
 use crore_broker::settings::{Keep, Rule};
 

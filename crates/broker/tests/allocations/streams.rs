@@ -1,4 +1,4 @@
-//! Frames of WebSockets and packets of MQTT: each of them leaves its connection as it was, at the latest when the sweep has seen it.
+//! WebSocket frames and MQTT packets: each leaves its connection as it was, at the latest after the next sweep.
 
 use crore_wire::mqtt::{
     Ack, Connect, PacketId, Properties, Publish, Qos, ReasonCode, SubscribeOptions, Version, encode,

@@ -1,5 +1,4 @@
-//! A server of some shards in one thread, driven as the server's loop drives them (inputs, then a
-//! flush), over sockets in memory that allocate nothing themselves.
+//! Several shards in one thread, driven like the server's loop (inputs, then a flush), over sockets in memory that do not allocate.
 
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{ConnId, Pace, ShardId};

@@ -1,4 +1,4 @@
-//! Nodes that begin with checkpoints of the partitions are as those that have read all of the log.
+//! A node that starts from checkpoints of the partitions has the same state as one that has read the whole log.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Nodes over one log: whatever is published at one reaches subscribers of all once and at one position, whoever dies.
+//! Nodes over one log: a message published at one node reaches the subscribers of all nodes once and at one position, whichever nodes die.
 
 mod checkpoint;
 mod mqtt;

@@ -1,4 +1,4 @@
-//! MQTT at a node: sessions end with their connection, and there are no shared subscriptions.
+//! MQTT at a node of a cluster: sessions end with their connection, and shared subscriptions are not supported.
 
 use crore_wire::mqtt::{
     self, Connect, Packet, PacketId, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version, Will,

@@ -1,4 +1,4 @@
-//! Batches that a stranger has written to the log: they are void at every node, live and when the log is read at a start, and end nobody.
+//! Batches of a foreign writer in the log: they are void at every node, both live and when the log is replayed, and they kill no node.
 
 use crore_broker::batch::{self, Header};
 use crore_broker::{Now, OFFSET_BITS};

@@ -1,4 +1,4 @@
-//! An engine whose disk is full: what is published is refused before it is admitted, and all else goes on.
+//! An engine whose disk is full: publishes are refused before they are admitted, and everything else continues.
 
 use crore_wire::mqtt::{Connect, Properties, Publish, Qos, Version, encode};
 

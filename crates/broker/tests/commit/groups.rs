@@ -1,4 +1,4 @@
-//! Shared subscriptions over an engine that takes time and loses batches.
+//! Shared subscriptions over a slow engine that loses batches.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Homes whose engine takes time, or loses batches: nothing is answered or seen before it is committed, and each write takes effect once.
+//! Homes with a slow engine that may lose batches: nothing is answered or delivered before its commit, and each write takes effect once.
 
 mod full;
 mod groups;

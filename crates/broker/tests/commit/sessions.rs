@@ -1,4 +1,4 @@
-//! MQTT clients over an engine that takes time.
+//! MQTT clients over a slow engine.
 
 use super::{Town, message, near_and_far, subscribe};
 

@@ -1,4 +1,4 @@
-//! An engine that takes longer than a window, or longer for one partition than for another.
+//! An engine that takes longer than an idempotency window, or longer for one partition than for another.
 
 use crore_broker::{Input, Pace};
 use crore_wire::topic;

@@ -1,4 +1,4 @@
-//! Messages that stand in no log, beside those that do: they take their turn, and their offsets are marked before.
+//! Messages that are not logged among logged ones: they keep their order, and a mark covers their offsets first.
 
 use crore_broker::settings::Rule;
 

@@ -1,4 +1,4 @@
-//! How a request to subscribe is answered, over every transport: whole answers, but for the lines that all have.
+//! The complete answers to subscribe requests on every transport, without the header lines that all have.
 
 mod polls;
 mod refusals;

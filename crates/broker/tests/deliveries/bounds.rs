@@ -1,4 +1,4 @@
-//! How much waits for a socket by rule: bytes and messages, of one topic, of several, by filter and over MQTT.
+//! Limits of a rule on the bytes and messages in an outbox: of one topic, of several topics, by filter, and over MQTT.
 
 use super::*;
 

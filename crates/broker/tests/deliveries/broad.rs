@@ -1,5 +1,5 @@
-//! A message that very many subscribers by filter get, more than four turns visit: they are not collected for it, and
-//! connections that come and go meanwhile make nobody miss it or get it twice.
+//! A message for so many subscribers by filter that it takes more than four turns. Subscribers that connect or leave meanwhile cause neither loss nor
+//! duplicates.
 
 use super::*;
 

@@ -1,5 +1,4 @@
-//! Nothing follows a Close frame (RFC 6455 section 5.5.1), also where it waits for a socket that takes nothing while answers,
-//! messages and pings are still due.
+//! Nothing follows a Close frame (RFC 6455 section 5.5.1), even if it waits for the socket while answers, messages and pings are due.
 
 use crore_broker::Control;
 use crore_wire::mqtt::{self, PacketId, Properties, Publish, Qos, SubscribeOptions, Version};

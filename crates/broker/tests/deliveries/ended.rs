@@ -1,5 +1,5 @@
-//! Topics whose home is another shard, deleted while clients ask for them: a client that asked before the delete is
-//! told of it, one that asked behind it begins the topic anew.
+//! Topics of another shard that are deleted while clients ask for them. A client that asked before the delete is told; one that asked after it begins
+//! a new topic.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! A fan-out that takes many turns holds up nothing else: answers, other topics' messages and the first pages of new subscribers
-//! pass it, and its own topic keeps its order.
+//! A fan-out that takes many turns delays nothing else: answers, messages of other topics and first pages of new subscribers overtake it, and its own
+//! topic stays in order.
 
 use crore_wire::mqtt::Qos;
 

@@ -1,5 +1,5 @@
-//! Subscribers by filter, with other messages between theirs in a run: bytes that a socket refuses wait within the
-//! limits or are read from the log, and a slow reader gets the same bytes as one that reads at once.
+//! Subscribers by filter in runs with messages for others: bytes that a socket refuses wait within the limits or are read from the log, and a slow
+//! reader gets the same bytes as a fast one.
 
 use super::*;
 

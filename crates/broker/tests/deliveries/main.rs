@@ -1,5 +1,5 @@
-//! Messages on their way to the sockets: how many a turn brings, and the fate of those that a socket refuses. A slow
-//! reader gets the same bytes as one that reads at once, and the bytes that wait for sockets are bounded.
+//! Deliveries to sockets: how many a turn makes, and what happens to bytes that a socket refuses. A slow reader gets the same bytes as a fast one,
+//! and the waiting bytes are bounded.
 
 mod answers;
 mod bounds;

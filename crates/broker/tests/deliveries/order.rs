@@ -1,4 +1,4 @@
-//! The deliveries of a turn: their order, the number of writes, and the counts told for measurements.
+//! The deliveries of a turn: their order, the number of writes, and the counts reported for measurements.
 
 use super::*;
 

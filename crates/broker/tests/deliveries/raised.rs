@@ -1,5 +1,5 @@
-//! A SUBSCRIBE that raises a subscription from QoS 0 is acknowledged when the homes keep the messages that it needs: those behind its SUBACK
-//! must not be lost while the client's window is full.
+//! A SUBSCRIBE that raises a subscription from QoS 0 is acknowledged only after the homes keep messages for it: later messages must not be lost while
+//! the client's window is full.
 
 use crore_wire::mqtt::{
     self, PacketId, Properties, Qos, RetainHandling, SubscribeOptions, Version,

@@ -1,4 +1,4 @@
-//! Subscribers by filter: messages are matched ahead in runs, and what a run may hold is bounded.
+//! Subscribers by filter: messages are matched in advance in runs, and the size of a run is bounded.
 
 use super::*;
 

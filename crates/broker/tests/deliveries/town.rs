@@ -1,5 +1,5 @@
-//! A shard over sockets in memory that stop in the midst of a write, and perhaps a far one that answers when it is
-//! told to. A socket that refused a byte must not be written to before it has said that it takes bytes again.
+//! A shard over sockets in memory that may stop in the middle of a write, and optionally a remote shard that answers on demand. A socket that refused a
+//! byte must not be written to before it reports that it is writable.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! A fan-out that takes many turns is one circular walk for a topic: messages that come meanwhile join it, so that a busy topic needs fewer writes
-//! the busier it is, and each member gets every message once and in order, whoever comes, goes or falls behind.
+//! A fan-out that takes many turns is one circular walk for each topic. New messages join it, so a busy topic needs fewer writes, and each member gets
+//! each message once and in order, whoever joins, leaves or falls behind.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Topics that keep only the newest message of each key, on several shards in one thread with sockets that
-//! stall, mail that is under way, subscribers that resume and messages that expire, against a list of the messages published.
+//! Topics that keep only the newest message of each key, compared with a list of all published messages. Several shards in one thread, with stalling
+//! sockets, mail in flight, subscribers that resume, and messages that expire.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,5 +1,4 @@
-//! A server of some shards in one thread, over sockets in memory with windows. Clients speak the meta
-//! subprotocol.
+//! Several shards in one thread, over sockets in memory with windows. Clients speak the meta subprotocol.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Shards in one thread, over sockets in memory. Mail lies at the shard that posted it until the test has it carried.
+//! Shards in one thread, over sockets in memory. Mail stays with its sender until the test delivers it.
 #![allow(dead_code, reason = "each test needs a part of it")]
 
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! A client that asks homes for more than they can answer at once waits for them; the requests of others pass.
+//! A client that sends homes more requests than they can answer at once waits for them; requests of others overtake it.
 
 use crore_broker::Pace;
 use crore_broker::settings::Settings;

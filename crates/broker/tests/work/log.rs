@@ -1,4 +1,4 @@
-//! Work on many messages of a home's logs at once is bounded: they are looked for, removed, and their losses remembered.
+//! Work on many messages of a home's logs is bounded: seeking, removing, and recording losses.
 
 use crore_broker::Pace;
 use crore_broker::settings::{Rule, Settings};

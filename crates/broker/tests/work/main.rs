@@ -1,5 +1,5 @@
-//! Work is counted by what it is, not by the bytes that ask for it: compressed data, frames and chunks without data, filters that are
-//! compared, groups that are given a message. So a turn ends when its budget is spent, and what is large goes on in the next turns.
+//! Work is counted by what it is, not by the bytes of the request: compressed data, empty frames and chunks, compared filters, groups that get a
+//! message. So a turn ends when its budget is spent, and large work continues in the next turns.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Filters of many levels: what is matched for a publish and for a delivery is counted.
+//! Filters of many levels: matches for publishes and deliveries are counted as work.
 
 use crore_broker::Pace;
 use crore_broker::settings::Settings;

@@ -1,5 +1,5 @@
-//! A client with very many groups, or many followers of interest, has one share of the pages that a home reads: another client's
-//! pages do not wait for one of each, and its messages not for those of the groups.
+//! A client with very many groups or followers of interest has one share of the pages that a home reads. Pages and messages of other clients do not wait
+//! for all of its pages.
 
 use std::net::{IpAddr, Ipv4Addr};
 

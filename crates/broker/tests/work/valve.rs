@@ -1,4 +1,4 @@
-//! Carriers that are far behind make those wait that put them there; others publish meanwhile.
+//! When carriers are far behind, the parties that caused it wait; others continue to publish.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -1,4 +1,4 @@
-//! Long-polls: where they begin, what they bring, and when they end without a message.
+//! Long-polls: their start, their messages, and their ends without a message.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Requests that are refused, told that a topic has ended, or displaced by others.
+//! Subscribe requests that are refused, told that their topic was deleted, or displaced by others.
 
 use super::*;
 use crore_wire::sse::GAP_EVENT;

@@ -1,5 +1,5 @@
-//! The traces of a request: none that the next one on its connection would notice, no row that an idle subscriber does
-//! not need, and counts of its outcome.
+//! What a request leaves behind: nothing that affects the next request of its connection, no row that an idle subscriber does not need, and the counts
+//! of its outcome.
 
 use super::*;
 use crore_broker::position::{Position, Since, parse};

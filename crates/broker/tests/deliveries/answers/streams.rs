@@ -1,4 +1,4 @@
-//! Streams: how they begin, and how a gap is told in each.
+//! Streams: their beginning, and the notice of a gap in each kind.
 
 use super::*;
 use crore_wire::sse::GAP_EVENT;
