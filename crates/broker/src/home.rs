@@ -59,7 +59,7 @@ mod topic_row;
 mod topics;
 
 use crate::base::ids::ShardId;
-use crate::base::pace::{Pace, PREFETCHED};
+use crate::base::pace::{PREFETCHED, Pace};
 use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;

@@ -29,8 +29,8 @@ pub use base::reason::{Closed, Reason, SEND_A_TOKEN};
 pub use base::time::Now;
 pub use base::verdict::{Identity, Verdict};
 pub use base::{
-    access, continuity, fair_queue, lives, node, pace, planted, position, reason, rules, settings, snapshot,
-    time, work,
+    access, continuity, fair_queue, lives, node, pace, planted, position, reason, rules, settings,
+    snapshot, time, work,
 };
 pub use budget::stats::{Accounts, COUNTERS, GAUGES, Moved, Stats, Transport};
 pub use budget::world::{Offsets, World};

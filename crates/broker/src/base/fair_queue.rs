@@ -141,10 +141,10 @@ impl<T> FairQueue<T> {
         if !waiting.items.is_empty() {
             self.entries += 1;
             self.order.push(Reverse(Entry {
-                    share: waiting.share,
-                    arrival: self.entries,
-                    party,
-                }));
+                share: waiting.share,
+                arrival: self.entries,
+                party,
+            }));
         } else if parties > KEPT_PARTIES || self.kept * size_of::<T>() > KEPT_BYTES {
             self.kept -= waiting.items.capacity();
             waiting.items = VecDeque::new();

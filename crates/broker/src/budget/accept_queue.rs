@@ -8,8 +8,8 @@
 
 use core::net::IpAddr;
 
-use crate::base::ids::Link;
 use crate::base::fair_queue::FairQueue;
+use crate::base::ids::Link;
 use crate::budget::admission::{Client, Party};
 
 /// Most connections that wait, on a shard with room for many.

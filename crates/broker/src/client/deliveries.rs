@@ -14,8 +14,8 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use crate::base::ids::ShardId;
 use crate::base::fair_queue::FairQueue;
+use crate::base::ids::ShardId;
 use crate::client::delivery::{Delivery, IN_ORDER, OTHERS};
 use crate::client::walk::Parked;
 

@@ -5,8 +5,8 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::ops::Bound;
 
-use crate::base::ids::ConnId;
 use crate::base::fair_queue::FairQueue;
+use crate::base::ids::ConnId;
 
 /// The connections that wait for something of their shard.
 #[derive(Default)]

@@ -7,8 +7,8 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use crate::base::ids::{PartitionId, ShardId};
 use crate::base::fair_queue::FairQueue;
+use crate::base::ids::{PartitionId, ShardId};
 use crate::base::work::Steps;
 use crate::budget::admission::Party;
 use crate::mail::lanes::Lanes;

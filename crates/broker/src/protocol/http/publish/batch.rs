@@ -14,7 +14,7 @@ use crate::base::position;
 use crate::base::reason::Reason;
 use crate::base::settings::Settings;
 use crate::base::work::STEP_BYTES;
-use crate::client::asking::{publish_as, prefetch_topics};
+use crate::client::asking::{prefetch_topics, publish_as};
 use crate::client::credit::{must_stall, stall_if_needed};
 use crate::client::publishing::Refused;
 use crate::home::Home;
