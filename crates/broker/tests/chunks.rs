@@ -8,11 +8,11 @@ mod support;
 
 /// `limits.log_bytes`.
 const BUDGET_BYTES: usize = 1 << 20;
-/// Bytes of chunks that a partition may have besides: one chunk of each size of places, and some of rows.
+/// Bytes of chunks that a partition may have in addition: one chunk of each size class, and some for rows.
 const SPARE_BYTES: usize = (112 + 4) << 14;
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// A shard that keeps messages by their bytes only.
+/// A shard whose only limit of kept messages is their bytes.
 fn town(partitions: u16) -> (Town, usize) {
     let mut settings = Settings {
         rules: vec![Rule {
@@ -29,7 +29,7 @@ fn town(partitions: u16) -> (Town, usize) {
     (town, publisher)
 }
 
-/// Publishes a message of so many bytes; `fields` are more of its headers.
+/// Publishes a message of this size; `fields` are further headers.
 fn publish(town: &mut Town, publisher: usize, (topic, fields): (&str, &str), bytes: usize) {
     let mut request = format!(
         "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: {bytes}\r\n\r\n"
@@ -41,13 +41,13 @@ fn publish(town: &mut Town, publisher: usize, (topic, fields): (&str, &str), byt
     assert!(answer.starts_with(b"HTTP/1.1 20"), "{answer:?}");
 }
 
-/// Sizes of messages, each of another size of places.
+/// Sizes of messages, each of another size class.
 fn sizes() -> impl Iterator<Item = usize> {
     (7..13).flat_map(|power| (0..16).map(move |step| (1 << power) + (step << (power - 4)) + 1))
 }
 
-/// Fills the log with messages of one size after the other; `beside` may publish another message after each. Returns the most bytes
-/// of the log's tables.
+/// Fills the log with messages of one size after another; `beside` may publish another message after each. Returns the maximum of the bytes of the log's
+/// tables.
 fn fill_by_size(
     town: &mut Town,
     publisher: usize,
@@ -74,8 +74,7 @@ fn a_log_that_is_filled_class_by_class_stays_within_its_budget() {
     );
 }
 
-/// Retained messages go last of all, so that one of them can stay in each chunk: then all others go, and of the retained ones as many
-/// as must.
+/// Retained messages are removed last, so that one of them may remain in each chunk: then all others are removed, and as few retained ones as possible.
 #[test]
 fn messages_that_stay_in_each_chunk_do_not_hold_the_memory_of_those_that_have_gone() {
     let (mut town, publisher) = town(1);
@@ -89,7 +88,7 @@ fn messages_that_stay_in_each_chunk_do_not_hold_the_memory_of_those_that_have_go
             publish(town, publisher, (&pin, "Crore-Retain: true\r\n"), size);
         }
     });
-    // Two chunks more: one of places, one of rows.
+    // Two more chunks: one of places, one of rows.
     let most_allowed = BUDGET_BYTES + BUDGET_BYTES / 2 + SPARE_BYTES + 2 * CHUNK_BYTES;
     assert!(
         most <= most_allowed,
@@ -97,7 +96,7 @@ fn messages_that_stay_in_each_chunk_do_not_hold_the_memory_of_those_that_have_go
     );
 }
 
-/// The places and rows of a partition's messages come free for another partition.
+/// The places and rows of one partition's messages are freed for another partition.
 #[test]
 fn partitions_that_are_filled_in_turn_stay_within_one_budget() {
     const PARTITIONS: u16 = 4;
@@ -113,7 +112,7 @@ fn partitions_that_are_filled_in_turn_stay_within_one_budget() {
         }
         most = most.max(town.shards[0].tables().log);
     }
-    // Few sizes of places are in use.
+    // Few size classes are in use.
     let spare = 8 * CHUNK_BYTES * usize::from(PARTITIONS);
     assert!(
         most <= BUDGET_BYTES + BUDGET_BYTES / 2 + spare,

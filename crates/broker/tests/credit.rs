@@ -10,7 +10,7 @@ mod support;
 const HOME: usize = 0;
 const SHARD: usize = 1;
 
-/// A home that does nothing before it is told to, and a shard whose publishes all go there.
+/// A home that works only on demand, and a shard whose publishes all go to it.
 struct Pair(Town);
 
 impl Pair {
@@ -37,7 +37,7 @@ impl Pair {
         conn
     }
 
-    /// A turn of a shard, after which its mail has arrived; the messages that were asked of the home.
+    /// Runs a turn of a shard, and delivers its mail. Returns the publishes that the home received.
     fn turn(&mut self, n: usize) -> usize {
         self.0.flush(n);
         let asks = |bytes: &[u8]| bytes.windows(7).filter(|w| w == b"message").count();
@@ -69,7 +69,7 @@ fn batch(lines: usize) -> Vec<u8> {
         .into_bytes()
 }
 
-/// A WebSocket that publishes, with acknowledgements, and so many frames at once behind its request.
+/// A WebSocket that publishes with acknowledgements, and sends a number of frames right after its request.
 fn frames(count: usize) -> Vec<u8> {
     let mut bytes = b"GET /pub?topic=t HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\
         Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
@@ -89,7 +89,7 @@ fn new_publisher_waits_until_there_is_credit() {
     let first = pair.send(&post("message", ""));
     assert_eq!(pair.turn(SHARD), 1);
     assert!(!pair.reads(first), "it has published");
-    // All of them come while the home owes the credit.
+    // All arrive while there is no credit.
     let one = pair.send(&post("message", ""));
     let two = pair.send(&[post("message", ""), post("message", "")].concat());
     let lines = pair.send(&batch(3));
@@ -102,7 +102,7 @@ fn new_publisher_waits_until_there_is_credit() {
     for held in [one, two, lines, socket, chunked] {
         assert!(!pair.reads(held), "{held} is held");
     }
-    // Other requests go on, and a connection that waits for credit meets no timeout.
+    // Other requests continue, and a connection that waits for credit does not time out.
     assert!(pair.reads(asks));
     for _ in 0..300 {
         pair.0.now.s += 1;
@@ -113,7 +113,7 @@ fn new_publisher_waits_until_there_is_credit() {
     for _ in 0..200 {
         pair.turn(HOME);
         let messages = pair.turn(SHARD);
-        // A batch is carried out whole, everything else one by one.
+        // A batch is published whole, anything else one by one.
         assert!(messages <= 3, "{messages} at once");
         published += messages;
     }
@@ -144,7 +144,7 @@ fn publisher_that_closed_its_side_is_still_answered() {
     pair.send(&post("message", ""));
     assert_eq!(pair.turn(SHARD), 1);
     pair.turn(HOME);
-    // The next one of the same connection waits for an answer, and the peer closes its half meanwhile.
+    // The next publish of the same connection waits for an answer, and meanwhile the peer closes its sending side.
     let link = pair.send(&[post("message", ""), post("message", "")].concat());
     pair.0.end(link);
     for _ in 0..20 {

@@ -9,9 +9,9 @@ use support::Town;
 
 mod support;
 
-/// Clients of each shard: more than are moved off here.
+/// Clients of each shard: more than are closed here.
 const CLIENTS: u32 = 60;
-/// The first second in which all clients have been silent for so long that no request is to be expected.
+/// The first second in which all clients have been idle long enough to be closed.
 const BEGIN_S: u32 = 10;
 
 fn now(s: u32) -> Now {
@@ -21,7 +21,7 @@ fn now(s: u32) -> Now {
     }
 }
 
-/// Shards with clients that are connected and ask for nothing.
+/// Shards with idle clients.
 fn town(world: &Arc<World>) -> Town {
     let shards = (0..world.shards).map(|id| Shard::new(id, world.clone(), now(1)));
     let mut town = Town::of(shards.collect(), now(1));
@@ -36,7 +36,7 @@ fn town(world: &Arc<World>) -> Town {
     town
 }
 
-/// How many clients were moved off.
+/// Number of closed clients.
 fn ended(town: &Town) -> usize {
     let sockets = town.io.iter().flat_map(|io| &io.all);
     sockets.filter(|socket| socket.ended).count()

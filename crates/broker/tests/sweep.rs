@@ -14,7 +14,7 @@ fn moment(ms: u32) -> Now {
     }
 }
 
-/// A shard with so many connections.
+/// A shard with a number of connections.
 fn town(rows_per_tick: u32, head_s: u32, count: u32) -> Town {
     let mut settings = Settings::default();
     settings.timeouts.head_s = head_s;
@@ -29,7 +29,7 @@ fn town(rows_per_tick: u32, head_s: u32, count: u32) -> Town {
     town
 }
 
-/// A tick at that moment; returns the connections that were answered.
+/// Runs a tick at this time. Returns the number of answered connections.
 fn tick(town: &mut Town, ms: u32) -> Vec<usize> {
     town.now = moment(ms);
     town.handle(0, Input::Tick);
@@ -44,8 +44,8 @@ fn tick(town: &mut Town, ms: u32) -> Vec<usize> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Connections that never finish their head: each is answered once, within two seconds of its deadline, few in
-    /// one tick, and the ticks of a sweep fit into its second.
+    /// Connections that never complete their request head: each is answered once, within two seconds of its deadline. A tick answers few, and the ticks
+    /// of a sweep fit into its second.
     #[test]
     fn deadlines_are_met_a_few_at_a_time(count in 1u32..200, rows_per_tick in 1u32..40, head_s in 1u32..4) {
         let mut town = town(rows_per_tick, head_s, count);
@@ -75,7 +75,7 @@ fn a_sweep_that_is_over_asks_for_nothing_until_the_next_second() {
     }
 }
 
-/// Each has a session, subscriptions and a will, perhaps: what its end costs is bounded for a tick, and the next tick comes soon.
+/// Connections whose end is expensive (a session, subscriptions, a will): a tick ends a bounded number, and the next tick is due soon.
 #[test]
 fn a_crowd_that_is_cut_off_at_once_ends_some_at_a_time_within_the_second() {
     const CROWD: usize = 1_000;

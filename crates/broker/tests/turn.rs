@@ -15,7 +15,7 @@ fn connected(settings: Settings, pace: Pace) -> (Town, usize) {
     (town, conn)
 }
 
-/// A message to each of these topics, in one batch.
+/// Publishes to each of these topics, in one batch.
 fn publish<N: std::fmt::Display>(town: &mut Town, conn: usize, topics: &[N]) {
     let line = |name: &N| format!("{{\"topic\":\"{name}\",\"data\":\"x\"}}\n");
     let body: String = topics.iter().map(line).collect();
@@ -26,8 +26,7 @@ fn publish<N: std::fmt::Display>(town: &mut Town, conn: usize, topics: &[N]) {
     town.say(conn, request);
 }
 
-/// Expired messages are dropped a few in a turn while nothing comes, and at least as fast as others come; then the
-/// topics.
+/// Expired messages are removed a few in a turn while nothing is published, and at least as fast as others are published. Then the topics are removed.
 #[test]
 fn expired_messages_go_in_as_many_turns_as_it_takes() {
     const COUNT: u32 = 100;
@@ -51,7 +50,7 @@ fn expired_messages_go_in_as_many_turns_as_it_takes() {
     };
     let kept = |town: &Town| town.shards[0].accounts().log_messages;
 
-    // As many go as come, and some more.
+    // More are removed than are published.
     town.now = at(3);
     publish(&mut town, conn, &names(COUNT)[..20]);
     town.handle(0, Input::Tick);
@@ -61,7 +60,7 @@ fn expired_messages_go_in_as_many_turns_as_it_takes() {
     assert_eq!(turns, Some((COUNT - 27) / 7 + 1));
     assert_eq!(kept(&town), 20);
 
-    // The topics follow when nobody can come back to them any more.
+    // The topics are removed once nobody can resume there.
     for (passed_s, topics) in [(7, COUNT + 20), (8, 20), (20, 0)] {
         town.now = at(passed_s);
         town.handle(0, Input::Tick);
@@ -70,15 +69,14 @@ fn expired_messages_go_in_as_many_turns_as_it_takes() {
     }
 }
 
-/// The cost of one request, in steps; it is answered within the turn.
+/// The steps of one request, which is answered within the turn.
 fn request(town: &mut Town, conn: usize, line: &str) -> u64 {
     let before = town.shards[0].steps();
     town.say(conn, format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     town.shards[0].steps() - before
 }
 
-/// A client that asks for a place in a long log, or deletes it, costs the others next to nothing: places are found by
-/// marks, and deleted messages are dropped in as many turns as it takes.
+/// A client that seeks in a long log, or deletes it, hardly affects others: a seek uses marks, and deleted messages are removed over several turns.
 #[test]
 fn a_long_log_is_walked_in_no_one_step() {
     const COUNT: usize = 20_000;
@@ -102,11 +100,11 @@ fn a_long_log_is_walked_in_no_one_step() {
     }
     let steps = request(&mut town, conn, "DELETE /pub/t");
     assert!(steps < FEW, "{steps} steps");
-    // The log has no topic any more, and is dropped bit by bit.
+    // The log's topic is deleted, and the log is removed in small steps.
     let (mut before, mut turns) = (COUNT as u32, 0);
     while town.flush(0) {
         let left = town.shards[0].accounts().log_messages;
-        // The delete counts as something that came.
+        // The delete counts like a publish.
         assert!(left < before && before - left <= Pace::default().forgets_per_turn as u32 + 1);
         (before, turns) = (left, turns + 1);
     }
@@ -118,7 +116,7 @@ fn a_long_log_is_walked_in_no_one_step() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// A batch stops where the turn's share of work is done, and goes on in the turns after it.
+    /// A batch stops when the turn's budget is spent, and continues in the next turns.
     #[test]
     fn a_turn_is_spent_by_what_is_published_and_begins_anew(share in 1u32..60, lines in 1u32..60) {
         let settings = Settings::default();
@@ -127,8 +125,7 @@ proptest! {
         let (mut turns, mut published) = (0, 0);
         publish(&mut town, conn, &vec!["t"; lines as usize]);
         loop {
-            // A line is four steps at most, and a message more is dropped for it. The end of a turn has half of the share, and
-            // three units beside.
+            // A line is at most four steps, and one more message is removed for it. The end of a turn has half of the budget, and three units besides.
             let now = town.shards[0].stats().published;
             prop_assert!(now > published, "some go on in each turn");
             prop_assert!(now - published <= u64::from(share) + 8);

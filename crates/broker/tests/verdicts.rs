@@ -16,7 +16,7 @@ fn world() -> Arc<World> {
     support::world(settings, 1, 1)
 }
 
-/// A client comes with the token; says whether the verifier was asked about it.
+/// A client connects with the token. Returns whether the verifier was asked.
 fn comes(town: &mut Town) -> bool {
     let before = town.io[0].asked.len();
     let conn = town.open(0);
@@ -28,7 +28,7 @@ fn comes(town: &mut Town) -> bool {
     town.io[0].asked.len() > before
 }
 
-/// The last question is answered: the token is good, for an hour.
+/// Answers the last question: the token is valid for an hour.
 fn answer(town: &mut Town) {
     let (conn, question) = town.io[0].asked.last().expect("a question");
     let known = Known {
@@ -54,7 +54,7 @@ fn verdict_asked_for_before_a_reload_is_not_remembered_after_it() {
     assert!(!comes(&mut town), "it is remembered");
     town.shards[0].change(world());
     assert!(comes(&mut town), "all is forgotten");
-    // The answer is under way as the settings change again.
+    // The answer is in flight while the settings change again.
     town.shards[0].change(world());
     answer(&mut town);
     assert!(comes(&mut town), "by the keys of before");

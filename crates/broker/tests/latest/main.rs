@@ -15,19 +15,19 @@ const KEYS: u8 = 5;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// A message to one of the topics.
+    /// Publishes to one of the topics.
     Publish(usize, u8, Option<u32>),
     /// A turn of a shard.
     Turn(usize),
-    /// Turns until nothing is left to do.
+    /// Runs turns until nothing is left to do.
     Settle,
-    /// A subscriber that is away comes, with its position if it has one.
+    /// A subscriber connects, with its position if it has one.
     Come(usize),
-    /// Its connection is cut.
+    /// A subscriber's connection fails.
     Cut(usize),
-    /// Its socket takes so many more bytes and then none.
+    /// A subscriber's socket accepts this number of bytes, and then none.
     Stall(usize, usize),
-    /// It takes everything again.
+    /// A subscriber's socket accepts all bytes again.
     Drain(usize),
     Clock(u32),
 }
@@ -47,7 +47,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..120)
 }
 
-/// A message that was published.
+/// A published message.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     topic: usize,
@@ -55,11 +55,11 @@ struct Message {
     end_s: u64,
 }
 
-/// A subscriber, and what it knows.
+/// A subscriber and its state.
 #[derive(Clone, Debug, Default)]
 struct Reader {
     conn: Option<usize>,
-    /// The last position that it was told.
+    /// The last position that it received.
     id: Option<String>,
     /// The last message of each topic.
     last: [Option<usize>; 2],
@@ -72,13 +72,13 @@ struct World {
     readers: Vec<Reader>,
 }
 
-/// The topics that a reader wants.
+/// The topics of a reader.
 fn wanted(n: usize) -> Want {
     [Want::First, Want::Second, Want::Both][n % 3]
 }
 
 impl World {
-    /// The newest message of each key of a topic behind `after`, those that have expired left out.
+    /// The newest message of each key of a topic after `after`, without expired ones.
     fn newest(&self, topic: usize, after: Option<usize>) -> Vec<usize> {
         let now_s = u64::from(self.town.now_s());
         let mut newest = BTreeMap::new();
@@ -93,7 +93,7 @@ impl World {
         numbers
     }
 
-    /// Reads what came to a subscriber: in order, once, with the right key, and never a gap.
+    /// Reads a subscriber's messages, and checks that they are in order, unique, with the right key, and without a gap.
     fn read(&mut self, n: usize) -> Result<[Vec<usize>; 2], TestCaseError> {
         let mut read = [Vec::new(), Vec::new()];
         let reader = &mut self.readers[n];
@@ -106,7 +106,7 @@ impl World {
             let message = self.messages[number];
             let key = frame.lines.get("key").map_or("", String::as_str);
             prop_assert_eq!(key, "k".repeat(message.key.into()));
-            // The topic is named where there are several.
+            // Only a subscription to several topics names the topic.
             let several = matches!(wanted(n), Want::Both);
             let named = several.then_some(town::TOPICS[message.topic]);
             prop_assert_eq!(frame.lines.get("topic").map(String::as_str), named);
@@ -141,8 +141,7 @@ impl World {
         }
     }
 
-    /// A stalled socket opens while nothing is under way: behind the rest of a frame, if any, come the newest messages
-    /// that the subscriber has not seen and nothing else.
+    /// A stalled socket accepts bytes again while nothing is in flight: after the rest of a torn frame, exactly the newest unseen messages follow.
     fn drain(&mut self, n: usize) -> Result<(), TestCaseError> {
         self.town.settle();
         if !self.readers[n].stalled {
@@ -157,7 +156,7 @@ impl World {
         let before = self.readers[n].last;
         let read = self.read(n)?;
         let firsts = read.iter().filter(|read| !read.is_empty()).count();
-        // The topic of the torn frame shows only now.
+        // The topic of the torn frame is known only now.
         let mut fits = false;
         for of_torn in 0..2 {
             let mut all = true;
@@ -201,7 +200,7 @@ impl World {
                 self.cut(n);
             }
             Op::Stall(n, bytes) => {
-                // Not before its first page is there: that goes out whole.
+                // Not before its first page has arrived, which is sent whole.
                 self.town.settle();
                 if let Some(conn) = self.readers[n].conn {
                     self.town.window(conn, bytes);
@@ -210,7 +209,7 @@ impl World {
             }
             Op::Drain(n) => self.drain(n)?,
             Op::Clock(seconds) => {
-                // First, so that messages under way are published at the time at which they were sent.
+                // First, so that messages in flight are published at the time at which they were sent.
                 self.town.settle();
                 self.town.wait_s(seconds);
             }
@@ -218,7 +217,7 @@ impl World {
         Ok(())
     }
 
-    /// In the end every subscriber has the newest of everything, and all that was held is given back.
+    /// At the end each subscriber has the newest message of each key, and all memory is released.
     fn end(&mut self) -> Result<(), TestCaseError> {
         for n in 0..self.readers.len() {
             self.drain(n)?;
@@ -240,7 +239,7 @@ impl World {
     }
 }
 
-/// A stream on two topics begins when both homes have answered; messages of the first may meanwhile be superseded.
+/// A stream of two topics begins once both homes have answered. Meanwhile messages of the first topic may be superseded.
 #[test]
 fn superseded_message_is_not_sent_to_a_stream_that_begins_later() {
     let mut town = Town::new(2, 128);

@@ -9,7 +9,7 @@ use crate::support::{self, NOW};
 
 pub const TOPICS: [&str; 2] = ["one", "three/x"];
 
-/// The topics that a subscriber wants.
+/// The topics of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     First,
@@ -37,7 +37,7 @@ pub struct Frame {
 pub struct Town {
     of: support::Town,
     publisher: usize,
-    /// How much of what came to a connection was read.
+    /// Bytes of a connection that the test has read.
     read: BTreeMap<usize, usize>,
 }
 
@@ -113,19 +113,19 @@ impl Town {
         self.of.cut(conn);
     }
 
-    /// The socket takes so many bytes more.
+    /// The socket accepts this number of further bytes.
     pub fn window(&mut self, conn: usize, bytes: usize) {
         self.of.window(conn, bytes);
     }
 
-    /// A turn of a shard, with all mail that waits for it.
+    /// Runs a turn of a shard, with all mail that waits for it.
     pub fn turn(&mut self, at: usize) {
         let at = at % self.of.shards.len();
         self.of.carry(at);
         self.of.flush(at);
     }
 
-    /// Turns until nobody has anything left to do.
+    /// Runs turns until nothing is left to do.
     pub fn settle(&mut self) {
         self.of.settle();
     }
@@ -135,7 +135,7 @@ impl Town {
         self.settle();
     }
 
-    /// The whole frames that came since the last time.
+    /// The complete frames since the last call.
     pub fn frames(&mut self, conn: usize) -> Vec<Frame> {
         let received = self.of.received(conn);
         let read = self.read.entry(conn).or_default();
@@ -165,13 +165,13 @@ impl Town {
         frames
     }
 
-    /// Whether a frame has come in part; all whole ones are read.
+    /// Whether a frame has arrived in part, once all complete ones are read.
     pub fn is_torn(&self, conn: usize) -> bool {
         let read = self.read.get(&conn).copied().unwrap_or(0);
         read < self.of.received(conn).len()
     }
 
-    /// The topics are deleted, since no time takes latest values away. All connections are gone and time passes: everything is given back.
+    /// Deletes the topics, since latest values do not expire, closes all connections and lets time pass. Then all memory is released.
     pub fn vanish(&mut self) {
         self.settle();
         for topic in TOPICS {
@@ -191,7 +191,7 @@ impl Town {
     }
 }
 
-/// The length of the frame at the start, if it is whole.
+/// The length of the first frame, if it is complete.
 fn whole(bytes: &[u8]) -> Option<usize> {
     let len = match *bytes.get(1)? {
         126 => 4 + usize::from(u16::from_be_bytes([*bytes.get(2)?, *bytes.get(3)?])),

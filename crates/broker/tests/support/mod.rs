@@ -15,39 +15,39 @@ use crore_broker::{
 };
 use crore_wire::mqtt;
 
-/// When the shards begin.
+/// The start time of the shards.
 pub const NOW: Now = Now {
     s: 1000,
     unix_s: 1_800_000_000,
 };
 
-/// A socket's other end.
+/// The peer's end of a socket.
 pub struct Socket {
-    /// The connection, from when it is let in until it is closed.
+    /// The connection, while it is admitted and open.
     pub conn: Option<ConnId>,
     pub received: Vec<u8>,
-    /// How many bytes it takes before it refuses one.
+    /// Number of bytes that it accepts before it refuses one.
     window: usize,
     refused: bool,
     pub is_read: bool,
     wants_to_write: bool,
-    /// The shard sends no more.
+    /// Whether the shard has closed its sending side.
     pub ended: bool,
     closed: bool,
 }
 
-/// The sockets of one shard, by link, and the other effects of the shard on its world.
+/// The sockets of one shard, by link, and the shard's other effects.
 #[derive(Default)]
 pub struct Sockets {
     pub all: Vec<Socket>,
     /// Sent bytes are counted but not kept, since there might be no room for them.
     pub forget: bool,
-    /// How often something was sent, and how many bytes were taken.
+    /// Number of sends, and of accepted bytes.
     pub sends: usize,
     pub bytes: u64,
-    /// The large parts that were sent, for a transport that keeps what its peers have not acknowledged.
+    /// The large parts that were sent, for a transport that keeps unacknowledged bytes.
     pub unacknowledged: Option<Vec<Slice>>,
-    /// Stamps and deliveries as they were told.
+    /// The reports of [`Io::written`]: stamps and deliveries.
     pub written: Vec<(u64, u64)>,
     pub asked: Vec<(ConnId, Question)>,
     pub mail: VecDeque<(ShardId, Mail)>,
@@ -141,12 +141,12 @@ impl Io for Sockets {
     }
 }
 
-/// The world of so many shards, of which the first ones are homes with a partition each.
+/// A world in which the first `homes` shards are homes, with one partition each.
 pub fn world(settings: Settings, shards: ShardId, homes: ShardId) -> Arc<World> {
     partitioned(settings, shards, homes, homes)
 }
 
-/// The same with so many partitions.
+/// A world with this number of partitions.
 pub fn partitioned(
     settings: Settings,
     shards: ShardId,
@@ -167,17 +167,17 @@ pub fn partitioned(
     })
 }
 
-/// Shards and their sockets. A connection has one number in the whole town.
+/// Shards and their sockets. A connection has one number over all shards.
 pub struct Town {
     pub shards: Vec<Shard>,
     pub io: Vec<Sockets>,
     pub now: Now,
-    /// A shard may change the bytes that it is given.
+    /// A copy of the received bytes, which the shard may change.
     buffer: Vec<u8>,
 }
 
 impl Town {
-    /// All shards of a world, which begin now.
+    /// New shards of a world.
     pub fn new(world: &Arc<World>, pace: Pace, now: Now) -> Town {
         let shard = |id| {
             let mut shard = Shard::new(id, Arc::clone(world), now);
@@ -187,7 +187,7 @@ impl Town {
         Town::of((0..world.shards).map(shard).collect(), now)
     }
 
-    /// These shards.
+    /// Existing shards.
     pub fn of(shards: Vec<Shard>, now: Now) -> Town {
         Town {
             io: shards.iter().map(|_| Sockets::default()).collect(),
@@ -201,12 +201,12 @@ impl Town {
         (conn % self.shards.len(), conn / self.shards.len())
     }
 
-    /// Gives a shard an input.
+    /// Passes an input to a shard.
     pub fn handle(&mut self, at: usize, input: Input<'_>) {
         self.shards[at].handle(input, self.now, &mut self.io[at]);
     }
 
-    /// A client at this address connects to a shard.
+    /// A client with this address connects to a shard.
     pub fn open_from(&mut self, at: usize, peer: IpAddr) -> usize {
         let link = self.io[at].add();
         self.handle(at, Input::Accepted(link, peer));
@@ -223,7 +223,7 @@ impl Town {
         &mut self.io[at].all[link]
     }
 
-    /// The shard's name of a connection.
+    /// The shard's id of a connection.
     pub fn id(&mut self, conn: usize) -> ConnId {
         self.socket(conn).conn.expect("it is open")
     }
@@ -234,7 +234,7 @@ impl Town {
         !self.io[at].all[link].ended
     }
 
-    /// The bytes that were received and not taken.
+    /// The bytes that the peer has received and not taken yet.
     pub fn received(&self, conn: usize) -> &[u8] {
         let (at, link) = self.place(conn);
         &self.io[at].all[link].received
@@ -246,7 +246,7 @@ impl Town {
         self.receive(conn % self.shards.len(), id, bytes.as_ref());
     }
 
-    /// Bytes come to a connection of this shard.
+    /// A connection of this shard receives bytes.
     pub fn receive(&mut self, at: usize, conn: ConnId, bytes: &[u8]) {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
@@ -255,19 +255,19 @@ impl Town {
         self.buffer = buffer;
     }
 
-    /// The peer sends no more.
+    /// The peer closes its sending side.
     pub fn end(&mut self, conn: usize) {
         let id = self.id(conn);
         self.handle(conn % self.shards.len(), Input::End(id));
     }
 
-    /// The connection is cut.
+    /// The connection fails.
     pub fn cut(&mut self, conn: usize) {
         let id = self.id(conn);
         self.handle(conn % self.shards.len(), Input::Closed(id));
     }
 
-    /// The socket takes so many bytes more.
+    /// The socket accepts `bytes` more bytes.
     pub fn window(&mut self, conn: usize, bytes: usize) {
         let socket = self.socket(conn);
         socket.window = bytes;
@@ -278,8 +278,7 @@ impl Town {
         self.report_writable(conn, usize::MAX);
     }
 
-    /// The poller reports the socket, if it takes bytes and the shard has some for it; says whether it did. The socket gets so many
-    /// bytes at most.
+    /// The poller reports the socket as writable, for at most `most` bytes, if it accepts bytes and the shard waits for it. Returns whether it did.
     pub fn report_writable(&mut self, conn: usize, most: usize) -> bool {
         let socket = self.socket(conn);
         let reports = socket.wants_to_write && !socket.refused;
@@ -290,18 +289,18 @@ impl Town {
         reports
     }
 
-    /// The socket takes everything from now on, and the poller has not reported it yet.
+    /// The socket accepts all bytes from now on. The poller does not report it yet.
     pub fn widen(&mut self, conn: usize) {
         let socket = self.socket(conn);
         (socket.window, socket.refused) = (usize::MAX, false);
     }
 
-    /// Ends a turn of a shard; says whether it has more to do.
+    /// Ends a turn of a shard. Returns whether it has more to do.
     pub fn flush(&mut self, at: usize) -> bool {
         self.shards[at].flush(self.now, &mut self.io[at])
     }
 
-    /// A shard works until it has nothing to do; its mail stays where it is.
+    /// A shard works until it has nothing to do. Its mail is not delivered.
     pub fn settle_one(&mut self, at: usize) {
         while self.flush(at) {}
         for socket in &self.io[at].all {
@@ -312,7 +311,7 @@ impl Town {
         }
     }
 
-    /// Brings a shard the mail that lies at all others; says whether there was any.
+    /// Delivers the mail of all other shards to a shard. Returns whether there was any.
     pub fn carry(&mut self, to: usize) -> bool {
         let mut any = false;
         for from in 0..self.shards.len() {
@@ -329,7 +328,7 @@ impl Town {
         any
     }
 
-    /// Everything that is under way comes to its end.
+    /// All shards work, and all mail is delivered, until nothing is left to do.
     pub fn settle(&mut self) {
         let mut quiet_rounds = 0;
         // A shard that waits for what no event announces is called again. It may wait for a socket, and then goes on waiting.
@@ -345,7 +344,7 @@ impl Town {
         }
     }
 
-    /// The engine commits all batches that it was given, but those that it loses; says whether there were any.
+    /// The engine commits each waiting batch for which `keeps` returns true, and loses the others. Returns whether there were any.
     pub fn decide(&mut self, mut keeps: impl FnMut() -> bool) -> bool {
         let mut any = false;
         for at in 0..self.shards.len() {
@@ -359,20 +358,20 @@ impl Town {
         any
     }
 
-    /// Time passes, and no shard is told.
+    /// Time passes without a tick.
     pub fn later_s(&mut self, seconds: u32) {
         self.now.s += seconds;
         self.now.unix_s += seconds;
     }
 
-    /// Time passes, and all shards are told.
+    /// Time passes, and all shards get a tick.
     pub fn tick_s(&mut self, seconds: u32) {
         self.later_s(seconds);
         (0..self.shards.len()).for_each(|at| self.handle(at, Input::Tick));
     }
 }
 
-/// A batch as its engine commits it.
+/// The commit of a batch.
 pub fn committed(batch: &Batch) -> Committed {
     Committed {
         header: batch.header,
@@ -380,7 +379,7 @@ pub fn committed(batch: &Batch) -> Committed {
     }
 }
 
-/// A CONNECT of MQTT 5 whose session outlives its connection by so much.
+/// A CONNECT of MQTT 5 with this session expiry.
 pub fn connect(client: &str, expiry_s: u32) -> Vec<u8> {
     let mut set = mqtt::PropertyBuf::new();
     set.session_expiry_interval_s(expiry_s);

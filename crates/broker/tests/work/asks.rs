@@ -11,10 +11,10 @@ use crate::{BUDGET, batch, client, town};
 /// Filters of a packet, and packets of a read.
 const FILTERS: usize = 1_000;
 const PACKETS: u16 = 20;
-/// Turns in which a request is answered.
+/// Number of turns until a request is answered.
 const TURNS: usize = 4;
 
-/// Packets that subscribe to the same filter again and again, with QoS 1 and 0 in turn.
+/// Packets that subscribe to the same filters repeatedly, with alternating QoS 1 and 0.
 fn changes(filter: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for id in 0..PACKETS {
@@ -52,7 +52,7 @@ fn a_client_that_changes_its_subscription_all_the_time_delays_no_request_of_othe
     }
 }
 
-/// A shard that wakes often sends many mails in one turn of a home; they do not wait for a turn each.
+/// A shard that wakes often sends many mails in one turn of a home. They do not take a turn each.
 #[test]
 fn mails_of_a_shard_with_few_asks_share_a_turn_of_the_home() {
     const MAILS: usize = 100;

@@ -7,7 +7,7 @@ use crore_wire::mqtt::Qos;
 use crate::support::{self, NOW, Town};
 use crate::{BUDGET, UNIT, batch, client, payloads, steps_of, town};
 
-/// Messages of other topics, and of the same one, among which those stand that are looked for.
+/// Number of messages of other topics, and of the same topic, between those that are sought.
 const OTHERS: usize = 3_000;
 
 fn settings() -> Settings {
@@ -25,15 +25,15 @@ fn settings() -> Settings {
     settings
 }
 
-/// Lines of a batch of so many messages.
+/// The lines of a batch of messages.
 fn lines(topic: &str, count: usize, fields: &str) -> String {
     format!("{{\"topic\":\"{topic}\",\"data\":\"x\"{fields}}}\n").repeat(count)
 }
 
-/// Each is looked for by its offset, in steps that do not depend on the messages around it. One that is still there is found.
+/// A message is sought by its offset, in a number of steps that does not depend on the surrounding messages. It is found if it is still kept.
 #[test]
 fn messages_given_back_to_a_group_are_looked_for_in_bounded_steps() {
-    // Fewer than a member is given without an acknowledgement.
+    // Fewer than a member gets without an acknowledgement.
     const GIVEN: usize = 15;
     for ttl in ["", ",\"ttl_s\":1"] {
         let mut town = town(settings());
@@ -46,7 +46,7 @@ fn messages_given_back_to_a_group_are_looked_for_in_bounded_steps() {
         town.settle();
         assert_eq!(payloads(&town, leaver).len(), GIVEN);
         let stayer = client(&mut town, group(), Qos::AtLeastOnce);
-        // So that the time to live ends before the messages are looked for, and they lie in the midst of the log.
+        // The time to live ends before the messages are sought, and they are in the middle of the log.
         town.say(publisher, batch(&lines("u", OTHERS, "")));
         town.say(publisher, batch(&lines("t", 1, "")));
         town.settle();
@@ -67,7 +67,7 @@ fn messages_given_back_to_a_group_are_looked_for_in_bounded_steps() {
     }
 }
 
-/// The account comes near its limit in the midst of a turn: the losses go in the next ones.
+/// The account nears its limit in the middle of a turn: the records of losses are dropped in the next turns.
 #[test]
 fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
     const TOPICS: usize = 5_000;
@@ -101,19 +101,19 @@ fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
             break;
         }
     }
-    // Until this shard holds little, and needs no relief.
+    // Until this shard holds so little that it needs no relief.
     assert!(losses < 2 << 10, "it goes on: {losses}");
     world.admission.account.release_message(3_200 << 10);
 }
 
-/// Which limit the messages have reached.
+/// The limit that the messages have reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Full {
     Log,
     Topic,
 }
 
-/// A town with a log that is full of tiny messages, of `topics` topics that have a rule each; and what publishes to it.
+/// A town whose log is full of tiny messages, of `topics` topics with a rule each; and its publisher.
 fn full_log(topics: usize, log_bytes: usize, full: Full) -> (Town, usize) {
     let rule = |n: usize| Rule {
         filter: format!("r{n}/#"),
@@ -131,7 +131,7 @@ fn full_log(topics: usize, log_bytes: usize, full: Full) -> (Town, usize) {
     settings.limits.log_bytes = bytes.0;
     let mut town = town(settings);
     let publisher = town.open(0);
-    // In turn, so that each drop is of another rule than the one before.
+    // Alternating, so that each removal is of another rule than the one before.
     let round: String = (0..topics)
         .map(|n| lines(&format!("r{n}/t"), 1, ""))
         .collect();
@@ -143,8 +143,8 @@ fn full_log(topics: usize, log_bytes: usize, full: Full) -> (Town, usize) {
     (town, publisher)
 }
 
-/// It takes the room of many: they go in as many turns as it takes, and the log, or the topic, is never past its limit by more than the
-/// message. Those that come behind it wait.
+/// A large message needs the room of many. They are removed over several turns, and the log, or the topic, never exceeds its limit by more than the
+/// message. Later publishes wait.
 #[test]
 fn large_messages_for_a_log_or_a_topic_full_of_small_ones_are_bounded_steps() {
     const LOG_BYTES: usize = 1 << 20;
@@ -196,7 +196,7 @@ fn large_messages_for_a_log_or_a_topic_full_of_small_ones_are_bounded_steps() {
     }
 }
 
-/// To compare the oldest messages of each rule is work, too.
+/// Comparing the oldest messages of the rules counts as work.
 #[test]
 fn rules_whose_messages_are_compared_for_room_are_counted() {
     const RULES: usize = 200;

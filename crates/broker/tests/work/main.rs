@@ -22,8 +22,7 @@ mod parties;
 mod support;
 mod valve;
 
-/// Work by which one unit may exceed the budget of a turn: 64 KiB of a message, a publish to all groups that it is given to at
-/// once, or as much matching.
+/// Steps by which one unit may exceed the budget of a turn: 64 KiB of a message, a publish to all groups that get it at once, or as much matching.
 const UNIT: u64 = 1_200;
 const BUDGET: u32 = 1_024;
 
@@ -46,8 +45,8 @@ fn steps_of(town: &mut Town, conn: usize, bytes: impl AsRef<[u8]>) -> u64 {
     town.shards[0].steps() - before
 }
 
-/// Turns until so many messages are published; none does more than the budget of its end and a few units, one of them the publish
-/// of a message of so many bytes.
+/// Number of turns until `messages` messages are published. No turn does more than the budget of its end and a few units, one of them the publish of a
+/// message of `bytes` bytes.
 fn turns_until(town: &mut Town, published: u64, bytes: usize) -> usize {
     let mut turns = 0;
     while town.shards[0].stats().published < published {
@@ -64,7 +63,7 @@ fn turns_until(town: &mut Town, published: u64, bytes: usize) -> usize {
     turns
 }
 
-/// A connection that publishes compressed frames to `t`.
+/// A connection that publishes compressed frames to the topic `t`.
 fn socket(town: &mut Town) -> usize {
     let conn = town.open(0);
     town.say(conn, UPGRADE);
@@ -81,7 +80,7 @@ fn compressed_frame(payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Four blocks with fixed codes that have nothing but their end, ten bits each, and so on; then the block of the flush.
+/// Empty blocks with fixed codes (ten bits each), repeated; then the block of the flush.
 fn empty_blocks(fours: usize) -> Vec<u8> {
     let mut out = [0x02, 0x08, 0x20, 0x80, 0x00].repeat(fours);
     out.push(0);
@@ -224,7 +223,7 @@ fn client_at(
     conn
 }
 
-/// A client in so many groups of the topic `t`.
+/// A client in a number of groups of the topic `t`.
 fn member(town: &mut Town, groups: usize) -> usize {
     member_at(town, 0, groups)
 }
@@ -235,7 +234,7 @@ fn member_at(town: &mut Town, shard: usize, groups: usize) -> usize {
     client_at(town, shard, filters, Qos::AtMostOnce)
 }
 
-/// The payloads of the messages that a client was sent.
+/// The payloads of a client's messages.
 fn payloads(town: &Town, conn: usize) -> Vec<String> {
     let (mut bytes, mut all) = (town.received(conn), Vec::new());
     while let Some((header, len)) = mqtt::fixed_header(bytes, 1 << 20).expect("packets") {
@@ -281,7 +280,7 @@ fn a_publish_to_very_many_groups_is_a_bounded_step_and_each_gets_all_messages_in
         let line = format!("{{\"topic\":\"t\",\"data\":\"{n}\"}}\n");
         let steps = steps_of(&mut town, publisher, batch(&line));
         assert!(steps < 300, "{steps} steps of a publish to {GROUPS} groups");
-        // The groups are told in turns of their own, in the midst of which others are published.
+        // The groups get the message in several turns, during which other messages are published.
         (0..n).for_each(|_| {
             town.flush(0);
         });
@@ -296,7 +295,7 @@ fn a_publish_to_very_many_groups_is_a_bounded_step_and_each_gets_all_messages_in
             .count();
         assert_eq!(count, GROUPS, "message {n}");
     }
-    // A new message comes behind all of these.
+    // A new message follows all of these.
     town.say(publisher, batch("{\"topic\":\"t\",\"data\":\"last\"}\n"));
     town.settle();
     let all = payloads(&town, conn);
@@ -369,7 +368,7 @@ fn a_session_that_is_resumed_gets_its_pubrels_with_one_write() {
     assert!(town.received(conn).len() >= 4 * usize::from(RELEASED));
 }
 
-/// At level 9 a byte of these takes half a microsecond.
+/// Compression at level 9 takes half a microsecond for each byte of these.
 #[test]
 fn a_message_that_would_take_long_to_compress_is_sent_as_it_is() {
     let random = |n: u32| b"ab"[(n.wrapping_mul(2_654_435_761) >> 31) as usize];
@@ -416,7 +415,7 @@ fn a_message_that_would_take_long_to_compress_is_sent_as_it_is() {
     }
 }
 
-/// Hundreds of sockets may take more at once: each gets a part of its outbox, and then the next one does.
+/// When hundreds of sockets become writable at once, each gets a part of its outbox before the next one.
 #[test]
 fn a_socket_that_takes_everything_gets_its_outbox_in_parts() {
     const BYTES: usize = 500 << 10;

@@ -7,7 +7,7 @@ use crore_wire::mqtt::Qos;
 use crate::support::{self, NOW, Town};
 use crate::{BUDGET, UNIT, batch, client, steps_of, town, turns_until};
 
-/// All filters of sixteen levels, each `a` or `+`, with at most three `+`, as far as they are taken.
+/// All accepted filters of sixteen levels, each `a` or `+`, with at most three `+`.
 fn deep_filters() -> Vec<String> {
     let few = |n: &u32| n.count_ones() <= 3;
     let level = |shape: u32, n: u32| if shape >> n & 1 == 1 { "+" } else { "a" };
@@ -36,7 +36,7 @@ fn a_publish_costs_as_many_steps_as_it_looks_at_filters() {
         town.settle();
         assert!(town.received(conn).starts_with(b"HTTP/1.1 200 "));
     }
-    // Of two topics in turn: the matches of the last topic are kept.
+    // Two topics in turn, since the matches of the last topic are cached.
     let line = |n: usize| {
         let last = ["a", "b"][n % 2];
         let topic = format!("{}/{last}", ["a"; 15].join("/"));
@@ -54,7 +54,7 @@ fn a_publish_costs_as_many_steps_as_it_looks_at_filters() {
     town.settle();
 }
 
-/// A message of a topic comes to a client by one of its filters or by its subscription to the topic: they are matched at each client.
+/// A client gets a message by one of its filters or by its subscription to the topic. These are matched for each client.
 #[test]
 fn a_delivery_costs_as_much_as_is_matched_for_it() {
     const CLIENTS: usize = 200;
@@ -79,7 +79,7 @@ fn a_delivery_costs_as_much_as_is_matched_for_it() {
     assert!(turns >= 2, "{turns} turns");
 }
 
-/// The filters of these clients that match are more than four turns have visits, so each message is a run of its own.
+/// More matching filters than four turns have visits, so each message is a run of its own.
 #[test]
 fn a_message_to_few_clients_with_many_filters_costs_few_visits() {
     const CLIENTS: usize = 60;
@@ -104,7 +104,7 @@ fn a_message_to_few_clients_with_many_filters_costs_few_visits() {
     assert!(turns <= MESSAGES, "{turns} turns");
 }
 
-/// A turn that may visit few clients may not look at all members of the filters either.
+/// A turn that may visit few clients must not examine all members of the filters either.
 #[test]
 fn members_that_have_a_message_already_are_passed_over_within_the_budget() {
     let pace = Pace {

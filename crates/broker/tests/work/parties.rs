@@ -11,7 +11,7 @@ use crate::{BUDGET, batch, member, member_at, payloads};
 
 const PARTITIONS: u16 = 16;
 const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
-/// Turns in which a subscriber by filter gets the page of each partition beside one other client: the shares of both are equal.
+/// Number of turns in which a subscriber by filter gets a page of each partition while one other client reads: their shares are equal.
 const TURNS: usize = 2;
 
 /// A home whose partitions all have messages.
@@ -32,7 +32,7 @@ fn town() -> Town {
     town
 }
 
-/// Turns until a client of another address has all that it asks for.
+/// Number of turns until a client of another address has all that it asks for.
 fn turns_until_served(town: &mut Town) -> usize {
     let conn = town.open_from(0, OTHER);
     town.say(
@@ -109,7 +109,7 @@ fn messages_for_members_of_groups_hold_up_no_message_of_others() {
     assert_eq!(payloads(&town, crowd).len(), 3 * GROUPS);
 }
 
-/// Their shard is slower than the home, so that their messages are under way all the time.
+/// Their shard is slower than the home, so that messages are in flight all the time.
 #[test]
 fn messages_for_members_of_groups_hold_up_no_publisher() {
     const GROUPS: usize = 1_000;
@@ -142,7 +142,7 @@ fn messages_for_members_of_groups_hold_up_no_publisher() {
     assert_eq!(payloads(&town, crowd).len(), MESSAGES * GROUPS);
 }
 
-/// Turns until a client of another address has a small page, beside a crowd that asks for this target, which begins with a large message.
+/// Number of turns until a client of another address gets a small page, while a crowd asks for this target, which begins with a large message.
 fn turns_beside_large_pages(target: &str) -> usize {
     const CROWD: u8 = 20;
     const LARGE: usize = 128 << 10;
@@ -194,7 +194,7 @@ fn a_small_page_passes_large_ones_of_others() {
     }
 }
 
-/// Turns until a message of another client comes behind large ones, for a crowd that reads this target and nothing of what it gets.
+/// Number of turns until a message of another client arrives after large ones, for a crowd that asks for this target and reads nothing of it.
 fn turns_behind_large_messages(target: &str) -> usize {
     const CROWD: usize = 30;
     const MESSAGES: usize = 5;

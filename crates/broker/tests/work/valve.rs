@@ -11,10 +11,10 @@ use crate::support::{self, NOW, Town};
 use crate::{batch, client_at};
 
 const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
-/// Turns in which a publish is answered.
+/// Number of turns until a publish is answered.
 const TURNS: usize = 6;
 
-/// So many shards of which the first one is the home.
+/// A town whose first shard is the only home.
 fn town(shards: u16) -> Town {
     let mut settings = Settings::default();
     settings.limits.topics_per_connection = 2_000;
@@ -26,7 +26,7 @@ fn town(shards: u16) -> Town {
     Town::new(&support::world(settings, shards, 1), pace, NOW)
 }
 
-/// Turns of all shards until the publish of another client of this shard is answered.
+/// Number of turns of all shards until a publish of another client of this shard is answered.
 fn turns_until_published(town: &mut Town, shard: usize) -> usize {
     let other = town.open_from(shard, OTHER);
     town.say(other, batch("{\"topic\":\"own\",\"data\":\"y\"}\n"));
@@ -40,7 +40,7 @@ fn turns_until_published(town: &mut Town, shard: usize) -> usize {
     (1..5_000).take_while(waits).count() + 1
 }
 
-/// Subscribes to these filters and unsubscribes again, so many times.
+/// Subscribes to these filters and unsubscribes, repeatedly.
 fn churn(filters: &[String], times: u16) -> Vec<u8> {
     let mut bytes = Vec::new();
     let filters: Vec<&str> = filters.iter().map(String::as_str).collect();
@@ -91,7 +91,7 @@ fn a_crowd_that_subscribes_and_unsubscribes_holds_up_no_publish_of_others() {
     }
 }
 
-/// Its subscribers are at a carrier that is slower than the home.
+/// The subscribers are at a carrier that is slower than the home.
 #[test]
 fn a_publisher_with_a_wide_fan_out_waits_itself_and_others_publish() {
     for (shards, carrier) in [(1, 0), (2, 1)] {
