@@ -189,7 +189,8 @@ impl Front {
                 );
                 continue;
             }
-            let next = &delivery.keys[delivery.at..delivery.keys.len().min(delivery.at + PREFETCHED)];
+            let next =
+                &delivery.keys[delivery.at..delivery.keys.len().min(delivery.at + PREFETCHED)];
             // Reading ahead a single row saves nothing.
             if delivery.at.is_multiple_of(PREFETCHED) && next.len() > 1 {
                 prefetch(&self.clients.conns, &self.subs.topics, next);
