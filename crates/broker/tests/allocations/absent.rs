@@ -15,14 +15,14 @@ use crate::counting::grown_bytes;
 use crate::support::{self, NOW, Town};
 
 const MIB: usize = 1 << 20;
-/// Bytes of all logs, where wills lie once they are published.
+/// Bytes of all logs, which keep published wills.
 const LOG_BYTES: usize = 2 * MIB;
-/// Rows of tables, buffers of a turn.
+/// Bytes of tables' rows and of a turn's buffers.
 const TABLES_BYTES: usize = 2 * MIB;
-/// The account is as much as the allocator was asked for, but for this part of it or this many bytes.
+/// Allowed difference between the account and the allocated bytes: this part of it, or this number of bytes.
 const APART_PART: usize = 7;
 const APART_BYTES: usize = MIB;
-/// Rows of a topic at its home, which are bounded by their number and are in no account.
+/// Bytes of a topic's rows at its home, which are limited by number and not charged.
 const TOPIC_BYTES: usize = 40 + 24 + 4;
 
 /// A client that leaves a session behind.
@@ -71,7 +71,7 @@ impl Guest {
     }
 }
 
-/// Some shards, which are homes, with so many bytes of memory.
+/// Shards, all of them homes, with this memory limit.
 struct Hall {
     town: Town,
     world: Arc<World>,
@@ -92,7 +92,7 @@ impl Hall {
         Hall { town, world }
     }
 
-    /// Bytes that the accounts of all shards hold for these parts.
+    /// Bytes of these parts in the accounts of all shards.
     fn charged(&self, parts: &[Part]) -> usize {
         let of = |shard: &crore_broker::Shard| {
             let held = shard.accounts().parts;
@@ -101,7 +101,7 @@ impl Hall {
         self.town.shards.iter().map(of).sum()
     }
 
-    /// A client comes, says all it has to say, and its connection is cut. Returns what its CONNACK said.
+    /// A client connects, sends its packets, and its connection fails. Returns the code and the session flag of its CONNACK.
     fn visit(&mut self, guest: &Guest, from: IpAddr) -> (ReasonCode, bool) {
         let at = guest.client.len() % self.town.shards.len();
         let conn = self.town.open_from(at, from);
@@ -140,13 +140,13 @@ fn address(n: u32) -> IpAddr {
     Ipv4Addr::from_bits(0x0A00_0000 + n).into()
 }
 
-/// A long filter that nobody else has.
+/// A long unique filter.
 fn filter(n: usize, part: usize) -> String {
     let levels = (0..13).map(|level| format!("{n:x}.{part:x}.{level:x}"));
     format!("{}/+", levels.collect::<Vec<_>>().join("/"))
 }
 
-/// Compares the bytes that the allocator gave for so many guests of a kind with the bytes in the account.
+/// Compares the allocated bytes of a number of guests of one kind with the account.
 fn compare(kind: &str, shards: u16, many: usize, topics: usize, guest: impl Fn(usize) -> Guest) {
     let mut hall = Hall::new(shards, 4 << 30);
     for n in 0..64 {
@@ -172,7 +172,7 @@ fn compare(kind: &str, shards: u16, many: usize, topics: usize, guest: impl Fn(u
         topics,
         grown / many
     );
-    // They are all gone again, and nothing stays charged.
+    // All sessions have ended, and nothing is charged any more.
     hall.town.tick_s(4000);
     hall.town.settle();
     assert_eq!(hall.charged(&[Part::Sessions]), 0, "{kind}");
@@ -219,8 +219,8 @@ fn wills_filters_and_shares_of_absent_sessions_are_charged_until_they_end() {
     }
 }
 
-/// Guests of one address come until they would hold several times what there is. One of another address came before them, and
-/// others come meanwhile.
+/// Guests of one address connect until they would hold several times the memory limit. One of another address connected before them, and others connect
+/// meanwhile.
 fn flood(kind: &str, shards: u16, many: usize, guest: impl Fn(usize) -> Guest) {
     let limit = 16 * MIB;
     let mut hall = Hall::new(shards, limit);
@@ -266,7 +266,7 @@ fn flood(kind: &str, shards: u16, many: usize, guest: impl Fn(usize) -> Guest) {
         refused > 0 || evicted > 0,
         "{kind}: some were refused or ended"
     );
-    // The one that came first has its session still.
+    // The first one still has its session.
     let again = hall.visit(&honest(0), address(1));
     assert_eq!(again, (ReasonCode::SUCCESS, true), "{kind}");
 }

@@ -11,9 +11,9 @@ thread_local! {
 
 struct Counting;
 
-/// Notes requests of the allocator, how many bytes they want, and what they add to the thread's live bytes.
+/// Counts an allocation: its bytes, and the change of the thread's live bytes.
 fn count(requests: u64, asked: usize, bytes: i64) {
-    // This fails only in a thread that is ending, and its allocations do not matter here.
+    // This fails only in a thread that is ending, whose allocations do not matter.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + requests));
     let _ = LIVE_BYTES.try_with(|live| live.set(live.get() + bytes));
     let _ = ASKED_BYTES.try_with(|all| all.set(all.get() + asked as u64));
@@ -50,21 +50,21 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// How often the allocator was asked while `work` ran.
+/// The number of allocations of `work`.
 pub fn allocations(work: impl FnOnce()) -> u64 {
     let before = ALLOCATIONS.get();
     work();
     ALLOCATIONS.get() - before
 }
 
-/// By how many bytes `work` made the heap of this thread grow.
+/// The growth of this thread's heap by `work`, in bytes.
 pub fn grown_bytes(work: impl FnOnce()) -> i64 {
     let before = LIVE_BYTES.get();
     work();
     LIVE_BYTES.get() - before
 }
 
-/// How many bytes the allocator was asked for while `work` ran, those for copies in new places included.
+/// The bytes that `work` allocates, including those for reallocated copies.
 pub fn asked_bytes(work: impl FnOnce()) -> u64 {
     let before = ASKED_BYTES.get();
     work();

@@ -8,7 +8,7 @@ use crate::support::{self, NOW};
 /// A server of some shards, in one thread.
 pub struct Town(support::Town);
 
-/// Turns whose frames a home keeps under way: few, so that its lists are soon as long as they become.
+/// Turns whose frames may be in flight: few, so that lists soon reach their final length.
 pub const TURNS_UNDER_WAY: usize = 4;
 
 impl Town {
@@ -38,33 +38,33 @@ impl Town {
         self.0.id(conn)
     }
 
-    /// Bytes of a peer.
+    /// The shard receives bytes of a peer.
     pub fn receive(&mut self, at: usize, conn: ConnId, bytes: &[u8]) {
         self.0.receive(at, conn, bytes);
     }
 
-    /// Turns until nobody has anything left to do.
+    /// Runs turns until nothing is left to do.
     pub fn settle(&mut self) {
         self.0.settle();
     }
 
-    /// How many shards there are.
+    /// Number of shards.
     pub fn shards(&self) -> usize {
         self.0.shards.len()
     }
 
-    /// How often something was written to a socket.
+    /// Number of writes to sockets.
     pub fn writes(&self) -> u64 {
         self.0.io.iter().map(|io| io.sends as u64).sum()
     }
 
-    /// How many bytes were written to sockets.
+    /// Bytes written to sockets.
     pub fn bytes(&self) -> u64 {
         self.0.io.iter().map(|io| io.bytes).sum()
     }
 }
 
-/// A rule for all topics that keeps so many messages.
+/// A rule for all topics that keeps this number of messages.
 pub fn keeping(log_messages: u32) -> Rule {
     Rule {
         filter: "#".into(),
@@ -119,7 +119,7 @@ pub fn subscribe(transport: Transport, topic: &str) -> String {
 /// Data of a message.
 pub const MESSAGE_BYTES: usize = 512;
 
-/// A message of so many bytes as one request.
+/// A request that publishes a message of this size.
 pub fn post(topic: &str) -> Vec<u8> {
     let data = "x".repeat(MESSAGE_BYTES);
     format!(

@@ -14,7 +14,7 @@ use crate::{Node, Nodes, PARTITIONS};
 type Document = Vec<Vec<u8>>;
 
 impl Nodes {
-    /// Documents of all partitions: what the log says up to so many batches, going on from documents of fewer.
+    /// Checkpoints of all partitions: the log up to this number of batches, based on earlier checkpoints.
     fn documents(&self, former: &[Document], batches: std::ops::Range<usize>) -> Vec<Document> {
         let of = crate::world(0);
         let shadows = Shadow::world(&of);
@@ -48,7 +48,7 @@ impl Nodes {
         (0..PARTITIONS).map(document).collect()
     }
 
-    /// A node joins with these documents, which contain so many batches.
+    /// A node joins with these checkpoints, which contain this number of batches.
     fn join(&mut self, documents: &[Document], contained: usize) -> usize {
         let world: Arc<World> = crate::world(self.all.len());
         let shard = |id| {
@@ -104,7 +104,7 @@ fn a_node_that_begins_with_checkpoints_is_as_one_that_has_read_all_of_the_log() 
     nodes.run(&[0, 1, 2]);
     let one = nodes.log.len();
     let documents = nodes.documents(&[], 0..one);
-    // The steward dies with batches under way.
+    // The steward dies with batches in flight.
     let held = nodes.post(0, "a", "held");
     for _ in 0..9 {
         nodes.second_of(&[1, 2]);
@@ -115,7 +115,7 @@ fn a_node_that_begins_with_checkpoints_is_as_one_that_has_read_all_of_the_log() 
     nodes.store(&[0]);
     nodes.tell(&[1, 2]);
     write(&mut nodes, "third", &[1, 2]);
-    // A batch that stands there twice.
+    // A batch that is in the log twice.
     let double = nodes.log[two - 1].clone();
     let partition = usize::from(Header::read(&double.0).expect("a batch").partition);
     nodes.ends[partition] += 1;
@@ -136,7 +136,7 @@ fn a_node_that_begins_with_checkpoints_is_as_one_that_has_read_all_of_the_log() 
     nodes.run(&[1, 2, joined]);
     let text = nodes.text(joined, again).to_lowercase();
     assert!(text.contains("idempotency-replayed"), "{text}");
-    // The dead node comes back, too late for what it had under way.
+    // The dead node reconnects, too late for its batches in flight.
     nodes.tell(&[0]);
     for _ in 0..3 {
         nodes.second();
@@ -165,8 +165,7 @@ fn stewards_that_died_before_the_checkpoints_are_found_dead() {
     assert_eq!(nodes.stewards(joined), [Some(2000); 4]);
 }
 
-/// A node of the version before reads what the steward writes, and so does the next version. Other bytes are another form, and another format of
-/// the cluster.
+/// Nodes of the previous and of the next version read what the steward writes. Other bytes mean another format of snapshots, and of the cluster.
 #[test]
 fn checkpoints_of_form_9_are_these_bytes() {
     let mut nodes = Nodes::new(1);

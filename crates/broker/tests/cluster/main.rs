@@ -22,14 +22,14 @@ use support::{NOW, Town};
 const PARTITIONS: PartitionId = 4;
 const JSON: &str = "Accept: application/json\r\n";
 
-/// A node: its shards, and how many batches of the log they were told.
+/// A node: its shards, and the number of log batches that they have read.
 struct Node {
     town: Town,
     told: usize,
     backlog: Backlog,
 }
 
-/// Nodes, and the log of all partitions in its order: the batch, its sequence and the second in which it was stored.
+/// Nodes, and the log of all partitions in order: each batch with its sequence and the second in which it was stored.
 struct Nodes {
     all: Vec<Node>,
     log: Vec<(Arc<[u8]>, u64, u32)>,
@@ -78,7 +78,7 @@ impl Nodes {
         nodes
     }
 
-    /// Stores what these nodes have appended.
+    /// Stores the batches that these nodes have appended.
     fn store(&mut self, of: &[usize]) {
         for n in of {
             self.all[*n].town.settle();
@@ -92,7 +92,7 @@ impl Nodes {
         }
     }
 
-    /// Tells nodes what is stored, and they apply all of it.
+    /// The nodes read and apply all stored batches.
     fn tell(&mut self, to: &[usize]) {
         for n in to {
             self.tell_one(*n);
@@ -121,7 +121,7 @@ impl Nodes {
         node.town.settle();
     }
 
-    /// Stores the entries that these nodes write, and tells the nodes.
+    /// Stores the batches of these nodes, and the nodes read them.
     fn run(&mut self, nodes: &[usize]) {
         loop {
             let before = self.log.len();
@@ -133,7 +133,7 @@ impl Nodes {
         }
     }
 
-    /// A second passes for these nodes, and what they write is stored and told.
+    /// A second passes for these nodes. Their batches are stored and read.
     fn second_of(&mut self, nodes: &[usize]) {
         self.unix_s += 1;
         for n in nodes {
@@ -178,7 +178,7 @@ impl Nodes {
         text.get(9..12)?.parse().ok()
     }
 
-    /// The positions and data of the events that a client got.
+    /// The positions and data of a client's events.
     fn got(&self, node: usize, conn: usize) -> Vec<(String, String)> {
         let text = self.text(node, conn);
         let of = |event: &str, field: &str| {
@@ -224,7 +224,7 @@ fn a_message_reaches_subscribers_of_all_nodes_once_at_one_position() {
     let publishers: Vec<usize> = (0..3)
         .map(|n| nodes.post(n, "a", &format!("of {n}")))
         .collect();
-    // Nothing is seen or answered before it stands in the log.
+    // Nothing is delivered or answered before it is committed.
     for n in 0..3 {
         assert_eq!(
             (nodes.got(n, readers[n]), nodes.status(n, publishers[n])),
@@ -251,7 +251,7 @@ fn a_position_of_one_node_is_gone_on_from_at_another_also_at_one_that_is_behind(
             nodes.post(n % 2, "a", &format!("{n}"));
             nodes.run(&[0, 1]);
         }
-        // The other node does not hear the next two.
+        // The other node does not read the next two.
         for n in 4..6 {
             nodes.post(0, "a", &format!("{n}"));
             nodes.store(&[0]);
@@ -307,7 +307,7 @@ fn an_idempotency_key_counts_once_over_all_nodes_whatever_their_clocks_say() {
         body[at..].lines().next().map(String::from)
     };
     assert_eq!(position(body(&nodes, 0)), position(body(&nodes, 1)));
-    // Within the window by the log's clock, and not behind it.
+    // Within the window by the log's clock, and not after it.
     let window_s = Settings::default().publish.idempotency_window_s;
     for _ in 0..window_s - 2 {
         nodes.second();
@@ -358,7 +358,7 @@ fn a_silent_node_is_dead_for_all_and_goes_on_as_another_writer_that_loses_nothin
     assert_eq!(nodes.stewards(2), vec![Some(1000); 4]);
     assert_eq!(nodes.states(1)[0].nodes.len(), 3);
     let reader = nodes.events(1, "sub/a", "");
-    // The first node does not reach the log.
+    // The first node is cut off from the log.
     let cut_off = |nodes: &mut Nodes| {
         nodes.all[0].town.tick_s(1);
         nodes.all[0].town.settle();
@@ -382,7 +382,7 @@ fn a_silent_node_is_dead_for_all_and_goes_on_as_another_writer_that_loses_nothin
         "{stewards:?}"
     );
     assert_eq!(nodes.states(1)[0].nodes.len(), 2);
-    // It comes back: what it had under way does not count, and is written again.
+    // It reconnects: its batches in flight are void, and are written again.
     nodes.store(&[0]);
     nodes.tell(&[1, 2]);
     assert_eq!(nodes.got(1, reader), []);
@@ -418,7 +418,7 @@ fn record_that_the_log_stores_after_its_publisher_was_told_not_known_takes_effec
     }
     let reader = nodes.events(1, "sub/a", "");
     let key = "Accept: application/json\r\nIdempotency-Key: \"k\"\r\n";
-    // The first node is cut off, and the second goes on.
+    // The first node is cut off, and the second continues.
     let old = [
         nodes.ask(0, "POST /pub/a", key, "old"),
         nodes.ask(0, "DELETE /pub/b", JSON, ""),

@@ -18,7 +18,7 @@ use crore_wire::mqtt::{self, Packet, PacketId, Publish, Qos, SubscribeOptions, V
 use crore_wire::topic;
 use support::{NOW, connect};
 
-/// Shards over an engine, each a home of two partitions; all clients are at the first.
+/// Shards over an engine, each a home of two partitions. All clients are at the first shard.
 struct Town(support::Town);
 
 impl Town {
@@ -47,12 +47,12 @@ impl Town {
         })
     }
 
-    /// All that can happen before the engine answers.
+    /// Runs everything that is possible before the engine answers.
     fn settle(&mut self) {
         self.0.settle();
     }
 
-    /// The same, with an engine that keeps everything, as often as there is something.
+    /// Runs everything, while the engine commits all batches.
     fn commit(&mut self) {
         self.decide(|| true);
     }
@@ -69,13 +69,13 @@ impl Town {
         }
     }
 
-    /// The engine loses the batches that it has now.
+    /// The engine loses its waiting batches.
     fn lose(&mut self) {
         self.settle();
         self.0.decide(|| false);
     }
 
-    /// The time passes after which lost batches are appended again. Says whether any were.
+    /// Time passes until lost batches are appended again. Returns whether there were any.
     fn rests(&mut self) -> bool {
         if self.0.shards.iter().all(|shard| shard.accounts().asks == 0) {
             return false;
@@ -85,7 +85,7 @@ impl Town {
         self.0.io.iter().any(|io| !io.batches.is_empty())
     }
 
-    /// The engine loses all that it is given for so long that outcomes are not known.
+    /// The engine loses all batches for so long that publishers are told "outcome unknown".
     fn be_silent(&mut self) {
         for _ in 0..6 {
             self.lose();
@@ -119,7 +119,7 @@ impl Town {
         self.ask(&format!("POST /pub/{topic}"), "", data)
     }
 
-    /// A WebSocket that gets each message as a frame.
+    /// A WebSocket that receives each message as a frame.
     fn subscribe(&mut self, topic: &str) -> usize {
         let fields = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
                       Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
@@ -161,7 +161,7 @@ impl Town {
         told.collect()
     }
 
-    /// The MQTT packets that a client was sent since it was asked last.
+    /// The MQTT packets of a client since the last call.
     fn told(&mut self, conn: usize) -> Vec<String> {
         let received = std::mem::take(&mut self.0.socket(conn).received);
         let mut bytes = &received[..];
@@ -204,7 +204,7 @@ fn subscribe(filter: &str) -> Vec<u8> {
     out
 }
 
-/// A message, to be answered unless its id is 0.
+/// A PUBLISH; without acknowledgement if its id is 0.
 fn message(topic: &str, data: &str, id: u16, retain: bool) -> Vec<u8> {
     let mut out = Vec::new();
     let packet_id = PacketId::new(id);
@@ -231,7 +231,7 @@ fn topic_at(home: u16, n: usize) -> String {
     there.nth(n).expect("there are many")
 }
 
-/// Topics of a home here and of one elsewhere.
+/// A topic of a local home and one of a remote home.
 fn near_and_far() -> [String; 2] {
     [topic_at(0, 0), topic_at(1, 0)]
 }

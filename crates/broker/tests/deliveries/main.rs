@@ -24,7 +24,7 @@ use crore_broker::settings::{Rule, Settings};
 use town::{KINDS, Kind, Town};
 
 const TOPICS: [&str; 2] = ["a/1", "b/2"];
-/// Every message lies in a frame with a header of two bytes.
+/// Length of each message's frame header.
 const HEADER_BYTES: usize = 2;
 
 fn frame(data: &str) -> Vec<u8> {
@@ -33,7 +33,7 @@ fn frame(data: &str) -> Vec<u8> {
     frame
 }
 
-/// A log that keeps all that these tests publish.
+/// A log that keeps all messages of these tests.
 fn rule() -> Rule {
     Rule {
         log_messages: 10_000,
@@ -52,13 +52,13 @@ fn pages_of(page_messages: usize) -> Pace {
     }
 }
 
-/// Messages on two topics by turns, so that no two of one topic lie side by side.
+/// Messages on two alternating topics, so that no two messages of one topic are adjacent.
 fn by_turns(count: usize) -> Vec<(&'static str, String)> {
     let message = |n: usize| (TOPICS[n % 2], "x".repeat(n % 7) + &n.to_string());
     (0..2 * count).map(message).collect()
 }
 
-/// More parts than one write has, over a socket that stops after any byte.
+/// More parts than fit one write, over a socket that may stop after any byte.
 #[test]
 fn a_write_of_many_parts_stops_and_goes_on_at_any_byte() {
     for count in [1, 2, 15, 16, 17, 33] {
@@ -91,7 +91,7 @@ fn a_subscriber_s_messages_of_a_turn_go_out_with_one_write() {
     town.io().sends = 0;
     town.publish((0..70).map(|n| (["t/1", "t/2"][n % 2], format!("{n}"))));
     town.settle();
-    // In parts, where others lie between: 35 messages each, sixteen to a write.
+    // Separate parts, since other messages are between them: 35 messages each, sixteen to a write.
     let publisher = town.io().sends - 2 * 3;
     let all = (0..70).map(|n| (format!("t/{n}"), format!("{n}")));
     let all: Vec<_> = all.collect();
@@ -105,7 +105,7 @@ fn a_subscriber_s_messages_of_a_turn_go_out_with_one_write() {
     }
 }
 
-/// More of one topic than is taken together come one after the other, since a socket may stop between them.
+/// More messages of one topic than are taken together are written one after another, since a socket may stop between them.
 #[test]
 fn many_messages_of_one_topic_come_in_order() {
     let messages: Vec<_> = (0..700).map(|n| (TOPICS[0], n.to_string())).collect();
@@ -123,7 +123,7 @@ fn many_messages_of_one_topic_come_in_order() {
     }
 }
 
-/// Members of one topic, of topics of their own, and subscribers that have just asked.
+/// Members of one topic, members of separate topics, and new subscribers.
 #[test]
 fn a_turn_visits_so_many_and_the_next_one_goes_on() {
     let visits = 3;
@@ -164,7 +164,7 @@ fn a_turn_visits_so_many_and_the_next_one_goes_on() {
     }
 }
 
-/// As many whole messages wait as the limit of one connection allows, and the others are read from the log.
+/// Whole messages wait up to the limit of a connection; the others are read from the log.
 #[test]
 fn an_outbox_takes_what_fits_and_no_more() {
     let frame_bytes = HEADER_BYTES + 8;
@@ -199,7 +199,7 @@ fn an_outbox_takes_what_fits_and_no_more() {
     }
 }
 
-/// The rest of a message that was begun waits whatever the limits are.
+/// The rest of a partially written message waits, whatever the limits are.
 #[test]
 fn a_message_that_was_begun_is_ended_first() {
     let mut town = Town::new(rule(), |limits| limits.outbox_bytes = 0, Pace::default());
@@ -217,8 +217,8 @@ fn a_message_that_was_begun_is_ended_first() {
     );
 }
 
-/// Three subscribers read nothing, while more comes than the sum allows: no more than three quarters of it waits, and
-/// all of them have everything in the end.
+/// Three subscribers read nothing, while more is published than the memory account allows. At most three quarters of it wait, and finally all subscribers
+/// get everything.
 #[test]
 fn all_outboxes_share_the_account() {
     let limit = 1 << 20;
@@ -256,8 +256,7 @@ fn all_outboxes_share_the_account() {
     }
 }
 
-/// The sum is passed by what others hold, and this shard's own answers are more than its floor: its only client, which holds a few
-/// bytes, stays.
+/// Other shards use up the memory account, and this shard's answers exceed its floor. Its only client, which holds a few bytes, is not closed.
 #[test]
 fn a_client_with_little_stays_where_its_end_would_not_help() {
     let limit = 256 << 10;
@@ -295,8 +294,7 @@ fn a_client_with_little_stays_where_its_end_would_not_help() {
     town.account().release_message(limit);
 }
 
-/// A stream on two topics begins when both homes have answered. Messages of the near one wait meanwhile as far as an
-/// outbox may hold them.
+/// A stream of two topics begins once both homes have answered. Meanwhile messages of the local home wait, up to the limit of an outbox.
 #[test]
 fn messages_waiting_for_a_far_home_are_bounded() {
     let home = |topic: &str| crore_wire::topic::slot(topic.as_bytes()) % 2;
@@ -328,7 +326,7 @@ fn messages_waiting_for_a_far_home_are_bounded() {
     }
 }
 
-/// Messages that were under way when a long-poll asked again are in its page, and come once.
+/// Messages that were in flight when a long-poll asked again are in its page, and are delivered once.
 #[test]
 fn second_subscription_gets_nothing_before_its_page() {
     let far = (0..)
@@ -347,7 +345,7 @@ fn second_subscription_gets_nothing_before_its_page() {
     let mut position = String::from("live");
     for n in 0..3 {
         if n > 0 {
-            // The message is on its way to the far home, and so is the request behind it.
+            // The message is in flight to the remote home, followed by the request.
             town.publish([(&far[..], format!("early{n}"))]);
             town.turn();
             town.sends(poll, ask(&position));
@@ -371,7 +369,7 @@ fn second_subscription_gets_nothing_before_its_page() {
     assert_eq!(town.received(stream), all.concat());
 }
 
-/// The position that an answer came with.
+/// The position in an answer.
 fn etag(told: &str) -> String {
     let (_, rest) = told.split_once("ETag: \"").expect("a position");
     rest.split('"').next().expect("its end").to_owned()
@@ -379,14 +377,14 @@ fn etag(told: &str) -> String {
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Messages in one request: topic and length of each.
+    /// Publishes messages in one request: topic and length of each.
     Publish(Vec<(usize, usize)>),
     Turn,
-    /// A socket takes so many bytes more.
+    /// A socket accepts this number of further bytes.
     Window(usize, Option<usize>),
 }
 
-/// Events for so many pairs of subscribers and so many topics.
+/// Events for a number of pairs of subscribers and of topics.
 fn ops(pairs: usize, topics: usize) -> impl Strategy<Value = Vec<Op>> {
     let message = (0..topics, 0..60_usize);
     let op = prop_oneof![
@@ -400,8 +398,8 @@ fn ops(pairs: usize, topics: usize) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..40)
 }
 
-/// Of each pair one reads at once and one as its socket lets it: in the end both have the same bytes. There is a pair
-/// of each kind for each subscription; `hears` says whether a subscription brings a topic's messages.
+/// In each pair, one subscriber reads at once and one has a slow socket: finally both have the same bytes. There is a pair of each kind for each
+/// subscription; `hears` says whether a subscription includes a topic.
 fn reads_the_same(
     town: &mut Town,
     pairs: &[(usize, usize)],
@@ -455,7 +453,7 @@ fn reads_the_same(
 }
 
 proptest! {
-    /// Of each kind and topic, one reads at once and one as its socket lets it.
+    /// For each kind and topic, one subscriber reads at once and one has a slow socket.
     #[test]
     fn slow_reader_gets_the_same_bytes(
         ops in ops(KINDS.len() * TOPICS.len(), TOPICS.len()),

@@ -10,12 +10,12 @@ use crore_broker::{Control, Input, Pace, PartitionId, ShardId, Stats, Ticket, Wo
 
 use crate::support::{self, NOW, Sockets};
 
-/// How a subscriber gets its messages.
+/// The transport and encoding of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// WebSocket, data only.
     Plain,
-    /// WebSocket, each message behind its id.
+    /// WebSocket, each message after its id.
     Meta,
     /// WebSocket, each message in an envelope.
     Envelope,
@@ -32,7 +32,7 @@ pub struct Town {
 }
 
 impl Town {
-    /// With these limits, at this pace.
+    /// A shard with these limits and this pace.
     pub fn new(rule: Rule, limits: impl FnOnce(&mut Limits), pace: Pace) -> Town {
         let mut settings = Settings {
             rules: vec![rule],
@@ -42,12 +42,12 @@ impl Town {
         Town::with(settings, pace, 1)
     }
 
-    /// With these settings; of two shards the second is the far one.
+    /// A shard with these settings, and a remote one if `shards` is two.
     pub fn with(settings: Settings, pace: Pace, shards: ShardId) -> Town {
         Town::of(support::world(settings, shards, shards), pace)
     }
 
-    /// A shard with so many partitions.
+    /// A shard with this number of partitions.
     pub fn partitioned(settings: Settings, partitions: PartitionId) -> Town {
         let world = support::partitioned(settings, 1, 1, partitions);
         Town::of(world, Pace::default())
@@ -73,20 +73,20 @@ impl Town {
         &mut self.of.io[0]
     }
 
-    /// A new connection that sends this.
+    /// Opens a connection that sends this request.
     pub fn says(&mut self, bytes: impl AsRef<[u8]>) -> usize {
         let link = self.of.open(0);
         self.sends(link, bytes);
         link
     }
 
-    /// The text that came since the last time.
+    /// The text received since the last call.
     pub fn take(&mut self, link: usize) -> String {
         let bytes = std::mem::take(&mut self.of.socket(link).received);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The far shard gets its mail and answers.
+    /// The remote shard gets its mail and answers.
     pub fn far_turn(&mut self) {
         self.of.carry(1);
         self.of.flush(1);
@@ -94,7 +94,7 @@ impl Town {
         self.settle();
     }
 
-    /// Time passes, and no shard is told.
+    /// Time passes without a tick.
     pub fn later_s(&mut self, seconds: u32) {
         self.of.later_s(seconds);
     }
@@ -115,22 +115,22 @@ impl Town {
         self.of.handle(0, Input::Control(Ticket(0), control));
     }
 
-    /// The client sends no more.
+    /// The client closes its sending side.
     pub fn end(&mut self, link: usize) {
         self.of.end(link);
     }
 
-    /// The connection is cut.
+    /// The connection fails.
     pub fn cut(&mut self, link: usize) {
         self.of.cut(link);
     }
 
-    /// A turn begins at this moment.
+    /// Begins a turn at this time.
     pub fn stamp(&mut self, stamp: u64) {
         self.of.shards[0].stamp(stamp);
     }
 
-    /// A subscriber of a topic (or of several: `a&topic=b`) with a stream that has begun.
+    /// A subscriber whose stream of a topic (or of several: `a&topic=b`) has begun.
     pub fn subscribe(&mut self, kind: Kind, topic: &str) -> usize {
         self.subscribe_to(kind, &format!("topic={topic}"))
     }
@@ -143,7 +143,7 @@ impl Town {
         link
     }
 
-    /// A subscriber whose request has come.
+    /// A subscriber whose request was received.
     pub fn ask(&mut self, kind: Kind, topic: &str) -> usize {
         self.ask_for(kind, &format!("topic={topic}"))
     }
@@ -171,7 +171,7 @@ impl Town {
         self.says(text)
     }
 
-    /// Messages that come in one request, each with its topic.
+    /// Publishes messages, each with its topic, in one request.
     pub fn publish<'a>(&mut self, messages: impl IntoIterator<Item = (&'a str, String)>) {
         let lines = messages
             .into_iter()
@@ -185,17 +185,17 @@ impl Town {
         self.of.say(self.publisher, text);
     }
 
-    /// The end of the turn.
+    /// Ends the turn.
     pub fn turn(&mut self) {
         self.of.flush(0);
     }
 
-    /// Turns until nothing is left to do.
+    /// Runs turns until nothing is left to do.
     pub fn settle(&mut self) {
         self.of.settle_one(0);
     }
 
-    /// The socket takes so many bytes more, `None` is all of them.
+    /// The socket accepts this number of further bytes; `None`: all.
     pub fn window(&mut self, link: usize, bytes: Option<usize>) {
         self.of.window(link, bytes.unwrap_or(usize::MAX));
     }
@@ -217,7 +217,7 @@ impl Town {
         self.of.shards[0].accounts()
     }
 
-    /// The most messages that wait for one connection.
+    /// Maximum number of messages in one outbox.
     pub fn most_waiting(&self) -> usize {
         self.of.shards[0].most_messages_waiting()
     }
