@@ -5,7 +5,7 @@ use crore_broker::{ConnId, Pace, ShardId};
 use crate::counting::allocations;
 use crate::town::{MESSAGE_BYTES, TURNS_UNDER_WAY, Town, Transport, keeping, post, subscribe};
 
-/// A message to each of the topics as one request.
+/// One request that publishes a message to each of the topics.
 fn batch(topics: std::ops::Range<usize>) -> Vec<u8> {
     let data = "x".repeat(MESSAGE_BYTES);
     let line = |n| format!("{{\"topic\":\"{}\",\"data\":\"{data}\"}}\n", own_topic(n));
@@ -19,22 +19,22 @@ fn own_topic(n: usize) -> String {
 }
 
 const TOPICS: usize = 1_000;
-/// Messages that wait in one turn.
+/// Messages of one turn.
 const TOGETHER: usize = 250;
-/// Rounds of publishing until nothing grows any more: more turns than a shard keeps frames under way.
+/// Rounds of publishing until all tables have their final size: more turns than a shard keeps frames in flight.
 const WARM_UP: usize = TURNS_UNDER_WAY + 4;
 
-/// One shard or mail between two, a log of so many messages or none.
+/// One shard or two, and a log of a number of messages or none.
 const WORLDS: [(ShardId, u32); 3] = [(1, 0), (1, 2), (2, 2)];
 
-/// Every world in which a delivery must cost nothing.
+/// All worlds in which a delivery must not allocate.
 fn worlds() -> impl Iterator<Item = (ShardId, u32, Transport)> {
     WORLDS
         .into_iter()
         .flat_map(|(shards, keep)| Transport::ALL.map(|by| (shards, keep, by)))
 }
 
-/// Subscribers, with the request of each.
+/// Subscribers, with their requests.
 struct Crowd {
     members: Vec<(usize, ConnId)>,
     requests: Vec<String>,
@@ -42,7 +42,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// One for each of these topics, on one shard after the other.
+    /// A subscriber for each of these topics, distributed over the shards.
     fn new(town: &mut Town, by: Transport, topics: impl Iterator<Item = String>) -> Crowd {
         let requests: Vec<String> = topics.map(|topic| subscribe(by, &topic)).collect();
         let open = |(n, request): (usize, &String)| {
@@ -56,7 +56,7 @@ impl Crowd {
         }
     }
 
-    /// A long-poll is over with its message; its client asks again on the same connection.
+    /// A long-poll ends with its message. Its client asks again on the same connection.
     fn ask_again(&self, town: &mut Town) {
         if self.by != Transport::LongPoll {
             return;
@@ -68,7 +68,7 @@ impl Crowd {
     }
 }
 
-/// The most allocations for one message to so many subscribers of its topic.
+/// The maximum of allocations for one message to a number of subscribers of its topic.
 fn fan_out(shards: ShardId, keep: u32, by: Transport, members: usize) -> u64 {
     let mut town = Town::new(shards, keeping(keep));
     let crowd = Crowd::new(&mut town, by, (0..members).map(|_| "news".to_owned()));
@@ -132,12 +132,11 @@ fn unicast(shards: ShardId, keep: u32, by: Option<Transport>, one: bool) -> u64 
     round(&mut town)
 }
 
-/// A published message may cost this much (its request is read, its outcome answered, the mail of the
-/// turn made), whoever receives it. Measured: 5 to 10.
+/// Allowed allocations for a publish (to read the request, answer it, and make the mail of the turn), whatever its receivers. Measured: 5 to 10.
 const PER_MESSAGE_MAX: u64 = 16;
 
-/// Allocations that deliveries add beyond those: none, unless they end long-polls. The connections that may go on are a list of each
-/// turn, and their leaving is mail to the home; both grow by doubling.
+/// Further allocations for deliveries: none, unless they end long-polls. Then the turn has a list of connections that may continue, and mail to the home
+/// that they have left; both grow by doubling.
 fn lists_of_turns(by: Transport, deliveries: usize) -> u64 {
     let turns = deliveries as u64 / u64::from(Pace::default().visits_per_turn);
     match by {
@@ -146,8 +145,8 @@ fn lists_of_turns(by: Transport, deliveries: usize) -> u64 {
     }
 }
 
-/// A fan-out that takes several turns is a flow of its own in each shard: its tells, their keys, its place among the flows, and the walk with the
-/// messages that go round. These are for the fan-out, not for a receiver.
+/// Allowed allocations for a fan-out of several turns, which is a flow in each shard: its tells, their keys, its entry in the queue of flows, and the walk
+/// with its messages. They do not depend on the number of receivers.
 const FLOW_MAX: u64 = 12;
 
 #[test]
@@ -167,8 +166,8 @@ fn ten_thousand_subscribers_of_a_topic_cost_no_more_than_one() {
     }
 }
 
-/// A turn may make this many lists, however much it delivers: the list of its tells, grown by doubling to [`TOGETHER`],
-/// and the mail between two shards. Measured: 1, and 15.
+/// Allowed allocations for a turn, whatever it delivers: the list of its tells, which grows by doubling to [`TOGETHER`], and the mail between two shards.
+/// Measured: 1, and 15.
 const PER_TURN_MAX: u64 = 24;
 
 #[test]
@@ -177,22 +176,22 @@ fn a_delivery_to_a_topic_of_its_own_costs_nothing_beyond_its_turn() {
         let nobody = [true, false].map(|one| unicast(shards, keep, None, one));
         for by in Transport::ALL {
             let world = format!("{shards} shards, {keep} kept, {by:?}");
-            // A turn for each message: the cost of a turn is paid for each message.
+            // One message in a turn: it pays the cost of the turn.
             let everybody = unicast(shards, keep, Some(by), true);
             assert!(
                 everybody <= TOPICS as u64 * PER_MESSAGE_MAX,
                 "{world}: {everybody} for {TOPICS} messages"
             );
             let lists = everybody.saturating_sub(nobody[0]);
-            // The list of the turn's tells; a long-poll that ends adds mail to the home, or the list of those that go
-            // on.
+            // The list of the turn's tells. A long-poll that ends adds mail to the home, or the list of those that
+            // continue.
             let allowed = if by == Transport::LongPoll { 3 } else { 1 };
-            // Mail between shards that is cut differently may need some lists more.
+            // Mail between shards that is split differently may need some more lists.
             assert!(
                 lists <= TOPICS as u64 * (allowed * 100 + 2) / 100,
                 "{world}: {lists} for {TOPICS} deliveries, one a turn"
             );
-            // Many messages in a turn: none has a cost of its own.
+            // Many messages in a turn: a message adds no cost.
             let lists = unicast(shards, keep, Some(by), false).saturating_sub(nobody[1]);
             let turns = (TOPICS / TOGETHER) as u64;
             assert!(
@@ -203,7 +202,7 @@ fn a_delivery_to_a_topic_of_its_own_costs_nothing_beyond_its_turn() {
     }
 }
 
-/// The bytes of a message to a crowd show that its members get what they asked for.
+/// The sizes of a message to a crowd show that each member gets its encoding.
 #[test]
 fn every_transport_is_the_one_that_is_meant() {
     const MEMBERS: usize = 100;
@@ -217,7 +216,7 @@ fn every_transport_is_the_one_that_is_meant() {
         (town.bytes() - before) as usize / MEMBERS
     });
     let [plain, events, polls, deflated, meta, envelope] = bytes;
-    // Each has more around the message than the one before it, and the compressed one is far shorter.
+    // Each encoding adds more to the message than the one before it, and the compressed one is far shorter.
     assert!(deflated < MESSAGE_BYTES / 4, "{bytes:?}");
     assert!(MESSAGE_BYTES < plain && plain < meta, "{bytes:?}");
     assert!(

@@ -10,8 +10,8 @@ use crate::town::{Town, keeping};
 
 /// The length of the message.
 const BYTES: usize = 128 << 10;
-/// How many times its length may be asked for altogether: it is held, in places that double, once more when a turn is
-/// spent before it is whole, and kept in a log and in frames.
+/// Allowed allocations, in multiples of the message's length: it is held in a buffer that doubles, once more if a turn is spent before it is complete, and
+/// kept in a log and in frames.
 const TIMES: u64 = 32;
 
 const UPGRADE: &str = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -55,7 +55,7 @@ fn publish(topic: &str, id: u16, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A client of MQTT whose session is there, over TCP or in frames.
+/// An MQTT client with a session, over TCP or WebSocket frames.
 fn client(town: &mut Town, framed: bool) -> ConnId {
     let request = format!("GET / HTTP/1.1\r\n{UPGRADE}Sec-WebSocket-Protocol: mqtt\r\n\r\n");
     let conn = town.open(0, if framed { &request } else { "" });
@@ -65,7 +65,7 @@ fn client(town: &mut Town, framed: bool) -> ConnId {
     conn
 }
 
-/// Sends these pieces, of one message of [`BYTES`], and says how many bytes were asked for.
+/// Sends one message of [`BYTES`] in these pieces. Returns the allocated bytes.
 fn asked(town: &mut Town, conn: ConnId, pieces: &[Vec<u8>]) -> u64 {
     let before = town.writes();
     let asked = asked_bytes(|| {

@@ -5,13 +5,13 @@ use crore_broker::settings::Settings;
 use crate::served::Step::{Drip, Publish, Say, Seconds};
 use crate::served::{Exchange, POLL_S, Step, all_leave_nothing};
 
-/// A request with these fields.
+/// A request with these header fields.
 fn request(line: &str, fields: &[&str]) -> Vec<u8> {
     let fields: String = fields.iter().map(|field| format!("{field}\r\n")).collect();
     format!("{line} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n").into_bytes()
 }
 
-/// The same with a body.
+/// A request with these header fields and a body.
 fn posting(line: &str, fields: &[&str], body: &str) -> Vec<u8> {
     let length = format!("Content-Length: {}", body.len());
     let fields: Vec<&str> = fields.iter().copied().chain([&length[..]]).collect();
@@ -42,7 +42,7 @@ const INFO: &str = "GET /pub/####";
 const JSON: &str = "Accept: application/json";
 const BATCH: &str = "Content-Type: application/x-ndjson";
 
-/// Requests about topics, and requests that are answered at once.
+/// Requests for topics' information, and requests that are answered at once.
 fn plain() -> Vec<Exchange> {
     let post = || posting("POST /pub/####", &[], "hello");
     let info = || request(INFO, &[]);

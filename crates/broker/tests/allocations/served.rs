@@ -10,21 +10,21 @@ use crate::counting::grown_bytes;
 use crate::support::{self, NOW, Town};
 use crate::town::{TURNS_UNDER_WAY, keeping};
 
-/// So many clients do the same.
+/// Number of clients that do the same.
 const CLIENTS: usize = 16;
-/// Heap for each of them that lists of a shard may take, and the buffer of its answers, which grow by doubling: from 584 to 1168 bytes in two
-/// shards is 73 for each.
+/// Allowed growth of the heap for each client: lists and the answer buffer of a shard grow by doubling, so 584 bytes become 1168, which is 73 for each
+/// client in two shards.
 const APART_BYTES: i64 = 80;
-/// Stands for the number of the client: its topic has that name.
+/// Replaced by the number of the client, which is also its topic.
 const NUMBER: &[u8] = b"####";
-/// After so many seconds a long-poll ends without a message.
+/// Seconds after which a long-poll ends without a message.
 pub const POLL_S: u32 = 3;
 
 /// A part of an exchange.
 pub enum Step {
     /// The client sends these bytes.
     Say(Vec<u8>),
-    /// It sends them one by one.
+    /// The client sends these bytes one by one.
     Drip(Vec<u8>),
     /// Another client publishes to its topic.
     Publish,
@@ -32,15 +32,15 @@ pub enum Step {
     Seconds(u32),
 }
 
-/// What a client does on a connection that stays open.
+/// The exchange of a client on a connection that stays open.
 pub struct Exchange {
     pub name: &'static str,
     pub steps: Vec<Step>,
-    /// What it receives has these parts, in this order.
+    /// Its received bytes contain these parts, in this order.
     pub told: &'static [&'static str],
 }
 
-/// Nothing, until the sweep has seen every connection.
+/// No bytes, until the sweep has visited each connection.
 fn nothing() -> Exchange {
     Exchange {
         name: "nothing",
@@ -52,15 +52,15 @@ fn nothing() -> Exchange {
 /// A client: its number, and its connection.
 type Client = (usize, usize);
 
-/// A server with clients that have said `opening` before all else.
+/// A server whose clients have first sent `opening`.
 struct Scene {
     town: Town,
     opening: Vec<u8>,
-    /// A client of each shard that publishes for others.
+    /// For each shard, a client that publishes.
     publishers: Vec<usize>,
 }
 
-/// The bytes with this client's number in them.
+/// The bytes, with the client's number inserted.
 fn numbered(bytes: &[u8], n: usize) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let number = format!("{n:04}");
@@ -100,7 +100,7 @@ impl Scene {
         }
     }
 
-    /// Turns until nobody has anything left to do; all credentials are good.
+    /// Runs turns until nothing is left to do. All credentials are valid.
     fn settle(&mut self) {
         loop {
             self.town.settle();
@@ -168,7 +168,7 @@ impl Scene {
         }
     }
 
-    /// Plays it, and forgets what was received.
+    /// Plays the exchange, and drops the received bytes.
     fn play_unheard(&mut self, exchange: &Exchange, clients: &[Client]) {
         self.play(exchange, clients);
         for io in &mut self.town.io {
@@ -178,7 +178,7 @@ impl Scene {
         }
     }
 
-    /// Side rows of all shards, and bytes in their accounts.
+    /// Side rows and charged bytes of all shards.
     fn held(&self) -> [(&'static str, usize); 7] {
         let sum = |of: fn(&Accounts) -> usize| {
             let shards = self.town.shards.iter();
@@ -202,10 +202,10 @@ impl Scene {
 const OTHER: &[u8] =
     b"POST /pub/#### HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nother";
 
-/// Says whether an exchange leaves connections that have said `opening` as they were.
+/// Checks that an exchange leaves connections that have sent `opening` as they were.
 ///
 /// # Errors
-/// What it leaves behind, or what the client is not told.
+/// What it leaves behind, or what the client did not receive.
 fn leaves_nothing(
     shards: ShardId,
     set: fn(&mut Settings),
@@ -227,7 +227,7 @@ fn leaves_nothing(
     if !scene.town.is_open(first) {
         return Err(format!("the connection ends: {received:?}"));
     }
-    // Tables, buffers and the logs of topics get the size that the exchange needs.
+    // Let tables, buffers and logs grow to the size that the exchange needs.
     for _ in 0..2 {
         scene.play_unheard(exchange, &others);
     }
@@ -250,7 +250,7 @@ fn leaves_nothing(
     }
 }
 
-/// Checks all exchanges, with the home of a topic at the shard of its publisher and at another one.
+/// Checks all exchanges, with a topic's home at the publisher's shard and at the other one.
 pub fn all_leave_nothing<'a>(
     set: fn(&mut Settings),
     opening: &[u8],

@@ -6,7 +6,7 @@ use crore_broker::settings::{Keep, Rule};
 use crate::counting::grown_bytes;
 use crate::town::{Town, Transport, keeping, post, subscribe};
 
-/// So many that a chunk that is not full does not show in the mean.
+/// Number of connections: large, so that a partly filled chunk hardly affects the mean.
 const MANY: usize = 50_000;
 
 /// 13 bytes, as in the budgets.
@@ -14,7 +14,7 @@ fn own_topic(n: usize) -> String {
     format!("p/s{n:08}/-")
 }
 
-/// Makes the tables, and begins their first chunks.
+/// Creates the tables and their first chunks.
 fn warm(town: &mut Town, by: Transport) {
     for n in 0..1_000 {
         town.open(n % town.shards(), &subscribe(by, &format!("warm/{n}")));
@@ -23,7 +23,7 @@ fn warm(town: &mut Town, by: Transport) {
 
 /// Row 52; topic at the carrier 24 and at the home 40, each with a name in 16 and a bucket of 4.
 const IDLE_BYTES: f64 = 52.0 + 24.0 + 40.0 + 2.0 * (16.0 + 4.0);
-/// Lists of chunks, and chunks that are not full.
+/// Lists of chunks, and partly filled chunks.
 const CHUNKS_BYTES: f64 = 2.5;
 
 #[test]
@@ -79,7 +79,7 @@ fn a_connection_that_was_served_costs_no_more_than_one_that_waits() {
 const KEPT_BYTES: f64 = 544.0 + 48.0;
 /// The topic's chain of messages, once.
 const CHAIN_BYTES: f64 = 24.0;
-/// A topic at its home that nobody subscribes to.
+/// A topic at its home without subscribers.
 const TOPIC_BYTES: f64 = 40.0 + 16.0 + 4.0;
 
 #[test]

@@ -8,7 +8,7 @@ use crore_wire::websocket::frame::{Opcode, write_masked};
 use crate::served::Step::{self, Drip, Publish as Other, Say, Seconds};
 use crate::served::{Exchange, all_leave_nothing};
 
-/// Seconds in which the sweep sees every connection.
+/// Seconds in which the sweep visits each connection.
 const SWEPT_S: u32 = 2;
 
 fn does(

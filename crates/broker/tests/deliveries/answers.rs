@@ -37,7 +37,7 @@ fn gap_event(id: &str, topic: &str) -> String {
     String::from_utf8(event).expect("text")
 }
 
-/// A server that has had `one` and `two` on some topics, of which some keep only the last.
+/// A server where `one` and `two` were published to some topics, of which some keep only the last message.
 fn town() -> Town {
     town_with(|_| {})
 }
@@ -97,7 +97,7 @@ fn town_with(limits: impl FnOnce(&mut Limits)) -> Town {
     town
 }
 
-/// The bytes that came, as lines that line feeds end, without the lines that all answers have.
+/// The received bytes as lines, without the lines that all answers have.
 fn take(town: &mut Town, link: usize) -> String {
     let text = town.take(link).replace("\r\n", "\n");
     let common = [
@@ -121,7 +121,7 @@ fn asks_with(town: &mut Town, line: &str, fields: &str) -> usize {
     link
 }
 
-/// The answer to one request to a server of its own.
+/// The answer to one request, from a new server.
 fn answer(target: &str, fields: &str) -> String {
     let mut town = town();
     let link = asks(&mut town, target, fields);

@@ -7,7 +7,7 @@ use crore_wire::sse::GAP_EVENT;
 
 const FRAME_BYTES: usize = HEADER_BYTES + 8;
 
-/// Rules for all topics that begin so, with these bounds of bytes and messages.
+/// Rules for all topics with this prefix, with these limits of bytes and messages.
 fn by_rules(rules: &[(&str, usize, u32)]) -> Settings {
     let rule = |&(filter, outbox_bytes, outbox_messages): &(&str, usize, u32)| Rule {
         filter: filter.into(),
@@ -65,7 +65,7 @@ fn as_many_messages_wait_as_the_rule_allows() {
     }
 }
 
-/// The simulator compares this number with the rules.
+/// The simulator compares the reported number with the rules.
 #[test]
 fn the_most_messages_that_wait_are_those_of_the_slowest() {
     let mut town = Town::with(by_rules(&[("t/#", 0, 5)]), Pace::default(), 1);
@@ -108,7 +108,7 @@ fn a_message_that_was_sent_makes_room_for_another() {
             town.publish([("t/1", format!("message{n}"))]);
             town.settle();
             if n > 0 {
-                // One of two goes, and the outbox is never empty.
+                // One of two messages is written, and the outbox is never empty.
                 town.window(link, Some(FRAME_BYTES));
                 town.settle();
             }
@@ -143,7 +143,7 @@ fn a_rule_s_bytes_may_be_fewer_and_more_than_those_of_all() {
     }
 }
 
-/// Each message is held against the bounds of its own topic's rule; waiting messages of all topics count.
+/// The limits of a message are those of its topic's rule. Waiting messages of all topics count.
 #[test]
 fn topics_of_several_rules_wait_side_by_side() {
     let settings = by_rules(&[("few/#", 0, 2), ("many/#", 0, 4)]);
@@ -164,7 +164,7 @@ fn topics_of_several_rules_wait_side_by_side() {
     assert_eq!(text.matches("message").count(), 12);
 }
 
-/// A stream on two topics that waits for the far home holds as many messages as may wait.
+/// A stream of two topics that waits for the remote home holds messages up to the limit.
 #[test]
 fn messages_waiting_for_a_far_home_are_bounded_by_rule() {
     let home = |topic: &str| crore_wire::topic::slot(topic.as_bytes()) % 2;
@@ -199,8 +199,8 @@ fn messages_waiting_for_a_far_home_are_bounded_by_rule() {
     }
 }
 
-/// A client that is cut off right behind a gap of one topic has seen nothing of another one whose messages wait for the far home, also where
-/// they were too many to wait.
+/// A client that is disconnected right after a gap of one topic has seen nothing of another topic, whose messages wait for the remote home, even if there
+/// were too many to wait.
 #[test]
 fn messages_that_wait_for_a_far_home_come_again_behind_a_gap_before_them() {
     const EVENTS: &str = "Host: localhost\r\nAccept: text/event-stream\r\n";
@@ -275,8 +275,8 @@ fn an_mqtt_client_has_as_many_waiting_as_the_rule_allows() {
     }
 }
 
-/// A subscriber that begins live and is held up by a far home is told of messages that meanwhile grew too old in the
-/// near home's log, even if they are not dropped yet.
+/// A subscriber that begins live and waits for a remote home gets a gap for messages that meanwhile became too old in the local home's log, even if they
+/// are not removed yet.
 #[test]
 fn loss_before_a_far_home_has_answered_is_told() {
     let home = |topic: &str| crore_wire::topic::slot(topic.as_bytes()) % 2;
@@ -294,7 +294,7 @@ fn loss_before_a_far_home_has_answered_is_told() {
     let mut town = Town::with(settings, pace, 2);
     let link = town.ask_for(Kind::Meta, &format!("filter={near}"));
     town.settle();
-    // Messages that are too old are dropped one by one, these first.
+    // Expired messages are removed one by one, these first.
     town.publish((0..40).map(|_| (&other[..], "older".into())));
     for n in 0..5 {
         town.publish([(&near[..], format!("message{n}"))]);

@@ -52,7 +52,7 @@ fn a_turn_visits_so_many_subscribers_by_filter_and_the_next_one_goes_on() {
 }
 
 proptest! {
-    /// Each turn some connections go, served or not yet, and some come.
+    /// In each turn some connections close, served or not, and some open.
     #[test]
     fn subscriber_gets_each_message_once_while_others_come_and_go(
         moves in prop::collection::vec((any::<prop::sample::Index>(), 0..4_u8), 0..40),

@@ -6,14 +6,14 @@ use crore_wire::websocket::frame::{Opcode, write_masked};
 
 use super::*;
 
-/// A name whose home is the far one of two shards.
+/// A topic of the remote one of two shards.
 pub(super) fn far() -> String {
     let mut names = (0..).map(|n: u32| format!("t/{n}"));
     let is_far = |name: &String| crore_wire::topic::slot(name.as_bytes()) % 2 == 1;
     names.find(is_far).expect("one is far")
 }
 
-/// The opcodes of a server's frames behind its head; they must be whole.
+/// The opcodes of a server's frames, which must be complete, after the response head.
 fn opcodes(bytes: &[u8]) -> Vec<u8> {
     let head = bytes.windows(4).position(|four| four == b"\r\n\r\n");
     let mut rest = &bytes[head.expect("it was upgraded") + 4..];
@@ -56,8 +56,7 @@ fn upgraded(town: &mut Town, target: &str, protocol: &str) -> usize {
 const META: &str = "Sec-WebSocket-Protocol: ws+meta.nchan\r\n";
 const MQTT: &str = "Sec-WebSocket-Protocol: mqtt\r\n";
 
-/// The socket takes nothing while these frames come, the last of them a Close, and then whatever is under way; at last it
-/// takes all.
+/// The socket accepts nothing while these frames arrive, the last one a Close, and while everything in flight is handled. Then it accepts all bytes.
 fn closes(town: &mut Town, link: usize, said: &[(Opcode, &[u8])]) -> Vec<u8> {
     town.window(link, Some(0));
     town.sends(link, frames(said));
@@ -131,7 +130,7 @@ fn the_operator_s_close_is_no_second_one() {
     assert_eq!(opcodes(town.received(link)), [10, 8]);
 }
 
-/// A session with QoS 1 both ways: answers and messages of the far home come when the client has closed.
+/// A session with QoS 1 in both directions: answers and messages of the remote home arrive after the client has closed.
 #[test]
 fn packets_that_come_late_are_not_sent_behind_a_close() {
     let name = far();

@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// A name whose home is this shard of two.
+/// A topic of this shard of two.
 fn name_at(home: u8) -> String {
     let names = (0..).map(|n: u32| n.to_string());
     let mut of_home = names.filter(|name| crore_wire::topic::slot(name.as_bytes()) % 2 == home);
@@ -63,7 +63,7 @@ fn subscriber_before_a_delete_is_told_when_all_homes_have_answered() {
             "GET /sub?topic={near}&topic={far} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
         ));
         town.settle();
-        // The near home has answered, and the far one has not.
+        // The local home has answered, and the remote one has not.
         delete(&mut town, &near);
         town.settle();
         assert_eq!(town.take(link), "");
@@ -77,8 +77,7 @@ fn subscriber_before_a_delete_is_told_when_all_homes_have_answered() {
     }
 }
 
-/// Bytes that a client sends behind its request are kept as far as a head may be long; then its socket is not read
-/// until there is an answer.
+/// Bytes after a request are kept up to the limit of a head. Then the socket is not read until the request is answered.
 #[test]
 fn client_with_much_behind_its_request_is_read_again_when_the_stream_begins() {
     let far = name_at(1);
@@ -93,7 +92,7 @@ fn client_with_much_behind_its_request_is_read_again_when_the_stream_begins() {
         let mut town = Town::with(settings, Pace::default(), 2);
         let link = town.ask(kind, &far);
         town.settle();
-        // Pongs that nobody asked for.
+        // Unsolicited pongs.
         let pong = "\u{8a}\u{80}\0\0\0\0";
         let pongs: Vec<u8> = pong.chars().map(|byte| byte as u8).collect();
         town.sends(link, pongs.repeat(bytes / pongs.len()));

@@ -9,7 +9,7 @@ use super::*;
 const VISITS: u32 = 4;
 const CROWD: usize = 60;
 const LARGE_BYTES: usize = 300_000;
-/// Turns that something else may take beside a fan-out: those of its way, each with a share of the visits.
+/// Allowed turns for other work during a fan-out: the turns of its own path, each with a share of the visits.
 const TURNS: usize = 6;
 
 fn town() -> Town {
@@ -20,7 +20,7 @@ fn town() -> Town {
     Town::new(rule(), |limits| limits.message_bytes = 1 << 20, pace)
 }
 
-/// A crowd that subscribes to this, and a fan-out to it that is under way.
+/// A crowd with this subscription, and a fan-out to it in progress.
 fn under_way(query: &str, topic: &str) -> (Town, Vec<usize>) {
     let mut town = town();
     let crowd: Vec<usize> = (0..CROWD)
@@ -33,7 +33,7 @@ fn under_way(query: &str, topic: &str) -> (Town, Vec<usize>) {
     (town, crowd)
 }
 
-/// Turns until this connection has got something.
+/// Number of turns until this connection receives something.
 fn turns_until_served(town: &mut Town, link: usize) -> usize {
     let served = |turn: &usize| {
         town.turn();
@@ -86,7 +86,7 @@ fn a_message_and_a_page_of_another_topic_pass_a_fan_out() {
     }
 }
 
-/// Also when one turn brings both, and when the page of a subscriber by filter comes meanwhile.
+/// Even if both arrive in one turn, and if the page of a subscriber by filter arrives meanwhile.
 #[test]
 fn messages_and_pages_for_filters_pass_the_fan_out_of_a_topic_that_they_do_not_match() {
     let mut town = town();
@@ -112,7 +112,7 @@ fn messages_and_pages_for_filters_pass_the_fan_out_of_a_topic_that_they_do_not_m
     }
 }
 
-/// A page puts the messages of the client's topics in order; they keep their places also when that client has gone before they are looked at.
+/// A page sorts the messages of the client's topics. The order stays valid if that client is closed before they are delivered.
 #[test]
 fn messages_told_in_order_wait_for_the_fan_out_of_their_topic_when_the_reader_of_the_page_has_gone()
 {

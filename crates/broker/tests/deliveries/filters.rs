@@ -5,12 +5,12 @@ use super::*;
 
 use crore_broker::settings::Keep;
 
-/// Three topics that the filter matches, and others between them.
+/// Three topics that the filter matches, among others.
 const MATCHED: [&str; 3] = ["a/1", "a/2", "a/1/b"];
 const FILTER: &str = "filter=a/%23";
 const FRAME_BYTES: usize = HEADER_BYTES + 8;
 
-/// Eight bytes of data each; where they are mixed, each lies alone.
+/// Messages with eight bytes of data. If mixed, adjacent ones are of different topics.
 fn messages(count: usize, mixed: bool) -> Vec<(&'static str, String)> {
     let message = |n: usize| (MATCHED[n % 3], format!("message{n}"));
     let between = |n: usize| [message(n), ("b", "x".into())];
@@ -57,7 +57,7 @@ fn an_outbox_of_a_subscriber_by_filter_takes_what_fits_and_no_more() {
     }
 }
 
-/// Every message counts as delivered when it is in a socket or waits for one, once.
+/// Each message counts as delivered once, when it is written or waits in an outbox.
 #[test]
 fn delivery_cut_anywhere_is_counted_once() {
     let count = 5;
@@ -90,7 +90,7 @@ fn delivery_cut_anywhere_is_counted_once() {
     }
 }
 
-/// A topic that keeps the latest: no whole message waits, and when the socket opens the newest one comes.
+/// A topic that keeps the latest message: no whole message waits, and when the socket is writable the newest one is sent.
 #[test]
 fn a_value_that_may_be_superseded_waits_for_no_socket() {
     for query in ["topic=a/1", "topic=a/1&topic=a/2", FILTER] {
@@ -105,7 +105,7 @@ fn a_value_that_may_be_superseded_waits_for_no_socket() {
             for n in 0..3 {
                 publish(&mut town, &[("a/1", format!("message{n}"))], true);
             }
-            // The rest of the one that was begun.
+            // The rest of the partially written one.
             let rest = if fields == 0 { 0 } else { FRAME_BYTES - fields };
             assert_eq!(town.accounts().outbox_bytes, rest, "{query}, {fields}");
             assert_eq!(town.stats().fallbacks, 1, "{query}, {fields}");
@@ -123,7 +123,7 @@ fn a_value_that_may_be_superseded_waits_for_no_socket() {
 }
 
 const ALL: [&str; 4] = ["a/1", "a/2", "b/1", "b/2"];
-/// Filters as a subscriber asks for them, and which of all topics they match.
+/// The query of a subscriber by filter, and the topics that it matches.
 const QUERIES: [(&str, [bool; 4]); 4] = [
     ("filter=a/%2B", [true, true, false, false]),
     ("filter=%2B/1&filter=a/%23", [true, true, true, false]),
@@ -134,7 +134,7 @@ const QUERIES: [(&str, [bool; 4]); 4] = [
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Of each kind and query, one reads at once and one as its socket lets it.
+    /// For each kind and query, one subscriber reads at once and one has a slow socket.
     #[test]
     fn slow_reader_by_filter_gets_the_same_bytes(
         ops in ops(KINDS.len() * QUERIES.len(), ALL.len()),

@@ -4,7 +4,7 @@ use super::*;
 
 use crore_broker::settings::Keep;
 
-/// Messages that go to some by filter and to others by name are told in the order in which they were published.
+/// Messages for subscribers by filter and by topic are delivered in the order of their publishes.
 #[test]
 fn subscribers_by_filter_and_by_name_get_messages_in_order() {
     for exact in ["a/1", "a/2"] {
@@ -43,10 +43,10 @@ fn messages_of_a_topic_keep_their_order_while_filters_come_and_go_within_a_turn(
     assert_eq!(town.received(by_name), all);
 }
 
-/// Filters that match other topics do not change that.
+/// Filters that match other topics do not change the order.
 #[test]
 fn adjacent_bytes_are_one_part_and_sixteen_parts_are_one_write() {
-    // Two messages side by side, then one of another topic.
+    // Two adjacent messages, then one of another topic.
     for (pairs, writes) in [(1, 1), (16, 1), (17, 2), (32, 2), (33, 3)] {
         for filter in [false, true] {
             let mut town = wide();
@@ -60,7 +60,7 @@ fn adjacent_bytes_are_one_part_and_sixteen_parts_are_one_write() {
             town.io().sends = 0;
             town.publish(messages.map(|(topic, n)| (topic, n.to_string())));
             town.settle();
-            // The answer to the publisher, and what the other subscriber gets, in one part for each message.
+            // The answer to the publisher, and one part for each message of the other subscriber.
             let others = 1 + usize::div_ceil(pairs, 16);
             assert_eq!(town.io().sends, others + writes, "{pairs} {filter}");
             let twice = (0..pairs).flat_map(|n| [n, n]);
@@ -70,7 +70,7 @@ fn adjacent_bytes_are_one_part_and_sixteen_parts_are_one_write() {
     }
 }
 
-/// A topic that no filter matches keeps its messages together though a filter matches what lies between them.
+/// Messages of a topic that no filter matches stay together, although a filter matches messages between them.
 #[test]
 fn messages_of_a_topic_without_filters_go_out_with_one_write() {
     let mut town = wide();
@@ -142,7 +142,7 @@ fn each_message_that_goes_out_is_counted() {
                     town.settle();
                     assert_eq!(counted(&town), n, "{keep:?} {query} {kind:?}");
                 }
-                // One waits or is read from the log later.
+                // One message waits, or is read from the log later.
                 town.window(link, Some(0));
                 town.publish([("a", "two".into())]);
                 town.settle();
@@ -154,8 +154,8 @@ fn each_message_that_goes_out_is_counted() {
     }
 }
 
-/// However many subscribers get it, and in whichever encoding: a large message is there once, also in the hands of a
-/// transport that keeps sent bytes until its peers have acknowledged them.
+/// A large message exists once, however many subscribers get it in whichever encoding, even if a transport keeps sent bytes until its peers acknowledge
+/// them.
 #[test]
 fn a_large_message_is_sent_as_a_share_of_one_copy() {
     for kind in KINDS {
@@ -173,7 +173,7 @@ fn a_large_message_is_sent_as_a_share_of_one_copy() {
         let places: Vec<_> = kept.iter().map(|slice| slice.as_ptr_range()).collect();
         assert_eq!(places.len(), 5, "{kind:?}");
         assert_eq!(places[..4], [(); 4].map(|()| places[0].clone()), "{kind:?}");
-        // The bytes that the slow subscriber's socket has refused.
+        // The bytes that the slow subscriber's socket refused.
         assert_eq!(places[4].end, places[0].end, "{kind:?}");
     }
 }

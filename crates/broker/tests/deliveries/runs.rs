@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// More members than are matched ahead (4,096), so that a run ends before the messages do; and messages that some of
-/// them, or nobody, wanted, between those for all.
+/// More members than are matched in advance (4,096), so that a run ends before the messages do. Between the messages for all are some for a part of the
+/// members, or for none.
 #[test]
 fn each_gets_all_that_its_filter_matches_in_order_whatever_number_matches() {
     let filters = ["a/%2B", "%23", "%2B/1", "a/1/%23"];
@@ -46,7 +46,7 @@ fn each_gets_all_that_its_filter_matches_in_order_whatever_number_matches() {
     }
 }
 
-/// The position of each message names all topics, so that it is made for each of these; but they leave together.
+/// The position of a message names all topics, so it is made for each message; but the messages are sent together.
 #[test]
 fn a_stream_of_several_topics_gets_a_run_with_one_write() {
     const MESSAGES: usize = 100;

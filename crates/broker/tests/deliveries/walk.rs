@@ -12,7 +12,7 @@ fn slow_pace() -> Pace {
     }
 }
 
-/// Publishes so many messages, of which so many at most are under way to this many subscribers.
+/// Publishes messages to a number of subscribers, with a limit of messages in flight.
 fn publish_all(town: &mut Town, subscribers: usize, messages: usize, most: usize) {
     let (mut published, mut done) = (0, 0);
     while done < messages {
@@ -25,7 +25,7 @@ fn publish_all(town: &mut Town, subscribers: usize, messages: usize, most: usize
     }
 }
 
-/// The numbers of the messages that came in frames.
+/// The numbers of the messages in the received frames.
 fn numbers(bytes: &[u8]) -> Vec<u32> {
     let (mut rest, mut all) = (bytes, Vec::new());
     while let [_, len, more @ ..] = rest {
@@ -70,7 +70,7 @@ fn a_busy_topic_costs_a_subscriber_one_write_for_many_messages() {
     }
 }
 
-/// In every form, those that were copied for the walk have what those get that are alone.
+/// In each encoding, members of a walk, whose messages are copied for it, get the same bytes as single subscribers.
 #[test]
 fn messages_look_the_same_however_long_their_fan_out_takes() {
     const DEFLATE: &str = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -98,12 +98,12 @@ fn messages_look_the_same_however_long_their_fan_out_takes() {
     assert!(received(0) == received(100), "the same bytes");
 }
 
-/// Places of members that have left do not stay for ever, though the topic always has messages under way.
+/// The places of members that have left are freed, even if the topic always has messages in flight.
 #[test]
 fn a_walk_that_never_ends_is_as_long_as_its_members_are_many() {
     let mut town = Town::new(rule(), |_| {}, slow_pace());
     let links: Vec<usize> = (0..400).map(|_| town.subscribe(Kind::Plain, "t")).collect();
-    // Whatever turn it is, messages are under way.
+    // In each turn messages are in flight.
     let turn = |town: &mut Town, data: String| {
         town.publish([("t", data)]);
         town.turn();
@@ -130,7 +130,7 @@ enum Move {
     Turn,
     Join,
     Leave(prop::sample::Index),
-    /// The socket takes so many bytes more.
+    /// The socket accepts this number of further bytes.
     Window(prop::sample::Index, usize),
     Open(prop::sample::Index),
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The position of a poll of the topics `empty` and `void` that got nothing.
+/// The position of a poll of the topics `empty` and `void` that ended without a message.
 const SET: &str = "21b8172d1-AQcAAAAA";
 /// The same for a filter.
 const FILTERS: &str = "31-DQcAAAA";
@@ -36,7 +36,7 @@ fn a_long_poll_begins_where_it_says() {
     ] {
         assert_eq!(got("/sub/full", &format!("{field}\r\n")), data, "{field}");
     }
-    // The id that a browser remembers counts for more than a tag, and both for more than a query, which is sent again.
+    // The Last-Event-ID of a browser has priority over an ETag, and both over the query, which does not change.
     let field = "Last-Event-ID: 17-1\r\nIf-None-Match: \"17-2\"\r\n";
     assert_eq!(got("/sub/full", field), "two");
     for query in ["since=oldest", "since=live", "last_event_id=17-2"] {
@@ -52,7 +52,7 @@ fn a_long_poll_begins_where_it_says() {
     }
 }
 
-/// A client that has everything waits, and in the end is told that nothing came, and its position.
+/// A client that is up to date waits, and finally gets an answer without a message, with its position.
 #[test]
 fn a_long_poll_that_nothing_comes_for_ends_on_time_with_its_position() {
     let ok = format!("204 No Content\nETag: \"17-2\"\n{TIME}");
@@ -107,7 +107,7 @@ fn a_long_poll_that_nothing_comes_for_ends_on_time_with_its_position() {
     assert_eq!(take(&mut town, link), "", "it waits for ever");
 }
 
-/// A message published between two polls comes with the second, or its loss is told.
+/// A message published between two polls is in the second, or its loss is reported.
 #[test]
 fn nothing_is_lost_in_silence_between_a_poll_that_timed_out_and_the_next() {
     for (target, topic, kept) in [
@@ -138,7 +138,7 @@ fn nothing_is_lost_in_silence_between_a_poll_that_timed_out_and_the_next() {
     }
 }
 
-/// A poll that ends asks the home for its position; a message that comes before the home's answer is the poll's answer.
+/// A poll that ends asks the home for its position. A message that arrives before the home's answer is the poll's answer.
 #[test]
 fn a_message_that_comes_while_a_poll_ends_is_its_answer() {
     let mut town = town();
@@ -183,7 +183,7 @@ fn a_message_comes_with_what_its_publisher_said() {
         ask(binary, "/sub/x"),
         message(&fields("application/octet-stream"), "abc")
     );
-    // For bytes that are no text the content type says so.
+    // The content type tells that the bytes are not text.
     let mut town = town();
     let mut bytes =
         b"POST /pub/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n".to_vec();
@@ -201,7 +201,7 @@ fn a_message_comes_with_what_its_publisher_said() {
             json
         )
     );
-    // Of several topics, the one that it came on.
+    // With several topics, the message's topic.
     let several = ask(all, "/sub?topic=x&topic=y");
     assert!(
         several.contains("\nCrore-Topic: x\nCrore-Event: ev\nCrore-Key: k\n"),
@@ -238,7 +238,7 @@ fn a_head_request_is_answered_at_once_and_without_a_body() {
     assert_eq!(take(&mut town, link), "", "no stream");
 }
 
-/// A client that hangs up before the topic's home has answered does not wait there.
+/// A client that disconnects before the topic's home has answered leaves no subscription there.
 #[test]
 fn poll_that_hangs_up_before_the_answer_does_not_wait() {
     for target in [
@@ -257,7 +257,7 @@ fn poll_that_hangs_up_before_the_answer_does_not_wait() {
     }
 }
 
-/// A partition in which messages come all the time does not keep a client from those of another one.
+/// A partition with a constant flow of messages does not delay messages of other partitions.
 #[test]
 fn a_long_poll_by_filter_takes_the_oldest_message_of_all_partitions() {
     let mut town = Town::partitioned(Settings::default(), 2);

@@ -9,14 +9,14 @@ fn a_bad_place_to_begin_is_refused_where_somebody_wrote_it() {
     for query in ["since=oops", "last_event_id=oops", "since=1a", "since=-x"] {
         for fields in [GET, EVENTS, UPGRADE] {
             if fields == EVENTS && !query.starts_with("since") {
-                // The id in an event source's URL comes from its program, which gives up on a 400.
+                // The id in the URL is of the program, and an EventSource gives up after a 400.
                 let told = answer(&format!("/sub/full?{query}"), fields);
                 assert!(told.contains(&format!("event: {GAP_EVENT}\n")), "{told}");
                 continue;
             }
             let told = answer(&format!("/sub/full?{query}"), fields);
             let (_, value) = query.split_once('=').expect("a value");
-            // Hardly a position: a time.
+            // Probably a time, not a position.
             let tip = match value.as_bytes()[0].is_ascii_digit() {
                 true => "; a date is said by the header If-Modified-Since",
                 false => "",
@@ -32,8 +32,7 @@ fn a_bad_place_to_begin_is_refused_where_somebody_wrote_it() {
     );
 }
 
-/// A browser sends this header by itself, so a bad position in it is a gap. A poll with one gets no message of before, which it
-/// might get for ever.
+/// A browser sends this header automatically, so a bad position in it is a gap. A poll with one gets no old message, because it might get it for ever.
 #[test]
 fn a_bad_position_in_a_header_is_a_gap() {
     let told = answer("/sub/full", &format!("{EVENTS}Last-Event-ID: oops\r\n"));
@@ -162,7 +161,7 @@ fn the_end_of_a_topic_is_told_to_who_is_there_and_to_who_resumes() {
     assert_eq!(take(&mut town, events), "HTTP/1.1 204 No Content\n\n");
     let socket = asks(&mut town, resumes, UPGRADE);
     assert_eq!(take(&mut town, socket), format!("{SWITCHING}\n{end}"));
-    // A subscriber that names no position begins the topic anew, and then others may resume.
+    // A subscriber without a position begins the topic anew. Then others may resume.
     let events = asks(&mut town, live, EVENTS);
     assert!(take(&mut town, events).starts_with(STREAM));
     let poll = asks(&mut town, "/sub/full?since=17-2", GET);
@@ -185,7 +184,7 @@ fn a_server_full_of_topics_says_so() {
         );
         assert!(told.contains("\nRetry-After: "), "{told}");
     }
-    // A browser would stop for good at another status.
+    // After another status a browser would not reconnect.
     let link = asks(&mut town, "/sub/b", EVENTS);
     let told = take(&mut town, link);
     assert!(told.starts_with("HTTP/1.1 200 OK\n"), "{told}");

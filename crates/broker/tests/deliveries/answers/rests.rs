@@ -5,7 +5,7 @@ use super::*;
 use crore_broker::position::{Position, Since, parse};
 use crore_wire::sse::GAP_EVENT;
 
-/// The next request on the connection, after this one was refused.
+/// The answer to the next request on a connection whose last request was refused.
 fn polls_again(town: &mut Town, link: usize) -> String {
     town.sends(
         link,
@@ -45,13 +45,13 @@ fn a_connection_whose_stream_was_refused_may_poll() {
         );
         assert!(!told.contains("Connection:"), "{told}");
         assert_eq!(polls_again(&mut town, link), two, "{fields}");
-        // Nothing of it is left: another one may have its filter's place.
+        // Nothing of it is left, so another client may take its filter's place.
         town.cut(first);
         let next = asks(&mut town, "/sub?filter=c/%23", GET);
         assert_eq!(take(&mut town, next), "", "it waits");
         assert_eq!(town.accounts().carrier_filters, 1);
     }
-    // A browser is told to come again, in the form of a stream that ends.
+    // A browser is told to reconnect, by a stream that ends.
     let mut town = town_with(|limits| limits.filters_per_shard = 1);
     asks(&mut town, "/sub?filter=a/%23", GET);
     let link = asks(&mut town, "/sub?filter=b/%23", EVENTS);
@@ -59,7 +59,7 @@ fn a_connection_whose_stream_was_refused_may_poll() {
     assert!(told.starts_with("HTTP/1.1 200 OK\n"), "{told}");
     assert_eq!(told.matches("HTTP/1.1").count(), 1, "{told}");
     assert!(told.contains("retry: "), "{told}");
-    // Requests that came before it are answered all the same.
+    // Earlier requests are still answered.
     let filters = format!("GET /sub?filter=b/%23 HTTP/1.1\r\n{UPGRADE}\r\n");
     let link = town.says(format!(
         "GET /nothing HTTP/1.1\r\n{GET}\r\n{filters}GET /sub/full HTTP/1.1\r\n{GET}\r\n"
@@ -71,7 +71,7 @@ fn a_connection_whose_stream_was_refused_may_poll() {
     assert_eq!(statuses, ["404", "503", "200"], "{told}");
 }
 
-/// A subscriber that waits for nothing but messages of one topic has its row alone.
+/// A subscriber that only waits for messages of one topic needs no side row.
 #[test]
 fn an_idle_subscriber_of_one_topic_has_no_side_rows() {
     for fields in [GET, EVENTS, UPGRADE, META] {
@@ -86,7 +86,7 @@ fn an_idle_subscriber_of_one_topic_has_no_side_rows() {
     }
 }
 
-/// Subscriptions that count with the home, those that resumed, and those that were told of losses.
+/// Counts of subscriptions: attached to the home, resumed, and with a gap.
 #[test]
 fn outcomes_of_subscriptions_are_counted() {
     for (target, fields, expected) in [
@@ -127,7 +127,7 @@ fn outcomes_of_subscriptions_are_counted() {
     }
 }
 
-/// A stream that reads on from the log has resumed nothing, and missed nothing.
+/// A stream that continues from the log counts neither as resumed nor as a gap.
 #[test]
 fn a_fallback_is_no_resume() {
     let mut town = town_with(|limits| limits.outbox_bytes = 0);
@@ -150,8 +150,8 @@ fn a_fallback_is_no_resume() {
     assert_eq!(counts, (1, 0, 0, 3));
 }
 
-/// Until a gap is told, the position of a set is the one that the client came with: a client that loses the connection
-/// right behind the first of two gaps is told the second when it comes back.
+/// Until a gap is reported, the set's position keeps the client's own one for that topic. So a client that is disconnected right after the first of two
+/// gaps gets the second when it reconnects.
 #[test]
 fn the_first_of_two_gaps_moves_its_own_topic_alone() {
     let target = "/sub?topic=short/1&topic=skips/1";
@@ -208,7 +208,7 @@ fn id_of(told: &str) -> String {
     rest.lines().next().expect("its line").to_owned()
 }
 
-/// A long-poll that was told nothing but that its position is lost goes on from where the server stands.
+/// A long-poll that was only told that its position is lost continues from the server's current position.
 #[test]
 fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
     let gap = "Crore-Gap: messages before this position are lost\n";
@@ -226,7 +226,7 @@ fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
         assert!(told.contains(gap), "{target}: {told}");
         let (_, rest) = told.split_once("ETag: \"").expect("a position");
         let id = rest.split('"').next().expect("its end").to_owned();
-        // From there nothing is lost.
+        // From there on nothing is lost.
         let link = asks(
             &mut town,
             target,
@@ -237,7 +237,7 @@ fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
         assert!(told.starts_with("HTTP/1.1 304 "), "{told}");
         assert!(!told.contains("Crore-Gap"), "{told}");
         assert!(told.contains(&format!("ETag: \"{id}\"\n")), "{told}");
-        // And new messages come.
+        // New messages are delivered.
         let link = asks(
             &mut town,
             target,
@@ -249,7 +249,7 @@ fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
     }
 }
 
-/// When the topic's position was given nobody had read by filter: losses of other topics until then are not known.
+/// When this position of a topic was given, there was no reader by filter, so earlier losses of other topics are unknown.
 #[test]
 fn a_topic_s_position_is_none_of_a_filter_s() {
     let mut town = town();
@@ -264,7 +264,7 @@ fn a_topic_s_position_is_none_of_a_filter_s() {
         assert_eq!(told.matches(GAP_EVENT).count(), gaps, "{target}: {told}");
         assert!(told.contains("data: two\n"), "{told}");
     }
-    // A filter's own position is one.
+    // A position of the filter itself is valid.
     let link = asks(&mut town, "/sub?filter=short/%2B", EVENTS);
     let id = id_of(&take(&mut town, link));
     town.publish([("short/2", "three".into())]);

@@ -48,7 +48,7 @@ fn an_upgrade_takes_what_it_offers() {
     assert_eq!(take(&mut town, link), format!("{SWITCHING}\n"));
 }
 
-/// Frames that come behind the request for an upgrade, before there is an answer, are frames.
+/// Frames that follow the upgrade request, before its answer, are handled as frames.
 #[test]
 fn bytes_behind_an_upgrade_are_read_when_the_stream_has_begun() {
     let mut town = town();
@@ -65,7 +65,7 @@ fn bytes_behind_an_upgrade_are_read_when_the_stream_has_begun() {
     assert!(take(&mut town, link).starts_with(&format!("{SWITCHING}\n")));
     let link = asks(&mut town, "/sub/x", GET);
     assert!(take(&mut town, link).ends_with("abc"), "it was published");
-    // Bytes behind the request for an event stream mean nothing.
+    // Bytes after the request for an event stream are ignored.
     let link = town.says(format!("GET /sub/full HTTP/1.1\r\n{EVENTS}\r\nGET /"));
     town.settle();
     assert!(take(&mut town, link).starts_with(STREAM));
@@ -113,7 +113,7 @@ fn a_gap_is_told_in_the_way_of_each_transport() {
         answer(&format!("{target}&envelope=json"), UPGRADE),
         format!("{SWITCHING}\n{notice}{two}")
     );
-    // Plain frames have no place for it: whatever the rule, the stream ends.
+    // Plain frames cannot report a gap, so the stream ends whatever the rule says.
     let end = "messages are lost; resume from 17-";
     let told = answer(target, UPGRADE);
     assert_eq!(
@@ -124,8 +124,8 @@ fn a_gap_is_told_in_the_way_of_each_transport() {
     assert!(told.contains(end) && !told.contains("two"), "{told}");
 }
 
-/// A stream that falls behind further than the log reaches is told so and goes on, or is ended with the position to
-/// resume from. Plain frames cannot tell a gap: whatever the rule, that stream ends.
+/// A stream that falls behind the log's oldest message gets a gap and continues, or is closed with the position to resume from. Plain frames cannot report
+/// a gap, so such a stream is closed whatever the rule says.
 #[test]
 fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
     for (topic, skips) in [("short/1", false), ("skips/1", true)] {
@@ -186,7 +186,7 @@ fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
     }
 }
 
-/// Positions of sets of topics begin at the positions that the client came with.
+/// A set's position begins with the client's own positions.
 #[test]
 fn a_set_resumes_each_of_its_topics() {
     let mut town = town();
