@@ -1,12 +1,12 @@
-//! Interest at all nodes of a cluster: a node with followers asks each other node twice a second which topics have begun or ceased to have
-//! interest there, and tells its homes.
+//! Interest at all nodes of a cluster: the topics that have subscribers. A node with followers (clients that are told of interest) polls each
+//! other node twice a second for topics that gained or lost their last subscriber there, and tells its homes.
 //!
-//! A node tells another in a *stream* of numbered answers: all topics that have interest, then changes. Where an answer is missing, or the other
-//! node has lost changes, a new stream begins; the topics of the former count until the new one is whole. A node without followers asks
-//! nothing, and nobody keeps anything for it.
+//! A node answers another with a *stream* of numbered answers: first all topics with interest, then changes. If an answer is missing, or the
+//! answering node has lost changes, a new stream begins; the topics of the old stream stay until the new one is complete. A node without
+//! followers asks nothing, and other nodes keep no state for it.
 //!
-//! Bounds: an answer has [`NEWS_BYTES_MAX`] bytes of names and one page more, and each is asked for; so a node that tells much waits for the one that
-//! asks. Past [`FILTERS_MAX`] different filters a node asks for all topics. A home has no more topics of other nodes than it may have
+//! Bounds: an answer has at most [`NEWS_BYTES_MAX`] bytes of names and one page more. Answers come only on request, so the asking node sets the
+//! pace. With more than [`FILTERS_MAX`] different filters a node asks for all topics. A home stores at most as many topics of other nodes as
 //! of its own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -30,50 +30,50 @@ use super::neighbours::{Neighbours, json, writer};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::shards::Shards;
 
-/// How often another node is asked.
+/// Between two polls of another node.
 const EVERY: Duration = Duration::from_millis(500);
-/// How long an answer is waited for.
+/// Timeout of an answer.
 const ANSWER: Duration = Duration::from_secs(2);
-/// A node that has not asked for so long follows no more.
+/// The stream of a node that has not asked for this time ends.
 const FORGOTTEN: Duration = Duration::from_secs(10);
-/// A stream lasts so long before other filters begin another: followers that come and go ask for no snapshot each.
+/// Least age of a stream before a change of filters begins a new one, so that followers that come and go do not cause a snapshot each.
 const STREAM_MIN: Duration = Duration::from_secs(5);
-/// Different filters that a node asks for.
+/// Most different filters in a question.
 const FILTERS_MAX: usize = 64;
-/// Nodes that follow at a time: as many as the log's signs of life know.
+/// Most nodes that follow this one: as many as the log has heartbeats of.
 const NODES_MAX: usize = 256;
-/// Bytes of names in an answer, about: JSON may write twice as many, and a message of NATS has at least eight times as many.
+/// Approximate limit of names in an answer, in bytes. JSON may double it; a message of NATS may have at least eight times as many.
 const NEWS_BYTES_MAX: usize = 256 << 10;
-/// Pages that a home is asked for at most before it is answered: some have no news, since they had no topic with interest.
+/// Most pages from a home for one answer. A page may be empty, since it covers topics without interest.
 const PAGES_MAX: usize = 64;
-/// Answers that are asked for one after the other before it is looked again whom to ask for what.
+/// Most answers in a row from one node before the nodes and filters are determined again.
 const ANSWERS_MAX: usize = 64;
-/// Changes that a home takes at once: some hundred microseconds.
+/// Changes in one order to a home: some hundred microseconds of its time.
 const CHANGES_MAX: usize = 512;
-/// How long a lost subscription waits for the next, and how often it is looked whether this node has another name.
+/// Delay before a lost subscription (of NATS) is renewed, and between two checks whether this node has a new name.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A question of a node with followers.
 #[derive(Serialize, Deserialize)]
 struct FollowQuestion {
     by: String,
-    /// Its number of the stream, and how many answers it has had. A stream begins with the first question.
+    /// The asking node's number of the stream, and the count of answers received. A stream begins with the first question.
     stream: u64,
     answers: u64,
-    /// For the first question.
+    /// Used in the first question of a stream.
     filters: BTreeSet<String>,
 }
 
-/// The answer.
+/// The answer to a [`FollowQuestion`].
 #[derive(Default, Serialize, Deserialize)]
 struct FollowAnswer {
-    /// Topics, each behind `+` where its interest begins, and `-` where it ends.
+    /// Topics, each with the prefix `+` if its interest begins, or `-` if it ends.
     changes: Vec<String>,
-    /// There is more to tell at once.
+    /// More changes can be asked for at once.
     more: bool,
 }
 
-/// Both sides of it.
+/// The shared parts of both sides: the one that asks, and the one that answers.
 #[derive(Clone)]
 pub struct Interest {
     lifecycle: Lifecycle,
@@ -82,7 +82,7 @@ pub struct Interest {
 }
 
 impl Interest {
-    /// Begins to tell and to follow, where this is a node of a cluster.
+    /// Spawns the tasks of both sides, if this is a node of a cluster.
     pub fn begin(lifecycle: Lifecycle, shards: Shards, neighbours: Neighbours) {
         if lifecycle.member().is_some() {
             let this = Interest {
@@ -116,7 +116,7 @@ impl Interest {
                 && let Some(questions) = way.questions_to(&name).await
             {
                 let mut questions = pin!(questions);
-                // A node that others took for dead goes on with another name.
+                // A node that others declared dead continues with a new name.
                 while self.neighbours.own_writer().await.as_ref() == Some(&name) {
                     match timeout(AGAIN, questions.next()).await {
                         Ok(Some(question)) => teller.answer(question).await,
@@ -151,15 +151,15 @@ struct Following {
     stream: u64,
     answers: u64,
     filters: BTreeSet<String>,
-    /// The number of its stream at the homes, and those at which it has begun.
+    /// The homes' number of the stream, and the homes at which it has begun.
     own: u64,
     begun: BTreeSet<ShardId>,
-    /// The home to go on with.
+    /// The home to ask next.
     home: ShardId,
     asked_at: Instant,
 }
 
-/// The nodes that follow this one.
+/// Answers the nodes that follow this one.
 struct Teller {
     node: Interest,
     following: HashMap<String, Following>,
@@ -179,7 +179,7 @@ impl Teller {
         question.answer(json(&told)).await;
     }
 
-    /// The next answer for a node; none where it must begin anew.
+    /// The next answer for a node. None if it must begin a new stream.
     async fn next(&mut self, asked: FollowQuestion) -> Option<FollowAnswer> {
         if asked.answers == 0 {
             self.end(&asked.by).await;
@@ -230,7 +230,7 @@ impl Teller {
 }
 
 impl Following {
-    /// Collects the news of the homes. None where one has lost some.
+    /// Collects changes from the homes. None if a home has lost some.
     async fn collect(&mut self, node: &Interest) -> Option<FollowAnswer> {
         let (homes, mut bytes) = (node.homes(), 0);
         let mut told = FollowAnswer::default();
@@ -266,8 +266,8 @@ impl Following {
     }
 }
 
-/// A change as another node tells it: whether the topic's interest begins, and the name. None for what no node tells, since who may publish to the
-/// subjects of the nodes may tell anything.
+/// Parses a change from another node: whether the topic's interest begins, and the name. None if it is invalid: anybody who may publish to the
+/// nodes' subjects can send anything.
 fn read_change(change: &str) -> Option<(bool, &[u8])> {
     let (sign, name) = change.split_at_checked(1)?;
     let begins = match sign {
@@ -279,12 +279,12 @@ fn read_change(change: &str) -> Option<(bool, &[u8])> {
     Some((begins, name.as_bytes()))
 }
 
-/// A stream of answers of another node.
+/// A stream of answers from another node.
 struct Stream {
     number: u64,
     answers: u64,
     filters: BTreeSet<String>,
-    /// Its number at the homes, from its first answer on.
+    /// The homes' number of the stream, set with the first answer.
     slot: Option<u8>,
     is_whole: bool,
     begun_at: Instant,
@@ -294,23 +294,23 @@ struct Stream {
 #[derive(Default)]
 struct Other {
     stream: Option<Stream>,
-    /// The slot of the stream before, until this one is whole.
+    /// The slot of the previous stream, until the current one is complete.
     former: Option<u8>,
-    /// It was told that not all of it finds room here.
+    /// It has been logged that not all of the node's topics have room here.
     is_refused: bool,
 }
 
-/// The nodes that this one follows.
+/// Asks the nodes that this one follows.
 struct Follower {
     node: Interest,
     others: BTreeMap<String, Other>,
-    /// Slots that are taken, a bit each.
+    /// A bit for each slot in use.
     slots: AtomicU64,
     streams: AtomicU64,
 }
 
 impl Follower {
-    /// Asks all other nodes, if anybody follows.
+    /// Asks all other nodes, if there is a follower here.
     async fn look(&mut self) {
         let (Some(filters), Some(state)) =
             (self.filters().await, self.node.neighbours.roster().await)
@@ -349,13 +349,13 @@ impl Follower {
         self.others = others;
     }
 
-    /// The filters of all who follow here. A follower asks home 0 first.
+    /// The filters of all followers here. Home 0 has all of them, since a follower asks it first.
     async fn filters(&self) -> Option<BTreeSet<String>> {
         let Some(InterestReply::Filters(filters)) = self.node.ask(0, Order::Filters).await else {
             return None;
         };
         if filters.len() > FILTERS_MAX {
-            // But those of topics that begin with `$`, which are of one node.
+            // Not those of topics that begin with `$`, which are local to a node.
             return Some(BTreeSet::from(["#".to_string()]));
         }
         let text = filters
@@ -364,7 +364,7 @@ impl Follower {
         Some(text.collect())
     }
 
-    /// Asks a node until it has no more to tell.
+    /// Asks a node until it has no more changes.
     async fn ask(&self, own: &str, name: &str, other: &mut Other, filters: &BTreeSet<String>) {
         let is_other = |it: &Stream| {
             it.is_whole && it.begun_at.elapsed() >= STREAM_MIN && !filters.is_subset(&it.filters)
@@ -396,7 +396,7 @@ impl Follower {
             stream.answers += 1;
             stream.slot = stream.slot.or_else(|| self.take_slot());
             let Some(slot) = stream.slot else {
-                // More nodes than can be told apart.
+                // All slots are taken.
                 return self.end(other).await;
             };
             stream.is_whole |= !told.more;
@@ -417,7 +417,7 @@ impl Follower {
         serde_json::from_slice::<Option<FollowAnswer>>(&answer.ok()??).ok()?
     }
 
-    /// The stream of a node has ended. The topics that a whole one has told still count.
+    /// Ends the stream of a node. If it was complete, its topics stay until the next one is complete.
     async fn end(&self, other: &mut Other) {
         let Some(stream) = other.stream.take() else {
             return;
@@ -436,7 +436,7 @@ impl Follower {
         Some(slot)
     }
 
-    /// Tells the homes.
+    /// Passes changes on to the homes.
     async fn take(&self, slot: u8, changes: &[String], other: &mut Other) {
         let placement = self.node.lifecycle.world().placement();
         let mut refused = 0;
@@ -463,7 +463,7 @@ impl Follower {
         }
     }
 
-    /// Forgets the events that a stream has told, and frees its slot.
+    /// Removes the topics of a stream, and frees its slot.
     async fn forget(&self, slot: u8) {
         for home in 0..self.node.homes() {
             let mut from: Box<[u8]> = Box::default();
@@ -471,7 +471,7 @@ impl Follower {
                 match self.node.ask(home, Order::Forget(slot, from)).await {
                     Some(InterestReply::Forgot(Some(next))) => from = next,
                     Some(_) => break,
-                    // A shard is stuck; the slot stays taken.
+                    // A shard does not answer; the slot stays in use.
                     None => return,
                 }
             }

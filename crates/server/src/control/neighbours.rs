@@ -1,9 +1,9 @@
-//! The other nodes of a cluster: what each tells of itself once a second, and what each answers when it is asked about a topic.
+//! The other nodes of a cluster: each reports its state once a second, and answers questions about the subscribers of a topic.
 //!
-//! Bounds: of at most [`NODES_MAX`] nodes the newest word is kept, while it is no older than [`FORGOTTEN`]; longer words are not read. Questions are
-//! answered one after the other, each by one order to one shard, and an answer is waited for as long as [`ANSWER`].
+//! Bounds: the newest report of at most [`NODES_MAX`] nodes is kept, for at most [`FORGOTTEN`]; reports longer than [`WORD_BYTES_MAX`] are ignored.
+//! Questions are answered one after the other, each with one order to one shard, and an answer times out after [`ANSWER`].
 //!
-//! All of it is a view for operators and counts for clients: nothing here decides anything about messages.
+//! All of it is information for operators and counts for clients: nothing here affects messages.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -24,43 +24,42 @@ use crate::counters::Counters;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::shards::{Count, Shards};
 
-/// Nodes that are known at a time: as many as the log's signs of life know.
+/// Most nodes that are known: as many as the log has heartbeats of.
 const NODES_MAX: usize = 256;
-/// Bytes of a word or a question: a topic has at most 1,000, each of which JSON may write with six.
+/// Most bytes of a report or a question. A topic has at most 1,000 bytes, each of which may take six in JSON.
 const WORD_BYTES_MAX: usize = 8 << 10;
-/// How often a node tells of itself.
+/// Between two reports of a node.
 const EVERY: Duration = Duration::from_secs(1);
-/// A node that was not heard for so long is forgotten.
+/// A report older than this is dropped.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// How long an answer is waited for.
+/// Timeout of an answer.
 const ANSWER: Duration = Duration::from_millis(500);
-/// Requests of clients for which other nodes are asked at a time; others wait. Each waits as long as [`ANSWER`] at most.
+/// Most requests of clients for which other nodes are asked at once; others wait. Each takes at most [`ANSWER`].
 const COUNTS_AT_ONCE: usize = 256;
-/// How long a lost subscription waits for the next.
+/// Delay before a lost subscription (of NATS) is renewed.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The home of its partition knows which nodes live.
+/// The partition that has the heartbeats: its home knows which nodes are alive.
 const OF_BEATS: u16 = 0;
 
-/// The state that a node tells of itself.
+/// The state that a node reports of itself.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// Its number among the writers, as the log has it.
+    /// The node's writer number in the log.
     pub writer: String,
-    /// Connections.
+    /// Open connections.
     pub clients: u64,
-    /// Subscriptions to topics, and different filters that are subscribed to.
+    /// Subscriptions to topics, and different subscribed filters.
     pub subscriptions: u64,
     pub filters: u64,
-    /// Topics that it has.
     pub topics: u64,
     /// Batches of the log that it has not read yet.
     pub lag: u64,
     /// Whether it is ready for clients.
     pub ready: bool,
-    /// Seconds by which its clock is ahead of that of NATS, as it stood at the start of the node.
+    /// Seconds by which its clock was ahead of that of NATS when the node started.
     #[serde(default)]
     pub clock_ahead_s: i32,
-    /// A digest of its rules, which is the same at nodes of the same version that have the same rules; empty where it tells none.
+    /// A digest of its rules, equal at nodes of the same version with the same rules. Empty if the node does not report one.
     #[serde(default)]
     pub rules: String,
 }
@@ -81,16 +80,16 @@ struct CountAnswer {
 /// Subscribers of a topic at the other nodes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
-    /// Those of the nodes that answered.
+    /// The sum of the nodes that answered.
     pub subscribers: u64,
-    /// The names of nodes that did not.
+    /// The names of nodes that did not answer.
     pub unanswered: Vec<String>,
 }
 
-/// The last word of a node, and when it came.
+/// The last report of a node, and its time of arrival.
 pub type HeardReport = (NodeReport, Instant);
 
-/// All of it; without content where the server is no node of a cluster.
+/// A handle to the view of the other nodes. It is empty if the server is not a node of a cluster.
 #[derive(Clone)]
 pub struct Neighbours(Arc<Inner>);
 
@@ -102,7 +101,7 @@ struct Inner {
 }
 
 impl Neighbours {
-    /// Begins to tell and to hear, where this is a node of a cluster.
+    /// Spawns the tasks that report and receive, if this is a node of a cluster.
     pub fn begin(
         lifecycle: Lifecycle,
         shards: Shards,
@@ -124,26 +123,26 @@ impl Neighbours {
         this
     }
 
-    /// The way to the other nodes.
+    /// Sends to the other nodes.
     pub fn way(&self) -> Option<&crore_nats::Peers> {
         Some(self.0.lifecycle.member()?.cluster.peers())
     }
 
-    /// The nodes, as the log has them; none where they are not known.
+    /// The nodes according to the log. None if they are not known.
     pub async fn roster(&self) -> Option<Box<ClusterState>> {
         self.way()?;
         let home = self.0.lifecycle.world().placement().home_of(OF_BEATS);
         self.0.shards.ask(home, Control::Cluster).await.ok()?
     }
 
-    /// The newest word of each node, this one included, by its writer.
+    /// The newest report of each node (this one included), by its writer.
     pub fn heard(&self) -> BTreeMap<String, HeardReport> {
         let mut heard = self.0.heard.lock().expect("no holder panics");
         heard.retain(|_, (_, at)| at.elapsed() < FORGOTTEN);
         heard.clone()
     }
 
-    /// Asks all other nodes how many subscribers a topic has there. None where this is no node of a cluster.
+    /// Asks all other nodes for their number of subscribers of a topic. None if this is not a node of a cluster.
     pub async fn subscribers(&self, topic: &str) -> Option<Elsewhere> {
         let state = self.roster().await?;
         let others = state.nodes.iter().filter(|node| !node.is_self);
@@ -175,14 +174,14 @@ impl Neighbours {
                     }
                 }
             };
-            // Nodes that are late are named.
+            // Nodes that do not answer in time are named in the result.
             let _ = tokio::time::timeout(ANSWER, collect).await;
         }
         found.unanswered = missing.into_values().collect();
         Some(found)
     }
 
-    /// Answers the requests of shards' clients, some at a time.
+    /// Answers the questions of shards, at most [`COUNTS_AT_ONCE`] at a time.
     async fn count(self, counts: UnboundedReceiver<Count>) {
         let counts = stream::unfold(counts, async |mut counts| {
             let count = counts.recv().await?;
@@ -200,7 +199,7 @@ impl Neighbours {
         counts.for_each_concurrent(COUNTS_AT_ONCE, one).await;
     }
 
-    /// The name of this node among the writers.
+    /// This node's name: its writer number.
     pub async fn own_writer(&self) -> Option<String> {
         let state = self.roster().await?;
         let this = state.nodes.iter().find(|node| node.is_self)?;
@@ -220,7 +219,7 @@ impl Neighbours {
         }
     }
 
-    /// Tells of nodes with other rules than this one, which were not among those `before`; returns those of now, with their digests and this node's.
+    /// Logs nodes whose rules differ from this one's, unless they are in `before`. Returns the nodes that differ now.
     async fn compare_rules(&self, own: &NodeReport, before: OtherRules) -> OtherRules {
         let heard = self.heard().into_values().map(|(word, _)| word);
         let others = heard.filter(|it| have_other_rules(&own.rules, &it.rules));
@@ -249,7 +248,7 @@ impl Neighbours {
         now
     }
 
-    /// The state that this node tells of itself; none before the log has a sign of its life.
+    /// This node's report. None before its first heartbeat is in the log.
     async fn word(&self) -> Option<NodeReport> {
         let writer = self.own_writer().await?;
         let status = self.0.lifecycle.member()?.cluster.status();
@@ -290,7 +289,7 @@ impl Neighbours {
         if bytes.len() > WORD_BYTES_MAX {
             return;
         }
-        // A node of another version may send more members; an answer that lacks one is not understood.
+        // A node of another version may send more fields. A report that lacks one is ignored.
         let Ok(word) = serde_json::from_slice::<NodeReport>(bytes) else {
             return;
         };
@@ -348,10 +347,10 @@ impl Neighbours {
     }
 }
 
-/// Nodes whose rules are not those of this one, by writer: the digests of theirs and of this node's.
+/// Nodes whose rules differ from this one's, by writer: the digests of their rules and of this node's.
 type OtherRules = BTreeMap<String, (String, String)>;
 
-/// Whether these are the digests of different rules; nodes of different versions may write the same rules in different ways.
+/// Whether these digests prove different rules. Digests of different versions cannot be compared.
 pub fn have_other_rules(one: &str, other: &str) -> bool {
     let version = |digest: &str| {
         digest
@@ -370,12 +369,12 @@ fn digest_of_rules(rules: &[Rule]) -> String {
     )
 }
 
-/// A writer, as the API names it.
+/// The API's form of a writer number.
 pub fn writer(number: u64) -> String {
     format!("{number:016x}")
 }
 
-/// A word to other nodes.
+/// Encodes a message to other nodes.
 pub fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("it is text and numbers")
 }

@@ -1,4 +1,4 @@
-//! The answers that all handlers of the API share: errors, and the pages of listings.
+//! The parts of answers that all handlers of the API share: errors, and the pages of listings.
 
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
@@ -12,15 +12,14 @@ use utoipa::ToSchema;
 use crate::control::state::AdminState;
 use crate::lifecycle::shards::Silent;
 
-/// Entries of a page, unless the request says how many.
+/// Entries of a page if the request has no `limit`.
 const PAGE: u32 = 100;
-/// Entries of a page at most.
+/// Most entries of a page.
 const PAGE_MAX: u32 = 1_000;
-/// Pieces that one request asks shards for at most: some milliseconds of their time. Entries not found by then are left
-/// to the next page.
+/// Most orders to shards for one request: some milliseconds of their time. If they do not fill the page, the page is short.
 const PIECES_MAX: usize = 64;
 
-/// Why a request is refused.
+/// The refusal of a request.
 #[derive(Debug)]
 pub struct ApiError {
     status: StatusCode,
@@ -35,7 +34,6 @@ pub struct ErrorBody {
 }
 
 impl ApiError {
-    /// With this status.
     pub fn new(status: StatusCode, why: impl Into<String>) -> Self {
         ApiError {
             status,
@@ -43,12 +41,12 @@ impl ApiError {
         }
     }
 
-    /// The request is wrong.
+    /// 400: the request is wrong.
     pub fn bad(why: impl Into<String>) -> Self {
         ApiError::new(StatusCode::BAD_REQUEST, why)
     }
 
-    /// The requested thing does not exist.
+    /// 404: the requested thing does not exist.
     pub fn missing(what: &str) -> Self {
         ApiError::new(StatusCode::NOT_FOUND, format!("there is no such {what}"))
     }
@@ -69,7 +67,7 @@ impl From<Silent> for ApiError {
 
 impl From<JsonRejection> for ApiError {
     fn from(rejection: JsonRejection) -> Self {
-        // A body of the wrong shape gets the same status as one that cannot be parsed.
+        // A body with wrong fields gets the same status as one that is not JSON.
         let status = match rejection.status() {
             StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
             status => status,
@@ -93,9 +91,9 @@ impl From<QueryRejection> for ApiError {
     }
 }
 
-/// A request's fault, and where its proper form is described.
+/// Adds to an error of a request where its format is described.
 fn described(wrong: &str) -> String {
-    // The extractors say first that they failed.
+    // The extractors begin their messages with the fact that they failed, which is left out.
     let begins = [
         ("Failed to deserialize query string: ", "the query: "),
         (
@@ -116,20 +114,20 @@ fn described(wrong: &str) -> String {
     format!("{wrong}; GET /api/v1/openapi.json describes it")
 }
 
-/// A handler's answer.
+/// The result of a handler.
 pub type Answer<T> = Result<Json<T>, ApiError>;
 
-/// The part of a list that a request asks for: how many entries at most, and where to begin.
+/// The page of a list that a request asks for: its size, and where to begin.
 pub struct Asked {
     most: u32,
     cursor: Cursor,
 }
 
 impl Asked {
-    /// With the `limit` and the `cursor` of a request.
+    /// Parses the `limit` and the `cursor` of a request.
     ///
     /// # Errors
-    /// One of them is none.
+    /// One of them is invalid.
     pub fn new(limit: Option<u32>, cursor: Option<&str>) -> Result<Asked, ApiError> {
         Ok(Asked {
             most: page_len(limit)?,
@@ -137,7 +135,8 @@ impl Asked {
         })
     }
 
-    /// The page: entries of the first `shards` shards, each with its shard, and `next`. `order` asks for entries from a row on, at most so many.
+    /// Collects the page from the first `shards` shards: the entries, each with its shard, and the cursor `next`. `order` makes the order for
+    /// at most a number of entries, beginning at a row.
     ///
     /// # Errors
     /// A shard does not answer.
@@ -166,7 +165,7 @@ impl Asked {
     }
 }
 
-/// How many entries a page has.
+/// Checks the `limit` of a request.
 pub fn page_len(limit: Option<u32>) -> Result<u32, ApiError> {
     match limit.unwrap_or(PAGE) {
         n @ 1..=PAGE_MAX => Ok(n),
@@ -176,7 +175,7 @@ pub fn page_len(limit: Option<u32>) -> Result<u32, ApiError> {
     }
 }
 
-/// Where a listing goes on: a row of a shard.
+/// The place where a listing continues: a row of a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cursor {
     shard: ShardId,
@@ -184,10 +183,10 @@ struct Cursor {
 }
 
 impl Cursor {
-    /// The one that a request names, or the beginning.
+    /// Parses the cursor of a request. Without one the listing begins.
     ///
     /// # Errors
-    /// It is none that a page gave.
+    /// The text is not a cursor.
     fn parse(text: Option<&str>) -> Result<Cursor, ApiError> {
         let Some(text) = text else {
             return Ok(Cursor::default());
@@ -204,7 +203,7 @@ impl Cursor {
         cursor.ok_or_else(why)
     }
 
-    /// Goes on within the shard, or with the next one.
+    /// Moves to `row` of the same shard, or to the next shard.
     fn go_on(&mut self, row: Option<u32>) {
         match row {
             Some(row) => self.row = row,
@@ -217,13 +216,13 @@ impl Cursor {
         }
     }
 
-    /// The cursor that asks for the next page, if any shard is left.
+    /// The text for the next page, if any shard is left.
     fn next(self, shards: ShardId) -> Option<String> {
         (self.shard < shards).then(|| format!("{}.{}", self.shard, self.row))
     }
 }
 
-/// Bytes that should be UTF-8.
+/// Converts bytes that should be UTF-8.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -246,16 +246,16 @@ pub async fn cluster(State(state): State<AdminState>) -> Answer<ClusterStatus> {
     }))
 }
 
-/// The nodes of the state that are not dead, each with its last word among these.
+/// The nodes that are not dead, each with its last report from `heard`.
 pub fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, HeardReport>) -> Vec<NodeStatus> {
     let node = |node: &NodeState| {
         let heard = heard.remove(&neighbours::writer(node.writer));
         NodeStatus {
-            // The log's signs of life come as often, and later.
+            // The log's heartbeats also have the count, but arrive later.
             clients: heard
                 .as_ref()
                 .map_or(node.connections, |(word, _)| word.clients),
-            // The log's signs of life bear the seconds that the node counts, which follow the clock of NATS.
+            // The seconds in heartbeats follow the clock of NATS since the start; the report adds the difference at the start.
             clock_ahead_s: node.ahead_s
                 + heard
                     .as_ref()
@@ -275,7 +275,7 @@ pub fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, HeardReport>) ->
     state.nodes.iter().map(node).collect()
 }
 
-/// Nodes that have died.
+/// The nodes that the log has declared dead.
 fn dead_nodes(state: &ClusterState) -> impl Iterator<Item = NodeStatus> {
     state.dead_nodes.iter().map(|node| NodeStatus {
         state: Presence::Dead,
@@ -284,7 +284,7 @@ fn dead_nodes(state: &ClusterState) -> impl Iterator<Item = NodeStatus> {
     })
 }
 
-/// A node as its last sign of life has it.
+/// A node according to its last heartbeat.
 fn shown(state: &ClusterState, node: &NodeState) -> NodeStatus {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_string();
     let age_s = state.unix_s.saturating_sub(node.beat_unix_s);
@@ -349,7 +349,7 @@ fn problems(
     nodes: &[NodeStatus],
     settings: &Settings,
 ) -> Vec<String> {
-    /// An error that is older says nothing of now.
+    /// An older error does not describe the present state.
     const RECENT_S: u64 = 60;
     let mut found = Vec::new();
     if !status.connected {

@@ -1,4 +1,4 @@
-//! Connections: pages of them, one of them, and their end.
+//! Connections: listing them, showing one, and closing them.
 
 #![allow(unused_qualifications)] // what utoipa writes for `params`
 
@@ -184,8 +184,8 @@ fn described(shard: ShardId, connection: orders::Connection) -> Connection {
     }
 }
 
-/// Connections as they are shown. Client ids are asked for at the sessions' homes, one question for each home, since
-/// no connection holds its own.
+/// Converts connections for the answer. The homes of their sessions are asked for client ids, one question for each home, since a connection
+/// does not store its own.
 async fn shown(
     state: &AdminState,
     found: Vec<(ShardId, orders::Connection)>,
@@ -211,7 +211,7 @@ async fn shown(
     Ok(all)
 }
 
-/// The connection that a name stands for, which may be gone.
+/// Parses the name of a connection, which may have ended.
 fn named(state: &AdminState, id: &str) -> Result<(ShardId, ConnId), ApiError> {
     let mut parts = id.splitn(3, '-');
     let mut part = || parts.next()?.parse::<u32>().ok();

@@ -1,5 +1,5 @@
-//! What the description of the API has beside what stands at its handlers: a name for each operation, words for each response, and the limits of
-//! the settings in force.
+//! Completes the generated description of the API: a name for each operation, a text for each response, and the limits of the current
+//! settings.
 
 use axum::http::StatusCode;
 use crore_broker::settings::Limits;
@@ -7,7 +7,7 @@ use utoipa::openapi::path::Operation;
 use utoipa::openapi::schema::{Schema, SchemaType, Type};
 use utoipa::openapi::{OpenApi, RefOr};
 
-/// The bodies of requests.
+/// The schemas of request bodies.
 const BODIES: [&str; 2] = ["ToPublish", "ToEnd"];
 
 /// Completes the description, for a server with these limits.
@@ -44,7 +44,7 @@ pub fn complete(api: &mut OpenApi, limits: &Limits) {
     }
 }
 
-/// Each operation has a name of its own (OpenAPI 3.1, section 4.8.10), `get_connections_id`: handlers of several modules have one name.
+/// A unique name for an operation (OpenAPI 3.1, section 4.8.10), like `get_connections_id`: handlers of several modules have the same name.
 fn name(method: &str, place: &str) -> String {
     let place = place.trim_start_matches("/api/v1").replace(['{', '}'], "");
     format!(
@@ -53,8 +53,8 @@ fn name(method: &str, place: &str) -> String {
     )
 }
 
-/// Each response has words (OpenAPI 3.1, section 4.8.17). Where its handler gives none, a success is what the operation is for, and another
-/// has those of its status.
+/// Gives each response a text (OpenAPI 3.1, section 4.8.17). If its handler has none, a success gets the operation's summary, and another
+/// response the phrase of its status.
 fn say_each_response(operation: &mut Operation) {
     let summary = operation.summary.clone().unwrap_or_default();
     for (status, response) in &mut operation.responses.responses {
@@ -70,7 +70,7 @@ fn say_each_response(operation: &mut Operation) {
     }
 }
 
-/// Bounds a text by the setting that does. The settings count bytes; a character has one or more.
+/// Adds the limit of a setting to a text's schema. Settings count bytes; a character has at least one, so the limit holds for characters too.
 fn bound(name: &str, schema: &mut RefOr<Schema>, limits: &Limits) {
     let bytes = match name {
         "name" | "topic" | "filter" => limits.topic_bytes,

@@ -1,8 +1,8 @@
-//! The admin API, `/api/v1/`: JSON in and out, described at `/api/v1/openapi.json` by what stands beside each handler
-//! (a test walks every path and status of it).
+//! The admin API, `/api/v1/`, in JSON. Its description at `/api/v1/openapi.json` is generated from the attributes and comments of the handlers
+//! (a test requests every path and status of it).
 //!
-//! Listings come in pages: each asks shards for bounded pieces, one after the other, and a cursor says where to go on.
-//! Errors are `{"error": "what is wrong, and what to do"}`, whatever refused the request.
+//! Listings have pages: each page asks shards for bounded pieces, one after the other, and a cursor names where the next one begins.
+//! All errors have the form `{"error": "the error, and the remedy"}`.
 
 mod answer;
 pub(super) mod cluster;
@@ -31,10 +31,10 @@ use super::{metrics, stats};
 use crate::http_client::port_in_use::ADMIN_PORT;
 use answer::ApiError;
 
-/// Bytes of a JSON body besides its message, which is in Base64 or has every character escaped.
+/// Bytes of a JSON body besides the encoded message.
 const BODY_BYTES_MORE: usize = 64 << 10;
 
-/// All of it.
+/// The routes of the API and of `/metrics`.
 pub fn routes(state: &AdminState) -> Router<AdminState> {
     let bounded = middleware::from_fn_with_state(state.clone(), bound_body);
     Router::from(described())
@@ -43,7 +43,7 @@ pub fn routes(state: &AdminState) -> Router<AdminState> {
         .layer(bounded)
 }
 
-/// The paths that the description has: those of the API, and the metrics.
+/// The routes with a description.
 fn described() -> OpenApiRouter<AdminState> {
     OpenApiRouter::with_openapi(Described::openapi())
         .routes(routes!(stats::stats))
@@ -81,7 +81,7 @@ fn described() -> OpenApiRouter<AdminState> {
 )]
 struct Described;
 
-/// How the token is sent.
+/// Adds the token to the description, as its security scheme.
 struct Token;
 
 impl Modify for Token {
@@ -106,14 +106,14 @@ async fn describe(State(state): State<AdminState>) -> Json<openapi::OpenApi> {
     Json(api)
 }
 
-/// A body may be as large as a message of the settings that hold asks for.
+/// Limits the size of a body: it must have room for the largest message of the current settings.
 async fn bound_body(State(state): State<AdminState>, mut request: Request, next: Next) -> Response {
     let message_bytes = state.lifecycle.world().settings.limits.message_bytes;
     DefaultBodyLimit::max(message_bytes * 2 + BODY_BYTES_MORE).apply(&mut request);
     next.run(request).await
 }
 
-/// The answer to paths outside of the API. Clients of a data port often come here by mistake.
+/// The answer to unknown paths outside of the API. Clients that want the data port often come here by mistake.
 pub async fn elsewhere() -> ApiError {
     let why = format!(
         "there is no such path; {ADMIN_PORT}, and clients publish and subscribe at the data port (listen, by default 127.0.0.1:8800)"

@@ -1,4 +1,4 @@
-//! The rules and settings in force.
+//! The current rules and settings.
 
 use axum::Json;
 use axum::extract::State;
@@ -13,9 +13,9 @@ use crate::control::state::AdminState;
 use crate::settings::file::File;
 use crate::settings::schema::SCHEMA;
 
-/// Stands in the place of a secret.
+/// Shown in place of a secret.
 const HIDDEN: &str = "(secret)";
-/// Keys whose values are secrets, wherever they stand.
+/// Keys whose values are secrets, in any section.
 const SECRET_KEYS: &[&str] = &["token", "secret", "password"];
 
 /// The rules of the settings, in their order, and the built-in one.
@@ -56,7 +56,7 @@ pub struct Setting {
     help: String,
 }
 
-/// Each setting of these, and where it was given.
+/// Each setting, and where it was given.
 fn one_by_one(effective: &Effective, values: &Value) -> Result<Vec<Setting>, ApiError> {
     let defaults = settings(&File::default())?;
     let found = SCHEMA.settings.iter().filter_map(|row| {
@@ -85,7 +85,7 @@ fn settings(file: &File) -> Result<Value, ApiError> {
     Ok(value)
 }
 
-/// Hides what may not be told. An empty one is none.
+/// Hides secrets. An empty value is not a secret.
 fn hide(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -103,7 +103,7 @@ fn hide(value: &mut Value) {
     }
 }
 
-/// A URL may carry a password or a key.
+/// Whether the value is a secret, by its key, or since it is a URL, which may have a password or a key.
 fn is_secret(key: &str, text: &str) -> bool {
     SECRET_KEYS.contains(&key) || key == "url" && text.contains(['@', '?'])
 }

@@ -1,9 +1,8 @@
 //! `GET /api/v1/tail`: the messages of a topic, or of all that match a filter, as they are published.
 //!
-//! It is Crore's own event stream (docs/PROTOCOLS.md, envelopes in JSON): the control thread is a client of the data port over the
-//! loopback, by TLS where the port takes nothing else, and passes the bytes on unchanged. So a page that follows a topic needs one
-//! origin and one token, whatever stands before the data port, and a tail is bounded as every subscriber is: one that
-//! reads too slowly falls back to the log.
+//! It is Crore's own event stream (docs/PROTOCOLS.md, envelopes in JSON). The control thread subscribes at the data port over the loopback,
+//! with TLS if the port requires it, and passes the bytes on unchanged. So the console needs only one origin and one token, whatever proxy is
+//! in front of the data port, and a tail is bounded like every subscriber: one that reads too slowly falls back to the log.
 //!
 //! Deliberately not here: reading the log, which is `GET /api/v1/topic/messages`.
 
@@ -25,11 +24,11 @@ use crate::control::state::AdminState;
 use crate::http_client::server::escape;
 use crate::settings::access::operator_token;
 
-/// How long the data port may take to begin its answer.
+/// Timeout for the head of the data port's answer.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Heads are short: these are our own server's.
+/// Most bytes of that head, which is short, since it is from our own server.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
-/// Bytes that one read takes at most.
+/// Most bytes of one read.
 const READ_BYTES: usize = 16 * 1024;
 /// A position of as many topics as one connection may have is far shorter.
 const POSITION_BYTES_MAX: usize = 4 * 1024;
@@ -99,7 +98,7 @@ pub async fn tail(
     Ok((headers, pass_on(rest, stream, (permit, tail))).into_response())
 }
 
-/// HTTP/1.0, so that the stream comes without chunks and ends with its connection.
+/// Writes the request. It is HTTP/1.0, so that the stream has no chunks and ends with its connection.
 fn request(
     data_port: &DataPort,
     http: &Http,
@@ -136,7 +135,7 @@ fn request(
     ))
 }
 
-/// Connects and asks; gives the head of the answer and what came behind it.
+/// Connects and sends the request. Returns the head of the answer and the bytes received after it.
 async fn begin(
     data_port: &DataPort,
     http: &Http,
@@ -156,7 +155,7 @@ async fn begin(
     }
 }
 
-/// The status of `HTTP/1.1 200 OK`.
+/// Parses the status of a line like `HTTP/1.1 200 OK`.
 fn status(head: &[u8]) -> Option<StatusCode> {
     StatusCode::from_bytes(head.strip_prefix(b"HTTP/1.")?.get(2..5)?).ok()
 }
@@ -172,7 +171,7 @@ fn unreachable_port(data_port: &DataPort, http: &Http, why: &str) -> ApiError {
     ApiError::new(StatusCode::BAD_GATEWAY, why)
 }
 
-/// The data port's own words.
+/// An error with the data port's own text.
 async fn refused(
     status: StatusCode,
     mut body: Vec<u8>,
@@ -183,9 +182,9 @@ async fn refused(
     }
     let mut rest = stream.take(HEAD_BYTES_MAX as u64);
     let all = rest.read_to_end(&mut body);
-    let _ = tokio::time::timeout(BEGIN_TIMEOUT, all).await; // what came so far will do
+    let _ = tokio::time::timeout(BEGIN_TIMEOUT, all).await; // an incomplete text is good enough
     let words = String::from_utf8_lossy(&body).trim().to_string();
-    // 401 would say that the token of the admin port is wrong.
+    // 401 would mean that the token of the admin port is wrong.
     let status = match status {
         StatusCode::UNAUTHORIZED => StatusCode::FORBIDDEN,
         other => other,
@@ -193,7 +192,7 @@ async fn refused(
     Err(ApiError::new(status, words))
 }
 
-/// The stream as a body; the connection closes when the client that asked has gone.
+/// The stream as a body. The connection closes when the client disconnects.
 fn pass_on(
     rest: Vec<u8>,
     stream: Stream,

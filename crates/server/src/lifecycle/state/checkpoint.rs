@@ -1,4 +1,4 @@
-//! Checkpoints on disk: the segments of the log that are written to no more are folded into a new base, partition by partition, and removed.
+//! Checkpoints on disk: sealed segments of the log are combined with the last base into a new base, partition by partition, and removed.
 
 use std::cell::Cell;
 use std::mem;
@@ -22,26 +22,27 @@ use crate::lifecycle::checkpoint::{self, Checkpoints, FAILED_AGAIN, Failed, Fold
 use crate::settings::state::State as Settings;
 use crate::shard_loop::Durable;
 
-/// On a full disk the next one comes after this time, when the last one had nothing to fold.
+/// On a full disk, the delay after a checkpoint that had no sealed segments.
 const FULL_AGAIN: Duration = Duration::from_secs(10);
-/// On a full disk one that seems to free nothing, or for which there seems to be no room, is tried after this time all the same: these are estimates.
+/// On a full disk, the delay before a checkpoint that seems to free nothing, or for which there seems to be no room. It is tried all the same, since
+/// both are estimates.
 const NO_ROOM_AGAIN: Duration = Duration::from_secs(60);
-/// On a full disk a checkpoint is made for this part of the base.
+/// On a full disk a checkpoint is worth its work if it frees 1/64 of the base.
 const LITTLE_PART: u64 = 64;
-/// The next base may have so much more than its estimate, and a segment: a part of it.
+/// The next base may exceed its estimate by 1/8 and a segment.
 const RESERVE_PART: u64 = 8;
-/// Where the log is damaged the next one comes after this time, since bytes on a disk do not get well.
+/// Delay after a checkpoint that found the log damaged: another attempt soon would find the same.
 const DAMAGED_AGAIN: Duration = Duration::from_secs(3600);
-/// Segments that make a checkpoint worth its work.
+/// Least number of segments for which a checkpoint is worth its work.
 const SEGMENTS_LEAST: u64 = 2;
 
-/// The server that checkpoints are made for; its settings name the directory.
+/// The server, with the settings that name the directory.
 type Server = checkpoint::Server<Settings, Durable>;
 
-/// Starts the thread. To be called on the control thread.
+/// Starts the thread. Must be called on the control thread.
 ///
 /// # Errors
-/// When it cannot be started.
+/// The thread cannot be started.
 pub fn start(server: Server) -> std::io::Result<Checkpoints> {
     Checkpoints::start(server.shards.clone(), move |folding| {
         let directory = &server.settings.directory;
@@ -60,7 +61,7 @@ pub fn start(server: Server) -> std::io::Result<Checkpoints> {
     })
 }
 
-/// Whether both directories are on one file system, as far as they tell.
+/// Whether both directories are on one file system. True if that is not known.
 fn is_on_one_disk(one: &Path, other: &Path) -> bool {
     let device = |path| std::fs::metadata(path).map(|it| it.dev());
     match (device(one), device(other)) {
@@ -71,28 +72,30 @@ fn is_on_one_disk(one: &Path, other: &Path) -> bool {
 
 struct Maker {
     server: Server,
-    /// The log is on the file system of the bases: what it writes takes their room.
+    /// The log and the bases share a file system, so that the log's growth takes their room.
     shares_disk: bool,
     folding: Folding,
     last: Last,
-    /// It was said that the file system has no room for the next one.
+    /// The lack of room for the next checkpoint has been logged.
     lacks_room: bool,
-    /// When the last one was begun.
+    /// Start of the last attempt.
     tried: Option<Instant>,
-    /// What the log had written when the reserve was told last.
+    /// The log's written bytes when the reserve was last set.
     seen: Cell<u64>,
 }
 
-/// What the last checkpoints have left.
+/// Results of the last checkpoints.
 struct Last {
-    /// When the last one began that had all that was deleted before removed; none where that is before all that the clock of this machine knows.
+    /// Start of the last checkpoint that erased all messages deleted before it. None if that is earlier than `Instant` can express.
     erased: Option<Instant>,
-    /// What base and open segment had then, in bytes, and what the messages in them take up in memory; none where another process has written the base.
+    /// After the last checkpoint: bytes of base and open segment, and bytes of memory of their messages. None if another process has written the
+    /// base.
     size: Option<(u64, u64)>,
 }
 
 impl Last {
-    /// As a note in this directory says, so that a server which is restarted again and again erases in time. The first start writes it.
+    /// Reads the time of the last erasure from the note in this directory, so that a server that restarts often still erases in time. The first
+    /// start writes the note.
     fn of(directory: &Path) -> Last {
         let now_s = clock::unix_s();
         let before = note_before(directory, ERASED).ok().flatten();
@@ -108,19 +111,19 @@ impl Last {
     }
 }
 
-/// Notes when what was deleted is gone.
+/// Writes the note: messages deleted before this time are erased.
 fn note_erased(directory: &Path, unix_s: u64) {
     if let Err(error) = note(directory, ERASED, &unix_s.to_string()) {
         tracing::debug!("state.directory: {ERASED} cannot be written: {error}");
     }
 }
 
-/// Why a checkpoint is due.
+/// The reason why a checkpoint is due.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Due {
     /// The log has grown.
     Grown,
-    /// Most of the files is of messages that have gone, or they have been there for long.
+    /// Most of the files' bytes are of removed messages, or removed messages have been in the files for too long.
     Gone,
 }
 
@@ -128,7 +131,7 @@ impl Maker {
     fn run(mut self) {
         let progress = Arc::clone(&self.server.progress);
         let mut not_before = Instant::now();
-        // The figures that the reserve is of.
+        // The inputs of the current reserve.
         let mut reserved = (0, 0);
         let kept = self.folding.kept_bytes().unwrap_or(u64::MAX);
         self.reserve(kept, 0);
@@ -172,11 +175,11 @@ impl Maker {
                         took_ms = progress.took_ms.load(Relaxed),
                         "checkpoint"
                     );
-                    // On a full disk another one helps only when messages have gone.
+                    // On a full disk, another checkpoint helps only after messages were removed.
                     if state.figures.sealed_bytes == 0 {
                         not_before = Instant::now() + FULL_AGAIN;
                     }
-                    // The segment that is written to could not be sealed, so that what was deleted is there still.
+                    // The open segment could not be sealed, so that it still has deleted messages.
                     if due == Due::Gone && !erases {
                         not_before = Instant::now() + NO_ROOM_AGAIN;
                     }
@@ -193,7 +196,7 @@ impl Maker {
                 Err(Failed::Damaged(why)) => {
                     progress.failed.fetch_add(1, Relaxed);
                     let _ = discard_part(&self.server.settings.directory);
-                    // Once: it stays so until the server starts again.
+                    // Logged once: the damage stays until the server starts again.
                     if !progress.damaged.swap(true, Relaxed) {
                         tracing::error!(
                             "state.directory: no checkpoint, so that the log only grows: {why}; what it says is in memory still: stop the server in \
@@ -206,15 +209,16 @@ impl Maker {
         }
     }
 
-    /// Whether a checkpoint is worth its work, and why. It rewrites what is kept. So it waits until the segments have as many bytes as the base, or
-    /// half of what that leaves them, or until the files have as many bytes of messages that have gone: then it frees as much as it writes.
+    /// Whether a checkpoint is worth its work, and why. A checkpoint rewrites all that is kept, so it should free as much as it writes. It waits until
+    /// the sealed segments have as many bytes as the base, or half of the bytes that the base leaves them, or until the files have as many bytes of
+    /// removed messages as of kept ones.
     fn due(&self, state: &State) -> Option<Due> {
         let settings = &self.server.settings;
         let base = self.server.progress.base_bytes.load(Relaxed);
         let sealed = state.figures.sealed_bytes;
         let half = (settings.bytes_max as u64).saturating_sub(base) / 2;
         let least = SEGMENTS_LEAST * settings.segment_bytes();
-        // On a full disk one that frees little is worth its work too.
+        // On a full disk, a checkpoint that frees little is worth its work too.
         let live = self.live_bytes(state, self.kept());
         let frees = sealed > 0 || live < base - base / LITTLE_PART;
         let helps = state.is_full && (frees || !self.tried_within(NO_ROOM_AGAIN));
@@ -227,22 +231,22 @@ impl Maker {
             let live = self.live_bytes(state, kept);
             (base + sealed).saturating_sub(live) >= live.max(least)
         };
-        // The shards are asked only when the sum says so.
+        // The shards are asked for exact values only if the cheap sum suggests it.
         let is_worth_it = has_gone(self.kept()) && self.folding.kept_bytes().is_some_and(has_gone);
         (is_worth_it || self.last.erased.is_none_or(is_old)).then_some(Due::Gone)
     }
 
-    /// Whether one was begun in the last so many seconds.
+    /// Whether a checkpoint was attempted within this time.
     fn tried_within(&self, time: Duration) -> bool {
         self.tried.is_some_and(|tried| tried.elapsed() < time)
     }
 
-    /// Bytes that the kept messages take up in memory: a sum that the shards bring up to date once a second.
+    /// Bytes of memory of the kept messages: a sum that the shards update once a second.
     fn kept(&self) -> u64 {
         (self.server.world)().admission.totals.get(Total::KeptBytes)
     }
 
-    /// About as many bytes as a base of now would have, reckoned from what the last one has. Kept messages take up so many bytes in memory.
+    /// Estimates the size of a base made now, from the size of the last one. `kept`: bytes of memory of the kept messages.
     fn live_bytes(&self, state: &State, kept: u64) -> u64 {
         let base = self.server.progress.base_bytes.load(Relaxed);
         let all = base + state.figures.sealed_bytes + state.figures.open_bytes;
@@ -257,8 +261,8 @@ impl Maker {
         live.min(all)
     }
 
-    /// About as many bytes as the next base needs. Before this process has written one, no less than the last one has: the sum of kept messages says nothing of
-    /// topics and keys.
+    /// Estimates the size of the next base. Until this process has written a base, it is at least the size of the last one, since the sum of kept
+    /// messages does not include topics and keys.
     fn needed_bytes(&self, state: &State, kept: u64) -> u64 {
         let least = match self.last.size {
             Some(_) => 0,
@@ -267,23 +271,23 @@ impl Maker {
         self.live_bytes(state, kept).max(least)
     }
 
-    /// Has publishes refused before the file system has no room for the next checkpoint: nothing else makes room again. So many bytes of it are
-    /// written already.
+    /// Reserves room on the file system for the next checkpoint: publishes are refused before that is used, since only a checkpoint makes room
+    /// again. `written` bytes of the next base exist already.
     fn reserve(&self, kept: u64, written: u64) {
         let state = &self.server.engine.state();
-        // The shards tell what they keep a little later: what was written since the time before counts besides.
+        // The sum of kept messages is a little late, so the bytes written since the last call count too.
         let from = self.seen.replace(state.figures.written);
         let needed = self.needed_bytes(state, kept);
         let reserve = needed + needed / RESERVE_PART + self.server.settings.segment_bytes();
         let (reserve, from) = match self.shares_disk {
             true => (reserve.saturating_sub(written), from),
-            // Nor does what the log writes add to it.
+            // On a file system of its own, the log's growth does not matter.
             false => (0, u64::MAX),
         };
         self.server.engine.reserve(reserve, from);
     }
 
-    /// Why the file system has no room for a checkpoint now, if it has none.
+    /// The text of the error, if the file system has no room for a checkpoint now.
     fn lacks_room(&self, state: &State) -> Option<String> {
         let free = FileSystem::of(&self.server.settings.directory)
             .ok()?
@@ -299,7 +303,7 @@ impl Maker {
         })
     }
 
-    /// Makes a checkpoint of all segments that are sealed.
+    /// Makes a checkpoint of all sealed segments.
     fn make(&self, state: &State) -> Result<(), Failed> {
         let world = (self.server.world)();
         let directory = &self.server.settings.directory;
@@ -359,7 +363,7 @@ impl Maker {
         Ok(())
     }
 
-    /// A partition as the former base has it.
+    /// A shadow of a partition, restored from the last base.
     fn shadow(
         &self,
         world: &Arc<World>,

@@ -1,4 +1,4 @@
-//! The layout of `state.directory`, and what makes changes of it last.
+//! The layout of `state.directory`, and durable changes of its files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write as _};
@@ -10,43 +10,42 @@ use crore_disk::End;
 
 use crate::lifecycle::checkpoint::document::Blocks;
 
-/// Where files go that cannot be used; what lay there before is removed.
+/// The directory for unusable files. Its previous contents are removed.
 pub const SET_ASIDE: &str = "set-aside";
 /// The directory of the log.
 pub const LOG: &str = "log";
-/// So many bytes of a document are brought to disk at once: a sync of the log that comes meanwhile may have to wait for them.
+/// A document is synced after each of this many bytes: a sync of the log may have to wait for all unsynced bytes.
 const SYNC_BYTES: u64 = 8 << 20;
 /// A base that is being written.
 const PART: &str = "base.part";
-/// Which topics stood in the log of the server that was served from last, as its rules say.
+/// The note with the durability of the last server's rules, which decides which topics are in the log.
 pub const RULES: &str = "rules";
-/// The second in which all that had been deleted was gone from the files.
+/// The note with the second of the last erasure: messages deleted before it are no longer in the files.
 pub const ERASED: &str = "erased";
 /// A note while it is written.
 const NOTE_PART: &str = "note.part";
-/// The file in a base that a stop has written, until the next start goes on from it.
+/// The file that marks a base written by a stop, until the next start uses it.
 const CLEAN: &str = "clean";
 
-/// A base: the documents that the log goes on from, one for each home of those that wrote them. Its name in the directory is
-/// `base-NUMBER-SEGMENT-GROUP`.
+/// A base: the documents that the log continues, one for each home (or partition). The directory is named `base-NUMBER-SEGMENT-GROUP`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Base {
-    /// 1, 2, 3, ...; the highest one counts.
+    /// 1, 2, 3, ...; the base with the highest number is used.
     pub number: u64,
-    /// Where the log ended when it was written: segments before this one are not needed any more, and groups up to this one are contained.
+    /// The end of the log in this base, segment and group: earlier segments are not needed, and groups up to this one are contained.
     pub end: (u64, u64),
 }
 
-/// The error of the file system, with the file that it is about: whoever reads it must know where to look.
+/// Adds the file's path to an error of the file system.
 fn named(path: &Path) -> impl Fn(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 impl Base {
-    /// The one behind all that are there.
+    /// A base with the next free number.
     ///
     /// # Errors
-    /// When the directory cannot be read.
+    /// The directory cannot be read.
     pub fn next(directory: &Path, end: End) -> io::Result<Base> {
         let last = Base::all(directory)?.pop().map_or(0, |base| base.number);
         Ok(Base {
@@ -69,10 +68,10 @@ impl Base {
         (base.name() == name).then_some(base)
     }
 
-    /// All that are there, the newest last.
+    /// All bases in the directory, the newest last.
     ///
     /// # Errors
-    /// When the directory cannot be read.
+    /// The directory cannot be read.
     pub fn all(directory: &Path) -> io::Result<Vec<Base>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(directory).map_err(named(directory))? {
@@ -83,15 +82,14 @@ impl Base {
         Ok(found)
     }
 
-    /// Its directory.
     pub fn path(&self, directory: &Path) -> PathBuf {
         directory.join(self.name())
     }
 
-    /// The documents in it, in any order.
+    /// Paths of its documents, in any order.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The base cannot be read.
     pub fn documents(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         let base = self.path(directory);
@@ -104,10 +102,10 @@ impl Base {
         Ok(found)
     }
 
-    /// Bytes of its files.
+    /// Size of its files in bytes.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The base cannot be read.
     pub fn bytes(&self, directory: &Path) -> io::Result<u64> {
         let mut bytes = 0;
         let base = self.path(directory);
@@ -118,12 +116,12 @@ impl Base {
         Ok(bytes)
     }
 
-    /// Whether a stop has written it, and no server has served since then: what is no part of the log is valid too.
+    /// Whether a stop has written it, and no server has served since. Then state outside of the log is valid too.
     pub fn is_clean(&self, directory: &Path) -> bool {
         self.path(directory).join(CLEAN).exists()
     }
 
-    /// A server is about to serve.
+    /// Removes the mark of a clean base, since a server is about to serve.
     ///
     /// # Errors
     /// Those of the file system.
@@ -137,7 +135,7 @@ impl Base {
     }
 }
 
-/// Removes all bases but this one, and one that was being written.
+/// Removes all bases except `but`, and an incomplete one.
 ///
 /// # Errors
 /// Those of the file system.
@@ -152,7 +150,7 @@ pub fn remove_bases(directory: &Path, but: Option<Base>) -> io::Result<()> {
     sync(directory)
 }
 
-/// Removes a base that was being written, if there is one.
+/// Removes an incomplete base, if there is one.
 ///
 /// # Errors
 /// Those of the file system.
@@ -164,7 +162,7 @@ pub fn discard_part(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Begins a base; [`publish`] ends it.
+/// Begins a base; [`publish`] completes it.
 ///
 /// # Errors
 /// Those of the file system.
@@ -174,7 +172,7 @@ pub fn begin(directory: &Path) -> io::Result<()> {
     fs::create_dir(&part).map_err(named(&part))
 }
 
-/// The base that was begun is whole: from now on it counts. Older ones are removed.
+/// Makes the complete base visible, and removes older ones.
 ///
 /// # Errors
 /// Those of the file system.
@@ -190,10 +188,10 @@ pub fn publish(directory: &Path, base: Base, clean: bool) -> io::Result<()> {
     remove_bases(directory, Some(base))
 }
 
-/// What a note with this name says; none where there is no such note.
+/// Reads the note with this name. None if there is none.
 ///
 /// # Errors
-/// When it cannot be read.
+/// The note cannot be read.
 pub fn note_before(directory: &Path, name: &str) -> io::Result<Option<String>> {
     let path = directory.join(name);
     match fs::read(&path) {
@@ -203,7 +201,7 @@ pub fn note_before(directory: &Path, name: &str) -> io::Result<Option<String>> {
     }
 }
 
-/// Writes a note with this name, in place of the one before.
+/// Writes a note with this name. It replaces an older one.
 ///
 /// # Errors
 /// Those of the file system.
@@ -212,7 +210,7 @@ pub fn note(directory: &Path, name: &str, text: &str) -> io::Result<()> {
         return Ok(());
     }
     let part = directory.join(NOTE_PART);
-    // Never through a link.
+    // Removed first, so that nothing is written through a link.
     match fs::remove_file(&part) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named(&part)(error)),
         _ => {}
@@ -227,10 +225,10 @@ pub fn note(directory: &Path, name: &str, text: &str) -> io::Result<()> {
     sync(directory)
 }
 
-/// Writes over the note with this name in its own place: as much of `text` as it has bytes, of which so many are needed.
+/// Overwrites the note with this name in place, with the beginning of `text` that fits into its present size. At least `needed` bytes must fit.
 ///
 /// # Errors
-/// When it has fewer bytes, and those of the file system.
+/// The note is too small, and those of the file system.
 pub fn overwrite(directory: &Path, name: &str, text: &[u8], needed: usize) -> io::Result<()> {
     let _ = fs::remove_file(directory.join(NOTE_PART));
     let mut file = OpenOptions::new().write(true).open(directory.join(name))?;
@@ -255,16 +253,16 @@ pub fn forget_note(directory: &Path, name: &str) -> io::Result<()> {
     }
 }
 
-/// The document of a home, in the base that was begun.
+/// A writer for the document of a home, in the incomplete base.
 pub struct Document {
     blocks: Blocks<BufWriter<File>>,
     path: PathBuf,
-    /// How many bytes of it are on disk.
+    /// Bytes that are synced.
     synced: u64,
 }
 
 impl Document {
-    /// Begins it.
+    /// Creates the file.
     ///
     /// # Errors
     /// Those of the file system.
@@ -282,7 +280,7 @@ impl Document {
         }
     }
 
-    /// Bytes of its blocks.
+    /// Bytes of the blocks so far.
     pub fn bytes(&self) -> u64 {
         self.blocks.bytes
     }
@@ -302,7 +300,7 @@ impl Document {
         written.map_err(|error| format!("{}: {error}", self.path.display()))
     }
 
-    /// Brings it to disk; returns the bytes of its blocks.
+    /// Completes and syncs the document. Returns the bytes of its blocks.
     ///
     /// # Errors
     /// Those of the file system.
@@ -316,10 +314,10 @@ impl Document {
     }
 }
 
-/// Makes the directory, readable by this user alone, and shows that it can be written.
+/// Creates the directory, readable by this user only, and checks that it can be written.
 ///
 /// # Errors
-/// When it cannot, or has the files of a version that this build does not read.
+/// It cannot be written, or has files of a version that this build does not read.
 pub fn prepare(directory: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     let made = fs::DirBuilder::new()
@@ -327,7 +325,7 @@ pub fn prepare(directory: &Path) -> anyhow::Result<()> {
         .mode(0o700)
         .create(directory);
     let probe = directory.join("probe");
-    // A file that a killed start has left there; never through a link.
+    // A killed start may have left it. Removed first, so that nothing is written through a link.
     let _ = fs::remove_file(&probe);
     let tried = made
         .and_then(|()| File::create_new(&probe))
@@ -336,10 +334,10 @@ pub fn prepare(directory: &Path) -> anyhow::Result<()> {
     is_of_this_version(directory)
 }
 
-/// Whether [`prepare`] would succeed, as far as that can be seen without making anything.
+/// Checks whether [`prepare`] would succeed, without creating anything.
 ///
 /// # Errors
-/// When it would not.
+/// It would not succeed.
 pub fn could_prepare(directory: &Path) -> anyhow::Result<()> {
     let there = directory
         .ancestors()
@@ -371,10 +369,10 @@ fn is_of_this_version(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes what happened to a directory's names last.
+/// Syncs a directory, which makes created, renamed and removed files durable.
 ///
 /// # Errors
-/// Those of the disk.
+/// Those of the file system.
 pub fn sync(directory: &Path) -> io::Result<()> {
     let synced = File::open(directory).and_then(|it| it.sync_all());
     synced.map_err(named(directory))

@@ -1,4 +1,4 @@
-//! The documents of the newest base: looked at as a whole, then read home by home.
+//! The documents of the newest base: first their heads are checked, then each home reads its part.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _};
@@ -14,14 +14,14 @@ use crate::lifecycle::checkpoint::document::{self, Unusable};
 /// The documents of a base.
 pub struct Documents {
     pub base: Base,
-    /// Whether what is no part of the log is valid too.
+    /// State outside of the log is valid too.
     pub clean: bool,
-    /// Positions of before do not count: the log lacks what they have seen.
+    /// Earlier positions are void, since the log lacks messages that their clients have seen.
     pub anew: bool,
     documents: Vec<Document>,
 }
 
-/// The file of a home.
+/// The document of a home.
 struct Document {
     path: PathBuf,
     head: Head,
@@ -36,18 +36,18 @@ impl From<Unusable> for anyhow::Error {
     }
 }
 
-/// Looks for the newest base in this directory that can be used, and removes the others. The directory is made if it is not there. Besides, the
-/// number of partitions of those that cannot be used, if one of their files says it.
+/// Finds the newest usable base in this directory and removes the others. Creates a missing directory. Also returns the number of partitions of
+/// unusable bases, if one of their files has it.
 ///
 /// # Errors
-/// When the directory or a file in it cannot be read, or another version wrote its files: the operator chooses whether to start that version
-/// again or to begin anew. Damaged files are no error: they are set aside.
+/// The directory or a file in it cannot be read, or another version wrote its files: the operator must choose whether to start that version
+/// again or to begin anew. Damaged files are not an error: they are set aside.
 pub fn newest(directory: &Path) -> anyhow::Result<(Option<Documents>, Option<PartitionId>)> {
     prepare(directory)?;
     let mut partitions = None;
     let mut bases = Base::all(directory)?;
     while let Some(base) = bases.pop() {
-        // One that is no directory is set aside.
+        // A base that is not a directory has no documents, and is set aside.
         let paths = base.documents(directory).unwrap_or_default();
         paths.iter().try_for_each(|path| check_version(path))?;
         match Documents::of(directory, base) {
@@ -76,10 +76,10 @@ fn unreadable(path: &Path, error: &io::Error) -> anyhow::Error {
 }
 
 impl Documents {
-    /// Those of this base.
+    /// Opens the documents of this base.
     ///
     /// # Errors
-    /// Why they cannot be used.
+    /// They cannot be used.
     pub fn of(directory: &Path, base: Base) -> Result<Documents, Unusable> {
         let found = base.documents(directory);
         let found = found.map_err(|error| Unusable::of(&base.path(directory), error))?;
@@ -91,10 +91,10 @@ impl Documents {
         })
     }
 
-    /// Reads what belongs to this home.
+    /// Reads the part of this home from all documents.
     ///
     /// # Errors
-    /// Why they cannot be used.
+    /// The documents cannot be used.
     pub fn read(
         &self,
         mut restored: Restored,
@@ -112,21 +112,21 @@ impl Documents {
         finished.map_err(|why| Unusable::Damaged(why.to_string()))
     }
 
-    /// The numbers that all of them have in common: the epoch, the seed, and the number of partitions.
+    /// The values that all documents have in common: the epoch, the seed, and the number of partitions.
     pub fn head(&self) -> &Head {
         &self.documents[0].head
     }
 
-    /// How many there are.
+    /// The number of homes that wrote the documents.
     pub fn homes(&self) -> usize {
         self.documents.len()
     }
 }
 
-/// The shard of a home, with what belongs to it of the documents of all homes that had a part of it.
+/// Restores the shard of a home. All documents are read, since the number of homes may have changed.
 ///
 /// # Errors
-/// Why the documents cannot be used.
+/// The documents cannot be used.
 pub fn restore(
     home: ShardId,
     documents: Option<&Documents>,
@@ -148,7 +148,7 @@ pub fn restore(
     Ok(shard)
 }
 
-/// Keeps files that cannot be used for the operator to look at, and replaces those that were set aside before.
+/// Keeps an unusable base for the operator. It replaces one that was set aside before.
 ///
 /// # Errors
 /// Those of the file system.
@@ -167,7 +167,7 @@ pub fn set_aside(directory: &Path, base: Base, why: &str) -> anyhow::Result<()> 
     Ok(sync(directory)?)
 }
 
-/// Looks at all files; they must be those of one moment.
+/// Opens all files and checks that they belong to the same snapshot.
 fn documents(found: Vec<PathBuf>) -> Result<Vec<Document>, Unusable> {
     let mut all = Vec::new();
     for path in found {
@@ -185,10 +185,10 @@ fn documents(found: Vec<PathBuf>) -> Result<Vec<Document>, Unusable> {
     Ok(all)
 }
 
-/// Looks at a file's version alone: whether it is whole is looked at later.
+/// Checks the version of a file. Damage is found later.
 ///
 /// # Errors
-/// When another version has written it, or it cannot be read.
+/// Another version has written the file, or it cannot be read.
 fn check_version(path: &Path) -> anyhow::Result<()> {
     let mut preamble = [0; PREAMBLE_BYTES];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut preamble));
@@ -207,7 +207,7 @@ fn check_version(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Opens a file and reads its first block; the others follow.
+/// Opens a file and reads its head. The reader continues with the blocks.
 fn open(path: &Path) -> Result<(Head, BufReader<File>), Unusable> {
     let mut rest = buffered(path)?;
     let head = document::read_head(&mut rest, path)?;
@@ -219,10 +219,10 @@ fn buffered(path: &Path) -> Result<BufReader<File>, Unusable> {
     Ok(BufReader::new(file))
 }
 
-/// Reads a document to its end and verifies the checksum of every block. The contents of the blocks are not looked at. Returns its bytes.
+/// Reads a document to its end and verifies the checksum of every block, but not the contents. Returns its size in bytes.
 ///
 /// # Errors
-/// Why it cannot be used.
+/// The document cannot be used.
 pub fn verify(path: &Path) -> Result<u64, Unusable> {
     let (_, mut rest) = open(path)?;
     let (mut number, mut block) = (1, Vec::new());

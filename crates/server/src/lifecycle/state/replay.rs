@@ -1,4 +1,4 @@
-//! The start: the documents of the base are read home by home, all at once, and every batch of the log behind them is applied at its home.
+//! Restoring at the start: one thread for each home reads the documents of the base, then applies the batches of the log after them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,30 +17,31 @@ use super::load::{Documents, restore};
 use crate::lifecycle::checkpoint::document::Unusable;
 use crate::lifecycle::supervisor;
 
-/// Batches go to a home together, about so many bytes, and so many of these runs are read ahead of it.
+/// Batches are sent to a home in runs of about this many bytes.
 const RUN_BYTES: usize = 256 << 10;
+/// Most runs that are read ahead of a home.
 const RUNS_AHEAD: usize = 16;
-/// How often it is told how far it is.
+/// Between two log lines about the progress.
 const TELL: Duration = Duration::from_secs(2);
 
-/// Everything that was read.
+/// The restored homes and the log.
 #[derive(Default)]
 pub struct Replayed {
     /// The shards of all homes, by number.
     pub homes: Vec<Shard>,
-    /// The log, ready to go on.
+    /// The log, ready to append.
     pub log: Option<Log<Directory>>,
-    /// Why nothing is certain, where the log ends too early.
+    /// Set if the log ends too early, so that all positions are uncertain: the reason.
     pub lost: Option<String>,
-    /// The gap in its middle, and the partitions that the missing batches may be of.
+    /// Set if batches are missing in the middle of the log: the reason, and the partitions that may be affected.
     pub damage: Option<(String, Vec<PartitionId>)>,
-    /// Something in it is damaged, which the documents have perhaps.
+    /// A part of the log is damaged, which the documents may contain.
     pub is_damaged: bool,
-    /// The highest second of a batch.
+    /// The latest second of any batch.
     pub last_unix_s: u32,
 }
 
-/// Why nothing was read.
+/// The reason why nothing was restored.
 pub enum Failed {
     /// The documents are damaged.
     Documents(String),
@@ -48,15 +49,15 @@ pub enum Failed {
     Start(anyhow::Error),
 }
 
-/// The log to read.
+/// The log to read, if there is one.
 pub struct Source<'a> {
     pub directory: &'a Path,
     pub options: Options,
-    /// That of a new one.
+    /// The identity of a new log, if there is none yet.
     pub new: Identity,
 }
 
-/// Reads documents and log into the homes of this world.
+/// Restores the homes from the documents and the log.
 pub fn replay(
     world: &Arc<World>,
     documents: Option<&Documents>,
@@ -86,7 +87,7 @@ pub fn replay(
     })
 }
 
-/// The result of the homes' documents and the log together.
+/// Combines what the homes and the reader of the log have found.
 fn replayed(
     of_homes: Homes,
     read: Read,
@@ -101,7 +102,7 @@ fn replayed(
     } = of_homes;
     let Read { log, found, .. } = read;
     if let (None, Some(why)) = (documents, &why) {
-        // A damaged batch has no checksum; so this is the other number that nothing else tells.
+        // The batch has a valid checksum, so the number of partitions must be wrong: without documents nothing else tells it.
         return Err(Failed::Start(anyhow::anyhow!(
             "partitions = {} does not go with the log in {}, whose documents are lost: {why}; set partitions to the number that the log was \
              written with, or move the directory away to begin anew: clients with positions of before are then told a gap",
@@ -145,7 +146,7 @@ fn replayed(
     })
 }
 
-/// Waits for the readers of all homes.
+/// Waits for the threads of all homes.
 fn join(threads: Vec<ScopedJoinHandle<'_, Result<Homes, Unusable>>>) -> Result<Homes, Failed> {
     let (mut all, mut documents) = (Homes::default(), None);
     for thread in threads {
@@ -168,19 +169,19 @@ fn join(threads: Vec<ScopedJoinHandle<'_, Result<Homes, Unusable>>>) -> Result<H
     }
 }
 
-/// The homes that were read, with what they were read from.
+/// The restored homes, and facts about their documents and batches.
 #[derive(Default)]
 struct Homes {
-    /// Their shards, by number.
+    /// The shards of the homes, by number.
     homes: Vec<Shard>,
-    /// Partitions, with writer and number of the last batch that the documents contain.
+    /// By partition: writer and number of the last batch in the documents.
     before: Vec<(PartitionId, (u64, u64))>,
-    /// Partitions of batches that cannot be read, and why the first one cannot.
+    /// Partitions with unreadable batches, and the reason of the first one.
     damaged: Vec<PartitionId>,
     why: Option<String>,
 }
 
-/// Reads what belongs to a home: its documents, then the batches that come.
+/// Restores a home: reads the documents, then applies the batches that arrive.
 fn read_home(
     home: ShardId,
     documents: Option<&Documents>,
@@ -212,11 +213,11 @@ fn read_home(
     })
 }
 
-/// The log that was read.
+/// The result of reading the log.
 struct Read {
     log: Log<Directory>,
     found: Recovered,
-    /// Where groups are missing that the documents do not contain, first.
+    /// The first place where groups are missing that the documents do not contain.
     lost: Option<Damage>,
     continuity: Continuity,
     last_unix_s: u32,
@@ -255,7 +256,7 @@ fn read_log(
             tracing::info!("{text}");
             supervisor::status(&text);
         }
-        // One that cannot be read is told by the first home.
+        // An unreadable batch goes to the first home, which reports it.
         let header = Header::read(batch).ok();
         let partition = header.map_or(0, |it| it.partition % world.partitions);
         last_unix_s = last_unix_s.max(header.map_or(0, |it| it.unix_s));
@@ -267,7 +268,7 @@ fn read_log(
             let home = usize::from(placement.home_of(partition));
             runs[home].push(batch);
             if runs[home].bytes.len() >= RUN_BYTES {
-                // A home that has failed says so itself.
+                // A home that has failed reports its error itself.
                 let _ = homes[home].send(mem::take(&mut runs[home]));
             }
         }
@@ -291,7 +292,7 @@ fn read_log(
     })
 }
 
-/// Batches of a home that stand behind each other in the log.
+/// A run of a home's batches, in the order of the log.
 #[derive(Default)]
 struct Run {
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The stop: when no work is under way any more, every home hands over its document, which is written to disk as it comes.
+//! Saving at a stop: when no work is in flight any more, every home hands over its document block by block, and each block is written at once.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use crate::lifecycle::checkpoint::document::head_now;
 use crate::lifecycle::shards::Shards;
 use crate::settings::state::State;
 
-/// Between two looks at whether anything is under way.
+/// Between two checks whether work is in flight.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Leaves everything in `directory`, within the budget of bytes and time. No client is connected any more. `log_end` says where the log
-/// ends; none without one.
+/// Saves the state in `directory`, within the limits of bytes and time. No client may be connected. `log_end` returns the end of the log, if there
+/// is one.
 ///
 /// # Errors
-/// Why nothing is left there.
+/// Nothing was saved.
 pub async fn store(
     directory: &Path,
     state: &State,
@@ -50,10 +50,10 @@ pub async fn store(
     }
 }
 
-/// Writes a base of shards that serve nobody yet.
+/// Writes a base of shards that serve no client yet.
 ///
 /// # Errors
-/// Why none was written.
+/// The base could not be written.
 pub fn write_first(
     directory: &Path,
     world: &World,
@@ -90,12 +90,12 @@ async fn write(
 ) -> Result<u64, String> {
     prepare(directory).map_err(|error| format!("{error:#}"))?;
     settle(shards).await?;
-    // Only now: a batch that was under way is in the documents, and must not count as one behind them.
+    // Only now: batches that were in flight are in the documents, so the end must be after them.
     let log = log_end();
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
     begin(directory).map_err(failed)?;
     let head = head_now(world);
-    // Messages that the log has must not be left behind.
+    // With a log there is no limit: no message of the log may be left out.
     let bytes_max = match log {
         Some(_) => usize::MAX,
         None => state.bytes_max / usize::from(head.homes),
@@ -113,7 +113,7 @@ async fn write(
     visible.map_err(failed)?;
     Ok(bytes)
 }
-/// Waits until nothing is under way at any shard or between two.
+/// Waits until no work is in flight at any shard or between shards.
 async fn settle(shards: &Shards) -> Result<(), String> {
     let mut former = Vec::new();
     loop {
@@ -151,7 +151,7 @@ async fn write_home(
                 state.bytes_max
             ));
         }
-        // Writing does not yield, so that the timer alone would come too late.
+        // Writing does not yield to the timer, so the deadline is also checked here.
         if began.elapsed() > Duration::from_secs(u64::from(state.deadline_s)) {
             return Err("state.deadline_s has passed".to_string());
         }
