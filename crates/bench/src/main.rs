@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 #[global_allocator]
-static ALLOCATOR: crore_net::memory::Pieces = crore_net::memory::Pieces;
+static ALLOCATOR: crore_net::memory::PoolAllocator = crore_net::memory::PoolAllocator;
 
 fn main() -> ExitCode {
     crore_bench::run(&crore_bench::Cli::parse())

@@ -253,7 +253,7 @@ pub fn reset(fd: RawFd) {
 /// Gives the calling thread its own descriptor table, so that `RLIMIT_NOFILE` limits the thread and not the process. The new
 /// table has only the three standard descriptors, because a socket in two tables would stay open when its owner closes it.
 pub fn unshare_descriptor_table() -> io::Result<()> {
-    crore_net::kernel::fd_table::part(&[])
+    crore_net::kernel::fd_table::unshare(&[])
 }
 
 /// Moves the calling thread, and the processes that it starts, into a new mount namespace.

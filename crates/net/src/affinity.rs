@@ -22,7 +22,7 @@ pub fn pin_to(core: usize) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of `setpriority(2)`; a sandbox may forbid it.
-pub fn give_way() -> io::Result<()> {
+pub fn lower_priority() -> io::Result<()> {
     /// The lowest priority.
     const NICE: i32 = 19;
     Ok(setpriority_process(None, NICE)?)
@@ -61,7 +61,7 @@ mod tests {
         let nice = || rustix::process::getpriority_process(None).unwrap();
         let before = nice();
         let given = std::thread::spawn(move || {
-            give_way().unwrap();
+            lower_priority().unwrap();
             nice()
         });
         assert_eq!((given.join().unwrap(), nice()), (19, before));

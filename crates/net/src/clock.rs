@@ -4,7 +4,7 @@
 //! continues during a suspend, and is for everything with a lifetime. Steps of the wall clock move neither of them. The wall clock may
 //! jump, and is only for dates that people and other machines see or send.
 //!
-//! The counted clock ("the count") is `CLOCK_BOOTTIME` plus a constant, and the corrections of [`follow`].
+//! The counted clock ("the count") is `CLOCK_BOOTTIME` plus a constant, and the corrections of [`follow_log`].
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicI32, AtomicI64};
@@ -52,7 +52,7 @@ fn seconds(ns: i64) -> u64 {
 ///
 /// # Panics
 /// If the count has already begun.
-pub fn go_on_from(counted_s: u64, unix_s: u64) {
+pub fn resume_count(counted_s: u64, unix_s: u64) {
     let passed_ns = (wall_ns() - ns(unix_s)).max(0);
     let begun = ORIGIN_NS.set(ns(counted_s) + passed_ns - boot_ns());
     assert!(begun.is_ok(), "the count begins once");
@@ -61,7 +61,7 @@ pub fn go_on_from(counted_s: u64, unix_s: u64) {
 /// Corrects the count by the clock of a log. This process wrote a batch at `written_s` of the count, the log stored it at `stored_s`
 /// of its own clock, and the process has just read it. A count that is behind jumps forward. A count that is ahead stands still
 /// until the log's clock reaches it. Afterwards the two differ by less than a second. Returns the correction in seconds.
-pub fn follow(written_s: u64, stored_s: u64) -> i64 {
+pub fn follow_log(written_s: u64, stored_s: u64) -> i64 {
     /// Several threads read partitions.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock();
@@ -90,7 +90,7 @@ impl Corrections {
         going_ns.max(self.stood_ns.load(Relaxed))
     }
 
-    /// See [`follow`](self::follow). The log stored the batch after the write and before now. Only a `stored_s` outside of this
+    /// See [`follow_log`]. The log stored the batch after the write and before now. Only a `stored_s` outside of this
     /// interval corrects the count.
     fn follow(&self, begun_ns: i64, written_s: u64, stored_s: u64) -> i64 {
         /// Both clocks are rounded down to seconds.

@@ -2,8 +2,8 @@
 //! ([`kernel`]) and TLS uses ([`stream`]); mailboxes between threads; the allocator ([`memory`]); clocks, signals and cores.
 //!
 //! This crate knows nothing of HTTP, topics or the broker, and it is the only one of the server that may contain `unsafe`. It decides
-//! three things itself: which connections are turned away when there is no room ([`kernel::entrance`]), in which order TLS
-//! handshakes get their share of a turn ([`stream`]), and how much freed memory is kept for large messages ([`memory::Pieces`]). It
+//! three things itself: which connections are turned away when there is no room ([`kernel::acceptor`]), in which order TLS
+//! handshakes get their share of a turn ([`stream`]), and how much freed memory is kept for large messages ([`memory::PoolAllocator`]). It
 //! buffers bytes only for TLS.
 //!
 //! Invariants:

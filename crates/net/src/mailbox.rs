@@ -16,7 +16,7 @@
 //!   system call. Nobody reads the eventfd: each write is one event of an edge-triggered poller. A late event only makes one wait
 //!   return early.
 //! * The eventfd has the same number in the descriptor tables of all threads that post or read: it is made before the threads
-//!   separate their tables, and they keep it ([`part`](crate::kernel::fd_table::part)). It is never closed, since no thread could
+//!   separate their tables, and they keep it ([`unshare`](crate::kernel::fd_table::unshare)). It is never closed, since no thread could
 //!   close it in all tables. Mailboxes live as long as the process.
 //!
 //! A mailbox deliberately has no limit: a sender could only block on a full one. The broker limits its senders by credit.

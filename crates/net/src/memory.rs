@@ -1,11 +1,11 @@
 //! The memory of the machine, the allocator of large blocks, the release of unused memory, and the kernel's random numbers.
 
-mod pieces;
+mod pool;
 
 use std::fs;
 use std::ops::Range;
 
-pub use pieces::{Pieces, age, kept_bytes};
+pub use pool::{PoolAllocator, kept_bytes, release_unused};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -24,7 +24,7 @@ pub fn machine_bytes() -> u64 {
 
 /// Returns freed memory to the kernel, even from between live allocations. It holds the allocator's locks, so it should be called
 /// after a burst of load, not during one. It does nothing with another C library than glibc.
-pub fn give_back() {
+pub fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes no pointers, and may be called at any time by any thread.
     unsafe {
@@ -33,7 +33,7 @@ pub fn give_back() {
 }
 
 /// Blocks of at least this size are mappings of their own, which go back to the kernel as soon as they are freed. Most of the blocks
-/// around this size come from the pool instead ([`Pieces`]).
+/// around this size come from the pool instead ([`PoolAllocator`]).
 const MAPPED_MIN: libc::c_int = 2 << 20;
 /// Freed bytes at the end of a heap that are kept for later allocations.
 const KEPT: libc::c_int = 8 << 20;
@@ -41,7 +41,7 @@ const KEPT: libc::c_int = 8 << 20;
 /// Sets fixed thresholds for large blocks in glibc's allocator. By default glibc raises both thresholds when a mapping is freed, up to
 /// 32 and 64 MiB. Then freed messages stay between live ones, and later tens of megabytes are unmapped at once, which takes tens of
 /// milliseconds. Must be called before any thread starts.
-pub fn map_large() {
+pub fn set_malloc_thresholds() {
     #[cfg(target_env = "gnu")]
     for (name, value) in [
         (libc::M_MMAP_THRESHOLD, MAPPED_MIN),
@@ -54,9 +54,9 @@ pub fn map_large() {
 
 /// Releases the code pages of the program and its libraries. The start has touched pages that serving does not need, some megabytes of
 /// resident memory. Code that runs again is read from the page cache. Should be called once, when all shards run.
-pub fn let_go_of_text() {
+pub fn release_code_pages() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    for text in maps.lines().filter_map(text) {
+    for text in maps.lines().filter_map(code_range) {
         // SAFETY: a private mapping of a file, executable and not writable. Its pages equal the file, so released ones are read
         // again unchanged (`madvise(2)`).
         unsafe {
@@ -70,7 +70,7 @@ pub fn let_go_of_text() {
 }
 
 /// The address range, if this line of `/proc/self/maps` is code of a file.
-fn text(line: &str) -> Option<Range<usize>> {
+fn code_range(line: &str) -> Option<Range<usize>> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let is_text = fields.next()? == "r-xp" && fields.nth(3)?.starts_with('/');
@@ -92,9 +92,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_text_of_files_is_let_go_of_and_comes_back() {
+    fn only_code_of_files_is_released_and_comes_back() {
         let line = "55a4-55a8 r-xp 00201000 fe:00 1234   /usr/bin/crore";
-        assert_eq!(text(line), Some(0x55a4..0x55a8));
+        assert_eq!(code_range(line), Some(0x55a4..0x55a8));
         for other in [
             "55a4-55a8 rw-p 00201000 fe:00 1234   /usr/bin/crore",
             "55a4-55a8 r-xs 00201000 fe:00 1234   /usr/bin/crore",
@@ -102,9 +102,9 @@ mod tests {
             "55a4-55a8 r-xp 00000000 00:00 0      [vdso]",
             "",
         ] {
-            assert_eq!(text(other), None, "{other}");
+            assert_eq!(code_range(other), None, "{other}");
         }
-        let_go_of_text();
+        release_code_pages();
         assert!(machine_bytes() > 0);
     }
 

@@ -109,16 +109,16 @@ pub fn blocks(file: &[u8]) -> Result<Vec<Block>, String> {
         let mut rest = line.trim();
         while !rest.is_empty() {
             rest = match open.take() {
-                None => begin(rest, index + 1, &mut open)?,
-                Some(begun) => go_on(begun, rest, index + 1, &mut open, &mut blocks)?,
+                None => read_outside(rest, index + 1, &mut open)?,
+                Some(begun) => read_in_block(begun, rest, index + 1, &mut open, &mut blocks)?,
             };
         }
     }
     if let Some(open) = open {
-        return Err(unended(&open));
+        return Err(unended_error(&open));
     }
     match blocks.is_empty() {
-        true => Err(foreign(file)),
+        true => Err(no_block_error(file)),
         false => Ok(blocks),
     }
 }
@@ -141,7 +141,11 @@ fn text(file: &[u8]) -> Result<std::borrow::Cow<'_, str>, String> {
 }
 
 /// Reads a line outside of blocks; returns the rest of the line after the beginning of a block.
-fn begin<'t>(rest: &'t str, line: usize, open: &mut Option<Open<'t>>) -> Result<&'t str, String> {
+fn read_outside<'t>(
+    rest: &'t str,
+    line: usize,
+    open: &mut Option<Open<'t>>,
+) -> Result<&'t str, String> {
     if let Some((label, rest)) = rest
         .strip_prefix(BEGIN)
         .and_then(|rest| rest.split_once(HYPHENS))
@@ -183,7 +187,7 @@ fn is_boundary(line: &str) -> bool {
 }
 
 /// Reads a line within a block; returns the rest of the line after the end of the block.
-fn go_on<'t>(
+fn read_in_block<'t>(
     mut begun: Open<'t>,
     rest: &'t str,
     line: usize,
@@ -225,19 +229,19 @@ fn go_on<'t>(
         .strip_prefix(END)
         .and_then(|rest| rest.split_once(HYPHENS));
     let Some((_, rest)) = ended.filter(|(label, _)| *label == begun.label) else {
-        return Err(unended(&begun));
+        return Err(unended_error(&begun));
     };
-    blocks.push(read(&begun)?);
+    blocks.push(decode(&begun)?);
     Ok(rest.trim_start())
 }
 
-fn unended(open: &Open<'_>) -> String {
+fn unended_error(open: &Open<'_>) -> String {
     let (line, label) = (open.line, shown(open.label));
     format!("line {line}: {label} has no end -----END {label}-----; write the whole block")
 }
 
 /// Decodes a complete block.
-fn read(open: &Open<'_>) -> Result<Block, String> {
+fn decode(open: &Open<'_>) -> Result<Block, String> {
     let (line, label) = (open.line, shown(open.label));
     let known = LABELS.iter().find(|(known, _)| *known == open.label);
     let Some((_, form)) = known else {
@@ -270,7 +274,7 @@ fn read(open: &Open<'_>) -> Result<Block, String> {
 }
 
 /// The error for a file without any block.
-fn foreign(file: &[u8]) -> String {
+fn no_block_error(file: &[u8]) -> String {
     if let Some((form, _)) = der::form(file) {
         let (name, command) = (form.name(), form.command());
         return format!("is {name} in DER, and PEM is read here; `{command}` converts it");

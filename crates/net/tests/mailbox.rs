@@ -36,7 +36,7 @@ fn under_load_nothing_is_lost_and_each_sender_keeps_its_order() {
         .map(|who| {
             let sender = sender.clone();
             thread::spawn(move || {
-                fd_table::part(&[eventfd]).unwrap();
+                fd_table::unshare(&[eventfd]).unwrap();
                 for serial in 0..EACH {
                     sender.post((who, serial));
                     if serial % 100 == who {
@@ -47,7 +47,7 @@ fn under_load_nothing_is_lost_and_each_sender_keeps_its_order() {
         })
         .collect();
     let reading = thread::spawn(move || {
-        fd_table::part(&[eventfd]).unwrap();
+        fd_table::unshare(&[eventfd]).unwrap();
         read(inbox, SENDERS * EACH)
     });
     let all = reading.join().unwrap();

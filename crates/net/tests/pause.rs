@@ -3,8 +3,8 @@
 use std::net::TcpStream;
 
 use crore_net::Fd;
+use crore_net::kernel::acceptor::{Acceptor, Limits};
 use crore_net::kernel::driver::Driver;
-use crore_net::kernel::entrance::{Entrance, Limits};
 use crore_net::kernel::socket;
 use crore_net::kernel::steering::Group;
 use crore_net::transport::Arrival;
@@ -18,23 +18,23 @@ fn paused_entrance_reports_no_arrival_until_the_pause_is_over() {
         ..Limits::default()
     };
     let listen = ["127.0.0.1:0".parse().unwrap()];
-    let mut entrance = Entrance::open(&listen, limits, &Group::new(), &mut driver).unwrap();
-    let addr = entrance.listeners()[0].local_addr().unwrap();
+    let mut acceptor = Acceptor::open(&listen, limits, &Group::new(), &mut driver).unwrap();
+    let addr = acceptor.listeners()[0].local_addr().unwrap();
     let _client = TcpStream::connect(addr).unwrap();
     let none = |_: &[u8]| Vec::new();
 
-    entrance.pause(1_010);
+    acceptor.pause(1_010);
     // A shorter pause does not end the longer one.
-    entrance.pause(1_005);
+    acceptor.pause(1_005);
     for now_ms in [1_000, 1_009] {
-        assert_eq!(entrance.accept(0, now_ms, none), Arrival::Nobody);
-        entrance.settle(&mut driver, 0, now_ms).unwrap();
+        assert_eq!(acceptor.accept(0, now_ms, none), Arrival::Nobody);
+        acceptor.settle(&mut driver, 0, now_ms).unwrap();
         assert_eq!(driver.wait(Some(0)).unwrap(), 0, "it spins");
-        assert_eq!(entrance.paused_until_ms(), Some(1_010));
+        assert_eq!(acceptor.paused_until_ms(), Some(1_010));
     }
-    entrance.settle(&mut driver, 0, 1_010).unwrap();
+    acceptor.settle(&mut driver, 0, 1_010).unwrap();
     assert_eq!(driver.wait(Some(1_000)).unwrap(), 1);
-    let Arrival::Connection(link, _) = entrance.accept(0, 1_010, none) else {
+    let Arrival::Connection(link, _) = acceptor.accept(0, 1_010, none) else {
         panic!("the connection that waited is lost");
     };
     socket::close(Fd(link.0));

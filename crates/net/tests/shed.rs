@@ -1,7 +1,7 @@
 //! A full table: waiting clients are told so, none is lost, and freed descriptors are used again. And when not even that
 //! answer is possible, nothing spins.
 //!
-//! Alone in its process, since it lowers the process's limit: opening an [`Entrance`] raises it, so a test that does
+//! Alone in its process, since it lowers the process's limit: opening an [`Acceptor`] raises it, so a test that does
 //! belongs elsewhere, or takes [`LIMIT`].
 
 use std::io::{Read, Write};
@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use crore_net::Fd;
+use crore_net::kernel::acceptor::{Acceptor, Limits};
 use crore_net::kernel::driver::{self, Driver};
-use crore_net::kernel::entrance::{Entrance, Limits};
 use crore_net::kernel::listener::{Accepted, Listener, Reserve, Shed, SocketOptions};
 use crore_net::kernel::steering::{Group, Level};
 use crore_net::kernel::{fd_table, socket};
@@ -53,7 +53,7 @@ fn a_full_table_answers_and_recovers() {
     let (tell, told) = mpsc::channel();
     let (go_on, step) = mpsc::channel::<()>();
     let shard = thread::spawn(move || {
-        fd_table::part(&[]).unwrap();
+        fd_table::unshare(&[]).unwrap();
         let addr = "127.0.0.1:0".parse().unwrap();
         let listener = Listener::bind(addr, 16, &SocketOptions::default()).unwrap();
         let mut reserve = Reserve::new().unwrap();
@@ -120,7 +120,7 @@ fn entrance_that_cannot_shed_pauses_and_recovers() {
     let _alone = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
     set_limit(TABLE);
     thread::spawn(|| {
-        fd_table::part(&[]).unwrap();
+        fd_table::unshare(&[]).unwrap();
         let mut driver = Driver::new(4).unwrap();
         let limits = Limits {
             backlog: 16,
@@ -128,8 +128,8 @@ fn entrance_that_cannot_shed_pauses_and_recovers() {
             ..Limits::default()
         };
         let listen = ["127.0.0.1:0".parse().unwrap()];
-        let mut entrance = Entrance::open(&listen, limits, &Group::new(), &mut driver).unwrap();
-        let addr = entrance.listeners()[0].local_addr().unwrap();
+        let mut acceptor = Acceptor::open(&listen, limits, &Group::new(), &mut driver).unwrap();
+        let addr = acceptor.listeners()[0].local_addr().unwrap();
         let never = |_: &[u8]| -> Vec<u8> { panic!("nobody can be told anything") };
 
         // The client's end is made before the table shrinks.
@@ -137,39 +137,39 @@ fn entrance_that_cannot_shed_pauses_and_recovers() {
         set_limit(4);
         assert_eq!(driver.wait(Some(1_000)).unwrap(), 1);
         assert_eq!(
-            entrance.accept(0, 1_000, never),
+            acceptor.accept(0, 1_000, never),
             Arrival::Stuck(libc::EMFILE)
         );
-        assert_eq!(entrance.accept(0, 1_000, never), Arrival::Nobody);
-        entrance.settle(&mut driver, 5, 1_000).unwrap();
+        assert_eq!(acceptor.accept(0, 1_000, never), Arrival::Nobody);
+        acceptor.settle(&mut driver, 5, 1_000).unwrap();
         assert_eq!(driver.wait(Some(50)).unwrap(), 0, "it spins");
-        let later_ms = entrance.paused_until_ms().unwrap();
+        let later_ms = acceptor.paused_until_ms().unwrap();
         assert!((1_001..2_000).contains(&later_ms), "{later_ms}");
 
         // It looks again after that time, and goes on pausing.
-        entrance.settle(&mut driver, 5, later_ms).unwrap();
+        acceptor.settle(&mut driver, 5, later_ms).unwrap();
         assert_eq!(driver.wait(Some(50)).unwrap(), 1);
         assert_eq!(
-            entrance.accept(0, later_ms, never),
+            acceptor.accept(0, later_ms, never),
             Arrival::Stuck(libc::EMFILE)
         );
-        entrance.settle(&mut driver, 5, later_ms).unwrap();
+        acceptor.settle(&mut driver, 5, later_ms).unwrap();
         assert_eq!(driver.wait(Some(0)).unwrap(), 0);
 
         // Or as soon as a connection has ended.
         set_limit(TABLE);
-        entrance.settle(&mut driver, 4, later_ms + 1).unwrap();
-        assert_eq!(entrance.paused_until_ms(), None);
+        acceptor.settle(&mut driver, 4, later_ms + 1).unwrap();
+        assert_eq!(acceptor.paused_until_ms(), None);
         assert_eq!(driver.wait(Some(50)).unwrap(), 1);
-        let Arrival::Connection(link, _) = entrance.accept(0, later_ms + 1, never) else {
+        let Arrival::Connection(link, _) = acceptor.accept(0, later_ms + 1, never) else {
             panic!("no recovery")
         };
         socket::send(Fd(link.0), b"welcome");
         socket::close(Fd(link.0));
         assert_eq!(read(&mut client), b"welcome");
-        assert_eq!(entrance.level(), Level::Full, "it has learned its room");
-        entrance.settle(&mut driver, 0, later_ms + 2).unwrap();
-        assert_eq!(entrance.level(), Level::Open);
+        assert_eq!(acceptor.level(), Level::Full, "it has learned its room");
+        acceptor.settle(&mut driver, 0, later_ms + 2).unwrap();
+        assert_eq!(acceptor.level(), Level::Open);
     })
     .join()
     .unwrap();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crore_net::Fd;
+use crore_net::kernel::acceptor::{Acceptor, Limits};
 use crore_net::kernel::driver::Driver;
-use crore_net::kernel::entrance::{Entrance, Limits};
 use crore_net::kernel::socket;
 use crore_net::kernel::steering::{Group, Level};
 use crore_net::transport::Arrival;
@@ -17,7 +17,7 @@ const ROOM: u32 = 320;
 const CROWD: usize = 150;
 
 struct Shard {
-    entrance: Entrance,
+    acceptor: Acceptor,
     driver: Driver,
     open: Vec<Fd>,
 }
@@ -30,9 +30,9 @@ impl Shard {
             ..Limits::default()
         };
         let mut driver = Driver::new(4).unwrap();
-        let entrance = Entrance::open(&[addr], limits, group, &mut driver).unwrap();
+        let acceptor = Acceptor::open(&[addr], limits, group, &mut driver).unwrap();
         Shard {
-            entrance,
+            acceptor,
             driver,
             open: Vec::new(),
         }
@@ -41,7 +41,7 @@ impl Shard {
     /// Accepts all connections in the queue and returns their number.
     fn take(&mut self) -> usize {
         let before = self.open.len();
-        while let Arrival::Connection(link, _) = self.entrance.accept(0, 1, |_| Vec::new()) {
+        while let Arrival::Connection(link, _) = self.acceptor.accept(0, 1, |_| Vec::new()) {
             self.open.push(Fd(link.0));
         }
         self.open.len() - before
@@ -49,16 +49,16 @@ impl Shard {
 
     /// Reports so many open connections; returns the level that leaves.
     fn say(&mut self, connections: u32) -> Level {
-        let told = self.entrance.settle(&mut self.driver, connections, 1);
+        let told = self.acceptor.settle(&mut self.driver, connections, 1);
         told.unwrap();
-        self.entrance.level()
+        self.acceptor.level()
     }
 }
 
 fn shards(count: usize) -> (Vec<Shard>, SocketAddr) {
     let group = Group::new();
     let first = Shard::new("127.0.0.1:0".parse().unwrap(), &group);
-    let addr = first.entrance.listeners()[0].local_addr().unwrap();
+    let addr = first.acceptor.listeners()[0].local_addr().unwrap();
     let mut shards = vec![first];
     shards.extend((1..count).map(|_| Shard::new(addr, &group)));
     (shards, addr)
@@ -148,13 +148,13 @@ fn before_a_close_the_queue_is_emptied_and_nobody_else_comes_into_it() {
     let (mut shards, addr) = shards(1);
     let shard = &mut shards[0];
     let waiting = crowd(addr);
-    shard.entrance.bar();
+    shard.acceptor.bar();
     let late = std::thread::spawn(move || TcpStream::connect(addr).map(drop));
     // Only a wait can show that no connection comes in.
     let barred = TcpStream::connect_timeout(&addr, Duration::from_millis(200));
     assert_eq!(barred.unwrap_err().kind(), ErrorKind::TimedOut);
     assert_eq!(shard.take(), waiting.len());
-    shard.entrance.close();
+    shard.acceptor.close();
     assert!(late.join().unwrap().is_err(), "it tries again elsewhere");
     assert!(TcpStream::connect(addr).is_err());
 }

@@ -30,7 +30,7 @@ fn apart<R: Send>(keep: &[Fd], run: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| {
         scope
             .spawn(|| {
-                fd_table::part(keep).unwrap();
+                fd_table::unshare(keep).unwrap();
                 run()
             })
             .join()
@@ -79,7 +79,7 @@ fn listeners_of_two_tables_share_the_connections_of_one_port() {
     let shard = |addr: SocketAddr| {
         let (bound, taken, tell) = (Arc::clone(&bound), Arc::clone(&taken), tell.clone());
         thread::spawn(move || {
-            fd_table::part(&[]).unwrap();
+            fd_table::unshare(&[]).unwrap();
             let listener = Listener::bind(addr, 128, &SocketOptions::default()).unwrap();
             tell.send(listener.local_addr().unwrap()).unwrap();
             let mut driver = Driver::new(4).unwrap();
@@ -135,7 +135,7 @@ fn a_thread_that_ends_closes_its_own_table_only() {
     let (tell, told) = mpsc::channel();
     let fd = fd_of(&kept);
     let parted = thread::spawn(move || {
-        fd_table::part(&[fd]).unwrap();
+        fd_table::unshare(&[fd]).unwrap();
         let made = Listener::bind(loopback(), 8, &SocketOptions::default()).unwrap();
         tell.send(made.local_addr().unwrap()).unwrap();
         let mut driver = Driver::new(1).unwrap();
@@ -168,7 +168,7 @@ fn a_parted_thread_inherits_no_listener() {
     let (go_on, wait) = mpsc::channel::<()>();
     let (tell, told) = mpsc::channel();
     let parted = thread::spawn(move || {
-        fd_table::part(&[]).unwrap();
+        fd_table::unshare(&[]).unwrap();
         tell.send(is_open(fd)).unwrap();
         wait.recv().unwrap();
     });

@@ -12,7 +12,7 @@ use crore_broker::settings::{Keep, Limits, Rule, Settings};
 use crore_broker::{Offsets, Placement, ShardId, World};
 use crore_net::kernel::listener::{HeldPort, SocketOptions};
 use crore_net::kernel::steering::Group;
-use crore_net::kernel::{Kernel, entrance, fd_table};
+use crore_net::kernel::{Kernel, acceptor, fd_table};
 use crore_net::signal::Signals;
 use crore_net::{Fd, Sender, affinity, mailbox, memory};
 
@@ -298,10 +298,10 @@ fn open_shard(
     if let Some(core) = core {
         affinity::pin_to(core)?;
     }
-    fd_table::part(&setup.wakes)?;
+    fd_table::unshare(&setup.wakes)?;
     let limits = &start.world.settings.limits;
     let unsent_bytes = limits.send_buffer_bytes;
-    let limits = entrance::Limits {
+    let limits = acceptor::Limits {
         backlog: setup.backlog,
         connections_max: u32::try_from(limits.connections_per_shard).unwrap_or(u32::MAX),
         sockets: SocketOptions {

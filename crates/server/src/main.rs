@@ -31,7 +31,7 @@ use crore_net::signal::Signals;
 use settings::log::Format;
 
 #[global_allocator]
-static ALLOCATOR: crore_net::memory::Pieces = crore_net::memory::Pieces;
+static ALLOCATOR: crore_net::memory::PoolAllocator = crore_net::memory::PoolAllocator;
 
 fn main() -> ExitCode {
     #[cfg(panic = "unwind")]
@@ -105,7 +105,7 @@ fn warn_of_ignored(why: Option<&str>) {
 }
 
 fn serve(args: &ServeArgs, filter: &str, ignored: Option<&str>) -> anyhow::Result<()> {
-    crore_net::memory::map_large();
+    crore_net::memory::set_malloc_thresholds();
     if args.check {
         let effective = config::load(args)?;
         boot::check(&effective.file)?;

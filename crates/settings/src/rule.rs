@@ -193,7 +193,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Messages kept per topic.
+    /// The most messages kept per topic.
     pub fn messages_max(&self) -> u32 {
         match self.keep {
             Keep::Log => self.log_messages,

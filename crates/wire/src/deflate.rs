@@ -119,7 +119,7 @@ pub enum InflateError {
 pub fn inflate(data: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), InflateError> {
     let mut inflater = Inflater::new(limit);
     let mut work = usize::MAX;
-    let done = inflater.go_on(data, &mut work)?;
+    let done = inflater.advance(data, &mut work)?;
     debug_assert!(done, "the work is not bounded");
     out.append(&mut inflater.into_plain());
     Ok(())
@@ -184,7 +184,7 @@ impl Inflater {
     /// # Errors
     ///
     /// [`InflateError`].
-    pub fn go_on(&mut self, data: &[u8], work: &mut usize) -> Result<bool, InflateError> {
+    pub fn advance(&mut self, data: &[u8], work: &mut usize) -> Result<bool, InflateError> {
         if data.is_empty() {
             return Ok(true); // lenient: even an empty message should have one byte
         }
@@ -203,7 +203,7 @@ impl Inflater {
                 Some(rest) if !rest.is_empty() => rest,
                 _ => &END[self.read - data.len()..],
             };
-            let did = self.some(input)?;
+            let did = self.inflate_some(input)?;
             *work = work.saturating_sub(did);
             if self.ended && self.read > data.len() && self.read < data.len() + END.len() {
                 return Err(InflateError::Malformed); // a truncated block ended within `END`
@@ -212,7 +212,7 @@ impl Inflater {
     }
 
     /// Inflates a part of the input; returns the work done.
-    fn some(&mut self, input: &[u8]) -> Result<usize, InflateError> {
+    fn inflate_some(&mut self, input: &[u8]) -> Result<usize, InflateError> {
         const FLAGS: u32 = TINFL_FLAG_HAS_MORE_INPUT
             | TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF
             | TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY;

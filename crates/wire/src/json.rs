@@ -32,7 +32,7 @@ pub fn write_string(out: &mut Vec<u8>, mut text: &[u8]) {
         let mut written = [0; BLOCK * ESCAPED_MAX + CELL];
         let mut len = 0;
         for byte in block {
-            let (cell, taken) = &WRITTEN[usize::from(*byte)];
+            let (cell, taken) = &ESCAPED[usize::from(*byte)];
             written[len..len + CELL].copy_from_slice(cell);
             len += usize::from(*taken);
         }
@@ -47,28 +47,28 @@ pub fn write_string(out: &mut Vec<u8>, mut text: &[u8]) {
 /// The length of `text` between the quotes, in bytes.
 fn escaped_len(text: &[u8]) -> usize {
     text.iter()
-        .map(|byte| usize::from(WRITTEN[usize::from(*byte)].1))
+        .map(|byte| usize::from(ESCAPED[usize::from(*byte)].1))
         .sum()
 }
 
 /// For each byte its form in a string, padded to `CELL`, and the length of the form.
-static WRITTEN: [([u8; CELL], u8); 256] = {
+static ESCAPED: [([u8; CELL], u8); 256] = {
     let mut all = [([0; CELL], 1); 256];
     let mut byte = 0;
     while byte < 256 {
-        all[byte] = written(byte as u8);
+        all[byte] = escaped(byte as u8);
         byte += 1;
     }
     all
 };
 
-const fn written(byte: u8) -> ([u8; CELL], u8) {
+const fn escaped(byte: u8) -> ([u8; CELL], u8) {
     if !is_special(byte) {
         return ([byte, 0, 0, 0, 0, 0, 0, 0], 1);
     }
     let digits = b"0123456789abcdef";
     let (high, low) = (digits[byte as usize >> 4], digits[byte as usize & 15]);
-    match short(byte) {
+    match short_escape(byte) {
         Some(short) => ([b'\\', short, 0, 0, 0, 0, 0, 0], 2),
         None => (
             [b'\\', b'u', b'0', b'0', high, low, 0, 0],
@@ -117,7 +117,7 @@ const fn is_special(byte: u8) -> bool {
 }
 
 /// The character after the backslash in the short escape of a special byte, if it has one.
-const fn short(byte: u8) -> Option<u8> {
+const fn short_escape(byte: u8) -> Option<u8> {
     Some(match byte {
         b'"' | b'\\' => byte,
         b'\n' => b'n',

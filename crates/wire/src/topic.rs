@@ -152,7 +152,7 @@ pub fn has_wildcard(filter: &[u8]) -> bool {
 
 /// The filter that was probably meant by a name in the syntax of NATS or of a shell. There dots may separate the levels, `*` means any
 /// one level, and `>` or `**` all levels that follow. Here such a text is a valid name of one topic.
-pub fn meant_filter(name: &[u8]) -> Option<String> {
+pub fn suggested_filter(name: &[u8]) -> Option<String> {
     memchr::memchr2(b'*', b'>', name)?;
     let name = core::str::from_utf8(name).ok()?;
     let separator = if name.contains('/') { '/' } else { '.' };

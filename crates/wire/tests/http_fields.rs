@@ -286,7 +286,7 @@ proptest! {
         let _ = date::parse_date(&bytes);
         let _ = etag::entity_tags(&bytes).count();
         let _ = origin::is_loopback_host(&bytes);
-        let _ = origin::normal(&[b"http://", &bytes[..]].concat());
+        let _ = origin::normalize(&[b"http://", &bytes[..]].concat());
         let _ = origin::same_origin(&[b"http://", &bytes[..]].concat(), &other);
         let _ = forwarded::client_address([&bytes[..]].into_iter(), IpAddr::from([10, 0, 0, 1]), &[(IpAddr::from([10, 0, 0, 0]), 8)]);
         let _ = proxy::parse_v2(&bytes);

@@ -212,13 +212,13 @@ fn filters_of_other_servers_are_recognised() {
         (">", "#"),
         ("a.b/>", "a.b/#"),
     ] {
-        let meant = topic::meant_filter(foreign.as_bytes());
+        let meant = topic::suggested_filter(foreign.as_bytes());
         assert_eq!(meant.as_deref(), Some(meant_by_it), "{foreign}");
     }
     for own in ["news", "news/+", "#", "a.b", "a*", "x>y", "a.*x/b", "a/>/b"] {
-        assert_eq!(topic::meant_filter(own.as_bytes()), None, "{own}");
+        assert_eq!(topic::suggested_filter(own.as_bytes()), None, "{own}");
     }
-    assert_eq!(topic::meant_filter(b"\xff/*"), None);
+    assert_eq!(topic::suggested_filter(b"\xff/*"), None);
 }
 
 fn percent_encode(bytes: &[u8], must: impl Fn(u8) -> bool) -> String {

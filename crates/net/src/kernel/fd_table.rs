@@ -3,7 +3,7 @@
 //! By default the threads of a process share one table: every accept and close takes its lock, a growing table stalls all threads, and
 //! `RLIMIT_NOFILE` limits the sum. A thread with a table of its own avoids all this.
 //!
-//! Invariant: a thread calls [`part`] before it makes its first socket. The descriptors that it keeps (0-2 and the eventfds of
+//! Invariant: a thread calls [`unshare`] before it makes its first socket. The descriptors that it keeps (0-2 and the eventfds of
 //! mailboxes) were made by the thread that started it. `/proc/PID/fd` shows only the table of the main thread.
 
 use std::io;
@@ -23,7 +23,7 @@ const OPEN_UNKNOWN: u64 = 32;
 ///
 /// # Errors
 /// `ENOSYS` before Linux 5.9, `ENOMEM`, `EMFILE`.
-pub fn part(keep: &[Fd]) -> io::Result<()> {
+pub fn unshare(keep: &[Fd]) -> io::Result<()> {
     let mut kept: Vec<u32> = keep
         .iter()
         .map(|fd| fd.0)

@@ -4,7 +4,7 @@
 //! addresses. Options that accepted sockets inherit (`TCP_NODELAY`, `TCP_NOTSENT_LOWAT`) are set on the listener, so that an accept
 //! is one system call.
 //!
-//! Invariant: a listener is made in the table of its shard, after [`part`](super::fd_table::part). A copy in another table would
+//! Invariant: a listener is made in the table of its shard, after [`unshare`](super::fd_table::unshare). A copy in another table would
 //! receive connections that no thread accepts.
 //!
 //! Limits and access control are deliberately elsewhere.

@@ -4,8 +4,8 @@
 //! Invariant: the number of a [`Link`] is its descriptor ([`Fd`]), in the table of the thread that made the [`Kernel`]. In another
 //! table the number is another socket, so every owner of a descriptor is `!Send`.
 
+pub mod acceptor;
 pub mod driver;
-pub mod entrance;
 pub mod fd_table;
 pub mod listener;
 pub mod socket;
@@ -19,8 +19,8 @@ use crate::clock;
 use crate::mailbox::Inbox;
 use crate::sys::Fd;
 use crate::transport::{Arrival, Event, Link, Received, Sent, Transport};
+use acceptor::Acceptor;
 use driver::Driver;
-use entrance::Entrance;
 use steering::Group;
 
 /// The most events of one wait.
@@ -31,7 +31,7 @@ const PARTS_MAX: usize = 32;
 /// The sockets of one shard thread.
 pub struct Kernel {
     driver: Driver,
-    entrance: Entrance,
+    acceptor: Acceptor,
 }
 
 impl Kernel {
@@ -42,12 +42,12 @@ impl Kernel {
     /// If there is no descriptor left, or an address cannot be bound.
     pub fn open(
         listen: &[SocketAddr],
-        limits: entrance::Limits,
+        limits: acceptor::Limits,
         group: &Arc<Group>,
     ) -> io::Result<Kernel> {
         let mut driver = Driver::new(EVENTS_MAX)?;
-        let entrance = Entrance::open(listen, limits, group, &mut driver)?;
-        Ok(Kernel { driver, entrance })
+        let acceptor = Acceptor::open(listen, limits, group, &mut driver)?;
+        Ok(Kernel { driver, acceptor })
     }
 
     /// Makes mail in this inbox end a wait.
@@ -67,7 +67,7 @@ impl Transport for Kernel {
     fn wait(&mut self, timeout_ms: Option<u32>) -> io::Result<usize> {
         let pause = match timeout_ms {
             Some(0) => None,
-            _ => self.entrance.paused_until_ms(),
+            _ => self.acceptor.paused_until_ms(),
         };
         let pause_ms = pause.map(|until_ms| {
             let left_ms = until_ms.saturating_sub(clock::monotonic_ms());
@@ -88,28 +88,28 @@ impl Transport for Kernel {
         now_ms: u64,
         answer: impl FnOnce(&[u8]) -> Vec<u8>,
     ) -> Arrival {
-        self.entrance.accept(listener, now_ms, answer)
+        self.acceptor.accept(listener, now_ms, answer)
     }
 
     fn pause(&mut self, until_ms: u64) {
-        self.entrance.pause(until_ms);
+        self.acceptor.pause(until_ms);
     }
 
     fn room(&self) -> u32 {
-        self.entrance.room()
+        self.acceptor.room()
     }
 
     fn settle(&mut self, connections: u32, now_ms: u64) -> io::Result<()> {
-        self.entrance.settle(&mut self.driver, connections, now_ms)
+        self.acceptor.settle(&mut self.driver, connections, now_ms)
     }
 
     fn bar(&mut self) -> usize {
-        self.entrance.bar();
-        self.entrance.listeners().len()
+        self.acceptor.bar();
+        self.acceptor.listeners().len()
     }
 
     fn close_listeners(&mut self) {
-        self.entrance.close();
+        self.acceptor.close();
     }
 
     fn open(&mut self, link: Link, token: u64) -> io::Result<()> {

@@ -10,7 +10,7 @@
 //! after the other, each with all of its addresses ([`Group::join`]). The last attached program reflects the last levels: a thread
 //! that attaches one compares the levels again afterwards.
 //!
-//! [`entrance`](super::entrance) decides when a shard is full. A second process that listens on the same address is not known here.
+//! [`acceptor`](super::acceptor) decides when a shard is full. A second process that listens on the same address is not known here.
 //! While both run, the indexes of its listeners are wrong: a full shard may get connections, and answers them with 503.
 
 use std::io;
@@ -38,7 +38,7 @@ pub enum Level {
 
 /// The open shards take all new connections if they are at least this part of the group. If there are fewer, nearly full shards take a
 /// share: otherwise the last open shard would get more than it has room for before the kernel learns that it is full.
-const TAKERS_PART: usize = 4;
+const RECEIVERS_PART: usize = 4;
 
 /// The room of all shards of a process, as each has reported it.
 #[derive(Debug)]
@@ -131,7 +131,7 @@ impl Member {
 }
 
 /// The indexes of the members that get new connections.
-fn takers(levels: &[u8]) -> Vec<u32> {
+fn receivers(levels: &[u8]) -> Vec<u32> {
     let up_to = |most: Level| {
         let places = (0..)
             .zip(levels)
@@ -139,7 +139,7 @@ fn takers(levels: &[u8]) -> Vec<u32> {
         places.map(|(place, _)| place).collect::<Vec<u32>>()
     };
     let open = up_to(Level::Open);
-    if open.len() * TAKERS_PART >= levels.len() {
+    if open.len() * RECEIVERS_PART >= levels.len() {
         return open;
     }
     let some = [Level::Near, Level::Last].into_iter().map(up_to);
@@ -150,7 +150,7 @@ fn takers(levels: &[u8]) -> Vec<u32> {
 
 /// A program that returns the index of a random member of those that take connections; empty if all do.
 fn program(levels: &[u8]) -> Vec<libc::sock_filter> {
-    let open = takers(levels);
+    let open = receivers(levels);
     if open.len() == levels.len() {
         return Vec::new();
     }
@@ -217,7 +217,7 @@ mod tests {
                 .zip(counts)
                 .flat_map(|(level, count)| std::iter::repeat_n(level, count))
                 .collect();
-            takers(&levels).len()
+            receivers(&levels).len()
         };
         assert_eq!(takes([54, 0, 0, 0]), 54);
         assert_eq!(takes([14, 20, 10, 10]), 14);
@@ -226,6 +226,6 @@ mod tests {
         assert_eq!(takes([0, 1, 43, 10]), 1);
         assert_eq!(takes([0, 0, 2, 52]), 2);
         assert_eq!(takes([0, 0, 0, 54]), 54);
-        assert_eq!(takers(&[full, near, open, last]), [2]);
+        assert_eq!(receivers(&[full, near, open, last]), [2]);
     }
 }

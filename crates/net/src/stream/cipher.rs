@@ -97,6 +97,12 @@ impl Drop for Secret {
     }
 }
 
+/// The secret of one direction, and the sequence number of its next record.
+pub struct Start {
+    pub secret: Secret,
+    pub seq: u64,
+}
+
 /// The expanded key of one direction, and its IV. The library clears the key on drop.
 pub struct Context {
     key: LessSafeKey,

@@ -6,15 +6,15 @@
 //! The caller reads the files. Several certificates by server name are deliberately not supported.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::CertificateDer;
 use rustls::server::{ProducesTickets, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion, version};
 
-use super::handshake::{INCOMING_MAX, RECORD_MAX, Tap};
-use super::words::words;
+use super::handshake::{HandshakeConfig, INCOMING_MAX, RECORD_MAX, SecretLog};
+use super::messages::message;
 use crate::pem;
 
 /// The protocols of ALPN. Still, the first bytes decide which one the client speaks.
@@ -64,10 +64,17 @@ pub enum Error {
     Other(String),
 }
 
+/// The settings of new handshakes.
+#[derive(Debug)]
+struct Loaded {
+    source: Source,
+    config: Arc<ServerConfig>,
+}
+
 /// The current settings for the handshakes of all shards.
 #[derive(Debug)]
 pub struct Handle {
-    current: Mutex<(Source, Arc<ServerConfig>)>,
+    loaded: Mutex<Loaded>,
     /// Counts how often the settings were replaced.
     serial: AtomicU64,
 }
@@ -78,10 +85,10 @@ impl Handle {
     pub fn new(source: Source) -> Result<Arc<Handle>, Error> {
         let tickets = aws_lc_rs::Ticketer::new();
         let tickets =
-            tickets.map_err(|error| Error::Other(format!("no tickets: {}", words(&error))))?;
-        let config = config(&source, tickets)?;
+            tickets.map_err(|error| Error::Other(format!("no tickets: {}", message(&error))))?;
+        let config = Arc::new(config(&source, tickets)?);
         Ok(Arc::new(Handle {
-            current: Mutex::new((source, Arc::new(config))),
+            loaded: Mutex::new(Loaded { source, config }),
             serial: AtomicU64::new(0),
         }))
     }
@@ -92,40 +99,45 @@ impl Handle {
     /// # Errors
     /// Those of [`Handle::new`]; then nothing changes.
     pub fn replace(&self, source: Source) -> Result<(), Error> {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let tickets = if current.0.clients == source.clients {
-            current.1.ticketer.clone()
+        let mut loaded = self.lock();
+        let tickets = if loaded.source.clients == source.clients {
+            loaded.config.ticketer.clone()
         } else {
             let tickets = aws_lc_rs::Ticketer::new();
-            tickets.map_err(|error| Error::Other(format!("no tickets: {}", words(&error))))?
+            tickets.map_err(|error| Error::Other(format!("no tickets: {}", message(&error))))?
         };
-        let config = config(&source, tickets)?;
-        *current = (source, Arc::new(config));
+        let config = Arc::new(config(&source, tickets)?);
+        *loaded = Loaded { source, config };
         self.serial.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
     /// The server's own certificate.
     pub fn certificate(&self) -> CertificateDer<'static> {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = pem::certificates(&current.0.certificate);
+        let all = pem::certificates(&self.lock().source.certificate);
         all.expect("what was taken has parsed").swap_remove(0)
     }
 
-    fn get(&self) -> (Arc<ServerConfig>, usize) {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let incoming_max = match current.0.clients {
-            Some(_) => INCOMING_MAX,
-            None => RECORD_MAX,
-        };
-        (current.1.clone(), incoming_max)
+    fn get(&self) -> HandshakeConfig {
+        let loaded = self.lock();
+        HandshakeConfig {
+            config: loaded.config.clone(),
+            incoming_max: match loaded.source.clients {
+                Some(_) => INCOMING_MAX,
+                None => RECORD_MAX,
+            },
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Loaded> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A shard's copy of the settings, so that a handshake takes no lock.
 pub struct Current {
     handle: Arc<Handle>,
-    config: (Arc<ServerConfig>, usize),
+    config: HandshakeConfig,
     serial: u64,
 }
 
@@ -138,8 +150,8 @@ impl Current {
         }
     }
 
-    /// The settings for a handshake, and the most bytes of its peer that it may hold.
-    pub fn get(&mut self) -> (Arc<ServerConfig>, usize) {
+    /// The settings for a new handshake.
+    pub fn get(&mut self) -> HandshakeConfig {
         let serial = self.handle.serial.load(Ordering::Acquire);
         if serial != self.serial {
             (self.serial, self.config) = (serial, self.handle.get());
@@ -179,14 +191,14 @@ fn config(source: &Source, tickets: Arc<dyn ProducesTickets>) -> Result<ServerCo
     let provider = Arc::new(provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions)
-        .map_err(|error| Error::Other(words(&error)))?;
+        .map_err(|error| Error::Other(message(&error)))?;
     let builder = match &source.clients {
         None => builder.with_no_client_auth(),
         Some((roots, clients)) => {
             let mut store = RootCertStore::empty();
             for root in pem::certificates(roots).map_err(Error::Clients)? {
                 let added = store.add(root);
-                added.map_err(|error| Error::Clients(words(&error)))?;
+                added.map_err(|error| Error::Clients(message(&error)))?;
             }
             let verifier =
                 WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider.clone());
@@ -202,13 +214,13 @@ fn config(source: &Source, tickets: Arc<dyn ProducesTickets>) -> Result<ServerCo
     };
     let mut config = builder
         .with_single_cert(chain, key)
-        .map_err(|error| Error::Pair(words(&error)))?;
+        .map_err(|error| Error::Pair(message(&error)))?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     config.ignore_client_order = true;
     config.ticketer = tickets;
     config.send_tls13_tickets = TICKETS;
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.enable_secret_extraction = true;
-    config.key_log = Arc::new(Tap);
+    config.key_log = Arc::new(SecretLog);
     Ok(config)
 }

@@ -7,10 +7,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::handshake::Handshake;
+use super::messages::message;
 use super::state::{Early, Streams, Taken, Then};
 use super::stats::Trouble;
 use super::table::Entry;
-use super::words::words;
 use crate::transport::{Link, Received, Sent, Transport};
 use crate::{clock, memory};
 
@@ -47,15 +47,14 @@ impl Streams {
             queued: false,
             parked: false,
         };
-        let (config, incoming_max) = self.current.get();
-        match Handshake::new(config, incoming_max) {
+        match Handshake::new(self.current.get()) {
             Ok(mut handshake) if bytes.len() <= handshake.room() => {
                 handshake.take(bytes);
                 early.handshake = Some(Box::new(handshake));
             }
             // No client sends this much before it has an answer.
             Ok(_) => self.refuse_early(token, Trouble::TooLong, TOO_LONG),
-            Err(error) => self.refuse_early(token, Trouble::Internal, &words(&error)),
+            Err(error) => self.refuse_early(token, Trouble::Internal, &message(&error)),
         }
         self.table.set(link.0, Entry::Early);
         if early.handshake.is_some() {
@@ -64,12 +63,12 @@ impl Streams {
             self.handshakes.begun.push_back((link.0, token));
         }
         self.handshakes.early.insert(link.0, early);
-        self.weigh(link);
+        self.update_held(link);
         self.queue(link);
     }
 
     /// Updates the count of bytes that a handshake holds.
-    fn weigh(&mut self, link: Link) {
+    fn update_held(&mut self, link: Link) {
         let Some(early) = self.handshakes.early.get_mut(&link.0) else {
             return;
         };
@@ -89,10 +88,10 @@ impl Streams {
     /// Ends the oldest handshake if there are too many. An honest handshake is soon finished; one that still waits for its peer may be
     /// an attack.
     fn make_room(&mut self) {
-        if self.handshakes.due.len() > 2 * (self.limits.handshakes_max + STALE) {
+        if self.handshakes.ready.len() > 2 * (self.limits.handshakes_max + STALE) {
             let early = &self.handshakes.early;
             let alive = |(link, token): &(u32, u64)| early.get(link).is_some_and(|e| e.is(*token));
-            self.handshakes.due.retain(alive);
+            self.handshakes.ready.retain(alive);
         }
         if self.handshakes.begun.len() > 2 * (self.limits.handshakes_max + STALE) {
             let early = &self.handshakes.early;
@@ -110,7 +109,7 @@ impl Streams {
             }
             self.handshakes.begun.pop_front();
             if alive {
-                self.met(
+                self.count_trouble(
                     Trouble::Evicted,
                     "tls.handshakes_max is reached, and this is the oldest",
                 );
@@ -125,19 +124,19 @@ impl Streams {
         let early = self.handshakes.early.get_mut(&link.0);
         let alive = early.is_some_and(|early| early.handshake.take().is_some());
         self.handshakes.under_way -= usize::from(alive);
-        self.weigh(link);
+        self.update_held(link);
         alive
     }
 
     /// The same, if the server ends the connection because its deadline has passed or the server stops. It is counted as slow.
     pub(super) fn abandon(&mut self, link: Link) {
         if self.give_up(link) {
-            self.met(Trouble::Slow, "its handshake was not over in time");
+            self.count_trouble(Trouble::Slow, "its handshake was not over in time");
         }
     }
 
     fn refuse_early(&mut self, token: u64, trouble: Trouble, why: &str) {
-        self.met(trouble, why);
+        self.count_trouble(trouble, why);
         self.ended.push(token);
     }
 
@@ -145,7 +144,9 @@ impl Streams {
         let early = self.handshakes.early.get_mut(&link.0).expect("it is early");
         if early.handshake.is_some() && !early.queued {
             early.queued = true;
-            self.handshakes.due.push(early.peer, (link.0, early.token));
+            self.handshakes
+                .ready
+                .push(early.peer, (link.0, early.token));
         }
     }
 
@@ -166,19 +167,19 @@ impl Streams {
                 return Taken::NOTHING;
             }
             self.give_up(link);
-            self.met(Trouble::TooLong, TOO_LONG);
+            self.count_trouble(Trouble::TooLong, TOO_LONG);
             return Taken::CLOSED;
         }
         let received = transport.receive(link, &mut buffer[..room]);
         let Received::Bytes(len) = received else {
             if received != Received::Again && self.give_up(link) {
-                self.met(Trouble::Gone, GONE);
+                self.count_trouble(Trouble::Gone, GONE);
             }
             return Taken::of(received);
         };
         if let Some(handshake) = &mut self.early_mut(link).handshake {
             handshake.take(&buffer[..len]);
-            self.weigh(link);
+            self.update_held(link);
             self.queue(link);
         }
         Taken::NOTHING
@@ -192,7 +193,7 @@ impl Streams {
         buffer: &mut [u8],
     ) -> Option<(u64, Taken)> {
         while self.handshakes.turn_ns < TURN_NS {
-            let (link, token) = self.handshakes.due.pop()?;
+            let (link, token) = self.handshakes.ready.pop()?;
             let early = self.handshakes.early.get_mut(&link);
             let Some(early) = early.filter(|early| early.token == token) else {
                 continue;
@@ -204,7 +205,7 @@ impl Streams {
             let parked = std::mem::take(&mut early.parked);
             let began_ns = clock::monotonic_ns();
             let taken = self.step(transport, Link(link), token, handshake, buffer);
-            self.weigh(Link(link));
+            self.update_held(Link(link));
             self.handshakes.turn_ns += clock::monotonic_ns() - began_ns;
             if parked
                 && taken.then == Then::Open
@@ -228,12 +229,12 @@ impl Streams {
         mut handshake: Box<Handshake>,
         buffer: &mut [u8],
     ) -> Taken {
-        let over = handshake.go_on();
+        let over = handshake.advance();
         let open = send(transport, link, &mut handshake.outgoing);
         match over {
-            Ok(false) if handshake.is_cut_up() => {
+            Ok(false) if handshake.has_too_many_records() => {
                 self.handshakes.under_way -= 1;
-                self.met(Trouble::TooLong, TOO_LONG);
+                self.count_trouble(Trouble::TooLong, TOO_LONG);
                 Taken::CLOSED
             }
             Ok(false) if open => {
@@ -250,12 +251,12 @@ impl Streams {
             }
             Ok(_) => {
                 self.handshakes.under_way -= 1;
-                self.met(Trouble::Gone, GONE);
+                self.count_trouble(Trouble::Gone, GONE);
                 Taken::CLOSED
             }
             Err(error) => {
                 self.handshakes.under_way -= 1;
-                self.met(Trouble::of(&error), &words(&error));
+                self.count_trouble(Trouble::of(&error), &message(&error));
                 Taken::CLOSED
             }
         }
@@ -278,7 +279,7 @@ impl Streams {
         let (keys, rest) = match handshake.establish() {
             Ok(established) => established,
             Err(error) => {
-                self.met(Trouble::Internal, &words(&error));
+                self.count_trouble(Trouble::Internal, &message(&error));
                 return Taken::CLOSED;
             }
         };
@@ -286,8 +287,7 @@ impl Streams {
             true => self.ends.stats.resumed += 1,
             false => self.ends.stats.handshakes += 1,
         }
-        let (to, from) = ((&keys.to.0, keys.to.1), (&keys.from.0, keys.from.1));
-        let place = self.crypt.keys.insert(keys.cipher, to, from);
+        let place = self.crypt.keys.insert(keys.cipher, &keys.to, &keys.from);
         self.table.set(link.0, Entry::Sealed(place));
         self.forget_early(link);
         if !unsent.is_empty() {
@@ -347,9 +347,9 @@ impl Streams {
         self.handshakes.rush = self.handshakes.rush.max(self.handshakes.under_way);
         if self.handshakes.rush >= RUSH && self.handshakes.under_way == 0 {
             self.handshakes.rush = 0;
-            memory::give_back();
+            memory::trim();
         }
-        for (link, token) in self.handshakes.due.take_fresh() {
+        for (link, token) in self.handshakes.ready.take_fresh() {
             let early = self.handshakes.early.get_mut(&link);
             let waits = early.filter(|early| early.token == token && early.queued);
             let Some(early) = waits.filter(|early| !early.parked) else {
@@ -361,7 +361,7 @@ impl Streams {
                 let _ = transport.interest(Link(link), token, false, false);
             }
         }
-        !self.handshakes.due.is_empty()
+        !self.handshakes.ready.is_empty()
     }
 }
 

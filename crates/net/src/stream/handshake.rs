@@ -14,7 +14,7 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
 use rustls::{ConnectionTrafficSecrets, Error, HandshakeKind, KeyLog, ServerConfig};
 
-use super::cipher::{Cipher, HEADER_BYTES, SEALED_MAX, Secret};
+use super::cipher::{Cipher, HEADER_BYTES, SEALED_MAX, Secret, Start};
 
 /// The most received bytes that a handshake holds if clients send certificates: enough for a long chain.
 pub const INCOMING_MAX: usize = 1 << 16;
@@ -43,9 +43,9 @@ struct TrafficSecrets {
 
 /// The key log that stores the secrets of this thread's current handshake.
 #[derive(Debug)]
-pub struct Tap;
+pub struct SecretLog;
 
-impl KeyLog for Tap {
+impl KeyLog for SecretLog {
     fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
         SECRETS.with_borrow_mut(|seen| match label {
             "CLIENT_TRAFFIC_SECRET_0" => seen.client = Some(Secret::of(&[secret])),
@@ -62,12 +62,20 @@ impl KeyLog for Tap {
 /// The result of a handshake.
 pub struct Established {
     pub cipher: Cipher,
-    /// The secret for sending, and the number of records that were sealed with it.
-    pub to: (Secret, u64),
-    /// The same for receiving.
-    pub from: (Secret, u64),
+    /// Where sending starts after the handshake.
+    pub to: Start,
+    /// Where receiving starts after the handshake.
+    pub from: Start,
     /// Whether the handshake resumed an earlier session.
     pub resumed: bool,
+}
+
+/// The settings of one handshake.
+#[derive(Clone)]
+pub struct HandshakeConfig {
+    pub config: Arc<ServerConfig>,
+    /// The most bytes of its peer that the handshake may hold.
+    pub incoming_max: usize,
 }
 
 /// A handshake.
@@ -85,15 +93,15 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// A handshake that holds at most `incoming_max` bytes of its peer.
+    /// A handshake with these settings.
     ///
     /// # Errors
     /// If the settings are unusable.
-    pub fn new(config: Arc<ServerConfig>, incoming_max: usize) -> Result<Handshake, Error> {
+    pub fn new(settings: HandshakeConfig) -> Result<Handshake, Error> {
         Ok(Handshake {
-            tls: UnbufferedServerConnection::new(config)?,
+            tls: UnbufferedServerConnection::new(settings.config)?,
             incoming: Vec::new(),
-            incoming_max,
+            incoming_max: settings.incoming_max,
             shown: 0,
             records_left: RECORDS_MAX,
             outgoing: Vec::new(),
@@ -112,7 +120,7 @@ impl Handshake {
     }
 
     /// Whether its peer has sent more records than a handshake needs.
-    pub fn is_cut_up(&self) -> bool {
+    pub fn has_too_many_records(&self) -> bool {
         self.records_left == 0
     }
 
@@ -129,7 +137,7 @@ impl Handshake {
     ///
     /// # Errors
     /// If it has failed. The outgoing bytes may end with an alert.
-    pub fn go_on(&mut self) -> Result<bool, Error> {
+    pub fn advance(&mut self) -> Result<bool, Error> {
         // Without a whole record there is nothing to do. So a record in many pieces costs little.
         if !self.show_record() {
             return Ok(false);
@@ -198,7 +206,7 @@ impl Handshake {
 
     /// Gives `rustls` one more record. False if the next record is incomplete, or if there were too many.
     fn show_record(&mut self) -> bool {
-        if self.is_cut_up() {
+        if self.has_too_many_records() {
             return false;
         }
         let hidden = &self.incoming[self.shown..];
@@ -241,8 +249,14 @@ impl Handshake {
         self.incoming.drain(..self.shown);
         let established = Established {
             cipher,
-            to: (to, secrets.tx.0),
-            from: (from, secrets.rx.0),
+            to: Start {
+                secret: to,
+                seq: secrets.tx.0,
+            },
+            from: Start {
+                secret: from,
+                seq: secrets.rx.0,
+            },
             resumed,
         };
         Ok((established, self.incoming))

@@ -6,7 +6,7 @@
 
 use zeroize::Zeroize as _;
 
-use super::cipher::{Cipher, SECRET_MAX, Secret};
+use super::cipher::{Cipher, SECRET_MAX, Start};
 
 /// Number of rows of a chunk: a few pages, little beside the memory of its connections.
 const CHUNK_ROWS: usize = 256;
@@ -25,9 +25,9 @@ pub const OVER: u16 = 2;
 pub const UPDATE: u16 = 4;
 /// The last sealed byte was reported as not taken, so that the caller tries again.
 pub const HELD: u16 = 8;
-/// Above the flags: the peer's idle records, as counted by [`Half::idle`].
+/// Above the flags: the peer's idle records, as counted by [`Direction::idle`].
 const IDLE_AT: u32 = FLAGS + 4;
-/// Above that: the peer's consecutive empty records, as counted by [`Half::data`].
+/// Above that: the peer's consecutive empty records, as counted by [`Direction::data`].
 const EMPTY_AT: u32 = IDLE_AT + 6;
 /// The most idle records (ones that change a key or say nothing) that a peer may send without others, as in BoringSSL. Also the
 /// most consecutive empty data records.
@@ -36,13 +36,13 @@ pub const IDLE_MAX: u64 = 32;
 const OTHERS: u64 = 16;
 
 /// One direction of a connection.
-pub struct Half<'a> {
+pub struct Direction<'a> {
     /// The secret of this direction.
     pub secret: &'a mut [u8],
     count: &'a mut u64,
 }
 
-impl Half<'_> {
+impl Direction<'_> {
     /// The sequence number of the next record.
     pub fn seq(&self) -> u64 {
         *self.count & ((1 << FLAGS) - 1)
@@ -205,16 +205,16 @@ impl Keys {
             + self.long.chunks.len() * CHUNK_ROWS * size_of::<Row<SECRET_MAX>>()
     }
 
-    /// Stores the keys of a connection: secret and record count for sending (`to`) and for receiving (`from`).
-    pub fn insert(&mut self, cipher: Cipher, to: (&Secret, u64), from: (&Secret, u64)) -> Place {
+    /// Stores the keys of a connection, for sending (`to`) and for receiving (`from`).
+    pub fn insert(&mut self, cipher: Cipher, to: &Start, from: &Start) -> Place {
         let row = if cipher.secret_bytes() <= SHORT {
             self.short.insert()
         } else {
             self.long.insert()
         };
         let place = Place { cipher, row };
-        fill(self.to(place), to.0, to.1);
-        fill(self.from(place), from.0, from.1);
+        fill(self.to(place), to);
+        fill(self.from(place), from);
         place
     }
 
@@ -227,7 +227,7 @@ impl Keys {
     }
 
     /// The sending direction, to the peer.
-    pub fn to(&mut self, place: Place) -> Half<'_> {
+    pub fn to(&mut self, place: Place) -> Direction<'_> {
         let bytes = place.cipher.secret_bytes();
         let (secret, count) = if bytes <= SHORT {
             let row = self.short.row(place.row);
@@ -236,11 +236,11 @@ impl Keys {
             let row = self.long.row(place.row);
             (&mut row.to[..bytes], &mut row.sent)
         };
-        Half { secret, count }
+        Direction { secret, count }
     }
 
     /// The receiving direction, from the peer.
-    pub fn from(&mut self, place: Place) -> Half<'_> {
+    pub fn from(&mut self, place: Place) -> Direction<'_> {
         let bytes = place.cipher.secret_bytes();
         let (secret, count) = if bytes <= SHORT {
             let row = self.short.row(place.row);
@@ -249,11 +249,11 @@ impl Keys {
             let row = self.long.row(place.row);
             (&mut row.from[..bytes], &mut row.received)
         };
-        Half { secret, count }
+        Direction { secret, count }
     }
 }
 
-fn fill(half: Half<'_>, secret: &Secret, seq: u64) {
-    half.secret.copy_from_slice(secret.bytes());
-    *half.count = seq;
+fn fill(direction: Direction<'_>, start: &Start) {
+    direction.secret.copy_from_slice(start.secret.bytes());
+    *direction.count = start.seq;
 }

@@ -3,12 +3,12 @@
 use super::cipher::{HEADER_BYTES, SEALED_MAX};
 use super::handshake::INCOMING_MAX;
 use super::keys::{BUSY, OVER, Place};
+use super::messages::spell_out;
 use super::preface::{Part, Preface};
 use super::record::{self, After, Alert};
 use super::state::{Streams, Taken, Then, busy};
 use super::stats::Trouble;
 use super::table::Entry;
-use super::words::spelled;
 use crate::transport::{Link, Received, Transport};
 
 /// The first byte of a TLS client: the type of a handshake record.
@@ -130,7 +130,7 @@ impl Streams {
         if !self.limits.required {
             return Taken::of(Received::Bytes(bytes.len()));
         }
-        self.met(Trouble::Plain, "it does not begin with TLS");
+        self.count_trouble(Trouble::Plain, "it does not begin with TLS");
         if begin[0].is_ascii_uppercase() {
             let _ = transport.send(link, &[PLAIN_REFUSED]);
         }
@@ -144,15 +144,15 @@ impl Streams {
         place: Place,
         buffer: &mut [u8],
     ) -> Taken {
-        let half = self.crypt.keys.from(place);
-        if half.is(OVER) {
+        let direction = self.crypt.keys.from(place);
+        if direction.is(OVER) {
             // Bytes after the peer's last record are ignored; only the end of the stream matters.
             return Taken {
                 plain: 0,
                 ..Taken::of(transport.receive(link, buffer))
             };
         }
-        let kept = if half.is(BUSY) {
+        let kept = if direction.is(BUSY) {
             self.records.busy[&link.0].partial.len()
         } else {
             0
@@ -195,9 +195,9 @@ impl Streams {
                     Alert::NoRenegotiation => Trouble::Renegotiation,
                     _ => Trouble::Record,
                 };
-                self.met(
+                self.count_trouble(
                     trouble,
-                    &format!("the peer is told of a fault: {}", spelled(&alert)),
+                    &format!("the peer is told of a fault: {}", spell_out(&alert)),
                 );
                 self.alert(transport, link, place, alert);
                 Then::Closed
@@ -210,7 +210,7 @@ impl Streams {
     }
 
     fn no_room(&mut self) -> Taken {
-        self.met(Trouble::Room, "there is no room for more partial records");
+        self.count_trouble(Trouble::Room, "there is no room for more partial records");
         Taken::CLOSED
     }
 
@@ -235,20 +235,20 @@ impl Streams {
 
     /// Keeps a partial record in place of the old one; false if there is no room.
     fn keep_partial(&mut self, link: Link, place: Place, rest: &[u8]) -> bool {
-        let mut half = self.crypt.keys.from(place);
-        if half.is(BUSY) {
+        let mut direction = self.crypt.keys.from(place);
+        if direction.is(BUSY) {
             let busy = busy(&mut self.records.busy, link);
             self.records.partial_bytes -= busy.partial.capacity();
             busy.partial = Vec::new();
         }
         if rest.is_empty() {
-            if half.is(BUSY) {
-                half.clear(BUSY);
+            if direction.is(BUSY) {
+                direction.clear(BUSY);
                 self.forget_idle(link);
             }
             return true;
         }
-        half.set(BUSY);
+        direction.set(BUSY);
         let partial = rest.to_vec();
         self.records.partial_bytes += partial.capacity();
         self.records.busy.entry(link.0).or_default().partial = partial;

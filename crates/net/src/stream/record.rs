@@ -9,7 +9,7 @@
 
 use super::cache::Cache;
 use super::cipher::{Cipher, Content, HEADER_BYTES, PLAIN_MAX, SEALED_MAX};
-use super::keys::{Half, Keys, OVER, Place, UPDATE};
+use super::keys::{Direction, Keys, OVER, Place, UPDATE};
 
 /// The description of an alert (RFC 8446 section 6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,17 +88,17 @@ impl Crypt {
             let Some(record) = bytes.get_mut(rest..rest + length) else {
                 break After::Open;
             };
-            let mut half = self.keys.from(place);
-            let context = self.from.get(place, half.secret);
-            let Ok((content, range)) = place.cipher.open(context, half.seq(), record) else {
+            let mut direction = self.keys.from(place);
+            let context = self.from.get(place, direction.secret);
+            let Ok((content, range)) = place.cipher.open(context, direction.seq(), record) else {
                 break After::Violation(Alert::BadRecordMac);
             };
-            half.advance();
+            direction.advance();
             if range.len() > PLAIN_MAX {
                 break After::Violation(Alert::RecordOverflow);
             }
             let is_data = content == Content::Data as u8;
-            if is_data && half.data(range.len()) {
+            if is_data && direction.data(range.len()) {
                 break After::Violation(Alert::UnexpectedMessage);
             }
             let range = rest + range.start..rest + range.end;
@@ -141,9 +141,9 @@ impl Crypt {
                 if after != After::Open {
                     return after;
                 }
-                let mut half = self.keys.from(place);
-                place.cipher.update(half.secret);
-                half.restart();
+                let mut direction = self.keys.from(place);
+                place.cipher.update(direction.secret);
+                direction.restart();
                 self.from.forget(place);
                 if *asks == 1 {
                     self.keys.to(place).set(UPDATE);
@@ -172,12 +172,12 @@ impl Crypt {
         write: impl FnOnce(&mut Vec<u8>),
     ) -> bool {
         let cipher = place.cipher;
-        let half = self.keys.to(place);
-        let spent = half.seq() >= cipher.records_max();
+        let direction = self.keys.to(place);
+        let spent = direction.seq() >= cipher.records_max();
         if spent && !cipher.is_13() {
             return false;
         }
-        if spent || half.is(UPDATE) {
+        if spent || direction.is(UPDATE) {
             self.update(place, out);
         }
         self.seal(place, Content::Data, out, write);
@@ -189,10 +189,10 @@ impl Crypt {
             out.extend_from_slice(&KEY_UPDATE);
             out.push(0);
         });
-        let mut half = self.keys.to(place);
-        place.cipher.update(half.secret);
-        half.restart();
-        half.clear(UPDATE);
+        let mut direction = self.keys.to(place);
+        place.cipher.update(direction.secret);
+        direction.restart();
+        direction.clear(UPDATE);
         self.to.forget(place);
     }
 
@@ -215,10 +215,12 @@ impl Crypt {
         out: &mut Vec<u8>,
         write: impl FnOnce(&mut Vec<u8>),
     ) {
-        let mut half: Half<'_> = self.keys.to(place);
-        let context = self.to.get(place, half.secret);
-        place.cipher.seal(context, half.seq(), content, out, write);
-        half.advance();
+        let mut direction: Direction<'_> = self.keys.to(place);
+        let context = self.to.get(place, direction.secret);
+        place
+            .cipher
+            .seal(context, direction.seq(), content, out, write);
+        direction.advance();
     }
 }
 
@@ -246,7 +248,7 @@ pub fn length(bytes: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cipher::Secret;
+    use super::super::cipher::{Secret, Start};
     use super::super::keys::IDLE_MAX;
     use super::*;
 
@@ -265,8 +267,11 @@ mod tests {
     impl Echo {
         fn new(cipher: Cipher) -> Echo {
             let mut crypt = Crypt::new();
-            let secret = || Secret::of(&[&[7; 48][..cipher.secret_bytes()]]);
-            let place = crypt.keys.insert(cipher, (&secret(), 0), (&secret(), 0));
+            let start = Start {
+                secret: Secret::of(&[&[7; 48][..cipher.secret_bytes()]]),
+                seq: 0,
+            };
+            let place = crypt.keys.insert(cipher, &start, &start);
             Echo(crypt, place)
         }
 

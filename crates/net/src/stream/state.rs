@@ -109,7 +109,7 @@ impl Early {
 pub(super) struct Handshakes {
     pub early: HashMap<u32, Early>,
     /// Handshakes that can continue.
-    pub due: ReadyHandshakes,
+    pub ready: ReadyHandshakes,
     /// Link and token of the handshakes in the order in which they began. Some of them may be finished.
     pub begun: VecDeque<(u32, u64)>,
     /// Number of unfinished handshakes.
@@ -216,7 +216,7 @@ impl Streams {
             + self.handshakes.early.capacity() * size_of::<(u32, Early)>()
             + self.prefaces.capacity() * size_of::<(u32, Preface)>()
             + self.handshakes.begun.capacity() * size_of::<(u32, u64)>()
-            + self.handshakes.due.bytes()
+            + self.handshakes.ready.bytes()
     }
 
     /// The reasons for which connections were ended since the last call, each with its first message.
@@ -235,7 +235,7 @@ impl Streams {
     }
 
     /// Counts an ended connection, and keeps the message if it is the first with this reason.
-    pub(super) fn met(&mut self, trouble: Trouble, what: &str) {
+    pub(super) fn count_trouble(&mut self, trouble: Trouble, what: &str) {
         self.ends.stats.troubles[trouble as usize] += 1;
         self.ends.told[trouble as usize].get_or_insert_with(|| what.to_string());
         self.ends.troubled = true;

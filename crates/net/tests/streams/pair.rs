@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use crore_net::Transport as _;
-use crore_net::kernel::{Kernel, entrance, steering::Group};
+use crore_net::kernel::{Kernel, acceptor, steering::Group};
 use crore_net::stream::{BUFFER_MIN, Handle, Limits, Source, Streams, Taken, Then};
 use crore_net::transport::Link;
 use rustls::crypto::aws_lc_rs;
@@ -98,7 +98,7 @@ impl Pair {
             end.set_nonblocking(true).expect("non-blocking");
         }
         let link = Link(ours.into_raw_fd() as u32);
-        let nobody = entrance::Limits::default();
+        let nobody = acceptor::Limits::default();
         let mut sockets = Kernel::open(&[], nobody, &Group::new()).expect("a poller");
         sockets.open(link, TOKEN).expect("a registration");
         let mut streams = Streams::new(handle, limits);

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use crore_broker::rules::RULES_MAX;
 use crore_broker::settings::{Drain, Http, Limits, Rule};
 use crore_settings::MAX_TOPIC_BYTES;
-use crore_wire::http::origin::normal;
+use crore_wire::http::origin::normalize;
 use crore_wire::topic::{check_filter, covers, has_wildcard};
 
 use super::path_prefix::{overlap, path_prefix};
@@ -196,7 +196,7 @@ fn http(problems: &mut Problems, http: &Http) {
         }
     }
     for (index, origin) in http.allowed_origins.iter().enumerate() {
-        if origin != "*" && normal(origin.as_bytes()).is_none() {
+        if origin != "*" && normalize(origin.as_bytes()).is_none() {
             let what = format!(
                 "`{origin}` is not an origin; write scheme, host and perhaps port without a path, \
                  such as \"https://app.example.com\", \"null\" for pages from files, or \"*\" for all"

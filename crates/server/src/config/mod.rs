@@ -21,7 +21,7 @@ use std::mem::take;
 use std::path::{Path, PathBuf};
 
 use crore_broker::PARTITIONS;
-use crore_wire::http::origin::normal;
+use crore_wire::http::origin::normalize;
 use serde::Deserialize as _;
 use toml::Table;
 use toml::de::{DeTable, Deserializer};
@@ -209,7 +209,7 @@ fn fill_defaults(
     resources: &Resources,
 ) -> Effective {
     for origin in &mut file.http.allowed_origins {
-        *origin = normal(origin.as_bytes()).unwrap_or_else(|| take(origin));
+        *origin = normalize(origin.as_bytes()).unwrap_or_else(|| take(origin));
     }
     if file.shards == 0 {
         file.shards = resources.cores.min(MAX_SHARDS);

@@ -21,7 +21,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use crore_wire::http::origin::{is_elsewhere, is_listed_host, is_loopback_host, same_origin};
+use crore_wire::http::origin::{is_cross_origin, is_listed_host, is_loopback_host, same_origin};
 use subtle::ConstantTimeEq as _;
 
 use super::places::Admitted;
@@ -188,7 +188,7 @@ fn is_foreign(path: &str, headers: &HeaderMap) -> bool {
     let opens =
         path == "/" && says("sec-fetch-mode", "navigate") && says("sec-fetch-dest", "document");
     let mut sites = headers.get_all("sec-fetch-site").iter();
-    !opens && sites.any(|site| is_elsewhere(site.as_bytes()))
+    !opens && sites.any(|site| is_cross_origin(site.as_bytes()))
 }
 
 /// Passes a request on or refuses it. Answers are not cached unless their handler says otherwise.

@@ -46,7 +46,7 @@ pub async fn watch(counters: Arc<Counters>) {
     let (mut burst, mut spare) = (Burst::default(), Spare::default());
     loop {
         every.tick().await;
-        memory::age();
+        memory::release_unused();
         let shards = counters.read_all();
         let connections = shards.iter().map(|s| u64::from(s.accounts.connections));
         let ended = shards.iter().flat_map(|s| s.stats.closed).sum();
@@ -55,7 +55,7 @@ pub async fn watch(counters: Arc<Counters>) {
         let resident = process::resident_bytes().unwrap_or_default();
         if spare.is_much(resident, held) | gone {
             let begun = Instant::now();
-            memory::give_back();
+            memory::trim();
             let took_us = begun.elapsed().as_micros();
             tracing::debug!(took_us, "freed memory was given back after a rush");
         }

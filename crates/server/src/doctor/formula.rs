@@ -3,7 +3,7 @@
 //! They compute bytes and counts only. [`super::bounds`] and [`super::checks`] compare them with the host. `docs/DOCTOR.md` explains every
 //! formula in words.
 
-use crore_net::kernel::entrance;
+use crore_net::kernel::acceptor;
 
 /// Bytes of a page of memory, the unit of `net.ipv4.tcp_mem`.
 pub const PAGE_BYTES: u64 = 4096;
@@ -121,7 +121,7 @@ pub fn planned_available(memory_bytes: u64) -> u64 {
 /// Connections that all shards together hold if each shard's table has `limit` descriptors.
 pub fn room_by_descriptors(limit: u64, shards: u64) -> u64 {
     let free = limit.saturating_sub(SPARE_DESCRIPTORS + shards);
-    entrance::room(free).saturating_mul(shards)
+    acceptor::room(free).saturating_mul(shards)
 }
 
 /// The smallest table with which all shards together hold the connections, rounded up to a thousand.

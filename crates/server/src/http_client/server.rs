@@ -6,7 +6,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::str::FromStr;
 use std::time::Duration;
 
-use crore_wire::topic::meant_filter;
+use crore_wire::topic::suggested_filter;
 
 use super::tls::Trust;
 
@@ -205,7 +205,7 @@ impl Server {
         let in_path = topic
             .split('/')
             .all(|level| !matches!(level, "" | "." | ".."))
-            && meant_filter(topic.as_bytes()).is_none();
+            && suggested_filter(topic.as_bytes()).is_none();
         let slash = if in_path { "/" } else { "?topic=" };
         format!("{}/pub{slash}{}", self.prefix, escape(topic))
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crore_net::pem;
-use crore_net::stream::{of_alert, words};
+use crore_net::stream::{alert_message, message};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::ServerName;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
@@ -96,7 +96,7 @@ impl Trust {
         })?;
         let provider = aws_lc_rs::default_provider();
         let certified = CertifiedKey::from_der(chain, key, &provider).map_err(|error| {
-            let what = words(&error);
+            let what = message(&error);
             format!("{certificate}: {what}; name a certificate with {CERT_FLAG} and its own key with {CERT_KEY_FLAG}")
         })?;
         let config = Arc::make_mut(&mut self.config);
@@ -160,23 +160,23 @@ impl Trust {
                 | AlertDescription::CertificateUnknown),
             ) if self.has_certificate => format!(
                 "the server refuses the certificate of {CERT_FLAG}: {}; it must be one for clients, in its time, and lead to a root in the server's tls.client_ca",
-                of_alert(*alert)
+                alert_message(*alert)
             ),
             Error::AlertReceived(alert) => {
                 format!(
                     "the server breaks off: {}; its log says more",
-                    of_alert(*alert)
+                    alert_message(*alert)
                 )
             }
             other => format!(
                 "{}; the server must speak TLS 1.2 (ECDHE) or 1.3",
-                words(other)
+                message(other)
             ),
         }
     }
 
     fn certificate_reason(&self, error: &CertificateError) -> String {
-        let what = words(&error.clone().into());
+        let what = message(&error.clone().into());
         match error {
             // `BadSignature`: a trusted root has the issuer's name and another key.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
@@ -206,7 +206,8 @@ fn roots_of_file(file: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in pem::certificates(&read(file)?)? {
         let added = roots.add(certificate);
-        added.map_err(|error| format!("a certificate in it does not parse ({})", words(&error)))?;
+        added
+            .map_err(|error| format!("a certificate in it does not parse ({})", message(&error)))?;
     }
     Ok(roots)
 }

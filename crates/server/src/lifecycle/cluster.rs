@@ -148,7 +148,7 @@ fn new_numbers(partitions: PartitionId) -> crore_nats::Numbers {
 
 /// Makes all expiry times follow the clock of NATS, as at the other nodes. This machine's clock is only used for dates that this node shows.
 fn follow_clock(connected: &Connected) -> anyhow::Result<()> {
-    clock::go_on_from(connected.unix_s()?, clock::unix_s());
+    clock::resume_count(connected.unix_s()?, clock::unix_s());
     let ahead_s = clock::ahead_s();
     if ahead_s.unsigned_abs() > CLOCK_AHEAD_S {
         tracing::warn!(

@@ -207,7 +207,7 @@ impl Lifecycle {
     pub async fn run(self, mut signals: SignalQueue) -> anyhow::Result<()> {
         supervisor::ready(&self.effective().file.listen);
         supervisor::watch(self.0.shards.clone());
-        memory::let_go_of_text();
+        memory::release_code_pages();
         self.follow_revocations();
         let checkpoints = self.begin_checkpoints();
         loop {

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use crore_wire::topic::meant_filter;
+use crore_wire::topic::suggested_filter;
 
 use super::units::format_size;
 
 /// A hint for a topic or filter with the wildcards of other servers. It is valid, but matches only the topic of that name.
 pub fn foreign_wildcards(name: &str) -> Option<String> {
-    let meant = meant_filter(name.as_bytes())?;
+    let meant = suggested_filter(name.as_bytes())?;
     // An author who writes `*` may mean one level, or all below.
     let all_below = meant.strip_suffix('+');
     let or_all_below = all_below.map_or_else(String::new, |begin| {

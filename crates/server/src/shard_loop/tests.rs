@@ -3,7 +3,7 @@
 use crore_broker::admission::Admission;
 use crore_broker::settings::Settings;
 use crore_broker::{ConnId, Io as _, Link};
-use crore_net::kernel::{Kernel, entrance, steering};
+use crore_net::kernel::{Kernel, acceptor, steering};
 
 use super::links::Links;
 use crate::access::{VerdictSender, Verifier, checks};
@@ -17,7 +17,7 @@ fn sockets() -> Links<Kernel> {
     let (_, mut question_senders) =
         Verifier::start(checks(None).unwrap(), Default::default(), answers).unwrap();
     let (reports, _inbox) = crore_net::mailbox().unwrap();
-    let nobody = entrance::Limits::default();
+    let nobody = acceptor::Limits::default();
     let admission = Admission::new(&Settings::default(), 7);
     Links {
         transport: Kernel::open(&[], nobody, &steering::Group::new()).unwrap(),

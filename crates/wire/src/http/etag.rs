@@ -8,11 +8,11 @@ use super::list;
 /// The tags of a list, without `W/` and without quotes, escaped ones included: `W/"x", "y"-gzip` gives `x` and `y"-gzip`. The caller
 /// knows the format of its tags and must handle a suffix. Our tags have no comma, quote or backslash.
 pub fn entity_tags(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    list(value).map(undress).filter(|tag| !tag.is_empty())
+    list(value).map(opaque_tag).filter(|tag| !tag.is_empty())
 }
 
 /// A tag without `W/` and without quotes.
-pub fn undress(mut tag: &[u8]) -> &[u8] {
+pub fn opaque_tag(mut tag: &[u8]) -> &[u8] {
     while let [b'W' | b'w', b'/', rest @ ..] | [b'"' | b'\'' | b'\\', rest @ ..] = tag {
         tag = rest;
     }

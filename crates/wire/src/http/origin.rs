@@ -18,7 +18,7 @@ const HOST_BYTES_MAX: usize = 253;
 /// One `/` after the host is removed: some clients that are no browsers send it, and people copy it from the address bar.
 ///
 /// `None` if the text is no origin: it has no scheme, or has a path, a user, a bad port, or a host of more than 253 bytes.
-pub fn normal(origin: &[u8]) -> Option<String> {
+pub fn normalize(origin: &[u8]) -> Option<String> {
     let text = core::str::from_utf8(origin).ok()?;
     if text == "null" {
         return Some(text.into());
@@ -65,8 +65,8 @@ fn write_host(host: &str, out: &mut String) -> Option<()> {
     let (deny, length) = (AsciiDenyList::URL, DnsLength::VerifyAllowRootDot);
     let ascii = Uts46::new().to_ascii(host.as_bytes(), deny, Hyphens::Allow, length);
     let ascii = ascii.ok()?;
-    match is_number(&ascii) {
-        true => drop(write!(out, "{}", number(&ascii)?)),
+    match is_ipv4(&ascii) {
+        true => drop(write!(out, "{}", ipv4_address(&ascii)?)),
         false => out.push_str(&ascii),
     }
     Some(())
@@ -85,21 +85,21 @@ fn last_label(host: &str) -> &str {
 }
 
 /// Whether browsers read the host as an IPv4 address, which its last label tells (URL standard, "ends in a number").
-fn is_number(host: &str) -> bool {
+fn is_ipv4(host: &str) -> bool {
     let last = last_label(host);
     // A hexadecimal number begins with a digit too, the 0 of `0x`.
     last.starts_with(|c: char| c.is_ascii_digit())
-        && (last.bytes().all(|b| b.is_ascii_digit()) || part(last).is_some())
+        && (last.bytes().all(|b| b.is_ascii_digit()) || ipv4_part(last).is_some())
 }
 
 /// The IPv4 address of a host such as `127.1`, `0x7f.1` or `010.0.0.1`. Its parts may be decimal, hexadecimal or octal, and the last
 /// part fills all bytes that are left (URL standard, "IPv4 parser").
-fn number(host: &str) -> Option<Ipv4Addr> {
+fn ipv4_address(host: &str) -> Option<Ipv4Addr> {
     let mut address = 0_u32;
     let mut left = 4_u32;
     let mut parts = labels(host).peekable();
     while let Some(text) = parts.next() {
-        let part = part(text)?;
+        let part = ipv4_part(text)?;
         let bytes = if parts.peek().is_some() { 1 } else { left };
         if left == 0 || part >= 1 << (8 * bytes) {
             return None;
@@ -111,7 +111,7 @@ fn number(host: &str) -> Option<Ipv4Addr> {
 }
 
 /// The value of one part of such an address (URL standard, "IPv4 number parser").
-fn part(text: &str) -> Option<u64> {
+fn ipv4_part(text: &str) -> Option<u64> {
     let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let (digits, radix) = match (hex, text.strip_prefix('0')) {
         (Some(digits), _) => (digits, 16),
@@ -137,7 +137,7 @@ fn default_port(scheme: &str) -> Option<u16> {
 
 /// Whether a page of `origin` (`https://example.com:8443`) is from the server that the request addresses as `host`.
 ///
-/// The case of host names does not matter. One `/` after the origin's host is ignored, as in [`normal`]. A missing port is the
+/// The case of host names does not matter. One `/` after the origin's host is ignored, as in [`normalize`]. A missing port is the
 /// default port of the origin's scheme. `null` and schemes other than `http` and `https` are never the same.
 pub fn same_origin(origin: &[u8], host: &[u8]) -> bool {
     let Some(at) = memchr::memmem::find(origin, b"://") else {
@@ -160,7 +160,7 @@ pub fn same_origin(origin: &[u8], host: &[u8]) -> bool {
 
 /// Whether two origins in normal form differ only in the name of the loopback, such as `http://localhost:3000` and
 /// `http://127.0.0.1:3000`.
-pub fn is_alias(one: &str, other: &str) -> bool {
+pub fn is_loopback_alias(one: &str, other: &str) -> bool {
     let parts = |origin: &'_ str| {
         let (scheme, authority) = origin.split_once("://")?;
         let (name, port) = split(authority.as_bytes())?;
@@ -174,7 +174,7 @@ pub fn is_alias(one: &str, other: &str) -> bool {
 
 /// Whether the browser would run the response as code of its origin, or apply it as a style, by the value of `Sec-Fetch-Dest` (W3C
 /// Fetch Metadata, section 2.1). The Fetch standard lists the destinations that are like scripts.
-pub fn runs(destination: &[u8]) -> bool {
+pub fn runs_as_code(destination: &[u8]) -> bool {
     const RUN: [&str; 10] = [
         "audioworklet",
         "embed",
@@ -202,7 +202,7 @@ pub fn is_listed_host(listed: &[String], host: &[u8]) -> bool {
 
 /// Whether a page of another origin sent the request, by the value of `Sec-Fetch-Site`. `same-site` counts too: it means another port,
 /// or another name of the same domain. Unknown values mean no (W3C Fetch Metadata, section 2.3).
-pub fn is_elsewhere(site: &[u8]) -> bool {
+pub fn is_cross_origin(site: &[u8]) -> bool {
     let value = site.split(|b| *b == b';').next().unwrap_or_default();
     matches!(value.trim_ascii(), b"cross-site" | b"same-site")
 }
@@ -224,8 +224,8 @@ pub fn is_loopback_host(host: &[u8]) -> bool {
     if let Ok(address) = name.parse::<Ipv4Addr>() {
         return address.is_loopback();
     }
-    if is_number(name) {
-        return number(name).is_some_and(|address| address.is_loopback());
+    if is_ipv4(name) {
+        return ipv4_address(name).is_some_and(|address| address.is_loopback());
     }
     last_label(name).eq_ignore_ascii_case("localhost") && !labels(name).any(str::is_empty)
 }

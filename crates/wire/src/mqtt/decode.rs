@@ -227,7 +227,7 @@ fn ack<'a>(version: Version, kind: PacketType, rest: &mut Reader<'a>) -> Result<
     let packet_id = rest.packet_id()?;
     let (reason, properties) = match version {
         Version::V311 => (ReasonCode::SUCCESS, Properties::NONE),
-        Version::V5 => ending(kind, rest)?,
+        Version::V5 => reason_and_properties(kind, rest)?,
     };
     Ok(Ack {
         packet_id,
@@ -237,7 +237,7 @@ fn ack<'a>(version: Version, kind: PacketType, rest: &mut Reader<'a>) -> Result<
 }
 
 /// The end of a packet of 5.0: a reason code and properties. Both may be missing, or only the properties.
-fn ending<'a>(
+fn reason_and_properties<'a>(
     kind: PacketType,
     rest: &mut Reader<'a>,
 ) -> Result<(ReasonCode, Properties<'a>), Error> {
@@ -297,7 +297,7 @@ fn unsuback(version: Version, mut rest: Reader<'_>) -> Result<UnsubAck<'_>, Erro
 fn disconnect<'a>(version: Version, rest: &mut Reader<'a>) -> Result<Disconnect<'a>, Error> {
     let (reason, properties) = match version {
         Version::V311 => (ReasonCode::NORMAL_DISCONNECTION, Properties::NONE),
-        Version::V5 => ending(PacketType::Disconnect, rest)?,
+        Version::V5 => reason_and_properties(PacketType::Disconnect, rest)?,
     };
     Ok(Disconnect { reason, properties })
 }

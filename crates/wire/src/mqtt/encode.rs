@@ -166,15 +166,19 @@ pub fn pubcomp(out: &mut Vec<u8>, version: Version, ack: &Ack<'_>) {
 }
 
 fn acknowledge(out: &mut Vec<u8>, version: Version, kind: PacketType, ack: &Ack<'_>) {
-    let len = ending_len(version, ack.reason, &ack.properties);
+    let len = reason_and_properties_len(version, ack.reason, &ack.properties);
     head(out, kind, 2 + len);
     two(out, ack.packet_id.get());
-    ending(out, kind, len, ack.reason, &ack.properties);
+    reason_and_properties(out, kind, len, ack.reason, &ack.properties);
 }
 
 /// The length of a reason code and properties. A success without properties takes no bytes, and another reason without properties
 /// takes one (section 3.4.2.1).
-fn ending_len(version: Version, reason: ReasonCode, properties: &Properties<'_>) -> usize {
+fn reason_and_properties_len(
+    version: Version,
+    reason: ReasonCode,
+    properties: &Properties<'_>,
+) -> usize {
     match version {
         Version::V311 => 0,
         Version::V5 if !properties.is_empty() => 1 + properties_len(version, properties),
@@ -182,7 +186,7 @@ fn ending_len(version: Version, reason: ReasonCode, properties: &Properties<'_>)
     }
 }
 
-fn ending(
+fn reason_and_properties(
     out: &mut Vec<u8>,
     kind: PacketType,
     len: usize,
@@ -289,9 +293,9 @@ pub fn pingresp(out: &mut Vec<u8>) {
 /// DISCONNECT (section 3.14). A server of 3.1.1 sends none: it closes the connection.
 pub fn disconnect(out: &mut Vec<u8>, version: Version, disconnect: &Disconnect<'_>) {
     let kind = PacketType::Disconnect;
-    let len = ending_len(version, disconnect.reason, &disconnect.properties);
+    let len = reason_and_properties_len(version, disconnect.reason, &disconnect.properties);
     head(out, kind, len);
-    ending(out, kind, len, disconnect.reason, &disconnect.properties);
+    reason_and_properties(out, kind, len, disconnect.reason, &disconnect.properties);
 }
 
 /// AUTH (section 3.15), in 5.0 only.

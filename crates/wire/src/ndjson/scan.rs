@@ -325,10 +325,10 @@ impl<'a> Scan<'a> {
 /// out with a few instructions for each vector.
 fn check(text: &[u8]) -> Result<(), LineError> {
     // After subtracting the space, control characters wrap around into the range of non-ASCII bytes.
-    if most(text, |b| b.wrapping_sub(b' ')) < 0x80 - b' ' {
+    if max_of(text, |b| b.wrapping_sub(b' ')) < 0x80 - b' ' {
         return Ok(());
     }
-    if most(text, |b| !b) > !b' ' {
+    if max_of(text, |b| !b) > !b' ' {
         return Err(LineError::Control);
     }
     core::str::from_utf8(text).map_or(Err(LineError::NotUtf8), |_| Ok(()))
@@ -337,7 +337,7 @@ fn check(text: &[u8]) -> Result<(), LineError> {
 /// The largest `measure` of any byte. The loop has no early exit, so that the compiler vectorizes it. The bytes after the last whole
 /// stride are measured as a part of the text's last `STRIDE` bytes.
 #[inline]
-fn most(text: &[u8], measure: impl Fn(u8) -> u8) -> u8 {
+fn max_of(text: &[u8], measure: impl Fn(u8) -> u8) -> u8 {
     let most_of = |text: &[u8], most| text.iter().fold(most, |most: u8, &b| most.max(measure(b)));
     match text.last_chunk::<STRIDE>() {
         Some(last) => most_of(

@@ -50,7 +50,7 @@ pub enum Event<'a> {
 
 /// The result of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step<'a> {
+pub struct Decoded<'a> {
     /// Consumed bytes of the input.
     pub consumed: usize,
     /// The event that the last consumed byte completed. `None`: all bytes are consumed and more are needed, or the work of the call
@@ -65,7 +65,7 @@ pub struct Partial {
     head: [u8; HEADER_MAX],
     head_len: u8,
     /// The payload that the last call returned. The next call frees it.
-    given: Given,
+    returned: Returned,
     /// The frame whose payload is incomplete.
     frame: Option<Frame>,
     /// The payload of that frame so far, if it is a control frame.
@@ -75,7 +75,7 @@ pub struct Partial {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Given {
+enum Returned {
     #[default]
     Nothing,
     Control,
@@ -109,7 +109,7 @@ pub fn next<'a>(
     partial: &'a mut Option<Box<Partial>>,
     input: &'a mut [u8],
     config: &Config,
-) -> Result<Step<'a>, Violation> {
+) -> Result<Decoded<'a>, Violation> {
     let mut work = usize::MAX;
     next_within(partial, input, config, &mut work)
 }
@@ -126,9 +126,9 @@ pub fn next_within<'a>(
     input: &'a mut [u8],
     config: &Config,
     work: &mut usize,
-) -> Result<Step<'a>, Violation> {
+) -> Result<Decoded<'a>, Violation> {
     if let Some(held) = partial
-        && held.settle()
+        && held.free_returned()
     {
         *partial = None;
     }
@@ -147,7 +147,7 @@ pub fn next_within<'a>(
             Some(event(opcode, held.payload(opcode)))
         }
     };
-    Ok(Step { consumed, event })
+    Ok(Decoded { consumed, event })
 }
 
 fn advance(
@@ -247,7 +247,7 @@ fn check(opcode: Opcode, payload: &[u8]) -> Result<(), Violation> {
         Opcode::Close => match payload {
             [] => return Ok(()),
             [_] => return Err(Violation::CloseTooShort),
-            [high, low, reason @ ..] if may_be_sent(u16::from_be_bytes([*high, *low])) => reason,
+            [high, low, reason @ ..] if is_sendable(u16::from_be_bytes([*high, *low])) => reason,
             _ => return Err(Violation::CloseCode),
         },
         _ => return Ok(()),
@@ -260,7 +260,7 @@ fn check(opcode: Opcode, payload: &[u8]) -> Result<(), Violation> {
 
 /// Whether a close code may appear in a frame: RFC 6455 §7.4 and the IANA registry (1012 to 1014).
 /// 1004 is reserved; 1005, 1006 and 1015 are for local use only.
-fn may_be_sent(code: u16) -> bool {
+fn is_sendable(code: u16) -> bool {
     matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999)
 }
 
@@ -311,18 +311,18 @@ impl Partial {
         if !message.inflate(work)? {
             return Ok(None);
         }
-        self.given = Given::Message;
+        self.returned = Returned::Message;
         Ok(Some(message.opcode))
     }
 
     /// Frees the payload that the last call returned. Returns whether the state is empty now.
-    fn settle(&mut self) -> bool {
-        match self.given {
-            Given::Nothing => {}
-            Given::Control => self.control.clear(),
-            Given::Message => self.message = None,
+    fn free_returned(&mut self) -> bool {
+        match self.returned {
+            Returned::Nothing => {}
+            Returned::Control => self.control.clear(),
+            Returned::Message => self.message = None,
         }
-        self.given = Given::Nothing;
+        self.returned = Returned::Nothing;
         self.head_len == 0 && self.frame.is_none() && self.message.is_none()
     }
 
@@ -361,7 +361,7 @@ impl Partial {
                 return Ok(None);
             }
             check(frame.opcode, &self.control)?;
-            self.given = Given::Control;
+            self.returned = Returned::Control;
             return Ok(Some(frame.opcode));
         }
         let message = self.message.get_or_insert_with(|| Message::new(&frame));
@@ -376,7 +376,7 @@ impl Partial {
         if !message.utf8.is_complete() {
             return Err(Violation::BadUtf8);
         }
-        self.given = Given::Message;
+        self.returned = Returned::Message;
         Ok(Some(message.opcode))
     }
 }
@@ -412,7 +412,7 @@ impl Message {
             return Ok(true);
         };
         let before = inflater.plain().len();
-        let inflated = inflater.go_on(&self.bytes, work);
+        let inflated = inflater.advance(&self.bytes, work);
         let text = self.opcode == Opcode::Text;
         // Check the text before the result of inflating: otherwise the violation of a message with both faults would depend on how
         // the work is divided into calls.

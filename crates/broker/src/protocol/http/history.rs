@@ -166,7 +166,7 @@ fn range(query: &[u8]) -> Result<(Since, u32), Reason> {
             let decoded = form::decode(value, &mut text);
             decoded.map_err(|_| Reason::BadPositionEscape)?;
             let read = |text: &[u8]| position::parse(text, 0, 1);
-            let since = position::read_back(etag::undress(&text), read);
+            let since = position::read_back(etag::opaque_tag(&text), read);
             since.map_err(|_| Reason::BadPosition)?[0]
         }
         None => Since::Default,

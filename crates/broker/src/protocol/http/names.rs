@@ -103,7 +103,7 @@ pub(crate) fn check_filter(filter: &[u8], max: usize) -> Result<(), Cow<'static,
 /// Refuses a name with the wildcards of other servers, whose subscriber would wait in silence. In `?topic=` such a name is taken as it is: an MQTT
 /// client may have published to it.
 fn not_foreign(name: &[u8]) -> Result<(), Cow<'static, str>> {
-    let Some(meant) = topic::meant_filter(name) else {
+    let Some(meant) = topic::suggested_filter(name) else {
         return Ok(());
     };
     let (name, meant) = (quoted(name), quoted(meant.as_bytes()));

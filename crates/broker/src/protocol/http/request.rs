@@ -10,7 +10,7 @@ use core::ops::Range;
 
 use crore_wire::http::body::BodyError;
 use crore_wire::http::head::{self, Body, Head, HeadError, MAX_HEADERS};
-use crore_wire::http::{prior, proxy};
+use crore_wire::http::{http2, proxy};
 
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
@@ -306,9 +306,9 @@ fn refuse_head<I: Io>(
     bytes: &[u8],
     io: &mut I,
 ) {
-    if error == HeadError::Version && prior::is_http2(bytes) {
+    if error == HeadError::Version && http2::is_preface(bytes) {
         clients.scratch.because(Closed::Refused);
-        prior::refuse(&mut clients.scratch.reply);
+        http2::refuse(&mut clients.scratch.reply);
         clients.send_reply(slot, io);
         clients.shut(slot, io);
         return;

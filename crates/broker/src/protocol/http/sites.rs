@@ -23,7 +23,7 @@ use crate::protocol::http::task::Door;
 
 /// The number in `options` of the origin that may read the answer to a request with this only `Origin`; 0 for none.
 pub(crate) fn reader(ctx: &Context, from: Option<&[u8]>) -> u32 {
-    let number = from.and_then(|from| listed(ctx, origin::normal(from).as_deref()));
+    let number = from.and_then(|from| listed(ctx, origin::normalize(from).as_deref()));
     number.unwrap_or(0) << ORIGIN_SHIFT
 }
 
@@ -50,7 +50,10 @@ pub(crate) fn admit(
         );
         return Err((Reason::ForeignHost, reason));
     }
-    if let Some(destination) = head.headers("sec-fetch-dest").find(|it| origin::runs(it)) {
+    if let Some(destination) = head
+        .headers("sec-fetch-dest")
+        .find(|it| origin::runs_as_code(it))
+    {
         let reason = Reason::RunsAsCode;
         let words = format!("{} (Sec-Fetch-Dest: {})", reason.text(), shown(destination));
         return Err((reason, words));
@@ -63,7 +66,7 @@ pub(crate) fn admit(
     if origins.next().is_some() {
         return Err((Reason::SeveralOrigins, Reason::SeveralOrigins.text().into()));
     }
-    let normal = origin::normal(from);
+    let normal = origin::normalize(from);
     let reads = matches!(head.method, Method::Get | Method::Head) && !upgrade;
     // A subscription makes topics, and may take another's place, whether or not its answer can be read.
     let safe = head.method == Method::Options || reads && !door.is_some_and(Door::subscribes);
@@ -111,13 +114,15 @@ fn admit_unnamed(meter: &mut Meter, ctx: &Context, head: &Head<'_>) -> Result<()
 fn loopback_alias(ctx: &Context, from: Option<&str>, host: &[u8]) -> Option<String> {
     let from = from?;
     let listed = &ctx.world.settings.http.allowed_origins;
-    let alias = listed.iter().find(|listed| origin::is_alias(from, listed));
+    let alias = listed
+        .iter()
+        .find(|listed| origin::is_loopback_alias(from, listed));
     if alias.is_some() || !origin::is_loopback_host(host) {
         return alias.cloned();
     }
     let (scheme, _) = from.split_once("://")?;
-    let own = origin::normal(&[scheme.as_bytes(), b"://", host].concat())?;
-    origin::is_alias(from, &own).then_some(own)
+    let own = origin::normalize(&[scheme.as_bytes(), b"://", host].concat())?;
+    origin::is_loopback_alias(from, &own).then_some(own)
 }
 
 /// The number in `options` of an origin in its normal form, if the settings list it.
@@ -137,7 +142,7 @@ pub(crate) fn sends_cookies(ctx: &Context, head: &Head<'_>) -> bool {
     if origin::same_origin(from, head.host().unwrap_or_default()) {
         return true;
     }
-    let normal = origin::normal(from).filter(|origin| origin != "null");
+    let normal = origin::normalize(from).filter(|origin| origin != "null");
     let listed = &ctx.world.settings.http.allowed_origins;
     normal.is_some_and(|origin| listed.contains(&origin))
 }
@@ -145,7 +150,7 @@ pub(crate) fn sends_cookies(ctx: &Context, head: &Head<'_>) -> bool {
 /// The words of a browser about a request that a page of another origin sent.
 fn elsewhere<'h>(head: &Head<'h>) -> Option<&'h [u8]> {
     let mut sites = head.headers("sec-fetch-site");
-    sites.find(|site| origin::is_elsewhere(site))
+    sites.find(|site| origin::is_cross_origin(site))
 }
 
 /// The answer to a page of an origin that is not listed: with a value that the settings take.

@@ -229,7 +229,7 @@ fn since(
         clients.ctx.world.partitions,
     );
     let read = |text: &[u8]| {
-        position::read_back(etag::undress(text), |text| match filtered {
+        position::read_back(etag::opaque_tag(text), |text| match filtered {
             true => position::parse_partitions(text, partitions),
             false => position::parse(text, set, count),
         })

@@ -100,7 +100,7 @@ impl Checkpoints {
             ended,
         };
         let run = move || {
-            if let Err(error) = affinity::give_way() {
+            if let Err(error) = affinity::lower_priority() {
                 tracing::debug!("checkpoints have no lower priority: {error}");
             }
             make(folding);

@@ -240,7 +240,7 @@ fn resumed(
         is_damaged,
         last_unix_s,
     } = replayed;
-    clock::go_on_from(moment.unix_s.max(last_unix_s).into(), clock::unix_s());
+    clock::resume_count(moment.unix_s.max(last_unix_s).into(), clock::unix_s());
     if let Some(documents) = &documents {
         tracing::info!(
             "going on with what the last server left in {}",

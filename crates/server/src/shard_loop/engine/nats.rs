@@ -119,7 +119,7 @@ impl Listener {
         if !is_own {
             return;
         }
-        let by_s = clock::follow(header.unix_s.into(), stored_s.into());
+        let by_s = clock::follow_log(header.unix_s.into(), stored_s.into());
         if by_s != 0
             && let Some(count) = self.corrections.add()
         {

@@ -3,13 +3,13 @@
 use rustls::{AlertDescription, CertificateError, Error, InconsistentKeys};
 
 /// A message for the error, without a remedy.
-pub fn words(error: &Error) -> String {
+pub fn message(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(error) => certificate(error),
-        Error::AlertReceived(alert) => format!("the peer ends it: {}", of_alert(*alert)),
-        Error::PeerIncompatible(why) => format!("the peer does not fit: {}", spelled(why)),
-        Error::PeerMisbehaved(why) => format!("the peer breaks the protocol: {}", spelled(why)),
-        Error::InvalidMessage(why) => format!("the peer speaks no TLS: {}", spelled(why)),
+        Error::AlertReceived(alert) => format!("the peer ends it: {}", alert_message(*alert)),
+        Error::PeerIncompatible(why) => format!("the peer does not fit: {}", spell_out(why)),
+        Error::PeerMisbehaved(why) => format!("the peer breaks the protocol: {}", spell_out(why)),
+        Error::InvalidMessage(why) => format!("the peer speaks no TLS: {}", spell_out(why)),
         Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => {
             "the peer breaks the protocol: a message that has no place there".to_string()
         }
@@ -55,14 +55,14 @@ fn certificate(error: &CertificateError) -> String {
         CertificateError::Revoked => "the certificate is revoked".to_string(),
         CertificateError::InvalidPurposeContext { .. } => format!("the {error}"),
         CertificateError::Other(other) => {
-            format!("the certificate is refused: {}", spelled(&other.0))
+            format!("the certificate is refused: {}", spell_out(&other.0))
         }
-        other => format!("the certificate is refused: {}", spelled(other)),
+        other => format!("the certificate is refused: {}", spell_out(other)),
     }
 }
 
 /// The meaning of a received alert (RFC 8446 section 6.2). "It" is the peer that sent the alert.
-pub fn of_alert(alert: AlertDescription) -> &'static str {
+pub fn alert_message(alert: AlertDescription) -> &'static str {
     match alert {
         AlertDescription::UnknownCA => "it does not trust the root of the certificate",
         AlertDescription::BadCertificate => "it finds the certificate broken",
@@ -98,7 +98,7 @@ fn bare(name: &str) -> &str {
 }
 
 /// The words of a name in source code, such as `NoCipherSuitesInCommon { .. }`.
-pub(super) fn spelled(name: &dyn core::fmt::Debug) -> String {
+pub(super) fn spell_out(name: &dyn core::fmt::Debug) -> String {
     let text = format!("{name:?}");
     let end = text
         .find(|c: char| !c.is_ascii_alphanumeric())
@@ -173,7 +173,7 @@ mod tests {
                 "the peer speaks no TLS: invalid content type",
             ),
         ] {
-            assert_eq!(words(&error), expected);
+            assert_eq!(message(&error), expected);
         }
     }
 }

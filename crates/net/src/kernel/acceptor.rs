@@ -2,7 +2,7 @@
 //!
 //! Three mechanisms delay or refuse new connections. None of them affects established ones:
 //!
-//! * The caller pauses accepting, because the connection rate is used up ([`Entrance::pause`]). New connections wait in the accept
+//! * The caller pauses accepting, because the connection rate is used up ([`Acceptor::pause`]). New connections wait in the accept
 //!   queue.
 //! * A shard that is nearly full gets no new connections while other shards have more room ([`steering`](super::steering)). It still
 //!   accepts the connections in its queue. When the shard is full it answers and closes them ([`Reserve`]).
@@ -11,7 +11,7 @@
 //!
 //! The caller decides how fast connections are accepted, and which is next.
 //!
-//! Invariant: every pause has an end, and [`Entrance::settle`] is called no later than then.
+//! Invariant: every pause has an end, and [`Acceptor::settle`] is called no later than then.
 
 use std::io;
 use std::net::SocketAddr;
@@ -61,7 +61,7 @@ struct Pause {
 
 /// The listeners of one shard.
 #[derive(Debug)]
-pub struct Entrance {
+pub struct Acceptor {
     listeners: Vec<Listener>,
     reserve: Reserve,
     member: Member,
@@ -75,7 +75,7 @@ pub struct Entrance {
     listens: bool,
 }
 
-impl Entrance {
+impl Acceptor {
     /// Listens on all addresses, as a member of the group, in this thread's descriptor table. Must be called after everything else
     /// has its descriptors, since it counts the free ones.
     ///
@@ -86,7 +86,7 @@ impl Entrance {
         limits: Limits,
         group: &Arc<Group>,
         driver: &mut Driver,
-    ) -> io::Result<Entrance> {
+    ) -> io::Result<Acceptor> {
         let bind = |addr: &SocketAddr| {
             Listener::bind(*addr, limits.backlog, &limits.sockets).map_err(|error| {
                 io::Error::new(error.kind(), format!("cannot listen on {addr}: {error}"))
@@ -99,7 +99,7 @@ impl Entrance {
         let reserve = Reserve::new()?;
         let descriptors = fd_table::limit().saturating_sub(fd_table::open_count());
         let room = u32::try_from(room(descriptors)).unwrap_or(u32::MAX);
-        Ok(Entrance {
+        Ok(Acceptor {
             listeners,
             reserve,
             member,
@@ -117,8 +117,8 @@ impl Entrance {
         &self.listeners
     }
 
-    /// Lets no more connections into the accept queues. Queued connections can still be [accepted](Entrance::accept), also during a
-    /// pause. Call [`close`](Entrance::close) afterwards.
+    /// Lets no more connections into the accept queues. Queued connections can still be [accepted](Acceptor::accept), also during a
+    /// pause. Call [`close`](Acceptor::close) afterwards.
     pub fn bar(&mut self) {
         for listener in &self.listeners {
             // If this fails, a connection that arrives between the last accept and the close is reset. That can be tolerated.
@@ -208,7 +208,7 @@ impl Entrance {
             .set_level(self.level_with(connections), &self.listeners)
     }
 
-    /// The end of the pause, if there is one: [`settle`](Entrance::settle) must be called no later.
+    /// The end of the pause, if there is one: [`settle`](Acceptor::settle) must be called no later.
     pub fn paused_until_ms(&self) -> Option<u64> {
         self.pause.as_ref().map(|pause| pause.until_ms)
     }

@@ -40,13 +40,13 @@ impl Streams {
         {
             return 0;
         }
-        let mut half = self.crypt.keys.to(place);
-        if half.is(OVER) {
+        let mut direction = self.crypt.keys.to(place);
+        if direction.is(OVER) {
             // The peer cannot read more. The bytes are discarded: if they were refused, the sender would try again for ever.
             return total;
         }
-        let mut taken = usize::from(half.is(HELD));
-        half.clear(HELD);
+        let mut taken = usize::from(direction.is(HELD));
+        direction.clear(HELD);
         while taken < total {
             let length = self.record_bytes().min(total - taken);
             self.scratch.clear();
@@ -81,7 +81,7 @@ impl Streams {
 
     /// Ends a connection whose key may seal no more and cannot be changed.
     fn failed<T: Transport>(&mut self, transport: &mut T, link: Link) {
-        self.met(Trouble::Key, "its key has sealed all that it may");
+        self.count_trouble(Trouble::Key, "its key has sealed all that it may");
         // A reset would lose bytes in flight, so the peer is told to close, and the poller reports that. Until then all sends are
         // discarded, as on a broken connection. The client reconnects with its last position.
         self.shutdown(transport, link);
@@ -165,8 +165,8 @@ impl Streams {
         place: Place,
         alert: Alert,
     ) {
-        let half = self.crypt.keys.to(place);
-        if half.is(OVER) || half.is(BUSY) {
+        let direction = self.crypt.keys.to(place);
+        if direction.is(OVER) || direction.is(BUSY) {
             return;
         }
         self.scratch.clear();
@@ -198,12 +198,12 @@ impl Streams {
                 false
             }
             Entry::Sealed(place) => {
-                let half = self.crypt.keys.to(place);
-                if !half.is(BUSY) {
+                let direction = self.crypt.keys.to(place);
+                if !direction.is(BUSY) {
                     return true;
                 }
                 let busy = &self.records.busy[&link.0];
-                let (waits, read) = (half.is(HELD) || busy.waits, !busy.unread);
+                let (waits, read) = (direction.is(HELD) || busy.waits, !busy.unread);
                 if !self.flush(transport, link, place) {
                     return false;
                 }
@@ -239,10 +239,10 @@ mod tests {
     use std::os::fd::IntoRawFd as _;
     use std::os::unix::net::UnixStream;
 
-    use super::super::cipher::{Cipher, Secret};
+    use super::super::cipher::{Cipher, Secret, Start};
     use super::super::{Handle, Limits, Source};
     use super::*;
-    use crate::kernel::{Kernel, entrance, steering};
+    use crate::kernel::{Kernel, acceptor, steering};
 
     #[test]
     fn a_key_of_tls_12_that_is_used_up_ends_the_connection_once_and_nobody_comes_back_for_the_rest()
@@ -264,15 +264,15 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let link = Link(ours.into_raw_fd() as u32);
         let mut sockets =
-            Kernel::open(&[], entrance::Limits::default(), &steering::Group::new()).unwrap();
+            Kernel::open(&[], acceptor::Limits::default(), &steering::Group::new()).unwrap();
         let mut streams = Streams::new(Handle::new(source).unwrap(), limits);
-        let secret = Secret::of(&[&[7; 28]]);
         let cipher = Cipher::Old128;
+        let start = |seq| Start {
+            secret: Secret::of(&[&[7; 28]]),
+            seq,
+        };
         let last = cipher.records_max() - 1;
-        let place = streams
-            .crypt
-            .keys
-            .insert(cipher, (&secret, last), (&secret, 0));
+        let place = streams.crypt.keys.insert(cipher, &start(last), &start(0));
         streams.table.set(link.0, Entry::Sealed(place));
         assert_eq!(streams.send(&mut sockets, link, &[b"the last"]), Some(8));
         for _ in 0..3 {

@@ -4,7 +4,7 @@
 //! The system's allocator is bad at such blocks. Either it keeps freed ones between live ones, tens of megabytes under load. Or it
 //! maps each block anew, and the kernel clears new memory for each message. The pool keeps at most [`KEPT_BYTES`] of memory in
 //! freed pieces and returns the rest to the kernel at once. It also returns the memory of pieces that were not used between two
-//! calls of [`age`].
+//! calls of [`release_unused`].
 //!
 //! Sizes are rounded up to one of [`CLASSES`] lengths, by at most a quarter. A freed piece is reused only for its own class. The range
 //! consists of two mappings, the open part and the rest, so `vm.max_map_count` does not limit the number of pieces. If the range is
@@ -39,7 +39,7 @@ const _: () = assert!(usize::BITS >= 64, "the range needs addresses of 64 bits")
 
 /// The allocator.
 #[derive(Clone, Copy, Debug)]
-pub struct Pieces;
+pub struct PoolAllocator;
 
 static POOL: Mutex<Pool> = Mutex::new(Pool::EMPTY);
 
@@ -67,7 +67,7 @@ struct Class {
     /// Pieces whose memory was returned.
     cold: usize,
     warm_len: usize,
-    /// The smallest `warm_len` since the last call of [`age`].
+    /// The smallest `warm_len` since the last call of [`release_unused`].
     warm_least: usize,
 }
 
@@ -205,7 +205,7 @@ fn open(at: usize) -> bool {
 }
 
 /// Returns the memory of a piece to the kernel, and puts the piece into its list.
-fn cool(at: usize, class: usize) {
+fn release(at: usize, class: usize) {
     // SAFETY: whole pages of a piece that is in no list and not in use.
     unsafe { libc::madvise(at as *mut libc::c_void, length(class), libc::MADV_DONTNEED) };
     pool().keep_cold(at, class);
@@ -217,7 +217,7 @@ pub fn kept_bytes() -> usize {
 }
 
 /// Returns the memory of the freed pieces that were not used since the last call. One thread should call it from time to time.
-pub fn age() {
+pub fn release_unused() {
     for class in 0..CLASSES {
         let spare = pool().classes[class].warm_least;
         for _ in 0..spare {
@@ -225,7 +225,7 @@ pub fn age() {
             if at == 0 {
                 break;
             }
-            cool(at, class);
+            release(at, class);
         }
         let mut pool = pool();
         pool.classes[class].warm_least = pool.classes[class].warm_len;
@@ -235,7 +235,7 @@ pub fn age() {
 // SAFETY: a block is from the system's allocator or from the pool. Pieces of the pool are in its range, are aligned to pages, do not
 // overlap, and are in no list while they are in use. A block is freed with the layout of its allocation, so the class is the same;
 // the address tells whether the block is from the pool.
-unsafe impl GlobalAlloc for Pieces {
+unsafe impl GlobalAlloc for PoolAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if let Some(class) = class_of(layout) {
             let at = pool().take(class);
@@ -268,7 +268,7 @@ unsafe impl GlobalAlloc for Pieces {
                 let kept = pool.keep(at as usize, class);
                 drop(pool);
                 if !kept {
-                    cool(at as usize, class);
+                    release(at as usize, class);
                 }
                 return;
             }
@@ -347,7 +347,7 @@ mod tests {
         fn new(size: usize, fill: u8) -> Allocated {
             let layout = Layout::from_size_align(size, 8).unwrap();
             // SAFETY: the size is not 0.
-            let at = unsafe { Pieces.alloc(layout) };
+            let at = unsafe { PoolAllocator.alloc(layout) };
             assert!(!at.is_null());
             let held = Allocated { at, layout, fill };
             held.fill(0);
@@ -368,7 +368,7 @@ mod tests {
         fn grow(&mut self, size: usize) {
             let before = self.layout.size();
             // SAFETY: its own layout, and a size that is not 0.
-            self.at = unsafe { Pieces.realloc(self.at, self.layout, size) };
+            self.at = unsafe { PoolAllocator.realloc(self.at, self.layout, size) };
             assert!(!self.at.is_null());
             self.layout = Layout::from_size_align(size, 8).unwrap();
             if size > before {
@@ -381,7 +381,7 @@ mod tests {
         fn drop(&mut self) {
             assert!(self.bytes().iter().all(|byte| *byte == self.fill));
             // SAFETY: allocated with this layout, and not used again.
-            unsafe { Pieces.dealloc(self.at, self.layout) };
+            unsafe { PoolAllocator.dealloc(self.at, self.layout) };
         }
     }
 
@@ -418,10 +418,10 @@ mod tests {
         let zeroed = Layout::from_size_align(LEAST, 8).unwrap();
         // SAFETY: the size is not 0; a piece of this size; allocated with this layout.
         unsafe {
-            let at = Pieces.alloc_zeroed(zeroed);
+            let at = PoolAllocator.alloc_zeroed(zeroed);
             let bytes = core::slice::from_raw_parts(at, LEAST);
             assert!(bytes.iter().all(|byte| *byte == 0));
-            Pieces.dealloc(at, zeroed);
+            PoolAllocator.dealloc(at, zeroed);
         }
 
         // Pieces freed over the limit lose their memory at once; the others lose it when they were not used for a while.
@@ -435,8 +435,8 @@ mod tests {
             "{}",
             all(&at)
         );
-        age();
-        age();
+        release_unused();
+        release_unused();
         assert_eq!((all(&at), kept_bytes()), (0, 0));
         let again = Allocated::new(1 << 20, 7);
         assert!(at.contains(&again.at), "its addresses are used again");

@@ -13,7 +13,7 @@ const HTTP_1_1_REQUIRED: u32 = 0xd;
 const REASON: &[u8] = b"only HTTP/1.1 is spoken here";
 
 /// Whether a connection that begins with these bytes speaks HTTP/2.
-pub fn is_http2(bytes: &[u8]) -> bool {
+pub fn is_preface(bytes: &[u8]) -> bool {
     bytes.starts_with(HEAD)
 }
 
