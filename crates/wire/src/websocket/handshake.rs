@@ -65,7 +65,7 @@ pub struct DeflateAnswer {
 }
 
 impl DeflateOffer {
-    /// The answer, or `None` if the offer asks for a smaller window than [`WINDOW_BITS`].
+    /// The answer, or `None` if the offer asks for a smaller window than our compressor uses.
     pub fn accept(&self) -> Option<DeflateAnswer> {
         match self.server_max_window_bits {
             Some(bits) if bits < WINDOW_BITS => None,
