@@ -20,14 +20,14 @@ mod expiry;
 #[cfg(test)]
 mod history_tests;
 mod keys;
+#[cfg(test)]
+mod limit_tests;
 mod lists;
 mod losses;
 mod orphans;
 pub mod prefetch;
 mod read;
 pub mod removal;
-#[cfg(test)]
-mod room_tests;
 mod rules;
 pub mod seek;
 pub mod snapshot;

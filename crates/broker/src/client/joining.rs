@@ -160,7 +160,7 @@ fn ask_pages_of<P: ProtocolTypes>(
         newest,
         base,
         poll,
-        again,
+        is_next_page: again,
         party: clients.party(slot),
     };
     let names: Vec<Vec<u8>> = rows.iter().map(|row| subs.matching.name(*row)).collect();

@@ -182,8 +182,8 @@ pub(crate) fn ask_of<P: ProtocolTypes>(
         poll: false,
         most: u32::MAX,
         deflate: false,
-        again: false,
-        once: false,
+        is_next_page: false,
+        read_only: false,
         retained: false,
         client: Client::NOBODY,
         party: clients.party(to.slot),
@@ -206,7 +206,7 @@ pub(crate) fn ask_behind<P: ProtocolTypes>(
     let attach = Attach {
         most,
         deflate,
-        again: true,
+        is_next_page: true,
         ..ask_of(clients, &subs.topics, topic, to, since)
     };
     subs.attach(&clients.ctx, attach);

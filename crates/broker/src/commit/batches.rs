@@ -59,7 +59,7 @@ pub(super) struct Batches {
     /// When they were last appended, or one of them was committed.
     progress_s: u32,
     /// The number of the last closed batch.
-    closed: u64,
+    last_number: u64,
     /// The offset after the last closed batch and the unlogged facts that follow it.
     next_offset: u64,
 }
@@ -75,7 +75,7 @@ impl Batches {
             in_flight: VecDeque::new(),
             sent: 0,
             progress_s: 0,
-            closed: 0,
+            last_number: 0,
             next_offset: 0,
         }
     }
@@ -115,20 +115,22 @@ impl Batches {
     }
 
     /// The highest offset that a mark and an unlogged fact after it would have now.
-    fn highest(&self, sequence: u64) -> u64 {
+    fn highest_offset(&self, sequence: u64) -> u64 {
         self.next_offset.max(sequence + 1) + u64::from(self.open.offsets) + 1
     }
 
     /// Whether the log must have a new mark before the next unlogged fact gets its offset. If the log gives offsets, those up to the next batch are
     /// free. `sequence` is the last offset of the partition.
     pub fn needs_mark(&self, sequence: u64) -> bool {
-        !self.is_replicated && self.highest(sequence) > self.mark && !planted::is(Fault::NoMark)
+        !self.is_replicated
+            && self.highest_offset(sequence) > self.mark
+            && !planted::is(Fault::NoMark)
     }
 
     /// The new mark, if the log must have one.
     pub fn mark(&mut self, sequence: u64) -> Option<u64> {
         self.needs_mark(sequence).then(|| {
-            self.mark = self.highest(sequence) + MARK_STEP;
+            self.mark = self.highest_offset(sequence) + MARK_STEP;
             self.mark
         })
     }
@@ -152,7 +154,7 @@ impl Batches {
             true => sequence + 1,
             false => self.next_offset.max(sequence + 1),
         };
-        self.closed += 1;
+        self.last_number += 1;
         let OpenBatch {
             bytes,
             records,
@@ -162,7 +164,7 @@ impl Batches {
         let header = Header {
             partition: self.partition,
             writer: self.writer,
-            number: self.closed,
+            number: self.last_number,
             first: match self.is_replicated {
                 true => 0,
                 false => self.next_offset,
@@ -215,8 +217,8 @@ impl Batches {
     /// Gives the batches in flight new numbers after the last one.
     fn renumber(&mut self) {
         for batch in &mut self.in_flight {
-            self.closed += 1;
-            (batch.header.number, batch.header.writer) = (self.closed, self.writer);
+            self.last_number += 1;
+            (batch.header.number, batch.header.writer) = (self.last_number, self.writer);
             let mut bytes = batch.bytes.to_vec();
             batch.header.write(&mut bytes);
             batch.bytes = bytes.into();
@@ -227,13 +229,13 @@ impl Batches {
     /// the same records.
     pub fn restart_as_next_writer(&mut self) {
         self.writer += 1;
-        (self.closed, self.sent) = (0, 0);
+        (self.last_number, self.sent) = (0, 0);
         self.renumber();
     }
 
     /// Handles the report that the log has a batch of this writer: returns the batch if it is valid.
     pub fn committed(&mut self, number: u64, now_s: u32) -> Option<Arc<[u8]>> {
-        let next = self.closed + 1 - self.in_flight.len() as u64;
+        let next = self.last_number + 1 - self.in_flight.len() as u64;
         if number < next {
             return None;
         }

@@ -31,7 +31,7 @@ struct Entry<T> {
     /// Whether it waits for its record: the next one of this process.
     writes: bool,
     asked_s: u32,
-    /// `None` in the queues of the partitions if it concerns all of them: then `of_all` has it.
+    /// `None` in the queues of the partitions if it concerns all of them: then `all_partitions` has it.
     request: Option<T>,
     /// The bytes that were counted for it.
     bytes: usize,
@@ -108,11 +108,11 @@ pub(crate) struct Commits<T> {
     is_replicated: bool,
     queues: Vec<Queue<T>>,
     /// The requests that concern all partitions.
-    of_all: RequestQueue<T>,
+    all_partitions: RequestQueue<T>,
     /// The queue that is examined first.
     next: usize,
-    /// The queue in which late requests are searched next, as of `late_s`. The last one is `of_all`.
-    looks_at: usize,
+    /// The queue in which late requests are searched next, as of `late_s`. The last one is `all_partitions`.
+    late_queue: usize,
     late_s: u32,
     /// Whether a request or record may be able to take effect.
     may_have_due: bool,
@@ -198,9 +198,9 @@ impl<T> Commits<T> {
         Commits {
             is_replicated,
             queues: all.into_iter().flatten().map(queue).collect(),
-            of_all: RequestQueue::new(),
+            all_partitions: RequestQueue::new(),
             next: 0,
-            looks_at: usize::MAX,
+            late_queue: usize::MAX,
             late_s: 0,
             may_have_due: false,
             requests: 0,
@@ -242,7 +242,7 @@ impl<T> Commits<T> {
                 for queue in &mut self.queues {
                     queue.line.entries.push_back(entry(None, 0));
                 }
-                &mut self.of_all
+                &mut self.all_partitions
             }
         };
         line.entries.push_back(entry(Some(request), bytes));
@@ -334,7 +334,7 @@ impl<T> Commits<T> {
             return None;
         }
         self.queues.iter_mut().for_each(|it| drop(it.line.pop()));
-        let entry = self.of_all.pop()?;
+        let entry = self.all_partitions.pop()?;
         Some(Next::Request(self.takes_effect(entry)?, None))
     }
 
@@ -428,7 +428,7 @@ impl<T> Commits<T> {
     /// Begins to search late requests. Called once a second.
     pub fn look_for_late(&mut self, now_s: u32) {
         if self.requests > 0 {
-            (self.looks_at, self.late_s) = (0, now_s);
+            (self.late_queue, self.late_s) = (0, now_s);
         } else if core::mem::take(&mut self.has_buffers) {
             self.queues.iter_mut().for_each(|it| it.batches.free());
         }
@@ -436,18 +436,18 @@ impl<T> Commits<T> {
 
     /// Whether the search for late requests has not finished.
     pub fn may_have_late(&self) -> bool {
-        self.looks_at <= self.queues.len()
+        self.late_queue <= self.queues.len()
     }
 
     /// Continues the search for late requests by one entry. Returns each late request once, after all earlier requests to the same partitions; it
     /// stays in its queue.
     pub fn next_late(&mut self) -> Option<&mut T> {
-        let line = match self.queues.get_mut(self.looks_at) {
+        let line = match self.queues.get_mut(self.late_queue) {
             Some(queue) => &mut queue.line,
-            None => &mut self.of_all,
+            None => &mut self.all_partitions,
         };
         let entry = line.next_late(self.late_s);
-        self.looks_at += usize::from(entry.is_none());
+        self.late_queue += usize::from(entry.is_none());
         entry?.request.as_mut()
     }
 }

@@ -48,7 +48,7 @@ impl Home {
         }
         let must_queue = found.is_none() && self.page_queue.must_queue(&self.pace);
         // A poll is counted once it is known to wait. An ask that continues (`again`) was counted before.
-        let counts = !ask.again && !ask.poll;
+        let counts = !ask.is_next_page && !ask.poll;
         if must_queue && !counts {
             return self.page_queue.queue_topic(
                 from,
@@ -58,7 +58,7 @@ impl Home {
                 false,
             );
         }
-        if ask.once && self.topics.find(ask.hash, name).is_none() {
+        if ask.read_only && self.topics.find(ask.hash, name).is_none() {
             let page = self.logs.nothing_kept(ask, name, rules);
             return tell_page(from, ask, page, context.lanes);
         }
@@ -85,7 +85,7 @@ impl Home {
             Ok(mut page) => {
                 // A long-poll that gets its message at once does not wait, so it is no subscriber.
                 let answered = ask.poll && page.count > 0;
-                page.counted = !ask.again && !answered;
+                page.counted = !ask.is_next_page && !answered;
                 if page.counted {
                     self.count_subscriber(id, from, ask);
                 }
@@ -146,8 +146,8 @@ impl Home {
             head: found.map_or(0, |id| self.topics.rows.get(id).last()),
             epoch: self.logs.epoch,
             at_head: true,
-            again: ask.again,
-            only_retained: ask.again && ask.retained,
+            is_next_page: ask.is_next_page,
+            only_retained: ask.is_next_page && ask.retained,
             ..Page::default()
         };
         tell_page(from, ask, page, lanes);
@@ -196,7 +196,7 @@ impl Home {
             }
         };
         let row = self.topics.rows.get_mut(id);
-        if ask.once && row.has(DELETED) {
+        if ask.read_only && row.has(DELETED) {
             return Err(Attached::Gone);
         }
         row.touched_s = now.unix_s;
@@ -211,11 +211,11 @@ impl Home {
                     return Err(Attached::Gone);
                 }
                 // A poll that waits does not bring the topic back to life.
-                _ if ask.poll && ask.again => return Err(Attached::Gone),
+                _ if ask.poll && ask.is_next_page => return Err(Attached::Gone),
                 _ => row.flags &= !DELETED,
             }
         }
-        if ask.again {
+        if ask.is_next_page {
             return Ok(id);
         }
         if ask.poll && rule.concurrency != Concurrency::Broadcast && self.topics.subscribers(id) > 0

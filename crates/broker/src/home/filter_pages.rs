@@ -155,7 +155,7 @@ impl Home {
                 if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
                     // Too old: it counts as lost, though it is not dropped yet. A reader without a position is told only of losses after
                     // `begun`.
-                    let told = reader.base == 0 || draft.ask.again || offset > reader.begun;
+                    let told = reader.base == 0 || draft.ask.is_next_page || offset > reader.begun;
                     let told = told && !in_snapshot;
                     return draft.lost_if(told, topic);
                 }
@@ -202,7 +202,7 @@ impl Reports {
         let leads = reader.partition == 0;
         if gap {
             self.stats.gaps += u64::from(leads || !reader.gap);
-        } else if matches!(ask.since, Since::At(_)) && !ask.again {
+        } else if matches!(ask.since, Since::At(_)) && !ask.is_next_page {
             self.stats.resumes += u64::from(leads);
         }
     }

@@ -46,7 +46,7 @@ impl Home {
         let filters = split(names);
         self.steps.add(filters.len());
         let mut refused = false;
-        if !ask.again && from != context.lanes.me {
+        if !ask.is_next_page && from != context.lanes.me {
             for filter in &filters {
                 refused |= self
                     .subscriptions
@@ -199,7 +199,7 @@ impl Logs {
             Since::At(Position { epoch, offset })
                 if epoch == self.epoch && offset <= applied_to =>
             {
-                if ask.again {
+                if ask.is_next_page {
                     // A subscriber past its initial snapshot does not get the retained messages again.
                     let begins = ask.base > 0 && (ask.from == 0 || offset < ask.from);
                     let retained = begins && ask.newest == 0;

@@ -72,7 +72,7 @@ impl Home {
         }
         if gap {
             self.reports.stats.gaps += 1;
-        } else if matches!(since, Since::At(_)) && !ask.again {
+        } else if matches!(since, Since::At(_)) && !ask.is_next_page {
             self.reports.stats.resumes += 1;
         }
         let page = self.read_page(id, ask, first_entry, start, latest, context);
@@ -139,10 +139,10 @@ impl Home {
             epoch: self.logs.epoch,
             newest_s: self.logs.partitions[at].log.newest_time_s(chain),
             at_head,
-            again: ask.again,
+            is_next_page: ask.is_next_page,
             retained: u32::from(shown.is_some()),
             values,
-            only_retained: ask.again && ask.retained,
+            only_retained: ask.is_next_page && ask.retained,
             ..Page::default()
         }
     }
@@ -228,7 +228,7 @@ impl Logs {
             epoch: self.epoch,
             at_head: true,
             gap: lost,
-            again: true,
+            is_next_page: true,
             ..Page::default()
         }
     }

@@ -181,9 +181,9 @@ pub struct Attach {
     /// Whether it accepts compressed frames.
     pub deflate: bool,
     /// Whether the subscription is counted already: it reads its next page. For a long-poll that has ended, only its position is answered.
-    pub again: bool,
+    pub is_next_page: bool,
     /// Only read kept messages: do not subscribe, and do not create the topic.
-    pub once: bool,
+    pub read_only: bool,
     /// Whether to send the retained message first, unless the first message of the subscription is newer.
     pub retained: bool,
     /// The client that is charged for the topic, if it is created.
@@ -195,7 +195,7 @@ pub struct Attach {
 impl Attach {
     /// Whether it reads latest values, after an answer of [`LatestValues::Wait`](crate::mail::LatestValues::Wait).
     pub fn reads_values(&self) -> bool {
-        self.again && self.retained && self.since != Since::Live
+        self.is_next_page && self.retained && self.since != Since::Live
     }
 }
 
@@ -220,7 +220,7 @@ pub struct AttachFilters {
     /// Whether it is a long-poll, which needs one message only.
     pub poll: bool,
     /// Whether it is a later page: the filters are registered already.
-    pub again: bool,
+    pub is_next_page: bool,
     /// The address or user that asks: reads are scheduled fairly between them.
     pub party: Party,
 }

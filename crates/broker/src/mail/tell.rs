@@ -147,8 +147,8 @@ pub struct Page {
     pub at_head: bool,
     /// Whether messages between the requested position and this page are lost.
     pub gap: bool,
-    /// Whether the subscription was counted before: the answer to an attach with `again`.
-    pub again: bool,
+    /// Whether the subscription was counted before: the answer to an attach with `is_next_page`.
+    pub is_next_page: bool,
     /// Whether the home counted a subscriber: the carrier must send an [`Ask::Leave`](crate::mail::Ask::Leave) later.
     pub counted: bool,
     /// How many of the records, from the first on, are the topic's retained state.

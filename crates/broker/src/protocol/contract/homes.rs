@@ -121,7 +121,7 @@ impl Front {
             ..
         } = self;
         let (slot, counted) = (to.slot, page.counted);
-        if !page.again {
+        if !page.is_next_page {
             subs.topics.get_mut(topic).waiting -= 1;
         }
         let mut part = None;
@@ -134,7 +134,7 @@ impl Front {
             if counted {
                 subs.leave(&clients.ctx, topic);
             }
-            if !page.again {
+            if !page.is_next_page {
                 subs.topics.close_if_unused(topic);
             }
             return;

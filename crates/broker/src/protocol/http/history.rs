@@ -94,8 +94,8 @@ pub(crate) fn history<I: Io>(
     let to = clients.conns.reply_to(slot, 0);
     let ask = Attach {
         most,
-        again: true,
-        once: true,
+        is_next_page: true,
+        read_only: true,
         client: clients.conns.get(slot).client,
         ..ask_of(clients, &subs.topics, topic, to, since)
     };

@@ -222,7 +222,7 @@ pub(crate) fn end_poll<I: Io>(
     let ask = Attach {
         poll: true,
         most: 1,
-        again: true,
+        is_next_page: true,
         ..ask_of(clients, &subs.topics, topic, to, Since::Live)
     };
     subs.attach(&clients.ctx, ask);

@@ -200,14 +200,20 @@ pub(super) fn mqtt_go_on<I: Io>(
         let Some(sub) = list::sub(&clients.conns, slot, part) else {
             return clients.broken(slot);
         };
-        let (topic, again) = (sub.topic, sub.flags & COUNTED != 0);
+        let (topic, is_next_page) = (sub.topic, sub.flags & COUNTED != 0);
         let since = Since::At(Position::new(sub.epoch, sub.offset));
         if topic == NONE {
             continue;
         }
-        subs.topics.get_mut(topic).waiting += u32::from(!again);
+        subs.topics.get_mut(topic).waiting += u32::from(!is_next_page);
         let ask = page_of(clients, &subs.topics, slot, part, topic, since);
-        subs.attach(&clients.ctx, Attach { again, ..ask });
+        subs.attach(
+            &clients.ctx,
+            Attach {
+                is_next_page,
+                ..ask
+            },
+        );
     }
     if full {
         return;

@@ -144,7 +144,7 @@ pub(super) fn shows_go_on(clients: &mut Clients, subs: &mut Subscriptions, slot:
     };
     let ask = Attach {
         most,
-        again: true,
+        is_next_page: true,
         retained: true,
         ..page_of(clients, &subs.topics, slot, part, topic, since)
     };

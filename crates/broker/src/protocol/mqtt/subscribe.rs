@@ -243,7 +243,7 @@ fn resubscribe(
     }
     // Only the retained message: live messages go on.
     let ask = Attach {
-        again: true,
+        is_next_page: true,
         retained: true,
         ..page_of(clients, &subs.topics, slot, part, topic, Since::Live)
     };

@@ -40,7 +40,7 @@ pub(crate) fn stream_page<I: Io>(
         let from = records.first().map_or(page.head, |record| record.previous);
         saw(&mut clients.conns, slot, part, from, page.epoch);
         let (deliveries, out) = (&feed.deliveries, &mut bytes.own);
-        let told = (from, page.again);
+        let told = (from, page.is_next_page);
         if !tell_gap(clients, subs, deliveries, slot, topic, told, out) {
             begin_stream(clients, queues, slot, io);
             end_for_gap(clients, &subs.matching, &feed.deliveries, slot, from, io);
