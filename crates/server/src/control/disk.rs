@@ -31,13 +31,13 @@ pub struct DiskStats {
     sync_us_mean: f64,
     /// 99 of 100 syncs took less: a power of two.
     sync_us_p99: Option<u64>,
-    /// Files of the log.
+    /// Bytes of the log's files.
     log_bytes: u64,
-    /// Files that the log goes on from.
+    /// Bytes of the base, the snapshot that the log continues.
     base_bytes: u64,
     /// Publishes are refused, because there is no room.
     full: bool,
-    /// How long the start read the state of the last server.
+    /// Seconds in which the start restored the last server's state.
     recovery_s: f64,
 }
 
@@ -45,7 +45,8 @@ impl DiskStats {
     /// The statistics of the interval between two states of the log.
     pub fn of(
         lifecycle: &Lifecycle,
-        (before, now): (Option<crore_disk::State>, Option<crore_disk::State>),
+        before: Option<crore_disk::State>,
+        now: Option<crore_disk::State>,
         passed: f64,
     ) -> Option<DiskStats> {
         let (before, now) = (before?, now?);

@@ -112,8 +112,8 @@ impl Interest {
         };
         loop {
             if let Some(name) = self.neighbours.own_writer().await
-                && let Some(way) = self.neighbours.way()
-                && let Some(questions) = way.questions_to(&name).await
+                && let Some(peers) = self.neighbours.peers()
+                && let Some(questions) = peers.questions_to(&name).await
             {
                 let mut questions = pin!(questions);
                 // A node that others declared dead continues with a new name.
@@ -412,8 +412,8 @@ impl Follower {
     }
 
     async fn answer_of(&self, name: &str, asked: &FollowQuestion) -> Option<FollowAnswer> {
-        let way = self.node.neighbours.way()?;
-        let answer = timeout(ANSWER, way.ask_one(name, json(asked))).await;
+        let peers = self.node.neighbours.peers()?;
+        let answer = timeout(ANSWER, peers.ask_one(name, json(asked))).await;
         serde_json::from_slice::<Option<FollowAnswer>>(&answer.ok()??).ok()?
     }
 

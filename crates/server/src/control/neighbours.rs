@@ -1,6 +1,6 @@
 //! The other nodes of a cluster: each reports its state once a second, and answers questions about the subscribers of a topic.
 //!
-//! Bounds: the newest report of at most [`NODES_MAX`] nodes is kept, for at most [`FORGOTTEN`]; reports longer than [`WORD_BYTES_MAX`] are ignored.
+//! Bounds: the newest report of at most [`NODES_MAX`] nodes is kept, for at most [`FORGOTTEN`]; reports longer than [`REPORT_BYTES_MAX`] are ignored.
 //! Questions are answered one after the other, each with one order to one shard, and an answer times out after [`ANSWER`].
 //!
 //! All of it is information for operators and counts for clients: nothing here affects messages.
@@ -27,7 +27,7 @@ use crate::lifecycle::shards::{Count, Shards};
 /// Most nodes that are known: as many as the log has heartbeats of.
 const NODES_MAX: usize = 256;
 /// Most bytes of a report or a question. A topic has at most 1,000 bytes, each of which may take six in JSON.
-const WORD_BYTES_MAX: usize = 8 << 10;
+const REPORT_BYTES_MAX: usize = 8 << 10;
 /// Between two reports of a node.
 const EVERY: Duration = Duration::from_secs(1);
 /// A report older than this is dropped.
@@ -114,7 +114,7 @@ impl Neighbours {
             counters,
             heard: Mutex::default(),
         }));
-        if this.way().is_some() {
+        if this.peers().is_some() {
             tokio::spawn(this.clone().tell());
             tokio::spawn(this.clone().hear());
             tokio::spawn(this.clone().answer());
@@ -124,13 +124,13 @@ impl Neighbours {
     }
 
     /// Sends to the other nodes.
-    pub fn way(&self) -> Option<&crore_nats::Peers> {
+    pub fn peers(&self) -> Option<&crore_nats::Peers> {
         Some(self.0.lifecycle.member()?.cluster.peers())
     }
 
     /// The nodes according to the log. None if they are not known.
     pub async fn roster(&self) -> Option<Box<ClusterState>> {
-        self.way()?;
+        self.peers()?;
         let home = self.0.lifecycle.world().placement().home_of(OF_BEATS);
         self.0.shards.ask(home, Control::Cluster).await.ok()?
     }
@@ -159,7 +159,7 @@ impl Neighbours {
             topic: topic.to_string(),
         };
         if !missing.is_empty()
-            && let Some(answers) = self.way()?.ask(json(&asked)).await
+            && let Some(answers) = self.peers()?.ask(json(&asked)).await
         {
             let mut answers = std::pin::pin!(answers);
             let collect = async {
@@ -212,16 +212,16 @@ impl Neighbours {
         let mut with_others = BTreeMap::new();
         loop {
             every.tick().await;
-            if let (Some(word), Some(way)) = (self.word().await, self.way()) {
-                with_others = self.compare_rules(&word, with_others).await;
-                way.tell(json(&word)).await;
+            if let (Some(report), Some(peers)) = (self.own_report().await, self.peers()) {
+                with_others = self.compare_rules(&report, with_others).await;
+                peers.tell(json(&report)).await;
             }
         }
     }
 
     /// Logs nodes whose rules differ from this one's, unless they are in `before`. Returns the nodes that differ now.
     async fn compare_rules(&self, own: &NodeReport, before: OtherRules) -> OtherRules {
-        let heard = self.heard().into_values().map(|(word, _)| word);
+        let heard = self.heard().into_values().map(|(report, _)| report);
         let others = heard.filter(|it| have_other_rules(&own.rules, &it.rules));
         let others = others.map(|it| (it.writer, (it.rules, own.rules.clone())));
         let now: OtherRules = others.collect();
@@ -249,12 +249,12 @@ impl Neighbours {
     }
 
     /// This node's report. None before its first heartbeat is in the log.
-    async fn word(&self) -> Option<NodeReport> {
+    async fn own_report(&self) -> Option<NodeReport> {
         let writer = self.own_writer().await?;
         let status = self.0.lifecycle.member()?.cluster.status();
         let shards = self.0.counters.read_all();
         let partitions = status.partitions.iter();
-        let mut word = NodeReport {
+        let mut report = NodeReport {
             writer,
             lag: partitions.map(|it| it.last.saturating_sub(it.read)).sum(),
             ready: !self.0.lifecycle.is_cut_off() && !self.0.lifecycle.stops(),
@@ -263,18 +263,18 @@ impl Neighbours {
             ..NodeReport::default()
         };
         for shard in &shards {
-            word.clients += u64::from(shard.accounts.connections);
-            word.subscriptions += shard.stats.attaches.wrapping_sub(shard.stats.detaches);
-            word.filters += u64::from(shard.accounts.carrier_filters);
-            word.topics += u64::from(shard.accounts.home_topics);
+            report.clients += u64::from(shard.accounts.connections);
+            report.subscriptions += shard.stats.attaches.wrapping_sub(shard.stats.detaches);
+            report.filters += u64::from(shard.accounts.carrier_filters);
+            report.topics += u64::from(shard.accounts.home_topics);
         }
-        Some(word)
+        Some(report)
     }
 
     async fn hear(self) {
         loop {
-            if let Some(way) = self.way()
-                && let Some(told) = way.told().await
+            if let Some(peers) = self.peers()
+                && let Some(told) = peers.told().await
             {
                 let mut told = std::pin::pin!(told);
                 while let Some(bytes) = told.next().await {
@@ -286,24 +286,24 @@ impl Neighbours {
     }
 
     fn take(&self, bytes: &[u8]) {
-        if bytes.len() > WORD_BYTES_MAX {
+        if bytes.len() > REPORT_BYTES_MAX {
             return;
         }
         // A node of another version may send more fields. A report that lacks one is ignored.
-        let Ok(word) = serde_json::from_slice::<NodeReport>(bytes) else {
+        let Ok(report) = serde_json::from_slice::<NodeReport>(bytes) else {
             return;
         };
         let mut heard = self.0.heard.lock().expect("no holder panics");
         heard.retain(|_, (_, at)| at.elapsed() < FORGOTTEN);
-        if heard.len() < NODES_MAX || heard.contains_key(&word.writer) {
-            heard.insert(word.writer.clone(), (word, Instant::now()));
+        if heard.len() < NODES_MAX || heard.contains_key(&report.writer) {
+            heard.insert(report.writer.clone(), (report, Instant::now()));
         }
     }
 
     async fn answer(self) {
         loop {
-            if let Some(way) = self.way()
-                && let Some(questions) = way.questions().await
+            if let Some(peers) = self.peers()
+                && let Some(questions) = peers.questions().await
             {
                 let mut questions = std::pin::pin!(questions);
                 while let Some(question) = questions.next().await {
@@ -315,7 +315,7 @@ impl Neighbours {
     }
 
     async fn answer_one(&self, question: Question) {
-        if question.bytes().len() > WORD_BYTES_MAX {
+        if question.bytes().len() > REPORT_BYTES_MAX {
             return;
         }
         let Ok(asked) = serde_json::from_slice::<CountQuestion>(question.bytes()) else {

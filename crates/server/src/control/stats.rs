@@ -318,7 +318,8 @@ impl Stats {
             },
             disk: DiskStats::of(
                 &state.lifecycle,
-                (samples.before.log, samples.now.log),
+                samples.before.log,
+                samples.now.log,
                 passed,
             ),
             memory: Memory {

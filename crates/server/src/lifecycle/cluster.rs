@@ -193,7 +193,7 @@ fn read_checkpoints(
             let all = world.placement().of_home(home);
             let of_home = all.map(|it| usable[usize::from(it)].clone()).collect();
             let read = &read_bytes;
-            scope.spawn(move || begin_home(home, (store, of_home), world, now, read))
+            scope.spawn(move || begin_home(home, store, of_home, world, now, read))
         };
         let threads: Vec<_> = (0..world.homes).map(begin).collect();
         let progress = || {
@@ -217,7 +217,8 @@ fn read_checkpoints(
 /// Restores a home from checkpoints of its partitions (of each partition the newest first). Also returns the checkpoints that were used.
 fn begin_home(
     home: ShardId,
-    (store, mut usable): (&Store, Vec<Vec<Checkpoint>>),
+    store: &Store,
+    mut usable: Vec<Vec<Checkpoint>>,
     world: &Arc<World>,
     now: Now,
     bytes: &AtomicU64,

@@ -36,17 +36,17 @@ impl Lifecycle {
     pub async fn reload(&self) -> Result<Reloaded, String> {
         // In a task of its own, since the client that asked may hang up: a reload that has begun must be finished.
         let lifecycle = self.clone();
-        let all = tokio::spawn(async move { lifecycle.read_again().await });
+        let all = tokio::spawn(async move { lifecycle.reload_now().await });
         all.await.expect("it does not panic, and nobody aborts it")
     }
 
-    async fn read_again(&self) -> Result<Reloaded, String> {
+    async fn reload_now(&self) -> Result<Reloaded, String> {
         let _one = self.0.reloading.lock().await;
         if self.stops() {
             return Err("the server stops".to_string());
         }
         supervisor::reloading();
-        let reloaded = self.exchange().await;
+        let reloaded = self.replace_settings().await;
         self.count(reloaded.is_ok());
         supervisor::ready(&self.effective().file.listen);
         match &reloaded {
@@ -71,7 +71,7 @@ impl Lifecycle {
         }
     }
 
-    async fn exchange(&self) -> Result<Reloaded, String> {
+    async fn replace_settings(&self) -> Result<Reloaded, String> {
         let now = self.effective();
         let asked = config::load_again(&self.0.args, &now).map_err(|error| error.to_string())?;
         asked.warn();
@@ -108,7 +108,7 @@ impl Lifecycle {
         self.0.verifier.replace(checks);
         self.0.verifier.revoke(revoked);
         if !former.rules.govern_alike(&world.rules) {
-            self.foresee(&world).await;
+            self.prepare_rules(&world).await;
         }
         let told = self
             .0
@@ -129,15 +129,15 @@ impl Lifecycle {
     }
 
     /// Lets the homes prepare for the new rules, a part in each turn, so that no client waits for all of it at once.
-    async fn foresee(&self, world: &Arc<World>) {
+    async fn prepare_rules(&self, world: &Arc<World>) {
         let homes = (0..world.homes as ShardId).map(async |home| {
             // A home that does not answer prepares the rest when it gets the settings.
-            let foresee = || {
+            let prepare_rules = || {
                 self.0
                     .shards
                     .ask(home, Control::PrepareRules(world.clone()))
             };
-            while foresee().await == Ok(true) {}
+            while prepare_rules().await == Ok(true) {}
         });
         futures_util::future::join_all(homes).await;
     }

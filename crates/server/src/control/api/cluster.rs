@@ -27,7 +27,7 @@ pub struct ClusterStatus {
     ready: bool,
     /// The epoch of the log: positions of another one are void.
     epoch: u32,
-    /// The fault; empty where there is none.
+    /// Problems of the cluster; empty if there are none.
     problems: Vec<String>,
     /// The counts of all nodes together.
     sum: Sum,
@@ -36,7 +36,7 @@ pub struct ClusterStatus {
     engine: EngineStatus,
 }
 
-/// How long a node may be silent before its last sign of life is too old.
+/// A node whose last heartbeat is older is shown as silent.
 const SILENT_S: u32 = 5;
 
 /// The state of a node.
@@ -70,7 +70,7 @@ pub struct NodeStatus {
     last_seen_unix_s: u32,
     /// Connections.
     pub clients: u64,
-    /// The state that it tells once a second, beside the log; null where none came for a minute.
+    /// The node's report, which it sends once a second beside the log; null if none came for a minute.
     pub told: Option<NodeDetail>,
     /// Seconds by which its clock is ahead of that of NATS.
     clock_ahead_s: i64,
@@ -79,7 +79,7 @@ pub struct NodeStatus {
 /// The state that a node tells of itself.
 #[derive(Serialize, ToSchema)]
 pub struct NodeDetail {
-    /// Seconds since then.
+    /// Age of the report in seconds.
     age_s: f64,
     /// Whether it is ready for clients.
     pub ready: bool,
@@ -120,7 +120,7 @@ pub struct Subscribers {
 }
 
 impl Subscribers {
-    /// Of a topic that has so many at this node. None where this is no node of a cluster.
+    /// Asks the other nodes. `own` is the count at this node. None if this is not a node of a cluster.
     pub async fn of(state: &AdminState, topic: &str, own: u32) -> Option<Subscribers> {
         let elsewhere = state.neighbours.subscribers(topic).await?;
         Some(Subscribers {
@@ -254,20 +254,20 @@ pub fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, HeardReport>) ->
             // The log's heartbeats also have the count, but arrive later.
             clients: heard
                 .as_ref()
-                .map_or(node.connections, |(word, _)| word.clients),
+                .map_or(node.connections, |(report, _)| report.clients),
             // The seconds in heartbeats follow the clock of NATS since the start; the report adds the difference at the start.
             clock_ahead_s: node.ahead_s
                 + heard
                     .as_ref()
-                    .map_or(0, |(word, _)| word.clock_ahead_s.into()),
-            told: heard.map(|(word, at)| NodeDetail {
+                    .map_or(0, |(report, _)| report.clock_ahead_s.into()),
+            told: heard.map(|(report, at)| NodeDetail {
                 age_s: round(at.elapsed().as_secs_f64()),
-                ready: word.ready,
-                lag: word.lag,
-                subscriptions: word.subscriptions,
-                filters: word.filters,
-                topics: word.topics,
-                rules: word.rules,
+                ready: report.ready,
+                lag: report.lag,
+                subscriptions: report.subscriptions,
+                filters: report.filters,
+                topics: report.topics,
+                rules: report.rules,
             }),
             ..shown(state, node)
         }

@@ -41,9 +41,9 @@ pub struct Connection {
     filters: Vec<String>,
     /// Bytes that its socket has not taken.
     outbox_bytes: u64,
-    /// It fell behind and is to read on from the log.
+    /// It is slow and will continue from the log.
     behind: bool,
-    /// Since something was last sent to it.
+    /// Seconds since something was last sent to it.
     silent_s: u32,
     /// It is encrypted by TLS of this server; behind a proxy that ends TLS, it is not.
     tls: bool,

@@ -1,4 +1,4 @@
-//! Revoked tokens and users: the list, and changes of it.
+//! The list of revoked tokens and users, and changes of it.
 
 use axum::Json;
 use axum::extract::rejection::JsonRejection;

@@ -1,4 +1,4 @@
-//! MQTT sessions whose clients are away: pages of them, one of them, and its end. Those of connected clients are connections.
+//! MQTT sessions of disconnected clients: listing them, showing one, and ending one. Connected clients are listed as connections.
 
 #![allow(unused_qualifications)] // what utoipa writes for `params`
 

@@ -23,7 +23,7 @@ use super::answer::{Answer, ApiError, Asked, ErrorBody, page_len, text};
 use super::cluster::Subscribers;
 use crate::control::state::AdminState;
 
-/// Length of a filter, in bytes, at most.
+/// Greatest length of a filter, in bytes.
 const FILTER_BYTES_MAX: usize = 1_000;
 
 /// A topic as its home sees it.
@@ -42,7 +42,7 @@ pub struct Topic {
     offset: u64,
     /// The life of the log.
     epoch: u32,
-    /// Since a subscriber last asked.
+    /// Seconds since a subscriber last asked for it.
     requested_s: Option<u32>,
     /// The filter of the rule that governs it.
     rule: String,
@@ -97,7 +97,7 @@ pub struct Named {
 pub struct Read {
     /// The topic's name.
     name: String,
-    /// Messages behind this offset; all that are kept without it.
+    /// Only messages after this offset; without it all kept messages.
     after: Option<u64>,
     /// Messages of a page, 1 to 1000; 100 without it.
     #[param(minimum = 1, maximum = 1000)]
@@ -182,7 +182,7 @@ pub struct Purged {
     purged: u64,
 }
 
-/// A topic's name, and its home.
+/// Checks a topic's name and finds its home.
 fn place(state: &AdminState, name: &str) -> Result<(Box<[u8]>, ShardId), ApiError> {
     let world = state.lifecycle.world();
     topic::check_name(name.as_bytes(), world.settings.limits.topic_bytes)
@@ -216,7 +216,7 @@ fn described(state: &AdminState, home: ShardId, topic: &orders::Topic) -> Topic 
     }
 }
 
-/// A topic of this home.
+/// Asks the home for a topic.
 async fn topic_of(
     state: &AdminState,
     home: ShardId,
@@ -373,7 +373,7 @@ pub async fn purge(
     asked: Result<Query<Named>, QueryRejection>,
 ) -> Answer<Purged> {
     let (name, home) = place(&state, &asked?.name)?;
-    // Messages published meanwhile stay.
+    // Messages published after this point are kept.
     let until = topic_of(&state, home, name.clone()).await?.info.offset;
     let mut purged = 0;
     loop {
@@ -464,7 +464,7 @@ pub async fn publish(
     }
 }
 
-/// The log has not answered in time.
+/// The error if the home or the log does not answer in time: the outcome of the publish is not known.
 fn unknown() -> ApiError {
     let why = "the outcome is not known: the log has not answered in time";
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why)

@@ -1,5 +1,5 @@
-//! One row for each metric: its name, kind, labels and help, and where its value is read. `/metrics` and the table of `docs/OPERATIONS.md` are made from
-//! these rows and from those of the broker's counters and holdings (`budget/stats.rs` there).
+//! One row for each metric: its name, kind, labels, source and help. `/metrics` and the table of `docs/OPERATIONS.md` are generated from these rows
+//! and from those of the broker's counters and gauges (`budget/stats.rs`).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -24,7 +24,7 @@ pub fn all() -> impl Iterator<Item = Metric> {
     METRICS.iter().copied().chain(counters).chain(gauges)
 }
 
-/// The metrics of more than one counter or holding of the shards, and of others. `help` is Markdown of that page.
+/// The metrics that are not a single counter or gauge of the broker. `help` is Markdown for `docs/OPERATIONS.md`.
 #[rustfmt::skip]
 const METRICS: &[Metric] = &[
     row(Info, "crore_build_info", "version", Each(|_| vec![(vec![env!("CARGO_PKG_VERSION").into()], 1.0)]),

@@ -118,7 +118,7 @@ pub fn read_head(from: &mut impl Read, name: &Path) -> Result<Head, Unusable> {
         return Err(Unusable::damaged(name, "another version has written it"));
     }
     let mut block = Vec::new();
-    read_block(from, (name, 0), &mut block)?;
+    read_block(from, name, 0, &mut block)?;
     Head::read(&block).map_err(|why| Unusable::damaged(name, why))
 }
 
@@ -136,7 +136,7 @@ pub fn read_into(
     restored.begin(&head).map_err(damaged)?;
     let mut block = Vec::new();
     let mut number = 1;
-    while read_block(from, (name, number), &mut block)? {
+    while read_block(from, name, number, &mut block)? {
         restored.take(&block).map_err(damaged)?;
         number += 1;
     }
@@ -149,7 +149,8 @@ pub fn read_into(
 /// The document cannot be used.
 pub fn read_block(
     from: &mut impl Read,
-    (name, number): (&Path, u64),
+    name: &Path,
+    number: u64,
     block: &mut Vec<u8>,
 ) -> Result<bool, Unusable> {
     let failed = |error| Unusable::of(name, error);

@@ -298,11 +298,11 @@ impl Maker {
         let shadows = Shadow::world(world);
         for checkpoint in &usable {
             self.folding.may_go_on()?;
-            let moment = Now {
+            let now = Now {
                 s: 1,
                 unix_s: u32::try_from(checkpoint.unix_s).unwrap_or(u32::MAX),
             };
-            let mut restored = Shadow::restored(&shadows, partition, moment);
+            let mut restored = Shadow::restored(&shadows, partition, now);
             match read(store, checkpoint, &mut restored, &AtomicU64::new(0)) {
                 Ok(()) => {
                     let restored = restored.finish().map_err(|why| why.to_string())?;

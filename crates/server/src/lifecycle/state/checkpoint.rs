@@ -323,7 +323,8 @@ impl Maker {
         };
         let index = Index::new(
             &open()?,
-            (first, last),
+            first,
+            last,
             contained,
             world.partitions,
             partition_of,
@@ -371,11 +372,11 @@ impl Maker {
         partition: u16,
     ) -> Result<Shadow, Failed> {
         self.folding.may_go_on()?;
-        let moment = Now {
+        let now = Now {
             s: 1,
             unix_s: documents.head().unix_s,
         };
-        let restored = Shadow::restored(world, partition, moment);
+        let restored = Shadow::restored(world, partition, now);
         let restored = documents.read(restored, world.placement(), partition)?;
         Ok(Shadow::new(restored))
     }

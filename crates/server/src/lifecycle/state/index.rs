@@ -28,7 +28,8 @@ impl Index {
     /// The segments cannot be read.
     pub fn new(
         storage: &impl Storage,
-        (first, last): (u64, u64),
+        first: u64,
+        last: u64,
         contained: u64,
         partitions: u16,
         partition_of: impl Fn(&[u8]) -> Result<u16, String>,

@@ -226,7 +226,7 @@ fn buffered(path: &Path) -> Result<BufReader<File>, Unusable> {
 pub fn verify(path: &Path) -> Result<u64, Unusable> {
     let (_, mut rest) = open(path)?;
     let (mut number, mut block) = (1, Vec::new());
-    while document::read_block(&mut rest, (path, number), &mut block)? {
+    while document::read_block(&mut rest, path, number, &mut block)? {
         number += 1;
     }
     let file = rest.into_inner().metadata();

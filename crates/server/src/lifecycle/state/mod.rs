@@ -117,8 +117,8 @@ pub fn resume(
                 seed: numbers.seed,
             },
         });
-        let moment = moment(documents.as_ref());
-        match replay(&world, documents.as_ref(), source.as_ref(), moment) {
+        let now = start_time(documents.as_ref());
+        match replay(&world, documents.as_ref(), source.as_ref(), now) {
             Ok(mut replayed) => {
                 let unsafe_rules = || memory_lost(directory, documents.as_ref(), &world);
                 replayed.lost = replayed.lost.or_else(unsafe_rules);
@@ -143,8 +143,8 @@ pub fn resume(
                     begin_epochs(&mut replayed, &world, base);
                 }
                 let lives = Arc::new(lives::begin(before, &replayed.homes, &world));
-                let read = (replayed, moment, lives);
-                let mut resumed = resumed(directory, state, world, documents, read)?;
+                let mut resumed =
+                    resumed(directory, state, world, documents, replayed, now, lives)?;
                 resumed.took = began.elapsed();
                 return Ok(resumed);
             }
@@ -211,7 +211,7 @@ fn memory_lost(directory: &Path, documents: Option<&Documents>, world: &World) -
 }
 
 /// The time of the start, in the seconds counted by the server that wrote these documents.
-fn moment(documents: Option<&Documents>) -> Now {
+fn start_time(documents: Option<&Documents>) -> Now {
     let wall_s = u32::try_from(clock::unix_s()).unwrap_or(u32::MAX);
     let counted = |documents: &Documents| {
         let head = documents.head();
@@ -230,7 +230,9 @@ fn resumed(
     state: &State,
     world: Arc<World>,
     documents: Option<Documents>,
-    (replayed, moment, lives): (Replayed, Now, Arc<Lives>),
+    replayed: Replayed,
+    now: Now,
+    lives: Arc<Lives>,
 ) -> anyhow::Result<Resumed> {
     let Replayed {
         mut homes,
@@ -240,7 +242,7 @@ fn resumed(
         is_damaged,
         last_unix_s,
     } = replayed;
-    clock::resume_count(moment.unix_s.max(last_unix_s).into(), clock::unix_s());
+    clock::resume_count(now.unix_s.max(last_unix_s).into(), clock::unix_s());
     if let Some(documents) = &documents {
         tracing::info!(
             "going on with what the last server left in {}",
@@ -276,7 +278,7 @@ fn resumed(
         log.remove_before(base.end.0)?;
     }
     let mut shards = VecDeque::from(homes);
-    shards.extend((world.homes..world.shards).map(|id| Shard::new(id, world.clone(), moment)));
+    shards.extend((world.homes..world.shards).map(|id| Shard::new(id, world.clone(), now)));
     for shard in &mut shards {
         shard.follow_lives(&lives);
     }

@@ -77,7 +77,7 @@ pub fn replay(
         match (read, source) {
             (Some(read), Some(source)) => {
                 let read = read.map_err(Failed::Start)?;
-                replayed(homes, read, (documents, source), world)
+                replayed(homes, read, documents, source, world)
             }
             _ => Ok(Replayed {
                 homes: homes.homes,
@@ -91,7 +91,8 @@ pub fn replay(
 fn replayed(
     of_homes: Homes,
     read: Read,
-    (documents, source): (Option<&Documents>, &Source<'_>),
+    documents: Option<&Documents>,
+    source: &Source<'_>,
     world: &World,
 ) -> Result<Replayed, Failed> {
     let Homes {

@@ -102,7 +102,7 @@ async fn write(
     };
     let homes = (0..world.homes).map(|home| {
         let head = Head { home, ..head };
-        write_home(directory, head, (state, bytes_max), shards, began)
+        write_home(directory, head, state, bytes_max, shards, began)
     });
     let mut bytes = 0;
     for written in join_all(homes).await {
@@ -133,7 +133,8 @@ async fn settle(shards: &Shards) -> Result<(), String> {
 async fn write_home(
     directory: &Path,
     head: Head,
-    (state, bytes_max): (&State, usize),
+    state: &State,
+    bytes_max: usize,
     shards: &Shards,
     began: Instant,
 ) -> Result<u64, String> {
