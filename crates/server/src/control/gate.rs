@@ -4,8 +4,8 @@
 //!   port of its own), or one of `admin.hosts`; else 403. This stops DNS rebinding: the page of an attacker has the attacker's name as
 //!   `Host`. If the port listens on all addresses (`0.0.0.0`, `[::]`), any IP address is accepted, since only names can be rebound. The two
 //!   probes of a load balancer accept any `Host`: their answers tell a page nothing.
-//! * `Origin`, if there is one, must be the admin port's own; else 403, so that no foreign page can send orders. For a loopback name, or a
-//!   port on all addresses, it must equal the address that the request was sent to. Several `Origin` fields are 400.
+//! * `Origin`, if there is one, must be the admin port's own or of `admin.hosts`; else 403, so that no foreign page can send orders. For a
+//!   loopback name, or a port on all addresses, it must equal the address that the request was sent to. Several `Origin` fields are 400.
 //! * Without `Origin`, a request that a browser sends for a page of another origin (`Sec-Fetch-Site`) is 403, since the page might read
 //!   or embed the answer. Following a link to the console is allowed.
 //! * With `admin.token` set, `Authorization: Bearer` must have it; else 401, with different texts for a wrong token and a missing one. The

@@ -11,7 +11,7 @@ use crate::counters::Snapshot;
 /// A limit.
 #[derive(Serialize, ToSchema)]
 pub struct Limit {
-    /// The key in the settings, or what else binds.
+    /// The key in the settings, or the name of a limit of the host.
     pub name: &'static str,
     /// The unit of its count.
     pub unit: &'static str,

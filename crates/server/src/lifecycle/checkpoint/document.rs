@@ -30,7 +30,7 @@ impl fmt::Display for Unusable {
 }
 
 impl Unusable {
-    /// Adds the document's name.
+    /// Classifies an error of reading the document with this name.
     pub fn of(name: &Path, error: io::Error) -> Unusable {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => Unusable::damaged(name, "it is not whole"),
@@ -41,7 +41,7 @@ impl Unusable {
         }
     }
 
-    /// It is not what was written.
+    /// The document with this name is damaged.
     pub fn damaged(name: &Path, why: impl fmt::Display) -> Unusable {
         Unusable::Damaged(format!("{}: {why}", name.display()))
     }
