@@ -15,21 +15,22 @@ use crore_net::kernel::steering::Group;
 use crore_net::kernel::{Kernel, acceptor, fd_table};
 use crore_net::signal::Signals;
 use crore_net::{Fd, Sender, affinity, mailbox, memory};
+use crore_settings::ClientFilter;
+use crore_shard_loop::counters::{Counters, Meter};
+use crore_shard_loop::{Appender, Letter, Reported, ShardLoop, Start};
 
 use crate::access::{self, VerdictSender};
 use crate::config::{ALL_TOPICS, DEFAULT_FILE, Effective, ServeArgs};
 use crate::control;
-use crate::counters::{Counters, Meter};
 use crate::doctor::{USUAL_CONNECTIONS, formula};
+use crate::engine::{Engine, start_disk};
 use crate::http_client::port_in_use;
 use crate::lifecycle::{self, Begun, cluster, state};
 use crate::settings::file::{DEFAULT_LISTEN, File};
-use crate::settings::log::ClientFilter;
 use crate::settings::numbers::count;
 use crate::settings::problems::size;
 use crate::settings::tls::Tls;
 use crate::settings::units::format_seconds;
-use crate::shard_loop::{Appender, Engine, Letter, Reported, ShardLoop, Start, start_disk};
 use crate::tls;
 
 /// The stack of a shard's thread. Pages that are never touched cost nothing.
@@ -93,9 +94,10 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
             peers: senders.clone(),
             reports: reports.clone(),
             meter: Meter::new(counters.clone(), id as ShardId),
-            questions,
-            appender: (begun.engine.clone()).map(|it| Appender::new(it, world.partitions)),
-            tls: tls.clone(),
+            questions: Box::new(move |conn, question| questions.ask(conn, question)),
+            appender: (begun.engine.clone())
+                .map(|it| Appender::new(Box::new(it), world.partitions)),
+            tls: tls.as_ref().map(tls::Shared::of_shard),
             logged: Arc::clone(&logged),
         };
         let core = file.pin.then(|| cores[id % cores.len()]);
@@ -266,7 +268,7 @@ fn spawn(
             let _ = ready.send(Ok(()));
             drop(ready);
             setup.may_serve.wait();
-            shard.run();
+            crore_shard_loop::run(shard);
         }
         Err(error) => {
             let _ = ready.send(Err(error));
@@ -311,7 +313,7 @@ fn open_shard(
     };
     let mut sockets = Kernel::open(&setup.listen, limits, &setup.group)?;
     sockets.woken_by(&start.inbox)?;
-    Ok(ShardLoop::new(start, sockets))
+    Ok(crore_shard_loop::begin(start, sockets))
 }
 
 /// The addresses with their final ports. All shards listen on the same port, so a port that the kernel chooses (0) is chosen here, and held until

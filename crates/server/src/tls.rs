@@ -5,16 +5,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use anyhow::Context as _;
-use crore_net::stream::{self, Clients, ConfigError, Handle, Source, Streams, Trouble};
+use crore_net::stream::{self, Clients, ConfigError, Handle, Source, Streams};
+use crore_shard_loop::{FailureLog, Reasons};
 
 use crate::settings::file::File;
 use crate::settings::tls::{ClientCertificates, Tls, Version};
-
-/// Least time between two log lines with the same reason, for all shards together.
-const LOG_EVERY_S: u32 = 60;
 
 /// The parts of TLS that the shards share.
 #[derive(Clone, Debug)]
@@ -22,29 +19,15 @@ pub struct Shared {
     /// The certificate and key for new handshakes.
     pub handle: Arc<Handle>,
     limits: stream::Limits,
-    reasons: Arc<[Reason; Trouble::COUNT]>,
-}
-
-/// A reason for ending connections.
-#[derive(Debug, Default)]
-struct Reason {
-    /// Connections that were ended for it since the start, counted when a shard logs.
-    count: AtomicU64,
-    /// The second until which it is not logged again.
-    quiet_until_s: AtomicU32,
+    reasons: Arc<Reasons>,
 }
 
 impl Shared {
-    /// The TLS connections of a shard.
-    pub fn streams(&self) -> Box<Streams> {
-        Box::new(Streams::new(self.handle.clone(), self.limits))
-    }
-
-    /// The log of failures of a shard.
-    pub fn failure_log(&self) -> FailureLog {
-        FailureLog {
-            reasons: self.reasons.clone(),
-            counted: [0; Trouble::COUNT],
+    /// The TLS of a shard.
+    pub fn of_shard(&self) -> crore_shard_loop::Tls {
+        crore_shard_loop::Tls {
+            streams: Box::new(Streams::new(self.handle.clone(), self.limits)),
+            failures: FailureLog::new(self.reasons.clone()),
         }
     }
 
@@ -137,68 +120,4 @@ fn wrong(tls: &Tls, error: &ConfigError) -> anyhow::Error {
         ConfigError::Other(what) => return anyhow::anyhow!("tls: {what}"),
     };
     anyhow::anyhow!("{key}: {}: {what}; {remedy}", path.display())
-}
-
-/// Logs why a shard ended TLS connections. The shards share the time of the last line for each reason.
-pub struct FailureLog {
-    reasons: Arc<[Reason; Trouble::COUNT]>,
-    /// What this shard has added to the count of each reason.
-    counted: [u64; Trouble::COUNT],
-}
-
-impl FailureLog {
-    /// Logs new failures: each reason once in [`LOG_EVERY_S`], with the remedy.
-    pub fn log(&mut self, tls: &mut Streams, now_s: u32) {
-        let stats = tls.stats();
-        for (trouble, what) in tls.take_troubles() {
-            let reason = &self.reasons[trouble as usize];
-            let counted = &mut self.counted[trouble as usize];
-            let new = stats.of(trouble) - *counted;
-            *counted += new;
-            let since_start = reason.count.fetch_add(new, Relaxed) + new;
-            let until_s = reason.quiet_until_s.load(Relaxed);
-            let next_s = now_s + LOG_EVERY_S;
-            // If several shards are here at once, only one of them logs.
-            let mine = || {
-                let quiet = &reason.quiet_until_s;
-                quiet.compare_exchange(until_s, next_s, Relaxed, Relaxed)
-            };
-            if now_s < until_s || mine().is_err() {
-                continue;
-            }
-            let (reason, remedy) = (trouble.name(), remedy(trouble));
-            tracing::warn!(
-                reason,
-                since_start,
-                "TLS: a connection was ended: {what}; {remedy}"
-            );
-        }
-    }
-}
-
-fn remedy(trouble: Trouble) -> &'static str {
-    match trouble {
-        Trouble::Garbage => "see who speaks something else than TLS to this port",
-        Trouble::Incompatible => {
-            "clients need TLS 1.2 with ECDHE, or 1.3 (tls.min_version), and http/1.1 or mqtt if they use ALPN"
-        }
-        Trouble::Certificate => {
-            "clients must show a certificate that leads to tls.client_ca (tls.client_certificates)"
-        }
-        Trouble::Distrust => {
-            "clients must trust the root of tls.certificate, whose file also holds those in between, and ask by a name in it"
-        }
-        Trouble::Gone => "probes of the port do this, and clients that gave up",
-        Trouble::Slow => "raise timeouts.head_s if clients are that far away",
-        Trouble::Evicted => {
-            "raise tls.handshakes_max, or keep those away who leave handshakes hanging"
-        }
-        Trouble::TooLong => "see who says more than a handshake needs",
-        Trouble::Internal => "`crore serve --check` reads the files of [tls] again",
-        Trouble::Renegotiation => "the client must not ask for it; with TLS 1.3 it cannot",
-        Trouble::Record => "see what changes bytes on their way, or which client is broken",
-        Trouble::Room => "raise limits.memory_bytes",
-        Trouble::Key => "the client has only to come again; with TLS 1.3 keys are changed",
-        Trouble::Plain => "clients need https://, wss:// or mqtts://, or tls.required must be off",
-    }
 }

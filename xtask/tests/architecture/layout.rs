@@ -15,7 +15,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
     (
         "settings",
         &[
-            &["bounds", "rights"],
+            &["bounds", "client_filter", "rights"],
             &["connection", "http", "limits", "mqtt", "publish", "rule"],
         ],
     ),
@@ -53,14 +53,22 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     (
+        "shard-loop",
+        &[
+            &["appender", "client_log", "counters", "letters", "tls"],
+            &["links"],
+            &["shard_loop"],
+        ],
+    ),
+    (
         "server",
         &[
             &["log", "settings", "stdout"],
             &["http_client"],
             &["access"],
             &["config"],
-            &["counters", "tls"],
-            &["shard_loop"],
+            &["tls"],
+            &["engine"],
             &["lifecycle"],
             &["control"],
             &["doctor"],

@@ -46,8 +46,13 @@ const EDGES: &[(&str, &[&str])] = &[
             "crore-nats",
             "crore-net",
             "crore-settings",
+            "crore-shard-loop",
             "crore-wire",
         ],
+    ),
+    (
+        "crates/shard-loop",
+        &["crore-broker", "crore-net", "crore-settings"],
     ),
     ("xtask", &[]),
 ];

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use crore_shard_loop::counters::Buckets;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::samples::{per_s, round};
-use crate::counters::Buckets;
 use crate::lifecycle::Lifecycle;
 
 /// The histogram of the duration of syncs.

@@ -1,12 +1,12 @@
 //! The configured limits, and how much of each is used.
 
 use crore_broker::ShardId;
+use crore_shard_loop::counters::Snapshot;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::process;
 use super::state::AdminState;
-use crate::counters::Snapshot;
 
 /// A limit.
 #[derive(Serialize, ToSchema)]

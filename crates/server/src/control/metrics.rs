@@ -20,8 +20,8 @@ use super::limits::{self, Limit};
 use super::samples;
 use super::state::AdminState;
 use super::stats::{self, Table};
-use crate::counters::{Buckets, Latency, Snapshot, bucket_end_us};
 use crate::lifecycle::checkpoint::Progress;
+use crore_shard_loop::counters::{Buckets, Latency, Snapshot, bucket_end_us};
 
 /// The upper bounds of the histogram's buckets: powers of two in microseconds, from 16 us to 16 s.
 const LATENCY_BITS: std::ops::RangeInclusive<u32> = 4..=24;

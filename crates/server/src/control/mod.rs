@@ -42,12 +42,12 @@ use crore_net::signal::Signals;
 use crore_net::{Inbox, Sender};
 use tokio::sync::mpsc;
 
-use crate::counters::Counters;
 use crate::http_client::port_in_use;
 use crate::lifecycle::shards::{self, Shards};
 use crate::lifecycle::{self, Lifecycle, signals};
 use crate::settings::admin::Admin;
-use crate::shard_loop::{Letter, Reported};
+use crore_shard_loop::counters::Counters;
+use crore_shard_loop::{Letter, Reported};
 pub use data_port::DataPort;
 use interest::Interest;
 use neighbours::Neighbours;

@@ -20,9 +20,9 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::MissedTickBehavior;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::counters::Counters;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::shards::{Count, Shards};
+use crore_shard_loop::counters::Counters;
 
 /// Most nodes that are known: as many as the log has heartbeats of.
 const NODES_MAX: usize = 256;

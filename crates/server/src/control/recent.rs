@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crore_broker::Transport;
+use crore_shard_loop::counters::Snapshot;
 use serde::Serialize;
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
 use super::samples::{Samples, latency, per_s, sum, unix_ms};
-use crate::counters::Snapshot;
 
 /// A quarter of an hour, with one sample a second.
 const SAMPLES_MAX: usize = 900;

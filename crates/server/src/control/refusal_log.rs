@@ -11,8 +11,8 @@ use crore_broker::{COUNTERS, Control, Notice, Reason, Stats};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::field::display;
 
-use crate::counters::Counters;
 use crate::lifecycle::shards::Shards;
+use crore_shard_loop::counters::Counters;
 
 /// Between two reads of the counters.
 const EVERY: Duration = Duration::from_secs(1);

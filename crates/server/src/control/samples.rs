@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use crate::counters::{Counters, Latency, Snapshot};
 use crate::lifecycle::Lifecycle;
+use crore_shard_loop::counters::{Counters, Latency, Snapshot};
 
 /// Between two samples.
 const EVERY: Duration = Duration::from_secs(1);

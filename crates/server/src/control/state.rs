@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crore_shard_loop::counters::Counters;
 use tokio::sync::watch;
 
 use super::data_port::DataPort;
@@ -13,7 +14,6 @@ use super::port::Counts;
 use super::recent::Recent;
 use super::samples::Samples;
 use crate::config::Effective;
-use crate::counters::Counters;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::shards::Shards;
 

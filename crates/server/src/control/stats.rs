@@ -11,6 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 use crore_broker::account::Part;
 use crore_broker::{COUNTERS, Closed, ShardId, Transport};
 use crore_net::memory;
+use crore_shard_loop::counters::{Latency, Snapshot};
 use crore_wire::http::accept;
 use futures_util::stream;
 use serde::Serialize;
@@ -22,7 +23,6 @@ use super::process;
 use super::recent::Columns;
 use super::samples::{Samples, latency, per_s, round, sum, unix_ms};
 use super::state::AdminState;
-use crate::counters::{Latency, Snapshot};
 
 /// With fewer connections the process itself is most of the memory of each.
 const PER_CONNECTION_LEAST: u64 = 1_000;

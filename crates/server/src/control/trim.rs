@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crore_net::memory;
+use crore_shard_loop::counters::Counters;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{process, stats};
-use crate::counters::Counters;
 
 /// Between two checks.
 const EVERY: Duration = Duration::from_secs(1);

@@ -16,14 +16,15 @@ use crore_broker::log_retention::{Hole, LogExtent};
 use crore_broker::{Committed, Now, PartitionId, Restored, Shard, ShardId, World};
 use crore_nats::{Checkpoint, Connected, Status, Store};
 use crore_net::{Sender, clock, memory};
+use crore_shard_loop::Letter;
 
 use super::checkpoint::document::Unusable;
 use super::checkpoint::node;
 use super::supervisor;
+use crate::engine::{Engine, Listener, Member};
 use crate::lifecycle::Begun;
 use crate::lifecycle::state::Numbers;
 use crate::settings::file::File;
-use crate::shard_loop::{Engine, Letter, Listener, Member};
 
 /// The formats of a cluster, 1, 2, 3, and so on. Each is a pair: the format of batches with their records, and the format of checkpoints.
 ///

@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 
 use crate::access::Verifier;
 use crate::config::{Effective, ServeArgs};
-use crate::shard_loop::{Durable, Engine, Member};
+use crate::engine::{Durable, Engine, Member};
 use crate::tls;
 use checkpoint::{Checkpoints, Progress, Server, node};
 use shards::Shards;

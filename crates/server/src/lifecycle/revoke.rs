@@ -17,7 +17,7 @@ use crore_net::clock;
 use super::Lifecycle;
 use crate::access::revocations::{self, Revocation};
 use crate::config::Effective;
-use crate::shard_loop::Member;
+use crate::engine::Member;
 
 /// Changes of other nodes within this time are applied together.
 const TOGETHER: Duration = Duration::from_millis(100);

@@ -18,7 +18,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use crate::shard_loop::{Letter, Reported};
+use crore_shard_loop::{Letter, Reported};
 
 /// Timeout of an answer. A turn lasts milliseconds, so a shard that needs longer is stuck.
 const ANSWER: Duration = Duration::from_secs(5);

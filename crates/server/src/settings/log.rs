@@ -1,9 +1,6 @@
 //! `[log]`: the log of a server. Its level is the flag `--log`, which every command has.
 
-use std::fmt;
-use std::net::IpAddr;
-use std::str::FromStr;
-
+use crore_settings::ClientFilter;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -29,59 +26,4 @@ pub enum Format {
     Text,
     /// For programs: a JSON object with `timestamp`, `level`, `message` and the fields.
     Json,
-}
-
-/// Clients whose lines are in the log of clients.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum ClientFilter {
-    User(String),
-    /// In its canonical form: no IPv4 address is mapped to IPv6.
-    Address(IpAddr),
-    /// The MQTT client id.
-    Client(String),
-}
-
-impl FromStr for ClientFilter {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<ClientFilter, String> {
-        let wrong =
-            || format!("`{text}` names no clients; write user=NAME, address=IP or client=ID");
-        let (kind, value) = text.split_once('=').ok_or_else(wrong)?;
-        match (kind, value) {
-            (_, "") => Err(wrong()),
-            ("user", user) => Ok(ClientFilter::User(user.to_string())),
-            ("client", id) => Ok(ClientFilter::Client(id.to_string())),
-            ("address", ip) => ip
-                .parse()
-                .map(|ip: IpAddr| ClientFilter::Address(ip.to_canonical()))
-                .map_err(|_| format!("`{ip}` is no IP address; write such as address=10.0.0.7")),
-            _ => Err(wrong()),
-        }
-    }
-}
-
-impl TryFrom<String> for ClientFilter {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<ClientFilter, String> {
-        text.parse()
-    }
-}
-
-impl fmt::Display for ClientFilter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ClientFilter::User(user) => write!(f, "user={user}"),
-            ClientFilter::Address(ip) => write!(f, "address={ip}"),
-            ClientFilter::Client(id) => write!(f, "client={id}"),
-        }
-    }
-}
-
-impl From<ClientFilter> for String {
-    fn from(filter: ClientFilter) -> String {
-        filter.to_string()
-    }
 }

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use crate::counters::Buckets;
+use crore_shard_loop::counters::Buckets;
 
 /// The text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,8 +21,8 @@ use crore_net::clock;
 
 use super::document::{self, Blocks, Unusable, head_now};
 use super::{Checkpoints, FAILED_AGAIN, Failed, Folding};
+use crate::engine::Member;
 use crate::settings::cluster::Cluster as Settings;
-use crate::shard_loop::Member;
 
 /// Between two listings of the stored checkpoints.
 const LIST_AGAIN: Duration = Duration::from_secs(10);

@@ -17,10 +17,10 @@ use crore_net::clock;
 use super::files::{Base, Document, ERASED, LOG, begin, discard_part, note, note_before, publish};
 use super::index::Index;
 use super::load::Documents;
+use crate::engine::Durable;
 use crate::lifecycle::checkpoint::document::head_now;
 use crate::lifecycle::checkpoint::{self, Checkpoints, FAILED_AGAIN, Failed, Folding};
 use crate::settings::state::State as Settings;
-use crate::shard_loop::Durable;
 
 /// On a full disk, the delay after a checkpoint that had no sealed segments.
 const FULL_AGAIN: Duration = Duration::from_secs(10);

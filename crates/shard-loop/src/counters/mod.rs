@@ -29,6 +29,7 @@ const WINDOW_MS: u64 = 1_000;
 /// Counters of a shard's loop: turns, bytes, connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turns {
+    /// Number of turns.
     pub turns: u64,
     /// Nanoseconds of all turns, without the waits between them.
     pub busy_ns: u64,
@@ -70,6 +71,7 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// For `shards` shards.
     pub fn new(shards: usize, admission: Admission) -> Arc<Counters> {
         let blocks = (0..shards).map(|_| Mutex::default()).collect();
         Arc::new(Counters { blocks, admission })
@@ -94,6 +96,7 @@ impl Counters {
 pub struct Meter {
     counters: Arc<Counters>,
     shard: ShardId,
+    /// Its turns.
     pub turns: Turns,
     latency: Latency,
     /// The longest turns of this window and of the one before.
@@ -108,6 +111,7 @@ pub struct Meter {
 }
 
 impl Meter {
+    /// Of this shard.
     pub fn new(counters: Arc<Counters>, shard: ShardId) -> Self {
         Meter {
             counters,
@@ -123,6 +127,7 @@ impl Meter {
         }
     }
 
+    /// The shard.
     pub fn shard(&self) -> ShardId {
         self.shard
     }

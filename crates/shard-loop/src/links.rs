@@ -11,11 +11,13 @@ use crore_net::Sender;
 use crore_net::stream::Streams;
 use crore_net::transport::{self, Sent, Transport};
 
-use super::client_log::ClientLog;
-use super::engine::Appender;
-use super::letters::{Letter, Reported};
-use crate::access::QuestionSender;
+use crate::appender::Appender;
+use crate::client_log::ClientLog;
 use crate::counters::Meter;
+use crate::letters::{Letter, Reported};
+
+/// Asks about the credential of a connection. False: too many questions are open.
+pub type Questions = Box<dyn Fn(ConnId, Question) -> bool + Send>;
 
 /// All that a shard sends to: sockets, other shards, the control thread, the verifier and the engine.
 pub struct Links<T> {
@@ -23,7 +25,7 @@ pub struct Links<T> {
     pub tls: Option<Box<Streams>>,
     pub peers: Vec<Sender<Letter>>,
     pub reports: Sender<Reported>,
-    pub questions: QuestionSender,
+    pub questions: Questions,
     /// Appends to the log, if there is an engine.
     pub appender: Option<Appender>,
     pub meter: Meter,
@@ -139,7 +141,7 @@ impl<T: Transport> Io for Links<T> {
     }
 
     fn question(&mut self, conn: ConnId, question: Question) -> bool {
-        self.questions.ask(conn, question)
+        (self.questions)(conn, question)
     }
 
     fn count(&mut self, to: ReplyTo, topic: &[u8]) -> bool {

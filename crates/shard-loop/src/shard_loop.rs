@@ -1,15 +1,10 @@
-//! The event loop of a shard's thread, generic over its [`Transport`]. [`links`] implements the broker's
-//! [`Io`](crore_broker::Io) with that transport.
+//! The event loop of a shard, generic over its [`Transport`].
 //!
 //! A turn waits for readiness and mail with one system call, hands all events to the shard within time and byte budgets, and flushes. The
 //! loop decides nothing: a failure of a socket becomes `Input::Closed`.
 
 mod arrivals;
-mod client_log;
-mod engine;
 mod events;
-mod letters;
-mod links;
 mod order;
 
 use std::sync::Arc;
@@ -18,15 +13,14 @@ use crore_broker::accept_queue::AcceptQueue;
 use crore_broker::{ConnId, Input, Now, Shard, ShardId, World};
 use crore_net::transport::{Event, Transport};
 use crore_net::{Inbox, Sender, clock};
+use crore_settings::ClientFilter;
 
-use crate::access::QuestionSender;
+use crate::appender::Appender;
+use crate::client_log::ClientLog;
 use crate::counters::Meter;
-use crate::settings::log::ClientFilter;
-use crate::tls;
-use client_log::ClientLog;
-pub use engine::{Appender, Durable, Engine, Listener, Member, start_disk};
-pub use letters::{Letter, Reported};
-use links::Links;
+use crate::letters::{Letter, Reported};
+use crate::links::{Links, Questions};
+use crate::tls::{FailureLog, Tls};
 use order::Order;
 
 /// Size of the shard's one receive buffer. Its pages are touched only as far as a read fills them. A publisher's batch
@@ -53,28 +47,31 @@ const SHARD_APART_MS: u64 = 618;
 
 /// Everything that a shard thread needs to begin.
 pub struct Start {
+    /// Its number.
     pub id: ShardId,
     /// The state that all shards share.
     pub world: Arc<World>,
     /// The shard with restored state. Without one a new shard is made.
     pub shard: Option<Shard>,
+    /// Its mailbox.
     pub inbox: Inbox<Letter>,
     /// The inboxes of all shards, by number.
     pub peers: Vec<Sender<Letter>>,
     /// The control thread's inbox.
     pub reports: Sender<Reported>,
     /// Sends credentials to the thread that verifies them.
-    pub questions: QuestionSender,
+    pub questions: Questions,
     /// Appends to the log, if there is an engine.
     pub appender: Option<Appender>,
     /// Publishes its counters.
     pub meter: Meter,
     /// Certificate and settings of TLS, if it is on.
-    pub tls: Option<tls::Shared>,
+    pub tls: Option<Tls>,
     /// The clients whose events are logged; empty for all.
     pub logged: Arc<[ClientFilter]>,
 }
 
+/// The event loop.
 pub struct ShardLoop<T> {
     shard: Shard,
     io: Links<T>,
@@ -105,7 +102,7 @@ struct Told {
     untrusted: u64,
     /// No line about connections that are turned away before this second.
     quiet_until_s: u32,
-    tls: Option<tls::FailureLog>,
+    tls: Option<FailureLog>,
 }
 
 impl<T: Transport> ShardLoop<T> {
@@ -124,13 +121,14 @@ impl<T: Transport> ShardLoop<T> {
         if client_log.is_some() {
             shard.log_clients();
         }
+        let (streams, failures) = start.tls.map(|it| (it.streams, it.failures)).unzip();
         let mut meter = start.meter;
         meter.turns.room = u64::from(transport.room());
         ShardLoop {
             shard,
             io: Links {
                 transport,
-                tls: start.tls.as_ref().map(tls::Shared::streams),
+                tls: streams,
                 peers: start.peers,
                 reports: start.reports,
                 questions: start.questions,
@@ -154,11 +152,12 @@ impl<T: Transport> ShardLoop<T> {
                 turned_away: 0,
                 untrusted: 0,
                 quiet_until_s: 0,
-                tls: start.tls.as_ref().map(tls::Shared::failure_log),
+                tls: failures,
             },
         }
     }
 
+    /// Runs turns until the process ends.
     pub fn run(mut self) -> ! {
         let mut busy = false;
         loop {
@@ -309,7 +308,7 @@ impl<T: Transport> ShardLoop<T> {
 }
 
 /// The time of a shard that began `elapsed_ms` ago.
-pub fn now(elapsed_ms: u64) -> Now {
+fn now(elapsed_ms: u64) -> Now {
     Now {
         s: u32::try_from(elapsed_ms / 1000 + 1).unwrap_or(u32::MAX),
         unix_s: u32::try_from(clock::counted_s()).unwrap_or(u32::MAX),

@@ -11,9 +11,9 @@ use crore_broker::batch::Header;
 use crore_broker::{Backlog, Batch, Committed, ForeignBatch, OFFSET_BITS, PartitionId, Placement};
 use crore_nats::{Append, Cluster, LogEvent, Store, Table};
 use crore_net::{Sender, clock};
+use crore_shard_loop::Letter;
 
 use crate::log::LoggedCount;
-use crate::shard_loop::letters::Letter;
 
 /// A node that was declared dead continues as the writer with the next number. This many writer numbers belong to one node.
 const SUCCESSORS: u64 = 1 << 16;

@@ -7,7 +7,7 @@ use crore_broker::{Batch, Committed, Placement};
 use crore_disk::{Directory, Engine, Log, Room};
 use crore_net::Sender;
 
-use crate::shard_loop::letters::Letter;
+use crore_shard_loop::Letter;
 
 /// The log on disk, shared by shards and checkpoints.
 pub type Durable = Arc<Engine<Batch>>;

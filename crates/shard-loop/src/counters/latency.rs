@@ -36,7 +36,9 @@ pub fn bucket_end_us(bucket: usize) -> u64 {
 pub struct Buckets {
     /// The end and the count of each bucket.
     pub ends: Vec<(f64, u64)>,
+    /// Sum of all values, in seconds.
     pub sum: f64,
+    /// Number of values.
     pub count: u64,
 }
 
@@ -65,6 +67,7 @@ impl Latency {
         self.sum_us += us.saturating_mul(times);
     }
 
+    /// Adds the values of another histogram.
     pub fn add(&mut self, other: &Latency) {
         for (sum, more) in self.counts.iter_mut().zip(&other.counts) {
             *sum += more;

@@ -5,7 +5,7 @@ use crore_net::stream::{Taken, Then};
 use crore_net::transport::{self, Readiness, Received, Transport};
 
 use super::ShardLoop;
-use super::links::{Links, below};
+use crate::links::{Links, below};
 
 impl<T: Transport> ShardLoop<T> {
     /// Handles a ready connection. A writable socket gets at most `write_bytes` of its outbox.

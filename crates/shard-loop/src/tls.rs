@@ -1,0 +1,102 @@
+//! TLS of a shard, and the log of the connections that it ended.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crore_net::stream::{Streams, Trouble};
+
+/// Least time between two log lines with the same reason, for all shards together.
+const LOG_EVERY_S: u32 = 60;
+
+/// TLS of a shard.
+pub struct Tls {
+    /// Its connections.
+    pub streams: Box<Streams>,
+    /// The log of its failures.
+    pub failures: FailureLog,
+}
+
+/// The reasons for ending connections, which all shards count in.
+#[derive(Debug, Default)]
+pub struct Reasons([Reason; Trouble::COUNT]);
+
+/// A reason for ending connections.
+#[derive(Debug, Default)]
+struct Reason {
+    /// Connections that were ended for it since the start, counted when a shard logs.
+    count: AtomicU64,
+    /// The second until which it is not logged again.
+    quiet_until_s: AtomicU32,
+}
+
+/// Logs why a shard ended TLS connections. The shards share the time of the last line for each reason.
+pub struct FailureLog {
+    reasons: Arc<Reasons>,
+    /// What this shard has added to the count of each reason.
+    counted: [u64; Trouble::COUNT],
+}
+
+impl FailureLog {
+    /// The log of a shard.
+    pub fn new(reasons: Arc<Reasons>) -> FailureLog {
+        FailureLog {
+            reasons,
+            counted: [0; Trouble::COUNT],
+        }
+    }
+
+    /// Logs new failures: each reason once in [`LOG_EVERY_S`], with the remedy.
+    pub(crate) fn log(&mut self, tls: &mut Streams, now_s: u32) {
+        let stats = tls.stats();
+        for (trouble, what) in tls.take_troubles() {
+            let reason = &self.reasons.0[trouble as usize];
+            let counted = &mut self.counted[trouble as usize];
+            let new = stats.of(trouble) - *counted;
+            *counted += new;
+            let since_start = reason.count.fetch_add(new, Relaxed) + new;
+            let until_s = reason.quiet_until_s.load(Relaxed);
+            let next_s = now_s + LOG_EVERY_S;
+            // If several shards are here at once, only one of them logs.
+            let mine = || {
+                let quiet = &reason.quiet_until_s;
+                quiet.compare_exchange(until_s, next_s, Relaxed, Relaxed)
+            };
+            if now_s < until_s || mine().is_err() {
+                continue;
+            }
+            let (reason, remedy) = (trouble.name(), remedy(trouble));
+            tracing::warn!(
+                reason,
+                since_start,
+                "TLS: a connection was ended: {what}; {remedy}"
+            );
+        }
+    }
+}
+
+fn remedy(trouble: Trouble) -> &'static str {
+    match trouble {
+        Trouble::Garbage => "see who speaks something else than TLS to this port",
+        Trouble::Incompatible => {
+            "clients need TLS 1.2 with ECDHE, or 1.3 (tls.min_version), and http/1.1 or mqtt if they use ALPN"
+        }
+        Trouble::Certificate => {
+            "clients must show a certificate that leads to tls.client_ca (tls.client_certificates)"
+        }
+        Trouble::Distrust => {
+            "clients must trust the root of tls.certificate, whose file also holds those in between, and ask by a name in it"
+        }
+        Trouble::Gone => "probes of the port do this, and clients that gave up",
+        Trouble::Slow => "raise timeouts.head_s if clients are that far away",
+        Trouble::Evicted => {
+            "raise tls.handshakes_max, or keep those away who leave handshakes hanging"
+        }
+        Trouble::TooLong => "see who says more than a handshake needs",
+        Trouble::Internal => "`crore serve --check` reads the files of [tls] again",
+        Trouble::Renegotiation => "the client must not ask for it; with TLS 1.3 it cannot",
+        Trouble::Record => "see what changes bytes on their way, or which client is broken",
+        Trouble::Room => "raise limits.memory_bytes",
+        Trouble::Key => "the client has only to come again; with TLS 1.3 keys are changed",
+        Trouble::Plain => "clients need https://, wss:// or mqtts://, or tls.required must be off",
+    }
+}
