@@ -48,7 +48,7 @@ struct Town {
 }
 
 impl Town {
-    /// Two shards, each a home of its own for these requests: mail between them is not carried.
+    /// Two shards, each the home of its own requests: mail between them is not delivered.
     fn new(proxy_protocol: bool) -> Town {
         let mut settings = Settings::default();
         settings.limits.connections_max = CONNECTIONS_MAX;
@@ -57,7 +57,7 @@ impl Town {
         settings.http.trusted_proxies = vec![("10.0.0.0".parse().unwrap(), 8)];
         settings.http.proxy_protocol = proxy_protocol;
         let world = support::world(settings, 1, 1);
-        // Both call themselves the first: they share the counters and nothing else.
+        // Both have the number of the first shard: they share only the counters.
         let shard = |_| Shard::new(0, Arc::clone(&world), NOW);
         Town {
             of: support::Town::of((0..2).map(shard).collect(), NOW),
@@ -77,7 +77,7 @@ impl Town {
             .collect()
     }
 
-    /// One of them.
+    /// An open connection.
     fn pick(&mut self, n: usize) -> Option<usize> {
         let conns = self.conns();
         conns.get(n % conns.len().max(1)).copied()
@@ -169,7 +169,7 @@ proptest! {
             prop_assert!(entered <= town.conns().len());
             for client in CLIENTS {
                 let client = town.world.admission.client(client.parse().unwrap());
-                // Room or not, asking leaves nothing behind.
+                // The answer changes nothing, whether there is room or not.
                 if town.world.admission.enter_client(client).is_ok() {
                     town.world.admission.leave_client(client);
                 }
@@ -188,7 +188,7 @@ proptest! {
             prop_assert_eq!(enters, PER_ADDRESS_MAX as usize);
             (0..enters).for_each(|_| town.world.admission.leave_client(client));
         }
-        // And everybody is let in and served again.
+        // All clients are admitted and served again.
         let peer = if proxy_protocol { "10.0.0.1" } else { "203.0.113.5" };
         let conn = town.accept(peer.parse().unwrap());
         town.request(0, 0, CLIENTS.len());

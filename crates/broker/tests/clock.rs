@@ -11,18 +11,18 @@ use support::{NOW, Town};
 mod support;
 
 const DAY_S: i32 = 86_400;
-/// Offsets of the wall clock, one after the other.
+/// Successive offsets of the wall clock.
 const STEPS: [&[i32]; 6] = [
     &[0],
     &[DAY_S],
     &[-DAY_S],
     &[DAY_S, 0, DAY_S, -DAY_S],
     &[-3, 5, -1],
-    // As on a machine that learns the year after the server has started.
+    // Like a machine that gets the right date only after the server has started.
     &[1_700_000_000],
 ];
 
-/// A shard whose wall clock makes these steps again and again, one before whatever happens.
+/// A shard whose wall clock makes these steps in a cycle, one before each event.
 struct Stepped {
     town: Town,
     steps: std::iter::Cycle<std::slice::Iter<'static, i32>>,
@@ -55,7 +55,7 @@ impl Stepped {
         }
     }
 
-    /// The answer to a request, and its `Last-Modified`. Of two answers that differ by dates alone, the rest is the same.
+    /// The answer to a request without its dates, and its `Last-Modified`.
     fn ask(&mut self, line: &str, fields: &str, body: &str) -> (String, Option<String>) {
         self.step();
         let conn = self.town.open(0);
@@ -102,7 +102,7 @@ impl Stepped {
         self.ask(&format!("GET /pub/{topic}"), "", "").0
     }
 
-    /// An MQTT client sends all of this and is cut; what it was sent meanwhile.
+    /// An MQTT client sends these packets, and its connection fails. Returns the bytes that it received.
     fn mqtt(&mut self, packets: &[u8]) -> Vec<u8> {
         self.step();
         let conn = self.town.open(0);
@@ -114,8 +114,7 @@ impl Stepped {
         answers
     }
 
-    /// A client whose session outlives its connection by ten seconds, and that leaves a will with a delay of five; the third byte
-    /// of the answer says whether it had a session.
+    /// A client with a session expiry of ten seconds and a will with a delay of five. The third byte of the answer says whether it had a session.
     fn visits(&mut self) -> Vec<u8> {
         self.mqtt(&connect("c", 10, true))
     }
@@ -201,7 +200,7 @@ fn settings() -> Settings {
     settings
 }
 
-/// All that is seen of a scenario in which each promise is tried right before its end and right behind it.
+/// The observable results of a scenario that tests each duration right before and right after its end.
 fn seen(steps: &'static [i32]) -> Vec<String> {
     let mut it = Stepped::new(settings(), steps);
     let mut seen = Vec::new();
@@ -210,7 +209,7 @@ fn seen(steps: &'static [i32]) -> Vec<String> {
     for topic in ["ttl", "old", "own"] {
         seen.push(it.publish(topic, "", "ordinary"));
         seen.push(it.publish(topic, "Crore-TTL: 10\r\n", "mortal"));
-        // More than the rate: the burst is spent for all topics together, and comes back with the seconds.
+        // More than the rate: all topics share the burst, which refills each second.
         seen.push(it.publish(topic, "Idempotency-Key: \"k\"\r\n", topic));
     }
     seen.push(it.publish("own", "", "one too many"));
@@ -242,7 +241,7 @@ fn seen(steps: &'static [i32]) -> Vec<String> {
 #[test]
 fn nothing_but_dates_depends_on_the_wall_clock() {
     let plain = seen(STEPS[0]);
-    // The scenario sees each promise kept and ended.
+    // The scenario sees each duration both before and after its end.
     for expected in ["ordinary", "mortal", "Idempotency-Replayed", " 429 "] {
         assert!(
             plain.iter().any(|seen| seen.contains(expected)),
@@ -285,13 +284,13 @@ fn a_date_finds_its_place_after_the_wall_clock_was_set_ahead_and_back() {
             if n == 2 {
                 break;
             }
-            // The clock steps, a message comes, and the client asks with the date that it was shown before.
+            // The clock steps, a message is published, and the client asks with its last date.
             set(&mut it, n + 1);
             it.publish("a", "", "between");
             let fields = format!("If-Modified-Since: {date}\r\n");
             let (answer, _) = it.ask("GET /sub/a", &fields, "");
             let back = steps[n + 1] <= steps[n];
-            // After a step ahead the date is that of an earlier second: all since then comes, and nothing is missed.
+            // After a step ahead the date is of an earlier second: the client gets all messages since then, and misses none.
             let first = if back { "between" } else { "message" };
             assert!(answer.contains(first), "{steps:?} {n}: {answer}");
             it.pass(3);

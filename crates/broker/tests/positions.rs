@@ -79,7 +79,7 @@ fn nothing_else_is_read() {
     }
 }
 
-/// A set is read back only as the set that it is.
+/// A position of a set is accepted only for the same set.
 #[test]
 fn a_position_of_another_set_is_unknown() {
     let positions =
@@ -99,7 +99,7 @@ fn a_position_of_another_set_is_unknown() {
     );
 }
 
-/// Suffixes that proxies (Apache, Caddy, Jetty, LiteSpeed, nginx' modules) append to an ETag, before or behind the quote.
+/// Suffixes that proxies (Apache, Caddy, Jetty, LiteSpeed, nginx modules) append to an ETag, before or after the quote.
 const SUFFIXES: &[&str] = &[
     "-gzip",
     ";gzip",
@@ -141,7 +141,7 @@ fn a_position_is_read_with_what_a_proxy_put_behind_it() {
         }
         texts.clear();
     }
-    // Sets of all lengths, so that their text ends within any part of a byte.
+    // Sets of several lengths, so that the base64 text ends at each bit position.
     for count in 1..=positions.len() {
         let all = &positions[..count];
         let expected: Vec<Since> = all.iter().copied().map(Since::At).collect();
@@ -193,7 +193,7 @@ fn the_later_of_two_positions_counts() {
     }
 }
 
-/// An epoch costs its bytes only where it changes.
+/// An epoch is written only where it changes.
 #[test]
 fn a_set_of_one_epoch_is_short() {
     let mut text = Vec::new();

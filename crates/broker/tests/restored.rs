@@ -72,7 +72,7 @@ fn post(town: &mut Town, topic: &str, fields: &str) -> String {
     )
 }
 
-/// How many messages a topic has, by its info.
+/// A topic's number of messages, from its information.
 fn messages(town: &mut Town, topic: &str) -> String {
     let answer = said(
         town,
@@ -83,7 +83,7 @@ fn messages(town: &mut Town, topic: &str) -> String {
     count.unwrap_or("no such topic").to_string()
 }
 
-/// A client connects; says whether the server has its session.
+/// A client connects. Returns whether the server has its session.
 fn connect(town: &mut Town) -> (usize, bool) {
     let mut properties = PropertyBuf::new();
     properties.session_expiry_interval_s(3600);
@@ -114,7 +114,7 @@ fn connect(town: &mut Town) -> (usize, bool) {
     }
 }
 
-/// A server with an absent session that needs messages kept, by itself and by a group.
+/// A server with an absent session that keeps messages, by its own subscription and by a group.
 fn served() -> Town {
     let mut town = Town::new(&new_world(), Pace::default(), NOW);
     let (conn, present) = connect(&mut town);
@@ -148,7 +148,7 @@ fn local_state_is_left_out_where_it_is_not_wanted() {
     let mut after = restarted(&mut town, Restored::without_local_state);
     assert_eq!(messages(&mut after, "kept/one"), "1");
     for topic in ["needed/one", "needed", "shared/one"] {
-        // Its rule keeps no messages, and nobody needs them.
+        // Its rule keeps no messages, and no session needs them.
         assert_eq!(messages(&mut after, topic), "0", "{topic}");
         post(&mut after, topic, "");
         assert_eq!(messages(&mut after, topic), "0", "{topic}");
@@ -196,7 +196,7 @@ fn operator_changes_nothing_while_a_stop_writes() {
     assert_eq!(messages(&mut after, "kept/one"), "1");
 }
 
-/// Documents may come from a store to which others write too, with checksums that hold.
+/// Checkpoints may be from a store to which others write, too, with valid checksums.
 #[test]
 fn a_document_with_a_field_that_no_client_may_send_is_refused() {
     let mut town = Town::new(&new_world(), Pace::default(), NOW);

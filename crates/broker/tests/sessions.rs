@@ -11,11 +11,11 @@ use support::{NOW, Town};
 
 mod support;
 
-/// Sessions outlive their connection by so much.
+/// Session expiry of the clients.
 const EXPIRY_S: u32 = 3600;
 const ID: PacketId = PacketId::new(7).unwrap();
 
-/// Two shards; all clients are at the first.
+/// Two shards. All clients are at the first.
 struct Pair(Town);
 
 impl Pair {
@@ -36,7 +36,7 @@ impl Pair {
         self.0.cut(conn);
     }
 
-    /// The first shard works until it has nothing to do; its mail stays where it is.
+    /// The first shard works until it has nothing to do. Its mail is not delivered.
     fn near(&mut self) {
         self.0.settle_one(0);
     }
@@ -50,7 +50,7 @@ impl Pair {
         }
     }
 
-    /// The packets that a client was sent so far.
+    /// The packets that a client has received so far.
     fn told(&self, link: usize) -> Vec<String> {
         let mut bytes = self.0.received(link);
         let mut told = Vec::new();
@@ -67,7 +67,7 @@ impl Pair {
         told
     }
 
-    /// How many messages a topic has, by its info.
+    /// A topic's number of messages, from its information.
     fn messages(&mut self, topic: &str) -> String {
         let link = self.open();
         let request = format!("GET /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -215,7 +215,7 @@ fn a_filter_keeps_its_place_at_an_empty_home_when_its_client_leaves_before_that_
     assert_eq!(pair.told(third), ["connack true", "Publish"]);
 }
 
-/// A subscription of QoS 0 has no position: what its client misses between the CONNACK and its return to the topic's home would be lost.
+/// A subscription of QoS 0 has no position: messages between the CONNACK and the new attach at the topic's home would be lost.
 #[test]
 fn connack_of_a_session_waits_until_its_subscriptions_of_qos_0_are_in_force() {
     for wildcard in [false, true] {
@@ -234,7 +234,7 @@ fn connack_of_a_session_waits_until_its_subscriptions_of_qos_0_are_in_force() {
             pair.told(second).is_empty(),
             "{filter}: the home has not heard"
         );
-        // What is published meanwhile comes behind the CONNACK.
+        // Messages published meanwhile arrive after the CONNACK.
         let publisher = pair.0.open(1);
         let request =
             format!("POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1");
@@ -242,7 +242,7 @@ fn connack_of_a_session_waits_until_its_subscriptions_of_qos_0_are_in_force() {
         pair.0.say(publisher, request);
         pair.settle();
         assert_eq!(pair.told(second), ["connack true", "Publish"], "{filter}");
-        // A client that leaves before that has ended its connection, and not its session.
+        // A client that leaves earlier has ended its connection, but not its session.
         let third = pair.open();
         pair.say(third, support::connect(&client, EXPIRY_S));
         pair.near();
@@ -255,7 +255,7 @@ fn connack_of_a_session_waits_until_its_subscriptions_of_qos_0_are_in_force() {
     }
 }
 
-/// Two SUBSCRIBE packets to a filter that no home has answered yet: neither SUBACK comes before that.
+/// Two SUBSCRIBE packets to a filter that no home has answered yet: both SUBACKs wait for that answer.
 #[test]
 fn suback_of_a_repeated_subscription_waits_until_it_is_in_force() {
     for wildcard in [false, true] {
@@ -306,7 +306,7 @@ fn a_session_that_ends_without_room_for_its_filter_leaves_no_need_for_logs_behin
     }
 }
 
-/// The server handles the packets of one write in their order, whether the topic's home is the client's shard or another one.
+/// The packets of one write are handled in order, whether the topic's home is the client's shard or another one.
 #[test]
 fn a_client_gets_what_it_publishes_behind_its_subscription() {
     let mut pair = Pair::new(Settings::default());

@@ -14,7 +14,7 @@ use support::NOW;
 mod support;
 
 const PARTITIONS: u16 = 4;
-/// Bytes of the log of the server, which are soon used up.
+/// Limit of the server's log: small, so that it is soon reached.
 const LOG_BYTES: usize = 64 << 10;
 
 /// A server with one home and a log.
@@ -23,9 +23,9 @@ struct Town {
     world: Arc<World>,
     /// The log: batches as they were committed.
     log: Vec<Vec<u8>>,
-    /// How many of them the base contains.
+    /// Number of batches that the checkpoints contain.
     contained: usize,
-    /// The documents, one for each partition, and their moment.
+    /// The checkpoints, one for each partition, and their time.
     base: Vec<Vec<Vec<u8>>>,
     base_now: Now,
 }
@@ -84,7 +84,7 @@ impl Town {
         }
     }
 
-    /// The engine keeps all batches that it has.
+    /// The engine commits all waiting batches.
     fn commit(&mut self) {
         loop {
             self.town.settle();
@@ -161,7 +161,7 @@ impl Town {
         }
     }
 
-    /// Reads the base.
+    /// Reads the checkpoints.
     fn read_base(&self, mut restored: Restored, which: impl Fn(u16) -> bool) -> Restored {
         for home in (0..self.base.len() as u16).filter(|home| which(*home)) {
             let blocks = &self.base[usize::from(home)];
@@ -174,7 +174,7 @@ impl Town {
         restored.finish().expect("whole documents")
     }
 
-    /// Makes a checkpoint of all that was committed.
+    /// Makes checkpoints of all committed batches.
     fn checkpoint(&mut self) {
         let world = Shadow::world(&self.world);
         let mut base = Vec::new();
@@ -214,7 +214,7 @@ impl Town {
         self.base.iter().flatten().map(Vec::len).sum()
     }
 
-    /// The server was killed: the next one has base and log only.
+    /// The server was killed: the next one has only the checkpoints and the log.
     fn killed(&mut self) {
         let world = world(Some(2));
         let restored = Restored::new(world.clone(), 0, self.town.now).without_local_state();
@@ -230,7 +230,7 @@ impl Town {
     }
 }
 
-/// The position that an answer tells.
+/// The position in an answer.
 fn position(answer: &str) -> String {
     let line = answer.lines().find_map(|line| line.strip_prefix("id: "));
     line.expect("an event").to_string()
@@ -342,7 +342,7 @@ fn messages_that_the_home_has_dropped_leave_the_base_and_are_told_as_a_gap() {
     assert_eq!(town.read("big", "oldest"), all);
     assert!(town.read("big", &first).contains(GAP_EVENT));
     assert!(!town.read("big", &last).contains(GAP_EVENT));
-    // Readers by filter are told, too.
+    // Readers by filter get a gap, too.
     let read = town.read_path(&format!("{by_filter}{first_by_filter}"));
     assert!(read.contains(GAP_EVENT), "{read}");
 }
@@ -379,7 +379,7 @@ fn superseded_and_expired_messages_are_no_gap() {
     let positions = ["latest/a", "a"].map(|topic| position(&town.read(topic, "oldest")));
     for n in 9..12 {
         town.checkpoint();
-        // The home is ahead of what the base says when it is asked next.
+        // The home is ahead of the checkpoints when it is asked next.
         town.post("latest/a", "", &format!("value {n}"));
         town.post("a", "", &format!("message {n}"));
         town.pass_s(20);

@@ -38,7 +38,7 @@ fn connect_with(nodes: &mut Nodes, version: Version, will: Option<Will<'_>>) -> 
     conn
 }
 
-/// The packets that a client was sent.
+/// The packets that a client has received.
 fn each(nodes: &mut Nodes, conn: usize, version: Version, mut see: impl FnMut(Packet<'_>)) {
     let received = std::mem::take(&mut nodes.all[0].town.socket(conn).received);
     let mut bytes = &received[..];
@@ -110,7 +110,7 @@ fn clients_of_a_node_that_is_cut_off_are_sent_away_until_it_is_not() {
         Packet::Disconnect(it) => reasons.push(it.reason),
         _ => panic!("no DISCONNECT"),
     });
-    // A DISCONNECT has no code for a server that is not available.
+    // DISCONNECT has no reason code for an unavailable server.
     assert_eq!(reasons, [ReasonCode::SERVER_BUSY]);
     for refused in [true, false] {
         let conn = connect(&mut nodes, Version::V5);
@@ -147,13 +147,13 @@ fn will_of_a_client_that_was_sent_away_is_not_written_behind_newer_messages() {
         let got = nodes.got(1, reader).into_iter();
         got.map(|(_, data)| data).collect::<Vec<_>>()
     };
-    // While the node reaches the log, a will comes.
+    // While the node reaches the log, the will is published.
     let conn = connect_with(&mut nodes, Version::V5, Some(will));
     nodes.all[0].town.cut(conn);
     nodes.run(&[0, 1]);
     assert_eq!(data(&nodes), ["gone"]);
     connect_with(&mut nodes, Version::V5, Some(will));
-    // The node is cut off and sends the client away, which says at another node that it is there.
+    // The node is cut off and closes the client's connection. The client then publishes at another node that it is online.
     for _ in 0..20 {
         nodes.all[0].town.tick_s(1);
         nodes.all[0].town.settle();

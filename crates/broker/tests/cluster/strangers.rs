@@ -6,7 +6,7 @@ use crore_broker::{Now, OFFSET_BITS};
 use crate::support::{NOW, Town};
 use crate::{Nodes, world};
 
-/// The topic of good messages, and its partition.
+/// The topic of valid messages, and its partition.
 const TOPIC: &str = "a";
 
 fn number(out: &mut Vec<u8>, mut value: usize) {
@@ -33,7 +33,7 @@ struct Message<'a> {
     key: &'a [u8],
     attributes: &'a [u8],
     data: &'a [u8],
-    /// What stands behind the data.
+    /// The bytes after the data.
     rest: &'a [u8],
 }
 
@@ -95,7 +95,7 @@ fn attributes(properties: &[u8]) -> Vec<u8> {
     [&7u64.to_le_bytes(), properties].concat()
 }
 
-/// Batches that no node writes, by what is wrong with them.
+/// Batches that no node writes, by their fault.
 fn bad_batches() -> Vec<(&'static str, Vec<u8>)> {
     let long = vec![b'x'; 1_001];
     let short = &7u32.to_le_bytes()[..];
@@ -304,18 +304,18 @@ fn bad_batches() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 impl Nodes {
-    /// A stranger's message comes next in the log.
+    /// The stranger's batch is the next in the log.
     fn intrude(&mut self, bytes: &[u8]) {
         let end = &mut self.ends[usize::from(partition())];
         *end += 1;
         self.log.push((bytes.into(), *end, self.unix_s));
     }
 
-    /// A node that reads all of the log at its start, as one of these nodes.
+    /// A node that replays the whole log at its start.
     fn recovered(&self) -> Town {
         let mut town = Town::new(&world(0), Default::default(), NOW);
         for (bytes, sequence, unix_s) in &self.log {
-            // What has no header of a batch is left out by whoever reads the log.
+            // Readers of the log skip entries without the header of a batch.
             let Ok(mut header) = Header::read(bytes) else {
                 continue;
             };
@@ -413,7 +413,7 @@ fn a_batch_of_another_writer_that_is_good_counts() {
         assert!(checked.is_ok(), "{checked:?}");
     }
     let stream = nodes.events(0, "sub/a", "");
-    // A kind that may be left out stands before the message.
+    // A record of a kind that may be skipped precedes the message.
     nodes.intrude(&batch_of(&[&[200, 0, 9], &GOOD.record()]));
     nodes.tell(&[0]);
     let got = nodes.got(0, stream);

@@ -14,7 +14,7 @@ fn a_full_disk_refuses_publishes_until_there_is_room() {
         let before = town.post(&topic, "before");
         town.settle();
         world.admission.set_disk_full(true);
-        // It was admitted before.
+        // It was admitted earlier.
         town.commit();
         assert_eq!(town.statuses(before), [201]);
         assert!(town.text(subscriber).contains("before"));
@@ -41,7 +41,7 @@ fn a_full_disk_refuses_publishes_until_there_is_room() {
             town.text(batch)
         );
         assert_eq!(town.told(client), ["puback Quota exceeded"]);
-        // Reading and deleting need no room to speak of.
+        // Reading and deleting need hardly any room.
         let late = town.ask(&format!("GET /sub/{topic}?since=oldest"), "", "");
         town.commit();
         assert!(town.text(late).contains("before"));
@@ -123,7 +123,7 @@ fn publishers_wait_for_room_in_the_log_and_are_refused_when_none_comes() {
         town.commit();
         assert_eq!(town.statuses(waits), [201]);
         assert_eq!(town.told(client), ["puback Success"]);
-        // Or it does not.
+        // The checkpoint does not make room.
         full(true, &town);
         let waits = town.post(&topic, "refused");
         town.0

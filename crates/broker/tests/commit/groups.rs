@@ -8,10 +8,10 @@ use super::{Town, message, subscribe};
 enum Step {
     /// A member joins.
     Join(usize),
-    /// A member's connection is cut, with what it has not acknowledged.
+    /// A member's connection fails, with unacknowledged messages.
     Cut(usize),
     Publish,
-    /// The engine commits the batches that it has, or loses them.
+    /// The engine commits its waiting batches, or loses them.
     Engine(bool),
 }
 
@@ -24,7 +24,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Adds the data of the messages that members were given.
+/// Adds the data of the members' messages.
 fn take(town: &mut Town, conn: usize, given: &mut Vec<String>) {
     let told = town.told(conn).into_iter();
     let messages = told.filter_map(|packet| Some(packet.split_once("t/")?.1.to_string()));
@@ -33,8 +33,8 @@ fn take(town: &mut Town, conn: usize, given: &mut Vec<String>) {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
-    /// A member that never leaves has joined first, so that the group lives: it or another member gets each message that was acknowledged, at
-    /// least once, and those whose member did not leave get it once.
+    /// The first member never leaves, so the group stays alive. Each acknowledged publish is delivered to a member at least once, and exactly once if that
+    /// member did not leave.
     #[test]
     fn each_message_is_given_to_a_member(steps in prop::collection::vec(step(), 1..40)) {
         let mut town = Town::new(2, |_| {});
@@ -90,7 +90,7 @@ proptest! {
     }
 }
 
-/// A group lives as long as a session subscribes to it, though its client is away.
+/// A group exists as long as a session subscribes to it, even without a connection.
 #[test]
 fn a_group_ends_with_the_session_that_subscribes_to_it() {
     let groups = |town: &Town| -> u32 {

@@ -12,14 +12,14 @@ fn a_publish_is_acknowledged_once_it_is_committed() {
         assert_eq!(town.told(client), [""; 0]);
         town.commit();
         assert_eq!(town.told(client), ["puback No matching subscribers"]);
-        // One that is late is not acknowledged: the client connects and sends it again.
+        // A late publish is not acknowledged: the client reconnects and sends it again.
         town.0.say(client, message(&topic, "x", 2, false));
         town.be_silent();
         assert_eq!(town.told(client), ["Disconnect"]);
     }
 }
 
-/// A client may send at once what its user publishes: past `mqtt.receive_max` messages without an answer it is not read, and served all the same.
+/// A client that sends many publishes at once is not read past `mqtt.receive_max` unanswered messages. It is still served.
 #[test]
 fn a_client_with_many_unanswered_messages_is_not_read_until_they_are_kept() {
     const MANY: u16 = 50;

@@ -4,7 +4,7 @@ use crore_broker::settings::Rule;
 
 use crate::Town;
 
-/// One home; messages of `p` stand in no log.
+/// One home; messages of `p` are not logged.
 fn town() -> Town {
     Town::new(1, |settings| {
         let rule = Rule {
@@ -24,7 +24,7 @@ fn a_message_that_stands_in_no_log_waits_for_its_mark_once() {
     assert!(town.text(first).is_empty(), "its offset is not marked yet");
     town.commit();
     assert_eq!(town.statuses(first), [202]);
-    // The mark is good for a million.
+    // The mark covers a million offsets.
     for _ in 0..100 {
         let next = town.post("p", "two");
         town.settle();
@@ -35,7 +35,7 @@ fn a_message_that_stands_in_no_log_waits_for_its_mark_once() {
 
 #[test]
 fn messages_of_a_partition_keep_their_order_whether_they_are_logged_or_not() {
-    // Topics of the same partition as `p`.
+    // Topics in the partition of `p`.
     let mut town = town();
     let logged: Vec<String> = (0..40).map(|n| format!("l{n}")).collect();
     let readers: Vec<usize> = logged.iter().map(|topic| town.subscribe(topic)).collect();
