@@ -1,4 +1,4 @@
-//! The thread of a shard: its event loop ([`ShardLoop`]), and the broker's [`Io`](crore_broker::Io) over the thread's transport ([`links`]).
+//! The thread of a shard: its event loop ([`ShardLoop`]), and the broker's [`Io`](crore_broker::Io) over the thread's transport (`links.rs`).
 //!
 //! This is a crate, and not a folder of the server, because the broker's generic code is compiled here. The crate has one codegen unit, for
 //! speed, and the rest of the server is compiled quickly. So callers use [`begin`] and [`run`], which are not generic.

@@ -29,8 +29,8 @@ use crate::settings::file::File;
 /// The formats of a cluster, 1, 2, 3, and so on. Each is a pair: the format of batches with their records, and the format of checkpoints.
 ///
 /// Every node writes in the cluster's format ([`crore_nats::Numbers`]), even if it knows a newer one. So nodes of two successive versions work
-/// together, and no node finds data that it cannot read. A version with new formats adds a row here and writes both. The operator raises the
-/// cluster's format when all nodes know it; a node that does not know it ends.
+/// together, and no node finds data that it cannot read. There is one format so far: the first version with another one adds a row here, and
+/// must be able to write both. The operator raises the cluster's format when all nodes know it; a node that does not know it ends.
 const FORMATS: [(u8, u16); 1] = [(1, 9)];
 const _: () = assert!(FORMATS[FORMATS.len() - 1].0 == crore_broker::batch::FORMAT);
 const _: () = assert!(FORMATS[FORMATS.len() - 1].1 == crore_broker::snapshot::FORMAT);
