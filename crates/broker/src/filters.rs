@@ -165,7 +165,7 @@ impl Filters {
         self.filters
     }
 
-    /// Bytes of the nodes, their buckets and their texts. Includes free capacity beyond [`FREE_MAX`].
+    /// Bytes of the nodes, their buckets and their texts. Includes free capacity beyond `FREE_MAX`.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

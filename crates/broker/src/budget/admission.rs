@@ -502,7 +502,7 @@ impl Counts {
         }
     }
 
-    /// Whether publishers wait for the room that the next checkpoint makes in the cluster's log. After [`WAITS_S`] they are [refused](Self::may_write).
+    /// Whether publishers wait for the room that the next checkpoint makes in the cluster's log. After `WAITS_S` they are [refused](Self::may_write).
     pub fn waits_for_log(&self, unix_s: u32) -> bool {
         self.log_is_full_for(unix_s).is_some_and(|it| it < WAITS_S)
     }

@@ -21,7 +21,7 @@ struct Descent<'a> {
 }
 
 impl Filters {
-    /// Prefetches for the matches of the first [`PREFETCHED`] topics.
+    /// Prefetches for the matches of the first `PREFETCHED` topics.
     pub fn prefetch<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
         if self.is_empty() {
             return;
