@@ -24,9 +24,10 @@ pub enum Close {
     Reset,
 }
 
-/// The effects of a shard. Failures are reported only as [`Input::Closed`].
+/// All that a shard does outside itself: to links, to other shards, to the log and for the operator. Failures are reported only as
+/// [`Input::Closed`].
 pub trait Io {
-    /// Starts to read a link, and reports its events for this connection.
+    /// Starts to read a link. Each later event of the link carries the id `conn`.
     fn open(&mut self, link: Link, conn: ConnId);
     /// Sends the parts in order. Returns the number of bytes that the socket accepted.
     fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize;
@@ -36,10 +37,11 @@ pub trait Io {
     fn close(&mut self, link: Link, how: Close);
     /// Sends mail to another shard.
     fn post(&mut self, to: ShardId, mail: Mail);
-    /// Appends a batch to the log of its partition, in order. The shard appends a batch again, and all later ones, when its commit takes too long.
-    /// Called only where the shards' [`World::appends`](crate::World::appends).
+    /// Appends a batch to the log of its partition, in the order of the calls. If the commit of a batch takes too long, the shard
+    /// appends this batch and all later ones again. Called only if the world's shards append
+    /// ([`World::appends`](crate::World::appends)).
     fn append(&mut self, _batch: Batch) {}
-    /// The peer's address, if it is known. Only operators' reports ask for it.
+    /// The peer's address, if it is known. Called only for the reports that operators order.
     fn peer(&self, _link: Link) -> Option<IpAddr> {
         None
     }
@@ -49,8 +51,8 @@ pub trait Io {
     }
     /// Reports an event for the operator's log of clients ([`Shard::log_clients`](crate::Shard::log_clients)).
     fn client_event(&mut self, _event: &ClientEvent) {}
-    /// Reports that `deliveries` messages were written to their sockets; all were read from their publishers at `stamp` or later. Does nothing where
-    /// latency is not measured.
+    /// Reports that `deliveries` messages were written to the sockets of their subscribers. All were read from their publishers at
+    /// `stamp` or later. Does nothing where latency is not measured.
     fn written(&mut self, _stamp: u64, _deliveries: u64) {}
     /// Bytes that the sockets have received and sent; 0 where they are not counted.
     fn moved(&self) -> Moved {
@@ -80,7 +82,7 @@ pub enum Input<'a> {
     Accepted(Link, IpAddr),
     /// Bytes were received. The shard may change them in place.
     Received(ConnId, &'a mut [u8]),
-    /// The socket is writable. The shard writes at most this many of the bytes that wait; if some are left, report the event again.
+    /// The socket is writable. The shard writes at most this many of its waiting bytes. If some are left, report the event again.
     Writable(ConnId, usize),
     /// The peer has closed its sending side.
     End(ConnId),

@@ -26,7 +26,7 @@ pub struct Links<T> {
     pub peers: Vec<Sender<Letter>>,
     pub reports: Sender<Reported>,
     pub questions: Questions,
-    /// Appends to the log, if there is an engine.
+    /// Passes batches to the engine, which appends them to the log. `None` if there is no engine.
     pub appender: Option<Appender>,
     pub meter: Meter,
     /// The log of clients, if it is on.
@@ -66,7 +66,7 @@ impl<T: Transport> Io for Links<T> {
                 self.meter.turns.sent_bytes += len as u64;
                 len
             }
-            // The next wait reports the failure too, and ends the connection.
+            // When the transport next waits for events, it reports a failure too, and that ends the connection.
             Sent::Again | Sent::Failed(_) => 0,
         }
     }

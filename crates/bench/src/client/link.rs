@@ -95,7 +95,7 @@ impl Link {
         }
     }
 
-    /// Waits for more bytes, at most `timeout`.
+    /// Waits for more bytes, at most `timeout`. Later reads keep this timeout.
     pub fn read_for(&mut self, timeout: Duration) -> Result<(), End> {
         let ready = self.stream.set_read_timeout(Some(timeout));
         ready.map_err(End::violation)?;

@@ -1,4 +1,4 @@
-//! The position of a message of one topic, parsed from its text form.
+//! The position that comes with a message to a subscription of one topic, parsed from its text form.
 
 /// The position of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,8 @@ pub struct Position {
 }
 
 impl Position {
-    /// Parses the position of a message of one topic; `None` for positions of several topics and of filters.
+    /// Parses the position that a subscription of one topic receives; its text begins with `1`. `None` for the positions that
+    /// subscriptions of several topics or of a filter receive.
     pub fn read(text: &str) -> Option<Position> {
         let text = text.trim_matches('"').strip_prefix('1')?;
         let (epoch, offset) = text.split_once('-')?;

@@ -1,8 +1,8 @@
 //! A subscription over HTTP. It behaves as a browser or a careful script does: it keeps the position of the last complete message, and
 //! sends it when it reconnects.
 //!
-//! It uses no socket, so tests can split the bytes anywhere. It handles only complete units and keeps the rest in `held`. An answer that
-//! violates the protocol is an error with a reason.
+//! It uses no socket, so tests can split the bytes anywhere. It handles a response, a frame or an event when it is complete, and keeps
+//! the bytes after it in `held`. An answer that violates the protocol is an error with a reason.
 
 use std::fmt::Write;
 
@@ -56,7 +56,7 @@ pub enum ServerEvent<'a> {
 /// The topic whose messages are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap<'a> {
-    /// This topic. A server that names none must have only one on this connection.
+    /// This topic. `None` if the server names no topic; then the connection must have only one.
     Of(Option<&'a [u8]>),
     /// Any topic of the connection.
     Any,
@@ -80,7 +80,8 @@ pub struct Subscription {
     first: &'static str,
     /// The newest received position.
     pub position: Option<String>,
-    /// Bytes of an incomplete unit. In an event stream the first `decoded` of them are no longer chunked.
+    /// Bytes of an incomplete response, frame or event. In an event stream, the chunk lines are already removed from the first
+    /// `decoded` bytes.
     held: Vec<u8>,
     decoded: usize,
     chunk_left: u32,

@@ -1,12 +1,15 @@
-//! A cache of entries that were recently read into pages: the next page of a long chain begins without a search.
+//! A cache of recently read entries. A reader gets a long chain page by page. If the last entry of its page is still in the cache,
+//! its next page begins there, without a search of the chain.
 
 use crate::store::slab::NONE;
 
-/// The size of a log's cache, 1 KiB. In tests it is so small that readers overwrite each other's entries.
+/// The slots of a log's cache, 1 KiB in all. Tests have so few that readers overwrite each other's entries.
 const CURSORS: usize = if cfg!(test) { 2 } else { 256 };
 
-/// Entries by a hash of chain and offset; a reader continues at the last entry of its page. The caller must compare chain and offset: another
-/// reader may have overwritten the slot, and the entry's row may have been reused.
+/// The ids of entries. A hash of an entry's chain and offset selects its slot.
+///
+/// Another reader may have overwritten the slot, and the entry's row may have been reused. So the caller must compare the entry that
+/// it gets with the chain and the offset that it asked for.
 pub(super) struct Cursors([u32; CURSORS]);
 
 impl Cursors {

@@ -1,4 +1,5 @@
-//! Reads snapshots into a home and its sessions, before its shard starts: those of all former homes that had one of its partitions.
+//! Reads snapshots into a home and its sessions, before its shard starts. Other homes may have had the partitions of this home when the
+//! snapshots were written. So the snapshots of all homes that had one of them are read.
 
 use crate::base::snapshot::{Damaged, Head, In, NO_TOPIC, Origin, kind};
 use alloc::boxed::Box;
@@ -20,13 +21,13 @@ pub struct Restored {
     now: Now,
     /// Whether local state is restored.
     local: bool,
-    /// Whether positions given before stay valid in the life that begins.
+    /// Whether positions that clients got before the restart stay valid after it.
     goes_on: bool,
     home: Box<Home>,
     sessions: SessionsAtHome,
     /// The snapshot being read.
     reading: Option<SnapshotReader>,
-    /// Topics whose newest messages were removed without a loss.
+    /// Topics whose newest messages are missing because they were removed, and not because they were lost.
     pub(crate) ended: Vec<u32>,
 }
 
@@ -37,8 +38,11 @@ pub(crate) struct SnapshotReader {
     passed_s: u32,
     /// The number of topic rows in the snapshot.
     rows: u32,
-    /// Former and present rows of the topics, ordered by the former; `NONE` for topics of other homes. It grows as topics are read: the
-    /// count in the snapshot may be damaged, so no memory is reserved by it.
+    /// For each topic, its row in the snapshot and its row in this home; `NONE` if another home now has the topic. Ordered by the row
+    /// in the snapshot.
+    ///
+    /// The count in the snapshot may be damaged, and so large that memory would run out. So nothing is reserved: the vector grows as
+    /// topics are read.
     topics: Vec<(u32, u32)>,
     /// The partition of the next sessions.
     partition: PartitionId,
@@ -47,7 +51,8 @@ pub(crate) struct SnapshotReader {
 }
 
 impl Restored {
-    /// An empty home `me`. `world` has the seed and the partitions of the snapshots; its epoch is that of the life that begins.
+    /// An empty home for the shard `me`. `world` has the seed and the partitions of the snapshots, but the epoch of the run that
+    /// begins now.
     pub fn new(world: Arc<World>, me: ShardId, now: Now) -> Restored {
         Restored {
             me,
@@ -62,8 +67,8 @@ impl Restored {
         }
     }
 
-    /// Skips local state: sessions, groups, and filters whose messages are kept. For snapshots after which the server has served clients:
-    /// only the log tells what has changed since.
+    /// Skips local state: sessions, groups, and filters whose messages are kept. Use it if the server has served clients since it wrote
+    /// the snapshots: they are out of date then, and only the log tells what has changed since.
     #[must_use]
     pub fn without_local_state(self) -> Restored {
         Restored {
@@ -72,7 +77,7 @@ impl Restored {
         }
     }
 
-    /// Makes positions of the snapshots invalid: the log lacks messages that their owners have seen.
+    /// Makes the positions of the snapshots invalid. Use it if the log lacks messages that the clients with these positions have seen.
     #[must_use]
     pub fn anew(self) -> Restored {
         Restored {
@@ -114,10 +119,10 @@ impl Restored {
         Ok(())
     }
 
-    /// Reads a block after the first one; its checksum is right.
+    /// Reads a block after the first one. The caller has checked its checksum.
     ///
     /// # Errors
-    /// Its records are invalid all the same.
+    /// A record is invalid although the checksum is right.
     pub fn take(&mut self, block: &[u8]) -> Result<(), Damaged> {
         let mut reading = self.reading.take().ok_or(Damaged("it has no head"))?;
         let mut block = In(block);

@@ -1,8 +1,8 @@
 //! Secrets for HS256. A public key is refused as a secret, since everyone who has it could sign tokens.
 //!
-//! Invariants: a secret is shorter than any RSA key of 2,048 bits and any certificate, which have 256 bytes or more in every encoding. The shorter keys of
-//! elliptic curves are recognized by their marks, in all usual file formats ([`marks`]). A key without any marks (32 raw bytes) cannot be told from a secret,
-//! and is accepted as one.
+//! Invariants: a secret is shorter than any RSA key of 2,048 bits and any certificate, which have 256 bytes or more in every encoding.
+//! The keys of elliptic curves can be as short as a secret. They are recognized by marks that all usual file formats have ([`marks`]).
+//! A key without any marks (32 raw bytes) cannot be told from a secret, and is accepted as one.
 
 mod decoded;
 mod marks;
@@ -20,7 +20,7 @@ pub const UTF16: &str = "is text in UTF-16, which editors of Windows write; `ico
 
 /// The secret in a file, without the line end and the byte order mark of a text file.
 pub fn secret(bytes: &[u8]) -> Result<&[u8], String> {
-    // Before the trimming, since DER may end in the byte of a line end.
+    // A key in DER may end in the byte of a line end. So it must be looked for before line ends are trimmed.
     if let Some(key) = marks::key_in(bytes) {
         return Err(is_key(key));
     }
@@ -42,7 +42,8 @@ pub fn without_mark(bytes: &[u8]) -> &[u8] {
         .unwrap_or(bytes)
 }
 
-/// Whether this is text in UTF-16: at least three quarters of its units are an ASCII character and a zero. No random secret is like that.
+/// Whether this is text in UTF-16: in one of the two byte orders, at least three quarters of its two-byte units are an ASCII character
+/// (one byte is the character, the other is zero). No random secret is like that.
 pub fn is_utf16(bytes: &[u8]) -> bool {
     let units = bytes.as_chunks::<2>().0;
     let of = |at: usize| {

@@ -1,9 +1,13 @@
 //! The table of settings: one for each field of [`File`], made from its JSON Schema. The parser, the checks of single values, the flags and the
 //! documents are made from this table, so that a setting is defined in one place.
 //!
-//! The schema has type, default, range (`minimum`, `maximum`), choices (`enum`) and help (`description`). Our own attributes are: `x-zero`, the meaning of 0
-//! outside the range; `x-changes`, whether a change needs a restart; `x-flag`, the flag of `crore serve`; `x-share`, the share of a client address. The
-//! unit is the last part of the key.
+//! The schema has type, default, range (`minimum`, `maximum`), choices (`enum`) and help (`description`). The unit is the last part of
+//! the key. Our own attributes are:
+//!
+//! - `x-zero`: what 0 means for a setting whose range does not include it.
+//! - `x-changes`: whether a change needs a restart.
+//! - `x-flag`: the flag of `crore serve`.
+//! - `x-share`: the share of the value that one client address may take.
 
 #[cfg(test)]
 mod documents;
@@ -91,7 +95,7 @@ impl Schema {
         self.table("", "", table, problems)
     }
 
-    /// Converts the table at `path`. `place` is the same with the indices of the file, such as `rule[2]`.
+    /// Converts the table at `path`. Problems are reported at `place`, which is `path` with the indices in lists, such as `rule[2]`.
     fn table(&self, path: &str, place: &str, table: Table, problems: &mut Problems) -> Table {
         let mut read = Table::new();
         for (key, value) in table {

@@ -104,8 +104,8 @@ pub fn parse(buf: &[u8], limit: usize) -> Result<Option<Head<'_>>, HeadError> {
 }
 
 /// Checks that there is one Host field in HTTP/1.1, and at most one in 1.0 (RFC 9112 section 3.2). The authority of the target
-/// overrides it (3.2.2). An empty field is refused without an authority: the target would be no valid `http` URI (RFC 9110 section
-/// 4.2.1), and RFC 9112 section 3.3 allows servers to reject it.
+/// overrides it (3.2.2). Without an authority, a request with an empty Host field has no valid `http` URI (RFC 9110 section 4.2.1).
+/// It is refused, as RFC 9112 section 3.3 allows.
 fn check_host<'b>(
     fields: &[Header<'b>],
     minor: u8,
@@ -145,8 +145,8 @@ pub fn blank_lines(buf: &[u8]) -> usize {
         .count()
 }
 
-/// The value of a field in a head that was refused or is incomplete, for the answer to it. Only complete lines are read. `None` if
-/// the field is missing, and also if there are several, since it is unknown which one counts.
+/// The value of a field in a head that was refused or is incomplete. The error response depends on it. Only complete lines are read.
+/// `None` if the field is missing, and also if there are several, since it is unknown which one counts.
 pub fn field_in<'b>(bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
     let bytes = &bytes[blank_lines(bytes)..];
     let end = memchr::memmem::find(bytes, b"\r\n\r\n");
@@ -161,7 +161,7 @@ pub fn field_in<'b>(bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
     value.filter(|_| values.next().is_none())
 }
 
-/// The representations that such a head accepts.
+/// The representations that the client accepts, read from a head that was refused or is incomplete; see [`field_in`].
 pub fn accept_in(bytes: &[u8]) -> Accept {
     accept::read(field_in(bytes, "accept").into_iter())
 }
@@ -252,7 +252,9 @@ impl<'b> Head<'b> {
     ///
     /// # Errors
     /// Anything that two servers could read in two ways (RFC 9112 sections 6.1 and 6.3): a length together with a transfer coding,
-    /// several lengths, a malformed length, or a coding other than `chunked`. And an unknown expectation.
+    /// several lengths, a malformed length, or a coding other than `chunked`.
+    ///
+    /// Also an expectation other than `100-continue`.
     pub fn body(&self) -> Result<Body, HeadError> {
         let chunked = self.chunked()?;
         let length = self.content_length()?;

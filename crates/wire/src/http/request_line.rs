@@ -1,7 +1,8 @@
 //! The request line: method, target and version (RFC 9112 section 3).
 //!
-//! Invariant: the line has exactly two spaces, and every other server splits the target as this one does. The target is ASCII (RFC
-//! 3986 section 2). ASCII characters that are no part of URIs but that browsers send, such as `|`, are accepted.
+//! A proxy before us must not take the line for another request than we do. Invariant: an accepted line has exactly two spaces, and a
+//! target that all servers split alike. The target is ASCII (RFC 3986 section 2). ASCII characters that are no part of URIs but that
+//! browsers send, such as `|`, are accepted.
 
 use super::is_tchar;
 use super::refusal::HeadError;
@@ -150,8 +151,9 @@ fn after_scheme(target: &[u8]) -> Option<&[u8]> {
         })
 }
 
-/// Whether the value is empty or `host [":" port]`, without a user part and without delimiters of URIs or lists (RFC 3986 section
-/// 3.2). A port without a host is refused (RFC 9110 section 4.2.1).
+/// Whether the value is empty, or a host, perhaps with `:` and a port (RFC 3986 section 3.2). The host has no user part before it,
+/// and no character that separates the parts of a URI or the members of a list. A port without a host is refused (RFC 9110 section
+/// 4.2.1).
 pub(super) fn is_authority(value: &[u8]) -> bool {
     let (host, port) = match value.strip_prefix(b"[") {
         Some(inner) => {

@@ -302,7 +302,7 @@ fn disconnect<'a>(version: Version, rest: &mut Reader<'a>) -> Result<Disconnect<
     Ok(Disconnect { reason, properties })
 }
 
-/// AUTH must name its authentication method. An empty AUTH means success (section 3.15.2.1).
+/// An empty AUTH means success (section 3.15.2.1). Any other AUTH must name its authentication method.
 fn auth<'a>(version: Version, rest: &mut Reader<'a>) -> Result<Auth<'a>, Error> {
     if version == Version::V311 {
         return Err(Error::PacketType);

@@ -1,8 +1,8 @@
-//! The close frame that tells a subscriber that messages are lost. Connections use it whose messages cannot tell it.
+//! The close frame that tells a subscriber that messages are lost. It is for connections on which a message cannot carry this news.
 
 /// The close code.
 pub const CLOSE_GAP: u16 = 4412;
-/// The close reason ends with these words and the position to resume from, if they fit.
+/// If they fit into the close frame, the close reason ends with these words and the position to resume from.
 pub const RESUME: &str = "resume from ";
 
 /// The position to resume from, in a close reason.

@@ -17,7 +17,8 @@ use crate::rig::pause;
 const PER_THREAD: u32 = 15_000;
 /// Timeout for opening, for the last acknowledgements and for the last messages.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Seconds between the last reconnect and the last messages. A subscribe request may still be in flight to the topic's home.
+/// Seconds between the last reconnect and the last messages. They are needed because a subscribe request may still be in flight to the
+/// topic's home.
 const REST_S: f64 = 2.0;
 /// Polling interval of the main thread.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -45,8 +46,8 @@ pub fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     thread.join().map_err(|_| anyhow!("a thread panicked"))?
 }
 
-/// Runs all clients, and publishers with `rate` requests a second, against these addresses until `course` returns.
-/// Returns their results and that of `course`.
+/// Runs all clients, and publishers that send `rate` requests a second, while `course` causes the events of the scenario. Stops them
+/// when `course` returns. Returns their results and that of `course`.
 pub fn run_clients<T>(
     shared: &SharedState,
     addresses: &[SocketAddr],

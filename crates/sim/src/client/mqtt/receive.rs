@@ -123,8 +123,8 @@ impl Client {
         if let Some(at) = found {
             let receipt = self.receipts[at];
             let is = (receipt.number, receipt.exactly_once, receipt.retained);
-            // A retained message may be sent again, and another subscription may bring the message again, under a packet id that is free
-            // again: then it is no repeat.
+            // The same message may come a second time as a new delivery: if it is retained, or if another subscription brings it too. If
+            // the packet id of the first delivery is free by then, the new delivery may have the same id. It is no repeat.
             let passed = self
                 .conn
                 .last_repeated
@@ -161,7 +161,8 @@ impl Client {
         }
         self.last.receipts += 1;
         if publish.dup {
-            // Its first delivery was lost. Any repeat that follows was sent after it.
+            // The client never got the first delivery of this message. Repeats keep the order of the first deliveries, so each repeat
+            // that follows must be of a message that was first sent after this one.
             self.conn.last_repeated = Some(self.last.receipts);
         }
         self.receipts.push(Receipt {
@@ -210,7 +211,7 @@ impl Client {
         }
     }
 
-    /// PUBREL.
+    /// PUBREL: the server releases a QoS 2 message. Checks that the client has sent PUBREC for it, and queues PUBCOMP.
     pub(super) fn released(&mut self, id: u16, truth: &mut Truth) -> Result<(), Violation> {
         let (link, uncertain) = (self.link, self.conn.uncertain);
         truth.note(|| format!("{link:?} PUBREL {id}"));

@@ -1,4 +1,4 @@
-//! The state that outlives a connection, and the checks of session present.
+//! The session, which outlives a connection, and the checks of the CONNACK flag "session present" (MQTT 5.0 section 3.2.2.1.1).
 
 use super::Client;
 use crate::coverage::Coverage;
@@ -23,7 +23,8 @@ impl Client {
             .session
             .known_s
             .is_some_and(|known_s| truth.now_s < known_s + self.role.expiry_s);
-        // An unanswered CONNECT may have found the session expired, and begun another one.
+        // The server may have handled a CONNECT whose answer the client never got. If the session had expired by then, this CONNECT
+        // began another one.
         let others = self.session.unanswered > 1 || self.session.may_come_late;
         let is_other = self.session.may_be_other
             || (self.session.may_be_gone || truth.allowed.memory_is_tight || !lasts) && others;
@@ -41,7 +42,7 @@ impl Client {
         }
         if !present || is_other {
             self.session.is_covered = false;
-            // Nothing more is required of the earlier subscriptions.
+            // The earlier session is gone, or may be gone. So the server owes nothing more to its subscriptions.
             self.subs.iter_mut().for_each(|sub| sub.lost(true));
         }
         if is_other {
@@ -101,7 +102,8 @@ impl Client {
         self.subs.iter_mut().for_each(|sub| sub.lost(true));
     }
 
-    /// Checks, in an idle world, that the client waits for no answer.
+    /// Checks that the client waits for no answer. Called when the simulated world is idle: by then the server should have answered
+    /// everything.
     pub fn check_rest(&self) -> Result<(), Violation> {
         let id = &self.role.id;
         if !self.is_connected() {
