@@ -13,13 +13,13 @@ pub struct Record {
 }
 
 impl Record {
-    /// The result with this file name and content, if it is one of a scenario.
+    /// Makes a record of a file's name and content. None if the content is not the result of a scenario.
     pub fn of(name: String, value: Value) -> Option<Record> {
         let is_result = value["scenario"].is_string() && value["result"].is_object();
         is_result.then_some(Record { name, value })
     }
 
-    /// The result itself.
+    /// The `result` object: what the scenario measured.
     pub fn result(&self) -> &Value {
         &self.value["result"]
     }
@@ -29,7 +29,7 @@ impl Record {
         self.value["scenario"].as_str().unwrap_or_default()
     }
 
-    /// Whether it is a run with a topic for each connection: `million`, or `hold` with the preset of that name.
+    /// Whether each connection had a topic of its own: in the scenario `million`, and in `hold` with the preset `million`.
     pub fn is_million(&self) -> bool {
         match self.scenario() {
             "Million" => true,
@@ -43,18 +43,18 @@ impl Record {
         self.result().pointer(place)?.as_f64()
     }
 
-    /// Bytes per idle connection in the server and in the kernel.
+    /// Bytes that an idle connection needs: in the server, and in the kernel. None if they were not measured, or measured wrongly.
     pub fn bytes(&self) -> Option<[f64; 2]> {
         let sockets = |moment: &str| self.number(&format!("/{moment}/kernel/slabs/TCP"));
         if sockets("empty").unwrap_or(0.0) > sockets("open").unwrap_or(f64::MAX) / 100.0 {
-            // The run began while the kernel still had sockets of the run before, and reused their memory.
+            // When the run began, the kernel still had sockets of the run before. New ones reused their memory, so the cost would be too low.
             return None;
         }
         let cost = "/per_connection_open";
         let process = self.number(&format!("{cost}/server_pss_bytes"))?;
         let one_end = |kind: &str| {
             let of = |name: &str| self.number(&format!("{cost}/kernel_{name}_bytes"));
-            // If the clients have sockets of the same kernel, the figure includes both ends.
+            // If clients and server share a kernel, the figure covers both ends of a connection.
             of(kind).or_else(|| of(&format!("both_ends_{kind}")).map(|both| both / 2.0))
         };
         Some([process, one_end("slab")? + one_end("buffer").unwrap_or(0.0)])
@@ -134,7 +134,7 @@ pub fn trim(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }
 
-/// Bytes.
+/// A number of bytes, with separators and the unit.
 pub fn bytes(value: f64) -> String {
     format!("{} B", count(value))
 }

@@ -1,7 +1,7 @@
-//! Composes the bytes of a publisher: batches, single posts, MQTT packets, and records for the floor.
+//! Composes what a publisher sends: HTTP batches, single HTTP posts, MQTT packets, or records for the baseline server (`crore-bench floor`).
 //!
-//! A batch's body is written after reserved space for its head; the head is then written directly before the body, so nothing is
-//! copied twice. Sequence numbers need 4 bytes for each topic.
+//! The head of a batch has the length of its body, so the body is written first, after space that is reserved for the head. The head is
+//! then written directly before the body, so nothing is copied twice. The sequence numbers take 4 bytes of memory for each topic.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub enum MessageFormat {
 }
 
 impl MessageFormat {
-    /// Whether the server answers each group of messages or each message.
+    /// Whether the server sends answers, be it for each message or for each group of messages.
     pub fn is_answered(self) -> bool {
         match self {
             MessageFormat::Batch | MessageFormat::Single => true,
@@ -47,12 +47,12 @@ impl MessageFormat {
     }
 }
 
-/// Sequence numbers for `topics` topics without messages.
+/// Sequence numbers for `topics` topics that have no messages yet.
 pub fn sequences(topics: u32) -> Arc<[AtomicU32]> {
     (0..topics).map(|_| AtomicU32::new(0)).collect()
 }
 
-/// Chooses topics, and numbers and writes messages.
+/// Chooses the topic of each message, gives it a sequence number, and writes it.
 pub struct Composer {
     format: MessageFormat,
     topics: Pattern,
@@ -68,7 +68,7 @@ pub struct Composer {
 }
 
 impl Composer {
-    /// A composer for `topics`. With `is_cyclic` they get messages in turn, otherwise at random as in 2013.
+    /// A composer for `topics`. With `is_cyclic` they get messages in turn, otherwise at random, as in the measurements of 2013.
     /// With `broadcast` the floor's records are for all subscribers.
     pub fn new(
         format: MessageFormat,
@@ -110,7 +110,8 @@ impl Composer {
         self.next
     }
 
-    /// Chooses the next topic among those of one of `links` connections. Each connection has every `links`th topic.
+    /// Chooses the topic of the next message of one connection. The topics are divided among `links` connections: connection `link` has
+    /// the topics `link`, `link + links`, and so on.
     pub fn draw_of(&mut self, link: u32, links: u32) -> u32 {
         let own = (self.topics.count() - link).div_ceil(links);
         if !self.is_cyclic {
@@ -121,7 +122,7 @@ impl Composer {
         self.next
     }
 
-    /// The first bytes of a connection whose first topic is `topic`.
+    /// What a connection sends before its first message. `topic` is the first of its topics, from which its MQTT client id is made.
     pub fn first_bytes(&self, topic: u32) -> Vec<u8> {
         match self.format {
             MessageFormat::Batch | MessageFormat::Single => Vec::new(),

@@ -15,7 +15,7 @@ use super::server::Server;
 use crate::measure::sample::Process;
 use crate::sys::{self, Signal};
 
-/// Topics of 13 bytes each, one for each connection.
+/// The pattern of the topics, one for each connection. Each topic has 13 bytes.
 pub fn topics(connections: u32) -> String {
     if connections < 90_000 {
         format!("/topic/s{{10001..{}}}", 10_000 + connections)
@@ -24,8 +24,8 @@ pub fn topics(connections: u32) -> String {
     }
 }
 
-/// Local addresses with enough ports for `connections`, at 10,000 ports each. Of its usual range of 28,000 ports the kernel first
-/// uses every second one; when those are used up, each connect searches the whole range.
+/// The pattern of local addresses that have enough ports for `connections`. An address usually has 28,000 ports. The kernel first
+/// uses every second one; when those are used up, each connect searches the whole range. So an address gets only 10,000 connections.
 pub fn local_addresses(connections: u32) -> String {
     format!(
         "127.0.{{1..{}}}.1",
@@ -64,8 +64,8 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// Starts `crore-bench subscribe`; it connects when [`Subscriber::open`] is called. So the tool already runs, and shares
-    /// pages with the server, when the empty server is sampled.
+    /// Starts `crore-bench subscribe`. It connects only when [`Subscriber::open`] is called: the tool shares pages with the server, so
+    /// it must already run when the server is sampled without connections.
     pub fn start(
         args: &RunArgs,
         server: &Server,
@@ -131,7 +131,7 @@ impl Subscriber {
         Ok(report)
     }
 
-    /// The process id of the tool. It is part of its clients' MQTT ids.
+    /// The process id of the tool. The MQTT client ids of its connections contain this number.
     pub fn process(&self) -> u32 {
         self.guard.0.id()
     }

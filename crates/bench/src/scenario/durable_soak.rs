@@ -1,5 +1,5 @@
 //! `durable-soak`: durable publishes at half the possible rate, to topics that come and go, with a kill every minute. It records disk usage,
-//! memory and the time of each start, which must not grow. The last messages answered before a kill must exist after it.
+//! memory and the time of each start, which must not grow. The messages that were answered last before a kill must still exist after it.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -24,8 +24,9 @@ const LIFE_S: f64 = 60.0;
 const PROBE_S: f64 = 10.0;
 /// Default size of a message, in bytes.
 const SIZE: usize = 512;
-/// Messages in a batch, and messages in a topic before the next topic is used.
+/// Messages in a batch.
 const BATCH: u64 = 64;
+/// Messages to a topic before the next topic is used.
 const PER_TOPIC: u64 = 8;
 /// Publishing connections, each with one batch in flight.
 const WRITERS: u64 = 4;
@@ -34,7 +35,8 @@ const SHARDS: u32 = 2;
 /// Timeout for an answer, and for a start.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Messages are dropped when space runs out, or by age, which is longer than a start. Their topics are deleted soon afterwards.
+/// Messages are dropped when space runs out, or by age. The age limit is longer than a start takes, so that messages from before a kill can be
+/// checked after it. The topics of dropped messages are deleted soon afterwards.
 const RULES: &str =
     "[[rule]]\nmatch = \"#\"\nlog_messages = 16\nlog_age_s = 90\nposition_age_s = 5\n";
 
@@ -47,7 +49,7 @@ struct WriterCounts {
     answered: u64,
     /// The number of the last answered batch.
     last: Option<u64>,
-    /// Refused lines of batches.
+    /// Messages (lines of batches) that were refused.
     refused: u64,
 }
 
@@ -130,8 +132,8 @@ fn outcome(
     })
 }
 
-/// Publishes for `seconds`, with a pause of `pause_s` between two batches of a connection, then calls `end` while publishing continues. Returns
-/// answered messages a second, and the result of `end`.
+/// Publishes for `seconds`, then calls `end` while publishing continues. Each connection begins a batch every `pause_s` seconds, or later if the
+/// answer takes longer. Returns answered messages a second, and the result of `end`.
 fn run_load<T>(
     server: &mut Server,
     writers: &mut [WriterCounts],
@@ -198,7 +200,7 @@ fn topic(writer: u64, message: u64) -> String {
     format!("s/{writer}/{}", message / PER_TOPIC)
 }
 
-/// Counts the topics of the last answered batches that do not have all their messages.
+/// Looks at the topics of each writer's last answered batch, and counts those that do not have all their messages.
 fn count_missing(address: SocketAddr, writers: &[WriterCounts]) -> Result<u64> {
     let mut missing = 0;
     for (writer, counts) in (0..).zip(writers) {

@@ -1,10 +1,10 @@
-//! `pair`: the floor, Crore and the chosen peers do the same work in turn. The result is the ratios of the medians.
+//! `pair`: the floor (the baseline server), Crore and the chosen peers do the same work in turn. The result is the ratios of the medians.
 //!
 //! On a shared machine a server can be compared only with others on the same machine at the same time, because other work slows all of
-//! them alike. Each measurement starts new processes. If the servers differ little, all of them run side by side instead, and a
-//! round has several short windows of each in turn. `--pin` gives server and tools a core each.
+//! them alike. In most rows a measurement starts new processes and has one server alone. Where the servers differ little, all of them
+//! run at the same time instead, and a round measures each in several short windows, in turn. `--pin` gives server and tools a core each.
 //!
-//! The floor always speaks WebSocket and Mosquitto MQTT; the others speak `--protocol`. MQTT has its own rows, with Mosquitto as the
+//! The floor always speaks WebSocket, and Mosquitto always MQTT. The others speak `--protocol`. MQTT has its own rows, with Mosquitto as the
 //! reference and without the floor. The result includes faults of the peers, but only those of Crore make the run fail.
 
 mod fan_out;
@@ -20,14 +20,14 @@ use crate::subscribe::Protocol;
 use fan_out::fan_out_with;
 use measure::Windows;
 
-/// A server counts as saturated if it needs this share of its core, in the median of the rounds.
+/// A server counts as saturated if it needs at least this share of its core. The median of the rounds decides.
 const SATURATED: f64 = 0.95;
 
 /// How a round of a row is measured.
 enum Measure {
     /// One server after another, each alone on the machine.
     Alone(fn(&RunArgs, Kind) -> Result<Value>),
-    /// All servers run, and have windows in turn.
+    /// All servers run at the same time, and are measured in turn, in short windows.
     SideBySide(fn(&RunArgs, &[Kind]) -> Vec<Windows>),
 }
 
@@ -109,7 +109,7 @@ const MQTT_ROWS: [Row; 7] = [
 ];
 
 const FLOW: [&str; 2] = ["deliveries_per_s", CPU];
-/// The values of a fan-out with a fixed number of messages in flight, which the row's name contains.
+/// The values of a fan-out with a fixed number of messages in flight. The row's name ends with this number.
 const FAN_OUT: [&str; 3] = ["deliveries_per_s", "p50_ms", "messages_per_read"];
 const IDLE: [&str; 2] = ["handshake_cpu_us", "pss_bytes"];
 const CPU: &str = "server_cpu_us_per_delivery";
@@ -174,7 +174,7 @@ struct Side {
 }
 
 impl Side {
-    /// Adds the result of a measurement. A failure of a peer is recorded, others end the run.
+    /// Adds the result of a measurement. A failure of a peer is only recorded; a failure of Crore or the floor ends the run.
     fn keep(&mut self, row: &str, run: Result<Value>) -> Result<()> {
         let number = self.runs.len() + 1;
         let is_peer = !matches!(self.kind, Kind::Floor | Kind::Crore);
@@ -192,13 +192,13 @@ impl Side {
         Ok(())
     }
 
-    /// Whether the server was saturated; `None` in rows that do not try that.
+    /// Whether the server was saturated. `None` if the row does not try to saturate it.
     fn is_saturated(&self) -> Option<bool> {
         let is_wanted = self.runs.iter().any(|run| run["is_saturating"] == true);
         is_wanted.then(|| self.core_demand() >= SATURATED)
     }
 
-    /// The share of its core that the server used, or could not use because others had it.
+    /// The share of its core that the server wanted: the time in which it ran, and the time in which it waited because others had the core.
     fn core_demand(&self) -> f64 {
         let (busy, waited) = ("server_cores_busy", "server_cores_waited_for");
         self.median_by(|run| Some(run[busy].as_f64()? + run[waited].as_f64()?))

@@ -6,12 +6,12 @@
 /// A point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Seconds since the shard began, without the time in which the machine was suspended. For deadlines of peers, which can send nothing to a
-    /// suspended machine.
+    /// Seconds since the shard began, without the time in which the machine was suspended. For deadlines of peers: they can send nothing to a
+    /// suspended machine, so that time must not count.
     pub s: u32,
-    /// Unix seconds as this process counts them: the wall clock at the beginning of the count, plus all seconds since, also while the machine was
-    /// suspended. It never goes back, and a planned restart continues it. For ages, times to live, sessions, windows and rates. May differ from the
-    /// wall clock.
+    /// Unix seconds as this process counts them. The count begins with the wall clock and adds every second, also while the machine is suspended.
+    /// It never goes back, and a planned restart continues it, so it may differ from the wall clock. For ages, times to live, sessions, windows
+    /// and rates.
     pub unix_s: u32,
 }
 
@@ -35,15 +35,15 @@ impl Wall {
         now.unix_s.saturating_add_signed(self.ahead_s)
     }
 
-    /// The date of a counted second. Never later than now, although another shard may be a second ahead.
+    /// The date of a counted second. Another shard may be a second ahead, but a date is never later than now.
     pub fn date_of(self, counted_s: u32, now: Now) -> u32 {
         counted_s
             .min(now.unix_s)
             .saturating_add_signed(self.ahead_s)
     }
 
-    /// The counted second of a date that a client names. A date in the future is probably from before the wall clock was set back: it means the second
-    /// that had this date then.
+    /// The counted second that a client means by a date. If the date is in the future, it was probably shown before the wall clock was set back: then
+    /// the client means the second that had this date at that time.
     pub fn counted(self, unix_s: u64, now: Now) -> u32 {
         let later = unix_s > u64::from(self.unix_s(now));
         let ahead_s = if later {
@@ -86,7 +86,7 @@ mod tests {
                     NOW.unix_s - 5
                 );
             }
-            // A date from before the clock was set back is in the future now, unless enough time has passed.
+            // A date that was shown before the clock was set back must still lead to its second, as long as it is in the future.
             for date in shown.into_iter().filter(|date| *date > wall.unix_s(NOW)) {
                 assert_eq!(wall.counted(date.into(), NOW), NOW.unix_s - 5, "{steps:?}");
             }

@@ -1,4 +1,4 @@
-//! The context in which a home handles a fact or an ask, and the result of a fact's admission.
+//! What a home needs to handle a fact or an ask, and what the admission of a fact has found.
 
 use super::answers::IdempotencyKey;
 use crate::base::rules::Rules;
@@ -17,7 +17,7 @@ pub(crate) struct HomeContext<'a> {
     pub lanes: &'a mut Lanes,
 }
 
-/// The result of admission; valid until the home changes.
+/// What admission has found. It is valid only until the home changes, because the topic may then have another row.
 #[derive(Default)]
 pub(crate) struct Found {
     /// The topic's row, if it exists.

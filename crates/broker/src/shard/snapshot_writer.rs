@@ -11,7 +11,7 @@ use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
 use crate::log::arrival::Arrivals;
 
-/// The kind of the next records, with a cursor.
+/// The kind of record to write next. Its cursor tells where to continue within that kind.
 enum Stage {
     Head,
     Topics(u64),
@@ -58,7 +58,7 @@ impl SnapshotWriter {
             self.stage = match core::mem::replace(&mut self.stage, Stage::Over) {
                 Stage::Head => {
                     self.head.write(block.bytes);
-                    // A block of its own: it is read before the home exists.
+                    // The head has a block of its own, because a restore reads it before there is a home.
                     self.stage = Stage::Topics(0);
                     break;
                 }

@@ -1,4 +1,4 @@
-//! The algorithms of tokens, and keys that are bound to one.
+//! The signature algorithms of tokens, and keys. Each key is bound to one algorithm.
 
 use jsonwebtoken::{Algorithm, DecodingKey};
 
@@ -10,7 +10,7 @@ pub const ALGORITHMS: [(&str, Algorithm); 4] = [
     ("EdDSA", Algorithm::EdDSA),
 ];
 
-/// Limit of a file of keys; a larger one is no such file.
+/// Largest size of a key file. A larger file must be something else.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A key and its only algorithm.

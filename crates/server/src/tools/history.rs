@@ -14,7 +14,8 @@ use crate::http_client::http::Connection;
 use crate::http_client::server::Server;
 use crate::stdout;
 
-/// Limit of an answer: a page of messages, or one message of the largest size that a server can permit, in base64 or escaped.
+/// Limit of an answer, in bytes. An answer is a page of messages, or a single message. That one may have the largest size that a server can
+/// permit, and base64 or escapes make it longer.
 const MAX_BYTES: usize = 64 << 20;
 
 /// The position before all kept messages.
@@ -102,7 +103,7 @@ pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
         match messages.last().and_then(|last| last.id.clone()) {
             Some(last) if page.more && left > 0 => since = last,
             None if left == limit => {
-                // An empty history is no error, and neither is a closed stderr.
+                // An empty history is no error. If stderr is closed, nobody reads this notice, which is no error either.
                 let behind = match args.since.as_deref() {
                     None | Some(OLDEST) => String::new(),
                     Some(since) => format!(" from {since} on"),

@@ -6,13 +6,14 @@
 //! * [`encode`] writes packets of both directions, and [`PropertyBuf`] their properties.
 //! * [`Filter`] parses a topic filter, `$share` included.
 //!
-//! Numbers in brackets are normative statements of MQTT 5.0, unless 3.1.1 is named.
+//! In comments, a number in brackets is that of a normative statement: of MQTT 5.0, unless 3.1.1 is named.
 //!
 //! Invariants: no input makes the decoder panic. Each refusal is an [`Error`] with the reason code for the answer. A decoded packet
 //! obeys every rule that concerns this packet alone. An encoded packet decodes to an equal one.
 //!
-//! Rules that depend on earlier packets are deliberately elsewhere: that CONNECT comes first, packet ids in use, quotas, known
-//! topic aliases, and the features that the server offers. The limits on topics are in [`crate::topic`].
+//! The codec deliberately sees only one packet. What depends on earlier packets or on the server is checked elsewhere: that CONNECT
+//! comes first, which packet ids are in use, quotas, which topic aliases are known, and which features the server offers. The limits
+//! on topics are in [`crate::topic`].
 
 mod base;
 mod decode;

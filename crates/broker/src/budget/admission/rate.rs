@@ -5,10 +5,11 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::client::Client;
 
-/// Buckets of a rate by address. Fewer than for connections are enough, since a bucket refills within a second or two.
+/// Token buckets in each of the two tables of a rate limit. A bucket is full again after a second or two, so fewer are enough than for connections.
 const BUCKETS: usize = 1 << 14;
 
-/// A rate by client address.
+/// A rate limit by client address. An address has a token bucket in each of two tables. Other addresses may share the one or the other with it, but
+/// hardly both.
 #[derive(Debug)]
 pub(super) struct Buckets {
     rate: Rate,
@@ -24,13 +25,13 @@ impl Buckets {
         Some(Buckets { rate, cells })
     }
 
-    /// Takes a token of the client. True if it has one left, or is not counted.
+    /// Takes a token of the client. False if none is left. Always true if there is no limit, or if the client's address is unknown.
     pub fn take(buckets: &Option<Buckets>, client: Client, unix_s: u32) -> bool {
         let Some(Buckets { rate, cells }) = buckets.as_ref().filter(|_| client.is_known()) else {
             return true;
         };
         let [first, second] = client.places(BUCKETS);
-        // Both buckets are charged; one with a token is enough.
+        // Other addresses may have emptied one of the buckets, so one token is enough. The client pays in both.
         let taken = [
             rate.take(&cells[0][first], unix_s),
             rate.take(&cells[1][second], unix_s),
@@ -39,8 +40,9 @@ impl Buckets {
     }
 }
 
-/// A token bucket with room for `burst` tokens. It gains `per_s` tokens at the beginning of each second, since the broker's clock counts seconds. A cell
-/// has the second in its upper half and the spent tokens in its lower half, so a cell of zero is full.
+/// The parameters of a token bucket, which has room for `burst` tokens. The broker's clock counts whole seconds, so the bucket gains `per_s`
+/// tokens at the beginning of each second. A cell is the state of a bucket: its upper half is the second of the last change, its lower half the
+/// number of missing tokens. A cell of zero is a full bucket.
 #[derive(Debug)]
 pub(super) struct Rate {
     per_s: u32,
@@ -71,7 +73,7 @@ impl Rate {
     pub fn take(&self, cell: &AtomicU64, unix_s: u32) -> bool {
         let taken = cell.fetch_update(Relaxed, Relaxed, |cell| {
             let (then_s, spent) = ((cell >> 32) as u32, cell as u32);
-            // Another shard may be in the next second already.
+            // The clock of the shard that wrote the cell may be a second ahead of ours.
             let passed_s = unix_s.saturating_sub(then_s);
             let spent = spent.saturating_sub(self.per_s.saturating_mul(passed_s));
             let now_s = u64::from(unix_s.max(then_s));

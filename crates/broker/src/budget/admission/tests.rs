@@ -1,4 +1,4 @@
-//! Tests of limits: connections enter, are refused, and leave.
+//! Tests of admission: the limits of connections, sessions, rates and kept bytes, for the process and for each address.
 
 use super::*;
 use crate::base::reason::Reason;
@@ -56,7 +56,7 @@ fn a_session_counts_for_the_address_that_had_it_last() {
     assert!(admission.enter_session(one).is_ok());
     assert_eq!(admission.enter_session(one), Err(Reason::SessionsOfAddress));
     assert!(admission.enter_session(other).is_ok());
-    // Moving a session is never refused, and frees a place of its former address.
+    // A session may always move, even to an address that is at its limit. The former address gets the place back.
     admission.move_session(one, other);
     assert!(admission.enter_session(one).is_ok());
     admission.leave_session(other);
@@ -86,7 +86,8 @@ fn one_customer_of_ipv6_is_one_client() {
     );
 }
 
-/// The module's claim: with as many addresses as allowed connections, hardly any client below the limit is refused.
+/// Addresses share counters, so a client below its limit may be refused because of others. The module claims that this is rare. Here the addresses
+/// have all allowed connections, each half of its own limit, and fewer than one connection in 1,000 is refused.
 #[test]
 fn few_are_refused_for_others() {
     let (addresses, each) = (20_000, 5);
@@ -121,14 +122,14 @@ fn a_rate_is_a_burst_and_then_so_many_a_second() {
     );
     assert_eq!(taken(one, 1_001), 10);
     assert_eq!(taken(one, 1_001), 0);
-    // A shard that is a second behind gains no tokens, and no extra ones when it catches up.
+    // A shard whose clock is behind must not gain tokens, neither now nor when it catches up.
     assert_eq!(taken(one, 900), 0);
     assert_eq!(taken(one, 1_002), 10);
     assert_eq!(taken(one, 9_999), 30);
     assert_eq!(taken(other, 9_999), 30);
-    // Topics have a rate of their own, here without a limit.
+    // New topics do not count as publishes: they have a rate of their own, which has no limit here.
     assert!((0..1_000).all(|_| admission.make_topic(one, 9_999).is_ok()));
-    // Without an address only the limit of the process applies.
+    // A client without an address has only the limit of the process: 100, of which 60 are taken in this second.
     assert_eq!(taken(Client::NOBODY, 9_999), 40);
     assert_eq!(
         admission.publish(Client::NOBODY, 9_999),

@@ -1,7 +1,7 @@
-//! The note of the log's lives (one for each start of a server), which each start extends. See [`Lives`].
+//! The note of the log's lives, a small file. Each start of a server begins a new life and adds it to the note. See [`Lives`].
 //!
-//! Invariant: the note is on disk before a client gets a position of the new life. Without a note the log has had one life, in which its
-//! documents were written.
+//! Invariant: a client gets a position of the new life only when the note is on disk. If there is no note, the log has had only one life: the one
+//! in which its documents were written.
 
 use std::io;
 use std::path::Path;
@@ -17,7 +17,7 @@ const LIVES: &str = "lives";
 /// The note is padded with spaces to a multiple of this, so that a later start can extend it on a full disk.
 const RESERVE: usize = 4096;
 
-/// The lives up to the last start. The inner error is the reason why they are not known.
+/// Reads the lives before this start. The inner error tells why they are unknown: the note is damaged, or of another log.
 ///
 /// # Errors
 /// The note cannot be read.
@@ -33,7 +33,8 @@ pub fn before(directory: &Path, documents: &Documents) -> io::Result<Result<Live
     })
 }
 
-/// Adds the life that begins now, after the restored offsets of these homes. Without earlier lives it is the first.
+/// Adds the life that begins now. In each partition it begins at the offset where the data ends that these homes have restored. If there are no
+/// earlier lives, it is the first.
 pub fn begin(before: Option<Lives>, homes: &[Shard], world: &World) -> Lives {
     let Some(mut lives) = before else {
         return Lives::first(world.epoch);
@@ -46,8 +47,8 @@ pub fn begin(before: Option<Lives>, homes: &[Shard], world: &World) -> Lives {
     lives
 }
 
-/// Writes the note for the next start. On a full disk it overwrites the old note in place, whose padding has room. If the power fails then, the
-/// note may be damaged, and all clients are told a gap.
+/// Writes the note for the next start. On a full disk it overwrites the old note in place, since the padding has room for the new life. A power
+/// failure at that moment may damage the note. Then all clients are told that messages may be missing (a gap).
 ///
 /// # Errors
 /// Those of the file system.
@@ -65,7 +66,7 @@ pub fn note(directory: &Path, lives: &Lives) -> io::Result<()> {
     }
 }
 
-/// Removes the note: the current life is the first, and its documents name it.
+/// Removes the note. The current life then counts as the first, and the documents name it.
 ///
 /// # Errors
 /// Those of the file system.

@@ -11,11 +11,11 @@ const CUT_EVERY_NS: u64 = 20_000_000_000;
 const TROUBLE_EVERY_NS: u64 = 15_000_000_000;
 /// Shortest and longest stall. Some are longer than the server's timeout for a request's head (10 s).
 const STALL_NS: (u64, u64) = (100_000_000, 12_000_000_000);
-/// How long bytes pass in small pieces.
+/// Duration of a tear: bytes pass in small pieces.
 const TORN_NS: u64 = 2_000_000_000;
-/// Largest delay of a direction.
+/// Largest one-way delay of a connection.
 const DELAY_NS: u64 = 30_000_000;
-/// Longest time for which the server writes to a client that is gone.
+/// Longest life of a "ghost": the client is gone, but the server can still write to it.
 const GHOST_NS: u64 = 8_000_000_000;
 
 impl Proxy<'_> {
