@@ -42,14 +42,14 @@ fn restarted(town: &mut Town, change: impl FnOnce(Restored) -> Restored) -> Town
         wall_s: NOW.unix_s,
     };
     let mut restored = change(Restored::new(world.clone(), 0, NOW));
-    restored.begin(&head).expect("a head");
+    restored.begin_snapshot(&head).expect("a head");
     let _head = town.shards[0].save(&head, usize::MAX);
     loop {
         let block = town.shards[0].save(&head, usize::MAX);
         if block.is_empty() {
             break;
         }
-        restored.take(&block).expect("a block");
+        restored.read_block(&block).expect("a block");
     }
     let mut shard = Shard::new(0, world, NOW);
     shard.adopt(restored.finish().expect("a whole snapshot"));
@@ -218,8 +218,8 @@ fn a_document_with_a_field_that_no_client_may_send_is_refused() {
     let block = town.shards[0].save(&head, usize::MAX);
     let read = |block: &[u8]| {
         let mut restored = Restored::new(world.clone(), 0, NOW);
-        restored.begin(&head).expect("a head");
-        restored.take(block)
+        restored.begin_snapshot(&head).expect("a head");
+        restored.read_block(block)
     };
     assert_eq!(read(&block), Ok(()));
     for (written, changed) in [

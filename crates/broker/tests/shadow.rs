@@ -166,9 +166,9 @@ impl Town {
         for home in (0..self.base.len() as u16).filter(|home| which(*home)) {
             let blocks = &self.base[usize::from(home)];
             let head = Head::read(&blocks[0]).expect("a head");
-            restored.begin(&head).expect("its head");
+            restored.begin_snapshot(&head).expect("its head");
             for block in &blocks[1..] {
-                restored.take(block).expect("a block");
+                restored.read_block(block).expect("a block");
             }
         }
         restored.finish().expect("whole documents")

@@ -35,7 +35,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If something that was written cannot be read.
-    pub fn go_on(
+    pub fn update(
         &mut self,
         server: &Arc<World>,
         log: &[Batch],
@@ -175,10 +175,10 @@ pub fn saved(shadow: &mut Shadow, head: &Head) -> Vec<Vec<u8>> {
 /// # Errors
 /// If it cannot be read.
 pub fn take(restored: &mut Restored, blocks: &[Vec<u8>]) -> Result<(), Damaged> {
-    restored.begin(&Head::read(&blocks[0])?)?;
+    restored.begin_snapshot(&Head::read(&blocks[0])?)?;
     blocks[1..]
         .iter()
-        .try_for_each(|block| restored.take(block))
+        .try_for_each(|block| restored.read_block(block))
 }
 
 /// The first topic and offset of a message that is in `of` and not in `by`.

@@ -123,7 +123,7 @@ fn run_to_end(sim: &mut Simulation, seed: u64, steps: &[Step]) -> Result<(), Vio
         }
         let of_step = |salt: u64| Rng::new(seed ^ salt ^ (n as u64) << 32);
         if checkpoints.contains(&n) {
-            sim.rebase(&mut of_step(0xC4EC_4901))?;
+            sim.compact_log(&mut of_step(0xC4EC_4901))?;
         }
         if crashes.contains(&n) {
             sim.crash(&mut of_step(0xC4A5_4ED0))?;
@@ -136,14 +136,14 @@ fn run_to_end(sim: &mut Simulation, seed: u64, steps: &[Step]) -> Result<(), Vio
         }
         sim.step(*step)?;
         if n % (steps.len() / 3 + 1) == steps.len() / 4 {
-            sim.checkpoint()?;
+            sim.make_checkpoint()?;
         }
     }
     let mut rng = Rng::new(seed ^ 0xCA1A);
     run_without_faults(sim, &mut rng)?;
     sim.truth.check_order()?;
     check_shadow(sim)?;
-    sim.check_nodes()?;
+    sim.check_digests()?;
     sim.check_checkpoints()?;
     let unplaced = sim.truth.unplaced();
     for subscriber in &sim.clients.subscribers {
@@ -212,18 +212,18 @@ fn run_without_faults(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violati
                 key: 0,
                 ttl_s: None,
             };
-            sim.clients.publishers[publisher].one(last, &mut sim.truth, rng);
-            sim.send(publisher);
+            sim.clients.publishers[publisher].publish_one(last, &mut sim.truth, rng);
+            sim.flush_publisher(publisher);
             settle(sim, rng)?;
         }
     }
     // This check may publish unanswered messages again, and connections may end for want of room, so it comes before `at_head`.
     check_interest(sim, rng)?;
     for subscriber in &mut sim.clients.subscribers {
-        subscriber.at_head(&sim.truth);
+        subscriber.require_head(&sim.truth);
     }
     for client in &mut sim.clients.mqtt {
-        client.at_head(&sim.truth)?;
+        client.check_all_received(&sim.truth)?;
     }
     check_retention(sim)
 }
@@ -235,7 +235,12 @@ fn check_retention(sim: &Simulation) -> Result<(), Violation> {
         return Ok(());
     }
     let homes = u32::from(sim.server.homes);
-    let needed: u32 = sim.clients.mqtt.iter().map(|it| it.needs_kept(homes)).sum();
+    let needed: u32 = sim
+        .clients
+        .mqtt
+        .iter()
+        .map(|it| it.subscriptions_with_retention(homes))
+        .sum();
     let kept: u32 = sim.shards.iter().map(|it| it.accounts().keepers).sum();
     match needed <= kept {
         true => Ok(()),
@@ -253,7 +258,7 @@ fn check_interest(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> 
     sim.truth.step += 1;
     let n = sim.ready_publisher(0, rng);
     // Sends unanswered publishes again. Long-polls end and begin meanwhile.
-    sim.send(n);
+    sim.flush_publisher(n);
     settle(sim, rng)?;
     let wait = sim.clients.subscribers.iter().any(|s| !s.is_established())
         || sim.clients.mqtt.iter().any(|client| !client.is_connected());
@@ -262,9 +267,9 @@ fn check_interest(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> 
         return Ok(());
     }
     for topic in 0..sim.truth.topics.len() {
-        sim.clients.publishers[n].info(topic, &sim.truth);
+        sim.clients.publishers[n].request_info(topic, &sim.truth);
     }
-    sim.send(n);
+    sim.flush_publisher(n);
     settle(sim, rng)?;
     let linger = sim.plan.settings.interest.debounce_s > 0;
     let told = sim.clients.publishers[n].subscribers.iter();
@@ -284,7 +289,7 @@ fn check_interest(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> 
             (name, count.unwrap_or_else(|| go_on(*topic)))
         })
         .collect();
-    for follower in sim.clients.followers.iter().filter(|f| f.is_whole()) {
+    for follower in sim.clients.followers.iter().filter(|f| f.is_synchronized()) {
         follower.check(&told, linger)?;
         sim.coverage.views += 1;
     }
@@ -296,12 +301,12 @@ fn check_interest(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> 
 fn read_all_sent(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     run_until_idle(sim, rng)?;
     for n in 0..sim.clients.publishers.len() {
-        sim.read_answer(n, usize::MAX)?;
+        sim.read_publisher(n, usize::MAX)?;
     }
     for n in 0..sim.clients.subscribers.len() {
-        sim.read(n, usize::MAX)?;
+        sim.read_subscriber(n, usize::MAX)?;
     }
-    sim.truth.rest = Some(sim.truth.step);
+    sim.truth.last_stalled_step = Some(sim.truth.step);
     Ok(())
 }
 
@@ -322,21 +327,21 @@ fn settle(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
             moved |= has_work;
         }
         for (n, asks) in asks.iter_mut().enumerate() {
-            moved |= sim.has_bytes(sim.clients.subscribers[n].link);
-            sim.read(n, usize::MAX)?;
-            if sim.clients.subscribers[n].is_idle() && *asks < ASKS_MAX {
+            moved |= sim.has_unread(sim.clients.subscribers[n].link);
+            sim.read_subscriber(n, usize::MAX)?;
+            if sim.clients.subscribers[n].may_request() && *asks < ASKS_MAX {
                 *asks += 1;
-                sim.ask(n, rng);
+                sim.request(n, rng);
                 moved = true;
             }
         }
         for n in 0..sim.clients.publishers.len() {
-            moved |= sim.has_bytes(sim.clients.publishers[n].link);
-            sim.read_answer(n, usize::MAX)?;
+            moved |= sim.has_unread(sim.clients.publishers[n].link);
+            sim.read_publisher(n, usize::MAX)?;
         }
         for (n, follows) in follows.iter_mut().enumerate() {
-            moved |= sim.has_bytes(sim.clients.followers[n].link);
-            sim.read_news(n, usize::MAX)?;
+            moved |= sim.has_unread(sim.clients.followers[n].link);
+            sim.read_follower(n, usize::MAX)?;
             if sim.clients.followers[n].link.is_none() && *follows < ASKS_MAX {
                 *follows += 1;
                 sim.follow(n, rng);
@@ -344,7 +349,7 @@ fn settle(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
             }
         }
         for (n, asks) in packets.iter_mut().enumerate() {
-            moved |= sim.mqtt_go_on(n, asks, ASKS_MAX, rng)?;
+            moved |= sim.mqtt_progress(n, asks, ASKS_MAX, rng)?;
         }
         if moved || (0..sim.shards.len()).any(|shard| sim.has_work(shard)) {
             waits = 0;
@@ -378,12 +383,12 @@ fn check_settled(
     for (n, client) in sim.clients.mqtt.iter().enumerate() {
         let whole = client.link.is_some_and(|link| sim.net.is_whole(link));
         if whole && packets[n] < ASKS_MAX {
-            client.check_rest()?;
+            client.check_nothing_pending()?;
         }
     }
     for (n, follower) in sim.clients.followers.iter().enumerate() {
         let whole = follower.link.is_some_and(|link| sim.net.is_whole(link));
-        if whole && follows[n] < ASKS_MAX && !follower.is_whole() {
+        if whole && follows[n] < ASKS_MAX && !follower.is_synchronized() {
             return Err(format!("follower {n} never got its snapshot"));
         }
     }
@@ -404,21 +409,21 @@ fn check_settled(
 /// All clients leave and time passes. Then every account must be back at zero.
 fn leave_and_check(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     sim.truth.note(|| "end".into());
-    sim.leave();
-    let sweeper = sim.plan.retains.then(|| sim.unretain(rng));
+    sim.close_clients();
+    let sweeper = sim.plan.retains.then(|| sim.clear_retained(rng));
     for wait_s in [1, 1, DEADLINES_S, DEADLINES_S, DEADLINES_S] {
         sim.truth.now_s += wait_s;
         run_until_idle(sim, rng)?;
         for n in 0..sim.clients.followers.len() {
-            sim.read_news(n, usize::MAX)?;
+            sim.read_follower(n, usize::MAX)?;
         }
         run_until_idle(sim, rng)?;
     }
     for n in 0..sim.clients.followers.len() {
-        sim.read_news(n, usize::MAX)?;
+        sim.read_follower(n, usize::MAX)?;
         if let Some(link) = sim.clients.followers[n].link {
             sim.clients.followers[n].check_empty()?;
-            sim.clients.followers[n].ended();
+            sim.clients.followers[n].connection_ended();
             sim.hang_up(link);
         }
     }
@@ -427,7 +432,7 @@ fn leave_and_check(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation>
         // No publish is in flight that could create these topics again. A delete may be refused for lack of room or by a rate limit, so it is
         // repeated.
         for _ in 0..DELETES {
-            let link = sim.delete_latest(rng);
+            let link = sim.delete_latest_topics(rng);
             run_until_idle(sim, rng)?;
             sim.hang_up(link);
             sim.truth.now_s += FORGET_S;

@@ -28,7 +28,7 @@ use crate::truth::{Allowances, Topic, Truth, Violation};
 use population::Clients;
 
 /// Distance between the writer numbers of two nodes. A node that continues under a new number takes the next one.
-const WRITERS_APART: u64 = 1000;
+const WRITER_GAP: u64 = 1000;
 
 /// The Unix time at which every world begins.
 const EPOCH_S: u32 = 1_700_000_000;
@@ -39,7 +39,7 @@ const RECEIVE_BYTES: usize = 2048;
 /// Turns for each preloaded batch.
 const PRELOAD_TURNS: usize = 12;
 /// Choices for how far the wall clock is ahead, in seconds: correct, an hour or a day off, slightly off, far off.
-const AHEAD_S: [i32; 8] = [0, 0, 3600, -3600, 86_400, -86_400, -1, 1_000_000_000];
+const WALL_OFFSETS_S: [i32; 8] = [0, 0, 3600, -3600, 86_400, -86_400, -1, 1_000_000_000];
 /// A publisher sends no new request while this many are unanswered.
 const PENDING_MAX: usize = 12;
 
@@ -56,7 +56,7 @@ struct ShardLoop {
 
 impl ShardLoop {
     /// A new shard takes the place of this one.
-    fn begin(&mut self) {
+    fn reset(&mut self) {
         (self.ticked_s, self.is_busy) = (0, false);
     }
 }
@@ -66,11 +66,11 @@ pub struct Nodes {
     /// For each node, the state that its shards share.
     pub servers: Vec<Arc<crore_broker::World>>,
     /// The highest writer number that was given to a node at its start.
-    writers: u64,
+    last_writer: u64,
     /// Nodes that take no turns.
     paused: Vec<bool>,
     /// For each partition its checkpoints, the newest first.
-    kept: Vec<Vec<PartitionCheckpoint>>,
+    checkpoints: Vec<Vec<PartitionCheckpoint>>,
 }
 
 /// The world.
@@ -95,20 +95,20 @@ pub struct Simulation {
     /// The newest checkpoint of the engine's log.
     checkpoint: Checkpoint,
     /// The base that the log continues: the documents of its homes, each in blocks.
-    documents: Vec<Vec<Vec<u8>>>,
+    base_documents: Vec<Vec<Vec<u8>>>,
     /// The lives of the log.
     lives: Lives,
     /// How far the wall clock is ahead, in seconds.
-    ahead_s: i32,
+    wall_offset_s: i32,
 }
 
 impl Simulation {
-    /// The world of this plan. `dice` is the seed for its clients.
-    pub fn new(plan: &Plan, dice: u64, traced: bool) -> Simulation {
+    /// The world of this plan. `seed` draws its clients.
+    pub fn new(plan: &Plan, seed: u64, traced: bool) -> Simulation {
         let rules = Rules::new(&plan.settings.rules);
-        let truth = truth_of(plan, &rules, traced);
+        let truth = initial_truth(plan, &rules, traced);
         let nodes: Vec<_> = (0..plan.nodes)
-            .map(|node| server_state(plan, rules.clone(), dice, node))
+            .map(|node| new_world(plan, rules.clone(), seed, node))
             .collect();
         let shard = |n: usize| {
             let server = nodes[n / plan.shards].clone();
@@ -120,20 +120,20 @@ impl Simulation {
         Simulation {
             shards: (0..count).map(shard).collect(),
             loops: (0..count).map(|_| ShardLoop::default()).collect(),
-            net: net_of(plan, dice),
-            clients: Clients::new(plan, &truth, dice),
+            net: new_net(plan, seed),
+            clients: Clients::new(plan, &truth, seed),
             truth,
             coverage: Coverage::default(),
             checkpoint: Checkpoint::default(),
-            documents: Vec::new(),
+            base_documents: Vec::new(),
             lives: Lives::first(LOG_EPOCH),
-            ahead_s: 0,
+            wall_offset_s: 0,
             plan: plan.clone(),
             server: nodes[0].clone(),
             nodes: Nodes {
-                writers: plan.nodes as u64 * WRITERS_APART,
+                last_writer: plan.nodes as u64 * WRITER_GAP,
                 paused: vec![false; plan.nodes],
-                kept: (0..plan.partitions).map(|_| Vec::new()).collect(),
+                checkpoints: (0..plan.partitions).map(|_| Vec::new()).collect(),
                 servers: nodes,
             },
         }
@@ -144,18 +144,18 @@ impl Simulation {
         for _ in 0..self.plan.preload {
             self.truth.step += 1;
             let n = self.ready_publisher(0, rng);
-            if self.clients.publishers[n].waiting() < PENDING_MAX {
+            if self.clients.publishers[n].pending_requests() < PENDING_MAX {
                 let batch = PublisherAction::Batch(PRELOAD_LINES as u8);
                 self.clients.publishers[n].act(batch, &self.plan, &mut self.truth, rng);
             }
-            self.send_of_publisher(0);
+            self.flush_publisher(0);
             // A read takes a part of a batch, and a turn handles a part of that.
             for _ in 0..PRELOAD_TURNS {
                 for shard in 0..self.shards.len() {
                     self.turn(shard, true, rng)?;
                 }
             }
-            self.read_answer(n, usize::MAX)?;
+            self.read_publisher(n, usize::MAX)?;
         }
         Ok(())
     }
@@ -166,24 +166,26 @@ impl Simulation {
         let mut rng = Rng::new(step.dice);
         let rng = &mut rng;
         match step.op {
-            Op::Turn(shard) => self.turn_of_some_node(usize::from(shard), rng),
+            Op::Turn(shard) => self.turn_at_random_node(usize::from(shard), rng),
             Op::Clock(seconds) => {
                 self.truth.now_s += u32::from(seconds);
                 if self.plan.wall_steps {
-                    self.ahead_s = rng.pick(&AHEAD_S);
+                    self.wall_offset_s = rng.pick(&WALL_OFFSETS_S);
                 }
                 Ok(())
             }
             Op::Ask(n) => {
-                self.ask(usize::from(n), rng);
+                self.request(usize::from(n), rng);
                 Ok(())
             }
-            Op::Read(n) => self.read(usize::from(n), rng.pick(&[1, 20, 300, usize::MAX])),
+            Op::Read(n) => {
+                self.read_subscriber(usize::from(n), rng.pick(&[1, 20, 300, usize::MAX]))
+            }
             Op::Cut(n) => {
                 if let Some(link) = self.clients.subscribers[usize::from(n)].link
                     && self.cut(link, rng)
                 {
-                    self.clients.subscribers[usize::from(n)].ended();
+                    self.clients.subscribers[usize::from(n)].connection_ended();
                 }
                 Ok(())
             }
@@ -198,19 +200,21 @@ impl Simulation {
                 Ok(())
             }
             Op::ReadAnswer(n) => {
-                self.read_answer(usize::from(n), rng.pick(&[1, 20, 300, usize::MAX]))
+                self.read_publisher(usize::from(n), rng.pick(&[1, 20, 300, usize::MAX]))
             }
             Op::Mqtt(n, action) => self.mqtt(usize::from(n), action, rng),
             Op::Follow(n) => {
                 self.follow(usize::from(n), rng);
                 Ok(())
             }
-            Op::ReadNews(n) => self.read_news(usize::from(n), rng.pick(&[1, 20, 300, usize::MAX])),
+            Op::ReadNews(n) => {
+                self.read_follower(usize::from(n), rng.pick(&[1, 20, 300, usize::MAX]))
+            }
             Op::CutFollower(n) => {
                 if let Some(link) = self.clients.followers[usize::from(n)].link {
                     self.cut(link, rng);
                     self.hang_up(link);
-                    self.clients.followers[usize::from(n)].ended();
+                    self.clients.followers[usize::from(n)].connection_ended();
                 }
                 Ok(())
             }
@@ -218,7 +222,7 @@ impl Simulation {
                 if let Some(link) = self.clients.publishers[usize::from(n)].link {
                     self.cut(link, rng);
                     self.hang_up(link);
-                    self.clients.publishers[usize::from(n)].ended();
+                    self.clients.publishers[usize::from(n)].connection_ended();
                 }
                 Ok(())
             }
@@ -226,7 +230,7 @@ impl Simulation {
     }
 
     /// Takes a turn of this shard at a random node, unless that node is paused.
-    fn turn_of_some_node(&mut self, shard: usize, rng: &mut Rng) -> Result<(), Violation> {
+    fn turn_at_random_node(&mut self, shard: usize, rng: &mut Rng) -> Result<(), Violation> {
         let node = match self.plan.nodes {
             1 => 0,
             nodes => rng.below(nodes),
@@ -244,15 +248,15 @@ impl Simulation {
             action => action,
         };
         let publisher = self.ready_publisher(n, rng);
-        if self.clients.publishers[publisher].waiting() < PENDING_MAX {
+        if self.clients.publishers[publisher].pending_requests() < PENDING_MAX {
             let publisher = &mut self.clients.publishers[publisher];
             publisher.act(action, &self.plan, &mut self.truth, rng);
         }
-        self.send_of_publisher(n);
+        self.flush_publisher(n);
     }
 
     /// All clients close their connections, except the followers.
-    pub fn leave(&mut self) {
+    pub fn close_clients(&mut self) {
         for link in 0..self.net.sockets.len() as u32 {
             if self.clients.followers.iter().any(|f| f.link == Some(link)) {
                 continue;
@@ -262,8 +266,11 @@ impl Simulation {
             socket.reset |= socket.client_fin;
             self.hang_up(link);
         }
-        self.clients.http_ended();
-        self.clients.mqtt.iter_mut().for_each(Client::ended);
+        self.clients.http_connections_ended();
+        self.clients
+            .mqtt
+            .iter_mut()
+            .for_each(Client::connection_ended);
     }
 }
 
@@ -275,7 +282,7 @@ fn now(s: u32) -> Now {
 }
 
 /// What is known before the first step.
-fn truth_of(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
+fn initial_truth(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
     let topic = |name: &String| Topic {
         rule: rules.get(rules.number_for(name.as_bytes())).clone(),
         name: name.clone(),
@@ -300,28 +307,28 @@ fn truth_of(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
         },
         step: 0,
         now_s: 1,
-        rest: None,
+        last_stalled_step: None,
         crashed: None,
         trace: traced.then(Vec::new),
     }
 }
 
-fn net_of(plan: &Plan, dice: u64) -> Net {
+fn new_net(plan: &Plan, seed: u64) -> Net {
     let mut net = Net::new(plan.nodes, plan.shards, plan.tear_percent, plan.engine);
     if let Some(engine) = &mut net.engine {
         engine.cluster_log = (plan.nodes > 1).then(|| ClusterLog::new(plan.partitions, plan.nodes));
         engine.disk_log = plan
             .segment_bytes
-            .map(|bytes| DiskLog::new(dice ^ 0xD15C, bytes));
+            .map(|bytes| DiskLog::new(seed ^ 0xD15C, bytes));
     }
     net
 }
 
 /// The state that the shards of a node share.
-fn server_state(plan: &Plan, rules: Rules, seed: u64, node: usize) -> Arc<crore_broker::World> {
+fn new_world(plan: &Plan, rules: Rules, seed: u64, node: usize) -> Arc<crore_broker::World> {
     let writer = match plan.nodes {
         1 => 1,
-        _ => (node as u64 + 1) * WRITERS_APART,
+        _ => (node as u64 + 1) * WRITER_GAP,
     };
     Arc::new(crore_broker::World {
         settings: plan.settings.clone(),

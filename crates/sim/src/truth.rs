@@ -168,7 +168,7 @@ pub struct Truth {
     /// The current second.
     pub now_s: u32,
     /// The last step before stalled sockets opened. The server had handled everything sent until then.
-    pub rest: Option<u32>,
+    pub last_stalled_step: Option<u32>,
     /// The step of the last crash.
     pub crashed: Option<u32>,
     /// The events so far, if the run is traced.
@@ -286,11 +286,11 @@ impl Truth {
         let number: u32 = std::str::from_utf8(digits)
             .ok()
             .and_then(|text| text.parse().ok())
-            .ok_or_else(|| format!("a message that nobody sent: {}", shown(data)))?;
+            .ok_or_else(|| format!("a message that nobody sent: {}", printable(data)))?;
         let message = self.messages.get(number as usize);
         let whole = message.is_some_and(|m| data_of(number, m.len) == data);
         if !whole {
-            return Err(format!("a message that was harmed: {}", shown(data)));
+            return Err(format!("a message that was harmed: {}", printable(data)));
         }
         Ok(number)
     }
@@ -426,7 +426,7 @@ fn data_of(number: u32, len: usize) -> Vec<u8> {
 }
 
 /// Bytes as readable text, shortened.
-pub fn shown(bytes: &[u8]) -> String {
+pub fn printable(bytes: &[u8]) -> String {
     let short = &bytes[..bytes.len().min(160)];
     String::from_utf8_lossy(short).escape_debug().to_string()
 }

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
-use crate::base::snapshot::{Damaged, In, Out};
+use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 
 /// Writers that are remembered. The writer whose last batch is the oldest is forgotten first; its later batches are then void.
 const WRITERS_MAX: usize = 256;
@@ -125,7 +125,7 @@ impl Roster {
     }
 
     /// Writes it. All processes write the same bytes.
-    pub fn write(&self, out: &mut Out<'_>) {
+    pub fn write(&self, out: &mut FieldWriter<'_>) {
         out.number(self.last);
         out.word(self.steward.unwrap_or(0));
         out.number(self.writers.len() as u64);
@@ -139,7 +139,7 @@ impl Roster {
     /// A digest of what [`Roster::write`] writes.
     pub fn digest(&self, partition: PartitionId, seed: u64) -> u64 {
         let mut bytes = Vec::new();
-        self.write(&mut Out(&mut bytes));
+        self.write(&mut FieldWriter(&mut bytes));
         xxh3_64_with_seed(&bytes, seed ^ u64::from(partition))
     }
 
@@ -147,7 +147,7 @@ impl Roster {
     ///
     /// # Errors
     /// When the bytes are damaged.
-    pub fn read(from: &mut In<'_>) -> Result<Roster, Damaged> {
+    pub fn read(from: &mut FieldReader<'_>) -> Result<Roster, Damaged> {
         let (last, steward) = (from.number()?, from.word()?);
         let count = from.number()? as usize;
         if count > WRITERS_MAX {
@@ -205,8 +205,8 @@ mod tests {
         roster.apply_as_steward(4);
         roster.last = 70_000;
         let mut bytes = Vec::new();
-        roster.write(&mut Out(&mut bytes));
-        let mut read = Roster::read(&mut In(&bytes)).expect("it was written");
+        roster.write(&mut FieldWriter(&mut bytes));
+        let mut read = Roster::read(&mut FieldReader(&bytes)).expect("it was written");
         assert!(read.is_dead(3) && read.steward == Some(4) && read.last == 70_000);
         assert!(!read.accept(1, 2) && read.accept(2, 2) && !read.accept(2, 2));
     }

@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-pub(crate) use bytes::{In, Out};
+pub(crate) use bytes::{FieldReader, FieldWriter};
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::placement::{Placement, SLOTS};
@@ -70,7 +70,7 @@ pub struct Head {
 
 impl Head {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        let mut out = Out(out);
+        let mut out = FieldWriter(out);
         out.word(self.set);
         out.number(u64::from(self.epoch));
         out.word(self.seed);
@@ -86,7 +86,7 @@ impl Head {
     /// # Errors
     /// When the block is not a valid head.
     pub fn read(block: &[u8]) -> Result<Head, Damaged> {
-        let mut block = In(block);
+        let mut block = FieldReader(block);
         let (set, epoch, seed) = (block.word()?, block.number32()?, block.word()?);
         let (partitions, homes) = (block.number16()?, block.number16()?);
         if homes == 0 {
@@ -227,8 +227,8 @@ pub(crate) mod kind {
     pub const LOSS: u8 = 5;
     /// A forgotten topic that had lost messages.
     pub const FORGOTTEN: u8 = 6;
-    /// The last loss of forgotten topics, by rule.
-    pub const BLAMED: u8 = 7;
+    /// The last loss of the forgotten topics of a rule.
+    pub const RULE_LOSS: u8 = 7;
     /// A message.
     pub const MESSAGE: u8 = 8;
     /// The answer to an idempotency key.
@@ -242,7 +242,7 @@ pub(crate) mod kind {
     /// The partition of the following sessions.
     pub const SESSIONS: u8 = 13;
     /// The writers of a partition.
-    pub const ROSTER: u8 = 14;
+    pub const WRITERS: u8 = 14;
 }
 
 /// A block that is being written, with the number of records.
@@ -253,10 +253,10 @@ pub(crate) struct Block<'a> {
 
 impl Block<'_> {
     /// Begins a record.
-    pub fn record(&mut self, kind: u8) -> Out<'_> {
+    pub fn record(&mut self, kind: u8) -> FieldWriter<'_> {
         self.records += 1;
         self.bytes.push(kind);
-        Out(self.bytes)
+        FieldWriter(self.bytes)
     }
 
     /// Whether to begin the next block.

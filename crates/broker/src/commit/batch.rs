@@ -13,7 +13,7 @@ use super::record::{self, Note};
 use crate::base::ids::{OFFSETS_PER_BATCH, PartitionId};
 use crate::base::placement::{Placement, Slotted};
 use crate::base::roster::NUMBER_MAX;
-use crate::base::snapshot::{Damaged, In};
+use crate::base::snapshot::{Damaged, FieldReader};
 use crate::budget::admission::Client;
 use crate::mail::Fact;
 
@@ -63,7 +63,7 @@ impl Header {
     /// # Errors
     /// The batch is too short, or has another format.
     pub fn read(batch: &[u8]) -> Result<Header, Damaged> {
-        let mut from = In(batch);
+        let mut from = FieldReader(batch);
         if from.byte()? != FORMAT {
             return Err(Damaged("a batch has another format"));
         }
@@ -106,7 +106,7 @@ pub fn check(batch: &[u8], placement: Placement, is_replicated: bool) -> Result<
     if header.writer == 0 || !(1..NUMBER_MAX).contains(&header.number) || header.records == 0 {
         return Err(Damaged("the header of a batch is impossible"));
     }
-    let mut records = In(&batch[HEADER_BYTES..]);
+    let mut records = FieldReader(&batch[HEADER_BYTES..]);
     let mut end = 0;
     for _ in 0..header.records {
         let record = records.field()?;
@@ -135,7 +135,7 @@ pub fn check(batch: &[u8], placement: Placement, is_replicated: bool) -> Result<
 /// The batch is malformed. `each` was called with the records before the fault.
 pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header, Damaged> {
     let header = Header::read(batch)?;
-    let mut records = In(&batch[HEADER_BYTES..]);
+    let mut records = FieldReader(&batch[HEADER_BYTES..]);
     let offset = |offset_delta: u32| header.first.saturating_add(offset_delta.into());
     for _ in 0..header.records {
         let record = records.field()?;
@@ -226,7 +226,7 @@ impl Records {
     /// The range of the next record's bytes. The batch was checked before; if there is no record all the same, the range is empty and at the end.
     fn range(&self) -> Range<usize> {
         let end = self.batch.len();
-        let mut from = In(&self.batch[self.at..]);
+        let mut from = FieldReader(&self.batch[self.at..]);
         match from.field() {
             Ok(record) => end - from.0.len() - record.len()..end - from.0.len(),
             Err(_) => end..end,
@@ -255,7 +255,7 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
-    use crate::base::snapshot::Out;
+    use crate::base::snapshot::FieldWriter;
     use crate::mail::Change;
 
     #[test]
@@ -302,11 +302,11 @@ mod tests {
         for (offset_delta, change) in [(0, Change::Create), (5, Change::PurgeSome(7, 8))] {
             record.clear();
             fact(change).encode(&mut record, offset_delta);
-            Out(&mut bytes).field(&record);
+            FieldWriter(&mut bytes).field(&record);
         }
         record.clear();
         Note::Mark(1000).encode(&mut record, 6);
-        Out(&mut bytes).field(&record);
+        FieldWriter(&mut bytes).field(&record);
         let mut found = Vec::new();
         let mut note = |offset, entry: Entry<'_>| match entry {
             Entry::Fact(fact) => {

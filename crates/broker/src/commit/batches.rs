@@ -11,7 +11,7 @@ use super::Batch;
 use super::batch::{HEADER_BYTES, Header};
 use crate::base::ids::{OFFSETS_PER_BATCH, PartitionId};
 use crate::base::planted::{self, Fault};
-use crate::base::snapshot::Out;
+use crate::base::snapshot::FieldWriter;
 
 /// The most records of a batch. A batch with this many offsets is full, too.
 pub(super) const BATCH_RECORDS: u32 = 4096;
@@ -101,7 +101,7 @@ impl Batches {
         }
         buffer.clear();
         encode(buffer, open.offsets);
-        Out(&mut open.bytes).field(buffer);
+        FieldWriter(&mut open.bytes).field(buffer);
         open.records += 1;
         open.offsets += 1;
         buffer.len()

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::ids::PartitionId;
 use crate::base::placement::Placement;
-use crate::base::snapshot::{Damaged, In, Out};
+use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 use crate::budget::admission::{Client, Party};
 use crate::mail::fields::{check_fields, check_stored_message, check_stored_name};
 use crate::mail::message::{Headers, Publish, Retry};
@@ -41,7 +41,7 @@ const FLAGS: u8 = QOS | RETAIN | BINARY | HAS_TTL | HAS_KEY;
 impl<'a> Fact<'a> {
     /// Appends the record of a fact. Its offset is that of the first record of its batch plus `offset_delta`.
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>, offset_delta: u32) {
-        let mut out = Out(bytes);
+        let mut out = FieldWriter(bytes);
         out.byte(match self {
             Fact::Publish(_) => PUBLISH,
             Fact::Topic { change, .. } => match change {
@@ -76,7 +76,7 @@ impl<'a> Fact<'a> {
         client: Client,
         then: impl FnOnce(u32, &Fact<'_>) -> T,
     ) -> Result<T, Damaged> {
-        let mut from = In(record);
+        let mut from = FieldReader(record);
         let kind = from.byte()?;
         let offset_delta = from.number32()?;
         let name = from.field()?;
@@ -132,7 +132,7 @@ pub struct Beat<'a> {
 impl<'a> Note<'a> {
     /// Appends the record of a note. Its offset is that of the first record of its batch plus `offset_delta`.
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>, offset_delta: u32) {
-        let mut out = Out(bytes);
+        let mut out = FieldWriter(bytes);
         out.byte(match self {
             Note::Mark(_) => MARK,
             Note::Beat(_) => BEAT,
@@ -156,7 +156,7 @@ impl<'a> Note<'a> {
     /// # Errors
     /// The record is malformed.
     pub(crate) fn decode(record: &'a [u8]) -> Result<Option<(u32, Note<'a>)>, Damaged> {
-        let mut from = In(record);
+        let mut from = FieldReader(record);
         let kind = from.byte()?;
         if !is_note(record) {
             return Ok(None);
@@ -230,7 +230,7 @@ pub(crate) fn unknown(record: &[u8]) -> Option<bool> {
     (kind > STEWARD).then_some(kind & OPTIONAL != 0)
 }
 
-fn write_message(out: &mut Out<'_>, message: &Publish<'_>) {
+fn write_message(out: &mut FieldWriter<'_>, message: &Publish<'_>) {
     let headers = &message.headers;
     let flags = [
         (headers.retain, RETAIN),
@@ -254,7 +254,7 @@ fn write_message(out: &mut Out<'_>, message: &Publish<'_>) {
 }
 
 fn read_message<'a>(
-    from: &mut In<'a>,
+    from: &mut FieldReader<'a>,
     hash: u32,
     name: &'a [u8],
     client: Client,

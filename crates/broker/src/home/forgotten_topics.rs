@@ -57,17 +57,17 @@ impl ForgottenTopics {
     }
 
     /// The rules with losses, each with the highest offset.
-    pub fn blamed_rules(&self) -> impl Iterator<Item = (u8, u64)> {
+    pub fn losses_by_rule(&self) -> impl Iterator<Item = (u8, u64)> {
         let all = (0..).zip(self.by_rule.iter().map(|of| of.0));
         all.filter(|(_, lost)| *lost > 0)
     }
 
     /// Notes a loss for the rule with this filter; for all rules if no rule has that filter.
-    pub fn blame(&mut self, filter: &[u8], lost: u64, rules: &Rules) {
-        self.blame_with(filter, lost, 0, rules);
+    pub fn note_for_filter(&mut self, filter: &[u8], lost: u64, rules: &Rules) {
+        self.note_numbered_for_filter(filter, lost, 0, rules);
     }
 
-    fn blame_with(&mut self, filter: &[u8], lost: u64, number: u64, rules: &Rules) {
+    fn note_numbered_for_filter(&mut self, filter: &[u8], lost: u64, number: u64, rules: &Rules) {
         let one = rules.with_filter(filter);
         for rule in 0..self.by_rule.len() as u8 {
             if one.is_none_or(|one| one == rule) {
@@ -84,7 +84,7 @@ impl ForgottenTopics {
         }
         let blamed = core::mem::replace(by_rule, alloc::vec![(0, 0); rules.count()]);
         for (rule, (lost, number)) in (0..).zip(blamed).filter(|(_, of)| of.0 > 0) {
-            self.blame_with(former.get(rule).filter.as_bytes(), lost, number, rules);
+            self.note_numbered_for_filter(former.get(rule).filter.as_bytes(), lost, number, rules);
         }
     }
 

@@ -11,7 +11,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
-use crate::base::snapshot::{Block, Damaged, In, kind};
+use crate::base::snapshot::{Block, Damaged, FieldReader, kind};
 use crate::base::work::{STEPS_PER_VISIT, Steps};
 use crate::budget::admission::Party;
 use crate::filters::{Filters, RESTORED};
@@ -441,7 +441,7 @@ impl Groups {
     }
 
     /// Reads a group of a home with this number of partitions.
-    pub fn read<'a>(from: &mut In<'a>, cursors: usize) -> Result<Saved<'a>, Damaged> {
+    pub fn read<'a>(from: &mut FieldReader<'a>, cursors: usize) -> Result<Saved<'a>, Damaged> {
         let (filter, name) = (from.field()?, from.field()?);
         let sessions = from.number32()?;
         let offsets = (0..cursors).map(|_| from.number());

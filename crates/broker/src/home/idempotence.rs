@@ -19,7 +19,7 @@ use super::Home;
 use super::answers::{Answer, Answers, IdempotencyKey, Retries};
 use crate::base::placement::Slotted;
 use crate::base::settings::Settings;
-use crate::base::snapshot::{Block, Damaged, In, Origin};
+use crate::base::snapshot::{Block, Damaged, FieldReader, Origin};
 use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::budget::admission::keys::{GROUPS, group_of};
@@ -122,7 +122,7 @@ impl Home {
     /// Reads an answer. After a planned restart its window starts again: the publisher did not cause the downtime.
     pub(crate) fn restore_answer(
         &mut self,
-        from: &mut In<'_>,
+        from: &mut FieldReader<'_>,
         origin: &Origin,
         settings: &Settings,
         now: Now,

@@ -16,7 +16,7 @@ use crate::base::placement::Slotted;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Position, Since};
 use crate::base::roster::Roster;
-use crate::base::snapshot::{Block, Damaged, In, kind};
+use crate::base::snapshot::{Block, Damaged, FieldReader, kind};
 use crate::budget::admission::Client;
 
 /// The most subscriptions that are given up in one call.
@@ -133,7 +133,7 @@ impl Logs {
         }
         let all = self.placement.of_home(self.me);
         for (partition, it) in all.zip(&self.partitions) {
-            let mut out = block.record(kind::ROSTER);
+            let mut out = block.record(kind::WRITERS);
             out.number(partition.into());
             out.number(it.time_s.into());
             out.number(it.applied_to);
@@ -143,7 +143,7 @@ impl Logs {
     }
 
     /// Reads the roster of a partition.
-    pub(crate) fn restore_roster(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
+    pub(crate) fn restore_roster(&mut self, from: &mut FieldReader<'_>) -> Result<(), Damaged> {
         let (partition, time_s) = (from.number16()?, from.number32()?);
         let (applied_to, has_lost) = (from.number()?, from.byte()? != 0);
         let mut roster = Roster::read(from)?;

@@ -17,7 +17,7 @@ use super::groups::{Cursor, Group, GroupJoin, Groups};
 use super::partition::Partition;
 use super::subscriptions::Subscriptions;
 use crate::base::ids::ShardId;
-use crate::base::snapshot::{Block, Damaged, In, Origin};
+use crate::base::snapshot::{Block, Damaged, FieldReader, Origin};
 use crate::base::work::STEPS_PER_VISIT;
 
 use crate::log::arrival::Arrival;
@@ -126,7 +126,7 @@ impl Home {
     /// Reads a former home's part of a group. Keeps the cursors of partitions that are here now, and their returned messages.
     pub(crate) fn restore_group(
         &mut self,
-        from: &mut In<'_>,
+        from: &mut FieldReader<'_>,
         origin: &Origin,
     ) -> Result<(), Damaged> {
         let former = origin.placement.of_home(origin.home);

@@ -16,7 +16,7 @@ use crate::base::ids::PartitionId;
 use crate::base::placement::Slotted;
 use crate::base::rules::Rules;
 use crate::base::settings::Keep;
-use crate::base::snapshot::{Block, Damaged, In, NO_TOPIC, Origin, kind};
+use crate::base::snapshot::{Block, Damaged, FieldReader, NO_TOPIC, Origin, kind};
 use crate::base::time::Now;
 use crate::log::snapshot::ChainState;
 use crate::mail::fields::check_stored_name;
@@ -25,11 +25,11 @@ use crate::store::slab::{NONE, Vacant as _};
 
 /// The flags that are written.
 const LASTING: u8 = CREATED | DELETED | REQUESTED;
-/// Flags of a topic's record. `LOST`: no messages, and some were lost. `HAS_SOME`: has messages. `ENDED`: its newest messages were removed
+/// Flags of a topic's record. `LOST`: no messages, and some were lost. `HAS_SOME`: has messages. `NEWEST_REMOVED`: its newest messages were removed
 /// without a loss.
 const LOST: u8 = 1;
 const HAS_SOME: u8 = 2;
-const ENDED: u8 = 4;
+const NEWEST_REMOVED: u8 = 4;
 /// The most bytes of a topic's record, besides its name.
 const TOPIC_BYTES: usize = 48;
 
@@ -42,9 +42,9 @@ impl Home {
         self.drop_for_snapshot(rules, now);
     }
 
-    /// Ends the restoring, after the last record. `ended` are the topics whose newest messages were removed without a loss.
-    pub(crate) fn restored(&mut self, ended: &[u32], rules: &Rules, now: Now) {
-        for id in ended {
+    /// Completes the home, after the last record. `newest_removed` are the topics whose newest messages were removed on purpose.
+    pub(crate) fn finish_restore(&mut self, newest_removed: &[u32], rules: &Rules, now: Now) {
+        for id in newest_removed {
             let row = self.topics.rows.get(*id);
             let at = self.logs.place_of(row);
             self.logs.partitions[at].log.note_newest_removed(row.log);
@@ -100,10 +100,11 @@ impl Home {
                 ChainState::Empty {
                     lost,
                     newest_removed,
-                } => (LOST | if newest_removed { ENDED } else { 0 }, lost),
-                ChainState::Filled { newest_removed } => {
-                    (HAS_SOME | if newest_removed { ENDED } else { 0 }, 0)
-                }
+                } => (LOST | if newest_removed { NEWEST_REMOVED } else { 0 }, lost),
+                ChainState::Filled { newest_removed } => (
+                    HAS_SOME | if newest_removed { NEWEST_REMOVED } else { 0 },
+                    0,
+                ),
             };
             let mut out = block.record(kind::TOPIC);
             out.number(u64::from(id));
@@ -122,7 +123,7 @@ impl Home {
     /// were removed without a loss.
     pub(crate) fn restore_topic(
         &mut self,
-        from: &mut In<'_>,
+        from: &mut FieldReader<'_>,
         origin: &Origin,
         rules: &Rules,
     ) -> Result<(u32, u32, bool), Damaged> {
@@ -166,12 +167,12 @@ impl Home {
             let log = &mut self.logs.partitions[at].log;
             self.topics.rows.get_mut(id).log = log.empty_chain(id, number, latest, lost);
         }
-        Ok((former, id, form & ENDED != 0))
+        Ok((former, id, form & NEWEST_REMOVED != 0))
     }
 
     pub(crate) fn restore_loss(
         &mut self,
-        from: &mut In<'_>,
+        from: &mut FieldReader<'_>,
         rows: &[(u32, u32)],
     ) -> Result<(), Damaged> {
         let offset = from.number()?;
@@ -190,7 +191,7 @@ impl Home {
 
     pub(crate) fn restore_filter(
         &mut self,
-        from: &mut In<'_>,
+        from: &mut FieldReader<'_>,
         origin: &Origin,
     ) -> Result<(), Damaged> {
         let (count, filter) = (from.number32()?, from.field()?);
@@ -224,7 +225,7 @@ impl Logs {
     /// Reads the record of the home that wrote the snapshot; returns its number of rows.
     pub(crate) fn restore_home(
         &mut self,
-        from: &mut In<'_>,
+        from: &mut FieldReader<'_>,
         origin: &Origin,
     ) -> Result<u32, Damaged> {
         let rows = from.number32()?;
@@ -294,8 +295,8 @@ impl Logs {
                 out.number(number);
                 out.field(name);
             }
-            for (rule, lost) in forgotten.blamed_rules() {
-                let mut out = block.record(kind::BLAMED);
+            for (rule, lost) in forgotten.losses_by_rule() {
+                let mut out = block.record(kind::RULE_LOSS);
                 out.number(u64::from(partition));
                 out.number(lost);
                 out.field(rules.get(rule).filter.as_bytes());
@@ -305,7 +306,7 @@ impl Logs {
 
     pub(crate) fn restore_forgotten(
         &mut self,
-        from: &mut In<'_>,
+        from: &mut FieldReader<'_>,
         origin: &Origin,
         rules: &Rules,
     ) -> Result<(), Damaged> {
@@ -322,16 +323,18 @@ impl Logs {
         Ok(())
     }
 
-    pub(crate) fn restore_blamed(
+    pub(crate) fn restore_rule_loss(
         &mut self,
-        from: &mut In<'_>,
+        from: &mut FieldReader<'_>,
         rules: &Rules,
     ) -> Result<(), Damaged> {
         let (partition, lost, filter) = (from.number16()?, from.number()?, from.field()?);
         if partition < self.placement.partitions()
             && let Some(at) = self.place_here(partition)
         {
-            self.partitions[at].forgotten.blame(filter, lost, rules);
+            self.partitions[at]
+                .forgotten
+                .note_for_filter(filter, lost, rules);
         }
         Ok(())
     }
@@ -344,7 +347,7 @@ impl Subscriptions {
 }
 
 /// The number of losses, if they were counted.
-fn read_counted(from: &mut In<'_>) -> Result<Option<u64>, Damaged> {
+fn read_counted(from: &mut FieldReader<'_>) -> Result<Option<u64>, Damaged> {
     match from.byte()? {
         1 => from.number().map(Some),
         _ => Ok(None),

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
-use crate::base::snapshot::{Damaged, In, Out};
+use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 use crate::budget::admission::Client;
 use crate::mail::fields::{check_stored_message, check_stored_name};
 use crate::mail::message::{Headers, is_binary};
@@ -77,7 +77,7 @@ impl Will {
     }
 
     /// Writes the will without its client.
-    pub(crate) fn write(&self, out: &mut Out<'_>) {
+    pub(crate) fn write(&self, out: &mut FieldWriter<'_>) {
         let flag = |set, flag| if set { flag } else { 0 };
         let headers = &self.headers;
         out.number(self.delay_s.into());
@@ -93,7 +93,7 @@ impl Will {
     }
 
     /// Reads a will, with nobody as its client.
-    pub(crate) fn read(from: &mut In<'_>) -> Result<Will, Damaged> {
+    pub(crate) fn read(from: &mut FieldReader<'_>) -> Result<Will, Damaged> {
         let delay_s = from.number32()?;
         let form = from.byte()?;
         let ttl_s = from.number32()?;

@@ -7,7 +7,7 @@ use crate::base::ids::PartitionId;
 use crate::base::lives::Lives;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Closed;
-use crate::base::snapshot::{Damaged, In};
+use crate::base::snapshot::{Damaged, FieldReader};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::client::asking::{home_context, lacks_room};
@@ -244,7 +244,7 @@ impl Shard {
         }
         logs.has_read(at, (header.writer, header.number));
         let stored = StoredHeader::new(*header, batch);
-        let mut records = In(batch.get(HEADER_BYTES..).unwrap_or_default());
+        let mut records = FieldReader(batch.get(HEADER_BYTES..).unwrap_or_default());
         for left in (0..header.records).rev() {
             self.apply_batch_record(&stored, records.field()?, left == 0, None)?;
             if let Some(home) = &mut self.home {

@@ -1,7 +1,7 @@
-//! Reads snapshots into a home and its sessions, before its shard starts. Other homes may have had the partitions of this home when the
-//! snapshots were written. So the snapshots of all homes that had one of them are read.
+//! Reads snapshots into a home and its sessions, before its shard starts. When the snapshots were written, other homes may have had some
+//! of this home's partitions. So this home reads the snapshot of every home that had one of them.
 
-use crate::base::snapshot::{Damaged, Head, In, NO_TOPIC, Origin, kind};
+use crate::base::snapshot::{Damaged, FieldReader, Head, NO_TOPIC, Origin, kind};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,155 +17,165 @@ use crate::shard::Shard;
 /// A home and its sessions, while they are read.
 pub struct Restored {
     world: Arc<World>,
-    me: ShardId,
+    shard: ShardId,
     now: Now,
-    /// Whether local state is restored.
-    local: bool,
-    /// Whether positions that clients got before the restart stay valid after it.
-    goes_on: bool,
+    /// Whether to restore local state.
+    local_state: bool,
+    /// Whether logs keep the epoch of the snapshot. Then positions that clients got before the restart stay valid.
+    keeps_epoch: bool,
     home: Box<Home>,
     sessions: SessionsAtHome,
     /// The snapshot being read.
-    reading: Option<SnapshotReader>,
-    /// Topics whose newest messages are missing because they were removed, and not because they were lost.
-    pub(crate) ended: Vec<u32>,
+    reader: Option<SnapshotReader>,
+    /// Topics whose newest messages were removed on purpose. Their absence is not a loss.
+    newest_removed: Vec<u32>,
 }
 
 /// The progress of reading a snapshot.
 pub(crate) struct SnapshotReader {
     origin: Origin,
     /// The snapshot's age in seconds.
-    passed_s: u32,
+    age_s: u32,
     /// The number of topic rows in the snapshot.
     rows: u32,
     /// For each topic, its row in the snapshot and its row in this home; `NONE` if another home now has the topic. Ordered by the row
     /// in the snapshot.
     ///
-    /// The count in the snapshot may be damaged, and so large that memory would run out. So nothing is reserved: the vector grows as
-    /// topics are read.
+    /// The vector grows as topics are read. It reserves no memory for `rows`, since a damaged count may be too large for the memory.
     topics: Vec<(u32, u32)>,
-    /// The partition of the next sessions.
+    /// The partition of the sessions that follow.
     partition: PartitionId,
+    /// The number of records read.
     records: u64,
-    over: bool,
+    /// The end record was read.
+    is_complete: bool,
 }
 
 impl Restored {
-    /// An empty home for the shard `me`. `world` has the seed and the partitions of the snapshots, but the epoch of the run that
-    /// begins now.
-    pub fn new(world: Arc<World>, me: ShardId, now: Now) -> Restored {
+    /// An empty home of this shard. `world` has the seed and the partitions of the snapshots, but the epoch of the run that begins now.
+    pub fn new(world: Arc<World>, shard: ShardId, now: Now) -> Restored {
         Restored {
-            me,
+            shard,
             now,
-            local: true,
-            goes_on: true,
-            home: Box::new(Home::of(&world, me)),
-            sessions: SessionsAtHome::new(world.placement(), me, needs_bytes),
-            reading: None,
-            ended: Vec::new(),
+            local_state: true,
+            keeps_epoch: true,
+            home: Box::new(Home::of(&world, shard)),
+            sessions: SessionsAtHome::new(world.placement(), shard, needs_bytes),
+            reader: None,
+            newest_removed: Vec::new(),
             world,
         }
     }
 
-    /// Skips local state: sessions, groups, and filters whose messages are kept. Use it if the server has served clients since it wrote
-    /// the snapshots: they are out of date then, and only the log tells what has changed since.
+    /// Skips local state: sessions, groups, and filters that keep messages. Use it if the server has served clients since it wrote the
+    /// snapshots. Their local state is then out of date, and the log has no record of its changes.
     #[must_use]
     pub fn without_local_state(self) -> Restored {
         Restored {
-            local: false,
+            local_state: false,
             ..self
         }
     }
 
-    /// Makes the positions of the snapshots invalid. Use it if the log lacks messages that the clients with these positions have seen.
+    /// Begins a new epoch, so that positions from before the restart are invalid. Use it if the log lacks messages that the clients with
+    /// these positions have seen.
     #[must_use]
-    pub fn anew(self) -> Restored {
+    pub fn with_new_epoch(self) -> Restored {
         Restored {
-            goes_on: false,
+            keeps_epoch: false,
             ..self
         }
     }
 
-    pub(crate) fn of(&self) -> (Arc<World>, ShardId, Now) {
-        (self.world.clone(), self.me, self.now)
+    pub(crate) fn world(&self) -> &Arc<World> {
+        &self.world
     }
 
-    /// Begins the snapshot of a home with this head.
+    pub(crate) fn shard(&self) -> ShardId {
+        self.shard
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        self.now
+    }
+
+    /// Begins to read the snapshot with this head.
     ///
     /// # Errors
-    /// The snapshot before is not complete, or this one is of another server.
-    pub fn begin(&mut self, head: &Head) -> Result<(), Damaged> {
-        self.end()?;
+    /// The snapshot before it is not complete, or this one is of another server.
+    pub fn begin_snapshot(&mut self, head: &Head) -> Result<(), Damaged> {
+        self.end_snapshot()?;
         let world = &self.world;
         if (head.seed, head.partitions) != (world.seed, world.partitions) {
             return Err(Damaged("it is of another server"));
         }
-        self.reading = Some(SnapshotReader {
+        self.reader = Some(SnapshotReader {
             origin: Origin {
-                local: self.local,
-                epoch: match self.goes_on {
+                local: self.local_state,
+                epoch: match self.keeps_epoch {
                     true => head.epoch,
                     false => world.epoch,
                 },
                 ..head.origin()
             },
-            passed_s: self.now.unix_s.saturating_sub(head.unix_s),
+            age_s: self.now.unix_s.saturating_sub(head.unix_s),
             rows: 0,
             topics: Vec::new(),
             partition: 0,
             records: 0,
-            over: false,
+            is_complete: false,
         });
         Ok(())
     }
 
-    /// Reads a block after the first one. The caller has checked its checksum.
+    /// Reads a block behind the head. The caller has checked its checksum.
     ///
     /// # Errors
     /// A record is invalid although the checksum is right.
-    pub fn take(&mut self, block: &[u8]) -> Result<(), Damaged> {
-        let mut reading = self.reading.take().ok_or(Damaged("it has no head"))?;
-        let mut block = In(block);
+    pub fn read_block(&mut self, block: &[u8]) -> Result<(), Damaged> {
+        let mut reader = self.reader.take().ok_or(Damaged("it has no head"))?;
+        let mut block = FieldReader(block);
         while !block.is_empty() {
-            if reading.over {
+            if reader.is_complete {
                 return Err(Damaged("there is something behind the end"));
             }
             let kind = block.byte()?;
-            self.record(kind, &mut block, &mut reading)?;
-            reading.records += 1;
+            self.read_record(kind, &mut block, &mut reader)?;
+            reader.records += 1;
         }
-        self.reading = Some(reading);
+        self.reader = Some(reader);
         Ok(())
     }
 
-    fn record(
+    fn read_record(
         &mut self,
         kind: u8,
-        from: &mut In<'_>,
-        reading: &mut SnapshotReader,
+        from: &mut FieldReader<'_>,
+        reader: &mut SnapshotReader,
     ) -> Result<(), Damaged> {
         let (world, now) = (&self.world, self.now);
         let home = &mut self.home;
-        let SnapshotReader { origin, topics, .. } = reading;
-        // The home's record comes first, since all other records are checked against it.
-        if (kind == kind::HOME) != (reading.records == 0) {
+        let SnapshotReader { origin, topics, .. } = reader;
+        // The record of the home comes first, since all other records are checked against it.
+        if (kind == kind::HOME) != (reader.records == 0) {
             return Err(Damaged(
                 "the home's own record is not the first, or not the only one",
             ));
         }
         match kind {
             kind::HOME => {
-                reading.rows = home.logs.restore_home(from, origin)?;
+                reader.rows = home.logs.restore_home(from, origin)?;
                 Ok(())
             }
             kind::TOPIC => {
-                let (row, id, ended) = home.restore_topic(from, origin, &world.rules)?;
-                if row >= reading.rows || topics.last().is_some_and(|(last, _)| *last >= row) {
+                let (row, id, is_newest_removed) =
+                    home.restore_topic(from, origin, &world.rules)?;
+                if row >= reader.rows || topics.last().is_some_and(|(last, _)| *last >= row) {
                     return Err(NO_TOPIC);
                 }
                 topics.push((row, id));
-                if ended {
-                    self.ended.push(id);
+                if is_newest_removed {
+                    self.newest_removed.push(id);
                 }
                 Ok(())
             }
@@ -173,25 +183,25 @@ impl Restored {
             kind::GROUP => home.restore_group(from, origin),
             kind::LOSS => home.restore_loss(from, topics),
             kind::FORGOTTEN => home.logs.restore_forgotten(from, origin, &world.rules),
-            kind::BLAMED => home.logs.restore_blamed(from, &world.rules),
-            kind::ROSTER => home.logs.restore_roster(from),
+            kind::RULE_LOSS => home.logs.restore_rule_loss(from, &world.rules),
+            kind::WRITERS => home.logs.restore_roster(from),
             kind::MESSAGE => {
                 home.restore_message(from, origin, topics, &world.settings, &world.rules, now)
             }
             kind::ANSWER => home.restore_answer(from, origin, &world.settings, now),
             kind::SESSIONS => {
-                reading.partition = from.number16()?;
-                let of_its_home = origin.placement.home_of(reading.partition) == origin.home;
-                match reading.partition < world.partitions && of_its_home {
+                reader.partition = from.number16()?;
+                let of_its_home = origin.placement.home_of(reader.partition) == origin.home;
+                match reader.partition < world.partitions && of_its_home {
                     true => Ok(()),
                     false => Err(Damaged("there is no such partition")),
                 }
             }
-            kind::SESSION => (self.sessions).restore(from, origin, world, now, reading.passed_s),
-            kind::NO_SESSION => (self.sessions).restore_gap(from, origin, reading.partition),
+            kind::SESSION => (self.sessions).restore(from, origin, world, now, reader.age_s),
+            kind::NO_SESSION => (self.sessions).restore_gap(from, origin, reader.partition),
             kind::END => {
-                reading.over = true;
-                match from.number()? == reading.records {
+                reader.is_complete = true;
+                match from.number()? == reader.records {
                     true => Ok(()),
                     false => Err(Damaged("records are missing")),
                 }
@@ -200,37 +210,41 @@ impl Restored {
         }
     }
 
-    /// Ends the present snapshot.
+    /// Ends the snapshot being read.
     ///
     /// # Errors
     /// It is not complete.
-    pub fn end(&mut self) -> Result<(), Damaged> {
-        match self.reading.take() {
-            Some(reading) if !reading.over => Err(Damaged("it is not whole")),
+    pub fn end_snapshot(&mut self) -> Result<(), Damaged> {
+        match self.reader.take() {
+            Some(reader) if !reader.is_complete => Err(Damaged("it is not whole")),
             _ => Ok(()),
         }
     }
 
-    /// Ends the reading, after all snapshots.
+    /// Completes the home, after all snapshots.
     ///
     /// # Errors
     /// The last snapshot is not complete.
     pub fn finish(mut self) -> Result<Restored, Damaged> {
-        self.end()?;
+        self.end_snapshot()?;
         self.sessions.close_gaps();
-        self.home.restored(&self.ended, &self.world.rules, self.now);
-        self.ended = Vec::new();
+        self.home
+            .finish_restore(&self.newest_removed, &self.world.rules, self.now);
+        self.newest_removed = Vec::new();
         Ok(self)
     }
 }
 
 impl Shard {
-    /// Takes over restored state. Called before anything else.
+    /// Takes over restored state, before the shard handles any input.
     pub fn adopt(&mut self, restored: Restored) {
         let Restored {
-            home, sessions, me, ..
+            home,
+            sessions,
+            shard,
+            ..
         } = restored;
-        assert!(me == self.front.clients.ctx.me, "each has its own");
+        assert!(shard == self.front.clients.ctx.me, "each has its own");
         let pace = self.front.clients.meter.work.pace;
         sessions.adopt(&self.front.clients.ctx.world.admission);
         self.front.clients.meter.work.home = home.steps().clone();

@@ -59,8 +59,9 @@ impl Shadow {
 
     /// The shadow of a partition, from its restored state.
     pub fn new(restored: Restored) -> Shadow {
-        let (world, partition, now) = restored.of();
-        let mut shard = Shard::new(partition, world, now);
+        // The world of a shadow has a shard for each partition.
+        let (partition, now) = (restored.shard(), restored.now());
+        let mut shard = Shard::new(partition, restored.world().clone(), now);
         shard.adopt(restored);
         Shadow {
             shard,

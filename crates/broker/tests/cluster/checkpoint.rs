@@ -79,9 +79,9 @@ impl Nodes {
 
 fn read(into: &mut crore_broker::Restored, document: &Document) {
     let head = Head::read(&document[0]).expect("a head");
-    into.begin(&head).expect("a document");
+    into.begin_snapshot(&head).expect("a document");
     for block in &document[1..] {
-        into.take(block).expect("a block");
+        into.read_block(block).expect("a block");
     }
 }
 

@@ -9,7 +9,7 @@ use crore_wire::websocket::receive::{Event, Partial};
 use super::http::{self, Head};
 use super::{sse, websocket};
 use crate::coverage::Coverage;
-use crate::truth::{Truth, Violation, shown};
+use crate::truth::{Truth, Violation, printable};
 
 /// The longest message that the client accepts.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -17,7 +17,7 @@ const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// The follower.
 pub struct Follower {
     filter: String,
-    over_socket: bool,
+    over_websocket: bool,
     /// Its connection's link.
     pub link: Option<u32>,
     head: Option<Head>,
@@ -25,7 +25,7 @@ pub struct Follower {
     body: Vec<u8>,
     partial: Option<Box<Partial>>,
     view: BTreeSet<String>,
-    whole: bool,
+    has_snapshot: bool,
     /// Bytes to send.
     pub out: Vec<u8>,
     /// It closes its connection after sending these.
@@ -34,17 +34,17 @@ pub struct Follower {
 
 impl Follower {
     /// A follower of the topics that match the filter.
-    pub fn new(filter: String, over_socket: bool) -> Self {
+    pub fn new(filter: String, over_websocket: bool) -> Self {
         Follower {
             filter,
-            over_socket,
+            over_websocket,
             link: None,
             head: None,
             bytes: Vec::new(),
             body: Vec::new(),
             partial: None,
             view: BTreeSet::new(),
-            whole: false,
+            has_snapshot: false,
             out: Vec::new(),
             closes: false,
         }
@@ -52,10 +52,10 @@ impl Follower {
 
     /// Begins a connection.
     pub fn connect(&mut self, link: u32, truth: &mut Truth) {
-        self.ended();
+        self.connection_ended();
         self.link = Some(link);
         let filter = self.filter.replace('#', "%23").replace('+', "%2B");
-        let fields = match self.over_socket {
+        let fields = match self.over_websocket {
             true => {
                 "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
                  Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
@@ -69,20 +69,20 @@ impl Follower {
     }
 
     /// The connection ended: the follower forgets everything.
-    pub fn ended(&mut self) {
+    pub fn connection_ended(&mut self) {
         self.link = None;
         self.head = None;
         self.bytes.clear();
         self.body.clear();
         self.partial = None;
         self.view.clear();
-        (self.whole, self.closes) = (false, false);
+        (self.has_snapshot, self.closes) = (false, false);
         self.out.clear();
     }
 
     /// Whether it has received its whole snapshot.
-    pub fn is_whole(&self) -> bool {
-        self.link.is_some() && self.whole && !self.closes
+    pub fn is_synchronized(&self) -> bool {
+        self.link.is_some() && self.has_snapshot && !self.closes
     }
 
     /// Reads received bytes.
@@ -98,7 +98,7 @@ impl Follower {
             let Some(head) = &self.head else {
                 return Ok(());
             };
-            let expected = if self.over_socket { 101 } else { 200 };
+            let expected = if self.over_websocket { 101 } else { 200 };
             // An event stream with a length only tells the client when to reconnect.
             if head.status != expected || head.field("content-length").is_some() {
                 self.closes = true;
@@ -114,7 +114,7 @@ impl Follower {
         if self.closes {
             return Ok(());
         }
-        match self.over_socket {
+        match self.over_websocket {
             true => self.read_frames(truth, coverage),
             false => self.read_events(truth, coverage),
         }
@@ -130,7 +130,7 @@ impl Follower {
                 self.closes = true;
                 break;
             }
-            self.told(&name, &String::from_utf8_lossy(&data), truth, coverage)?;
+            self.event_received(&name, &String::from_utf8_lossy(&data), truth, coverage)?;
         }
         self.body = body;
         Ok(())
@@ -148,7 +148,7 @@ impl Follower {
                         .strip_prefix("{\"event\":\"")
                         .and_then(|rest| rest.split_once("\","));
                     let (event, rest) = event.ok_or_else(|| format!("no event: {text}"))?;
-                    self.told(event, &format!("{{{rest}"), truth, coverage)?;
+                    self.event_received(event, &format!("{{{rest}"), truth, coverage)?;
                 }
                 Event::Close { code, .. } => {
                     self.closes = true;
@@ -167,7 +167,7 @@ impl Follower {
     }
 
     /// One event. Checks that `first` and `last` of a topic alternate, and that `whole` has the number of topics in the snapshot.
-    fn told(
+    fn event_received(
         &mut self,
         event: &str,
         data: &str,
@@ -176,27 +176,27 @@ impl Follower {
     ) -> Result<(), Violation> {
         truth.note(|| format!("{:?} is told {event} {data}", self.link));
         if event == "whole" {
-            self.whole = true;
-            let told = format!("{{\"topics\":{}}}", self.view.len());
-            return match data == told {
+            self.has_snapshot = true;
+            let counted = format!("{{\"topics\":{}}}", self.view.len());
+            return match data == counted {
                 true => Ok(()),
-                false => Err(format!("a snapshot says {data} and told {told}")),
+                false => Err(format!("a snapshot says {data} and told {counted}")),
             };
         }
         let name = data
             .strip_prefix("{\"topic\":\"")
             .and_then(|rest| rest.strip_suffix("\"}"));
-        let name = name.ok_or_else(|| format!("no topic: {}", shown(data.as_bytes())))?;
+        let name = name.ok_or_else(|| format!("no topic: {}", printable(data.as_bytes())))?;
         if !topic::matches(self.filter.as_bytes(), name.as_bytes()) {
             return Err(format!("{name} does not match {}", self.filter));
         }
-        let alternates = match event {
+        let is_change = match event {
             "first" => self.view.insert(name.to_string()),
             "last" => self.view.remove(name),
             _ => return Err(format!("an event {event}")),
         };
         coverage.interest += 1;
-        match alternates {
+        match is_change {
             true => Ok(()),
             false => Err(format!("{event} of {name} was told twice")),
         }

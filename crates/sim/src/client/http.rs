@@ -2,7 +2,7 @@
 
 use crore_wire::http::date::parse_date;
 
-use crate::truth::{Violation, shown};
+use crate::truth::{Violation, printable};
 
 /// A response's head.
 #[derive(Clone, Debug, Default)]
@@ -20,7 +20,7 @@ impl Head {
     }
 
     /// The position in the `ETag`.
-    pub fn tag(&self) -> Option<Vec<u8>> {
+    pub fn etag(&self) -> Option<Vec<u8>> {
         let tag = self.field("etag")?.strip_prefix('"')?.strip_suffix('"')?;
         Some(tag.as_bytes().to_vec())
     }
@@ -39,12 +39,13 @@ pub fn take_head(bytes: &mut Vec<u8>) -> Result<Option<Head>, Violation> {
         .strip_prefix("HTTP/1.1 ")
         .and_then(|rest| rest.get(..3));
     let status = status.and_then(|digits| digits.parse().ok());
-    let status = status.ok_or_else(|| format!("no status line: {}", shown(first.as_bytes())))?;
+    let status =
+        status.ok_or_else(|| format!("no status line: {}", printable(first.as_bytes())))?;
     let mut fields = Vec::new();
     for line in lines.filter(|line| !line.is_empty()) {
         let (name, value) = line
             .split_once(": ")
-            .ok_or_else(|| format!("no header: {}", shown(line.as_bytes())))?;
+            .ok_or_else(|| format!("no header: {}", printable(line.as_bytes())))?;
         fields.push((name.to_ascii_lowercase(), value.to_string()));
     }
     let head = Head { status, fields };
@@ -94,7 +95,7 @@ pub fn take_chunks(bytes: &mut Vec<u8>, body: &mut Vec<u8>) -> Result<bool, Viol
         let size = std::str::from_utf8(&bytes[..line])
             .ok()
             .and_then(|hex| usize::from_str_radix(hex, 16).ok())
-            .ok_or_else(|| format!("no chunk size: {}", shown(bytes)))?;
+            .ok_or_else(|| format!("no chunk size: {}", printable(bytes)))?;
         let end = line + 2 + size;
         if bytes.len() < end + 2 {
             return Ok(false);
@@ -102,7 +103,7 @@ pub fn take_chunks(bytes: &mut Vec<u8>, body: &mut Vec<u8>) -> Result<bool, Viol
         if &bytes[end..end + 2] != b"\r\n" {
             return Err(format!(
                 "a chunk that does not end: {}",
-                shown(&bytes[end..])
+                printable(&bytes[end..])
             ));
         }
         body.extend_from_slice(&bytes[line + 2..end]);

@@ -27,24 +27,24 @@ enum Request {
 }
 
 /// Frames that a WebSocket publisher may send for each message that it is told to publish.
-const FRAMES_EACH: u8 = 4;
+const FRAMES_PER_MESSAGE: u8 = 4;
 
 /// The publisher.
 #[derive(Default)]
 pub struct Publisher {
     /// The topic, if it publishes over a WebSocket.
-    socket: Option<usize>,
+    websocket_topic: Option<usize>,
     /// Its messages have idempotency keys.
     idempotent: bool,
-    begun: bool,
+    upgraded: bool,
     /// The messages sent on this connection, by frame number.
-    frames: Vec<u32>,
+    sent_frames: Vec<u32>,
     partial: Option<Box<Partial>>,
     /// Its connection's link.
     pub link: Option<u32>,
     bytes: Vec<u8>,
     pending: VecDeque<Request>,
-    again: Vec<Request>,
+    to_retry: Vec<Request>,
     /// Bytes to send.
     pub out: Vec<u8>,
     /// It closes its connection after sending these.
@@ -55,9 +55,9 @@ pub struct Publisher {
 
 impl Publisher {
     /// A publisher of this topic over a WebSocket.
-    pub fn over_socket(topic: usize) -> Self {
+    pub fn over_websocket(topic: usize) -> Self {
         Publisher {
-            socket: Some(topic),
+            websocket_topic: Some(topic),
             ..Publisher::default()
         }
     }
@@ -76,16 +76,16 @@ impl Publisher {
     }
 
     /// Number of unanswered requests.
-    pub fn waiting(&self) -> usize {
+    pub fn pending_requests(&self) -> usize {
         self.pending.len()
     }
 
     /// Begins a connection.
     pub fn connect(&mut self, link: u32, truth: &Truth) {
         self.link = Some(link);
-        (self.closes, self.begun, self.partial) = (false, false, None);
-        self.frames.clear();
-        if let Some(topic) = self.socket {
+        (self.closes, self.upgraded, self.partial) = (false, false, None);
+        self.sent_frames.clear();
+        if let Some(topic) = self.websocket_topic {
             let name = &truth.topics[topic].name;
             let text = format!(
                 "GET /pub?topic={name} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\
@@ -98,29 +98,29 @@ impl Publisher {
     }
 
     /// The connection ended: unanswered messages may be sent again.
-    pub fn ended(&mut self) {
+    pub fn connection_ended(&mut self) {
         self.link = None;
         self.bytes.clear();
         self.out.clear();
-        self.again.extend(self.pending.drain(..));
+        self.to_retry.extend(self.pending.drain(..));
     }
 
     /// Sends unanswered messages again. The server may have stored them already.
     pub fn retry(&mut self, truth: &mut Truth, rng: &mut Rng, coverage: &mut Coverage) {
-        for request in std::mem::take(&mut self.again) {
-            let again = |number: u32, truth: &mut Truth| match self.idempotent {
+        for request in std::mem::take(&mut self.to_retry) {
+            let number_of_retry = |number: u32, truth: &mut Truth| match self.idempotent {
                 // For topics that are not durable, a crash also loses the answers to keys: then it is a new message.
                 true if !truth.has_crashed_since(number) => number,
                 _ => truth.add_message(truth.messages[number as usize].spec),
             };
             match request {
                 Request::One(number) => {
-                    let number = again(number, truth);
+                    let number = number_of_retry(number, truth);
                     coverage.retries += 1;
                     self.send_one(number, truth, rng);
                 }
                 Request::Batch(numbers) => {
-                    let numbers = numbers.iter().map(|number| again(*number, truth));
+                    let numbers = numbers.iter().map(|number| number_of_retry(*number, truth));
                     let numbers = numbers.collect();
                     coverage.retries += 1;
                     self.send_batch(numbers, truth);
@@ -144,15 +144,15 @@ impl Publisher {
                 false => None,
             },
         };
-        if let Some(topic) = self.socket {
+        if let Some(topic) = self.websocket_topic {
             let count = match action {
                 PublisherAction::Pipeline(count) | PublisherAction::Batch(count) => {
-                    count * FRAMES_EACH
+                    count * FRAMES_PER_MESSAGE
                 }
                 _ => 1,
             };
             for _ in 0..count {
-                self.one(spec(topic, truth, rng), truth, rng);
+                self.publish_one(spec(topic, truth, rng), truth, rng);
             }
             return;
         }
@@ -166,7 +166,7 @@ impl Publisher {
                     } else {
                         rng.below(truth.topics.len())
                     };
-                    self.one(spec(topic, truth, rng), truth, rng);
+                    self.publish_one(spec(topic, truth, rng), truth, rng);
                 }
             }
             PublisherAction::Batch(count) => {
@@ -189,13 +189,13 @@ impl Publisher {
                 self.pending.push_back(Request::Other);
             }
             PublisherAction::Info => {
-                self.info(topic, truth);
+                self.request_info(topic, truth);
             }
         }
     }
 
     /// Asks for the info of a topic.
-    pub fn info(&mut self, topic: usize, truth: &Truth) {
+    pub fn request_info(&mut self, topic: usize, truth: &Truth) {
         let name = &truth.topics[topic].name;
         self.send(&format!("GET /pub?topic={name}"), "", b"");
         self.subscribers.remove(&topic);
@@ -203,8 +203,8 @@ impl Publisher {
     }
 
     /// Publishes one message.
-    pub fn one(&mut self, mut spec: MessageSpec, truth: &mut Truth, rng: &mut Rng) {
-        if let Some(topic) = self.socket {
+    pub fn publish_one(&mut self, mut spec: MessageSpec, truth: &mut Truth, rng: &mut Rng) {
+        if let Some(topic) = self.websocket_topic {
             // A frame carries only the data.
             spec = MessageSpec {
                 topic,
@@ -221,8 +221,8 @@ impl Publisher {
         let (spec, data) = (truth.messages[number as usize].spec, truth.data(number));
         self.pending.push_back(Request::One(number));
         truth.note(|| format!("{:?} publishes {number}, {spec:?}", self.link));
-        if self.socket.is_some() {
-            self.frames.push(number);
+        if self.websocket_topic.is_some() {
+            self.sent_frames.push(number);
             let opcode = rng.pick(&[Opcode::Text, Opcode::Binary]);
             frame::write_masked(&mut self.out, opcode, &data, [9, 8, 7, 6]);
             return;

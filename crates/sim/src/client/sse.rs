@@ -1,6 +1,6 @@
 //! Reads an event stream as a browser does. Unlike a browser, also reports events without data, since they carry positions.
 
-use crate::truth::{Violation, shown};
+use crate::truth::{Violation, printable};
 
 /// An event: a block of the stream.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub fn take_event(bytes: &mut Vec<u8>) -> Result<Option<Event>, Violation> {
         } else if let Some(value) = line.strip_prefix(b"event: ") {
             event.name = value.to_vec();
         } else if !(line.is_empty() || line.starts_with(b":") || line.starts_with(b"retry: ")) {
-            return Err(format!("no line of an event stream: {}", shown(line)));
+            return Err(format!("no line of an event stream: {}", printable(line)));
         }
     }
     Ok(Some(event))

@@ -15,7 +15,7 @@ use crate::truth::{Truth, Violation};
 
 /// The transport of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Transport {
     /// Event stream.
     Sse,
     /// Event stream over HTTP/1.0.
@@ -31,11 +31,20 @@ pub enum Kind {
 }
 
 /// The kinds that are drawn.
-pub const KINDS: [Kind; 5] = [Kind::Sse, Kind::Sse10, Kind::Plain, Kind::Meta, Kind::Poll];
+pub const TRANSPORTS: [Transport; 5] = [
+    Transport::Sse,
+    Transport::Sse10,
+    Transport::Plain,
+    Transport::Meta,
+    Transport::Poll,
+];
 
-impl Kind {
+impl Transport {
     fn is_socket(self) -> bool {
-        matches!(self, Kind::Plain | Kind::Meta | Kind::Envelope)
+        matches!(
+            self,
+            Transport::Plain | Transport::Meta | Transport::Envelope
+        )
     }
 }
 
@@ -47,15 +56,15 @@ struct Conn {
     body: Vec<u8>,
     partial: Option<Box<Partial>>,
     /// A request or a stream is in progress.
-    busy: bool,
+    is_requesting: bool,
     /// The stream has ended; only the end of the connection may follow.
-    over: bool,
+    stream_ended: bool,
     request_step: u32,
     request_s: u32,
     /// The step in which it read that its stream had begun.
-    begun_step: Option<u32>,
+    established_step: Option<u32>,
     /// Number of messages received after the stalled sockets had opened.
-    after_rest: u32,
+    received_after_unstall: u32,
 }
 
 /// What a subscriber by filter has in addition.
@@ -67,7 +76,7 @@ struct Filtered {
 /// The subscriber.
 pub struct Subscriber {
     /// Its transport.
-    pub kind: Kind,
+    pub transport: Transport,
     deflate: bool,
     filtered: Option<Filtered>,
     /// The received messages of each of its topics.
@@ -84,9 +93,9 @@ pub struct Subscriber {
 
 impl Subscriber {
     /// A subscriber of these topics.
-    pub fn new(kind: Kind, topics: &[usize], deflate: bool) -> Self {
+    pub fn new(transport: Transport, topics: &[usize], deflate: bool) -> Self {
         Subscriber {
-            kind,
+            transport,
             deflate,
             filtered: None,
             tracks: topics.iter().map(|topic| Track::new(*topic)).collect(),
@@ -99,15 +108,15 @@ impl Subscriber {
     }
 
     /// The same subscriber, with envelopes if its WebSocket has positions.
-    pub fn in_envelopes(mut self) -> Self {
-        if self.kind == Kind::Meta {
-            self.kind = Kind::Envelope;
+    pub fn with_envelopes(mut self) -> Self {
+        if self.transport == Transport::Meta {
+            self.transport = Transport::Envelope;
         }
         self
     }
 
     /// Subscribes by filter instead of to its topics.
-    pub fn filter(&mut self, filters: Vec<String>, partitions: usize, truth: &Truth) {
+    pub fn subscribe_by_filter(&mut self, filters: Vec<String>, partitions: usize, truth: &Truth) {
         let is = |name: &str| {
             let mut filters = filters.iter();
             filters.any(|filter| topic::matches(filter.as_bytes(), name.as_bytes()))
@@ -121,15 +130,15 @@ impl Subscriber {
     }
 
     /// Whether it can connect or send its next request.
-    pub fn is_idle(&self) -> bool {
-        self.link.is_none() || (self.kind == Kind::Poll && !self.conn.busy)
+    pub fn may_request(&self) -> bool {
+        self.link.is_none() || (self.transport == Transport::Poll && !self.conn.is_requesting)
     }
 
     /// Whether it is subscribed, as far as it knows.
     pub fn is_established(&self) -> bool {
         self.link.is_some()
-            && match self.kind {
-                Kind::Poll => self.conn.busy,
+            && match self.transport {
+                Transport::Poll => self.conn.is_requesting,
                 _ => self.conn.head.is_some(),
             }
     }
@@ -139,46 +148,46 @@ impl Subscriber {
         self.link = Some(link);
         self.conn = Conn::default();
         self.closes = false;
-        self.request(truth, rng);
+        self.send_request(truth, rng);
     }
 
     /// Sends a request that begins at its position, or at a random start if it has none.
-    pub fn request(&mut self, truth: &mut Truth, rng: &mut Rng) {
+    pub fn send_request(&mut self, truth: &mut Truth, rng: &mut Rng) {
         let mut target = self.target(truth);
         let mut fields = String::new();
         match &self.position {
             Some(position) => {
                 let position = String::from_utf8_lossy(position);
-                match self.kind {
+                match self.transport {
                     // A client repeats the query of its first request; the header takes precedence.
-                    Kind::Poll => {
+                    Transport::Poll => {
                         fields = format!("If-None-Match: \"{position}\"\r\n");
                         target.push_str("since=live");
                     }
-                    Kind::Sse if rng.chance(50) => {
+                    Transport::Sse if rng.chance(50) => {
                         fields = format!("Last-Event-ID: {position}\r\n");
                         target.push_str("since=oldest");
                     }
                     _ => target.push_str(&format!("since={position}")),
                 }
             }
-            None => target.push_str(self.start(truth, rng)),
+            None => target.push_str(self.begin_stretches(truth, rng)),
         }
-        if self.kind == Kind::Envelope {
+        if self.transport == Transport::Envelope {
             target.push_str("&envelope=json");
         }
-        let version = if self.kind == Kind::Sse10 {
+        let version = if self.transport == Transport::Sse10 {
             "1.0"
         } else {
             "1.1"
         };
         self.push_fields(&mut fields);
         let text = format!("GET {target} HTTP/{version}\r\nHost: localhost\r\n{fields}\r\n");
-        let (link, kind) = (self.link, self.kind);
+        let (link, kind) = (self.link, self.transport);
         let first = fields.lines().next().unwrap_or_default();
         truth.note(|| format!("{link:?} {kind:?} asks {target} {first}"));
         self.out.extend_from_slice(text.as_bytes());
-        self.conn.busy = true;
+        self.conn.is_requesting = true;
         (self.conn.request_step, self.conn.request_s) = (truth.step, truth.now_s);
     }
 
@@ -202,7 +211,7 @@ impl Subscriber {
     }
 
     /// Begins a stretch of each topic at a random start. Returns the start's part of the query.
-    fn start(&mut self, truth: &Truth, rng: &mut Rng) -> &'static str {
+    fn begin_stretches(&mut self, truth: &Truth, rng: &mut Rng) -> &'static str {
         let filtered = self.filtered.is_some();
         let mut since = rng.pick(&["", "", "since=oldest", "since=live", "since=-2"]);
         if filtered && since == "since=-2" {
@@ -213,7 +222,7 @@ impl Subscriber {
             since = "since=live";
         }
         for track in &mut self.tracks {
-            track.begin(Start::First);
+            track.begin_stretch(Start::First);
             let topic = &truth.topics[track.topic];
             let by_rule = match topic.rule.first {
                 _ if filtered => topic.keeps_latest(),
@@ -221,7 +230,7 @@ impl Subscriber {
                 first => first == First::Oldest,
             };
             if since == "since=oldest" || since.is_empty() && by_rule {
-                track.from_oldest();
+                track.require_oldest();
             }
         }
         since
@@ -229,25 +238,27 @@ impl Subscriber {
 
     /// Adds the header fields that choose the transport.
     fn push_fields(&self, fields: &mut String) {
-        let kind = match self.kind {
-            Kind::Sse | Kind::Sse10 => "Accept: text/event-stream\r\nCache-Control: no-cache\r\n",
-            Kind::Poll => "",
-            Kind::Plain | Kind::Meta | Kind::Envelope => {
+        let kind = match self.transport {
+            Transport::Sse | Transport::Sse10 => {
+                "Accept: text/event-stream\r\nCache-Control: no-cache\r\n"
+            }
+            Transport::Poll => "",
+            Transport::Plain | Transport::Meta | Transport::Envelope => {
                 "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
                  Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
             }
         };
         fields.push_str(kind);
-        if self.kind == Kind::Meta {
+        if self.transport == Transport::Meta {
             fields.push_str("Sec-WebSocket-Protocol: ws+meta.nchan\r\n");
         }
-        if self.deflate && self.kind.is_socket() {
+        if self.deflate && self.transport.is_socket() {
             fields.push_str("Sec-WebSocket-Extensions: permessage-deflate\r\n");
         }
     }
 
     /// The connection ended.
-    pub fn ended(&mut self) {
+    pub fn connection_ended(&mut self) {
         self.link = None;
         self.conn = Conn::default();
         self.out.clear();
@@ -258,16 +269,16 @@ impl Subscriber {
     }
 
     /// Damage may have removed messages of its topics.
-    pub fn damaged(&mut self, truth: &Truth) {
+    pub fn partitions_damaged(&mut self, truth: &Truth) {
         let has_position = self.position.is_some();
-        let is_harmed = |track: &&mut Track| truth.topics[track.topic].damaged == truth.crashed;
-        let damaged = self.tracks.iter_mut().filter(is_harmed);
-        damaged.for_each(|track| track.damaged(has_position));
+        let is_damaged = |track: &&mut Track| truth.topics[track.topic].damaged == truth.crashed;
+        let damaged = self.tracks.iter_mut().filter(is_damaged);
+        damaged.for_each(|track| track.partition_damaged(has_position));
     }
 
     /// The log was replaced by an older copy. For each topic, the server knows positions up to the first offset of the pair, and the second
     /// one. Returns the number of topics in which the subscriber has a later position.
-    pub fn put_back(&mut self, truth: &Truth, known: &[(u64, u64)], is_first: bool) -> u64 {
+    pub fn log_restored(&mut self, truth: &Truth, known: &[(u64, u64)], is_first: bool) -> u64 {
         let has_position = self.position.is_some();
         let mut branches = 0;
         // A position of several partitions moves with messages of any topic, so a track does not know the part of its own topic. Nor does it
@@ -279,9 +290,9 @@ impl Subscriber {
             }
             if is_exact {
                 let (end, begin) = known[track.topic];
-                branches += u64::from(track.put_back(has_position, end, begin));
+                branches += u64::from(track.log_restored(has_position, end, begin));
             } else {
-                track.damaged(false);
+                track.partition_damaged(false);
                 track.seen = None;
             }
         }
@@ -302,38 +313,40 @@ impl Subscriber {
             let Some(head) = self.conn.head.clone() else {
                 return Ok(());
             };
-            self.begun(&head, truth, coverage)?;
+            self.read_response_head(&head, truth, coverage)?;
         }
         if self.link.is_none() || self.closes {
             return Ok(());
         }
-        match self.kind {
-            Kind::Sse | Kind::Sse10 => self.read_events(truth, coverage),
-            Kind::Plain | Kind::Meta | Kind::Envelope => self.read_frames(truth, coverage),
-            Kind::Poll => self.read_poll(end, truth, coverage),
+        match self.transport {
+            Transport::Sse | Transport::Sse10 => self.read_events(truth, coverage),
+            Transport::Plain | Transport::Meta | Transport::Envelope => {
+                self.read_frames(truth, coverage)
+            }
+            Transport::Poll => self.read_poll(end, truth, coverage),
         }
     }
 
-    fn begun(
+    fn read_response_head(
         &mut self,
         head: &Head,
         truth: &mut Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
-        let expected = match self.kind {
-            Kind::Poll => return Ok(()),
-            Kind::Plain | Kind::Meta | Kind::Envelope => 101,
-            Kind::Sse | Kind::Sse10 => 200,
+        let expected = match self.transport {
+            Transport::Poll => return Ok(()),
+            Transport::Plain | Transport::Meta | Transport::Envelope => 101,
+            Transport::Sse | Transport::Sse10 => 200,
         };
         truth.note(|| format!("{:?} begins with {}", self.link, head.status));
         // An event stream with a length only tells the client when to reconnect.
-        let shed = head.field("content-length").is_some();
-        if head.status == expected && !shed {
-            self.conn.begun_step = Some(truth.step);
+        let is_reconnect_hint = head.field("content-length").is_some();
+        if head.status == expected && !is_reconnect_hint {
+            self.conn.established_step = Some(truth.step);
             for track in &mut self.tracks {
-                track.established(truth.step);
+                track.subscription_confirmed(truth.step);
             }
-            if self.kind == Kind::Plain {
+            if self.transport == Transport::Plain {
                 // Messages carry no positions: the next connection starts anew.
                 self.position = None;
             }
@@ -342,24 +355,24 @@ impl Subscriber {
         self.closes = true;
         match head.status {
             // A deleted topic ends an event stream before it begins.
-            204 => self.forget(coverage),
+            204 => self.topic_deleted(coverage),
             200 | 429 | 503 => coverage.refused += 1,
             // The request arrived too slowly.
             408 => {}
-            status => return Err(format!("{:?} was answered {status}", self.kind)),
+            status => return Err(format!("{:?} was answered {status}", self.transport)),
         }
         Ok(())
     }
 
     /// The topic was deleted: the position is no longer valid.
-    fn forget(&mut self, coverage: &mut Coverage) {
+    fn topic_deleted(&mut self, coverage: &mut Coverage) {
         coverage.gone += 1;
         self.position = None;
     }
 
     /// Nothing is in flight: the last stretch must reach the newest message.
-    pub fn at_head(&mut self, truth: &Truth) {
-        let is_poll = self.kind == Kind::Poll;
+    pub fn require_head(&mut self, truth: &Truth) {
+        let is_poll = self.transport == Transport::Poll;
         if !self.is_established() {
             return;
         }
@@ -367,7 +380,7 @@ impl Subscriber {
             let rule = &truth.topics[track.topic].rule;
             // Without a log, messages between two polls are lost, and the gap is told only with the next message.
             if !is_poll || (rule.messages_max() > 0 && truth.allowed.budgets_are_wide) {
-                track.at_head();
+                track.require_head();
             }
         }
     }
@@ -380,7 +393,7 @@ impl Subscriber {
     ) -> Result<(), Violation> {
         for track in &self.tracks {
             track.check(truth, unplaced).map_err(|violation| {
-                format!("{:?} of topic {}: {violation}", self.kind, track.topic)
+                format!("{:?} of topic {}: {violation}", self.transport, track.topic)
             })?;
         }
         Ok(())

@@ -26,14 +26,14 @@ struct Received {
 struct Stretch {
     start: Start,
     /// It must begin with the oldest kept message.
-    whole: bool,
-    got: Vec<Received>,
-    to_head: bool,
+    from_oldest: bool,
+    received: Vec<Received>,
+    must_reach_head: bool,
 }
 
 impl Stretch {
     fn has(&self, number: u32) -> bool {
-        self.got.iter().any(|got| got.number == number)
+        self.received.iter().any(|got| got.number == number)
     }
 }
 
@@ -46,7 +46,7 @@ pub struct Track {
     /// The subscriber's position in this topic, if known.
     pub seen: Option<SeenPosition>,
     /// The offset of the last position that it was told, with or without a message.
-    told: Option<u64>,
+    last_offset: Option<u64>,
     /// Its position is from before damage: a gap must be told before the next message.
     gap_due: bool,
     /// The subscriber subscribes by filter: a delete does not end the stretch, and deleted messages may be missing.
@@ -71,47 +71,47 @@ impl Track {
     }
 
     /// Begins a stretch, with no known position.
-    pub fn begin(&mut self, start: Start) {
+    pub fn begin_stretch(&mut self, start: Start) {
         (self.seen, self.gap_due) = (None, false);
         self.stretches.push(Stretch {
             start,
-            whole: false,
-            got: Vec::new(),
-            to_head: false,
+            from_oldest: false,
+            received: Vec::new(),
+            must_reach_head: false,
         });
     }
 
     /// The new stretch must start with the oldest kept message.
-    pub fn from_oldest(&mut self) {
+    pub fn require_oldest(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
-            stretch.whole = true;
+            stretch.from_oldest = true;
         }
     }
 
     /// The subscription was confirmed: from this step on no message may be missing.
-    pub fn established(&mut self, step: u32) {
+    pub fn subscription_confirmed(&mut self, step: u32) {
         if let Some(stretch) = self.stretches.last_mut()
             && stretch.start == Start::First
-            && stretch.got.is_empty()
+            && stretch.received.is_empty()
         {
             stretch.start = Start::Sent(step);
         }
     }
 
     /// A position came without a message.
-    pub fn told(&mut self, seen: SeenPosition) {
-        self.told = Some(seen.offset);
+    pub fn position_received(&mut self, seen: SeenPosition) {
+        self.last_offset = Some(seen.offset);
         let Some(stretch) = self.stretches.last_mut() else {
             return;
         };
-        if stretch.got.is_empty() && self.seen.is_none() {
+        if stretch.received.is_empty() && self.seen.is_none() {
             stretch.start = Start::After(seen.offset);
             self.seen = Some(seen);
         }
     }
 
     /// A message came.
-    pub fn got(&mut self, number: u32, truth: &Truth) -> Result<(), Violation> {
+    pub fn message_received(&mut self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let message = &truth.messages[number as usize];
         if self.gap_due {
             return Err(format!("message {number} came, and no gap behind damage"));
@@ -128,12 +128,12 @@ impl Track {
                 seen.offset
             ));
         }
-        stretch.got.push(Received {
+        stretch.received.push(Received {
             number,
             at: truth.step,
             at_s: truth.now_s,
         });
-        self.told = message.offset;
+        self.last_offset = message.offset;
         self.seen = message.offset.map(|offset| SeenPosition {
             offset,
             at: message.sent,
@@ -143,7 +143,11 @@ impl Track {
     }
 
     /// A gap was told: the next messages follow `to`.
-    pub fn gap(&mut self, to: Option<SeenPosition>, truth: &Truth) -> Result<(), Violation> {
+    pub fn gap_received(
+        &mut self,
+        to: Option<SeenPosition>,
+        truth: &Truth,
+    ) -> Result<(), Violation> {
         if let Some(seen) = self.seen {
             if truth.must_reach_back(self.topic, seen) {
                 return Err(format!(
@@ -160,47 +164,48 @@ impl Track {
         }
         // An offset on another branch means nothing on this one.
         let seen = self.seen.filter(|_| !self.gap_due);
-        self.begin(to.map_or(Start::First, |to| Start::After(to.offset)));
+        self.begin_stretch(to.map_or(Start::First, |to| Start::After(to.offset)));
         self.seen = to.or(seen);
-        self.told = self.seen.map(|seen| seen.offset);
+        self.last_offset = self.seen.map(|seen| seen.offset);
         Ok(())
     }
 
     /// A message was lost, perhaps of this topic. Order still holds, and no message may come again.
-    pub fn lost_some(&mut self) {
+    pub fn may_have_lost(&mut self) {
         let seen = self.seen;
-        self.begin(Start::First);
+        self.begin_stretch(Start::First);
         self.seen = seen;
     }
 
     /// Its partition is damaged. The messages received before were checked already, and their offsets have changed. The subscriber
     /// reconnects, with a position or without.
-    pub fn damaged(&mut self, has_position: bool) {
+    pub fn partition_damaged(&mut self, has_position: bool) {
         let seen = self.seen;
         self.stretches.clear();
-        self.begin(Start::First);
+        self.begin_stretch(Start::First);
         (self.seen, self.gap_due) = (seen, has_position);
     }
 
     /// The log was replaced by an older copy. The server knows positions up to `end`, and the position `begin`. The messages received before
     /// were checked already. Says whether the subscriber's position is on the lost branch.
-    pub fn put_back(&mut self, has_position: bool, end: u64, begin: u64) -> bool {
+    pub fn log_restored(&mut self, has_position: bool, end: u64, begin: u64) -> bool {
         let seen = self.seen.filter(|_| has_position);
         // If a gap is still due, the position is from before an earlier copy.
         let is_known = |offset| !self.gap_due && (offset <= end || offset == begin);
-        let is_other = seen.is_some_and(|seen| !is_known(self.told.unwrap_or(seen.offset)));
-        self.damaged(is_other);
-        if let (Some(seen), false) = (seen, is_other) {
-            self.begin(Start::After(seen.offset));
+        let is_on_lost_branch =
+            seen.is_some_and(|seen| !is_known(self.last_offset.unwrap_or(seen.offset)));
+        self.partition_damaged(is_on_lost_branch);
+        if let (Some(seen), false) = (seen, is_on_lost_branch) {
+            self.begin_stretch(Start::After(seen.offset));
             self.seen = Some(seen);
         }
-        is_other
+        is_on_lost_branch
     }
 
     /// Nothing is in flight: the last stretch must reach the newest message.
-    pub fn at_head(&mut self) {
+    pub fn require_head(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
-            stretch.to_head = true;
+            stretch.must_reach_head = true;
         }
     }
 
@@ -218,22 +223,22 @@ impl Track {
         truth: &Truth,
         unplaced: &[Unplaced],
     ) -> Result<(), Violation> {
-        let place = |got: &Received| {
+        let with_offset = |got: &Received| {
             let offset = truth.messages[got.number as usize].offset;
             offset.map(|offset| (offset, *got))
         };
-        let all: Vec<(u64, Received)> = stretch.got.iter().filter_map(place).collect();
+        let all: Vec<(u64, Received)> = stretch.received.iter().filter_map(with_offset).collect();
         if let Some(two) = all.windows(2).find(|two| two[0].0 >= two[1].0) {
             return Err(format!("{} came before {}", two[0].0, two[1].0));
         }
         let topic = &truth.topics[self.topic];
-        let end = if stretch.to_head {
+        let end = if stretch.must_reach_head {
             u64::MAX
         } else {
             all.last().map_or(0, |(offset, _)| *offset)
         };
         let first = all.first().map(|(offset, _)| *offset);
-        let is_due = |offset: u64, number: u32| match stretch.start {
+        let must_be_received = |offset: u64, number: u32| match stretch.start {
             Start::After(start) => offset > start,
             Start::Sent(step) => {
                 first.is_some_and(|first| offset >= first)
@@ -254,16 +259,16 @@ impl Track {
             let is_excused = truth.may_have_expired(*number, at_s)
                 || truth.may_be_superseded(*number, at)
                 || self.by_filter && truth.may_be_deleted(*number, at);
-            if is_due(*offset, *number) && !is_excused {
+            if must_be_received(*offset, *number) && !is_excused {
                 return Err(format!(
                     "message {number} at {offset} never came (from {:?}, {} messages, to the head: {})",
                     stretch.start,
-                    stretch.got.len(),
-                    stretch.to_head
+                    stretch.received.len(),
+                    stretch.must_reach_head
                 ));
             }
         }
-        let snapshot = stretch.to_head && stretch.whole;
+        let snapshot = stretch.must_reach_head && stretch.from_oldest;
         let snapshot = snapshot.then(|| truth.snapshot(self.topic));
         let mut newest = snapshot.into_iter().flatten();
         if let Some(number) = newest.find(|number| !stretch.has(*number)) {

@@ -12,8 +12,11 @@ impl Simulation {
         let all = self.shards.len();
         let shard = rng.below(all);
         // Clients connect only to nodes that are ready.
-        let mut others = (0..self.plan.nodes).map(|n| (shard + n * self.plan.shards) % all);
-        let shard = others.find(|it| self.serves(*it)).unwrap_or(shard);
+        let mut same_shard_of_nodes =
+            (0..self.plan.nodes).map(|n| (shard + n * self.plan.shards) % all);
+        let shard = same_shard_of_nodes
+            .find(|it| self.is_ready_for_clients(*it))
+            .unwrap_or(shard);
         let window = rng.pick(&self.plan.windows);
         let link = self.net.connect(shard as ShardId, window);
         self.loops[shard].links.push(link);
@@ -21,29 +24,30 @@ impl Simulation {
     }
 
     /// A subscriber connects, or sends its next request.
-    pub fn ask(&mut self, n: usize, rng: &mut Rng) {
-        if !self.clients.subscribers[n].is_idle() {
+    pub fn request(&mut self, n: usize, rng: &mut Rng) {
+        if !self.clients.subscribers[n].may_request() {
             return;
         }
         match self.clients.subscribers[n].link {
             Some(link) if self.net.sockets[link as usize].client_fin => return,
-            Some(_) => self.clients.subscribers[n].request(&mut self.truth, rng),
+            Some(_) => self.clients.subscribers[n].send_request(&mut self.truth, rng),
             None => {
                 let link = self.connect(rng);
                 self.clients.subscribers[n].connect(link, &mut self.truth, rng);
             }
         }
-        self.send_of_subscriber(n);
+        self.flush_subscriber(n);
     }
 
-    fn send_of_subscriber(&mut self, n: usize) {
+    fn flush_subscriber(&mut self, n: usize) {
         let subscriber = &mut self.clients.subscribers[n];
         if let Some(link) = subscriber.link {
             send(&mut self.net, link, &mut subscriber.out);
         }
     }
 
-    pub(super) fn send_of_publisher(&mut self, n: usize) {
+    /// Sends the bytes that a publisher has written.
+    pub fn flush_publisher(&mut self, n: usize) {
         let publisher = &mut self.clients.publishers[n];
         if let Some(link) = publisher.link {
             send(&mut self.net, link, &mut publisher.out);
@@ -63,7 +67,7 @@ impl Simulation {
     }
 
     /// A subscriber reads at most `bytes_max` bytes.
-    pub fn read(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
+    pub fn read_subscriber(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
         let Some(link) = self.clients.subscribers[n].link else {
             return Ok(());
         };
@@ -71,18 +75,18 @@ impl Simulation {
         let subscriber = &mut self.clients.subscribers[n];
         subscriber.read(&bytes, end, &mut self.truth, &mut self.coverage)?;
         let closes = subscriber.closes;
-        self.check_kept()?;
+        self.check_logged()?;
         if closes || end {
-            self.clients.subscribers[n].ended();
+            self.clients.subscribers[n].connection_ended();
             self.hang_up(link);
             return Ok(());
         }
-        self.send_of_subscriber(n);
+        self.flush_subscriber(n);
         Ok(())
     }
 
     /// Checks that the engine's log has every message that was acknowledged or delivered since the last check.
-    pub fn check_kept(&mut self) -> Result<(), Violation> {
+    pub fn check_logged(&mut self) -> Result<(), Violation> {
         let known = std::mem::take(&mut self.truth.unchecked);
         let Some(engine) = &self.net.engine else {
             return Ok(());
@@ -95,7 +99,7 @@ impl Simulation {
     }
 
     /// A publisher reads at most `bytes_max` bytes.
-    pub fn read_answer(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
+    pub fn read_publisher(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
         let Some(link) = self.clients.publishers[n].link else {
             return Ok(());
         };
@@ -103,13 +107,13 @@ impl Simulation {
         let publisher = &mut self.clients.publishers[n];
         publisher.read(&bytes, &mut self.truth, &mut self.coverage)?;
         let closes = publisher.closes;
-        self.check_kept()?;
+        self.check_logged()?;
         if closes || end {
-            self.clients.publishers[n].ended();
+            self.clients.publishers[n].connection_ended();
             self.hang_up(link);
             return Ok(());
         }
-        self.send_of_publisher(n);
+        self.flush_publisher(n);
         Ok(())
     }
 
@@ -123,7 +127,7 @@ impl Simulation {
     }
 
     /// A follower reads at most `bytes_max` bytes.
-    pub fn read_news(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
+    pub fn read_follower(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
         let Some(link) = self.clients.followers[n].link else {
             return Ok(());
         };
@@ -131,7 +135,7 @@ impl Simulation {
         let follower = &mut self.clients.followers[n];
         follower.read(&bytes, &mut self.truth, &mut self.coverage)?;
         if follower.closes || end {
-            follower.ended();
+            follower.connection_ended();
             self.hang_up(link);
             return Ok(());
         }
@@ -150,7 +154,7 @@ impl Simulation {
     pub(super) fn cut(&mut self, link: u32, rng: &mut Rng) -> bool {
         self.coverage.cuts += 1;
         let socket = &mut self.net.sockets[link as usize];
-        let lost = rng.below(socket.to_server.len() + 1);
+        let sent_bytes = rng.below(socket.to_server.len() + 1);
         let how = rng.below(3);
         self.truth.note(|| {
             format!(
@@ -166,7 +170,7 @@ impl Simulation {
                 true
             }
             1 => {
-                socket.to_server.truncate(lost);
+                socket.to_server.truncate(sent_bytes);
                 self.hang_up(link);
                 true
             }
@@ -177,13 +181,8 @@ impl Simulation {
         }
     }
 
-    /// Sends the bytes that a publisher has written.
-    pub fn send(&mut self, publisher: usize) {
-        self.send_of_publisher(publisher);
-    }
-
     /// Whether a client would read bytes or the end of the stream from this link.
-    pub fn has_bytes(&self, link: Option<u32>) -> bool {
+    pub fn has_unread(&self, link: Option<u32>) -> bool {
         link.is_some_and(|link| {
             let socket = &self.net.sockets[link as usize];
             !socket.to_client.is_empty() || socket.server_fin || socket.reset
@@ -204,6 +203,6 @@ pub(super) fn take(net: &mut Net, link: u32, bytes_max: usize) -> (Vec<u8>, bool
     let socket = &mut net.sockets[link as usize];
     let len = bytes_max.min(socket.to_client.len());
     let bytes = socket.to_client.drain(..len).collect();
-    let over = socket.server_fin || socket.server_closed || socket.reset;
-    (bytes, over && socket.to_client.is_empty())
+    let is_closed = socket.server_fin || socket.server_closed || socket.reset;
+    (bytes, is_closed && socket.to_client.is_empty())
 }

@@ -37,31 +37,37 @@ impl Simulation {
             let blocks = core::iter::from_fn(|| Some(shard.save(&head, usize::MAX)));
             blocks.take_while(|block| !block.is_empty()).collect()
         });
-        self.documents = documents.collect();
+        self.base_documents = documents.collect();
     }
 
     /// The process ends within a turn, and a new one starts.
     pub fn crash(&mut self, rng: &mut Rng) -> Result<(), Violation> {
-        let cuts = rng.chance(50);
+        let is_power_cut = rng.chance(50);
         self.truth
-            .note(|| ["kill", "power cut"][usize::from(cuts)].into());
+            .note(|| ["kill", "power cut"][usize::from(is_power_cut)].into());
         self.end_mid_turn(rng)?;
         self.read_last_answers(rng)?;
         let engine = self.net.engine();
-        engine.crash(cuts, rng);
+        engine.crash(is_power_cut, rng);
         if self.plan.damages {
             engine.disk_log().inject_damage(rng)?;
         }
         self.net.begin_anew();
         self.loops.iter_mut().for_each(|it| it.links.clear());
-        self.clients.http_ended();
-        self.clients.followers.iter_mut().for_each(Follower::ended);
-        self.clients.mqtt.iter_mut().for_each(Client::crashed);
+        self.clients.http_connections_ended();
+        self.clients
+            .followers
+            .iter_mut()
+            .for_each(Follower::connection_ended);
+        self.clients
+            .mqtt
+            .iter_mut()
+            .for_each(Client::server_crashed);
         self.truth.crashed = Some(self.truth.step);
         // The log brings back messages that homes had dropped, so the checkpoint is void.
         self.checkpoint = Checkpoint::default();
         self.start_from_log(rng)?;
-        match cuts {
+        match is_power_cut {
             true => self.coverage.power_cuts += 1,
             false => self.coverage.kills += 1,
         }
@@ -86,12 +92,12 @@ impl Simulation {
     fn read_last_answers(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         for n in 0..self.clients.publishers.len() {
             if rng.chance(60) {
-                self.read_answer(n, usize::MAX)?;
+                self.read_publisher(n, usize::MAX)?;
             }
         }
         for n in 0..self.clients.subscribers.len() {
             if rng.chance(60) {
-                self.read(n, usize::MAX)?;
+                self.read_subscriber(n, usize::MAX)?;
             }
         }
         for n in 0..self.clients.mqtt.len() {
@@ -124,16 +130,16 @@ impl Simulation {
             ..*self.server
         });
         let begin = now(self.truth.now_s);
-        let mut before = Vec::new();
+        let mut last_batches = Vec::new();
         for n in 0..self.shards.len() {
             let home = n as ShardId;
             let mut shard = Shard::new(home, self.server.clone(), begin);
             shard.set_pace(self.plan.pace);
             if n < homes {
-                let restored = self.restored(home, &self.documents, false);
+                let restored = self.restored(home, &self.base_documents, false);
                 shard.adopt(restored.map_err(|why| why.to_string())?);
             }
-            before.extend(shard.last_batches());
+            last_batches.extend(shard.last_batches());
             for batch in &start.batches {
                 let header = Header::read(batch);
                 let folded = header.and_then(|header| shard.fold(&header, batch, begin));
@@ -142,21 +148,21 @@ impl Simulation {
             shard.lose_unlogged();
             self.shards[n] = shard;
         }
-        self.loops.iter_mut().for_each(ShardLoop::begin);
-        self.begin_epochs(&start, before, rng)?;
+        self.loops.iter_mut().for_each(ShardLoop::reset);
+        self.begin_epochs(&start, last_batches, rng)?;
         // A subscriber may have been told the position before the first message of the life.
         let begin = self.lives.base().saturating_sub(1);
         let ends = self.ends();
         self.begin_life();
         match lost.is_empty() {
             true => Ok(()),
-            false => self.put_back(&lost, &ends, begin, rng),
+            false => self.log_restored(&lost, &ends, begin, rng),
         }
     }
 
     /// The log was replaced by a copy without the batches `lost`. The log continues behind the copy, and gives their offsets to other
     /// messages. The server knows positions up to `ends`, one for each partition, and `begin`, at which its last life began.
-    fn put_back(
+    fn log_restored(
         &mut self,
         lost: &[Arc<[u8]>],
         ends: &[u64],
@@ -176,16 +182,17 @@ impl Simulation {
             partitions.push(header.partition);
         }
         let placement = self.server.placement();
-        let mut of_topics = Vec::new();
+        let mut known_positions = Vec::new();
         for topic in 0..self.truth.topics.len() {
             let partition = placement.partition_of(self.truth.topics[topic].name.as_bytes());
             if partitions.contains(&partition) {
                 self.truth.mark_damaged(topic);
             }
-            of_topics.push((ends[usize::from(partition)], begin));
+            known_positions.push((ends[usize::from(partition)], begin));
         }
         for subscriber in &mut self.clients.subscribers {
-            self.coverage.branches += subscriber.put_back(&self.truth, &of_topics, is_first);
+            self.coverage.branches +=
+                subscriber.log_restored(&self.truth, &known_positions, is_first);
         }
         self.start_new_base(rng)
     }
@@ -194,7 +201,7 @@ impl Simulation {
     fn begin_epochs(
         &mut self,
         start: &Start,
-        before: Vec<(PartitionId, (u64, u64))>,
+        last_batches: Vec<(PartitionId, (u64, u64))>,
         rng: &mut Rng,
     ) -> Result<(), Violation> {
         let Some((at, count)) = start.damage else {
@@ -211,7 +218,7 @@ impl Simulation {
         if at == start.batches.len() {
             continuity.damage(count);
         }
-        let touched = continuity.touched(before);
+        let touched = continuity.touched(last_batches);
         let placement = self.server.placement();
         for lost in &start.lost {
             let Header { partition, .. } = Header::read(lost).map_err(|why| why.to_string())?;
@@ -236,7 +243,7 @@ impl Simulation {
             }
         }
         for subscriber in &mut self.clients.subscribers {
-            subscriber.damaged(&self.truth);
+            subscriber.partitions_damaged(&self.truth);
         }
         for partition in touched {
             let home = usize::from(placement.home_of(partition));
@@ -254,7 +261,7 @@ impl Simulation {
     }
 
     /// Folds the sealed segments into a new base and removes them. Does nothing if a home has not applied them yet.
-    pub fn rebase(&mut self, rng: &mut Rng) -> Result<(), Violation> {
+    pub fn compact_log(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let disk_log = self.net.engine().disk_log();
         let (batches, end) = disk_log.sealed()?;
         if batches.is_empty() {
@@ -265,7 +272,12 @@ impl Simulation {
         let mut documents = Vec::new();
         for partition in 0..server.partitions {
             let restored = Shadow::restored(&server, partition, moment);
-            let restored = read_snapshots(restored, server.placement(), partition, &self.documents);
+            let restored = read_snapshots(
+                restored,
+                server.placement(),
+                partition,
+                &self.base_documents,
+            );
             let mut shadow = Shadow::new(restored.map_err(|why| why.to_string())?);
             for batch in &batches {
                 let header = Header::read(batch).map_err(|why| why.to_string())?;
@@ -277,20 +289,20 @@ impl Simulation {
             shadow.settle(moment);
             while let Some(order) = shadow.ask(TOPICS_PER_ORDER) {
                 let home = self.server.placement().home_of(partition);
-                match self.floors(usize::from(home), order, rng)? {
+                match self.loss_floors(usize::from(home), order, rng)? {
                     Some(floors) => shadow.keep(&floors),
                     None => return Ok(()),
                 }
             }
             documents.push(saved(&mut shadow, &self.head(rng)));
         }
-        self.documents = documents;
+        self.base_documents = documents;
         self.coverage.bases += 1;
         self.net.engine().disk_log().based(end)
     }
 
     /// Asks a home for the loss floors of its topics.
-    fn floors(
+    fn loss_floors(
         &mut self,
         home: usize,
         order: Control,

@@ -22,7 +22,7 @@ const CLIENT_BATCHES: usize = 2 * PENDING_MAX;
 const ENCODING_BYTES: usize = 300;
 
 /// From this many times `turns_under_way` on, all publishers wait, not only those with much in flight.
-const TURNS_OF_LIGHT: usize = 4;
+const ALL_WAIT_FACTOR: usize = 4;
 
 /// Steps to find a place in a list: the entries between two marks, and the marks.
 const MARK_STEPS: usize = 66;
@@ -118,7 +118,7 @@ pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
     let open = all.iter().map(|it| it.connections);
     let requests = sim.clients.count() + open.sum::<u32>() as usize;
     let asks = publishes + (4 + plan.partitions) * requests + 8;
-    let under_way = TURNS_OF_LIGHT * plan.pace.turns_under_way;
+    let under_way = ALL_WAIT_FACTOR * plan.pace.turns_under_way;
     let turns = under_way + plan.shards * asks;
     if accounts.turns_held > turns {
         return Err(format!("{} turns under way", accounts.turns_held));

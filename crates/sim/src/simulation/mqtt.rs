@@ -18,11 +18,11 @@ impl Simulation {
             MqttAction::TakeOver => self.mqtt_connect(n, rng),
             MqttAction::Read => return self.mqtt_read(n, rng.pick(&[1, 20, 300, usize::MAX]), rng),
             MqttAction::Acknowledge => client.acknowledge(rng.pick(&[1, 3, 100]), truth),
-            MqttAction::Change => client.change(truth, rng),
+            MqttAction::Change => client.change_subscriptions(truth, rng),
             MqttAction::Publish(count) => client.publish(count, &self.plan, truth, rng),
             MqttAction::Ping => client.ping(),
             MqttAction::Leave if client.is_connected() => {
-                client.leave(truth, rng);
+                client.disconnect(truth, rng);
                 self.mqtt_send(n);
                 self.mqtt_hang_up(n);
             }
@@ -31,8 +31,8 @@ impl Simulation {
                 if let Some(link) = client.link
                     && self.cut(link, rng)
                 {
-                    self.clients.mqtt[n].ended();
-                    self.clients.mqtt[n].old.push(link);
+                    self.clients.mqtt[n].connection_ended();
+                    self.clients.mqtt[n].abandoned_links.push(link);
                 }
             }
             MqttAction::Window => {
@@ -54,7 +54,9 @@ impl Simulation {
             .all(|n| !self.loops[n].is_busy && !self.net.mail.is_for(n));
         let sockets = &self.net.sockets;
         let is_closed = |link: &u32| at_rest && sockets[*link as usize].server_closed;
-        self.clients.mqtt[n].old.retain(|link| !is_closed(link));
+        self.clients.mqtt[n]
+            .abandoned_links
+            .retain(|link| !is_closed(link));
         let link = self.connect(rng);
         self.clients.mqtt[n].connect(link, &self.plan, &mut self.truth, rng);
         self.mqtt_send(n);
@@ -69,9 +71,9 @@ impl Simulation {
 
     fn mqtt_hang_up(&mut self, n: usize) {
         if let Some(link) = self.clients.mqtt[n].link {
-            self.clients.mqtt[n].ended();
+            self.clients.mqtt[n].connection_ended();
             // It counts as closed once the server has closed it.
-            self.clients.mqtt[n].old.push(link);
+            self.clients.mqtt[n].abandoned_links.push(link);
             self.hang_up(link);
         }
     }
@@ -90,7 +92,7 @@ impl Simulation {
         let client = &mut self.clients.mqtt[n];
         client.read(&bytes, &mut self.truth, &mut self.coverage)?;
         let closes = client.closes;
-        self.check_kept()?;
+        self.check_logged()?;
         if closes || end {
             self.mqtt_hang_up(n);
             return Ok(());
@@ -103,7 +105,7 @@ impl Simulation {
     }
 
     /// A new client removes all retained messages. Returns its link.
-    pub fn unretain(&mut self, rng: &mut Rng) -> u32 {
+    pub fn clear_retained(&mut self, rng: &mut Rng) -> u32 {
         let mut out = Vec::new();
         let connect = Connect {
             version: Version::V311,
@@ -135,7 +137,7 @@ impl Simulation {
     }
 
     /// A new client deletes all topics with `keep = "latest"`, since these never expire. Returns its link.
-    pub fn delete_latest(&mut self, rng: &mut Rng) -> u32 {
+    pub fn delete_latest_topics(&mut self, rng: &mut Rng) -> u32 {
         let mut out = Vec::new();
         for topic in self.truth.topics.iter().filter(|it| it.keeps_latest()) {
             let name = &topic.name;
@@ -149,7 +151,7 @@ impl Simulation {
 
     /// A client's actions without faults: it reads, acknowledges, reconnects, and subscribes to all its topics. True if there was
     /// something to do. `asks` counts its attempts, at most `most`.
-    pub fn mqtt_go_on(
+    pub fn mqtt_progress(
         &mut self,
         n: usize,
         asks: &mut usize,
@@ -158,7 +160,7 @@ impl Simulation {
     ) -> Result<bool, Violation> {
         // Reading may send acknowledgements that were due before.
         let mut moved =
-            self.has_bytes(self.clients.mqtt[n].link) || self.clients.mqtt[n].pending_acks() > 0;
+            self.has_unread(self.clients.mqtt[n].link) || self.clients.mqtt[n].pending_acks() > 0;
         self.mqtt_read(n, usize::MAX, rng)?;
         moved |= self.clients.mqtt[n].pending_acks() > 0;
         self.clients.mqtt[n].acknowledge(usize::MAX, &mut self.truth);
@@ -166,7 +168,7 @@ impl Simulation {
             self.mqtt_connect(n, rng);
             *asks += 1;
             moved = true;
-        } else if *asks < most && self.clients.mqtt[n].complete(&mut self.truth, rng) {
+        } else if *asks < most && self.clients.mqtt[n].subscribe_missing(&mut self.truth, rng) {
             *asks += 1;
             moved = true;
         }

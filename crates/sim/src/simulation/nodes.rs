@@ -28,7 +28,7 @@ struct StartingState {
 
 /// Reads the document of a partition.
 fn read_document(restored: &mut Restored, document: &[Vec<u8>]) -> Result<(), Violation> {
-    let ended = take(restored, document).and_then(|()| restored.end());
+    let ended = take(restored, document).and_then(|()| restored.end_snapshot());
     ended.map_err(|why| why.to_string())
 }
 
@@ -39,7 +39,7 @@ impl Simulation {
     }
 
     /// Whether clients may connect to a shard: its node has read all batches that the log had when the node started.
-    pub(super) fn serves(&self, shard: usize) -> bool {
+    pub(super) fn is_ready_for_clients(&self, shard: usize) -> bool {
         let cluster_log = self.net.cluster_log();
         cluster_log.is_none_or(|it| it.is_ready(self.node_of(shard)))
     }
@@ -50,14 +50,14 @@ impl Simulation {
         let others = (0..self.plan.nodes).filter(|it| *it != node);
         let has_other = others
             .map(|it| it * self.plan.shards)
-            .any(|it| self.serves(it));
+            .any(|it| self.is_ready_for_clients(it));
         match rng.below(4) {
             0 => {
                 self.nodes.paused[node] = !self.nodes.paused[node];
                 self.truth
                     .note(|| format!("node {node} is paused or goes on"));
             }
-            1 if has_other => self.lose(node, rng)?,
+            1 if has_other => self.replace_node(node, rng)?,
             _ => {
                 if let Some(cluster_log) = self.net.cluster_log_mut() {
                     let is_cut = !cluster_log.is_cut(node);
@@ -80,48 +80,48 @@ impl Simulation {
     }
 
     /// A node's process ends, and a new one replaces it.
-    fn lose(&mut self, node: usize, rng: &mut Rng) -> Result<(), Violation> {
+    fn replace_node(&mut self, node: usize, rng: &mut Rng) -> Result<(), Violation> {
         self.truth.note(|| format!("node {node} is lost"));
         self.coverage.nodes_lost += 1;
         let all = node * self.plan.shards..(node + 1) * self.plan.shards;
-        let is_its = |link: Option<u32>, sim: &Simulation| {
+        let is_to_node = |link: Option<u32>, sim: &Simulation| {
             let link = link.map(|link| usize::from(sim.net.sockets[link as usize].shard));
             link.is_some_and(|shard| all.contains(&shard))
         };
         for n in 0..self.clients.subscribers.len() {
-            if is_its(self.clients.subscribers[n].link, self) {
-                Subscriber::ended(&mut self.clients.subscribers[n]);
+            if is_to_node(self.clients.subscribers[n].link, self) {
+                Subscriber::connection_ended(&mut self.clients.subscribers[n]);
             }
         }
         for n in 0..self.clients.publishers.len() {
-            if is_its(self.clients.publishers[n].link, self) {
-                Publisher::ended(&mut self.clients.publishers[n]);
+            if is_to_node(self.clients.publishers[n].link, self) {
+                Publisher::connection_ended(&mut self.clients.publishers[n]);
             }
         }
         self.net.lose(all.clone());
         let purges = !self.plan.purges_at.is_empty();
         let joins_by_checkpoints = rng.chance(60) || purges;
         let start = match joins_by_checkpoints {
-            true if purges => Some(self.kept_checkpoints()?),
-            true => Some(self.checkpoints(rng)?),
+            true if purges => Some(self.newest_checkpoints()?),
+            true => Some(self.random_checkpoints(rng)?),
             false => None,
         };
         let partitions = usize::from(self.nodes.servers[node].partitions);
-        let told = start
+        let contained = start
             .as_ref()
             .map_or(vec![0; partitions], |it| it.contained.clone());
         if let Some(cluster_log) = self.net.cluster_log_mut() {
-            cluster_log.join(node, told);
+            cluster_log.join(node, contained);
         }
         self.coverage.nodes_joined += u64::from(joins_by_checkpoints);
         self.nodes.paused[node] = false;
         let former = &self.nodes.servers[node];
-        self.nodes.writers += super::WRITERS_APART;
+        self.nodes.last_writer += super::WRITER_GAP;
         let server = Arc::new(crore_broker::World {
             settings: former.settings.clone(),
             rules: former.rules.clone(),
             admission: Admission::new(&former.settings, former.seed),
-            writer: Some(self.nodes.writers),
+            writer: Some(self.nodes.last_writer),
             ..**former
         });
         for shard in all {
@@ -143,22 +143,22 @@ impl Simulation {
             }
             self.shards[shard] = joined;
             self.loops[shard].links.clear();
-            self.loops[shard].begin();
+            self.loops[shard].reset();
         }
         self.nodes.servers[node] = server;
         Ok(())
     }
 
     /// Checkpoints of all partitions: each contains a random part of the log, and is made in two stages.
-    fn checkpoints(&mut self, rng: &mut Rng) -> Result<StartingState, Violation> {
+    fn random_checkpoints(&mut self, rng: &mut Rng) -> Result<StartingState, Violation> {
         let head = self.head(rng);
         let mut start = StartingState::default();
         for partition in 0..self.nodes.servers[0].partitions {
-            let end = rng.below(self.stored(partition) + 1);
+            let end = rng.below(self.stored_batches(partition) + 1);
             let middle = rng.below(end + 1);
             let mut document = Vec::new();
-            for places in [0..middle, middle..end] {
-                document = self.fold_on(partition, &document, places, &head)?;
+            for range in [0..middle, middle..end] {
+                document = self.fold_into_document(partition, &document, range, &head)?;
             }
             start.documents.push(document);
             start.contained.push(end);
@@ -167,17 +167,17 @@ impl Simulation {
     }
 
     /// How many batches were ever stored in the log of a partition.
-    fn stored(&self, partition: PartitionId) -> usize {
+    fn stored_batches(&self, partition: PartitionId) -> usize {
         let cluster_log = self.net.cluster_log();
         cluster_log.map_or(0, |it| it.stored(partition).len())
     }
 
     /// Folds the batches at `places` behind the document `former` into a new document of the partition.
-    fn fold_on(
+    fn fold_into_document(
         &self,
         partition: PartitionId,
         former: &[Vec<u8>],
-        places: Range<usize>,
+        range: Range<usize>,
         head: &Head,
     ) -> Result<Vec<Vec<u8>>, Violation> {
         let moment = now(self.truth.now_s);
@@ -185,15 +185,15 @@ impl Simulation {
         let cluster_log = self.net.cluster_log();
         let log = cluster_log.expect("nodes share a log").stored(partition);
         let mut restored = Shadow::restored(&server, partition, moment);
-        if places.start > 0 {
+        if range.start > 0 {
             read_document(&mut restored, former)?;
         }
         let restored = restored.finish().map_err(|why| why.to_string())?;
         let mut shadow = Shadow::new(restored);
-        for place in places {
-            let (bytes, unix_s) = &log[place];
+        for at in range {
+            let (bytes, unix_s) = &log[at];
             let header = Header::read(bytes).map(|header| Header {
-                first: (place as u64 + 1) << OFFSET_BITS,
+                first: (at as u64 + 1) << OFFSET_BITS,
                 unix_s: *unix_s,
                 ..header
             });
@@ -210,13 +210,14 @@ impl Simulation {
         for partition in 0..self.nodes.servers[0].partitions {
             let at = usize::from(partition);
             if rng.chance(60) {
-                let former = self.nodes.kept[at].first();
+                let former = self.nodes.checkpoints[at].first();
                 let (from, document) =
                     former.map_or((0, &[][..]), |it| (it.contained, &it.document));
-                let contained = from + rng.below(self.stored(partition) - from + 1);
-                let document = self.fold_on(partition, document, from..contained, &head)?;
+                let contained = from + rng.below(self.stored_batches(partition) - from + 1);
+                let document =
+                    self.fold_into_document(partition, document, from..contained, &head)?;
                 if contained > from {
-                    let kept = &mut self.nodes.kept[at];
+                    let kept = &mut self.nodes.checkpoints[at];
                     kept.insert(
                         0,
                         PartitionCheckpoint {
@@ -246,12 +247,12 @@ impl Simulation {
 
     /// For each checkpoint of a partition the number of its last batch, the newest first.
     fn contained(&self, partition: PartitionId) -> impl Iterator<Item = u64> {
-        let kept = &self.nodes.kept[usize::from(partition)];
+        let kept = &self.nodes.checkpoints[usize::from(partition)];
         kept.iter().map(|it| it.contained as u64)
     }
 
     /// The newest checkpoints of the steward. Together with the log behind them they must contain everything.
-    fn kept_checkpoints(&self) -> Result<StartingState, Violation> {
+    fn newest_checkpoints(&self) -> Result<StartingState, Violation> {
         let cluster_log = self.net.cluster_log();
         let mut start = StartingState::default();
         for partition in 0..self.nodes.servers[0].partitions {
@@ -260,22 +261,22 @@ impl Simulation {
                 first: cluster_log.map_or(1, |it| it.first(partition)),
                 contained: &contained,
             };
-            let behind = history.replay_after().map_err(|Hole { until }| {
+            let contained_to = history.replay_after().map_err(|Hole { until }| {
                 format!(
                     "batches up to {until} of partition {partition} are in no checkpoint, and gone"
                 )
             })?;
-            let newest = self.nodes.kept[usize::from(partition)].first();
+            let newest = self.nodes.checkpoints[usize::from(partition)].first();
             start
                 .documents
                 .push(newest.map_or(Vec::new(), |it| it.document.clone()));
-            start.contained.push(behind as usize);
+            start.contained.push(contained_to as usize);
         }
         Ok(start)
     }
 
     /// Checks that all nodes have the same digest.
-    pub fn check_nodes(&self) -> Result<(), Violation> {
+    pub fn check_digests(&self) -> Result<(), Violation> {
         let digest = |node: usize| {
             let shards = self.shards.chunks(self.plan.shards).nth(node);
             let shards = shards.into_iter().flatten();

@@ -6,7 +6,7 @@ use crore_rng::Rng;
 use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
 use crate::client::publisher::Publisher;
-use crate::client::subscriber::{KINDS, Subscriber};
+use crate::client::subscriber::{Subscriber, TRANSPORTS};
 use crate::plan::Plan;
 use crate::truth::Truth;
 
@@ -24,26 +24,30 @@ pub struct Clients {
 
 impl Clients {
     /// The connections of all clients over HTTP and WebSocket have ended.
-    pub fn http_ended(&mut self) {
-        self.subscribers.iter_mut().for_each(Subscriber::ended);
-        self.publishers.iter_mut().for_each(Publisher::ended);
+    pub fn http_connections_ended(&mut self) {
+        self.subscribers
+            .iter_mut()
+            .for_each(Subscriber::connection_ended);
+        self.publishers
+            .iter_mut()
+            .for_each(Publisher::connection_ended);
     }
 
     /// The clients of this plan. `dice` is the seed of their random properties.
-    pub fn new(plan: &Plan, truth: &Truth, dice: u64) -> Clients {
-        let mut rng = Rng::new(dice);
+    pub fn new(plan: &Plan, truth: &Truth, seed: u64) -> Clients {
+        let mut rng = Rng::new(seed);
         let mut subscribers: Vec<Subscriber> = (0..plan.subscribers)
             .map(|_| subscriber(truth, &mut rng))
             .map(|subscriber| match plan.envelopes {
-                true => subscriber.in_envelopes(),
+                true => subscriber.with_envelopes(),
                 false => subscriber,
             })
             .collect();
-        filter(&mut subscribers, plan, truth, dice);
+        filter(&mut subscribers, plan, truth, seed);
         // The first one publishes over HTTP, since it is used at the end of a run.
         let publishers = (0..plan.publishers)
             .map(|n| match rng.below(10) {
-                0..4 if n > 0 => Publisher::over_socket(rng.below(plan.topics.len())),
+                0..4 if n > 0 => Publisher::over_websocket(rng.below(plan.topics.len())),
                 0..7 => Publisher::idempotent(),
                 _ => Publisher::default(),
             })
@@ -51,8 +55,8 @@ impl Clients {
         Clients {
             subscribers,
             publishers,
-            followers: followers(plan, dice),
-            mqtt: mqtt_clients(plan, dice),
+            followers: followers(plan, seed),
+            mqtt: mqtt_clients(plan, seed),
         }
     }
 
@@ -67,12 +71,12 @@ fn subscriber(truth: &Truth, rng: &mut Rng) -> Subscriber {
     rng.shuffle(&mut topics);
     let several = rng.chance(25);
     topics.truncate(if several { rng.range(1, 3) } else { 1 });
-    Subscriber::new(rng.pick(&KINDS), &topics, rng.chance(30))
+    Subscriber::new(rng.pick(&TRANSPORTS), &topics, rng.chance(30))
 }
 
 /// Makes some subscribers subscribe by filter.
-fn filter(subscribers: &mut [Subscriber], plan: &Plan, truth: &Truth, dice: u64) {
-    let mut rng = Rng::new(dice ^ 0xF117_E250);
+fn filter(subscribers: &mut [Subscriber], plan: &Plan, truth: &Truth, seed: u64) {
+    let mut rng = Rng::new(seed ^ 0xF117_E250);
     for subscriber in subscribers {
         if !rng.chance(plan.filtered_percent) {
             continue;
@@ -81,12 +85,12 @@ fn filter(subscribers: &mut [Subscriber], plan: &Plan, truth: &Truth, dice: u64)
         let filters: Vec<String> = (0..rng.range(1, 3))
             .map(|_| rng.pick(&filters).to_string())
             .collect();
-        subscriber.filter(filters, plan.partitions, truth);
+        subscriber.subscribe_by_filter(filters, plan.partitions, truth);
     }
 }
 
-fn followers(plan: &Plan, dice: u64) -> Vec<Follower> {
-    let mut rng = Rng::new(dice ^ 0xF011_0135);
+fn followers(plan: &Plan, seed: u64) -> Vec<Follower> {
+    let mut rng = Rng::new(seed ^ 0xF011_0135);
     let mut filter = || match rng.below(4) {
         0 => "#".to_string(),
         1 => format!("{}/#", rng.pick(&["a", "b", "c"])),
@@ -98,14 +102,14 @@ fn followers(plan: &Plan, dice: u64) -> Vec<Follower> {
         .collect()
 }
 
-fn mqtt_clients(plan: &Plan, dice: u64) -> Vec<Client> {
-    let mut rng = Rng::new(dice ^ 0x3477_0311);
-    let mut covers = Rng::new(dice ^ 0xC07E_4511);
+fn mqtt_clients(plan: &Plan, seed: u64) -> Vec<Client> {
+    let mut rng = Rng::new(seed ^ 0x3477_0311);
+    let mut covers = Rng::new(seed ^ 0xC07E_4511);
     (0..plan.mqtt_clients)
         .map(|n| {
             let client = Client::new(n, plan, &mut rng);
             match covers.chance(plan.covered_percent) {
-                true => client.covering(),
+                true => client.with_wildcard(),
                 false => client,
             }
         })

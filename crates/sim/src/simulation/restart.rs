@@ -15,7 +15,7 @@ use crate::net::Net;
 use crate::truth::Violation;
 
 /// Seconds after which homes append unanswered batches again.
-const AGAIN_S: u32 = 3;
+const RETRY_S: u32 = 3;
 /// Rounds within which a world whose clock stands still becomes idle.
 const ROUNDS_MAX: usize = 20_000;
 
@@ -26,13 +26,13 @@ impl Simulation {
         for shard in 0..self.plan.shards {
             self.shards[shard].drain(now(self.truth.now_s));
             // Connections in the accept queue are accepted before the queue is closed.
-            while self.shards[shard].connections() > 0 || self.has_queue(shard) {
+            while self.shards[shard].connections() > 0 || self.has_unaccepted(shard) {
                 self.truth.now_s += 1;
                 self.turn(shard, true, rng)?;
             }
         }
         self.settle_engine(rng)?;
-        self.settle_all(rng)?;
+        self.settle_shards(rng)?;
         let snapshots = self.snapshots(rng)?;
         for shard in &self.shards {
             self.coverage.stats += shard.stats();
@@ -57,16 +57,17 @@ impl Simulation {
             self.shards[usize::from(home)].adopt(restored);
         }
         self.begin_life();
-        self.loops.iter_mut().for_each(ShardLoop::begin);
-        self.go_on_behind(snapshots)?;
+        self.loops.iter_mut().for_each(ShardLoop::reset);
+        self.restart_engine(snapshots)?;
         self.coverage.restarts += 1;
         Ok(())
     }
 
     /// Whether the engine's log contains everything that the homes of the only node know.
     pub fn has_whole_log(&self) -> bool {
-        let goes_on = self.coverage.damages + self.coverage.put_back + self.coverage.restarts == 0;
-        goes_on && self.plan.nodes == 1
+        let is_continuous =
+            self.coverage.damages + self.coverage.put_back + self.coverage.restarts == 0;
+        is_continuous && self.plan.nodes == 1
     }
 
     /// Begins a new life of the log. All homes have read everything of the earlier ones.
@@ -88,34 +89,34 @@ impl Simulation {
     }
 
     /// Makes a checkpoint of the batches that the engine has now. Does nothing if the engine's log lacks messages from before a restart.
-    pub fn checkpoint(&mut self) -> Result<(), Violation> {
+    pub fn make_checkpoint(&mut self) -> Result<(), Violation> {
         let now = now(self.truth.now_s);
-        let is_apart = self.has_whole_log();
-        let Some(engine) = self.net.engine.as_ref().filter(|_| is_apart) else {
+        let has_whole_log = self.has_whole_log();
+        let Some(engine) = self.net.engine.as_ref().filter(|_| has_whole_log) else {
             return Ok(());
         };
         let log = engine.log.clone();
         let (server, shards) = (&self.server, &mut self.shards);
         let made = self
             .checkpoint
-            .go_on(server, &log, shards, &mut self.net, now);
+            .update(server, &log, shards, &mut self.net, now);
         self.coverage.checkpoints += u64::from(made.map_err(|why| why.to_string())?);
         Ok(())
     }
 
     /// Checks that a server that starts from the last checkpoint and the log behind it has all messages in the logs of the homes.
     pub fn check_checkpoints(&mut self) -> Result<(), Violation> {
-        self.checkpoint()?;
+        self.make_checkpoint()?;
         let now = now(self.truth.now_s);
-        let is_apart = self.has_whole_log();
-        let Some(engine) = self.net.engine.as_ref().filter(|_| is_apart) else {
+        let has_whole_log = self.has_whole_log();
+        let Some(engine) = self.net.engine.as_ref().filter(|_| has_whole_log) else {
             return Ok(());
         };
         let server = &self.server;
         let recovered = self.checkpoint.recovered(server, &engine.log, now);
         let mut recovered = recovered.map_err(|why| why.to_string())?;
         let mut nobody = Net::new(1, recovered.len(), 0, None);
-        let comes_back = content(server, &mut recovered, &mut nobody, now);
+        let restored = content(server, &mut recovered, &mut nobody, now);
         let mut has = content(server, &mut self.shards, &mut self.net, now);
         // Homes keep some messages that the checkpoint may lack: those kept for sessions beyond the rule, and those that expire in this second.
         let truth = &self.truth;
@@ -125,14 +126,14 @@ impl Simulation {
         };
         let logs = has.values_mut();
         logs.for_each(|log| log.retain(|_, data| stays(data)));
-        match missing(&has, &comes_back) {
+        match missing(&has, &restored) {
             Some(what) => Err(format!("a checkpoint and the log behind it lack {what}")),
             None => Ok(()),
         }
     }
 
     /// The engine continues with a log whose base is these documents.
-    fn go_on_behind(&mut self, documents: Vec<Vec<Vec<u8>>>) -> Result<(), Violation> {
+    fn restart_engine(&mut self, documents: Vec<Vec<Vec<u8>>>) -> Result<(), Violation> {
         let Some(engine) = &mut self.net.engine else {
             return Ok(());
         };
@@ -143,7 +144,7 @@ impl Simulation {
         let end = disk_log.ends();
         disk_log.based(end)?;
         disk_log.stop();
-        self.documents = documents;
+        self.base_documents = documents;
         match disk_log.start()?.batches.len() {
             0 => Ok(()),
             left => Err(format!("{left} batches are not in the documents of a stop")),
@@ -157,7 +158,7 @@ impl Simulation {
         };
         engine.is_reliable = true;
         for _ in 0..3 {
-            self.truth.now_s += AGAIN_S;
+            self.truth.now_s += RETRY_S;
             // A home handles all answers of the engine before it appends anything again.
             self.run_until_not_busy(rng)?;
         }
@@ -177,20 +178,20 @@ impl Simulation {
         Err("no shard comes to an end of its work".into())
     }
 
-    fn has_queue(&self, shard: usize) -> bool {
+    fn has_unaccepted(&self, shard: usize) -> bool {
         let queued = |link: &u32| !self.net.sockets[*link as usize].accepted;
         self.loops[shard].links.iter().any(queued)
     }
 
     /// Takes turns until nothing is in flight.
-    fn settle_all(&mut self, rng: &mut Rng) -> Result<(), Violation> {
+    fn settle_shards(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let mut former = Vec::new();
         for _ in 0..ROUNDS_MAX {
             let settled: Vec<Settled> = self.shards.iter_mut().map(Shard::settle).collect();
             let posted: u64 = settled.iter().map(|shard| shard.posted).sum();
             let received: u64 = settled.iter().map(|shard| shard.received).sum();
-            let rests = |shard: &Settled| !shard.busy && shard.connections == 0;
-            if settled == former && posted == received && settled.iter().all(rests) {
+            let is_settled = |shard: &Settled| !shard.busy && shard.connections == 0;
+            if settled == former && posted == received && settled.iter().all(is_settled) {
                 return Ok(());
             }
             former = settled;

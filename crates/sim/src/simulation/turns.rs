@@ -26,11 +26,11 @@ impl Simulation {
     }
 
     /// One turn of a shard, with all waiting inputs if `whole`, otherwise with some of them.
-    pub fn turn(&mut self, shard: usize, whole: bool, rng: &mut Rng) -> Result<(), Violation> {
+    pub fn turn(&mut self, shard: usize, takes_all: bool, rng: &mut Rng) -> Result<(), Violation> {
         self.net.turn_of = shard as ShardId;
         self.net.rng = Rng::new(rng.draw());
         let now = now(self.truth.now_s);
-        self.shards[shard].set_wall(self.ahead_s);
+        self.shards[shard].set_wall(self.wall_offset_s);
         self.tick(shard, now);
         let sockets = &self.net.sockets;
         self.loops[shard]
@@ -44,8 +44,8 @@ impl Simulation {
                 self.coverage.spent += 1;
                 break;
             }
-            if whole || rng.chance(70) {
-                self.event(shard, link, whole, now, rng);
+            if takes_all || rng.chance(70) {
+                self.socket_event(shard, link, takes_all, now, rng);
             }
         }
         let first = self.node_of(shard) * self.plan.shards;
@@ -53,25 +53,25 @@ impl Simulation {
         rng.shuffle(&mut from);
         for from in from {
             while !self.net.mail.of(from, shard).is_empty()
-                && (whole || rng.chance(self.plan.mail_percent))
+                && (takes_all || rng.chance(self.plan.mail_percent))
             {
                 let mail = self.net.mail.of(from, shard).pop_front();
                 let mail = mail.expect("it was just seen");
-                let most = limits::input_steps(&self.plan);
+                let steps_max = limits::input_steps(&self.plan);
                 let state = &mut self.shards[shard];
-                handle(state, Input::Mail(mail), now, &mut self.net, most);
+                handle(state, Input::Mail(mail), now, &mut self.net, steps_max);
             }
         }
-        self.engine(shard, whole, now, rng)?;
+        self.engine_turn(shard, takes_all, now, rng)?;
         let before = self.shards[shard].steps();
         self.loops[shard].is_busy = self.shards[shard].flush(now, &mut self.net);
-        let (took, most) = (
+        let (took, steps_max) = (
             self.shards[shard].steps() - before,
             limits::flush_steps(&self.plan),
         );
-        if took > most {
+        if took > steps_max {
             return Err(format!(
-                "the end of a turn took {took} steps, at most {most}"
+                "the end of a turn took {took} steps, at most {steps_max}"
             ));
         }
         self.coverage.cursors += u64::from(self.loops[shard].is_busy);
@@ -87,10 +87,10 @@ impl Simulation {
     }
 
     /// The engine stores batches of this shard's partitions, and reports stored ones.
-    fn engine(
+    fn engine_turn(
         &mut self,
         shard: usize,
-        whole: bool,
+        takes_all: bool,
         now: Now,
         rng: &mut Rng,
     ) -> Result<(), Violation> {
@@ -99,13 +99,19 @@ impl Simulation {
             return Ok(());
         };
         let committed = match engine.cluster_log.is_some() {
-            true => engine.turn_of_node(node, now.unix_s, partitions, whole, rng)?,
-            false => engine.turn(partitions, whole, rng)?,
+            true => engine.turn_of_node(node, now.unix_s, partitions, takes_all, rng)?,
+            false => engine.turn(partitions, takes_all, rng)?,
         };
-        let most = limits::input_steps(&self.plan);
-        for of in committed {
+        let steps_max = limits::input_steps(&self.plan);
+        for batch in committed {
             let state = &mut self.shards[shard];
-            handle(state, Input::Committed(of), now, &mut self.net, most);
+            handle(
+                state,
+                Input::Committed(batch),
+                now,
+                &mut self.net,
+                steps_max,
+            );
         }
         Ok(())
     }
@@ -116,61 +122,73 @@ impl Simulation {
             &mut self.shards[shard],
             self.loops[shard].ticked_s != self.truth.now_s,
         );
-        let most = limits::input_steps(&self.plan);
+        let steps_max = limits::input_steps(&self.plan);
         while begins && state.tick_in_ms().is_some() {
-            handle(state, Input::Tick, now, &mut self.net, most);
+            handle(state, Input::Tick, now, &mut self.net, steps_max);
         }
         if begins || state.tick_in_ms().is_some() {
             self.loops[shard].ticked_s = self.truth.now_s;
-            handle(state, Input::Tick, now, &mut self.net, most);
+            handle(state, Input::Tick, now, &mut self.net, steps_max);
         }
     }
 
     /// Handles the readiness of one socket as a shard's loop does.
-    fn event(&mut self, shard: usize, link: u32, whole: bool, now: Now, rng: &mut Rng) {
-        let most = limits::input_steps(&self.plan);
+    fn socket_event(&mut self, shard: usize, link: u32, takes_all: bool, now: Now, rng: &mut Rng) {
+        let steps_max = limits::input_steps(&self.plan);
         let (net, shard) = (&mut self.net, &mut self.shards[shard]);
         let socket = &mut net.sockets[link as usize];
         if !socket.accepted {
             socket.accepted = true;
             let from = IpAddr::from([127, 0, 0, 1 + (link % 3) as u8]);
-            handle(shard, Input::Accepted(Link(link), from), now, net, most);
+            handle(
+                shard,
+                Input::Accepted(Link(link), from),
+                now,
+                net,
+                steps_max,
+            );
             return;
         }
         let (readable, writable, hangup) = socket.readiness();
         let Some(conn) = socket.conn else { return };
         if writable {
             let input = Input::Writable(conn, self.plan.part_bytes);
-            handle(shard, input, now, net, most);
+            handle(shard, input, now, net, steps_max);
         }
         if !(readable || hangup) || shard.link_of(conn).is_none() {
             return;
         }
         if !readable {
-            handle(shard, Input::Closed(conn), now, net, most);
+            handle(shard, Input::Closed(conn), now, net, steps_max);
             return;
         }
         let socket = &mut net.sockets[link as usize];
         if socket.reset {
-            handle(shard, Input::Closed(conn), now, net, most);
+            handle(shard, Input::Closed(conn), now, net, steps_max);
         } else if socket.to_server.is_empty() {
-            handle(shard, Input::End(conn), now, net, most);
+            handle(shard, Input::End(conn), now, net, steps_max);
         } else {
             let waiting = socket.to_server.len();
-            let most_bytes = if whole {
+            let most_bytes = if takes_all {
                 RECEIVE_BYTES
             } else {
                 rng.range(1, RECEIVE_BYTES)
             };
             let len = waiting.min(most_bytes);
             let mut bytes: Vec<u8> = socket.to_server.drain(..len).collect();
-            handle(shard, Input::Received(conn, &mut bytes), now, net, most);
+            handle(
+                shard,
+                Input::Received(conn, &mut bytes),
+                now,
+                net,
+                steps_max,
+            );
         }
     }
 }
 
 /// Handles an input, and checks the number of steps that it took.
-fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, most: u64) {
+fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, steps_max: u64) {
     let what = match &input {
         Input::Accepted(..) => "a connection",
         Input::Received(..) => "what came of a connection",
@@ -184,8 +202,8 @@ fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, most: u6
     let before = shard.steps();
     shard.handle(input, now, net);
     let took = shard.steps() - before;
-    if took > most {
+    if took > steps_max {
         net.violation
-            .get_or_insert(format!("{what} took {took} steps, at most {most}"));
+            .get_or_insert(format!("{what} took {took} steps, at most {steps_max}"));
     }
 }

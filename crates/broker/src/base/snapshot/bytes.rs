@@ -1,4 +1,4 @@
-//! Encoding of a record's numbers and fields.
+//! Encoding of the numbers and byte strings in records.
 
 use alloc::vec::Vec;
 
@@ -7,10 +7,10 @@ use crate::base::position::{read_varint, write_varint};
 
 const SHORT: Damaged = Damaged("a record ends too early");
 
-/// Appends to a block.
-pub(crate) struct Out<'a>(pub &'a mut Vec<u8>);
+/// Appends numbers and byte strings to a block.
+pub(crate) struct FieldWriter<'a>(pub &'a mut Vec<u8>);
 
-impl Out<'_> {
+impl FieldWriter<'_> {
     pub fn byte(&mut self, byte: u8) {
         self.0.push(byte);
     }
@@ -19,20 +19,21 @@ impl Out<'_> {
         debug_assert!(value >> 63 == 0);
         write_varint(self.0, value);
     }
-    /// A number of fixed length, for hashes and seeds.
+    /// A 64-bit number of fixed length, for hashes and seeds.
     pub fn word(&mut self, value: u64) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
+    /// The length, then the bytes.
     pub fn field(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.0.extend_from_slice(bytes);
     }
 }
 
-/// The unread rest of a block.
-pub(crate) struct In<'a>(pub &'a [u8]);
+/// Reads numbers and byte strings from the unread rest of a block.
+pub(crate) struct FieldReader<'a>(pub &'a [u8]);
 
-impl<'a> In<'a> {
+impl<'a> FieldReader<'a> {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

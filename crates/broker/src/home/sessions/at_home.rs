@@ -10,7 +10,7 @@ use super::absent::{Absent, Left};
 use super::{Claim, Closing, FOREVER_S, Opening, Sessions, Weigh};
 use crate::base::ids::ShardId;
 use crate::base::placement::Placement;
-use crate::base::snapshot::{Block, Damaged, In, Origin, kind};
+use crate::base::snapshot::{Block, Damaged, FieldReader, Origin, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Admission;
 use crate::budget::stats::Accounts;
@@ -243,22 +243,22 @@ impl SessionsAtHome {
         None
     }
 
-    /// Reads a session of the partition that was named last, into its next row. `passed_s` have passed since it was
+    /// Reads a session of the partition that was named last, into its next row. `snapshot_age_s` have passed since it was
     /// written.
     pub(crate) fn restore(
         &mut self,
-        from: &mut In<'_>,
+        from: &mut FieldReader<'_>,
         origin: &Origin,
         world: &World,
         now: Now,
-        passed_s: u32,
+        snapshot_age_s: u32,
     ) -> Result<(), Damaged> {
         let saved = Sessions::read(from)?;
         if origin.is_for(saved.client, self.placement, self.me)? && origin.local {
             let partition = self.placement.partition_of(saved.client);
             let at = self.placement.place_at_home(partition);
             let life = (origin.epoch, world.epoch);
-            self.change(at, |it| it.restore(saved, world, life, now, passed_s));
+            self.change(at, |it| it.restore(saved, world, life, now, snapshot_age_s));
         }
         Ok(())
     }
@@ -266,7 +266,7 @@ impl SessionsAtHome {
     /// Reads a row without a session, of this partition.
     pub(crate) fn restore_gap(
         &mut self,
-        from: &mut In<'_>,
+        from: &mut FieldReader<'_>,
         origin: &Origin,
         partition: u16,
     ) -> Result<(), Damaged> {

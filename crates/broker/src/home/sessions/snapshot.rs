@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{Away, Delayed, FOREVER_S, Hold, Row, Sessions};
-use crate::base::snapshot::{Block, Damaged, In, Out, kind};
+use crate::base::snapshot::{Block, Damaged, FieldReader, FieldWriter, kind};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
 use crate::budget::world::World;
@@ -68,7 +68,7 @@ impl Sessions {
         None
     }
 
-    fn save_away(&self, client: &[u8], id: u32, now: Now, out: &mut Out<'_>) {
+    fn save_away(&self, client: &[u8], id: u32, now: Now, out: &mut FieldWriter<'_>) {
         let away = self.states.rows.get(id);
         let payloads = self.states.payloads.get(&id);
         let left_s = |s: u32| u64::from(s.saturating_sub(now.unix_s));
@@ -95,7 +95,7 @@ impl Sessions {
     }
 
     /// Reads a session.
-    pub(super) fn read<'a>(from: &mut In<'a>) -> Result<Saved<'a>, Damaged> {
+    pub(super) fn read<'a>(from: &mut FieldReader<'a>) -> Result<Saved<'a>, Damaged> {
         let serial = from.number16()?;
         let life = from.byte()?;
         let form = from.byte()?;
@@ -125,7 +125,7 @@ impl Sessions {
         })
     }
 
-    /// Restores a session in the next row, with its positions of the first life as ones of the second. `passed_s` have passed since it was
+    /// Restores a session in the next row, with its positions of the first life as ones of the second. `snapshot_age_s` have passed since it was
     /// written.
     pub(super) fn restore(
         &mut self,
@@ -133,9 +133,12 @@ impl Sessions {
         world: &World,
         (before, life): (u32, u32),
         now: Now,
-        passed_s: u32,
+        snapshot_age_s: u32,
     ) {
-        let due = |left_s: u32| now.unix_s.saturating_add(left_s.saturating_sub(passed_s));
+        let due = |left_s: u32| {
+            now.unix_s
+                .saturating_add(left_s.saturating_sub(snapshot_age_s))
+        };
         let delayed = |(left_s, will)| {
             Box::new(Delayed {
                 will: Box::new(will),

@@ -6,7 +6,7 @@ use super::topic_of;
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Settings};
-use crate::base::snapshot::{Block, Damaged, In, Origin, kind};
+use crate::base::snapshot::{Block, Damaged, FieldReader, Origin, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::home::Home;
@@ -103,7 +103,7 @@ impl Logs {
 impl Home {
     pub(crate) fn restore_message(
         &mut self,
-        from: &mut In<'_>,
+        from: &mut FieldReader<'_>,
         origin: &Origin,
         topics: &[(u32, u32)],
         settings: &Settings,
@@ -170,7 +170,7 @@ impl Home {
 /// Reads a message's record. Returns whether it is the topic's retained message, and the message. `latest` is not in the record: the caller
 /// sets it by the topic's rule.
 fn read_message<'a>(
-    from: &mut In<'a>,
+    from: &mut FieldReader<'a>,
     topics: &[(u32, u32)],
 ) -> Result<(bool, NewMessage<'a>), Damaged> {
     let form = from.byte()?;

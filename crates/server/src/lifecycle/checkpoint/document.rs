@@ -133,14 +133,14 @@ pub fn read_into(
 ) -> Result<(), Unusable> {
     let damaged = |why| Unusable::damaged(name, why);
     let head = read_head(from, name)?;
-    restored.begin(&head).map_err(damaged)?;
+    restored.begin_snapshot(&head).map_err(damaged)?;
     let mut block = Vec::new();
     let mut number = 1;
     while read_block(from, name, number, &mut block)? {
-        restored.take(&block).map_err(damaged)?;
+        restored.read_block(&block).map_err(damaged)?;
         number += 1;
     }
-    restored.end().map_err(damaged)
+    restored.end_snapshot().map_err(damaged)
 }
 
 /// Reads the block with this number. Returns false at the end.

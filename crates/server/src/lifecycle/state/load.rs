@@ -142,7 +142,7 @@ pub fn restore(
         restored = restored.without_local_state();
     }
     if documents.anew {
-        restored = restored.anew();
+        restored = restored.with_new_epoch();
     }
     shard.adopt(documents.read(restored, world.placement(), home)?);
     Ok(shard)

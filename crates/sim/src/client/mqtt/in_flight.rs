@@ -17,15 +17,15 @@ pub(super) struct Sent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// It was received.
-    Got,
-    /// PUBACK was sent.
-    Acked,
-    /// PUBREC was sent.
     Received,
+    /// PUBACK was sent.
+    PubackSent,
+    /// PUBREC was sent.
+    PubrecSent,
     /// PUBREL was received.
-    Released,
+    PubrelReceived,
     /// PUBCOMP was sent.
-    Done,
+    PubcompSent,
 }
 
 /// A received QoS 1 or 2 message, until the server certainly has its acknowledgement.
@@ -42,18 +42,18 @@ pub(super) struct Receipt {
     /// The link on which it arrived last.
     pub link: Option<u32>,
     /// It may belong to a session that has ended.
-    pub stale: bool,
+    pub of_ended_session: bool,
 }
 
 impl Receipt {
     /// Whether the client has sent its last acknowledgement.
-    pub fn is_told(&self) -> bool {
-        matches!(self.state, Stage::Acked | Stage::Done)
+    pub fn is_acknowledged(&self) -> bool {
+        matches!(self.state, Stage::PubackSent | Stage::PubcompSent)
     }
 
     /// Whether a server that resumes the session must send the message or its PUBREL again.
-    pub fn is_due(&self) -> bool {
-        !self.is_told() && !self.stale
+    pub fn must_be_repeated(&self) -> bool {
+        !self.is_acknowledged() && !self.of_ended_session
     }
 }
 
@@ -72,7 +72,7 @@ pub(super) struct PendingSubscribe {
     pub id: u16,
     pub unsubscribes: bool,
     /// For each subscription its index in `subs`, and whether it existed already with the same options.
-    pub what: Vec<(usize, bool)>,
+    pub subscriptions: Vec<(usize, bool)>,
     /// It also asks for `#`.
-    pub covers: bool,
+    pub has_wildcard: bool,
 }

@@ -36,19 +36,19 @@ use subscription::Sub;
 #[derive(Default)]
 struct Conn {
     /// Received bytes, and those of them that are packets, without WebSocket frames.
-    raw: Vec<u8>,
-    packets: Vec<u8>,
+    received: Vec<u8>,
+    packet_bytes: Vec<u8>,
     /// The WebSocket upgrade was answered, or the transport is TCP.
     upgraded: bool,
     partial: Option<Box<Partial>>,
     /// It asked for a new session.
-    clean: bool,
+    clean_start: bool,
     connect_step: u32,
     connect_s: u32,
     /// Session present in CONNACK; none before CONNACK.
     session_present: Option<bool>,
     /// The session may be another one: an unanswered CONNECT may have changed it.
-    uncertain: bool,
+    session_uncertain: bool,
     /// The most messages in flight to the client, and from it.
     receive_max: usize,
     send_max: usize,
@@ -57,7 +57,7 @@ struct Conn {
     /// Acknowledgements that it has not sent yet.
     acks: VecDeque<PendingAck>,
     /// A new message was received. Repeated ones must come before.
-    has_new: bool,
+    got_new: bool,
     /// The serial of the last repeated receipt.
     last_repeated: Option<u32>,
     aliases_max: u16,
@@ -77,11 +77,11 @@ struct Role {
     number: usize,
     id: String,
     version: Version,
-    framed: bool,
+    over_websocket: bool,
     /// Seconds that its session outlives a connection. With 0 each connection has a new session.
     expiry_s: u32,
     /// It also subscribes to `#`, and to nothing with QoS 0. Then each message comes once.
-    covers: bool,
+    has_wildcard: bool,
     /// The topics that it publishes to.
     publishes: Vec<usize>,
     retains: bool,
@@ -93,21 +93,21 @@ struct Session {
     /// Number of CONNECTs sent.
     attempts: u32,
     /// Links of the CONNECTs that asked for a new session.
-    resets: Vec<u32>,
+    clean_start_links: Vec<u32>,
     /// How many of the last CONNECTs had no answer.
-    unanswered: u32,
+    unanswered_connects: u32,
     /// Links of all unanswered CONNECTs.
-    silent: Vec<u32>,
+    unanswered_links: Vec<u32>,
     /// The server may have handled one of these after the last CONNECT that resumed the session.
-    may_come_late: bool,
+    connect_may_arrive_late: bool,
     /// The second in which it sent the last CONNECT that is known to have opened the session.
-    known_s: Option<u32>,
+    last_connect_s: Option<u32>,
     /// The session may have ended since then.
-    may_be_gone: bool,
+    may_have_ended: bool,
     /// Since then the server may have begun another session, without the state that the client remembers.
-    may_be_other: bool,
+    may_be_replaced: bool,
     /// The subscription to `#` was granted in this session.
-    is_covered: bool,
+    wildcard_granted: bool,
 }
 
 /// The last numbers that the client has used.
@@ -126,7 +126,7 @@ pub struct Client {
     /// Its connection's link.
     pub link: Option<u32>,
     /// Links that it has abandoned and that the server may still have.
-    pub old: Vec<u32>,
+    pub abandoned_links: Vec<u32>,
     conn: Conn,
     session: Session,
     receipts: Vec<Receipt>,
@@ -137,7 +137,7 @@ pub struct Client {
     /// It closes its connection after sending these.
     pub closes: bool,
     /// The server refused it for lack of room.
-    pub turned_away: bool,
+    pub was_refused: bool,
 }
 
 /// Choices for the seconds that a session outlives its connection.
@@ -159,7 +159,7 @@ impl Client {
             (1.., Version::V311) => most_s,
             (expiry_s, _) => expiry_s.min(most_s),
         };
-        let framed = rng.chance(30);
+        let over_websocket = rng.chance(30);
         let subs = match subscribes {
             true => topics.into_iter().map(Sub::new).collect(),
             false => Vec::new(),
@@ -173,15 +173,15 @@ impl Client {
                 number,
                 id: format!("client{number}"),
                 version,
-                framed,
+                over_websocket,
                 expiry_s,
-                covers: false,
+                has_wildcard: false,
                 publishes,
                 retains: plan.retains && rng.chance(50),
             },
             subs,
             link: None,
-            old: Vec::new(),
+            abandoned_links: Vec::new(),
             conn: Conn::default(),
             session: Session::default(),
             receipts: Vec::new(),
@@ -189,14 +189,14 @@ impl Client {
             last: LastNumbers::default(),
             out: Vec::new(),
             closes: false,
-            turned_away: false,
+            was_refused: false,
         }
     }
 
     /// The same client, with a subscription to `#` that overlaps all others, if it can have one.
-    pub fn covering(mut self) -> Client {
+    pub fn with_wildcard(mut self) -> Client {
         // Not in 3.1.1, where retained messages would come for both subscriptions.
-        self.role.covers = !self.subs.is_empty() && self.role.version == Version::V5;
+        self.role.has_wildcard = !self.subs.is_empty() && self.role.version == Version::V5;
         self
     }
 
@@ -208,29 +208,30 @@ impl Client {
     /// Begins a connection, and abandons the one that it has.
     pub fn connect(&mut self, link: u32, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
         if let Some(old) = self.link {
-            self.ended();
-            self.old.push(old);
+            self.connection_ended();
+            self.abandoned_links.push(old);
         }
         self.link = Some(link);
-        self.session.silent.push(link);
+        self.session.unanswered_links.push(link);
         // It asks for a new session only if all its old connections are closed. Not in 3.1.1, where such a session would end with its
         // connection.
-        let anew = self.old.is_empty() && rng.chance(4) && self.role.version == Version::V5;
+        let asks_new_session =
+            self.abandoned_links.is_empty() && rng.chance(4) && self.role.version == Version::V5;
         self.conn = Conn {
-            clean: self.role.expiry_s == 0 || anew,
+            clean_start: self.role.expiry_s == 0 || asks_new_session,
             connect_step: truth.step,
             connect_s: truth.now_s,
             receive_max: match self.role.version {
                 Version::V311 => usize::from(u16::MAX),
                 Version::V5 => rng.pick(&[1, 1, 2, 3, 5, 100]),
             },
-            uncertain: self.session.may_be_other,
-            upgraded: !self.role.framed,
+            session_uncertain: self.session.may_be_replaced,
+            upgraded: !self.role.over_websocket,
             ..Conn::default()
         };
         self.out.clear();
         self.closes = false;
-        if self.role.framed {
+        if self.role.over_websocket {
             self.out.extend_from_slice(
                 b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\
                   Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
@@ -239,9 +240,9 @@ impl Client {
             );
         }
         self.write_connect(plan, truth, rng);
-        if self.conn.clean && self.role.expiry_s > 0 {
-            (self.session.may_be_gone, self.session.may_be_other) = (true, true);
-            self.session.resets.push(link);
+        if self.conn.clean_start && self.role.expiry_s > 0 {
+            (self.session.may_have_ended, self.session.may_be_replaced) = (true, true);
+            self.session.clean_start_links.push(link);
         }
     }
 
@@ -289,7 +290,11 @@ impl Client {
             topic: &topic,
             payload: &payload,
         });
-        let (id, version, clean_start) = (self.role.id.clone(), self.role.version, self.conn.clean);
+        let (id, version, clean_start) = (
+            self.role.id.clone(),
+            self.role.version,
+            self.conn.clean_start,
+        );
         let receive_max = self.conn.receive_max;
         truth.note(|| {
             format!(
@@ -298,8 +303,8 @@ impl Client {
             )
         });
         self.session.attempts += 1;
-        self.session.unanswered += 1;
-        self.write(|out| {
+        self.session.unanswered_connects += 1;
+        self.send_packet(|out| {
             encode::connect(
                 out,
                 &Connect {
@@ -327,7 +332,7 @@ impl Client {
         truth.mqtt_options.insert(number, mqtt_options);
     }
 
-    fn connected(
+    fn handle_connack(
         &mut self,
         connack: &ConnAck<'_>,
         truth: &mut Truth,
@@ -343,15 +348,17 @@ impl Client {
         if self.conn.session_present.is_some() {
             return Err("a second CONNACK".into());
         }
-        self.session.silent.retain(|link| Some(*link) != self.link);
+        self.session
+            .unanswered_links
+            .retain(|link| Some(*link) != self.link);
         if connack.reason.is_error() {
             return self.refused(connack.reason, truth, coverage);
         }
-        self.turned_away = false;
+        self.was_refused = false;
         self.conn.send_max = usize::from(connack.properties.receive_maximum());
-        self.opened(present, truth, coverage)?;
+        self.session_opened(present, truth, coverage)?;
         self.conn.session_present = Some(present);
-        self.send_again(truth, coverage);
+        self.resend_unanswered(truth, coverage);
         Ok(())
     }
 
@@ -363,10 +370,11 @@ impl Client {
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         self.closes = true;
-        self.turned_away = true;
-        let fights = !self.old.is_empty();
+        self.was_refused = true;
+        let may_be_held_by_old_link = !self.abandoned_links.is_empty();
         match reason {
-            ReasonCode::SERVER_BUSY | ReasonCode::SERVER_UNAVAILABLE if fights => {}
+            ReasonCode::SERVER_BUSY | ReasonCode::SERVER_UNAVAILABLE if may_be_held_by_old_link => {
+            }
             _ if truth.may_refuse() => coverage.refused += 1,
             reason => return Err(format!("{} was refused: {reason:?}", self.role.id)),
         }
@@ -374,7 +382,7 @@ impl Client {
     }
 
     /// Sends DISCONNECT, sometimes with the request to publish the will, or to end the session.
-    pub fn leave(&mut self, truth: &mut Truth, rng: &mut Rng) {
+    pub fn disconnect(&mut self, truth: &mut Truth, rng: &mut Rng) {
         if !self.is_connected() {
             return;
         }
@@ -385,26 +393,26 @@ impl Client {
         }
         if self.role.version == Version::V5 && self.role.expiry_s > 0 && rng.chance(20) {
             set.session_expiry_interval_s(0);
-            self.session.may_be_gone = true;
+            self.session.may_have_ended = true;
         }
-        let (link, id, ends) = (self.link, &self.role.id, self.session.may_be_gone);
+        let (link, id, ends) = (self.link, &self.role.id, self.session.may_have_ended);
         truth.note(|| format!("{link:?} {id} leaves: {reason:?}, its session may end: {ends}"));
         let version = self.role.version;
-        self.write(|out| {
+        self.send_packet(|out| {
             let properties = set.properties();
             encode::disconnect(out, version, &Disconnect { reason, properties });
         });
     }
 
     /// The connection ended.
-    pub fn ended(&mut self) {
+    pub fn connection_ended(&mut self) {
         self.link = None;
         self.out.clear();
-        self.lost();
+        self.connection_lost();
         self.conn = Conn::default();
     }
 
-    fn packet(
+    fn handle_packet(
         &mut self,
         packet: &Packet<'_>,
         truth: &mut Truth,
@@ -414,26 +422,26 @@ impl Client {
             return Err(format!("{:?} before CONNACK", packet.kind()));
         }
         match packet {
-            Packet::ConnAck(connack) => self.connected(connack, truth, coverage),
-            Packet::Publish(publish) => self.message(publish, truth, coverage),
-            Packet::PubRel(ack) => self.released(ack.packet_id.get(), truth),
-            Packet::PubAck(ack) => self.acknowledged(ack, truth, coverage),
-            Packet::PubRec(ack) => self.was_received(ack, truth, coverage),
-            Packet::PubComp(ack) => self.completed(ack, truth),
+            Packet::ConnAck(connack) => self.handle_connack(connack, truth, coverage),
+            Packet::Publish(publish) => self.handle_publish(publish, truth, coverage),
+            Packet::PubRel(ack) => self.handle_pubrel(ack.packet_id.get(), truth),
+            Packet::PubAck(ack) => self.handle_puback(ack, truth, coverage),
+            Packet::PubRec(ack) => self.handle_pubrec(ack, truth, coverage),
+            Packet::PubComp(ack) => self.handle_pubcomp(ack, truth),
             Packet::SubAck(ack) => {
                 let reasons = ack.reasons.iter().collect();
-                self.granted(ack.packet_id.get(), reasons, truth, coverage)
+                self.handle_suback(ack.packet_id.get(), reasons, truth, coverage)
             }
-            Packet::UnsubAck(ack) => self.ungranted(ack.packet_id.get(), truth),
-            Packet::PingResp => self.pinged(),
+            Packet::UnsubAck(ack) => self.handle_unsuback(ack.packet_id.get(), truth),
+            Packet::PingResp => self.handle_pingresp(),
             Packet::Disconnect(disconnect) => {
-                self.told_to_leave(disconnect.reason, truth, coverage)
+                self.handle_disconnect(disconnect.reason, truth, coverage)
             }
             other => Err(format!("a client got {:?}", other.kind())),
         }
     }
 
-    fn told_to_leave(
+    fn handle_disconnect(
         &mut self,
         reason: ReasonCode,
         truth: &mut Truth,
@@ -442,7 +450,7 @@ impl Client {
         truth.note(|| format!("{:?} {} is sent away: {reason:?}", self.link, self.role.id));
         self.closes = true;
         match reason {
-            ReasonCode::SESSION_TAKEN_OVER if !self.old.is_empty() => {
+            ReasonCode::SESSION_TAKEN_OVER if !self.abandoned_links.is_empty() => {
                 coverage.takeovers += 1;
                 Ok(())
             }
@@ -461,7 +469,7 @@ impl Client {
             let order = match sub.is_split() {
                 // Each of the two subscriptions has an order of its own.
                 true => Ok(()),
-                false => sub.track.check_orders(truth),
+                false => sub.track.check_order_of_each_qos(truth),
             };
             order
                 .and_then(|()| sub.track.check(truth, most, self.role.number))
@@ -472,4 +480,4 @@ impl Client {
 }
 
 /// No properties.
-const NOTHING: Properties<'static> = Properties::NONE;
+const NO_PROPERTIES: Properties<'static> = Properties::NONE;

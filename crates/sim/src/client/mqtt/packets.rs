@@ -23,46 +23,50 @@ impl Client {
         truth: &mut Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
-        self.conn.raw.extend_from_slice(bytes);
-        if !self.conn.upgraded && !self.upgraded(truth, coverage)? {
+        self.conn.received.extend_from_slice(bytes);
+        if !self.conn.upgraded && !self.read_upgrade(truth, coverage)? {
             return Ok(());
         }
-        if self.role.framed {
-            self.unframe()?;
+        if self.role.over_websocket {
+            self.read_frames()?;
         } else {
-            self.conn.packets.append(&mut self.conn.raw);
+            self.conn.packet_bytes.append(&mut self.conn.received);
         }
-        if self.conn.session_present.is_none() && self.conn.packets.first() == Some(&b'H') {
+        if self.conn.session_present.is_none() && self.conn.packet_bytes.first() == Some(&b'H') {
             // An answer over HTTP: waits for enough bytes to identify it.
-            return match self.conn.packets.len() {
+            return match self.conn.packet_bytes.len() {
                 ..12 => Ok(()),
-                _ => self.shed(truth, coverage),
+                _ => self.refused_over_http(truth, coverage),
             };
         }
         while self.link.is_some() {
-            let header = mqtt::fixed_header(&self.conn.packets, PACKET_BYTES_MAX);
+            let header = mqtt::fixed_header(&self.conn.packet_bytes, PACKET_BYTES_MAX);
             let header = header.map_err(|error| format!("a packet: {error}"))?;
             let Some((header, len)) = header else { break };
             let end = len + header.body_bytes();
-            if self.conn.packets.len() < end {
+            if self.conn.packet_bytes.len() < end {
                 break;
             }
-            let packet: Vec<u8> = self.conn.packets.drain(..end).collect();
+            let packet: Vec<u8> = self.conn.packet_bytes.drain(..end).collect();
             let packet = mqtt::decode(self.role.version, header, &packet[len..])
                 .map_err(|error| format!("{:?}: {error}", header.kind()))?;
-            self.packet(&packet, truth, coverage)?;
+            self.handle_packet(&packet, truth, coverage)?;
         }
         Ok(())
     }
 
     /// The server refused the connection before it knew the client's version.
-    fn shed(&mut self, truth: &Truth, coverage: &mut Coverage) -> Result<(), Violation> {
+    fn refused_over_http(
+        &mut self,
+        truth: &Truth,
+        coverage: &mut Coverage,
+    ) -> Result<(), Violation> {
         self.closes = true;
-        if self.conn.packets.starts_with(b"HTTP/1.1 408") {
+        if self.conn.packet_bytes.starts_with(b"HTTP/1.1 408") {
             // The CONNECT did not arrive in time.
             return Ok(());
         }
-        self.turned_away = true;
+        self.was_refused = true;
         coverage.refused += 1;
         match truth.allowed.budgets_are_wide {
             true => Err("an MQTT client was answered over HTTP".into()),
@@ -70,8 +74,8 @@ impl Client {
         }
     }
 
-    fn upgraded(&mut self, truth: &Truth, coverage: &mut Coverage) -> Result<bool, Violation> {
-        let Some(head) = http::take_head(&mut self.conn.raw)? else {
+    fn read_upgrade(&mut self, truth: &Truth, coverage: &mut Coverage) -> Result<bool, Violation> {
+        let Some(head) = http::take_head(&mut self.conn.received)? else {
             return Ok(false);
         };
         if head.status == 408 {
@@ -79,7 +83,7 @@ impl Client {
             return Ok(false);
         }
         if head.status != 101 {
-            self.shed(truth, coverage)?;
+            self.refused_over_http(truth, coverage)?;
             return Ok(false);
         }
         if head.field("sec-websocket-protocol") != Some("mqtt") {
@@ -89,14 +93,14 @@ impl Client {
         Ok(true)
     }
 
-    fn unframe(&mut self) -> Result<(), Violation> {
+    fn read_frames(&mut self) -> Result<(), Violation> {
         let mut partial = self.conn.partial.take();
-        let input = std::mem::take(&mut self.conn.raw);
+        let input = std::mem::take(&mut self.conn.received);
         websocket::read(&mut partial, input, PACKET_BYTES_MAX, false, |event| {
             match event {
                 Event::Ping(data) => websocket::pong(&mut self.out, data),
                 Event::Pong(_) => {}
-                Event::Binary(data) => self.conn.packets.extend_from_slice(data),
+                Event::Binary(data) => self.conn.packet_bytes.extend_from_slice(data),
                 Event::Close { .. } => {
                     self.closes = true;
                     return Ok(false);
@@ -110,8 +114,8 @@ impl Client {
     }
 
     /// Sends one packet.
-    pub(super) fn write(&mut self, packet: impl FnOnce(&mut Vec<u8>)) {
-        if !self.role.framed {
+    pub(super) fn send_packet(&mut self, packet: impl FnOnce(&mut Vec<u8>)) {
+        if !self.role.over_websocket {
             return packet(&mut self.out);
         }
         let mut bytes = Vec::new();
@@ -130,19 +134,19 @@ impl Client {
         if !self.is_connected() {
             return;
         }
-        self.write(encode::pingreq);
-        let told = |receipt: &&Receipt| receipt.is_told() && receipt.link == self.link;
+        self.send_packet(encode::pingreq);
+        let told = |receipt: &&Receipt| receipt.is_acknowledged() && receipt.link == self.link;
         let before = self.receipts.iter().filter(told);
         let before = before.map(|receipt| receipt.serial).collect();
         self.conn.pings.push_back(before);
     }
 
-    pub(super) fn pinged(&mut self) -> Result<(), Violation> {
+    pub(super) fn handle_pingresp(&mut self) -> Result<(), Violation> {
         let known = self.conn.pings.pop_front();
         let known = known.ok_or("a PINGRESP to nothing")?;
         // A message repeated in between was sent before the server had the acknowledgement, so its receipt stays.
         self.receipts
-            .retain(|receipt| !known.contains(&receipt.serial) || !receipt.is_told());
+            .retain(|receipt| !known.contains(&receipt.serial) || !receipt.is_acknowledged());
         Ok(())
     }
 }

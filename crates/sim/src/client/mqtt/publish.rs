@@ -107,7 +107,7 @@ impl Client {
         }
         let topic = truth.topics[spec.topic].name.clone();
         let version = self.role.version;
-        self.write(|out| {
+        self.send_packet(|out| {
             encode::publish(
                 out,
                 version,
@@ -126,7 +126,7 @@ impl Client {
 
     /// Sends unanswered messages again. At QoS 1 the server stores a repeat as another message, so the repeat gets a number of its own. In a
     /// new session the same holds for QoS 2.
-    pub(super) fn send_again(&mut self, truth: &mut Truth, coverage: &mut Coverage) {
+    pub(super) fn resend_unanswered(&mut self, truth: &mut Truth, coverage: &mut Coverage) {
         let present = self.conn.session_present == Some(true);
         for sent in std::mem::take(&mut self.sent) {
             coverage.retries += 1;
@@ -135,7 +135,7 @@ impl Client {
                     self.sent.push_back(sent);
                     self.conn.acks.push_back(PendingAck::Pubrel(sent.id));
                 }
-                (true, Qos::ExactlyOnce) if self.conn.uncertain => {
+                (true, Qos::ExactlyOnce) if self.conn.session_uncertain => {
                     // Another session would store it as a new message: the client abandons it.
                     self.sent.push_back(Sent {
                         received: true,
@@ -148,20 +148,20 @@ impl Client {
                     self.send_publish(sent.id, sent.number, sent.qos, true, truth);
                 }
                 (true, _) => {
-                    let number = self.copy(sent.number, truth);
+                    let number = self.copy_message(sent.number, truth);
                     self.sent.push_back(Sent { number, ..sent });
                     self.send_publish(sent.id, number, sent.qos, true, truth);
                 }
                 (false, _) if sent.received => {}
                 (false, _) => {
-                    let number = self.copy(sent.number, truth);
+                    let number = self.copy_message(sent.number, truth);
                     self.send_new(number, sent.qos, truth);
                 }
             }
         }
     }
 
-    fn copy(&self, number: u32, truth: &mut Truth) -> u32 {
+    fn copy_message(&self, number: u32, truth: &mut Truth) -> u32 {
         let mqtt_options = truth.mqtt_options[&number];
         let copy = truth.add_message(truth.messages[number as usize].spec);
         truth.mqtt_options.insert(copy, mqtt_options);
@@ -173,7 +173,7 @@ impl Client {
         self.sent.is_empty()
     }
 
-    fn answered(
+    fn record_answer(
         &mut self,
         ack: &Ack<'_>,
         expected: Option<u16>,
@@ -206,27 +206,27 @@ impl Client {
     }
 
     /// PUBACK.
-    pub(super) fn acknowledged(
+    pub(super) fn handle_puback(
         &mut self,
         ack: &Ack<'_>,
         truth: &mut Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         let expected = self.conn.pubacks.pop_front();
-        let at = self.answered(ack, expected, truth, coverage)?;
+        let at = self.record_answer(ack, expected, truth, coverage)?;
         self.sent.remove(at);
         Ok(())
     }
 
     /// PUBREC.
-    pub(super) fn was_received(
+    pub(super) fn handle_pubrec(
         &mut self,
         ack: &Ack<'_>,
         truth: &mut Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         let expected = self.conn.pubrecs.pop_front();
-        let at = self.answered(ack, expected, truth, coverage)?;
+        let at = self.record_answer(ack, expected, truth, coverage)?;
         if let Some(sent) = self.sent.get_mut(at) {
             sent.received = true;
             self.conn.acks.push_back(PendingAck::Pubrel(sent.id));
@@ -235,7 +235,11 @@ impl Client {
     }
 
     /// PUBCOMP.
-    pub(super) fn completed(&mut self, ack: &Ack<'_>, truth: &mut Truth) -> Result<(), Violation> {
+    pub(super) fn handle_pubcomp(
+        &mut self,
+        ack: &Ack<'_>,
+        truth: &mut Truth,
+    ) -> Result<(), Violation> {
         let id = ack.packet_id.get();
         truth.note(|| format!("{:?} PUBCOMP {id}", self.link));
         let is = |sent: &Sent| sent.id == id && sent.received;

@@ -3,18 +3,18 @@
 use crore_wire::mqtt::{Ack, PacketId, Property, Publish, Qos, ReasonCode, Version, encode};
 
 use super::in_flight::{PendingAck, Receipt, Stage};
-use super::{Client, NOTHING};
+use super::{Client, NO_PROPERTIES};
 use crate::coverage::Coverage;
-use crate::truth::{Truth, Violation, key_name, shown};
+use crate::truth::{Truth, Violation, key_name, printable};
 
 impl Client {
-    pub(super) fn message(
+    pub(super) fn handle_publish(
         &mut self,
         publish: &Publish<'_>,
         truth: &mut Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
-        let topic = self.topic_of(publish, truth)?;
+        let topic = self.resolve_topic(publish, truth)?;
         let number = truth.number_of(publish.payload)?;
         let (link, id) = (self.link, publish.packet_id.map(PacketId::get));
         truth.note(|| {
@@ -43,7 +43,7 @@ impl Client {
             }
         }
         let at = self.subs.iter().position(|sub| sub.track.topic == topic);
-        if at.is_none() && !self.role.covers {
+        if at.is_none() && !self.role.has_wildcard {
             return Err(format!(
                 "message {number} of a topic that was never asked for"
             ));
@@ -53,7 +53,7 @@ impl Client {
         }
         let is_new = match id {
             None => true,
-            Some(id) => self.receipt(id, number, publish, coverage)?,
+            Some(id) => self.record_receipt(id, number, publish, coverage)?,
         };
         if !is_new {
             coverage.sent_again += 1;
@@ -62,7 +62,7 @@ impl Client {
         let Some(at) = at else { return Ok(()) };
         if publish.retain {
             coverage.retained += 1;
-            return self.subs[at].shown(number, publish.dup, truth);
+            return self.subs[at].receive_retained(number, publish.dup, truth);
         }
         if !publish.dup {
             truth.check_not_stale(number, self.conn.connect_step, self.conn.connect_s)?;
@@ -70,11 +70,13 @@ impl Client {
         if self.subs[at].may_repeat(number) {
             return Ok(());
         }
-        self.subs[at].track.got(number, publish.qos.bits(), truth)
+        self.subs[at]
+            .track
+            .record(number, publish.qos.bits(), truth)
     }
 
     /// The topic, by name or by alias.
-    fn topic_of(&mut self, publish: &Publish<'_>, truth: &Truth) -> Result<usize, Violation> {
+    fn resolve_topic(&mut self, publish: &Publish<'_>, truth: &Truth) -> Result<usize, Violation> {
         let alias = publish.properties.topic_alias();
         if alias.is_some_and(|alias| alias > self.conn.aliases_max) {
             return Err(format!("alias {alias:?} of {}", self.conn.aliases_max));
@@ -89,7 +91,8 @@ impl Client {
             .topics
             .iter()
             .position(|topic| topic.name == publish.topic);
-        let topic = topic.ok_or_else(|| format!("topic {}", shown(publish.topic.as_bytes())))?;
+        let topic =
+            topic.ok_or_else(|| format!("topic {}", printable(publish.topic.as_bytes())))?;
         if let Some(alias) = alias {
             self.conn.aliases.insert(alias, topic);
         }
@@ -97,7 +100,7 @@ impl Client {
     }
 
     /// Records a QoS 1 or 2 message. False if it is a repeat of a received one.
-    fn receipt(
+    fn record_receipt(
         &mut self,
         id: u16,
         number: u32,
@@ -105,7 +108,7 @@ impl Client {
         coverage: &mut Coverage,
     ) -> Result<bool, Violation> {
         let exactly_once = publish.qos == Qos::ExactlyOnce;
-        let (link, uncertain) = (self.link, self.conn.uncertain);
+        let (link, session_uncertain) = (self.link, self.conn.session_uncertain);
         if self.conn.ids_in_flight.contains(&id) {
             return Err(format!("packet id {id} is used twice at a time"));
         }
@@ -125,23 +128,33 @@ impl Client {
             let is = (receipt.number, receipt.exactly_once, receipt.retained);
             // The same message may come a second time as a new delivery: if it is retained, or if another subscription brings it too. If
             // the packet id of the first delivery is free by then, the new delivery may have the same id. It is no repeat.
-            let passed = self
+            let later_repeat_came = self
                 .conn
                 .last_repeated
                 .is_some_and(|last| last > receipt.serial);
-            let shown_again = (receipt.retained || self.role.covers) && receipt.is_told() && passed;
-            let same = is == (number, exactly_once, publish.retain) && !shown_again;
-            if same && publish.dup && receipt.link != link && receipt.state != Stage::Done {
-                self.came_again(at)?;
+            let may_be_new_delivery = (receipt.retained || self.role.has_wildcard)
+                && receipt.is_acknowledged()
+                && later_repeat_came;
+            let is_same_message =
+                is == (number, exactly_once, publish.retain) && !may_be_new_delivery;
+            if is_same_message
+                && publish.dup
+                && receipt.link != link
+                && receipt.state != Stage::PubcompSent
+            {
+                self.record_repeat(at)?;
                 let receipt = &mut self.receipts[at];
-                if receipt.state == Stage::Released && !uncertain && !receipt.stale {
+                if receipt.state == Stage::PubrelReceived
+                    && !session_uncertain
+                    && !receipt.of_ended_session
+                {
                     return Err(format!("message {number} is sent again after PUBREL"));
                 }
-                (receipt.state, receipt.stale) = (Stage::Got, false);
+                (receipt.state, receipt.of_ended_session) = (Stage::Received, false);
                 self.queue_ack(id, exactly_once);
                 return Ok(false);
             }
-            if receipt.is_due() && !uncertain {
+            if receipt.must_be_repeated() && !session_uncertain {
                 return Err(format!(
                     "packet id {id} of {} is given to {number}",
                     receipt.number
@@ -149,13 +162,13 @@ impl Client {
             }
             self.receipts.remove(at);
         }
-        if !publish.dup && !self.conn.has_new {
-            self.conn.has_new = true;
-            self.check_again()?;
+        if !publish.dup && !self.conn.got_new {
+            self.conn.got_new = true;
+            self.check_all_repeated()?;
         }
         if publish.dup {
             coverage.dups += 1;
-            if self.conn.has_new {
+            if self.conn.got_new {
                 return Err(format!("message {number} is sent again behind newer ones"));
             }
         }
@@ -171,9 +184,9 @@ impl Client {
             number,
             exactly_once,
             retained: publish.retain,
-            state: Stage::Got,
+            state: Stage::Received,
             link,
-            stale: false,
+            of_ended_session: false,
         });
         self.queue_ack(id, exactly_once);
         Ok(true)
@@ -187,12 +200,12 @@ impl Client {
     }
 
     /// A message or its PUBREL was repeated. Checks that repeats keep the order of the first delivery and come before new messages.
-    fn came_again(&mut self, at: usize) -> Result<(), Violation> {
+    fn record_repeat(&mut self, at: usize) -> Result<(), Violation> {
         let link = self.link;
         let receipt = &mut self.receipts[at];
         receipt.link = link;
         let (serial, number) = (receipt.serial, receipt.number);
-        if self.conn.has_new || self.conn.last_repeated.is_some_and(|last| last > serial) {
+        if self.conn.got_new || self.conn.last_repeated.is_some_and(|last| last > serial) {
             return Err(format!("message {number} is sent again behind newer ones"));
         }
         self.conn.last_repeated = Some(serial);
@@ -200,11 +213,11 @@ impl Client {
     }
 
     /// A new message was received. Checks that all messages in flight were repeated before it.
-    fn check_again(&self) -> Result<(), Violation> {
-        if self.conn.uncertain {
+    fn check_all_repeated(&self) -> Result<(), Violation> {
+        if self.conn.session_uncertain {
             return Ok(());
         }
-        let missing = |receipt: &&Receipt| receipt.is_due() && receipt.link != self.link;
+        let missing = |receipt: &&Receipt| receipt.must_be_repeated() && receipt.link != self.link;
         match self.receipts.iter().find(missing) {
             Some(receipt) => Err(format!("not sent again before newer ones: {receipt:?}")),
             None => Ok(()),
@@ -212,28 +225,28 @@ impl Client {
     }
 
     /// PUBREL: the server releases a QoS 2 message. Checks that the client has sent PUBREC for it, and queues PUBCOMP.
-    pub(super) fn released(&mut self, id: u16, truth: &mut Truth) -> Result<(), Violation> {
-        let (link, uncertain) = (self.link, self.conn.uncertain);
+    pub(super) fn handle_pubrel(&mut self, id: u16, truth: &mut Truth) -> Result<(), Violation> {
+        let (link, session_uncertain) = (self.link, self.conn.session_uncertain);
         truth.note(|| format!("{link:?} PUBREL {id}"));
         let is = |receipt: &Receipt| receipt.id == id && receipt.exactly_once;
         let Some(at) = self.receipts.iter().position(is) else {
             self.conn.acks.push_back(PendingAck::Pubcomp(id));
-            return match uncertain {
+            return match session_uncertain {
                 true => Ok(()),
                 false => Err(format!("PUBREL for {id}, which is not under way")),
             };
         };
         if self.receipts[at].link != link {
-            self.came_again(at)?;
+            self.record_repeat(at)?;
         }
         let receipt = &mut self.receipts[at];
-        if receipt.state == Stage::Got && !uncertain && !receipt.stale {
+        if receipt.state == Stage::Received && !session_uncertain && !receipt.of_ended_session {
             return Err(format!(
                 "PUBREL before PUBREC of message {}",
                 receipt.number
             ));
         }
-        (receipt.state, receipt.stale) = (Stage::Released, false);
+        (receipt.state, receipt.of_ended_session) = (Stage::PubrelReceived, false);
         self.conn.acks.push_back(PendingAck::Pubcomp(id));
         Ok(())
     }
@@ -246,9 +259,9 @@ impl Client {
             };
             truth.note(|| format!("{:?} says {ack:?}", self.link));
             let (id, state) = match ack {
-                PendingAck::Puback(id) => (id, Some(Stage::Acked)),
-                PendingAck::Pubrec(id) => (id, Some(Stage::Received)),
-                PendingAck::Pubcomp(id) => (id, Some(Stage::Done)),
+                PendingAck::Puback(id) => (id, Some(Stage::PubackSent)),
+                PendingAck::Pubrec(id) => (id, Some(Stage::PubrecSent)),
+                PendingAck::Pubcomp(id) => (id, Some(Stage::PubcompSent)),
                 PendingAck::Pubrel(id) => (id, None),
             };
             if let Some(state) = state {
@@ -256,7 +269,7 @@ impl Client {
                 if let Some(receipt) = all.find(|receipt| receipt.id == id) {
                     receipt.state = state;
                 }
-                if state != Stage::Received {
+                if state != Stage::PubrecSent {
                     self.conn.ids_in_flight.remove(&id);
                 }
             }
@@ -269,7 +282,7 @@ impl Client {
         let ack = Ack {
             packet_id: PacketId::new(id).expect("ids are not 0"),
             reason: ReasonCode::SUCCESS,
-            properties: NOTHING,
+            properties: NO_PROPERTIES,
         };
         let encode = match pending {
             PendingAck::Puback(_) => encode::puback,
@@ -277,7 +290,7 @@ impl Client {
             PendingAck::Pubrel(_) => encode::pubrel,
             PendingAck::Pubcomp(_) => encode::pubcomp,
         };
-        self.write(|out| encode(out, version, &ack));
+        self.send_packet(|out| encode(out, version, &ack));
     }
 
     /// Number of acknowledgements that it has not sent.

@@ -6,33 +6,37 @@ use crate::truth::{Truth, Violation};
 
 impl Client {
     /// CONNACK: the server has resumed a session, if `present`, or begun a new one.
-    pub(super) fn opened(
+    pub(super) fn session_opened(
         &mut self,
         present: bool,
         truth: &Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
-        if present && (self.conn.clean || self.session.known_s.is_none() && !self.may_have_begun())
+        if present
+            && (self.conn.clean_start
+                || self.session.last_connect_s.is_none() && !self.may_have_unknown_session())
         {
             return Err(format!(
                 "{} is told of a session that it never had",
                 self.role.id
             ));
         }
-        let lasts = self
+        let is_unexpired = self
             .session
-            .known_s
-            .is_some_and(|known_s| truth.now_s < known_s + self.role.expiry_s);
+            .last_connect_s
+            .is_some_and(|last_connect_s| truth.now_s < last_connect_s + self.role.expiry_s);
         // The server may have handled a CONNECT whose answer the client never got. If the session had expired by then, this CONNECT
         // began another one.
-        let others = self.session.unanswered > 1 || self.session.may_come_late;
-        let is_other = self.session.may_be_other
-            || (self.session.may_be_gone || truth.allowed.memory_is_tight || !lasts) && others;
-        self.conn.uncertain |= is_other;
+        let has_unanswered_connect =
+            self.session.unanswered_connects > 1 || self.session.connect_may_arrive_late;
+        let may_be_replaced = self.session.may_be_replaced
+            || (self.session.may_have_ended || truth.allowed.memory_is_tight || !is_unexpired)
+                && has_unanswered_connect;
+        self.conn.session_uncertain |= may_be_replaced;
         if !present
-            && lasts
-            && !self.conn.clean
-            && !self.session.may_be_gone
+            && is_unexpired
+            && !self.conn.clean_start
+            && !self.session.may_have_ended
             && !truth.allowed.memory_is_tight
         {
             return Err(format!("the session of {} is lost", self.role.id));
@@ -40,71 +44,78 @@ impl Client {
         if present {
             coverage.sessions_resumed += 1;
         }
-        if !present || is_other {
-            self.session.is_covered = false;
+        if !present || may_be_replaced {
+            self.session.wildcard_granted = false;
             // The earlier session is gone, or may be gone. So the server owes nothing more to its subscriptions.
-            self.subs.iter_mut().for_each(|sub| sub.lost(true));
+            self.subs
+                .iter_mut()
+                .for_each(|sub| sub.connection_lost(true));
         }
-        if is_other {
+        if may_be_replaced {
             self.receipts
                 .iter_mut()
-                .for_each(|receipt| receipt.stale = true);
+                .for_each(|receipt| receipt.of_ended_session = true);
         }
         if !present {
             self.receipts.clear();
             for sub in &mut self.subs {
-                sub.session_is_new();
+                sub.session_began();
             }
         }
         // The server may still handle an abandoned CONNECT that asked for a new session.
-        let late = self
+        let clean_start_may_arrive_late = self
             .session
-            .resets
+            .clean_start_links
             .iter()
-            .any(|link| self.old.contains(link));
-        (self.session.may_be_gone, self.session.may_be_other) = (late, late);
-        self.session.silent.retain(|link| self.old.contains(link));
-        self.session.may_come_late = !self.session.silent.is_empty();
-        self.session.unanswered = 0;
-        self.session.known_s = Some(self.conn.connect_s);
+            .any(|link| self.abandoned_links.contains(link));
+        (self.session.may_have_ended, self.session.may_be_replaced) =
+            (clean_start_may_arrive_late, clean_start_may_arrive_late);
+        self.session
+            .unanswered_links
+            .retain(|link| self.abandoned_links.contains(link));
+        self.session.connect_may_arrive_late = !self.session.unanswered_links.is_empty();
+        self.session.unanswered_connects = 0;
+        self.session.last_connect_s = Some(self.conn.connect_s);
         Ok(())
     }
 
     /// Whether an earlier CONNECT may have begun a session without the client's knowledge.
-    fn may_have_begun(&self) -> bool {
+    fn may_have_unknown_session(&self) -> bool {
         self.role.expiry_s > 0 && self.session.attempts > 1
     }
 
     /// The connection is lost.
-    pub(super) fn lost(&mut self) {
-        let over = self.role.expiry_s == 0;
+    pub(super) fn connection_lost(&mut self) {
+        let session_ended = self.role.expiry_s == 0;
         for sub in &mut self.subs {
-            sub.lost(over);
+            sub.connection_lost(session_ended);
         }
     }
 
     /// The server has crashed: it has lost the session and all connections of this client.
-    pub fn crashed(&mut self) {
-        self.ended();
+    pub fn server_crashed(&mut self) {
+        self.connection_ended();
         (
-            self.session.known_s,
+            self.session.last_connect_s,
             self.session.attempts,
-            self.session.unanswered,
+            self.session.unanswered_connects,
         ) = (None, 0, 0);
-        self.session.resets.clear();
-        self.session.silent.clear();
-        self.old.clear();
+        self.session.clean_start_links.clear();
+        self.session.unanswered_links.clear();
+        self.abandoned_links.clear();
         (
-            self.session.may_come_late,
-            self.session.may_be_gone,
-            self.session.may_be_other,
+            self.session.connect_may_arrive_late,
+            self.session.may_have_ended,
+            self.session.may_be_replaced,
         ) = (false, false, false);
-        self.subs.iter_mut().for_each(|sub| sub.lost(true));
+        self.subs
+            .iter_mut()
+            .for_each(|sub| sub.connection_lost(true));
     }
 
     /// Checks that the client waits for no answer. Called when the simulated world is idle: by then the server should have answered
     /// everything.
-    pub fn check_rest(&self) -> Result<(), Violation> {
+    pub fn check_nothing_pending(&self) -> Result<(), Violation> {
         let id = &self.role.id;
         if !self.is_connected() {
             return Err(format!("{id} got no CONNACK"));

@@ -7,70 +7,75 @@ use crore_wire::mqtt::{
 
 use super::in_flight::PendingSubscribe;
 use super::subscription::{State, Sub};
-use super::{Client, NOTHING};
+use super::{Client, NO_PROPERTIES};
 use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation};
 
 impl Client {
     /// Subscribes to some topics, or unsubscribes.
-    pub fn change(&mut self, truth: &mut Truth, rng: &mut Rng) {
-        let mut free = self.unasked();
-        if !self.is_connected() || free.is_empty() {
+    pub fn change_subscriptions(&mut self, truth: &mut Truth, rng: &mut Rng) {
+        let mut indexes = self.without_pending_request();
+        if !self.is_connected() || indexes.is_empty() {
             return;
         }
-        rng.shuffle(&mut free);
-        free.truncate(rng.range(1, 3));
+        rng.shuffle(&mut indexes);
+        indexes.truncate(rng.range(1, 3));
         if rng.chance(15) {
-            self.unsubscribe(&free, truth);
+            self.unsubscribe(&indexes, truth);
         } else {
-            self.subscribe(&free, truth, rng);
+            self.subscribe(&indexes, truth, rng);
         }
     }
 
     /// Subscribes to all its topics that have no subscription. True if there are any.
-    pub fn complete(&mut self, truth: &mut Truth, rng: &mut Rng) -> bool {
-        let mut free = self.unasked();
-        free.retain(|at| self.subs[*at].state != State::Yes);
-        if !self.is_connected() || free.is_empty() {
+    pub fn subscribe_missing(&mut self, truth: &mut Truth, rng: &mut Rng) -> bool {
+        let mut indexes = self.without_pending_request();
+        indexes.retain(|at| self.subs[*at].state != State::Granted);
+        if !self.is_connected() || indexes.is_empty() {
             return false;
         }
-        self.subscribe(&free, truth, rng);
+        self.subscribe(&indexes, truth, rng);
         true
     }
 
     /// Whether all its subscriptions are granted.
     pub fn is_subscribed(&self) -> bool {
         self.conn.pending_subscribes.is_empty()
-            && self.subs.iter().all(|sub| sub.state == State::Yes)
+            && self.subs.iter().all(|sub| sub.state == State::Granted)
     }
 
     /// Number of subscriptions for which messages must be kept, as far as it knows. The one to `#` counts for each home.
-    pub fn needs_kept(&self, homes: u32) -> u32 {
-        let needs = |sub: &&Sub| sub.state == State::Yes && sub.options.max_qos != Qos::AtMostOnce;
-        let by_filter = if self.session.is_covered { homes } else { 0 };
+    pub fn subscriptions_with_retention(&self, homes: u32) -> u32 {
+        let needs =
+            |sub: &&Sub| sub.state == State::Granted && sub.options.max_qos != Qos::AtMostOnce;
+        let by_filter = if self.session.wildcard_granted {
+            homes
+        } else {
+            0
+        };
         self.subs.iter().filter(needs).count() as u32 + by_filter
     }
 
     /// Whether it is connected and subscribed to this topic.
     pub fn subscribes_to(&self, topic: usize) -> bool {
-        let is = |sub: &Sub| sub.track.topic == topic && sub.state == State::Yes;
+        let is = |sub: &Sub| sub.track.topic == topic && sub.state == State::Granted;
         self.is_connected() && self.subs.iter().any(is)
     }
 
     /// Indexes of subscriptions without a request in flight.
-    fn unasked(&self) -> Vec<usize> {
-        let asked = |at: &usize| {
+    fn without_pending_request(&self) -> Vec<usize> {
+        let pending = |at: &usize| {
             let mut all = self
                 .conn
                 .pending_subscribes
                 .iter()
-                .flat_map(|asked| &asked.what);
-            all.any(|(place, _)| place == at)
+                .flat_map(|pending| &pending.subscriptions);
+            all.any(|(index, _)| index == at)
         };
-        (0..self.subs.len()).filter(|at| !asked(at)).collect()
+        (0..self.subs.len()).filter(|at| !pending(at)).collect()
     }
 
-    fn subscribe(&mut self, places: &[usize], truth: &mut Truth, rng: &mut Rng) {
+    fn subscribe(&mut self, indexes: &[usize], truth: &mut Truth, rng: &mut Rng) {
         let version = self.role.version;
         let mut set = PropertyBuf::new();
         let identifies = version == Version::V5 && rng.chance(50);
@@ -79,25 +84,26 @@ impl Client {
             set.subscription_identifier(self.last.identifiers);
         }
         let identifier = identifies.then_some(self.last.identifiers);
-        let mut what = Vec::new();
-        for at in places {
+        let mut subscriptions = Vec::new();
+        for at in indexes {
             let options = self.options(rng);
-            let again = self.subs[*at].ask(options, identifier, truth.step);
-            what.push((*at, again));
+            let is_unchanged = self.subs[*at].request(options, identifier, truth.step);
+            subscriptions.push((*at, is_unchanged));
         }
-        let cover = (self.role.covers && rng.chance(50)).then(|| self.cover(identifier, rng));
+        let wildcard = (self.role.has_wildcard && rng.chance(50))
+            .then(|| self.wildcard_options(identifier, rng));
         let id = self.next_id();
         truth.note(|| {
-            let asks = places
+            let asks = indexes
                 .iter()
                 .map(|at| (self.subs[*at].track.topic, self.subs[*at].options));
             format!(
-                "{:?} subscribes, id {id}: {:?}, to all: {cover:?}",
+                "{:?} subscribes, id {id}: {:?}, to all: {wildcard:?}",
                 self.link,
                 asks.collect::<Vec<_>>()
             )
         });
-        let filters: Vec<_> = places
+        let filters: Vec<_> = indexes
             .iter()
             .map(|at| {
                 (
@@ -107,24 +113,26 @@ impl Client {
             })
             .collect();
         let id_of = PacketId::new(id).expect("ids are not 0");
-        self.write(|out| {
+        self.send_packet(|out| {
             let filters = filters
                 .iter()
                 .map(|(name, options)| (name.as_str(), *options))
-                .chain(cover.map(|options| ("#", options)));
+                .chain(wildcard.map(|options| ("#", options)));
             encode::subscribe(out, version, id_of, &set.properties(), filters);
         });
         self.conn.pending_subscribes.push(PendingSubscribe {
             id,
             unsubscribes: false,
-            what,
-            covers: cover.is_some(),
+            subscriptions,
+            has_wildcard: wildcard.is_some(),
         });
     }
 
     /// Random options for a subscription.
     fn options(&self, rng: &mut Rng) -> SubscribeOptions {
-        let qos = rng.pick(&[0, 1, 1, 2, 2]).max(u8::from(self.role.covers));
+        let qos = rng
+            .pick(&[0, 1, 1, 2, 2])
+            .max(u8::from(self.role.has_wildcard));
         let mut options = SubscribeOptions::of(Qos::from_repr(qos).expect("below three"));
         if self.role.version == Version::V5 {
             options.no_local = rng.chance(20);
@@ -139,58 +147,59 @@ impl Client {
     }
 
     /// Options for the subscription to `#`. Its messages may come for every other subscription, so those allow its options too.
-    fn cover(&mut self, identifier: Option<u32>, rng: &mut Rng) -> SubscribeOptions {
+    fn wildcard_options(&mut self, identifier: Option<u32>, rng: &mut Rng) -> SubscribeOptions {
         let qos = Qos::from_repr(rng.pick(&[1, 2])).expect("below three");
         let mut options = SubscribeOptions::of(qos);
         options.retain_handling = RetainHandling::DoNotSend;
         for sub in &mut self.subs {
-            sub.qoses[usize::from(qos.bits())] = true;
+            sub.requested_qoses[usize::from(qos.bits())] = true;
             // Messages already received by the former subscription to `#` may come again by the other one.
-            sub.was_split |= sub.covered;
-            (sub.gets_own_messages, sub.covered) = (true, true);
+            sub.was_split |= sub.wildcard_requested;
+            (sub.gets_own_messages, sub.wildcard_requested) = (true, true);
             sub.identifiers.extend(identifier);
         }
         options
     }
 
-    fn unsubscribe(&mut self, places: &[usize], truth: &mut Truth) {
+    fn unsubscribe(&mut self, indexes: &[usize], truth: &mut Truth) {
         let (id, version) = (self.next_id(), self.role.version);
-        let names: Vec<_> = places
+        let names: Vec<_> = indexes
             .iter()
             .map(|at| truth.topics[self.subs[*at].track.topic].name.clone())
             .collect();
         truth.note(|| format!("{:?} unsubscribes {names:?}", self.link));
-        for at in places {
+        for at in indexes {
             let sub = &mut self.subs[*at];
-            sub.track.end();
-            (sub.state, sub.due) = (State::No, None);
-            sub.was_split |= sub.covered;
+            sub.track.end_stretch();
+            (sub.state, sub.retained_due) = (State::NotGranted, None);
+            sub.was_split |= sub.wildcard_requested;
         }
         let id_of = PacketId::new(id).expect("ids are not 0");
-        self.write(|out| {
+        self.send_packet(|out| {
             let names = names.iter().map(String::as_str);
-            encode::unsubscribe(out, version, id_of, &NOTHING, names);
+            encode::unsubscribe(out, version, id_of, &NO_PROPERTIES, names);
         });
         self.conn.pending_subscribes.push(PendingSubscribe {
             id,
             unsubscribes: true,
-            what: places.iter().map(|at| (*at, false)).collect(),
-            covers: false,
+            subscriptions: indexes.iter().map(|at| (*at, false)).collect(),
+            has_wildcard: false,
         });
     }
 
-    fn answered_asked(
+    fn take_pending_subscribe(
         &mut self,
         id: u16,
         unsubscribes: bool,
     ) -> Result<PendingSubscribe, Violation> {
-        let is = |asked: &PendingSubscribe| asked.id == id && asked.unsubscribes == unsubscribes;
+        let is =
+            |pending: &PendingSubscribe| pending.id == id && pending.unsubscribes == unsubscribes;
         let at = self.conn.pending_subscribes.iter().position(is);
         let at = at.ok_or_else(|| format!("an answer to id {id}, by which nothing was asked"))?;
         Ok(self.conn.pending_subscribes.remove(at))
     }
 
-    pub(super) fn granted(
+    pub(super) fn handle_suback(
         &mut self,
         id: u16,
         reasons: Vec<ReasonCode>,
@@ -198,12 +207,17 @@ impl Client {
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         truth.note(|| format!("{:?} is granted {reasons:?} to id {id}", self.link));
-        let asked = self.answered_asked(id, false)?;
-        if asked.what.len() + usize::from(asked.covers) != reasons.len() {
-            return Err(format!("{} answers to {}", reasons.len(), asked.what.len()));
+        let pending = self.take_pending_subscribe(id, false)?;
+        if pending.subscriptions.len() + usize::from(pending.has_wildcard) != reasons.len() {
+            return Err(format!(
+                "{} answers to {}",
+                reasons.len(),
+                pending.subscriptions.len()
+            ));
         }
-        self.session.is_covered |= asked.covers && reasons.last().is_some_and(|it| !it.is_error());
-        for ((at, again), reason) in asked.what.into_iter().zip(reasons) {
+        self.session.wildcard_granted |=
+            pending.has_wildcard && reasons.last().is_some_and(|it| !it.is_error());
+        for ((at, is_unchanged), reason) in pending.subscriptions.into_iter().zip(reasons) {
             let sub = &mut self.subs[at];
             let qos = sub.options.max_qos;
             if reason.is_error() {
@@ -211,38 +225,38 @@ impl Client {
                     return Err(format!("a subscription was refused: {reason:?}"));
                 }
                 coverage.refused += 1;
-                sub.track.end();
-                (sub.state, sub.due) = (State::No, None);
-                self.turned_away = true;
+                sub.track.end_stretch();
+                (sub.state, sub.retained_due) = (State::NotGranted, None);
+                self.was_refused = true;
             } else if reason != ReasonCode::granted(qos) {
                 return Err(format!("{reason:?} was granted instead of {qos:?}"));
             } else {
-                sub.state = State::Yes;
-                if !again {
+                sub.state = State::Granted;
+                if !is_unchanged {
                     sub.track
-                        .begin(qos.bits(), sub.options.no_local, truth.step);
+                        .begin_stretch(qos.bits(), sub.options.no_local, truth.step);
                 }
             }
         }
         Ok(())
     }
 
-    pub(super) fn ungranted(&mut self, id: u16, truth: &mut Truth) -> Result<(), Violation> {
+    pub(super) fn handle_unsuback(&mut self, id: u16, truth: &mut Truth) -> Result<(), Violation> {
         truth.note(|| format!("{:?} has unsubscribed by id {id}", self.link));
-        let asked = self.answered_asked(id, true)?;
-        for (at, _) in asked.what {
-            self.subs[at].state = State::Gone;
+        let pending = self.take_pending_subscribe(id, true)?;
+        for (at, _) in pending.subscriptions {
+            self.subs[at].state = State::Unsubscribed;
         }
         Ok(())
     }
 
     /// Nothing is in flight: everything due must have been received.
-    pub fn at_head(&mut self, truth: &Truth) -> Result<(), Violation> {
+    pub fn check_all_received(&mut self, truth: &Truth) -> Result<(), Violation> {
         if !self.is_connected() {
             return Ok(());
         }
         for sub in &mut self.subs {
-            sub.at_head(truth)
+            sub.check_all_received(truth)
                 .map_err(|wrong| format!("{}: {wrong}", self.role.id))?;
         }
         Ok(())

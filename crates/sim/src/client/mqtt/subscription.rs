@@ -11,11 +11,11 @@ use crate::truth::{Truth, Violation};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// There is no subscription, or it is unknown whether there is.
-    No,
+    NotGranted,
     /// It was granted.
-    Yes,
+    Granted,
     /// UNSUBACK was received.
-    Gone,
+    Unsubscribed,
 }
 
 /// A topic to which the client subscribes now and then.
@@ -25,80 +25,89 @@ pub(super) struct Sub {
     pub state: State,
     pub options: SubscribeOptions,
     /// Which QoS it has asked for in this session, by number.
-    pub qoses: [bool; 3],
+    pub requested_qoses: [bool; 3],
     /// Subscription identifiers used for it in this session.
     pub identifiers: Vec<u32>,
     /// It was without No Local at some time in this session.
     pub gets_own_messages: bool,
     /// The client asked for `#` in this session.
-    pub covered: bool,
+    pub wildcard_requested: bool,
     /// It was ended or changed while there was a subscription to `#`: messages that it brought may come again by that one.
     pub was_split: bool,
     /// The steps of its requests for retained messages that may still be answered.
     retained_requests: VecDeque<u32>,
     /// It must receive the message that was retained at this step.
-    pub due: Option<u32>,
+    pub retained_due: Option<u32>,
     /// The numbers of the latest values that it received as retained.
-    values: Vec<u32>,
+    latest_values: Vec<u32>,
 }
 
 impl Sub {
     pub fn new(topic: usize) -> Sub {
         Sub {
             track: Track::new(topic),
-            state: State::No,
+            state: State::NotGranted,
             options: SubscribeOptions::of(Qos::AtMostOnce),
-            qoses: [false; 3],
+            requested_qoses: [false; 3],
             identifiers: Vec::new(),
             gets_own_messages: false,
-            covered: false,
+            wildcard_requested: false,
             was_split: false,
             retained_requests: VecDeque::new(),
-            due: None,
-            values: Vec::new(),
+            retained_due: None,
+            latest_values: Vec::new(),
         }
     }
 
     /// Records a request with these options. True if the subscription exists already with the same ones.
-    pub fn ask(&mut self, options: SubscribeOptions, identifier: Option<u32>, step: u32) -> bool {
-        let again = self.state == State::Yes
+    pub fn request(
+        &mut self,
+        options: SubscribeOptions,
+        identifier: Option<u32>,
+        step: u32,
+    ) -> bool {
+        let is_unchanged = self.state == State::Granted
             && (self.options.max_qos, self.options.no_local) == (options.max_qos, options.no_local);
-        if !again {
+        if !is_unchanged {
             // Until SUBACK it is uncertain which messages still match the old options.
-            self.track.end();
-            self.state = State::No;
+            self.track.end_stretch();
+            self.state = State::NotGranted;
         }
-        let is_new = self.qoses == [false; 3];
-        self.was_split |= self.covered && !is_new;
+        let is_new = self.requested_qoses == [false; 3];
+        self.was_split |= self.wildcard_requested && !is_new;
         self.options = options;
-        self.qoses[usize::from(options.max_qos.bits())] = true;
+        self.requested_qoses[usize::from(options.max_qos.bits())] = true;
         self.gets_own_messages |= !options.no_local;
         self.identifiers.extend(identifier);
-        self.due = None;
+        self.retained_due = None;
         match options.retain_handling {
             RetainHandling::DoNotSend => {}
             RetainHandling::Send => {
                 self.retained_requests.push_back(step);
-                self.due = Some(step);
+                self.retained_due = Some(step);
             }
             RetainHandling::SendIfNew => {
                 self.retained_requests.push_back(step);
-                self.due = is_new.then_some(step);
+                self.retained_due = is_new.then_some(step);
             }
         }
         if options.no_local {
             // The retained message may be the client's own.
-            self.due = None;
+            self.retained_due = None;
         }
-        again
+        is_unchanged
     }
 
     /// A new session began: there are no earlier subscriptions.
-    pub fn session_is_new(&mut self) {
+    pub fn session_began(&mut self) {
         if self.is_split() {
-            self.track.order_anew();
+            self.track.restart_order();
         }
-        (self.qoses, self.gets_own_messages, self.covered) = ([false; 3], false, false);
+        (
+            self.requested_qoses,
+            self.gets_own_messages,
+            self.wildcard_requested,
+        ) = ([false; 3], false, false);
         self.was_split = false;
         self.retained_requests.clear();
         self.identifiers.clear();
@@ -106,7 +115,7 @@ impl Sub {
 
     /// Whether some messages come only by this subscription and some only by the one to `#`, since it was ended, changed, or has No Local.
     pub fn is_split(&self) -> bool {
-        self.was_split || self.covered && self.options.no_local
+        self.was_split || self.wildcard_requested && self.options.no_local
     }
 
     /// Whether a message was received before and may come again.
@@ -115,15 +124,16 @@ impl Sub {
     }
 
     /// The connection ended, perhaps with the session.
-    pub fn lost(&mut self, over: bool) {
+    pub fn connection_lost(&mut self, session_ended: bool) {
         // The server may not have received the request.
-        self.due = None;
-        if over {
-            self.state = State::No;
-            self.track.end();
+        self.retained_due = None;
+        if session_ended {
+            self.state = State::NotGranted;
+            self.track.end_stretch();
         } else {
             // A subscription of QoS 0 remains, but loses messages published in between.
-            self.track.breaks(self.options.max_qos == Qos::AtMostOnce);
+            self.track
+                .connection_lost(self.options.max_qos == Qos::AtMostOnce);
         }
     }
 
@@ -137,8 +147,9 @@ impl Sub {
     ) -> Result<(), Violation> {
         let mqtt_options = truth.mqtt_options(number);
         let qos = publish.qos.bits();
-        let granted = (0..3)
-            .any(|asked| self.qoses[usize::from(asked)] && asked.min(mqtt_options.qos) == qos);
+        let granted = (0..3).any(|asked| {
+            self.requested_qoses[usize::from(asked)] && asked.min(mqtt_options.qos) == qos
+        });
         if !granted {
             return Err(format!(
                 "message {number} of QoS {} came with QoS {qos}",
@@ -149,8 +160,8 @@ impl Sub {
         if named.any(|identifier| !self.identifiers.contains(&identifier)) {
             return Err(format!("message {number} came with a strange identifier"));
         }
-        let quiet = publish.dup || publish.retain;
-        if self.state == State::Gone && !quiet && !self.covered {
+        let may_be_old = publish.dup || publish.retain;
+        if self.state == State::Unsubscribed && !may_be_old && !self.wildcard_requested {
             return Err(format!("message {number} came after UNSUBACK"));
         }
         if mqtt_options.by == Some(me) && !self.gets_own_messages && !publish.retain {
@@ -160,13 +171,18 @@ impl Sub {
     }
 
     /// A retained message was received.
-    pub fn shown(&mut self, number: u32, dup: bool, truth: &Truth) -> Result<(), Violation> {
+    pub fn receive_retained(
+        &mut self,
+        number: u32,
+        dup: bool,
+        truth: &Truth,
+    ) -> Result<(), Violation> {
         let topic = &truth.topics[self.track.topic];
         if topic.keeps_latest() {
-            self.values.push(number);
+            self.latest_values.push(number);
             return Ok(());
         }
-        self.due = None;
+        self.retained_due = None;
         let asked = self.retained_requests.pop_front();
         let asked =
             asked.ok_or_else(|| format!("message {number} came as retained without need"))?;
@@ -195,15 +211,15 @@ impl Sub {
     }
 
     /// Checks that it received each latest value that existed when it asked, at this step.
-    fn has_values(&self, asked: u32, truth: &Truth) -> Result<(), Violation> {
+    fn check_latest_values(&self, asked: u32, truth: &Truth) -> Result<(), Violation> {
         let mut due = truth.snapshot(self.track.topic).into_iter();
-        let is_missed = |number: &u32| {
+        let is_missing = |number: &u32| {
             let acked = truth.messages[*number as usize].acked;
             acked.is_some_and(|acked| acked < asked)
-                && !self.values.contains(number)
+                && !self.latest_values.contains(number)
                 && !self.track.has(*number)
         };
-        match due.find(is_missed) {
+        match due.find(is_missing) {
             Some(number) => Err(format!(
                 "message {number}, the newest of its key, was not shown to who asked at {asked}"
             )),
@@ -212,28 +228,28 @@ impl Sub {
     }
 
     /// Nothing is in flight: the retained message that is due must have been received.
-    pub fn at_head(&mut self, truth: &Truth) -> Result<(), Violation> {
-        self.track.at_head();
+    pub fn check_all_received(&mut self, truth: &Truth) -> Result<(), Violation> {
+        self.track.require_head();
         let topic = &truth.topics[self.track.topic];
-        let Some(asked) = self.due.take() else {
+        let Some(asked) = self.retained_due.take() else {
             return Ok(());
         };
         if topic.keeps_latest() {
-            return self.has_values(asked, truth);
+            return self.check_latest_values(asked, truth);
         }
         if !truth.allowed.budgets_are_wide || !topic.deletes.is_empty() {
             return Ok(());
         }
-        let mut there = truth.retained(self.track.topic);
-        let due = there.find(|(number, message)| {
+        let mut retained = truth.retained(self.track.topic);
+        let due = retained.find(|(number, message)| {
             message.acked.is_some_and(|acked| acked < asked) && !truth.has_crashed_since(*number)
         });
         // If the newest message has expired, none is retained.
-        let mortal = truth
+        let may_have_expired = truth
             .retained(self.track.topic)
             .any(|(_, message)| message.ttl_s.is_some());
         match due {
-            Some((number, _)) if !mortal => Err(format!(
+            Some((number, _)) if !may_have_expired => Err(format!(
                 "message {number} is retained and was not shown to who asked at {asked}"
             )),
             _ => Ok(()),

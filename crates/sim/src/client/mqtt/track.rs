@@ -17,12 +17,12 @@ struct Stretch {
     qos: u8,
     no_local: bool,
     /// The step of its SUBACK.
-    since: u32,
-    got: Vec<Received>,
+    granted_step: u32,
+    received: Vec<Received>,
     /// The connection was lost during the stretch.
-    broken: bool,
-    over: bool,
-    to_head: bool,
+    was_interrupted: bool,
+    ended: bool,
+    must_reach_head: bool,
 }
 
 /// The messages of a topic that a client received.
@@ -31,7 +31,7 @@ pub(super) struct Track {
     /// The topic.
     pub topic: usize,
     /// All received messages in order, each with its QoS.
-    all: Vec<(u32, u8)>,
+    messages: Vec<(u32, u8)>,
     /// How many of these, from the first on, need not be in order.
     unordered: usize,
     stretches: Vec<Stretch>,
@@ -46,54 +46,54 @@ impl Track {
     }
 
     /// The messages so far came by two subscriptions, each with its own order.
-    pub fn order_anew(&mut self) {
-        self.unordered = self.all.len();
+    pub fn restart_order(&mut self) {
+        self.unordered = self.messages.len();
     }
 
     /// A subscription was granted.
-    pub fn begin(&mut self, qos: u8, no_local: bool, step: u32) {
-        self.end();
+    pub fn begin_stretch(&mut self, qos: u8, no_local: bool, step: u32) {
+        self.end_stretch();
         self.stretches.push(Stretch {
             qos,
             no_local,
-            since: step,
-            got: Vec::new(),
-            broken: false,
-            over: false,
-            to_head: false,
+            granted_step: step,
+            received: Vec::new(),
+            was_interrupted: false,
+            ended: false,
+            must_reach_head: false,
         });
     }
 
     /// Nothing more is required of the last stretch.
-    pub fn end(&mut self) {
+    pub fn end_stretch(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
-            stretch.over = true;
+            stretch.ended = true;
         }
     }
 
     /// The connection was lost. With `over` nothing more is required of the stretch.
-    pub fn breaks(&mut self, over: bool) {
+    pub fn connection_lost(&mut self, ends_stretch: bool) {
         if let Some(stretch) = self.stretches.last_mut() {
-            stretch.broken = true;
-            stretch.over |= over;
+            stretch.was_interrupted = true;
+            stretch.ended |= ends_stretch;
         }
     }
 
     /// Whether a message was received.
     pub fn has(&self, number: u32) -> bool {
-        self.all.iter().any(|(other, _)| *other == number)
+        self.messages.iter().any(|(other, _)| *other == number)
     }
 
     /// Records a message that the client takes for a new one.
-    pub fn got(&mut self, number: u32, qos: u8, truth: &Truth) -> Result<(), Violation> {
+    pub fn record(&mut self, number: u32, qos: u8, truth: &Truth) -> Result<(), Violation> {
         if self.has(number) {
             return Err(format!("message {number} came twice"));
         }
-        self.all.push((number, qos));
+        self.messages.push((number, qos));
         if let Some(stretch) = self.stretches.last_mut()
-            && !stretch.over
+            && !stretch.ended
         {
-            stretch.got.push(Received {
+            stretch.received.push(Received {
                 number,
                 at: truth.step,
                 at_s: truth.now_s,
@@ -103,14 +103,14 @@ impl Track {
     }
 
     /// Nothing is in flight: the last stretch must reach the newest message.
-    pub fn at_head(&mut self) {
+    pub fn require_head(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
-            stretch.to_head = !stretch.over;
+            stretch.must_reach_head = !stretch.ended;
         }
     }
 
     /// Checks the order of the messages of each QoS [MQTT-4.6.0-6].
-    pub fn check_orders(&self, truth: &Truth) -> Result<(), Violation> {
+    pub fn check_order_of_each_qos(&self, truth: &Truth) -> Result<(), Violation> {
         (0..3).try_for_each(|qos| self.check_order(qos, truth))
     }
 
@@ -125,7 +125,7 @@ impl Track {
     fn check_order(&self, of: u8, truth: &Truth) -> Result<(), Violation> {
         let mut newest: Option<(u64, u32)> = None;
         let mut latest: Option<(u32, u32)> = None;
-        for (number, _) in self.all[self.unordered..]
+        for (number, _) in self.messages[self.unordered..]
             .iter()
             .filter(|(_, qos)| *qos == of)
         {
@@ -164,36 +164,36 @@ impl Track {
             let published = message.acked.is_some() || message.offset.is_some();
             let mqtt_options = truth.mqtt_options(number);
             if message.topic != self.topic
-                || message.sent <= stretch.since
+                || message.sent <= stretch.granted_step
                 || message.refused
                 || !published
                 || self.has(number)
                 || stretch.no_local && mqtt_options.by == Some(me)
-                || stretch.broken && stretch.qos.min(mqtt_options.qos) == 0
+                || stretch.was_interrupted && stretch.qos.min(mqtt_options.qos) == 0
             {
                 continue;
             }
-            let mut behind = stretch.got.iter();
-            let behind = behind.find(|got| message.is_before(&truth.messages[got.number as usize]));
-            let (at, at_s) = match behind {
+            let mut later = stretch.received.iter();
+            let later = later.find(|got| message.is_before(&truth.messages[got.number as usize]));
+            let (at, at_s) = match later {
                 Some(got) => (got.at, got.at_s),
-                None if stretch.to_head => (truth.step, truth.now_s),
+                None if stretch.must_reach_head => (truth.step, truth.now_s),
                 None => continue,
             };
-            let keeps = if stretch.qos > 0 { session_messages } else { 0 };
+            let kept_messages = if stretch.qos > 0 { session_messages } else { 0 };
             if truth.may_have_expired(number, at_s)
                 || truth.may_be_superseded(number, at)
-                || self.may_be_trimmed(number, message, keeps, at, at_s, truth)
+                || self.may_be_trimmed(number, message, kept_messages, at, at_s, truth)
                 || self.may_be_deleted(stretch, message, at, truth)
             {
                 continue;
             }
             return Err(format!(
-                "message {number} never came (QoS {}, granted at {}, {} messages, to the head: {}, behind it {behind:?})",
+                "message {number} never came (QoS {}, granted at {}, {} messages, to the head: {}, behind it {later:?})",
                 stretch.qos,
-                stretch.since,
-                stretch.got.len(),
-                stretch.to_head
+                stretch.granted_step,
+                stretch.received.len(),
+                stretch.must_reach_head
             ));
         }
         Ok(())
@@ -204,7 +204,7 @@ impl Track {
         &self,
         number: u32,
         message: &Message,
-        keeps: u32,
+        kept_messages: u32,
         at: u32,
         at_s: u32,
         truth: &Truth,
@@ -224,7 +224,7 @@ impl Track {
         }
         !truth.allowed.budgets_are_wide
             || at_s - message.sent_s >= rule.log_age_s
-            || count >= rule.messages_max().max(keeps)
+            || count >= rule.messages_max().max(kept_messages)
             || bytes > rule.log_bytes
     }
 
@@ -233,12 +233,12 @@ impl Track {
     fn may_be_deleted(&self, stretch: &Stretch, message: &Message, at: u32, truth: &Truth) -> bool {
         let mut deletes = truth.topics[self.topic].deletes.iter();
         deletes.any(|(sent, done)| {
-            let overlaps = *sent <= at && done.is_none_or(|done| done >= stretch.since);
-            let goes_on = |got: &Received| {
+            let overlaps = *sent <= at && done.is_none_or(|done| done >= stretch.granted_step);
+            let came_after_delete = |got: &Received| {
                 let other = &truth.messages[got.number as usize];
                 done.is_some_and(|done| other.sent > done) && other.is_before(message)
             };
-            overlaps && !stretch.got.iter().any(goes_on)
+            overlaps && !stretch.received.iter().any(came_after_delete)
         })
     }
 }

@@ -7,7 +7,7 @@ use super::{Publisher, Request};
 use crate::client::http::{self, Framing};
 use crate::client::websocket;
 use crate::coverage::Coverage;
-use crate::truth::{Truth, Violation, shown};
+use crate::truth::{Truth, Violation, printable};
 
 impl Publisher {
     /// Reads received answers.
@@ -18,7 +18,7 @@ impl Publisher {
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         self.bytes.extend_from_slice(bytes);
-        if self.begun {
+        if self.upgraded {
             return self.read_frames(truth, coverage);
         }
         loop {
@@ -34,27 +34,28 @@ impl Publisher {
             }
             let body: Vec<u8> = rest.drain(..len).collect();
             self.bytes = rest;
-            if self.socket.is_some() && head.status == 101 {
-                self.begun = true;
+            if self.websocket_topic.is_some() && head.status == 101 {
+                self.upgraded = true;
                 return self.read_frames(truth, coverage);
             }
-            self.closes |= head.field("connection") == Some("close") || self.socket.is_some();
-            if head.status == 408 || self.socket.is_some() {
+            self.closes |=
+                head.field("connection") == Some("close") || self.websocket_topic.is_some();
+            if head.status == 408 || self.websocket_topic.is_some() {
                 // The server received no complete request: it will be sent again.
                 return Ok(());
             }
             if head.field("idempotency-replayed").is_some() {
-                self.replayed(coverage)?;
+                self.check_replay(coverage)?;
             }
             let request = self.pending.pop_front();
             let request =
                 request.ok_or_else(|| format!("an answer to nothing: {}", head.status))?;
-            self.answered(&request, head.status, &body, truth, coverage)?;
+            self.read_answer(&request, head.status, &body, truth, coverage)?;
         }
     }
 
     /// The answer is a replay of the first one.
-    fn replayed(&self, coverage: &mut Coverage) -> Result<(), Violation> {
+    fn check_replay(&self, coverage: &mut Coverage) -> Result<(), Violation> {
         coverage.replays += 1;
         match self.idempotent {
             true => Ok(()),
@@ -71,7 +72,7 @@ impl Publisher {
                 Event::Ping(data) => websocket::pong(&mut self.out, data),
                 Event::Text(text) => {
                     let text = String::from_utf8_lossy(text).into_owned();
-                    self.acknowledged(&text, truth, coverage)?;
+                    self.read_ack(&text, truth, coverage)?;
                 }
                 Event::Close { .. } => self.closes = true,
                 other => return Err(format!("a publisher got {other:?}")),
@@ -82,7 +83,7 @@ impl Publisher {
         Ok(())
     }
 
-    fn acknowledged(
+    fn read_ack(
         &mut self,
         text: &str,
         truth: &mut Truth,
@@ -94,13 +95,13 @@ impl Publisher {
             .next()
             .and_then(|line| line.strip_prefix("ack: "));
         let frame = frame.and_then(|digits| digits.parse::<usize>().ok());
-        let number = frame.and_then(|frame| self.frames.get(frame).copied());
+        let number = frame.and_then(|frame| self.sent_frames.get(frame).copied());
         let is = |request: &Request| matches!(request, Request::One(n) if Some(*n) == number);
-        let place = self.pending.iter().position(is);
-        let (Some(number), Some(place)) = (number, place) else {
+        let at = self.pending.iter().position(is);
+        let (Some(number), Some(at)) = (number, at) else {
             return Err(format!("an acknowledgement of nothing: {text:?}"));
         };
-        self.pending.remove(place);
+        self.pending.remove(at);
         let id = text.lines().find_map(|line| line.strip_prefix("id: "));
         truth.note(|| format!("{:?} is told of {number}: {text:?}", self.link));
         if let Some(id) = id {
@@ -116,7 +117,7 @@ impl Publisher {
         Ok(())
     }
 
-    fn answered(
+    fn read_answer(
         &mut self,
         request: &Request,
         status: u16,
@@ -128,7 +129,7 @@ impl Publisher {
             format!(
                 "{:?} is answered {status} to {request:?} {}",
                 self.link,
-                shown(body)
+                printable(body)
             )
         });
         match (request, status) {
@@ -145,13 +146,13 @@ impl Publisher {
                 let text = String::from_utf8_lossy(body);
                 let published = format!("{{\"published\": {}, ", numbers.len());
                 if text.contains("\"replayed\": ") {
-                    self.replayed(coverage)?;
+                    self.check_replay(coverage)?;
                 }
                 if text.starts_with(&published) && text.ends_with("\"failed\": []}\n") {
                     numbers.iter().for_each(|number| truth.acknowledge(*number));
                     coverage.acknowledged += numbers.len() as u64;
                 } else if !truth.may_refuse() {
-                    return Err(format!("a batch failed: {}", shown(body)));
+                    return Err(format!("a batch failed: {}", printable(body)));
                 } else {
                     coverage.refused += 1;
                 }
@@ -186,7 +187,7 @@ fn offset_in(body: &[u8]) -> Result<u64, Violation> {
     let id = text
         .split_once("\"last_message_id\": \"")
         .and_then(|(_, rest)| rest.split_once('"'));
-    let (id, _) = id.ok_or_else(|| format!("no position in {}", shown(body)))?;
+    let (id, _) = id.ok_or_else(|| format!("no position in {}", printable(body)))?;
     offset_of(id)
 }
 
@@ -196,7 +197,7 @@ fn subscribers_in(body: &[u8]) -> Result<u64, Violation> {
     let count = text.split_once("\"subscribers\": ").map(|(_, rest)| rest);
     let digits = count.and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
     let count = digits.and_then(|digits| digits.parse().ok());
-    count.ok_or_else(|| format!("no subscribers in {}", shown(body)))
+    count.ok_or_else(|| format!("no subscribers in {}", printable(body)))
 }
 
 fn offset_of(id: &str) -> Result<u64, Violation> {

@@ -7,7 +7,7 @@ use crore_wire::topic;
 use super::Subscriber;
 use crate::client::track::Track;
 use crate::coverage::Coverage;
-use crate::truth::{SeenPosition, Truth, Violation, shown};
+use crate::truth::{SeenPosition, Truth, Violation, printable};
 
 impl Subscriber {
     /// The positions in an id, in the order of the subscriber's topics.
@@ -21,10 +21,10 @@ impl Subscriber {
                 position::parse(id, set, self.tracks.len())
             }
         };
-        let all = all.map_err(|_| format!("a malformed position: {}", shown(id)))?;
+        let all = all.map_err(|_| format!("a malformed position: {}", printable(id)))?;
         let one = |since: Since| match since {
             Since::At(position) => Ok(position),
-            other => Err(format!("{} says {other:?}", shown(id))),
+            other => Err(format!("{} says {other:?}", printable(id))),
         };
         let all: Vec<Position> = all.into_iter().map(one).collect::<Result<_, _>>()?;
         let Some(filtered) = &self.filtered else {
@@ -43,7 +43,11 @@ impl Subscriber {
     }
 
     /// A position without a message.
-    pub(super) fn told(&mut self, id: &[u8], truth: &mut Truth) -> Result<(), Violation> {
+    pub(super) fn position_received(
+        &mut self,
+        id: &[u8],
+        truth: &mut Truth,
+    ) -> Result<(), Violation> {
         let positions = self.positions(id, truth)?;
         let (mut at, at_s) = (self.conn.request_step, self.conn.request_s);
         if self.filtered.is_some() {
@@ -52,7 +56,7 @@ impl Subscriber {
         }
         for (track, position) in self.tracks.iter_mut().zip(positions) {
             truth.note(|| format!("{:?} is told {position:?}", self.link));
-            track.told(SeenPosition {
+            track.position_received(SeenPosition {
                 offset: position.offset,
                 at,
                 at_s,
@@ -62,7 +66,7 @@ impl Subscriber {
         Ok(())
     }
 
-    pub(super) fn message(
+    pub(super) fn message_received(
         &mut self,
         data: &[u8],
         id: Option<&[u8]>,
@@ -71,62 +75,66 @@ impl Subscriber {
     ) -> Result<(), Violation> {
         let number = truth.number_of(data)?;
         let topic = truth.messages[number as usize].topic;
-        let part = self.tracks.iter().position(|track| track.topic == topic);
-        let part = part.ok_or_else(|| format!("message {number} of another topic"))?;
+        let at = self.tracks.iter().position(|track| track.topic == topic);
+        let at = at.ok_or_else(|| format!("message {number} of another topic"))?;
         coverage.messages += 1;
         truth.note(|| {
-            let id = id.map(shown);
+            let id = id.map(printable);
             format!(
                 "{:?} {:?} gets {number} of topic {topic} at {id:?}",
-                self.link, self.kind
+                self.link, self.transport
             )
         });
         if let Some(id) = id {
-            let position = self.positions(id, truth)?[part];
+            let position = self.positions(id, truth)?[at];
             truth.set_offset(number, position.offset)?;
             self.position = Some(id.to_vec());
         }
-        self.tracks[part].got(number, truth)?;
+        self.tracks[at].message_received(number, truth)?;
         truth.check_not_stale(number, self.conn.request_step, self.conn.request_s)?;
-        self.check_wait(number, truth)?;
-        self.check_expiry(number, truth)
+        self.check_not_superseded(number, truth)?;
+        self.check_not_expired(number, truth)
     }
 
     /// Checks that no message that can be superseded has waited for the socket. Allowed are the first page of a stream and the rest of a
     /// message already begun.
-    fn check_wait(&mut self, number: u32, truth: &Truth) -> Result<(), Violation> {
-        let (Some(rest), Some(begun)) = (truth.rest, self.conn.begun_step) else {
+    fn check_not_superseded(&mut self, number: u32, truth: &Truth) -> Result<(), Violation> {
+        let (Some(stalled), Some(begun)) = (truth.last_stalled_step, self.conn.established_step)
+        else {
             return Ok(());
         };
-        self.conn.after_rest += 1;
+        self.conn.received_after_unstall += 1;
         let message = &truth.messages[number as usize];
-        if self.conn.after_rest == 1 || begun > rest || message.sent <= begun {
+        if self.conn.received_after_unstall == 1 || begun > stalled || message.sent <= begun {
             return Ok(());
         }
         if !truth.topics[message.topic].keeps_latest() {
             return Ok(());
         }
         truth.check_newest(number, "its socket opened", |other| {
-            other.acked.is_some_and(|acked| acked <= rest)
+            other.acked.is_some_and(|acked| acked <= stalled)
         })
     }
 
     /// Checks, in worlds with small outboxes, that a stalled subscription continues from the log and gets nothing that expired before its
     /// socket opened. Allowed are the page already begun and the first page of its stream.
-    fn check_expiry(&self, number: u32, truth: &Truth) -> Result<(), Violation> {
-        let (Some(rest), Some(begun), Some(waits)) =
-            (truth.rest, self.conn.begun_step, truth.allowed.waits)
-        else {
+    fn check_not_expired(&self, number: u32, truth: &Truth) -> Result<(), Violation> {
+        let (Some(stalled), Some(begun), Some(waits)) = (
+            truth.last_stalled_step,
+            self.conn.established_step,
+            truth.allowed.waits,
+        ) else {
             return Ok(());
         };
         let message = &truth.messages[number as usize];
-        let of_page = self.conn.after_rest as usize <= 1 + waits * self.tracks.len();
-        if of_page || begun > rest || message.sent <= begun {
+        let may_be_of_page =
+            self.conn.received_after_unstall as usize <= 1 + waits * self.tracks.len();
+        if may_be_of_page || begun > stalled || message.sent <= begun {
             return Ok(());
         }
         let expired = |ttl_s| message.acked_s + ttl_s <= truth.now_s;
-        let rested = message.acked.is_some_and(|acked| acked <= rest);
-        match rested && message.ttl_s.is_some_and(expired) {
+        let was_handled = message.acked.is_some_and(|acked| acked <= stalled);
+        match was_handled && message.ttl_s.is_some_and(expired) {
             true => Err(format!(
                 "message {number} had expired when its socket opened"
             )),
@@ -135,7 +143,7 @@ impl Subscriber {
     }
 
     /// A gap with its new position, in the named topic, or in every topic whose position moved.
-    pub(super) fn gap(
+    pub(super) fn gap_received(
         &mut self,
         name: Option<&[u8]>,
         id: &[u8],
@@ -147,8 +155,8 @@ impl Subscriber {
             format!(
                 "{:?} {:?} is told of a gap: {}",
                 self.link,
-                self.kind,
-                shown(id)
+                self.transport,
+                printable(id)
             )
         });
         let positions = self.positions(id, truth)?;
@@ -168,7 +176,7 @@ impl Subscriber {
                 lost = true;
                 if self.filtered.is_some() && track.seen.is_none() {
                     // It had no position in this topic, so earlier messages were not promised.
-                    track.lost_some();
+                    track.may_have_lost();
                     continue;
                 }
                 // Step 0, since messages behind the gap may have been acknowledged long ago.
@@ -177,7 +185,7 @@ impl Subscriber {
                     at: 0,
                     at_s,
                 };
-                track.gap(Some(seen), truth)?;
+                track.gap_received(Some(seen), truth)?;
             }
         }
         if moved && !lost && !self.may_have_crashed(truth) {
@@ -194,7 +202,7 @@ impl Subscriber {
     }
 
     /// A gap that is told with the next message of a long-poll.
-    pub(super) fn poll_gap(
+    pub(super) fn poll_gap_received(
         &mut self,
         truth: &mut Truth,
         coverage: &mut Coverage,
@@ -206,16 +214,16 @@ impl Subscriber {
             let seen = track.seen;
             seen.is_some_and(|seen| truth.must_reach_back(track.topic, seen))
         };
-        let told_wrongly = self.filtered.is_some() && self.tracks.iter().all(reaches_back);
-        if told_wrongly && !self.may_have_crashed(truth) {
+        let no_topic_has_gap = self.filtered.is_some() && self.tracks.iter().all(reaches_back);
+        if no_topic_has_gap && !self.may_have_crashed(truth) {
             return Err("a gap was told although each of the logs reaches back".into());
         }
         for track in &mut self.tracks {
             if only {
-                track.gap(None, truth)?;
+                track.gap_received(None, truth)?;
             } else {
                 // The gap does not say which topics it concerns.
-                track.lost_some();
+                track.may_have_lost();
             }
         }
         Ok(())

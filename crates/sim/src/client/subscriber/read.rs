@@ -6,11 +6,11 @@ use crore_wire::sse::{GAP_EVENT, topic_of_gap};
 use crore_wire::websocket::gap::{CLOSE_GAP, resumes_from};
 use crore_wire::websocket::receive::Event;
 
-use super::{Kind, Subscriber};
+use super::{Subscriber, Transport};
 use crate::client::http::{self, Framing};
 use crate::client::{sse, websocket};
 use crate::coverage::Coverage;
-use crate::truth::{Truth, Violation, key_name, shown};
+use crate::truth::{Truth, Violation, key_name, printable};
 
 /// The longest message that the client accepts.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -22,8 +22,8 @@ impl Subscriber {
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         let mut body = std::mem::take(&mut self.conn.body);
-        if self.kind == Kind::Sse {
-            self.conn.over |= http::take_chunks(&mut self.conn.bytes, &mut body)?;
+        if self.transport == Transport::Sse {
+            self.conn.stream_ended |= http::take_chunks(&mut self.conn.bytes, &mut body)?;
         } else {
             body.append(&mut self.conn.bytes);
         }
@@ -31,13 +31,15 @@ impl Subscriber {
             let is_gap = event.name == GAP_EVENT.as_bytes();
             match (event.id, event.data) {
                 (Some(id), Some(data)) if is_gap => {
-                    self.gap(Some(topic_of_gap(&data)), &id, truth, coverage)?;
+                    self.gap_received(Some(topic_of_gap(&data)), &id, truth, coverage)?;
                 }
-                (Some(id), Some(data)) => self.message(&data, Some(&id), truth, coverage)?,
-                (Some(id), None) => self.told(&id, truth)?,
+                (Some(id), Some(data)) => {
+                    self.message_received(&data, Some(&id), truth, coverage)?
+                }
+                (Some(id), None) => self.position_received(&id, truth)?,
                 (None, None) => {}
                 (None, Some(data)) => {
-                    return Err(format!("an event without an id: {}", shown(&data)));
+                    return Err(format!("an event without an id: {}", printable(&data)));
                 }
             }
         }
@@ -63,20 +65,22 @@ impl Subscriber {
                     Event::Pong(_) => {}
                     Event::Close { code, reason } => {
                         let reason = reason.to_vec();
-                        self.closed(code, &reason, truth, coverage)?;
+                        self.read_close(code, &reason, truth, coverage)?;
                         return Ok(false);
                     }
-                    Event::Text(data) | Event::Binary(data) if self.kind == Kind::Plain => {
-                        self.message(data, None, truth, coverage)?;
+                    Event::Text(data) | Event::Binary(data)
+                        if self.transport == Transport::Plain =>
+                    {
+                        self.message_received(data, None, truth, coverage)?;
                     }
-                    Event::Text(data) if self.kind == Kind::Envelope => {
-                        self.envelope(data, truth, coverage)?;
+                    Event::Text(data) if self.transport == Transport::Envelope => {
+                        self.read_envelope(data, truth, coverage)?;
                     }
-                    Event::Binary(_) if self.kind == Kind::Envelope => {
+                    Event::Binary(_) if self.transport == Transport::Envelope => {
                         return Err("an envelope in a binary frame".into());
                     }
                     Event::Text(data) | Event::Binary(data) => {
-                        self.meta(data, truth, coverage)?;
+                        self.read_meta(data, truth, coverage)?;
                     }
                 }
                 Ok(true)
@@ -86,28 +90,28 @@ impl Subscriber {
         Ok(())
     }
 
-    fn meta(
+    fn read_meta(
         &mut self,
         data: &[u8],
         truth: &mut Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         let end = data.windows(2).position(|two| two == b"\n\n");
-        let end = end.ok_or_else(|| format!("no meta head: {}", shown(data)))?;
+        let end = end.ok_or_else(|| format!("no meta head: {}", printable(data)))?;
         let field = |name: &[u8]| {
             let mut lines = data[..end].split(|b| *b == b'\n');
             lines.find_map(|line| line.strip_prefix(name).map(<[u8]>::to_vec))
         };
-        let id = field(b"id: ").ok_or_else(|| format!("no id: {}", shown(data)))?;
+        let id = field(b"id: ").ok_or_else(|| format!("no id: {}", printable(data)))?;
         if field(b"gap: ").is_some() {
-            return self.gap(field(b"topic: ").as_deref(), &id, truth, coverage);
+            return self.gap_received(field(b"topic: ").as_deref(), &id, truth, coverage);
         }
         self.check_key(&data[end + 2..], field(b"key: ").as_deref(), truth)?;
-        self.message(&data[end + 2..], Some(&id), truth, coverage)
+        self.message_received(&data[end + 2..], Some(&id), truth, coverage)
     }
 
     /// Reads an envelope: a JSON object whose values are all strings. The fields read here contain no escapes.
-    fn envelope(
+    fn read_envelope(
         &mut self,
         object: &[u8],
         truth: &mut Truth,
@@ -121,19 +125,19 @@ impl Subscriber {
         let id = field("id").ok_or_else(|| format!("no id: {text}"))?;
         if field("gap").is_some() {
             coverage.enveloped_gaps += 1;
-            return self.gap(field("topic"), id, truth, coverage);
+            return self.gap_received(field("topic"), id, truth, coverage);
         }
         let base64 = field("data_base64").map(|data| STANDARD.decode(data));
         let data = match (field("data"), base64) {
             (Some(data), None) => data.to_vec(),
             (None, Some(Ok(data))) => data,
-            (None, None) if text == format!("{{\"id\":\"{}\"}}", shown(id)) => {
-                return self.told(id, truth);
+            (None, None) if text == format!("{{\"id\":\"{}\"}}", printable(id)) => {
+                return self.position_received(id, truth);
             }
             _ => return Err(format!("no data: {text}")),
         };
         self.check_key(&data, field("key"), truth)?;
-        self.message(&data, Some(id), truth, coverage)
+        self.message_received(&data, Some(id), truth, coverage)
     }
 
     /// Checks that a message came with its own key.
@@ -146,32 +150,32 @@ impl Subscriber {
         }
     }
 
-    fn closed(
+    fn read_close(
         &mut self,
         code: Option<u16>,
         reason: &[u8],
         truth: &mut Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
-        truth.note(|| format!("{:?} closed with {code:?} {}", self.link, shown(reason)));
+        truth.note(|| format!("{:?} closed with {code:?} {}", self.link, printable(reason)));
         self.closes = true;
         match code {
-            Some(4410) => self.forget(coverage),
+            Some(4410) => self.topic_deleted(coverage),
             Some(CLOSE_GAP) => {
                 let Some(id) = resumes_from(reason) else {
                     // After a crash a new epoch begins, and a position of many partitions may not fit into a Close frame: the subscriber starts anew.
                     self.position = None;
                     let damaged = truth.topics.iter().any(|topic| topic.damaged.is_some());
                     if !damaged && truth.crashed.is_none() {
-                        return Err(format!("no position in {}", shown(reason)));
+                        return Err(format!("no position in {}", printable(reason)));
                     }
                     coverage.told_gaps += 1;
                     return Ok(());
                 };
-                return self.gap(None, id.as_bytes(), truth, coverage);
+                return self.gap_received(None, id.as_bytes(), truth, coverage);
             }
             Some(code) if websocket::is_for_room(code) => {}
-            code => return Err(format!("closed with {code:?} {}", shown(reason))),
+            code => return Err(format!("closed with {code:?} {}", printable(reason))),
         }
         Ok(())
     }
@@ -193,7 +197,7 @@ impl Subscriber {
         }
         let body: Vec<u8> = self.conn.bytes.drain(..len).collect();
         self.conn.head = None;
-        self.conn.busy = false;
+        self.conn.is_requesting = false;
         self.closes |= end || head.field("connection") == Some("close");
         truth.note(|| {
             format!(
@@ -204,22 +208,22 @@ impl Subscriber {
             )
         });
         let gap = head.field("crore-gap").is_some();
-        match (head.status, head.tag()) {
+        match (head.status, head.etag()) {
             (200, Some(tag)) => {
                 coverage.polls += 1;
                 if gap {
-                    self.poll_gap(truth, coverage)?;
+                    self.poll_gap_received(truth, coverage)?;
                 }
                 self.check_key(&body, head.field("crore-key").map(str::as_bytes), truth)?;
-                self.message(&body, Some(&tag), truth, coverage)
+                self.message_received(&body, Some(&tag), truth, coverage)
             }
-            (204 | 304 | 408, Some(tag)) if gap => self.gap(None, &tag, truth, coverage),
-            (204 | 304 | 408, Some(tag)) => self.told(&tag, truth),
+            (204 | 304 | 408, Some(tag)) if gap => self.gap_received(None, &tag, truth, coverage),
+            (204 | 304 | 408, Some(tag)) => self.position_received(&tag, truth),
             // The request arrived too slowly.
             (408, None) => Ok(()),
             (204 | 304, None) => Err("a long-poll ended without a position".into()),
             (410, _) => {
-                self.forget(coverage);
+                self.topic_deleted(coverage);
                 Ok(())
             }
             (429 | 503, _) => {
