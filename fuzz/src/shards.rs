@@ -9,7 +9,7 @@ use crore_broker::rules::Rules;
 use crore_broker::settings::{Keep, Rule, Settings, Slow};
 use crore_broker::snapshot::{Damaged, Head};
 use crore_broker::{
-    Close, ConnId, Input, Io, Link, Mail, Now, Offsets, Pace, Part, Shard, ShardId, World,
+    Close, ConnId, Input, Io, Link, Mail, Now, Offsets, Part, Shard, ShardId, TurnLimits, World,
 };
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -158,7 +158,7 @@ pub struct Shards {
     now: Now,
     ticked_s: [u32; SHARDS],
     world: Arc<World>,
-    pace: Pace,
+    turn_limits: TurnLimits,
 }
 
 impl Shards {
@@ -181,7 +181,7 @@ impl Shards {
             offsets: Offsets::ByWriter,
             seed: 42,
         });
-        let pace = Pace {
+        let turn_limits = TurnLimits {
             visits_per_turn: 3,
             steps_per_turn: 40,
             page_messages: 2,
@@ -197,7 +197,7 @@ impl Shards {
         };
         let shard = |n| {
             let mut shard = Shard::new(n as ShardId, Arc::clone(&world), now);
-            shard.set_pace(pace);
+            shard.set_turn_limits(turn_limits);
             shard
         };
         Shards {
@@ -210,7 +210,7 @@ impl Shards {
             now,
             ticked_s: [now.s; SHARDS],
             world,
-            pace,
+            turn_limits,
         }
     }
 
@@ -373,7 +373,7 @@ impl Shards {
             held.receive_bytes
         );
         let message = 2 * limits.message_bytes + ENCODING_BYTES;
-        let page = self.pace.page_messages * message + 2 * self.pace.page_bytes;
+        let page = self.turn_limits.page_messages * message + 2 * self.turn_limits.page_bytes;
         let outbox = limits.outbox_bytes + 3 * page + ANSWERS_BYTES;
         assert!(
             held.outbox_bytes <= connections * outbox,
@@ -467,9 +467,9 @@ impl SavedHome {
     /// If the snapshot is not valid.
     pub fn restored(&self) -> Result<Shard, Damaged> {
         let mut restored = Restored::new(Arc::clone(&self.world), self.head.home, self.now);
-        restored.begin(&self.head)?;
+        restored.begin_snapshot(&self.head)?;
         for block in &self.blocks {
-            restored.take(block)?;
+            restored.read_block(block)?;
         }
         let restored = restored.finish()?;
         let mut shard = Shard::new(self.head.home, Arc::clone(&self.world), self.now);

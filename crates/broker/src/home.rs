@@ -59,10 +59,10 @@ mod topic_row;
 mod topics;
 
 use crate::base::ids::ShardId;
-use crate::base::pace::{PREFETCHED, Pace};
 use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
+use crate::base::turn_limits::{PREFETCHED, TurnLimits};
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
 use crate::budget::stats::Stats;
@@ -103,7 +103,7 @@ pub struct Home {
     pub(crate) reports: Reports,
     compressor: MessageCompressor,
     /// The limits of a page and of a turn.
-    pub pace: Pace,
+    pub turn_limits: TurnLimits,
     /// Steps of work done since the start, by all parts.
     steps: Steps,
     admission: Admission,
@@ -159,7 +159,7 @@ impl Home {
             page_queue: PageQueue::new(&steps),
             reports: Reports::default(),
             compressor: MessageCompressor::new(admission.clone(), &steps),
-            pace: Pace::default(),
+            turn_limits: TurnLimits::default(),
             steps,
             admission,
         }
@@ -188,7 +188,7 @@ impl Home {
         let rows = self.topics.rows.len()
             + self.subscriptions.filters.len()
             + self.subscriptions.qos.filters();
-        rows as usize + local_filters.len() >= self.pace.cold_rows
+        rows as usize + local_filters.len() >= self.turn_limits.cold_rows
     }
 
     /// Reads ahead what publishes to these topics will touch: rows, names, the ends of logs, and the filter tries. All reads are independent,

@@ -23,14 +23,14 @@ mod store;
 pub use base::ids::{ConnId, Link, OFFSET_BITS, PartitionId, ShardId};
 pub use base::journal::{ClientEvent, EventKind};
 pub use base::notices::Notice;
-pub use base::pace::Pace;
 pub use base::placement::{PARTITIONS, Placement, SLOTS};
 pub use base::reason::{Closed, Reason, SEND_A_TOKEN};
 pub use base::time::Now;
+pub use base::turn_limits::TurnLimits;
 pub use base::verdict::{Identity, Verdict};
 pub use base::{
-    access, continuity, fair_queue, lives, node, pace, planted, position, reason, rules, settings,
-    snapshot, time, work,
+    access, continuity, fair_queue, lives, node, planted, position, reason, rules, settings,
+    snapshot, time, turn_limits, work,
 };
 pub use budget::stats::{Accounts, COUNTERS, GAUGES, Moved, Stats, Transport};
 pub use budget::world::{Offsets, World};

@@ -41,8 +41,8 @@ use alloc::sync::Arc;
 use core::net::IpAddr;
 
 use crate::base::ids::{ConnId, Link, ShardId};
-use crate::base::pace::Pace;
 use crate::base::time::Now;
+use crate::base::turn_limits::TurnLimits;
 use crate::budget::admission::Party;
 use crate::budget::stats::Stats;
 use crate::client::admission::enter;
@@ -131,12 +131,12 @@ impl Shard {
     }
 
     /// Sets the limits of a turn.
-    pub fn set_pace(&mut self, pace: Pace) {
-        self.front.clients.meter.work.pace = pace;
+    pub fn set_turn_limits(&mut self, turn_limits: TurnLimits) {
+        self.front.clients.meter.work.turn_limits = turn_limits;
         self.front.clients.meter.work.begin();
-        self.front.subs.lanes.pace = pace;
+        self.front.subs.lanes.turn_limits = turn_limits;
         if let Some(home) = &mut self.home {
-            home.pace = pace;
+            home.turn_limits = turn_limits;
         }
     }
 

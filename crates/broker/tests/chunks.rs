@@ -1,6 +1,6 @@
 //! The memory of removed messages: chunks are freed, whatever the sizes of the messages, and even if some messages remain.
 
-use crore_broker::Pace;
+use crore_broker::TurnLimits;
 use crore_broker::settings::{Rule, Settings};
 use support::{NOW, Town};
 
@@ -24,7 +24,7 @@ fn town(partitions: u16) -> (Town, usize) {
     };
     settings.limits.log_bytes = BUDGET_BYTES;
     let world = support::partitioned(settings, 1, 1, partitions);
-    let mut town = Town::new(&world, Pace::default(), NOW);
+    let mut town = Town::new(&world, TurnLimits::default(), NOW);
     let publisher = town.open(0);
     (town, publisher)
 }

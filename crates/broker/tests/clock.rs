@@ -1,7 +1,7 @@
 //! Steps of the wall clock, ahead and back: no duration becomes shorter or longer, and only dates change.
 
 use crore_broker::settings::{Rule, Settings};
-use crore_broker::{Input, Now, Pace};
+use crore_broker::{Input, Now, TurnLimits};
 use crore_wire::mqtt::{
     Connect, PacketId, Properties, PropertyBuf, Publish, Qos, SubscribeOptions, Version, Will,
     encode,
@@ -33,7 +33,7 @@ impl Stepped {
     fn new(settings: Settings, steps: &'static [i32]) -> Stepped {
         let world = support::world(settings, 1, 1);
         Stepped {
-            town: Town::new(&world, Pace::default(), NOW),
+            town: Town::new(&world, TurnLimits::default(), NOW),
             steps: steps.iter().cycle(),
             ahead_s: 0,
         }

@@ -1,7 +1,7 @@
 //! Without credit no publish begins. A client that publishes then, on any connection and in any protocol, waits and is answered once there is credit.
 
 use crore_broker::settings::Settings;
-use crore_broker::{Input, Pace};
+use crore_broker::{Input, TurnLimits};
 use support::{NOW, Town};
 
 mod support;
@@ -18,7 +18,7 @@ impl Pair {
         let mut settings = Settings::default();
         settings.limits.publish_credit_bytes = 0;
         let world = support::world(settings, 2, 1);
-        Pair(Town::new(&world, Pace::default(), NOW))
+        Pair(Town::new(&world, TurnLimits::default(), NOW))
     }
 
     /// A new connection.

@@ -6,7 +6,7 @@ use crore_broker::mail::message::Headers;
 use crore_broker::orders::AdminPublish;
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::snapshot::Head;
-use crore_broker::{Control, Input, Pace, Restored, Shard, Ticket, World};
+use crore_broker::{Control, Input, Restored, Shard, Ticket, TurnLimits, World};
 use crore_wire::mqtt::{
     self, Connect, Packet, PacketId, Properties, PropertyBuf, Qos, SubscribeOptions, Version,
     encode,
@@ -116,7 +116,7 @@ fn connect(town: &mut Town) -> (usize, bool) {
 
 /// A server with an absent session that keeps messages, by its own subscription and by a group.
 fn served() -> Town {
-    let mut town = Town::new(&new_world(), Pace::default(), NOW);
+    let mut town = Town::new(&new_world(), TurnLimits::default(), NOW);
     let (conn, present) = connect(&mut town);
     assert!(!present);
     for (id, filter) in [(1, "needed/+"), (2, "needed"), (3, "$share/group/shared/#")] {
@@ -199,7 +199,7 @@ fn operator_changes_nothing_while_a_stop_writes() {
 /// Checkpoints may be from a store to which others write, too, with valid checksums.
 #[test]
 fn a_document_with_a_field_that_no_client_may_send_is_refused() {
-    let mut town = Town::new(&new_world(), Pace::default(), NOW);
+    let mut town = Town::new(&new_world(), TurnLimits::default(), NOW);
     let fields = "Content-Type: text/zzz\r\nX-EventSource-Event: event\r\nCrore-Key: some-key\r\n\
                   Crore-Property: name=value\r\n";
     post(&mut town, "kept/a", fields);

@@ -1,6 +1,6 @@
 //! A client that reconnects while a home of another shard has not yet handled its messages.
 
-use crore_broker::Pace;
+use crore_broker::TurnLimits;
 use crore_broker::settings::Settings;
 use crore_wire::mqtt::{
     self, Ack, Packet, PacketId, Properties, Publish, Qos, ReasonCode, SubscribeOptions, Version,
@@ -21,7 +21,7 @@ struct Pair(Town);
 impl Pair {
     fn new(settings: Settings) -> Pair {
         let world = support::world(settings, 2, 2);
-        Pair(Town::new(&world, Pace::default(), NOW))
+        Pair(Town::new(&world, TurnLimits::default(), NOW))
     }
 
     fn open(&mut self) -> usize {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crore_broker::settings::{Keep, Rule, Settings};
 use crore_broker::snapshot::Head;
 use crore_broker::{
-    Control, Input, Now, Pace, Report, Restored, Shadow, Shard, Ticket, World, batch,
+    Control, Input, Now, Report, Restored, Shadow, Shard, Ticket, TurnLimits, World, batch,
 };
 use crore_wire::sse::GAP_EVENT;
 
@@ -75,7 +75,7 @@ impl Town {
     fn new() -> Town {
         let world = world(Some(1));
         Town {
-            town: support::Town::new(&world, Pace::default(), NOW),
+            town: support::Town::new(&world, TurnLimits::default(), NOW),
             world,
             log: Vec::new(),
             contained: 0,
@@ -470,9 +470,9 @@ fn the_first_turn_behind_a_log_forgets_no_more_topics_than_any_other() {
         town.post(&format!("state/{n}"), "", "on");
     }
     let mut shard = Shard::new(0, town.world.clone(), NOW);
-    shard.set_pace(Pace {
+    shard.set_turn_limits(TurnLimits {
         forgets_per_turn: FORGETS,
-        ..Pace::default()
+        ..TurnLimits::default()
     });
     for bytes in &town.log {
         let header = batch::Header::read(bytes).expect("a batch");

@@ -1,7 +1,7 @@
 //! The sweep for deadlines is spread over the second, in steps of a bounded number of connections.
 
 use crore_broker::settings::Settings;
-use crore_broker::{Input, Now, Pace};
+use crore_broker::{Input, Now, TurnLimits};
 use proptest::prelude::*;
 use support::Town;
 
@@ -18,11 +18,11 @@ fn moment(ms: u32) -> Now {
 fn town(rows_per_tick: u32, head_s: u32, count: u32) -> Town {
     let mut settings = Settings::default();
     settings.timeouts.head_s = head_s;
-    let pace = Pace {
+    let turn_limits = TurnLimits {
         rows_per_tick,
-        ..Pace::default()
+        ..TurnLimits::default()
     };
-    let mut town = Town::new(&support::world(settings, 1, 1), pace, moment(0));
+    let mut town = Town::new(&support::world(settings, 1, 1), turn_limits, moment(0));
     for _ in 0..count {
         town.open(0);
     }
@@ -79,7 +79,7 @@ fn a_sweep_that_is_over_asks_for_nothing_until_the_next_second() {
 #[test]
 fn a_crowd_that_is_cut_off_at_once_ends_some_at_a_time_within_the_second() {
     const CROWD: usize = 1_000;
-    let most = Pace::default().ends_per_tick;
+    let most = TurnLimits::default().ends_per_tick;
     let mut town = town(2_048, 3, CROWD as u32);
     let (mut ms, mut answered) = (4_000, 0);
     while answered < CROWD {

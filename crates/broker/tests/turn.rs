@@ -1,7 +1,7 @@
 //! The limits of a turn: past its share of publishes a shard reads no more until it has flushed, and expired messages are removed over several turns.
 
-use crore_broker::pace::Pace;
 use crore_broker::settings::{Rule, Settings};
+use crore_broker::turn_limits::TurnLimits;
 use crore_broker::{Input, Now};
 use proptest::prelude::*;
 use support::{NOW, Town};
@@ -9,8 +9,8 @@ use support::{NOW, Town};
 mod support;
 
 /// A shard that is also the only home, and one connection.
-fn connected(settings: Settings, pace: Pace) -> (Town, usize) {
-    let mut town = Town::new(&support::world(settings, 1, 1), pace, NOW);
+fn connected(settings: Settings, turn_limits: TurnLimits) -> (Town, usize) {
+    let mut town = Town::new(&support::world(settings, 1, 1), turn_limits, NOW);
     let conn = town.open(0);
     (town, conn)
 }
@@ -36,11 +36,11 @@ fn expired_messages_go_in_as_many_turns_as_it_takes() {
         position_age_s: 5,
         ..Rule::default()
     });
-    let pace = Pace {
+    let turn_limits = TurnLimits {
         forgets_per_turn: 7,
-        ..Pace::default()
+        ..TurnLimits::default()
     };
-    let (mut town, conn) = connected(settings, pace);
+    let (mut town, conn) = connected(settings, turn_limits);
     let names = |from| (from..from + COUNT).collect::<Vec<u32>>();
     publish(&mut town, conn, &names(0));
     assert!(!town.flush(0), "nothing is old");
@@ -87,7 +87,7 @@ fn a_long_log_is_walked_in_no_one_step() {
         log_bytes: 1 << 30,
         ..Rule::default()
     });
-    let (mut town, conn) = connected(settings, Pace::default());
+    let (mut town, conn) = connected(settings, TurnLimits::default());
     for _ in 0..COUNT / 5_000 {
         publish(&mut town, conn, &["t"; 5_000]);
         town.settle();
@@ -105,7 +105,9 @@ fn a_long_log_is_walked_in_no_one_step() {
     while town.flush(0) {
         let left = town.shards[0].accounts().log_messages;
         // The delete counts like a publish.
-        assert!(left < before && before - left <= Pace::default().forgets_per_turn as u32 + 1);
+        assert!(
+            left < before && before - left <= TurnLimits::default().forgets_per_turn as u32 + 1
+        );
         (before, turns) = (left, turns + 1);
     }
     assert!(turns > 50);
@@ -120,8 +122,8 @@ proptest! {
     #[test]
     fn a_turn_is_spent_by_what_is_published_and_begins_anew(share in 1u32..60, lines in 1u32..60) {
         let settings = Settings::default();
-        let pace = Pace { steps_per_turn: share, ..Pace::default() };
-        let (mut town, conn) = connected(settings, pace);
+        let turn_limits = TurnLimits { steps_per_turn: share, ..TurnLimits::default() };
+        let (mut town, conn) = connected(settings, turn_limits);
         let (mut turns, mut published) = (0, 0);
         publish(&mut town, conn, &vec!["t"; lines as usize]);
         loop {

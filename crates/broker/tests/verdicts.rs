@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crore_broker::Verdict;
 use crore_broker::access::{Grants, Known};
 use crore_broker::settings::Settings;
-use crore_broker::{Input, Pace, World};
+use crore_broker::{Input, TurnLimits, World};
 use support::{NOW, Town};
 
 mod support;
@@ -48,7 +48,7 @@ fn answer(town: &mut Town) {
 
 #[test]
 fn verdict_asked_for_before_a_reload_is_not_remembered_after_it() {
-    let mut town = Town::new(&world(), Pace::default(), NOW);
+    let mut town = Town::new(&world(), TurnLimits::default(), NOW);
     assert!(comes(&mut town));
     answer(&mut town);
     assert!(!comes(&mut town), "it is remembered");

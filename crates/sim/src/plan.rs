@@ -7,7 +7,7 @@ mod steps;
 pub use draw::{CLUSTERS_FROM, COPIES_FROM};
 
 use crate::engine::EngineBehavior;
-use crore_broker::Pace;
+use crore_broker::TurnLimits;
 use crore_broker::settings::Settings;
 use crore_wire::topic;
 
@@ -111,7 +111,7 @@ pub struct Plan {
     /// The server's settings.
     pub settings: Settings,
     /// Bounds of the work of a turn.
-    pub pace: Pace,
+    pub turn_limits: TurnLimits,
     /// The most bytes of an outbox that are sent at once.
     pub part_bytes: usize,
     /// The topics' names.

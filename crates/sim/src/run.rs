@@ -194,7 +194,7 @@ fn run_without_faults(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violati
     read_all_sent(sim, rng)?;
     if sim.plan.stalled_s > 0 {
         sim.truth.now_s += sim.plan.stalled_s;
-        sim.truth.allowed.waits = Some(sim.plan.pace.page_messages);
+        sim.truth.allowed.waits = Some(sim.plan.turn_limits.page_messages);
         run_until_idle(sim, rng)?;
     }
     sim.plan.windows = vec![1 << 24];

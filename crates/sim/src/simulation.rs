@@ -1,5 +1,5 @@
-//! The world of one run: shards that take turns, clients, network and clock. It executes the steps and checks the limits after every
-//! turn.
+//! The world of one run: shards, clients, network and clock. It executes the steps of the plan, lets the shards take turns, and checks the
+//! limits after every turn.
 
 mod clients;
 mod crash;
@@ -27,20 +27,20 @@ use crate::plan::{Op, PRELOAD_LINES, Plan, PublisherAction, Step};
 use crate::truth::{Allowances, Topic, Truth, Violation};
 use population::Clients;
 
-/// Distance between the writer numbers of two nodes. A node that continues under a new number takes the next one.
+/// The distance between the first writer numbers of two nodes. A node that becomes a new writer takes its next number.
 const WRITER_GAP: u64 = 1000;
 
 /// The Unix time at which every world begins.
 const EPOCH_S: u32 = 1_700_000_000;
-/// The epoch of the first life of the logs: any number. Each start takes the next one.
+/// The epoch of the first life of the logs. The number is arbitrary. Each start takes the next one.
 const LOG_EPOCH: u32 = 0x5EED;
 /// The most bytes that a shard reads from a socket at once.
 const RECEIVE_BYTES: usize = 2048;
 /// Turns for each preloaded batch.
 const PRELOAD_TURNS: usize = 12;
-/// Choices for how far the wall clock is ahead, in seconds: correct, an hour or a day off, slightly off, far off.
+/// Choices for the offset of the wall clock in seconds: none, an hour or a day, one second, many years.
 const WALL_OFFSETS_S: [i32; 8] = [0, 0, 3600, -3600, 86_400, -86_400, -1, 1_000_000_000];
-/// A publisher sends no new request while this many are unanswered.
+/// The most unanswered requests of a publisher. It sends no new one until some are answered.
 const PENDING_MAX: usize = 12;
 
 /// The state of a shard's loop between two turns.
@@ -55,7 +55,7 @@ struct ShardLoop {
 }
 
 impl ShardLoop {
-    /// A new shard takes the place of this one.
+    /// A new shard replaces the shard of this loop. Its links stay.
     fn reset(&mut self) {
         (self.ticked_s, self.is_busy) = (0, false);
     }
@@ -63,13 +63,13 @@ impl ShardLoop {
 
 /// The nodes of a cluster. A world without a cluster has one node.
 pub struct Nodes {
-    /// For each node, the state that its shards share.
+    /// The state that the shards of each node share.
     pub servers: Vec<Arc<crore_broker::World>>,
     /// The highest writer number that was given to a node at its start.
     last_writer: u64,
-    /// Nodes that take no turns.
+    /// Whether each node is paused, so that it takes no turns.
     paused: Vec<bool>,
-    /// For each partition its checkpoints, the newest first.
+    /// The checkpoints of each partition, the newest first.
     checkpoints: Vec<Vec<PartitionCheckpoint>>,
 }
 
@@ -84,9 +84,9 @@ pub struct Simulation {
     pub net: Net,
     /// The clients.
     pub clients: Clients,
-    /// What the clients have sent and learned.
+    /// The messages that the clients have sent, and the answers.
     pub truth: Truth,
-    /// Counts of events.
+    /// Counts of the events that the run has exercised.
     pub coverage: Coverage,
     /// The state that the shards of the first node share.
     pub server: Arc<crore_broker::World>,
@@ -94,11 +94,11 @@ pub struct Simulation {
     pub nodes: Nodes,
     /// The newest checkpoint of the engine's log.
     checkpoint: Checkpoint,
-    /// The base that the log continues: the documents of its homes, each in blocks.
+    /// The base of the log: the document of each home, in blocks. The log contains the batches after it.
     base_documents: Vec<Vec<Vec<u8>>>,
     /// The lives of the log.
     lives: Lives,
-    /// How far the wall clock is ahead, in seconds.
+    /// The offset of the wall clock in seconds.
     wall_offset_s: i32,
 }
 
@@ -113,7 +113,7 @@ impl Simulation {
         let shard = |n: usize| {
             let server = nodes[n / plan.shards].clone();
             let mut shard = Shard::new((n % plan.shards) as ShardId, server, now(1));
-            shard.set_pace(plan.pace);
+            shard.set_turn_limits(plan.turn_limits);
             shard
         };
         let count = plan.nodes * plan.shards;
@@ -139,7 +139,7 @@ impl Simulation {
         }
     }
 
-    /// Publishes the batches that make logs long from the beginning.
+    /// Publishes batches before the first step, so that the logs are long from the beginning.
     pub fn preload(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         for _ in 0..self.plan.preload {
             self.truth.step += 1;
@@ -149,7 +149,7 @@ impl Simulation {
                 self.clients.publishers[n].act(batch, &self.plan, &mut self.truth, rng);
             }
             self.flush_publisher(0);
-            // A read takes a part of a batch, and a turn handles a part of that.
+            // A shard reads only a part of the batch at once, and handles only a part of that in one turn.
             for _ in 0..PRELOAD_TURNS {
                 for shard in 0..self.shards.len() {
                     self.turn(shard, true, rng)?;
@@ -242,7 +242,7 @@ impl Simulation {
     }
 
     fn publish(&mut self, n: usize, action: PublisherAction, rng: &mut Rng) {
-        // A node that lags learns of a delete later than the client that asked another node for it.
+        // A node that lags applies a delete later than the node that acknowledged it, and the checks do not know when.
         let action = match action {
             PublisherAction::Delete if self.plan.nodes > 1 => PublisherAction::Info,
             action => action,
@@ -261,7 +261,7 @@ impl Simulation {
             if self.clients.followers.iter().any(|f| f.link == Some(link)) {
                 continue;
             }
-            // A client that has already closed its half cannot close more: the kernel's keep-alive ends such a connection.
+            // A client that has already closed its half cannot close more. In a server the kernel's keep-alive ends such a connection.
             let socket = &mut self.net.sockets[link as usize];
             socket.reset |= socket.client_fin;
             self.hang_up(link);
@@ -281,7 +281,7 @@ fn now(s: u32) -> Now {
     }
 }
 
-/// What is known before the first step.
+/// The truth before the first step.
 fn initial_truth(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
     let topic = |name: &String| Topic {
         rule: rules.get(rules.number_for(name.as_bytes())).clone(),

@@ -5,7 +5,7 @@
 //! nodes of a trie. Code that walks a list counts as it walks ([`Steps`]). Between two units of work the shard checks whether the budget is spent
 //! ([`Shard::is_spent`](crate::Shard::is_spent)).
 //!
-//! Invariants: [`Pace`](crate::base::pace::Pace) bounds each unit of work (a request, a packet, a page, a visit). So the inputs of a turn take at most
+//! Invariants: [`TurnLimits`](crate::base::turn_limits::TurnLimits) bounds each unit of work (a request, a packet, a page, a visit). So the inputs of a turn take at most
 //! the budget and one unit, and its end at most the budget and one unit of each kind. Remaining work waits for the next turn in its owner's queue:
 //! received bytes in the connection's spill, asks in their lane, pages in the home's queue.
 

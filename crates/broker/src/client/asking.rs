@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
-use crate::base::pace::PREFETCHED;
+use crate::base::turn_limits::PREFETCHED;
 use crate::client::parts::{Clients, Context, Lanes, Matching, Subscriptions, Work};
 use crate::client::types::ProtocolTypes;
 use crate::home::{Home, HomeContext};

@@ -1,13 +1,13 @@
 //! The budget of a shard's work: the inputs of a turn have one, and its end another. See [`base::work`](crate::base::work).
 
-use crate::base::pace::Pace;
+use crate::base::turn_limits::TurnLimits;
 use crate::base::work::Steps;
 
 /// The work that a shard has done, and what it may still do in this turn.
 #[derive(Debug)]
 pub(crate) struct Work {
     /// How much a turn does.
-    pub pace: Pace,
+    pub turn_limits: TurnLimits,
     /// The steps that the shard itself has done.
     pub steps: Steps,
     /// Those of its home.
@@ -22,7 +22,7 @@ impl Work {
     /// No work is done yet. The home of the shard counts its steps in `home`.
     pub fn new(home: Steps) -> Work {
         let mut work = Work {
-            pace: Pace::default(),
+            turn_limits: TurnLimits::default(),
             steps: Steps::default(),
             home,
             until: 0,
@@ -40,7 +40,7 @@ impl Work {
 
     /// Begins a budget.
     pub fn begin(&mut self) {
-        self.until = self.count() + u64::from(self.pace.steps_per_turn);
+        self.until = self.count() + u64::from(self.turn_limits.steps_per_turn);
         self.quantum = self.until;
     }
 
@@ -52,19 +52,19 @@ impl Work {
 
     /// Whether half of the budget is spent: at the end of a turn the rest is for deliveries.
     pub fn is_half_spent(&self) -> bool {
-        self.count() + u64::from(self.pace.steps_per_turn) / 2 >= self.until
+        self.count() + u64::from(self.turn_limits.steps_per_turn) / 2 >= self.until
     }
 
     /// Connections that may be visited at the end of this turn: as the budget allows, and one at least.
     pub fn visits(&self) -> u32 {
         let left = self.until.saturating_sub(self.count());
         let left = u32::try_from(left).unwrap_or(u32::MAX);
-        self.pace.visits_per_turn.min(left).max(1)
+        self.turn_limits.visits_per_turn.min(left).max(1)
     }
 
     /// From now on one connection may use this part of a turn's steps, of what is left; at least one step, even where the budget is spent.
     pub fn begin_share(&mut self, shares: u64) {
-        let share = u64::from(self.pace.steps_per_turn) / shares;
+        let share = u64::from(self.turn_limits.steps_per_turn) / shares;
         let count = self.count();
         self.quantum = self.until.min(count + share).max(count + 1);
     }

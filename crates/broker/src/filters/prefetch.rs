@@ -6,7 +6,7 @@
 //! match itself reads the rest.
 
 use super::*;
-use crate::base::pace::PREFETCHED;
+use crate::base::turn_limits::PREFETCHED;
 
 /// A topic on its way down the trie.
 #[derive(Clone, Copy)]

@@ -46,7 +46,7 @@ impl Home {
             };
             return self.wait_for_log(reading, at, offset);
         }
-        let must_queue = found.is_none() && self.page_queue.must_queue(&self.pace);
+        let must_queue = found.is_none() && self.page_queue.must_queue(&self.turn_limits);
         // A poll is counted once it is known to wait. An ask that continues (`again`) was counted before.
         let counts = !ask.is_next_page && !ask.poll;
         if must_queue && !counts {

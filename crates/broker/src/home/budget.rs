@@ -23,9 +23,9 @@ use super::Home;
 use super::logs::Logs;
 use super::partition::Partition;
 use super::topics::TopicTable;
-use crate::base::pace::Pace;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
+use crate::base::turn_limits::TurnLimits;
 use crate::log::Log;
 use crate::log::removal::Search;
 
@@ -34,7 +34,7 @@ impl Home {
     #[inline]
     pub(crate) fn lacks_room(&mut self, rules: &Rules, now: Now) -> bool {
         self.logs.is_past_budget() && {
-            let steps_max = room_steps(&self.pace);
+            let steps_max = room_steps(&self.turn_limits);
             self.enforce_budget(rules, now, steps_max)
         }
     }
@@ -93,8 +93,8 @@ impl Home {
 }
 
 /// The most steps to make room in one call: a quarter of a turn's.
-pub(super) fn room_steps(pace: &Pace) -> usize {
-    4 * pace.forgets_per_turn
+pub(super) fn room_steps(turn_limits: &TurnLimits) -> usize {
+    4 * turn_limits.forgets_per_turn
 }
 
 /// As the total of bytes: no client's holding is large compared to it, so no message is spared.

@@ -170,7 +170,7 @@ impl Home {
     /// published in the turn, so that dropping keeps up with publishes. Returns whether more are left.
     pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
         let published = core::mem::take(&mut self.topics.idle_topics.published);
-        let mut most = self.pace.forgets_per_turn + published;
+        let mut most = self.turn_limits.forgets_per_turn + published;
         let has_orphans = self.logs.of_home.orphans.get() > 0;
         if has_orphans {
             for partition in &mut self.logs.partitions {

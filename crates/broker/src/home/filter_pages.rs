@@ -12,12 +12,12 @@ use super::Home;
 use super::context::HomeContext;
 use super::page_queue::{PageQueue, Reader};
 use super::reports::Reports;
-use crate::base::pace::Pace;
 use crate::base::planted::{self, Fault};
 use crate::base::position::Since;
 use crate::base::rules::Rules;
 use crate::base::settings::Keep;
 use crate::base::time::Now;
+use crate::base::turn_limits::TurnLimits;
 use crate::filters::overlap;
 use crate::log::Log;
 use crate::log::arrival::{Arrival, Arrivals};
@@ -56,7 +56,7 @@ impl Home {
         let at_head = loop {
             if self
                 .page_queue
-                .is_page_spent(&self.pace, visits, begun, reader)
+                .is_page_spent(&self.turn_limits, visits, begun, reader)
             {
                 // The next page continues after the last entry looked at.
                 head += u64::from(planted::is(Fault::LostSeam));
@@ -160,10 +160,10 @@ impl Home {
                     return draft.lost_if(told, topic);
                 }
                 let bytes = log.bytes_of(id);
-                if draft.must_wait(bytes, &self.pace) {
+                if draft.must_wait(bytes, &self.turn_limits) {
                     return Fate::Large;
                 }
-                if !draft.takes(bytes, &self.pace) {
+                if !draft.takes(bytes, &self.turn_limits) {
                     return Fate::Full;
                 }
                 let record = log.copy(id, frames);
@@ -177,7 +177,7 @@ impl Home {
 
     /// Drops expired messages of a partition before a page is read, within the limit of a page.
     fn expire_some(&mut self, place: usize, rules: &Rules, now: Now) {
-        let mut limit = self.pace.page_visits;
+        let mut limit = self.turn_limits.page_visits;
         for number in 0..rules.retained() {
             limit -= self.expire_rule(place, number, rules, now, limit);
         }
@@ -187,12 +187,18 @@ impl Home {
 impl PageQueue {
     /// Whether a page has looked at its limit of entries; `begun` is the count of steps at its beginning. Finding the newest messages of a
     /// topic takes as many steps as reading them.
-    fn is_page_spent(&self, pace: &Pace, visits: usize, begun: u64, reader: Reader) -> bool {
+    fn is_page_spent(
+        &self,
+        turn_limits: &TurnLimits,
+        visits: usize,
+        begun: u64,
+        reader: Reader,
+    ) -> bool {
         let steps = match reader.newest {
             0 => 0,
             _ => (self.steps.count() - begun) as usize,
         };
-        visits + steps >= pace.page_visits
+        visits + steps >= turn_limits.page_visits
     }
 }
 
@@ -290,14 +296,19 @@ impl<'a> Draft<'a> {
     }
 
     /// Whether the page has to wait, since it begins with this large message.
-    fn must_wait(&self, bytes: usize, pace: &Pace) -> bool {
-        self.large_waits && self.count == 0 && bytes > pace.page_bytes
+    fn must_wait(&self, bytes: usize, turn_limits: &TurnLimits) -> bool {
+        self.large_waits && self.count == 0 && bytes > turn_limits.page_bytes
     }
 
     /// Counts a message of this size if the page has room; an empty page always has.
-    fn takes(&mut self, bytes: usize, pace: &Pace) -> bool {
-        let most = if self.ask.poll { 1 } else { pace.page_messages };
-        let fits = self.count < most && (self.count == 0 || self.bytes + bytes <= pace.page_bytes);
+    fn takes(&mut self, bytes: usize, turn_limits: &TurnLimits) -> bool {
+        let most = if self.ask.poll {
+            1
+        } else {
+            turn_limits.page_messages
+        };
+        let fits =
+            self.count < most && (self.count == 0 || self.bytes + bytes <= turn_limits.page_bytes);
         if fits {
             (self.count, self.bytes) = (self.count + 1, self.bytes + bytes);
         }

@@ -110,7 +110,7 @@ impl Home {
         }
         // A subscriber that begins live reads nothing, so it need not wait for pages of others.
         if reader.start < self.logs.partitions[at].sequence
-            && self.page_queue.must_queue(&self.pace)
+            && self.page_queue.must_queue(&self.turn_limits)
         {
             let names = names.share();
             return self

@@ -44,7 +44,7 @@ impl Home {
 
     /// The next page of a snapshot.
     pub(crate) fn follow_on(&mut self, shard: ShardId, to: ReplyTo, party: Party) {
-        match self.page_queue.must_queue(&self.pace) {
+        match self.page_queue.must_queue(&self.turn_limits) {
             true => self.page_queue.queue_interest(shard, to, party),
             false => self.next_page(shard, to),
         }
@@ -73,8 +73,8 @@ impl Home {
 
     /// Continues a snapshot by one page.
     fn walk_snapshot(&self, follower: &mut Follower) {
-        for _ in 0..self.pace.interest_rows {
-            if follower.news.len() >= self.pace.page_bytes {
+        for _ in 0..self.turn_limits.interest_rows {
+            if follower.news.len() >= self.turn_limits.page_bytes {
                 return;
             }
             self.steps.add(1);
@@ -199,7 +199,7 @@ impl Home {
             self.interest.followers.add(key, filters);
         }
         let mut follower = self.interest.followers.take(key)?;
-        if !self.page_queue.must_queue(&self.pace) {
+        if !self.page_queue.must_queue(&self.turn_limits) {
             self.walk_snapshot(&mut follower);
         }
         let news = follower.take_news();

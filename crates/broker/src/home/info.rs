@@ -53,7 +53,7 @@ impl Home {
                 row.log,
                 rules.get(row.rule).log_age_s,
                 now.unix_s,
-                self.pace.forgets_per_turn,
+                self.turn_limits.forgets_per_turn,
             );
             if log.count(row.log) == 0 {
                 self.log_emptied(id, now);

@@ -260,7 +260,7 @@ impl PageQueue {
     pub fn must_wait(&self, bytes: usize, lanes: &mut Lanes) -> bool {
         let is_next =
             self.served == Some(Kind::Large) || !self.has(Kind::Large) && lanes.may_tell_large();
-        bytes > lanes.pace.page_bytes && !is_next
+        bytes > lanes.turn_limits.page_bytes && !is_next
     }
 
     /// Charges the page taken last with these steps, done here and at its carrier.

@@ -78,7 +78,7 @@ impl Home {
             self.keep_and_tell(message, &new, most, &recipients, context);
         }
         if keep || message.headers.retain {
-            let steps_max = room_steps(&self.pace);
+            let steps_max = room_steps(&self.turn_limits);
             self.log_grew(at, rules, now, steps_max);
         }
         if !keep || message.headers.retain {
@@ -127,7 +127,7 @@ impl Home {
             let row = self.topics.rows.get_mut(id);
             let rule = rules.get(row.rule);
             let log = &mut self.logs.partitions[at].log;
-            let steps_max = room_steps(&self.pace);
+            let steps_max = room_steps(&self.turn_limits);
             let (chain, must_trim) = log.append(row.log, row.rule, rule, most, steps_max, &kept);
             row.log = chain;
             if must_trim {

@@ -1,6 +1,6 @@
 //! Reads the queued pages, as far as the turn's budget goes.
 //!
-//! Reading one page looks at [`Pace::page_visits`](crate::base::pace::Pace::page_visits) log entries at most. If the page is not complete
+//! Reading one page looks at [`TurnLimits::page_visits`](crate::base::turn_limits::TurnLimits::page_visits) log entries at most. If the page is not complete
 //! by then, it is queued again with its progress. So a subscriber that reads far back delays others by one unit at a time, and a thousand
 //! subscribers of one address delay others no more than one does. Publishes do not wait for pages.
 //!
@@ -15,7 +15,7 @@ use super::page_queue::{Deferred, PageQueue, PendingPage, Reader, SharedFilterNa
 use super::shard_filters::split;
 use super::topic_row::DELETED;
 use crate::base::ids::ShardId;
-use crate::base::pace::Pace;
+use crate::base::turn_limits::TurnLimits;
 use crate::base::work::{STEP_BYTES, Steps};
 use crate::budget::admission::Party;
 use crate::mail::{Attach, AttachFilters, ReplyTo};
@@ -98,9 +98,9 @@ impl Home {
 
 impl PageQueue {
     /// Whether a new page must be queued: others wait, or pages have used half of the turn's budget.
-    pub(super) fn must_queue(&self, pace: &Pace) -> bool {
+    pub(super) fn must_queue(&self, turn_limits: &TurnLimits) -> bool {
         let spent = self.spent(self.steps.count());
-        !self.is_empty() || spent >= u64::from(pace.steps_per_turn) / 2
+        !self.is_empty() || spent >= u64::from(turn_limits.steps_per_turn) / 2
     }
 
     pub(super) fn queue_topic(

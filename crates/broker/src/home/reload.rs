@@ -77,7 +77,7 @@ impl Home {
         }
         self.topics.planned_rules = None;
         // If the budget is smaller now, later turns remove the rest, before the next publish.
-        let steps_max = room_steps(&self.pace);
+        let steps_max = room_steps(&self.turn_limits);
         self.enforce_budget(rules, now, steps_max);
     }
 }
@@ -134,7 +134,7 @@ mod tests {
             let worlds = FILTERS.map(world);
             let mut here = worlds[0].clone();
             let mut home = Home::new(&here.settings, &here.rules, here.admission.clone(), 7, Placement::new(1, 1), 0, 42);
-            home.pace.forgets_per_turn = 1;
+            home.turn_limits.forgets_per_turn = 1;
             // As with an operator's reloads: one change is prepared at a time, and may be made before all rows are matched.
             for (step, next) in steps {
                 match step {

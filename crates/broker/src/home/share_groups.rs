@@ -153,9 +153,9 @@ impl Home {
         let Some(mut group) = self.subscriptions.groups.take(id) else {
             return;
         };
-        let mut most = self.pace.page_messages;
+        let mut most = self.turn_limits.page_messages;
         // Looking up a returned message takes steps even if it is no longer in the log.
-        let until = self.steps.count() + self.pace.page_visits as u64;
+        let until = self.steps.count() + self.turn_limits.page_visits as u64;
         while group.has_credit()
             && context.lanes.may_tell_group_members()
             && most > 0
@@ -173,7 +173,7 @@ impl Home {
                 give(&mut group, id, &topic, record, lanes);
             }
         }
-        let mut visits = self.pace.page_visits;
+        let mut visits = self.turn_limits.page_visits;
         if !group.has_returned() {
             for at in group.behind() {
                 self.read_on(id, &mut group, at, &mut most, &mut visits, context);

@@ -25,7 +25,7 @@ impl Home {
         context: &mut HomeContext<'_>,
     ) -> Result<Page, Deferred> {
         let (rules, now) = (context.rules, context.now);
-        let limit = self.pace.page_visits;
+        let limit = self.turn_limits.page_visits;
         let at = self.partition_of(id);
         let row = self.topics.rows.get_mut(id);
         let rule = rules.get(row.rule);
@@ -105,9 +105,9 @@ impl Home {
         frames.pages.extend(shown);
         let messages_max = match ask.poll {
             true => 1,
-            false => self.pace.page_messages.min(ask.most as usize),
+            false => self.turn_limits.page_messages.min(ask.most as usize),
         };
-        let bytes_max = self.pace.page_bytes;
+        let bytes_max = self.turn_limits.page_bytes;
         let at_head = ask.poll && shown.is_some()
             || self.logs.partitions[at].log.read_from(
                 first_entry,

@@ -1,7 +1,7 @@
 //! Prefetches the memory that appends to some chains will touch, so that their cache misses overlap.
 
 use super::*;
-use crate::base::pace::PREFETCHED;
+use crate::base::turn_limits::PREFETCHED;
 use crate::store::blobs::Blob;
 
 /// Bytes of a cache line.

@@ -11,8 +11,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::base::ids::{ShardId, Ticket};
-use crate::base::pace::Pace;
 use crate::base::planted::{self, Fault};
+use crate::base::turn_limits::TurnLimits;
 use crate::budget::admission::valve::{Heavy, Valve};
 use crate::mail::orders::Report;
 use crate::mail::{Ask, FRAMES_KEPT_BYTES, Frames, Mail, Record, ReplyTo, Tell};
@@ -84,7 +84,7 @@ pub struct Lanes {
     /// Bytes of the large pages in the turns in flight: an upper bound too.
     large_pages: usize,
     /// How much a turn does.
-    pub pace: Pace,
+    pub turn_limits: TurnLimits,
 }
 
 impl Lanes {
@@ -102,13 +102,13 @@ impl Lanes {
             reports: Vec::new(),
             group_messages: 0,
             large_pages: 0,
-            pace: Pace::default(),
+            turn_limits: TurnLimits::default(),
         }
     }
 
     /// The credit that asks use which have `bytes` in total and `publishes` publishes among them.
     pub fn weight(&self, publishes: usize, bytes: usize) -> usize {
-        publishes * self.pace.ask_bytes + bytes
+        publishes * self.turn_limits.ask_bytes + bytes
     }
 
     /// Whether the asks to any peer use more credit than this.
@@ -160,7 +160,7 @@ impl Lanes {
     /// Whether more messages may be sent to members of shared subscriptions: at most as many as carriers deliver in a few turns are in flight. More
     /// would keep so many turns in flight that publishers had to wait.
     pub fn may_tell_group_members(&mut self) -> bool {
-        let most = GROUP_TURNS * self.pace.visits_per_turn as usize * self.to.len();
+        let most = GROUP_TURNS * self.turn_limits.visits_per_turn as usize * self.to.len();
         if self.group_messages + self.frames.group_messages >= most {
             self.group_messages = self.held().map(|frames| frames.group_messages).sum();
         }
@@ -169,7 +169,7 @@ impl Lanes {
 
     /// Whether another page that begins with a large message may be sent.
     pub fn may_tell_large(&mut self) -> bool {
-        let most = LARGE_PAGES_MAX * self.pace.page_bytes;
+        let most = LARGE_PAGES_MAX * self.turn_limits.page_bytes;
         if self.large_pages + self.frames.large_pages >= most {
             self.large_pages = self.held().map(|frames| frames.large_pages).sum();
         }
@@ -178,7 +178,7 @@ impl Lanes {
 
     /// Counts a page of this turn whose first message has `bytes`.
     pub fn count_page(&mut self, bytes: usize) {
-        if bytes > self.pace.page_bytes {
+        if bytes > self.turn_limits.page_bytes {
             self.frames().large_pages += bytes;
         }
     }
@@ -223,7 +223,8 @@ impl Lanes {
             core::mem::take(&mut lane.asks),
             core::mem::take(&mut lane.bytes),
         );
-        let weight = core::mem::take(&mut lane.publishes) * self.pace.ask_bytes + bytes.len();
+        let weight =
+            core::mem::take(&mut lane.publishes) * self.turn_limits.ask_bytes + bytes.len();
         lane.under_way_bytes += weight;
         Some(WaitingAsks {
             weight,
@@ -287,7 +288,7 @@ impl Lanes {
             }
             let frames = (!lane.tells.is_empty()).then(|| self.frames.clone());
             let publishes = core::mem::take(&mut lane.publishes);
-            let weight = publishes * self.pace.ask_bytes + lane.bytes.len();
+            let weight = publishes * self.turn_limits.ask_bytes + lane.bytes.len();
             lane.under_way_bytes += weight;
             post(
                 id as ShardId,
@@ -352,7 +353,7 @@ impl Lanes {
     /// Updates the valve: while carriers are behind, it stops the parties that caused most of the work in flight.
     #[inline]
     pub fn update_valve(&mut self, valve: &Valve) {
-        if self.under_way.len() < self.pace.turns_under_way && !self.is_behind() {
+        if self.under_way.len() < self.turn_limits.turns_under_way && !self.is_behind() {
             return;
         }
         let heavy = self.find_heavy();
@@ -366,7 +367,7 @@ impl Lanes {
     }
 
     fn find_heavy(&mut self) -> Heavy {
-        let most = self.pace.turns_under_way;
+        let most = self.turn_limits.turns_under_way;
         if self.under_way.len() < most || planted::is(Fault::NoCredit) {
             return Heavy::default();
         }

@@ -1,7 +1,7 @@
 //! Carries out the asks of carriers, this shard's own among them.
 
 use crate::base::ids::ShardId;
-use crate::base::pace::PREFETCHED;
+use crate::base::turn_limits::PREFETCHED;
 use crate::client::asking::{home_context, is_past_budget, lacks_room};
 use crate::home::sessions::Claim;
 use crate::home::{GroupJoin, HERE, Home};

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
-use crate::base::pace::PREFETCHED;
+use crate::base::turn_limits::PREFETCHED;
 use crate::base::work::{STEP_BYTES, STEPS_PER_VISIT, page_visits};
 use crate::client;
 use crate::client::deliveries::Flow;

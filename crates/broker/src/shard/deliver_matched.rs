@@ -17,7 +17,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
-use crate::base::pace::PREFETCHED;
+use crate::base::turn_limits::PREFETCHED;
 use crate::client;
 use crate::client::delivery::{Addressee, Broad, Delivery, Matched, Run};
 use crate::client::joining::filtered;
@@ -194,7 +194,7 @@ fn message_of(topics: &Topics, delivery: &Delivery, n: usize) -> Matched {
 
 /// A run with this number of pairs takes no further message.
 fn pairs_max(clients: &Clients) -> usize {
-    TURNS_OF_RUN * clients.meter.work.pace.visits_per_turn as usize
+    TURNS_OF_RUN * clients.meter.work.turn_limits.visits_per_turn as usize
 }
 
 fn begin_run(clients: &Clients, matching: &mut Matching, delivery: &mut Delivery, frames: &Frames) {

@@ -245,11 +245,11 @@ impl Shard {
             ..
         } = restored;
         assert!(shard == self.front.clients.ctx.me, "each has its own");
-        let pace = self.front.clients.meter.work.pace;
+        let turn_limits = self.front.clients.meter.work.turn_limits;
         sessions.adopt(&self.front.clients.ctx.world.admission);
         self.front.clients.meter.work.home = home.steps().clone();
         self.home = Some(*home);
         self.sessions = sessions;
-        self.set_pace(pace);
+        self.set_turn_limits(turn_limits);
     }
 }

@@ -63,7 +63,7 @@ impl Shard {
         let end = self.front.clients.conns.end();
         let rows = self.sweep.rows(rows_per_tick(&self.front.clients), end);
         self.front.clients.meter.work.steps.add(rows.len());
-        let ends_most = self.front.clients.meter.work.pace.ends_per_tick;
+        let ends_most = self.front.clients.meter.work.turn_limits.ends_per_tick;
         let mut until = rows.end;
         let watches_identities = !self.front.clients.conns.identities.is_empty();
         let unix_s = self.front.clients.ctx.now.unix_s;
@@ -111,6 +111,6 @@ impl Shard {
 }
 
 fn rows_per_tick(clients: &Clients) -> u32 {
-    let least = clients.meter.work.pace.rows_per_tick;
+    let least = clients.meter.work.turn_limits.rows_per_tick;
     least.max(clients.conns.end().div_ceil(TICKS_MAX))
 }

@@ -36,7 +36,8 @@ impl Shard {
         if !self.has_waiting_work() && !is_past_budget(&self.home) {
             return;
         }
-        let steps = u64::from(self.front.clients.meter.work.pace.steps_per_turn / ASKS_OF_TURN);
+        let steps =
+            u64::from(self.front.clients.meter.work.turn_limits.steps_per_turn / ASKS_OF_TURN);
         loop {
             self.take_own_asks();
             let mut more = self.continue_commits();

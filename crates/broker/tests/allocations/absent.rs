@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crore_broker::account::Part;
 use crore_broker::settings::Settings;
-use crore_broker::{Pace, World};
+use crore_broker::{TurnLimits, World};
 use crore_wire::mqtt::{
     self, Connect, Packet, PacketId, Properties, PropertyBuf, Qos, ReasonCode, SubscribeOptions,
     Version, Will, encode,
@@ -85,7 +85,7 @@ impl Hall {
         settings.limits.message_bytes = 256 << 10;
         settings.limits.topics_per_connection = 1_000;
         let world = support::world(settings, shards, shards);
-        let mut town = Town::new(&world, Pace::default(), NOW);
+        let mut town = Town::new(&world, TurnLimits::default(), NOW);
         for io in &mut town.io {
             io.all.reserve(100_000);
         }

@@ -1,6 +1,6 @@
 //! Counts in the steady state, when tables, logs and buffers have reached their size.
 
-use crore_broker::{ConnId, Pace, ShardId};
+use crore_broker::{ConnId, ShardId, TurnLimits};
 
 use crate::counting::allocations;
 use crate::town::{MESSAGE_BYTES, TURNS_UNDER_WAY, Town, Transport, keeping, post, subscribe};
@@ -138,7 +138,7 @@ const PER_MESSAGE_MAX: u64 = 16;
 /// Further allocations for deliveries: none, unless they end long-polls. Then the turn has a list of connections that may continue, and mail to the home
 /// that they have left; both grow by doubling.
 fn lists_of_turns(by: Transport, deliveries: usize) -> u64 {
-    let turns = deliveries as u64 / u64::from(Pace::default().visits_per_turn);
+    let turns = deliveries as u64 / u64::from(TurnLimits::default().visits_per_turn);
     match by {
         Transport::LongPoll => 4 * (turns + u64::from(deliveries.ilog2())),
         _ => 0,

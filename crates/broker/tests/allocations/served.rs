@@ -4,7 +4,7 @@
 use crore_broker::access::{Grants, Known, Right};
 use crore_broker::account::Part;
 use crore_broker::settings::{Rule, Settings};
-use crore_broker::{Accounts, Input, Pace, ShardId, Verdict};
+use crore_broker::{Accounts, Input, ShardId, TurnLimits, Verdict};
 
 use crate::counting::grown_bytes;
 use crate::support::{self, NOW, Town};
@@ -82,12 +82,12 @@ impl Scene {
             ..Settings::default()
         };
         set(&mut settings);
-        let pace = Pace {
+        let turn_limits = TurnLimits {
             turns_under_way: TURNS_UNDER_WAY,
-            ..Pace::default()
+            ..TurnLimits::default()
         };
         let world = support::world(settings, shards, shards);
-        let mut town = Town::new(&world, pace, NOW);
+        let mut town = Town::new(&world, turn_limits, NOW);
         for io in &mut town.io {
             io.all.reserve(8 * CLIENTS);
             io.mail.reserve(64);

@@ -1,7 +1,7 @@
 //! Several shards in one thread, driven like the server's loop (inputs, then a flush), over sockets in memory that do not allocate.
 
 use crore_broker::settings::{Rule, Settings};
-use crore_broker::{ConnId, Pace, ShardId};
+use crore_broker::{ConnId, ShardId, TurnLimits};
 
 use crate::support::{self, NOW};
 
@@ -17,11 +17,12 @@ impl Town {
             rules: vec![rule],
             ..Settings::default()
         };
-        let pace = Pace {
+        let turn_limits = TurnLimits {
             turns_under_way: TURNS_UNDER_WAY,
-            ..Pace::default()
+            ..TurnLimits::default()
         };
-        let mut town = support::Town::new(&support::world(settings, shards, shards), pace, NOW);
+        let mut town =
+            support::Town::new(&support::world(settings, shards, shards), turn_limits, NOW);
         for io in &mut town.io {
             io.forget = true;
             io.all.reserve(200_000);

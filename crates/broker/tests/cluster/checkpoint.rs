@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crore_broker::batch::Header;
 use crore_broker::snapshot::{FORMAT, Head};
-use crore_broker::{OFFSET_BITS, Pace, Shadow, Shard, World};
+use crore_broker::{OFFSET_BITS, Shadow, Shard, TurnLimits, World};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::support::{NOW, Town};
@@ -53,7 +53,7 @@ impl Nodes {
         let world: Arc<World> = crate::world(self.all.len());
         let shard = |id| {
             let mut shard = Shard::new(id, world.clone(), NOW);
-            shard.set_pace(Pace::default());
+            shard.set_turn_limits(TurnLimits::default());
             if id < world.homes {
                 let new = crore_broker::Restored::new(world.clone(), id, NOW);
                 let mut restored = new.without_local_state();

@@ -12,8 +12,8 @@ use crore_broker::batch::Header;
 use crore_broker::orders::ClusterState;
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{
-    Backlog, Committed, Control, ForeignBatch, Input, OFFSET_BITS, Offsets, Pace, PartitionId,
-    Report, Ticket, World,
+    Backlog, Committed, Control, ForeignBatch, Input, OFFSET_BITS, Offsets, PartitionId, Report,
+    Ticket, TurnLimits, World,
 };
 use crore_wire::sse::GAP_EVENT;
 
@@ -59,7 +59,7 @@ impl Nodes {
     fn new(count: usize) -> Nodes {
         let node = |n: usize| {
             let world = world(n);
-            let mut town = Town::new(&world, Pace::default(), NOW);
+            let mut town = Town::new(&world, TurnLimits::default(), NOW);
             // The clocks of nodes differ.
             town.now.unix_s += 300 * n as u32;
             Node {
@@ -457,7 +457,7 @@ fn record_that_the_log_stores_after_its_publisher_was_told_not_known_takes_effec
     assert!(!nodes.text(0, again).contains("replayed"));
     assert_eq!(data(&nodes, 1, reader), ["new", "old"]);
     // A node that reads the log later decides the same.
-    let mut late = Town::new(&world(7), Pace::default(), NOW);
+    let mut late = Town::new(&world(7), TurnLimits::default(), NOW);
     for (bytes, sequence, unix_s) in &nodes.log {
         let mut header = Header::read(bytes).expect("a batch");
         (header.first, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);

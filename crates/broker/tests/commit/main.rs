@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crore_broker::mail::message::Headers;
 use crore_broker::orders::AdminPublish;
 use crore_broker::settings::{Rule, Settings};
-use crore_broker::{Control, Input, Pace, Report, Ticket, World};
+use crore_broker::{Control, Input, Report, Ticket, TurnLimits, World};
 use crore_wire::mqtt::{self, Packet, PacketId, Publish, Qos, SubscribeOptions, Version, encode};
 use crore_wire::topic;
 use support::{NOW, connect};
@@ -27,7 +27,7 @@ impl Town {
     }
 
     fn of(world: &Arc<World>) -> Town {
-        Town(support::Town::new(world, Pace::default(), NOW))
+        Town(support::Town::new(world, TurnLimits::default(), NOW))
     }
 
     fn world(shards: u16, change: impl FnOnce(&mut Settings)) -> Arc<World> {

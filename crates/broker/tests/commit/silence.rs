@@ -1,6 +1,6 @@
 //! An engine that takes longer than an idempotency window, or longer for one partition than for another.
 
-use crore_broker::{Input, Pace};
+use crore_broker::{Input, TurnLimits};
 use crore_wire::topic;
 
 use super::support::committed;
@@ -185,9 +185,9 @@ fn a_batch_of_more_than_the_credit_ends_though_the_engine_is_silent() {
         "x".repeat(1000)
     );
     let fields = "Content-Type: application/x-ndjson\r\n";
-    town.0.shards[0].set_pace(Pace {
+    town.0.shards[0].set_turn_limits(TurnLimits {
         steps_per_turn: 64,
-        ..Pace::default()
+        ..TurnLimits::default()
     });
     let batch = town.ask("POST /pub", fields, &line.repeat(500));
     town.settle();

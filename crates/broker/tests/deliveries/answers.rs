@@ -5,7 +5,7 @@ mod refusals;
 mod rests;
 mod streams;
 
-use crore_broker::Pace;
+use crore_broker::TurnLimits;
 use crore_broker::settings::{Concurrency, Limits, Rule, Settings, Slow};
 use crore_wire::sse::write_gap;
 
@@ -89,7 +89,7 @@ fn town_with(limits: impl FnOnce(&mut Limits)) -> Town {
         ..Settings::default()
     };
     limits(&mut settings.limits);
-    let mut town = Town::with(settings, Pace::default(), 1);
+    let mut town = Town::with(settings, TurnLimits::default(), 1);
     for topic in ["full", "short/1", "skips/1"] {
         town.publish([(topic, "one".into()), (topic, "two".into())]);
     }

@@ -68,7 +68,7 @@ fn as_many_messages_wait_as_the_rule_allows() {
 /// The simulator compares the reported number with the rules.
 #[test]
 fn the_most_messages_that_wait_are_those_of_the_slowest() {
-    let mut town = Town::with(by_rules(&[("t/#", 0, 5)]), Pace::default(), 1);
+    let mut town = Town::with(by_rules(&[("t/#", 0, 5)]), TurnLimits::default(), 1);
     let mut most_with = |windows: &[Option<usize>]| {
         let links: Vec<_> = windows
             .iter()
@@ -101,7 +101,7 @@ fn the_most_messages_that_wait_are_those_of_the_slowest() {
 #[test]
 fn a_message_that_was_sent_makes_room_for_another() {
     for topics in ["t/1", "t/1&topic=u"] {
-        let mut town = Town::with(by_rules(&[("t/#", 0, 2)]), Pace::default(), 1);
+        let mut town = Town::with(by_rules(&[("t/#", 0, 2)]), TurnLimits::default(), 1);
         let link = town.subscribe(Kind::Plain, topics);
         town.window(link, Some(0));
         for n in 0..6 {
@@ -127,7 +127,7 @@ fn a_rule_s_bytes_may_be_fewer_and_more_than_those_of_all() {
     settings.limits.outbox_bytes = 3 * FRAME_BYTES;
     for (topic, fits) in [("less/1", 2), ("more/1", 5), ("other", 3)] {
         for by_filter in [false, true] {
-            let mut town = Town::with(settings.clone(), Pace::default(), 1);
+            let mut town = Town::with(settings.clone(), TurnLimits::default(), 1);
             let link = match by_filter {
                 true => town.subscribe_to(Kind::Plain, "filter=%23"),
                 false => town.subscribe(Kind::Plain, topic),
@@ -147,7 +147,7 @@ fn a_rule_s_bytes_may_be_fewer_and_more_than_those_of_all() {
 #[test]
 fn topics_of_several_rules_wait_side_by_side() {
     let settings = by_rules(&[("few/#", 0, 2), ("many/#", 0, 4)]);
-    let mut town = Town::with(settings, Pace::default(), 1);
+    let mut town = Town::with(settings, TurnLimits::default(), 1);
     let link = town.subscribe(Kind::Plain, "few/1&topic=many/1");
     town.window(link, Some(0));
     flood(&mut town, &["few/1", "many/1"], false);
@@ -176,7 +176,7 @@ fn messages_waiting_for_a_far_home_are_bounded_by_rule() {
         ("filter=t/%23".into(), 4),
     ] {
         for (most, falls_back) in [(1, true), (3, true), (4, false), (0, false)] {
-            let mut town = Town::with(by_rules(&[("t/#", 0, most)]), Pace::default(), 2);
+            let mut town = Town::with(by_rules(&[("t/#", 0, most)]), TurnLimits::default(), 2);
             let link = town.ask_for(Kind::Meta, &query);
             town.settle();
             for n in 0..begun {
@@ -213,7 +213,7 @@ fn messages_that_wait_for_a_far_home_come_again_behind_a_gap_before_them() {
     let mut settings = by_rules(&[(&short, 0, 0), ("t/#", 0, 4)]);
     settings.rules[0].log_messages = 1;
     settings.rules[0].slow = Slow::Skip;
-    let mut town = Town::with(settings, Pace::default(), 2);
+    let mut town = Town::with(settings, TurnLimits::default(), 2);
     for n in 0..3 {
         town.publish([(&short[..], format!("old{n}"))]);
         town.settle();
@@ -253,7 +253,7 @@ fn an_mqtt_client_has_as_many_waiting_as_the_rule_allows() {
         for qos in [0, 1] {
             for (most, fits) in [(0, 6), (1, 1), (3, 3)] {
                 let case = format!("{filter} with QoS {qos}: {most}");
-                let mut town = Town::with(by_rules(&[("t/#", 0, most)]), Pace::default(), 1);
+                let mut town = Town::with(by_rules(&[("t/#", 0, most)]), TurnLimits::default(), 1);
                 let subscribe = [b"\x82\x08\0\x01\0\x03", filter.as_bytes(), &[qos]].concat();
                 let link = town.says([CONNECT, &subscribe].concat());
                 town.settle();
@@ -287,11 +287,11 @@ fn loss_before_a_far_home_has_answered_is_told() {
     let mut settings = by_rules(&[("t/#", 0, 2)]);
     settings.rules[0].log_age_s = 3;
     settings.rules[0].slow = Slow::Skip;
-    let pace = Pace {
+    let turn_limits = TurnLimits {
         page_visits: 1,
-        ..Pace::default()
+        ..TurnLimits::default()
     };
-    let mut town = Town::with(settings, pace, 2);
+    let mut town = Town::with(settings, turn_limits, 2);
     let link = town.ask_for(Kind::Meta, &format!("filter={near}"));
     town.settle();
     // Expired messages are removed one by one, these first.

@@ -13,11 +13,11 @@ const QUERIES: [&str; 3] = [
 const SUBSCRIBERS: usize = 60;
 
 fn town() -> Town {
-    let pace = Pace {
+    let turn_limits = TurnLimits {
         visits_per_turn: VISITS,
-        ..Pace::default()
+        ..TurnLimits::default()
     };
-    Town::new(rule(), |_| {}, pace)
+    Town::new(rule(), |_| {}, turn_limits)
 }
 
 fn subscribers(town: &mut Town) -> Vec<usize> {

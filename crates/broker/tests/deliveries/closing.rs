@@ -79,7 +79,7 @@ pub(super) fn two_shards(limits: impl FnOnce(&mut crore_broker::settings::Limits
     let mut settings = Settings::default();
     settings.heartbeat.interval_s = 1;
     limits(&mut settings.limits);
-    Town::with(settings, Pace::default(), 2)
+    Town::with(settings, TurnLimits::default(), 2)
 }
 
 #[test]

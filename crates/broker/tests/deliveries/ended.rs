@@ -27,7 +27,7 @@ fn subscriber_after_a_delete_is_not_told_of_it() {
         format!("/sub?topic={far}&topic={near}"),
     ] {
         for fields in ["", STREAM] {
-            let mut town = Town::with(Settings::default(), Pace::default(), 2);
+            let mut town = Town::with(Settings::default(), TurnLimits::default(), 2);
             let former = town.ask(Kind::Plain, &far);
             town.settle();
             town.far_turn();
@@ -58,7 +58,7 @@ fn subscriber_after_a_delete_is_not_told_of_it() {
 fn subscriber_before_a_delete_is_told_when_all_homes_have_answered() {
     let (near, far) = (name_at(0), name_at(1));
     for fields in ["", STREAM] {
-        let mut town = Town::with(Settings::default(), Pace::default(), 2);
+        let mut town = Town::with(Settings::default(), TurnLimits::default(), 2);
         let link = town.says(format!(
             "GET /sub?topic={near}&topic={far} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
         ));
@@ -89,7 +89,7 @@ fn client_with_much_behind_its_request_is_read_again_when_the_stream_begins() {
     ] {
         let mut settings = Settings::default();
         settings.limits.head_bytes = 4096;
-        let mut town = Town::with(settings, Pace::default(), 2);
+        let mut town = Town::with(settings, TurnLimits::default(), 2);
         let link = town.ask(kind, &far);
         town.settle();
         // Unsolicited pongs.

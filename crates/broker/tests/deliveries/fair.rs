@@ -13,11 +13,11 @@ const LARGE_BYTES: usize = 300_000;
 const TURNS: usize = 6;
 
 fn town() -> Town {
-    let pace = Pace {
+    let turn_limits = TurnLimits {
         visits_per_turn: VISITS,
-        ..Pace::default()
+        ..TurnLimits::default()
     };
-    Town::new(rule(), |limits| limits.message_bytes = 1 << 20, pace)
+    Town::new(rule(), |limits| limits.message_bytes = 1 << 20, turn_limits)
 }
 
 /// A crowd with this subscription, and a fan-out to it in progress.
@@ -172,7 +172,7 @@ fn large_messages_to_sockets_that_refuse_them_are_not_counted_as_written() {
     let mut town = Town::new(
         rule(),
         |limits| (limits.message_bytes, limits.outbox_bytes) = (1 << 20, 1 << 20),
-        Pace::default(),
+        TurnLimits::default(),
     );
     let crowd: Vec<usize> = (0..CROWD)
         .map(|_| {

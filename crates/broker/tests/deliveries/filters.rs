@@ -99,7 +99,7 @@ fn a_value_that_may_be_superseded_waits_for_no_socket() {
                 keep: Keep::Latest,
                 ..rule()
             };
-            let mut town = Town::new(rule, |_| {}, Pace::default());
+            let mut town = Town::new(rule, |_| {}, TurnLimits::default());
             let link = town.subscribe_to(Kind::Plain, query);
             town.window(link, Some(fields));
             for n in 0..3 {
@@ -145,7 +145,7 @@ proptest! {
     ) {
         let mut town = Town::new(Rule { outbox_messages, ..rule() }, |limits| {
             limits.outbox_bytes = outbox_bytes;
-        }, Pace { visits_per_turn, ..pages_of(page_messages) });
+        }, TurnLimits { visits_per_turn, ..pages_of(page_messages) });
         let mut pairs = Vec::new();
         for kind in KINDS {
             for (query, _) in QUERIES {

@@ -18,7 +18,7 @@ mod walk;
 
 use proptest::prelude::*;
 
-use crore_broker::Pace;
+use crore_broker::TurnLimits;
 use crore_broker::account::{Level, Part};
 use crore_broker::settings::{Rule, Settings};
 use town::{KINDS, Kind, Town};
@@ -42,13 +42,13 @@ fn rule() -> Rule {
 }
 
 fn wide() -> Town {
-    Town::new(rule(), |_| {}, Pace::default())
+    Town::new(rule(), |_| {}, TurnLimits::default())
 }
 
-fn pages_of(page_messages: usize) -> Pace {
-    Pace {
+fn pages_of(page_messages: usize) -> TurnLimits {
+    TurnLimits {
         page_messages,
-        ..Pace::default()
+        ..TurnLimits::default()
     }
 }
 
@@ -127,14 +127,14 @@ fn many_messages_of_one_topic_come_in_order() {
 #[test]
 fn a_turn_visits_so_many_and_the_next_one_goes_on() {
     let visits = 3;
-    let pace = Pace {
+    let turn_limits = TurnLimits {
         visits_per_turn: visits,
-        ..Pace::default()
+        ..TurnLimits::default()
     };
     let of_one = |_| "t".to_string();
     let of_own = |n: usize| format!("t/{n}");
     for topic in [of_one as fn(usize) -> String, of_own] {
-        let mut town = Town::new(rule(), |_| {}, pace);
+        let mut town = Town::new(rule(), |_| {}, turn_limits);
         let links: Vec<usize> = (0..10).map(|n| town.ask(Kind::Plain, &topic(n))).collect();
         let served = |town: &Town, at_least: &[usize]| {
             let more = links.iter().zip(at_least);
@@ -202,7 +202,11 @@ fn an_outbox_takes_what_fits_and_no_more() {
 /// The rest of a partially written message waits, whatever the limits are.
 #[test]
 fn a_message_that_was_begun_is_ended_first() {
-    let mut town = Town::new(rule(), |limits| limits.outbox_bytes = 0, Pace::default());
+    let mut town = Town::new(
+        rule(),
+        |limits| limits.outbox_bytes = 0,
+        TurnLimits::default(),
+    );
     let link = town.subscribe(Kind::Plain, "t");
     town.window(link, Some(3));
     town.publish([("t", "first".into()), ("t", "second".into())]);
@@ -228,7 +232,11 @@ fn all_outboxes_share_the_account() {
             log_bytes: 10 << 20,
             ..rule()
         };
-        let mut town = Town::new(many, |limits| limits.memory_bytes = limit, Pace::default());
+        let mut town = Town::new(
+            many,
+            |limits| limits.memory_bytes = limit,
+            TurnLimits::default(),
+        );
         let links: Vec<usize> = (0..3)
             .map(|_| town.subscribe_to(Kind::Plain, topics))
             .collect();
@@ -263,7 +271,7 @@ fn a_client_with_little_stays_where_its_end_would_not_help() {
     let mut town = Town::new(
         rule(),
         |limits| limits.memory_bytes = limit,
-        Pace::default(),
+        TurnLimits::default(),
     );
     let post = |key: usize| {
         format!(
@@ -307,7 +315,7 @@ fn messages_waiting_for_a_far_home_are_bounded() {
             ..Settings::default()
         };
         settings.limits.outbox_bytes = limit;
-        let mut town = Town::with(settings, Pace::default(), 2);
+        let mut town = Town::with(settings, TurnLimits::default(), 2);
         let link = town.ask(Kind::Meta, &format!("{near}&topic={far}"));
         town.settle();
         for n in 0..4 {
@@ -333,7 +341,7 @@ fn second_subscription_gets_nothing_before_its_page() {
         .map(|n: u32| n.to_string())
         .find(|name| crore_wire::topic::slot(name.as_bytes()) % 2 == 1)
         .expect("one is far");
-    let mut town = Town::with(Settings::default(), Pace::default(), 2);
+    let mut town = Town::with(Settings::default(), TurnLimits::default(), 2);
     let stream = town.ask(Kind::Plain, &far);
     let ask = |position: &str| {
         format!("GET /sub/{far}?since={position} HTTP/1.1\r\nHost: localhost\r\n\r\n")

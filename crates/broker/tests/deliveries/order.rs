@@ -103,7 +103,11 @@ fn meter_is_told_the_deliveries_of_each_turn_once_with_its_stamp() {
         assert_eq!(publish(9, "t"), [(9, 6)]);
     }
     // A message that is read from the log later was not written in its turn.
-    let mut town = Town::new(rule(), |limits| limits.outbox_bytes = 0, Pace::default());
+    let mut town = Town::new(
+        rule(),
+        |limits| limits.outbox_bytes = 0,
+        TurnLimits::default(),
+    );
     let link = town.subscribe(Kind::Plain, "t");
     town.window(link, Some(0));
     town.stamp(5);
@@ -133,7 +137,7 @@ fn each_message_that_goes_out_is_counted() {
         for query in ["topic=a", "topic=a&topic=b", "filter=%23"] {
             for kind in KINDS {
                 let rule = Rule { keep, ..rule() };
-                let mut town = Town::new(rule, |_| {}, Pace::default());
+                let mut town = Town::new(rule, |_| {}, TurnLimits::default());
                 let link = town.subscribe_to(kind, query);
                 let before = town.stats().delivered;
                 let counted = |town: &Town| town.stats().delivered - before;

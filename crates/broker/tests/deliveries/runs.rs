@@ -15,11 +15,11 @@ fn each_gets_all_that_its_filter_matches_in_order_whatever_number_matches() {
         _ => name.starts_with("a/1"),
     };
     for clients in [2, 900, 4100] {
-        let pace = Pace {
+        let turn_limits = TurnLimits {
             cold_rows: 0,
-            ..Pace::default()
+            ..TurnLimits::default()
         };
-        let mut town = Town::new(rule(), |_| {}, pace);
+        let mut town = Town::new(rule(), |_| {}, turn_limits);
         let links: Vec<usize> = (0..clients)
             .map(|n| town.ask_for(Kind::Plain, &format!("filter={}", filters[n % 4])))
             .collect();
@@ -50,7 +50,7 @@ fn each_gets_all_that_its_filter_matches_in_order_whatever_number_matches() {
 #[test]
 fn a_stream_of_several_topics_gets_a_run_with_one_write() {
     const MESSAGES: usize = 100;
-    let mut town = Town::new(rule(), |_| {}, Pace::default());
+    let mut town = Town::new(rule(), |_| {}, TurnLimits::default());
     let links: Vec<usize> = [Kind::Plain, Kind::Envelope]
         .into_iter()
         .map(|kind| town.ask_for(kind, "topic=a&topic=b"))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crore_broker::account::Account;
 use crore_broker::settings::{Limits, Rule, Settings};
 use crore_broker::stats::Accounts;
-use crore_broker::{Control, Input, Pace, PartitionId, ShardId, Stats, Ticket, World};
+use crore_broker::{Control, Input, PartitionId, ShardId, Stats, Ticket, TurnLimits, World};
 
 use crate::support::{self, NOW, Sockets};
 
@@ -32,29 +32,29 @@ pub struct Town {
 }
 
 impl Town {
-    /// A shard with these limits and this pace.
-    pub fn new(rule: Rule, limits: impl FnOnce(&mut Limits), pace: Pace) -> Town {
+    /// A shard with these limits and these limits of a turn.
+    pub fn new(rule: Rule, limits: impl FnOnce(&mut Limits), turn_limits: TurnLimits) -> Town {
         let mut settings = Settings {
             rules: vec![rule],
             ..Settings::default()
         };
         limits(&mut settings.limits);
-        Town::with(settings, pace, 1)
+        Town::with(settings, turn_limits, 1)
     }
 
     /// A shard with these settings, and a remote one if `shards` is two.
-    pub fn with(settings: Settings, pace: Pace, shards: ShardId) -> Town {
-        Town::of(support::world(settings, shards, shards), pace)
+    pub fn with(settings: Settings, turn_limits: TurnLimits, shards: ShardId) -> Town {
+        Town::of(support::world(settings, shards, shards), turn_limits)
     }
 
     /// A shard with this number of partitions.
     pub fn partitioned(settings: Settings, partitions: PartitionId) -> Town {
         let world = support::partitioned(settings, 1, 1, partitions);
-        Town::of(world, Pace::default())
+        Town::of(world, TurnLimits::default())
     }
 
-    fn of(world: Arc<World>, pace: Pace) -> Town {
-        let mut of = support::Town::new(&world, pace, NOW);
+    fn of(world: Arc<World>, turn_limits: TurnLimits) -> Town {
+        let mut of = support::Town::new(&world, turn_limits, NOW);
         let publisher = of.open(0);
         Town {
             world,

@@ -4,11 +4,11 @@
 use super::*;
 
 /// A small turn, so that each fan-out takes many.
-fn slow_pace() -> Pace {
-    Pace {
+fn slow_pace() -> TurnLimits {
+    TurnLimits {
         visits_per_turn: 8,
         page_messages: 3,
-        ..Pace::default()
+        ..TurnLimits::default()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crore_broker::settings::{Keep, Rule, Settings};
-use crore_broker::{Pace, ShardId};
+use crore_broker::{ShardId, TurnLimits};
 
 use crate::support::{self, NOW};
 
@@ -61,11 +61,12 @@ impl Town {
         ] {
             *timeout_s = 1_000_000;
         }
-        let pace = Pace {
+        let turn_limits = TurnLimits {
             page_messages,
-            ..Pace::default()
+            ..TurnLimits::default()
         };
-        let mut of = support::Town::new(&support::world(settings, shards, shards), pace, NOW);
+        let mut of =
+            support::Town::new(&support::world(settings, shards, shards), turn_limits, NOW);
         let publisher = of.open(0);
         Town {
             of,

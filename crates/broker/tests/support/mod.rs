@@ -10,8 +10,8 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Settings;
 use crore_broker::{
-    Batch, Close, Committed, ConnId, Input, Io, Link, Mail, Now, Offsets, Pace, Part, PartitionId,
-    Report, Shard, ShardId, Slice, Ticket, World,
+    Batch, Close, Committed, ConnId, Input, Io, Link, Mail, Now, Offsets, Part, PartitionId,
+    Report, Shard, ShardId, Slice, Ticket, TurnLimits, World,
 };
 use crore_wire::mqtt;
 
@@ -178,10 +178,10 @@ pub struct Town {
 
 impl Town {
     /// New shards of a world.
-    pub fn new(world: &Arc<World>, pace: Pace, now: Now) -> Town {
+    pub fn new(world: &Arc<World>, turn_limits: TurnLimits, now: Now) -> Town {
         let shard = |id| {
             let mut shard = Shard::new(id, Arc::clone(world), now);
-            shard.set_pace(pace);
+            shard.set_turn_limits(turn_limits);
             shard
         };
         Town::of((0..world.shards).map(shard).collect(), now)

@@ -1,6 +1,6 @@
 //! A client that sends homes more requests than they can answer at once waits for them; requests of others overtake it.
 
-use crore_broker::Pace;
+use crore_broker::TurnLimits;
 use crore_broker::settings::Settings;
 use crore_wire::mqtt::encode;
 use crore_wire::mqtt::{PacketId, Properties, Qos, RetainHandling, SubscribeOptions, Version};
@@ -56,12 +56,12 @@ fn a_client_that_changes_its_subscription_all_the_time_delays_no_request_of_othe
 #[test]
 fn mails_of_a_shard_with_few_asks_share_a_turn_of_the_home() {
     const MAILS: usize = 100;
-    let pace = Pace {
+    let turn_limits = TurnLimits {
         steps_per_turn: BUDGET,
         ask_bytes: 16,
-        ..Pace::default()
+        ..TurnLimits::default()
     };
-    let mut town = Town::new(&support::world(Settings::default(), 2, 1), pace, NOW);
+    let mut town = Town::new(&support::world(Settings::default(), 2, 1), turn_limits, NOW);
     let publisher = town.open(1);
     let kept = |n| format!("{{\"topic\":\"kept/{n}\",\"data\":\"x\"}}\n");
     town.say(publisher, batch(&(0..2_000).map(kept).collect::<String>()));

@@ -1,6 +1,6 @@
 //! Work on many messages of a home's logs is bounded: seeking, removing, and recording losses.
 
-use crore_broker::Pace;
+use crore_broker::TurnLimits;
 use crore_broker::settings::{Rule, Settings};
 use crore_wire::mqtt::Qos;
 
@@ -75,7 +75,7 @@ fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
     settings.rules[0].log_messages = 1;
     settings.limits.memory_bytes = 4 << 20;
     let world = support::world(settings, 1, 1);
-    let mut town = Town::new(&world, Pace::default(), NOW);
+    let mut town = Town::new(&world, TurnLimits::default(), NOW);
     let reader = town.open(0);
     let stream = "Host: localhost\r\nAccept: text/event-stream";
     town.say(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crore_broker::Verdict;
 use crore_broker::access::{Grants, Known, Right};
 use crore_broker::settings::Settings;
-use crore_broker::{Input, Pace, Reason, World};
+use crore_broker::{Input, Reason, TurnLimits, World};
 use crore_wire::deflate::Compressor;
 use crore_wire::mqtt::{
     self, Connect, Packet, PacketId, Properties, Qos, SubscribeOptions, Version, encode,
@@ -27,11 +27,11 @@ const UNIT: u64 = 1_200;
 const BUDGET: u32 = 1_024;
 
 fn town(settings: Settings) -> Town {
-    let pace = Pace {
+    let turn_limits = TurnLimits {
         steps_per_turn: BUDGET,
-        ..Pace::default()
+        ..TurnLimits::default()
     };
-    Town::new(&support::world(settings, 1, 1), pace, NOW)
+    Town::new(&support::world(settings, 1, 1), turn_limits, NOW)
 }
 
 const UPGRADE: &str = "GET /pub/t HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -456,7 +456,7 @@ fn closed() -> Arc<World> {
 fn grants_that_a_refused_line_is_compared_with_are_counted() {
     const GRANTS: usize = 420;
     const LINES: usize = 20;
-    let mut town = Town::new(&closed(), Pace::default(), NOW);
+    let mut town = Town::new(&closed(), TurnLimits::default(), NOW);
     let conn = town.open(0);
     let lines = "{\"topic\":\"t\",\"data\":\"x\"}\n".repeat(LINES);
     let request = batch(&lines).replacen("\r\n", "\r\nAuthorization: Bearer t\r\n", 1);

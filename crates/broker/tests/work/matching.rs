@@ -1,6 +1,6 @@
 //! Filters of many levels: matches for publishes and deliveries are counted as work.
 
-use crore_broker::Pace;
+use crore_broker::TurnLimits;
 use crore_broker::settings::Settings;
 use crore_wire::mqtt::Qos;
 
@@ -107,11 +107,11 @@ fn a_message_to_few_clients_with_many_filters_costs_few_visits() {
 /// A turn that may visit few clients must not examine all members of the filters either.
 #[test]
 fn members_that_have_a_message_already_are_passed_over_within_the_budget() {
-    let pace = Pace {
+    let turn_limits = TurnLimits {
         visits_per_turn: 8,
-        ..Pace::default()
+        ..TurnLimits::default()
     };
-    let mut town = Town::new(&support::world(Settings::default(), 1, 1), pace, NOW);
+    let mut town = Town::new(&support::world(Settings::default(), 1, 1), turn_limits, NOW);
     let filters = [
         "+/b/c", "a/+/c", "a/b/+", "+/+/c", "+/b/+", "a/+/+", "+/+/+", "#", "a/#", "+/#", "a/b/#",
         "+/b/#", "a/+/#", "+/+/#", "a/b/c/#",

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use crore_broker::Pace;
+use crore_broker::TurnLimits;
 use crore_broker::settings::Settings;
 
 use crate::support::{self, NOW, Town};
@@ -18,13 +18,13 @@ const TURNS: usize = 2;
 fn town() -> Town {
     let mut settings = Settings::default();
     settings.limits.topics_per_connection = 2_000;
-    let pace = Pace {
+    let turn_limits = TurnLimits {
         steps_per_turn: BUDGET,
         interest_rows: 64,
-        ..Pace::default()
+        ..TurnLimits::default()
     };
     let world = support::partitioned(settings, 1, 1, PARTITIONS);
-    let mut town = Town::new(&world, pace, NOW);
+    let mut town = Town::new(&world, turn_limits, NOW);
     let publisher = town.open(0);
     let line = |n| format!("{{\"topic\":\"own/{n}\",\"data\":\"x\"}}\n");
     town.say(publisher, batch(&(0..2_000).map(line).collect::<String>()));
@@ -78,13 +78,13 @@ fn followers_of_one_client_share_its_part_of_the_pages() {
 #[test]
 fn messages_for_members_of_groups_hold_up_no_message_of_others() {
     const GROUPS: usize = 200;
-    let pace = Pace {
+    let turn_limits = TurnLimits {
         visits_per_turn: 8,
-        ..Pace::default()
+        ..TurnLimits::default()
     };
     let mut settings = Settings::default();
     settings.limits.topics_per_connection = 2_000;
-    let mut town = Town::new(&support::world(settings, 1, 1), pace, NOW);
+    let mut town = Town::new(&support::world(settings, 1, 1), turn_limits, NOW);
     let crowd = member(&mut town, GROUPS);
     let other = town.open_from(0, OTHER);
     town.say(
@@ -114,13 +114,13 @@ fn messages_for_members_of_groups_hold_up_no_message_of_others() {
 fn messages_for_members_of_groups_hold_up_no_publisher() {
     const GROUPS: usize = 1_000;
     const MESSAGES: usize = 20;
-    let pace = Pace {
+    let turn_limits = TurnLimits {
         visits_per_turn: 8,
-        ..Pace::default()
+        ..TurnLimits::default()
     };
     let mut settings = Settings::default();
     settings.limits.topics_per_connection = 2_000;
-    let mut town = Town::new(&support::world(settings, 2, 1), pace, NOW);
+    let mut town = Town::new(&support::world(settings, 2, 1), turn_limits, NOW);
     let crowd = member_at(&mut town, 1, GROUPS);
     let publisher = town.open(0);
     let line = "{\"topic\":\"t\",\"data\":\"x\"}\n";
@@ -147,7 +147,7 @@ fn turns_beside_large_pages(target: &str) -> usize {
     const CROWD: u8 = 20;
     const LARGE: usize = 128 << 10;
     let world = support::world(Settings::default(), 1, 1);
-    let mut town = Town::new(&world, Pace::default(), NOW);
+    let mut town = Town::new(&world, TurnLimits::default(), NOW);
     let publisher = town.open(0);
     let publish = |topic: &str, bytes: usize| {
         let body = "\u{1}".repeat(bytes);
@@ -201,7 +201,7 @@ fn turns_behind_large_messages(target: &str) -> usize {
     const LARGE: usize = 128 << 10;
     let mut town = Town::new(
         &support::world(Settings::default(), 1, 1),
-        Pace::default(),
+        TurnLimits::default(),
         NOW,
     );
     let subscribe = |target: &str| {

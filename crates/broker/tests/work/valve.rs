@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use crore_broker::Pace;
+use crore_broker::TurnLimits;
 use crore_broker::settings::Settings;
 use crore_wire::mqtt::encode;
 use crore_wire::mqtt::{PacketId, Properties, Qos, SubscribeOptions, Version};
@@ -18,12 +18,12 @@ const TURNS: usize = 6;
 fn town(shards: u16) -> Town {
     let mut settings = Settings::default();
     settings.limits.topics_per_connection = 2_000;
-    let pace = Pace {
+    let turn_limits = TurnLimits {
         turns_under_way: 8,
         visits_per_turn: 16,
-        ..Pace::default()
+        ..TurnLimits::default()
     };
-    Town::new(&support::world(settings, shards, 1), pace, NOW)
+    Town::new(&support::world(settings, shards, 1), turn_limits, NOW)
 }
 
 /// Number of turns of all shards until a publish of another client of this shard is answered.

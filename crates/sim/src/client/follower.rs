@@ -18,17 +18,19 @@ const MESSAGE_BYTES_MAX: usize = 1 << 20;
 pub struct Follower {
     filter: String,
     over_websocket: bool,
-    /// Its connection's link.
+    /// The link of its connection.
     pub link: Option<u32>,
     head: Option<Head>,
     bytes: Vec<u8>,
     body: Vec<u8>,
     partial: Option<Box<Partial>>,
+    /// The topics that have subscribers, as far as it was told.
     view: BTreeSet<String>,
+    /// It has received the end of the snapshot.
     has_snapshot: bool,
     /// Bytes to send.
     pub out: Vec<u8>,
-    /// It closes its connection after sending these.
+    /// It closes its connection once `out` is sent.
     pub closes: bool,
 }
 
@@ -68,7 +70,7 @@ impl Follower {
         self.out.extend_from_slice(text.as_bytes());
     }
 
-    /// The connection ended: the follower forgets everything.
+    /// The connection ended. The follower forgets everything.
     pub fn connection_ended(&mut self) {
         self.link = None;
         self.head = None;
@@ -80,7 +82,7 @@ impl Follower {
         self.out.clear();
     }
 
-    /// Whether it has received its whole snapshot.
+    /// Whether it is connected and has received the whole snapshot.
     pub fn is_synchronized(&self) -> bool {
         self.link.is_some() && self.has_snapshot && !self.closes
     }
@@ -166,7 +168,7 @@ impl Follower {
         Ok(())
     }
 
-    /// One event. Checks that `first` and `last` of a topic alternate, and that `whole` has the number of topics in the snapshot.
+    /// Handles an event. Checks that `first` and `last` of a topic alternate, and that `whole` gives the number of topics in the snapshot.
     fn event_received(
         &mut self,
         event: &str,
@@ -202,8 +204,8 @@ impl Follower {
         }
     }
 
-    /// Checks, in an idle world, that the view has exactly the topics with subscribers. With `linger` the end of interest may not have been
-    /// reported yet.
+    /// Checks that the view has exactly the topics with subscribers. The world must be idle. With `linger` the view may still have topics
+    /// without subscribers, since the server reports the end of interest later.
     pub fn check(&self, subscribers: &[(String, u64)], linger: bool) -> Result<(), Violation> {
         for (name, count) in subscribers {
             if !topic::matches(self.filter.as_bytes(), name.as_bytes()) {

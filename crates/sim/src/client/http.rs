@@ -61,7 +61,7 @@ pub fn take_head(bytes: &mut Vec<u8>) -> Result<Option<Head>, Violation> {
 /// How a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// After this many bytes.
+    /// After a known number of bytes.
     Length(usize),
     /// With an empty chunk.
     Chunks,
@@ -69,7 +69,7 @@ pub enum Framing {
     ToEnd,
 }
 
-/// How the body behind this head ends.
+/// How the body of a response with this head ends.
 pub fn framing(head: &Head) -> Result<Framing, Violation> {
     if matches!(head.status, 101 | 204 | 304) {
         return Ok(Framing::Length(0));

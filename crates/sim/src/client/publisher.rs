@@ -1,6 +1,6 @@
-//! A publisher: over HTTP with single requests, pipelined ones, batches, and operations on whole topics; or over a WebSocket, where only
-//! credit limits it. After a connection has ended, it sends unanswered messages again. A careful publisher repeats their idempotency
-//! keys; for others these are new messages.
+//! A publisher. Over HTTP it sends single requests, pipelined requests, batches, and operations on whole topics. Over a WebSocket only
+//! credit limits it. After its connection has ended, it sends unanswered messages again: an idempotent publisher with the same
+//! idempotency keys, another one as new messages.
 
 mod answers;
 
@@ -19,37 +19,40 @@ use crate::truth::{KEYS, MessageSpec, Truth, key_name};
 enum Request {
     One(u32),
     Batch(Vec<u32>),
-    /// A topic, and the index of this delete in `Topic::deletes`.
+    /// The topic, and the index of this delete in `Topic::deletes`.
     Delete(usize, usize),
     /// The info of a topic.
     Info(usize),
     Other,
 }
 
-/// Frames that a WebSocket publisher may send for each message that it is told to publish.
+/// Frames that a WebSocket publisher sends for each message of an action.
 const FRAMES_PER_MESSAGE: u8 = 4;
 
 /// The publisher.
 #[derive(Default)]
 pub struct Publisher {
-    /// The topic, if it publishes over a WebSocket.
+    /// The topic to which it publishes over a WebSocket; `None` if it publishes over HTTP.
     websocket_topic: Option<usize>,
     /// Its messages have idempotency keys.
     idempotent: bool,
+    /// The WebSocket upgrade was answered.
     upgraded: bool,
-    /// The messages sent on this connection, by frame number.
+    /// The numbers of the messages sent on this connection, by frame.
     sent_frames: Vec<u32>,
     partial: Option<Box<Partial>>,
-    /// Its connection's link.
+    /// The link of its connection.
     pub link: Option<u32>,
     bytes: Vec<u8>,
+    /// Unanswered requests of this connection, the oldest first.
     pending: VecDeque<Request>,
+    /// Unanswered requests of earlier connections.
     to_retry: Vec<Request>,
     /// Bytes to send.
     pub out: Vec<u8>,
-    /// It closes its connection after sending these.
+    /// It closes its connection once `out` is sent.
     pub closes: bool,
-    /// The number of subscribers of each topic in its last info; none if the topic did not exist.
+    /// The number of subscribers of each topic in its last info; `None` if the topic did not exist.
     pub subscribers: BTreeMap<usize, Option<u64>>,
 }
 
@@ -97,7 +100,7 @@ impl Publisher {
         }
     }
 
-    /// The connection ended: unanswered messages may be sent again.
+    /// The connection ended. Unanswered messages may be sent again.
     pub fn connection_ended(&mut self) {
         self.link = None;
         self.bytes.clear();
@@ -109,7 +112,7 @@ impl Publisher {
     pub fn retry(&mut self, truth: &mut Truth, rng: &mut Rng, coverage: &mut Coverage) {
         for request in std::mem::take(&mut self.to_retry) {
             let number_of_retry = |number: u32, truth: &mut Truth| match self.idempotent {
-                // For topics that are not durable, a crash also loses the answers to keys: then it is a new message.
+                // If the topic is not durable, a crash also removes the answer to the key. Then the retry is a new message.
                 true if !truth.has_crashed_since(number) => number,
                 _ => truth.add_message(truth.messages[number as usize].spec),
             };
@@ -194,7 +197,7 @@ impl Publisher {
         }
     }
 
-    /// Asks for the info of a topic.
+    /// Requests the info of a topic.
     pub fn request_info(&mut self, topic: usize, truth: &Truth) {
         let name = &truth.topics[topic].name;
         self.send(&format!("GET /pub?topic={name}"), "", b"");
@@ -228,7 +231,7 @@ impl Publisher {
             return;
         }
         let name = &truth.topics[spec.topic].name;
-        // The number decides, so that a retry has the same fields.
+        // The number of the message selects the content type, so that a retry has the same one.
         let mut fields = String::from(
             [
                 "",

@@ -1,4 +1,4 @@
-//! Reads an event stream as a browser does. Unlike a browser, also reports events without data, since they carry positions.
+//! Reads an event stream. Unlike a browser, it also reports events without data, since they carry positions.
 
 use crate::truth::{Violation, printable};
 

@@ -1,4 +1,4 @@
-//! A subscriber: connects, reads, remembers the last position that it was told, and resumes from it.
+//! A subscriber over HTTP or WebSocket. It remembers the last position that it received, and resumes from it after a reconnect.
 
 mod deliveries;
 mod read;
@@ -20,7 +20,7 @@ pub enum Transport {
     Sse,
     /// Event stream over HTTP/1.0.
     Sse10,
-    /// WebSocket with data only. It learns no positions.
+    /// WebSocket with data only. The subscriber receives no positions.
     Plain,
     /// WebSocket with `ws+meta.nchan`.
     Meta,
@@ -30,7 +30,7 @@ pub enum Transport {
     Poll,
 }
 
-/// The kinds that are drawn.
+/// The transports from which a random one is drawn.
 pub const TRANSPORTS: [Transport; 5] = [
     Transport::Sse,
     Transport::Sse10,
@@ -57,17 +57,18 @@ struct Conn {
     partial: Option<Box<Partial>>,
     /// A request or a stream is in progress.
     is_requesting: bool,
-    /// The stream has ended; only the end of the connection may follow.
+    /// The stream has ended. Only the end of the connection may follow.
     stream_ended: bool,
+    /// The step and the second of the last request.
     request_step: u32,
     request_s: u32,
-    /// The step in which it read that its stream had begun.
+    /// The step in which it read the response head of its stream.
     established_step: Option<u32>,
-    /// Number of messages received after the stalled sockets had opened.
+    /// The number of messages received since the stalled sockets opened.
     received_after_unstall: u32,
 }
 
-/// What a subscriber by filter has in addition.
+/// The subscription of a subscriber by filter.
 struct Filtered {
     filters: Vec<String>,
     partitions: usize,
@@ -79,15 +80,15 @@ pub struct Subscriber {
     pub transport: Transport,
     deflate: bool,
     filtered: Option<Filtered>,
-    /// The received messages of each of its topics.
+    /// For each of its topics the received messages.
     pub tracks: Vec<Track>,
     position: Option<Vec<u8>>,
-    /// Its connection's link.
+    /// The link of its connection.
     pub link: Option<u32>,
     conn: Conn,
     /// Bytes to send.
     pub out: Vec<u8>,
-    /// It closes its connection after sending these.
+    /// It closes its connection once `out` is sent.
     pub closes: bool,
 }
 
@@ -107,7 +108,7 @@ impl Subscriber {
         }
     }
 
-    /// The same subscriber, with envelopes if its WebSocket has positions.
+    /// The same subscriber, but with envelopes if it would use [`Transport::Meta`].
     pub fn with_envelopes(mut self) -> Self {
         if self.transport == Transport::Meta {
             self.transport = Transport::Envelope;
@@ -129,7 +130,7 @@ impl Subscriber {
         });
     }
 
-    /// Whether it can connect or send its next request.
+    /// Whether it may connect or send its next request.
     pub fn may_request(&self) -> bool {
         self.link.is_none() || (self.transport == Transport::Poll && !self.conn.is_requesting)
     }
@@ -159,7 +160,7 @@ impl Subscriber {
             Some(position) => {
                 let position = String::from_utf8_lossy(position);
                 match self.transport {
-                    // A client repeats the query of its first request; the header takes precedence.
+                    // A client repeats the query of its first request. The header takes precedence over it.
                     Transport::Poll => {
                         fields = format!("If-None-Match: \"{position}\"\r\n");
                         target.push_str("since=live");
@@ -191,7 +192,7 @@ impl Subscriber {
         (self.conn.request_step, self.conn.request_s) = (truth.step, truth.now_s);
     }
 
-    /// The path, and the query without the start.
+    /// The path, and the query without its `since`.
     fn target(&self, truth: &Truth) -> String {
         let mut target = String::from("/sub?");
         match &self.filtered {
@@ -210,7 +211,7 @@ impl Subscriber {
         target
     }
 
-    /// Begins a stretch of each topic at a random start. Returns the start's part of the query.
+    /// Begins a stretch of each topic at a random start. Returns the `since` of the query.
     fn begin_stretches(&mut self, truth: &Truth, rng: &mut Rng) -> &'static str {
         let filtered = self.filtered.is_some();
         let mut since = rng.pick(&["", "", "since=oldest", "since=live", "since=-2"]);
@@ -218,7 +219,7 @@ impl Subscriber {
             since = "since=oldest";
         }
         if truth.allowed.retains && (since.is_empty() || filtered) {
-            // Otherwise retained messages would come first, not in the order of their offsets.
+            // Otherwise the retained messages would come first, and not in the order of their offsets.
             since = "since=live";
         }
         for track in &mut self.tracks {
@@ -263,7 +264,7 @@ impl Subscriber {
         self.conn = Conn::default();
         self.out.clear();
         if self.position.is_none() {
-            // There is no position to resume from: the next message begins a new stretch.
+            // Without a position the subscriber cannot resume, so the next message begins a new stretch.
             self.tracks.iter_mut().for_each(|track| track.seen = None);
         }
     }
@@ -276,13 +277,13 @@ impl Subscriber {
         damaged.for_each(|track| track.partition_damaged(has_position));
     }
 
-    /// The log was replaced by an older copy. For each topic, the server knows positions up to the first offset of the pair, and the second
-    /// one. Returns the number of topics in which the subscriber has a later position.
+    /// The log was restored from an older copy. For each topic, the server knows the positions up to the first offset of the pair, and also
+    /// the second offset. Returns the number of topics in which the subscriber's position is unknown to the server.
     pub fn log_restored(&mut self, truth: &Truth, known: &[(u64, u64)], is_first: bool) -> u64 {
         let has_position = self.position.is_some();
         let mut branches = 0;
-        // A position of several partitions moves with messages of any topic, so a track does not know the part of its own topic. Nor does it
-        // after a second copy.
+        // A position of several partitions moves with the messages of every topic, so a track does not know the offset in its own partition.
+        // After a second restore it does not know it either.
         let is_exact = is_first && matches!(&self.tracks[..], [track] if !track.by_filter);
         for track in &mut self.tracks {
             if truth.topics[track.topic].damaged != truth.crashed {
@@ -299,7 +300,7 @@ impl Subscriber {
         branches
     }
 
-    /// Reads received bytes. With `end` they are the last ones.
+    /// Reads received bytes. With `end` they are the last bytes of the connection.
     pub fn read(
         &mut self,
         bytes: &[u8],
@@ -347,14 +348,14 @@ impl Subscriber {
                 track.subscription_confirmed(truth.step);
             }
             if self.transport == Transport::Plain {
-                // Messages carry no positions: the next connection starts anew.
+                // Messages carry no positions, so the next connection cannot resume.
                 self.position = None;
             }
             return Ok(());
         }
         self.closes = true;
         match head.status {
-            // A deleted topic ends an event stream before it begins.
+            // The topic was deleted, so the server answers without an event stream.
             204 => self.topic_deleted(coverage),
             200 | 429 | 503 => coverage.refused += 1,
             // The request arrived too slowly.
@@ -364,13 +365,13 @@ impl Subscriber {
         Ok(())
     }
 
-    /// The topic was deleted: the position is no longer valid.
+    /// The topic was deleted. The position is no longer valid.
     fn topic_deleted(&mut self, coverage: &mut Coverage) {
         coverage.gone += 1;
         self.position = None;
     }
 
-    /// Nothing is in flight: the last stretch must reach the newest message.
+    /// Requires that the last stretches reach the newest messages. Nothing may be in flight.
     pub fn require_head(&mut self, truth: &Truth) {
         let is_poll = self.transport == Transport::Poll;
         if !self.is_established() {
@@ -378,7 +379,7 @@ impl Subscriber {
         }
         for track in &mut self.tracks {
             let rule = &truth.topics[track.topic].rule;
-            // Without a log, messages between two polls are lost, and the gap is told only with the next message.
+            // Without a log, messages between two polls are lost, and the server reports the gap only with the next message.
             if !is_poll || (rule.messages_max() > 0 && truth.allowed.budgets_are_wide) {
                 track.require_head();
             }

@@ -5,7 +5,7 @@ use crate::truth::{SeenPosition, Truth, Unplaced, Violation};
 /// Where a stretch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// Behind this offset.
+    /// After this offset.
     After(u64),
     /// With messages sent after this step.
     Sent(u32),
@@ -13,7 +13,7 @@ pub enum Start {
     First,
 }
 
-/// A received message, with its step and second.
+/// A received message, with the step and the second of its receipt.
 #[derive(Clone, Copy, Debug)]
 struct Received {
     number: u32,
@@ -21,13 +21,14 @@ struct Received {
     at_s: u32,
 }
 
-/// All messages from a start to an end, or to the last received one.
+/// A range of the topic's messages, from a start to the last received message, or to the newest one.
 #[derive(Debug)]
 struct Stretch {
     start: Start,
-    /// It must begin with the oldest kept message.
+    /// The stretch must begin with the oldest kept message.
     from_oldest: bool,
     received: Vec<Received>,
+    /// The stretch must end with the newest message.
     must_reach_head: bool,
 }
 
@@ -45,11 +46,11 @@ pub struct Track {
     stretches: Vec<Stretch>,
     /// The subscriber's position in this topic, if known.
     pub seen: Option<SeenPosition>,
-    /// The offset of the last position that it was told, with or without a message.
+    /// The offset of the last received position, with or without a message.
     last_offset: Option<u64>,
-    /// Its position is from before damage: a gap must be told before the next message.
+    /// The subscriber's position is from before damage, so it must receive a gap before the next message.
     gap_due: bool,
-    /// The subscriber subscribes by filter: a delete does not end the stretch, and deleted messages may be missing.
+    /// The subscriber subscribes by filter. Then a delete does not end the stretch, and deleted messages may be missing.
     pub by_filter: bool,
 }
 
@@ -62,7 +63,7 @@ impl Track {
         }
     }
 
-    /// The same, for a subscriber by filter.
+    /// A track without messages, of a subscriber by filter.
     pub fn by_filter(topic: usize) -> Self {
         Track {
             by_filter: true,
@@ -81,14 +82,14 @@ impl Track {
         });
     }
 
-    /// The new stretch must start with the oldest kept message.
+    /// Requires that the new stretch begins with the oldest kept message.
     pub fn require_oldest(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.from_oldest = true;
         }
     }
 
-    /// The subscription was confirmed: from this step on no message may be missing.
+    /// The subscription was confirmed. From this step on no message may be missing.
     pub fn subscription_confirmed(&mut self, step: u32) {
         if let Some(stretch) = self.stretches.last_mut()
             && stretch.start == Start::First
@@ -98,7 +99,7 @@ impl Track {
         }
     }
 
-    /// A position came without a message.
+    /// A position was received without a message.
     pub fn position_received(&mut self, seen: SeenPosition) {
         self.last_offset = Some(seen.offset);
         let Some(stretch) = self.stretches.last_mut() else {
@@ -110,7 +111,7 @@ impl Track {
         }
     }
 
-    /// A message came.
+    /// A message was received.
     pub fn message_received(&mut self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let message = &truth.messages[number as usize];
         if self.gap_due {
@@ -142,7 +143,7 @@ impl Track {
         Ok(())
     }
 
-    /// A gap was told: the next messages follow `to`.
+    /// A gap was received. The next messages come after `to`.
     pub fn gap_received(
         &mut self,
         to: Option<SeenPosition>,
@@ -155,14 +156,14 @@ impl Track {
                     seen.offset
                 ));
             }
-            // A position on another branch of the log may have a higher offset than the place where the branches part.
+            // A position on another branch of the log may have a higher offset than the point where the branches part.
             if let (Some(to), false) = (to, self.gap_due)
                 && to.offset < seen.offset
             {
                 return Err(format!("a gap from {} back to {}", seen.offset, to.offset));
             }
         }
-        // An offset on another branch means nothing on this one.
+        // An offset on another branch is not comparable with one on this branch.
         let seen = self.seen.filter(|_| !self.gap_due);
         self.begin_stretch(to.map_or(Start::First, |to| Start::After(to.offset)));
         self.seen = to.or(seen);
@@ -170,15 +171,15 @@ impl Track {
         Ok(())
     }
 
-    /// A message was lost, perhaps of this topic. Order still holds, and no message may come again.
+    /// A message was lost, perhaps of this topic. The messages must still be in order, and none may come twice.
     pub fn may_have_lost(&mut self) {
         let seen = self.seen;
         self.begin_stretch(Start::First);
         self.seen = seen;
     }
 
-    /// Its partition is damaged. The messages received before were checked already, and their offsets have changed. The subscriber
-    /// reconnects, with a position or without.
+    /// The partition was damaged. The offsets of messages changed, so the messages received before, which were checked already, are
+    /// forgotten. The subscriber reconnects, with a position or without.
     pub fn partition_damaged(&mut self, has_position: bool) {
         let seen = self.seen;
         self.stretches.clear();
@@ -186,8 +187,8 @@ impl Track {
         (self.seen, self.gap_due) = (seen, has_position);
     }
 
-    /// The log was replaced by an older copy. The server knows positions up to `end`, and the position `begin`. The messages received before
-    /// were checked already. Says whether the subscriber's position is on the lost branch.
+    /// The log was restored from an older copy. The server knows the positions up to `end`, and the position `begin`. The messages received
+    /// before were checked already. Returns whether the subscriber's position is on the lost branch.
     pub fn log_restored(&mut self, has_position: bool, end: u64, begin: u64) -> bool {
         let seen = self.seen.filter(|_| has_position);
         // If a gap is still due, the position is from before an earlier copy.
@@ -202,7 +203,7 @@ impl Track {
         is_on_lost_branch
     }
 
-    /// Nothing is in flight: the last stretch must reach the newest message.
+    /// Requires that the last stretch reaches the newest message. Nothing may be in flight.
     pub fn require_head(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.must_reach_head = true;
@@ -251,7 +252,7 @@ impl Track {
             if got.next_if(|(came, _)| came == offset).is_some() {
                 continue;
             }
-            // The position passed this message when the next one was read, at the latest.
+            // The server passed this message before the subscriber read the next one.
             let (at, at_s) = match got.peek() {
                 Some((_, next)) => (next.at, next.at_s),
                 None => (truth.step, truth.now_s),
@@ -279,7 +280,7 @@ impl Track {
         self.check_unplaced(stretch, end, truth, unplaced)
     }
 
-    /// Checks messages that were acknowledged but received by nobody: none may lie within this stretch.
+    /// Checks that no acknowledged message that nobody received belongs into this stretch.
     fn check_unplaced(
         &self,
         stretch: &Stretch,

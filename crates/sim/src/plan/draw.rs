@@ -1,7 +1,7 @@
 //! Draws the world of a seed. Each feature that was added later draws from its own generator, seeded with the seed and a salt, so
 //! that older seeds keep their meaning. The percentages are of worlds, if nothing else is said.
 
-use crore_broker::Pace;
+use crore_broker::TurnLimits;
 use crore_broker::settings::{First, Keep, Rule, Settings, Slow};
 use crore_rng::Rng;
 
@@ -113,7 +113,7 @@ impl Plan {
         restart(&mut plan, &mut own(RESTARTS));
         shorten_turns(&mut plan, &mut own(SHORT_TURNS));
         plan.envelopes = own(ENVELOPES).chance(ENVELOPES_PERCENT);
-        plan.pace.forgets_per_turn = own(FORGETS).pick(&[1, 1, 256]);
+        plan.turn_limits.forgets_per_turn = own(FORGETS).pick(&[1, 1, 256]);
         plan.part_bytes = own(WRITES).pick(&[100, 3_000, 64 << 10]);
         bound_outboxes(&mut plan, &mut own(BOUNDS));
         limit_topic_creation(&mut plan, &mut own(TOPIC_LIMITS));
@@ -133,7 +133,7 @@ impl Plan {
     }
 }
 
-/// The basic world: shards, settings, pace, network, and subscribers and publishers over HTTP of a few topics.
+/// The basic world: shards, settings, turn limits, network, and subscribers and publishers over HTTP of a few topics.
 fn first(rng: &mut Rng) -> Plan {
     let shards = rng.range(1, 4);
     let homes = rng.range(1, shards);
@@ -150,7 +150,7 @@ fn first(rng: &mut Rng) -> Plan {
         topics: topics(rng),
         weights: weights(rng),
         windows: windows(rng),
-        pace: Pace {
+        turn_limits: TurnLimits {
             visits_per_turn: rng.pick(&[1, 3, 4096]),
             page_messages: rng.pick(&[1, 3, 128]),
             page_bytes: rng.pick(&[100, 64 << 10]),
@@ -161,7 +161,7 @@ fn first(rng: &mut Rng) -> Plan {
             cold_rows: 0,
             rows_per_tick: ROWS_PER_TICK,
             ends_per_tick: 2,
-            ..Pace::default()
+            ..TurnLimits::default()
         },
         part_bytes: usize::MAX,
         subscribers: rng.range(1, 14),
@@ -259,9 +259,9 @@ fn shorten_credit(plan: &mut Plan, rng: &mut Rng) {
     plan.homes = 1;
     plan.lazy = rng.chance(60).then_some(0);
     plan.mail_percent = 20;
-    plan.pace.turns_under_way = rng.pick(&[1, 8]);
+    plan.turn_limits.turns_under_way = rng.pick(&[1, 8]);
     plan.settings.limits.publish_credit_bytes = rng.pick(&[0, 300, 3000]);
-    plan.pace.steps_per_turn = rng.pick(&[2, 20, 16_384]);
+    plan.turn_limits.steps_per_turn = rng.pick(&[2, 20, 16_384]);
     plan.publishers = rng.range(4, 8);
     (plan.weights[6], plan.weights[8]) = (40, 10);
 }
@@ -270,9 +270,12 @@ fn shorten_credit(plan: &mut Plan, rng: &mut Rng) {
 fn lengthen_logs(plan: &mut Plan, rng: &mut Rng) {
     plan.preload = rng.range(10, 20);
     // With turns of a single step, a run would not finish so much work.
-    plan.pace.steps_per_turn = rng.pick(&[30, 200]);
-    (plan.pace.page_visits, plan.pace.page_messages) = (20, 128);
-    (plan.pace.page_bytes, plan.pace.visits_per_turn) = (64 << 10, 4096);
+    plan.turn_limits.steps_per_turn = rng.pick(&[30, 200]);
+    (plan.turn_limits.page_visits, plan.turn_limits.page_messages) = (20, 128);
+    (
+        plan.turn_limits.page_bytes,
+        plan.turn_limits.visits_per_turn,
+    ) = (64 << 10, 4096);
     plan.message_bytes = MESSAGE_BYTES[0];
     plan.ttl_percent = 0;
     for rule in &mut plan.settings.rules {
@@ -289,7 +292,7 @@ fn expire(plan: &mut Plan, rng: &mut Rng) {
     plan.stalled_s = EXPIRY_S;
     plan.ttl_percent = 60;
     plan.settings.limits.outbox_bytes = 0;
-    plan.pace.page_messages = rng.pick(&[1, 3]);
+    plan.turn_limits.page_messages = rng.pick(&[1, 3]);
     for rule in &mut plan.settings.rules {
         rule.log_messages = rng.pick(&[20, 1000]);
         rule.log_bytes = 1 << 20;
@@ -333,7 +336,7 @@ fn add_followers(plan: &mut Plan, rng: &mut Rng) {
         plan.followers = rng.range(1, 4);
         plan.settings.interest.debounce_s = rng.pick(&[0, 0, 1, 5]);
         plan.settings.interest.followers_max = rng.pick(&[1, 64, 64]);
-        plan.pace.interest_rows = rng.pick(&[1, 3, 4096]);
+        plan.turn_limits.interest_rows = rng.pick(&[1, 3, 4096]);
     }
 }
 
@@ -341,7 +344,7 @@ fn add_followers(plan: &mut Plan, rng: &mut Rng) {
 fn add_filters(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(FILTERED_PERCENT) {
         plan.filtered_percent = rng.pick(&[30, 60, 100]);
-        plan.pace.page_visits = rng.pick(&[1, 3, 4096]);
+        plan.turn_limits.page_visits = rng.pick(&[1, 3, 4096]);
         let more = rng.range(0, 6);
         let name = |n| format!("{}/{}", rng.pick(&["a", "b", "c"]), 6 + n);
         plan.topics.extend((0..more).map(name));
@@ -367,8 +370,8 @@ fn restart(plan: &mut Plan, rng: &mut Rng) {
 /// In some worlds turns are short, and in some of these logs are long from the beginning.
 fn shorten_turns(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(SHORT_TURNS_PERCENT) {
-        plan.pace.steps_per_turn = rng.pick(&[1, 4, 30, 200]);
-        plan.pace.page_visits = rng.pick(&[1, 3, 20]);
+        plan.turn_limits.steps_per_turn = rng.pick(&[1, 4, 30, 200]);
+        plan.turn_limits.page_visits = rng.pick(&[1, 3, 20]);
         if rng.chance(LONG_LOGS_PERCENT) {
             lengthen_logs(plan, rng);
         }

@@ -1,4 +1,4 @@
-//! The connections of HTTP and WebSocket clients: connecting, sending, reading, and faults.
+//! The connections of HTTP and WebSocket clients. They connect, send, read, and meet faults of the network.
 
 use crore_broker::ShardId;
 use crore_rng::Rng;
@@ -54,7 +54,7 @@ impl Simulation {
         }
     }
 
-    /// Connects publisher `n` if it has no connection, and mostly lets it retry. Returns `n`.
+    /// Connects publisher `n` if it has no connection. In most cases it then sends its unanswered requests again. Returns `n`.
     pub fn ready_publisher(&mut self, n: usize, rng: &mut Rng) -> usize {
         if self.clients.publishers[n].link.is_none() {
             let link = self.connect(rng);
@@ -150,7 +150,7 @@ impl Simulation {
         socket.to_client.clear();
     }
 
-    /// Resets, closes or half closes a connection. True if the client has lost it.
+    /// Resets, closes or half closes a connection. Returns whether the client has lost it.
     pub(super) fn cut(&mut self, link: u32, rng: &mut Rng) -> bool {
         self.coverage.cuts += 1;
         let socket = &mut self.net.sockets[link as usize];
@@ -181,7 +181,7 @@ impl Simulation {
         }
     }
 
-    /// Whether a client would read bytes or the end of the stream from this link.
+    /// Whether this link has unread bytes for the client, or has ended.
     pub fn has_unread(&self, link: Option<u32>) -> bool {
         link.is_some_and(|link| {
             let socket = &self.net.sockets[link as usize];
@@ -198,7 +198,7 @@ pub(super) fn send(net: &mut Net, link: u32, out: &mut Vec<u8>) {
     out.clear();
 }
 
-/// At most `bytes_max` bytes for a client, and whether they are the last ones.
+/// Takes at most `bytes_max` bytes for a client. The flag says whether they are the last ones.
 pub(super) fn take(net: &mut Net, link: u32, bytes_max: usize) -> (Vec<u8>, bool) {
     let socket = &mut net.sockets[link as usize];
     let len = bytes_max.min(socket.to_client.len());

@@ -1,5 +1,5 @@
-//! A crash during a run: the process is killed, or the power fails, at any point of a turn. As in a server, new shards are made from
-//! the base and the log alone, and clients reconnect. Now and then sealed segments are folded into a newer base.
+//! Crashes during a run. The process is killed, or the power fails, at any point of a turn. New shards start from the base and the log
+//! alone, as in a server, and clients reconnect. Sometimes the sealed segments of the log are compacted: folded into a newer base.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::client::mqtt::Client;
 use crate::engine::Start;
 use crate::truth::Violation;
 
-/// The most effects that the process has in its last turns.
+/// The most effects of the process in its last turns.
 const EFFECTS_MAX: usize = 30;
-/// Topics that a home is asked about at once.
+/// The number of topics in one order to a home.
 const TOPICS_PER_ORDER: usize = 3;
 
 impl Simulation {
-    /// Writes a base of what the homes have. A server without base and log starts with this.
+    /// Writes a base from the state of the homes. A server without base and log does so at its start.
     pub fn write_base(&mut self, rng: &mut Rng) {
         let engine = self.net.engine.as_ref();
         if engine.is_none_or(|engine| engine.disk_log.is_none()) {
@@ -40,7 +40,7 @@ impl Simulation {
         self.base_documents = documents.collect();
     }
 
-    /// The process ends within a turn, and a new one starts.
+    /// Ends the process within a turn, and starts a new one.
     pub fn crash(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let is_power_cut = rng.chance(50);
         self.truth
@@ -64,7 +64,7 @@ impl Simulation {
             .iter_mut()
             .for_each(Client::server_crashed);
         self.truth.crashed = Some(self.truth.step);
-        // The log brings back messages that homes had dropped, so the checkpoint is void.
+        // The new homes restore messages from the log that the former homes had dropped. So the checkpoint is no longer valid.
         self.checkpoint = Checkpoint::default();
         self.start_from_log(rng)?;
         match is_power_cut {
@@ -74,7 +74,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Some shards take last turns; the process ends after a random number of effects.
+    /// Lets some shards take last turns. The process ends after a random number of effects.
     fn end_mid_turn(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         self.net.effects_left = rng.below(EFFECTS_MAX);
         for _ in 0..self.plan.shards {
@@ -88,7 +88,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Some clients still read what was sent before the crash.
+    /// Lets some clients read the bytes that were sent before the crash.
     fn read_last_answers(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         for n in 0..self.clients.publishers.len() {
             if rng.chance(60) {
@@ -108,7 +108,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Makes shards from base and log, with a random number of homes.
+    /// Starts new shards from the base and the log, with a random number of homes.
     fn start_from_log(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let engine = self.net.engine();
         let mut start = engine.start()?;
@@ -134,7 +134,7 @@ impl Simulation {
         for n in 0..self.shards.len() {
             let home = n as ShardId;
             let mut shard = Shard::new(home, self.server.clone(), begin);
-            shard.set_pace(self.plan.pace);
+            shard.set_turn_limits(self.plan.turn_limits);
             if n < homes {
                 let restored = self.restored(home, &self.base_documents, false);
                 shard.adopt(restored.map_err(|why| why.to_string())?);
@@ -150,7 +150,7 @@ impl Simulation {
         }
         self.loops.iter_mut().for_each(ShardLoop::reset);
         self.begin_epochs(&start, last_batches, rng)?;
-        // A subscriber may have been told the position before the first message of the life.
+        // A subscriber may have received the position just before the first message of the life.
         let begin = self.lives.base().saturating_sub(1);
         let ends = self.ends();
         self.begin_life();
@@ -160,8 +160,8 @@ impl Simulation {
         }
     }
 
-    /// The log was replaced by a copy without the batches `lost`. The log continues behind the copy, and gives their offsets to other
-    /// messages. The server knows positions up to `ends`, one for each partition, and `begin`, at which its last life began.
+    /// The log was restored from a copy without the batches `lost`. It continues after the copy, and assigns their offsets to other messages.
+    /// In each partition, the server knows the positions up to the one in `ends`, and also `begin`, at which its last life began.
     fn log_restored(
         &mut self,
         lost: &[Arc<[u8]>],
@@ -197,7 +197,7 @@ impl Simulation {
         self.start_new_base(rng)
     }
 
-    /// After damage, begins a new epoch in each partition that may have lost something, and writes a new base.
+    /// After damage, begins a new epoch in each partition that may have lost batches, and writes a new base.
     fn begin_epochs(
         &mut self,
         start: &Start,
@@ -252,7 +252,7 @@ impl Simulation {
         self.start_new_base(rng)
     }
 
-    /// Writes a base of what the homes have. The log continues in a new segment.
+    /// Writes a base from the state of the homes. The log continues in a new segment.
     fn start_new_base(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         self.write_base(rng);
         let disk_log = self.net.engine().disk_log();
@@ -260,7 +260,7 @@ impl Simulation {
         disk_log.based(end)
     }
 
-    /// Folds the sealed segments into a new base and removes them. Does nothing if a home has not applied them yet.
+    /// Folds the sealed segments into a new base, and removes them. Does nothing while a home has not applied them.
     pub fn compact_log(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let disk_log = self.net.engine().disk_log();
         let (batches, end) = disk_log.sealed()?;

@@ -1,5 +1,4 @@
-//! The limits that are checked after every turn. Each one is a setting plus the work that may already be in flight when the setting
-//! takes effect.
+//! The limits that are checked after every turn. Each is a setting, plus the work that may be in flight when the limit is reached.
 
 use crore_broker::work::STEP_BYTES;
 use crore_broker::{Accounts, Shard};
@@ -8,25 +7,25 @@ use super::{PENDING_MAX, Simulation};
 use crate::plan::Plan;
 use crate::truth::Violation;
 
-/// Bytes that may wait for a connection besides messages: answers to all pipelined requests of one read.
+/// The most bytes in an outbox besides messages: the answers to all pipelined requests of one read.
 const ANSWERS_BYTES: usize = 64 << 10;
 /// The fewest bytes of a publish in a mail: a name of three bytes and a message of four.
 const ASK_BYTES_MIN: usize = 7;
 /// The most bytes of a message in a mail besides its data: topic, key, content type, idempotency key.
 const FIELDS_BYTES: usize = 64;
-/// The most bytes of a client's other requests in mail: the topic names of one request on each of its connections.
+/// The most bytes of a client's other requests in mail: the topic names in one request on each of its connections.
 const CONTROL_BYTES: usize = 100;
-/// The most unanswered requests of a client, each possibly a batch: its pipeline, and that of its former connection.
+/// The most unanswered requests of a client, on its connection and the former one. Each may be a batch.
 const CLIENT_BATCHES: usize = 2 * PENDING_MAX;
 /// The most bytes that an encoding adds to a message: an id of several topics, names, chunk sizes.
 const ENCODING_BYTES: usize = 300;
 
-/// From this many times `turns_under_way` on, all publishers wait, not only those with much in flight.
+/// Past `turns_under_way` times this factor all publishers wait, not only those with much in flight.
 const ALL_WAIT_FACTOR: usize = 4;
 
-/// Steps to find a place in a list: the entries between two marks, and the marks.
+/// Steps of a search in a list: the entries between two marks, and the marks.
 const MARK_STEPS: usize = 66;
-/// The fewest bytes that a kept message occupies, with its row.
+/// The fewest bytes of a kept message, with its row.
 const ENTRY_BYTES: usize = 64;
 /// Rows read for each entry that a page by filter visits.
 const READ_ROWS: usize = 4;
@@ -35,20 +34,22 @@ const NAMES_STEPS: usize = 100;
 /// The most steps to report ends of interest in one turn to the largest possible number of followers.
 const ENDS_STEPS: usize = 64 * 5;
 
-/// The most steps of a unit of work, which is completed even past the budget. The largest units are a page of old messages and a
-/// publish. A page visits `page_visits` entries to drop old ones, as many to find its place, and as many for messages. It also finds
-/// its place in each list of the log by a mark, and copies messages. A publish may displace many small messages. After the last
-/// subscriber of QoS 1 or 2 has left, the next publish drops the messages kept for it beyond the rule.
+/// The most steps of a unit of work. A shard completes a unit even if that exceeds the budget. The largest units are a page of old
+/// messages and a publish. A page visits at most `page_visits` entries to drop old ones, as many to find its first one, and as many for
+/// messages. It also searches each list of the log, and copies messages. A publish may displace many small messages. After the last
+/// subscriber of QoS 1 or 2 has left, the next publish drops the messages that were kept for it beyond the rule.
 fn unit_steps(plan: &Plan) -> u64 {
-    let pace = &plan.pace;
+    let turn_limits = &plan.turn_limits;
     let lists = plan.settings.rules.len() + 2;
     let copied =
-        (pace.page_bytes + plan.part_bytes + plan.message_bytes + FIELDS_BYTES) / STEP_BYTES;
-    let page =
-        (3 + READ_ROWS) * pace.page_visits + lists * MARK_STEPS + pace.page_messages + copied;
+        (turn_limits.page_bytes + plan.part_bytes + plan.message_bytes + FIELDS_BYTES) / STEP_BYTES;
+    let page = (3 + READ_ROWS) * turn_limits.page_visits
+        + lists * MARK_STEPS
+        + turn_limits.page_messages
+        + copied;
     let publish = 4 * (plan.message_bytes + FIELDS_BYTES) / STEP_BYTES
         + (plan.message_bytes + FIELDS_BYTES) / ENTRY_BYTES
-        + 4 * plan.pace.forgets_per_turn
+        + 4 * plan.turn_limits.forgets_per_turn
         + 2 * lists
         + plan.settings.mqtt.session_messages as usize;
     (page + publish + NAMES_STEPS) as u64
@@ -56,15 +57,15 @@ fn unit_steps(plan: &Plan) -> u64 {
 
 /// The most steps of an input: the budget of a turn and one unit of work.
 pub fn input_steps(plan: &Plan) -> u64 {
-    u64::from(plan.pace.steps_per_turn) + unit_steps(plan)
+    u64::from(plan.turn_limits.steps_per_turn) + unit_steps(plan)
 }
 
-/// The most steps at the end of a turn: the budget, and one unit of each kind of work that continues in every turn (asks of a lane, a
+/// The most steps at the end of a turn: the budget, and one unit of each kind of queued work (asks of a lane, a
 /// page, a connection, the end of a session, and forgetting). Expiry adds nothing: at most as many messages expire as were published
 /// in the turn, at one step each, and each publish took two or more.
 pub fn flush_steps(plan: &Plan) -> u64 {
-    let forgets = plan.pace.forgets_per_turn + ENDS_STEPS;
-    u64::from(plan.pace.steps_per_turn) + 5 * unit_steps(plan) + forgets as u64
+    let forgets = plan.turn_limits.forgets_per_turn + ENDS_STEPS;
+    u64::from(plan.turn_limits.steps_per_turn) + 5 * unit_steps(plan) + forgets as u64
 }
 
 /// Checks all limits after a turn of this shard.
@@ -78,14 +79,18 @@ pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
     let log_bytes = limits.log_bytes / usize::from(sim.server.homes);
     let held = accounts.log_bytes;
     let message = 2 * plan.message_bytes + ENCODING_BYTES;
-    // The last message may displace many others, which are dropped in the next turns. It may be stored twice: in the log and as the
+    // The last message may displace many others, which the home drops in the next turns. It may be stored twice: in the log and as the
     // retained message.
     if held > log_bytes + 2 * message {
         return Err(format!("{held} bytes in a log of {log_bytes}"));
     }
     check_topics(sim, accounts.home_topics as usize)?;
-    let page = plan.pace.page_messages.min(plan.pace.page_bytes / 8 + 1) * ENCODING_BYTES
-        + 2 * plan.pace.page_bytes
+    let page = plan
+        .turn_limits
+        .page_messages
+        .min(plan.turn_limits.page_bytes / 8 + 1)
+        * ENCODING_BYTES
+        + 2 * plan.turn_limits.page_bytes
         + message;
     // Pages for several topics of a connection may be added to a full outbox.
     let rules = plan.settings.rules.iter().map(|rule| rule.outbox_bytes);
@@ -101,7 +106,8 @@ pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
             return Err(format!("{waiting} messages wait, at most {most}"));
         }
     }
-    // A publish may begin while any credit is left, so one batch may exceed it. Other asks are bounded by one request per connection.
+    // A publish may begin while any credit is left, so one batch may exceed the credit. Other asks are limited to one request for each
+    // connection.
     let publish = plan.batch_lines_max() * (plan.message_bytes + FIELDS_BYTES);
     let most = limits.publish_credit_bytes + publish + sim.clients.count() * CONTROL_BYTES;
     let bytes = sim.net.mail.most_bytes();
@@ -110,21 +116,21 @@ pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
             "{bytes} bytes of asks under way from one shard to another"
         ));
     }
-    // Asks that were sent before everybody had to wait may each still need a turn: the publishes within the credit, one batch that
-    // exceeds it, and a few requests of each client on one connection after another.
+    // Asks that were sent before all publishers had to wait may each need a turn: the publishes within the credit, one batch that exceeds
+    // it, and a few requests of each client, on one connection after another.
     let publishes = limits.publish_credit_bytes / ASK_BYTES_MIN + plan.batch_lines_max();
-    // A request by filter is answered once for each partition, possibly in separate turns. That includes connections that are cut but
-    // that the server still has.
+    // A request by filter is answered once for each partition, possibly in separate turns. Connections that the client has lost count,
+    // while the server still has them.
     let open = all.iter().map(|it| it.connections);
     let requests = sim.clients.count() + open.sum::<u32>() as usize;
     let asks = publishes + (4 + plan.partitions) * requests + 8;
-    let under_way = ALL_WAIT_FACTOR * plan.pace.turns_under_way;
+    let under_way = ALL_WAIT_FACTOR * plan.turn_limits.turns_under_way;
     let turns = under_way + plan.shards * asks;
     if accounts.turns_held > turns {
         return Err(format!("{} turns under way", accounts.turns_held));
     }
-    // No shard falls further behind, however rarely it gets a turn. Each ask, and each turn that answers one, may come in its own mail,
-    // and so may the next ask of the same client.
+    // This also limits the inputs that wait for a shard that rarely gets a turn. Each ask, and each turn that answers one, may come in its
+    // own mail, and so may the next ask of the same client.
     let asked = asks.min(sim.clients.count() * CLIENT_BATCHES * plan.batch_lines_max());
     let inputs_max = 4 * (plan.shards * asked + under_way);
     for (to, held) in all.iter().enumerate() {
@@ -139,7 +145,7 @@ pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
 }
 
 fn check_topics(sim: &Simulation, topics: usize) -> Result<(), Violation> {
-    // After a restart a home may have the topics of several former homes. After a crash forgotten topics come back.
+    // After a restart a home may have the topics of several former homes. After a crash the log may restore forgotten topics.
     let former = match sim.coverage.restarts {
         0 => 1,
         _ => sim.plan.homes,

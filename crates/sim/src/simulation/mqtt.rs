@@ -1,4 +1,4 @@
-//! The connections of MQTT clients: what they do in each step.
+//! The connections of MQTT clients, and the clients' actions.
 
 use crore_rng::Rng;
 use crore_wire::mqtt::{Connect, Properties, Publish, Qos, Version, encode};
@@ -47,7 +47,8 @@ impl Simulation {
 
     /// A client connects. It abandons the connection that it already has.
     pub fn mqtt_connect(&mut self, n: usize, rng: &mut Rng) {
-        // Old connections count as closed only while nothing is in flight between shards, since their requests might be.
+        // A request of an old connection may be in flight between shards. So old connections count as closed only while nothing is in
+        // flight.
         let shards = 0..self.shards.len();
         let at_rest = shards
             .into_iter()
@@ -72,7 +73,7 @@ impl Simulation {
     fn mqtt_hang_up(&mut self, n: usize) {
         if let Some(link) = self.clients.mqtt[n].link {
             self.clients.mqtt[n].connection_ended();
-            // It counts as closed once the server has closed it.
+            // The link counts as closed once the server has closed it.
             self.clients.mqtt[n].abandoned_links.push(link);
             self.hang_up(link);
         }
@@ -149,8 +150,8 @@ impl Simulation {
         link
     }
 
-    /// A client's actions without faults: it reads, acknowledges, reconnects, and subscribes to all its topics. True if there was
-    /// something to do. `asks` counts its attempts, at most `most`.
+    /// Lets a client read, acknowledge, reconnect, and subscribe to all its topics. Returns whether there was anything to do. `asks` counts
+    /// the attempts to connect and subscribe, at most `most`.
     pub fn mqtt_progress(
         &mut self,
         n: usize,

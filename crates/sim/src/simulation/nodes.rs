@@ -1,5 +1,5 @@
-//! The nodes of a cluster: each has its own shards, and all share a log. Nodes are cut off from the log, paused, or lost and replaced.
-//! In some worlds a steward writes checkpoints and purges the log. New nodes then start from these checkpoints.
+//! The nodes of a cluster. Each has its own shards, and all share a log. Nodes are cut off from the log, paused, or lost and replaced. In
+//! some worlds a steward writes checkpoints and purges the log. A new node then starts from these checkpoints.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::truth::Violation;
 struct StartingState {
     /// The document of each partition, in blocks.
     documents: Vec<Vec<Vec<u8>>>,
-    /// For each partition, how many batches of its log the document contains.
+    /// For each partition the number of batches that the document contains.
     contained: Vec<usize>,
 }
 
@@ -129,7 +129,7 @@ impl Simulation {
             let local = (shard % self.plan.shards) as ShardId;
             let begin = now(self.truth.now_s);
             let mut joined = Shard::new(local, server.clone(), begin);
-            joined.set_pace(self.plan.pace);
+            joined.set_turn_limits(self.plan.turn_limits);
             if let Some(start) = start.as_ref().filter(|_| local < server.homes) {
                 let mut restored =
                     Restored::new(server.clone(), local, begin).without_local_state();
@@ -149,7 +149,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Checkpoints of all partitions: each contains a random part of the log, and is made in two stages.
+    /// Checkpoints of all partitions. Each contains a random number of the log's first batches, and is made in two stages.
     fn random_checkpoints(&mut self, rng: &mut Rng) -> Result<StartingState, Violation> {
         let head = self.head(rng);
         let mut start = StartingState::default();
@@ -166,13 +166,13 @@ impl Simulation {
         Ok(start)
     }
 
-    /// How many batches were ever stored in the log of a partition.
+    /// The number of batches that were ever stored in the log of a partition.
     fn stored_batches(&self, partition: PartitionId) -> usize {
         let cluster_log = self.net.cluster_log();
         cluster_log.map_or(0, |it| it.stored(partition).len())
     }
 
-    /// Folds the batches at `places` behind the document `former` into a new document of the partition.
+    /// Folds the batches in `range`, which follow the document `former`, into a new document of the partition.
     fn fold_into_document(
         &self,
         partition: PartitionId,
@@ -204,7 +204,7 @@ impl Simulation {
         Ok(saved(&mut shadow, head))
     }
 
-    /// A steward writes newer checkpoints of some partitions, and purges the logs. Batches that some node has not read yet stay.
+    /// Lets a steward write newer checkpoints of some partitions, and purge the logs. Batches that a node has not read yet stay.
     pub fn purge(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let head = self.head(rng);
         for partition in 0..self.nodes.servers[0].partitions {
@@ -251,7 +251,7 @@ impl Simulation {
         kept.iter().map(|it| it.contained as u64)
     }
 
-    /// The newest checkpoints of the steward. Together with the log behind them they must contain everything.
+    /// The newest checkpoints of the steward. Checks that no batch is missing between them and the logs.
     fn newest_checkpoints(&self) -> Result<StartingState, Violation> {
         let cluster_log = self.net.cluster_log();
         let mut start = StartingState::default();

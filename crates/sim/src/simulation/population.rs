@@ -1,5 +1,5 @@
-//! The clients of a world, by kind. Each kind that was added later has its own random numbers, so that the actions of the others do
-//! not change.
+//! The clients of a world, by kind. Each kind that was added later has its own random generator, so that its draws do not change the
+//! actions of the others.
 
 use crore_rng::Rng;
 
@@ -33,7 +33,7 @@ impl Clients {
             .for_each(Publisher::connection_ended);
     }
 
-    /// The clients of this plan. `dice` is the seed of their random properties.
+    /// The clients of this plan, with random properties drawn from `seed`.
     pub fn new(plan: &Plan, truth: &Truth, seed: u64) -> Clients {
         let mut rng = Rng::new(seed);
         let mut subscribers: Vec<Subscriber> = (0..plan.subscribers)
@@ -44,7 +44,7 @@ impl Clients {
             })
             .collect();
         filter(&mut subscribers, plan, truth, seed);
-        // The first one publishes over HTTP, since it is used at the end of a run.
+        // The first publisher uses HTTP, since the end of a run needs one over HTTP.
         let publishers = (0..plan.publishers)
             .map(|n| match rng.below(10) {
                 0..4 if n > 0 => Publisher::over_websocket(rng.below(plan.topics.len())),

@@ -16,7 +16,7 @@ use crate::truth::Violation;
 
 /// Seconds after which homes append unanswered batches again.
 const RETRY_S: u32 = 3;
-/// Rounds within which a world whose clock stands still becomes idle.
+/// The most rounds until a world whose clock stands still is idle.
 const ROUNDS_MAX: usize = 20_000;
 
 impl Simulation {
@@ -49,7 +49,7 @@ impl Simulation {
         let begin = now(self.truth.now_s);
         for (n, shard) in self.shards.iter_mut().enumerate() {
             *shard = Shard::new(n as ShardId, self.server.clone(), begin);
-            shard.set_pace(self.plan.pace);
+            shard.set_turn_limits(self.plan.turn_limits);
         }
         for home in 0..self.server.homes {
             let restored = self.restored(home, &snapshots, true);
@@ -118,7 +118,7 @@ impl Simulation {
         let mut nobody = Net::new(1, recovered.len(), 0, None);
         let restored = content(server, &mut recovered, &mut nobody, now);
         let mut has = content(server, &mut self.shards, &mut self.net, now);
-        // Homes keep some messages that the checkpoint may lack: those kept for sessions beyond the rule, and those that expire in this second.
+        // The checkpoint may lack messages that homes keep for sessions beyond the rule, and messages that expire in this second.
         let truth = &self.truth;
         let stays = |data: &[u8]| {
             let number = truth.number_of(data);
@@ -132,7 +132,7 @@ impl Simulation {
         }
     }
 
-    /// The engine continues with a log whose base is these documents.
+    /// Restarts the engine. These documents become the base of its log.
     fn restart_engine(&mut self, documents: Vec<Vec<Vec<u8>>>) -> Result<(), Violation> {
         let Some(engine) = &mut self.net.engine else {
             return Ok(());
@@ -151,7 +151,7 @@ impl Simulation {
         }
     }
 
-    /// From now on the engine loses nothing. Waits until homes have appended lost batches again.
+    /// From now on the engine loses no batch. Waits until the homes have appended lost batches again.
     pub fn settle_engine(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let Some(engine) = &mut self.net.engine else {
             return Ok(());
@@ -165,7 +165,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Takes turns of all shards until none has work left.
+    /// Lets all shards take turns until none has work left.
     fn run_until_not_busy(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         for _ in 0..ROUNDS_MAX {
             for shard in 0..self.shards.len() {
@@ -183,7 +183,7 @@ impl Simulation {
         self.loops[shard].links.iter().any(queued)
     }
 
-    /// Takes turns until nothing is in flight.
+    /// Lets all shards take turns until nothing is in flight.
     fn settle_shards(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let mut former = Vec::new();
         for _ in 0..ROUNDS_MAX {
@@ -221,7 +221,7 @@ impl Simulation {
         Ok(snapshots)
     }
 
-    /// The state of a new home from the snapshots of all former homes. `local` includes the state that only one node has, such as sessions.
+    /// The state of a new home, from the snapshots of all former homes. With `local` it includes local state, such as sessions.
     pub(super) fn restored(
         &self,
         home: ShardId,
@@ -246,7 +246,7 @@ impl Simulation {
     }
 }
 
-/// Reads the parts of these snapshots that belong to a home of this placement.
+/// Reads the parts of these snapshots that now belong to this home.
 pub(super) fn read_snapshots(
     mut restored: Restored,
     placement: Placement,

@@ -1,4 +1,4 @@
-//! The turns of a shard: inputs from poller, mail and engine in random order, and the loop that handles them.
+//! The turns of a shard. Its loop handles the inputs from the poller, the mail and the engine, partly in random order.
 
 use std::net::IpAddr;
 
@@ -25,7 +25,7 @@ impl Simulation {
             })
     }
 
-    /// One turn of a shard, with all waiting inputs if `whole`, otherwise with some of them.
+    /// One turn of a shard. With `takes_all` it handles all waiting inputs, otherwise a random part of them.
     pub fn turn(&mut self, shard: usize, takes_all: bool, rng: &mut Rng) -> Result<(), Violation> {
         self.net.turn_of = shard as ShardId;
         self.net.rng = Rng::new(rng.draw());
@@ -86,7 +86,7 @@ impl Simulation {
         all.into_iter().flatten()
     }
 
-    /// The engine stores batches of this shard's partitions, and reports stored ones.
+    /// Lets the engine store batches of this shard's partitions, and hands stored ones to the shard.
     fn engine_turn(
         &mut self,
         shard: usize,
@@ -116,7 +116,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Ticks. A sweep of all connections begins with a second and ends before the next one. Each turn does one part of it.
+    /// Ticks the shard. Each second it sweeps all connections, a part in each turn. The sweep ends before the next second begins.
     fn tick(&mut self, shard: usize, now: Now) {
         let (state, begins) = (
             &mut self.shards[shard],

@@ -152,7 +152,7 @@ impl World {
             0,
             42,
         );
-        home.pace.interest_rows = 2;
+        home.turn_limits.interest_rows = 2;
         World {
             home,
             lanes: Lanes::new(0, 3),

@@ -172,7 +172,7 @@ fn the_end_of_a_topic_is_told_to_who_is_there_and_to_who_resumes() {
 fn a_server_full_of_topics_says_so() {
     let mut settings = Settings::default();
     settings.limits.topics_per_shard = 1;
-    let mut town = Town::with(settings, Pace::default(), 1);
+    let mut town = Town::with(settings, TurnLimits::default(), 1);
     let first = asks(&mut town, "/sub/a", EVENTS);
     assert!(take(&mut town, first).starts_with(STREAM));
     for fields in [GET, UPGRADE] {

@@ -43,7 +43,7 @@ fn an_upgrade_takes_what_it_offers() {
     );
     let mut settings = Settings::default();
     settings.deflate.enabled = false;
-    let mut town = Town::with(settings, Pace::default(), 1);
+    let mut town = Town::with(settings, TurnLimits::default(), 1);
     let link = asks(&mut town, "/sub/full", &deflate);
     assert_eq!(take(&mut town, link), format!("{SWITCHING}\n"));
 }

@@ -1,5 +1,4 @@
-//! The packets in flight between a client and the server, as the client sees them: messages in both directions, acknowledgements to send,
-//! and unanswered requests.
+//! The client's state of packets in flight: messages in both directions, acknowledgements to send, and unanswered requests.
 
 use crore_wire::mqtt::Qos;
 
@@ -13,10 +12,10 @@ pub(super) struct Sent {
     pub received: bool,
 }
 
-/// The state of a received message, as the client sees it.
+/// The progress of a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It was received.
+    /// PUBLISH was received.
     Received,
     /// PUBACK was sent.
     PubackSent,
@@ -28,10 +27,10 @@ pub(super) enum Stage {
     PubcompSent,
 }
 
-/// A received QoS 1 or 2 message, until the server certainly has its acknowledgement.
+/// A received QoS 1 or 2 message. The client keeps it until the server certainly has its acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receipt {
-    /// The number of the receipt, in the order of arrival.
+    /// The number of the receipt, in the order of first receipt.
     pub serial: u32,
     pub id: u16,
     pub number: u32,
@@ -39,14 +38,14 @@ pub(super) struct Receipt {
     /// It was received with RETAIN.
     pub retained: bool,
     pub state: Stage,
-    /// The link on which it arrived last.
+    /// The link on which the message or its PUBREL was last received.
     pub link: Option<u32>,
     /// It may belong to a session that has ended.
     pub of_ended_session: bool,
 }
 
 impl Receipt {
-    /// Whether the client has sent its last acknowledgement.
+    /// Whether the client has sent the last acknowledgement: PUBACK, or PUBCOMP.
     pub fn is_acknowledged(&self) -> bool {
         matches!(self.state, Stage::PubackSent | Stage::PubcompSent)
     }
@@ -68,11 +67,11 @@ pub(super) enum PendingAck {
 
 /// An unanswered SUBSCRIBE or UNSUBSCRIBE.
 pub(super) struct PendingSubscribe {
-    /// Its packet id.
+    /// The packet id.
     pub id: u16,
     pub unsubscribes: bool,
     /// For each subscription its index in `subs`, and whether it existed already with the same options.
     pub subscriptions: Vec<(usize, bool)>,
-    /// It also asks for `#`.
+    /// The request also contains `#`.
     pub has_wildcard: bool,
 }

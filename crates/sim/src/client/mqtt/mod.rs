@@ -1,12 +1,13 @@
-//! A client of MQTT 3.1.1 or 5.0, over TCP or WebSocket. It subscribes, publishes, or both, in a session that outlives its connection or
-//! ends with it.
+//! A client of MQTT 3.1.1 or 5.0, over TCP or WebSocket. It subscribes, publishes, or both. Its session ends with the connection, or
+//! outlives it.
 //!
-//! `packets` reads and writes packets. `session` keeps the state between connections. `receive` and `publish` follow the messages in
-//! each direction, and `in_flight` has the packets that wait for the other side. `subscribe` requests the subscriptions, each a
-//! `subscription`. `track` finds missing messages at the end.
+//! `packets` reads and writes packets. `session` keeps the state between connections. `receive` and `publish` handle the messages in
+//! each direction, and `in_flight` has the types of unacknowledged packets. `subscribe` sends the requests for subscriptions, and
+//! `subscription` checks their messages. `track` finds missing messages at the end of a run.
 //!
-//! Invariant: the client meets the specification's requirements of clients, and forgets nothing of a session that the server may still
-//! have. Its checks hold for every server. Where it cannot know whether the server received a packet, it requires nothing.
+//! Invariant: the client fulfils what the specification requires of clients, and forgets nothing of a session that the server may still
+//! have. Its checks hold for every correct server. If the client cannot know whether the server received a packet, it checks nothing
+//! that depends on it.
 
 mod in_flight;
 mod packets;
@@ -35,39 +36,43 @@ use subscription::Sub;
 /// One connection.
 #[derive(Default)]
 struct Conn {
-    /// Received bytes, and those of them that are packets, without WebSocket frames.
+    /// Received bytes that are not parsed yet.
     received: Vec<u8>,
+    /// The bytes of received packets, without WebSocket frames.
     packet_bytes: Vec<u8>,
     /// The WebSocket upgrade was answered, or the transport is TCP.
     upgraded: bool,
     partial: Option<Box<Partial>>,
-    /// It asked for a new session.
+    /// The CONNECT asked for a new session.
     clean_start: bool,
+    /// The step and the second of the CONNECT.
     connect_step: u32,
     connect_s: u32,
-    /// Session present in CONNACK; none before CONNACK.
+    /// The flag "session present" of CONNACK; `None` before CONNACK.
     session_present: Option<bool>,
-    /// The session may be another one: an unanswered CONNECT may have changed it.
+    /// The session may not be the one that the client remembers, since an unanswered CONNECT may have begun a new one.
     session_uncertain: bool,
-    /// The most messages in flight to the client, and from it.
+    /// The most messages in flight to the client.
     receive_max: usize,
+    /// The most messages in flight from the client.
     send_max: usize,
-    /// Packet ids in flight to the client, as it counts them.
+    /// Packet ids of messages to the client that it has not acknowledged completely.
     ids_in_flight: BTreeSet<u16>,
     /// Acknowledgements that it has not sent yet.
     acks: VecDeque<PendingAck>,
-    /// A new message was received. Repeated ones must come before.
+    /// A new message was received. After it the server may repeat no message.
     got_new: bool,
-    /// The serial of the last repeated receipt.
+    /// The serial of the receipt that was repeated last.
     last_repeated: Option<u32>,
+    /// The topic aliases that the server may use, and the topics of those in use.
     aliases_max: u16,
     aliases: BTreeMap<u16, usize>,
-    /// Packet ids of its publishes that wait for PUBACK, and of those that wait for PUBREC.
+    /// Packet ids of publishes that wait for PUBACK, and of those that wait for PUBREC, in the order of sending.
     pubacks: VecDeque<u16>,
     pubrecs: VecDeque<u16>,
     /// Unanswered SUBSCRIBEs and UNSUBSCRIBEs.
     pending_subscribes: Vec<PendingSubscribe>,
-    /// For each unanswered PINGREQ the serials of the receipts acknowledged before it.
+    /// For each unanswered PINGREQ, the serials of the receipts that the client had acknowledged before.
     pings: VecDeque<Vec<u32>>,
 }
 
@@ -78,39 +83,40 @@ struct Role {
     id: String,
     version: Version,
     over_websocket: bool,
-    /// Seconds that its session outlives a connection. With 0 each connection has a new session.
+    /// The session expiry interval in seconds. With 0 each connection has a new session.
     expiry_s: u32,
-    /// It also subscribes to `#`, and to nothing with QoS 0. Then each message comes once.
+    /// It also subscribes to `#`. Then it uses no QoS 0, so that each message comes once.
     has_wildcard: bool,
     /// The topics that it publishes to.
     publishes: Vec<usize>,
+    /// Some of its messages have RETAIN.
     retains: bool,
 }
 
-/// What a client knows of its session at the server. An unanswered CONNECT may have resumed the session or begun another one.
+/// What a client knows of its session at the server. A CONNECT without an answer may have resumed the session or begun a new one.
 #[derive(Default)]
 struct Session {
-    /// Number of CONNECTs sent.
+    /// The number of CONNECTs sent.
     attempts: u32,
     /// Links of the CONNECTs that asked for a new session.
     clean_start_links: Vec<u32>,
-    /// How many of the last CONNECTs had no answer.
+    /// The number of CONNECTs without an answer since the last answered one.
     unanswered_connects: u32,
-    /// Links of all unanswered CONNECTs.
+    /// Links of the CONNECTs without an answer that the server may still handle.
     unanswered_links: Vec<u32>,
-    /// The server may have handled one of these after the last CONNECT that resumed the session.
+    /// The server may have handled one of them after the last CONNECT that it answered.
     connect_may_arrive_late: bool,
-    /// The second in which it sent the last CONNECT that is known to have opened the session.
+    /// The second in which the client sent the last CONNECT that the server accepted.
     last_connect_s: Option<u32>,
-    /// The session may have ended since then.
+    /// The session may have ended since that CONNECT.
     may_have_ended: bool,
-    /// Since then the server may have begun another session, without the state that the client remembers.
+    /// Since that CONNECT the server may have begun a new session, without the state that the client remembers.
     may_be_replaced: bool,
-    /// The subscription to `#` was granted in this session.
+    /// The server granted the subscription to `#` in this session.
     wildcard_granted: bool,
 }
 
-/// The last numbers that the client has used.
+/// The last number of each kind that the client has used.
 #[derive(Default)]
 struct LastNumbers {
     packet_ids: u16,
@@ -123,9 +129,9 @@ struct LastNumbers {
 pub struct Client {
     role: Role,
     subs: Vec<Sub>,
-    /// Its connection's link.
+    /// The link of its connection.
     pub link: Option<u32>,
-    /// Links that it has abandoned and that the server may still have.
+    /// Links that the client has abandoned and the server may not have closed yet.
     pub abandoned_links: Vec<u32>,
     conn: Conn,
     session: Session,
@@ -134,13 +140,13 @@ pub struct Client {
     last: LastNumbers,
     /// Bytes to send.
     pub out: Vec<u8>,
-    /// It closes its connection after sending these.
+    /// It closes its connection once `out` is sent.
     pub closes: bool,
-    /// The server refused it for lack of room.
+    /// The server refused its connection or a subscription.
     pub was_refused: bool,
 }
 
-/// Choices for the seconds that a session outlives its connection.
+/// Choices for the session expiry interval.
 const EXPIRIES_S: [u32; 6] = [0, 5, 60, 3600, 3600, 3600];
 
 impl Client {
@@ -155,7 +161,7 @@ impl Client {
         let version = rng.pick(&[Version::V311, Version::V5, Version::V5]);
         let most_s = plan.settings.mqtt.session_expiry_max_s;
         let expiry_s = match (rng.pick(&EXPIRIES_S), version) {
-            // In 3.1.1 a session has no expiry interval and lasts as long as the server allows.
+            // In 3.1.1 there is no expiry interval, and a session lasts as long as the server allows.
             (1.., Version::V311) => most_s,
             (expiry_s, _) => expiry_s.min(most_s),
         };
@@ -193,9 +199,9 @@ impl Client {
         }
     }
 
-    /// The same client, with a subscription to `#` that overlaps all others, if it can have one.
+    /// The same client, with a subscription to `#`, which overlaps all others, if it may have one.
     pub fn with_wildcard(mut self) -> Client {
-        // Not in 3.1.1, where retained messages would come for both subscriptions.
+        // In 3.1.1 it may not, since retained messages would come for both subscriptions.
         self.role.has_wildcard = !self.subs.is_empty() && self.role.version == Version::V5;
         self
     }
@@ -205,7 +211,7 @@ impl Client {
         self.link.is_some() && self.conn.session_present.is_some()
     }
 
-    /// Begins a connection, and abandons the one that it has.
+    /// Begins a connection, and abandons the current one.
     pub fn connect(&mut self, link: u32, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
         if let Some(old) = self.link {
             self.connection_ended();
@@ -213,8 +219,8 @@ impl Client {
         }
         self.link = Some(link);
         self.session.unanswered_links.push(link);
-        // It asks for a new session only if all its old connections are closed. Not in 3.1.1, where such a session would end with its
-        // connection.
+        // The client asks for a new session only if all its old connections are closed. In 3.1.1 it never does, since such a session would
+        // end with its connection.
         let asks_new_session =
             self.abandoned_links.is_empty() && rng.chance(4) && self.role.version == Version::V5;
         self.conn = Conn {
@@ -362,7 +368,7 @@ impl Client {
         Ok(())
     }
 
-    /// The server refused the connection: it has no room, or it handles another connection of this client first.
+    /// The server refused the connection, since it has no room, or handles another connection of this client first.
     fn refused(
         &mut self,
         reason: ReasonCode,
@@ -381,7 +387,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends DISCONNECT, sometimes with the request to publish the will, or to end the session.
+    /// Sends DISCONNECT. Sometimes it asks the server to publish the will or to end the session.
     pub fn disconnect(&mut self, truth: &mut Truth, rng: &mut Rng) {
         if !self.is_connected() {
             return;

@@ -1,4 +1,4 @@
-//! Turns bytes into packets and back. Over a WebSocket they are in binary frames, whose borders need not be those of packets.
+//! Reads and writes packets. Over a WebSocket they are in binary frames, which may begin and end within a packet.
 
 use crore_wire::mqtt::{self, encode};
 use crore_wire::websocket::frame::{self, Opcode};
@@ -12,7 +12,7 @@ use crate::truth::{Truth, Violation};
 
 /// The longest packet that the client accepts.
 const PACKET_BYTES_MAX: usize = 1 << 20;
-/// A packet whose length is a multiple of this is sent in two frames.
+/// A packet whose length in bytes is a multiple of this number is sent in two frames.
 const SPLIT_EACH: usize = 3;
 
 impl Client {
@@ -33,7 +33,7 @@ impl Client {
             self.conn.packet_bytes.append(&mut self.conn.received);
         }
         if self.conn.session_present.is_none() && self.conn.packet_bytes.first() == Some(&b'H') {
-            // An answer over HTTP: waits for enough bytes to identify it.
+            // This is an answer over HTTP. Its first 12 bytes contain the status.
             return match self.conn.packet_bytes.len() {
                 ..12 => Ok(()),
                 _ => self.refused_over_http(truth, coverage),
@@ -55,7 +55,7 @@ impl Client {
         Ok(())
     }
 
-    /// The server refused the connection before it knew the client's version.
+    /// The server refused the connection with an HTTP response.
     fn refused_over_http(
         &mut self,
         truth: &Truth,
@@ -129,7 +129,7 @@ impl Client {
         }
     }
 
-    /// Sends a PINGREQ. Its answer proves that the server has all acknowledgements sent before.
+    /// Sends a PINGREQ. Its answer proves that the server has received all acknowledgements that were sent before it.
     pub fn ping(&mut self) {
         if !self.is_connected() {
             return;
@@ -144,7 +144,7 @@ impl Client {
     pub(super) fn handle_pingresp(&mut self) -> Result<(), Violation> {
         let known = self.conn.pings.pop_front();
         let known = known.ok_or("a PINGRESP to nothing")?;
-        // A message repeated in between was sent before the server had the acknowledgement, so its receipt stays.
+        // If the server repeated a message meanwhile, the client must acknowledge it again, so the receipt stays.
         self.receipts
             .retain(|receipt| !known.contains(&receipt.serial) || !receipt.is_acknowledged());
         Ok(())

@@ -1,5 +1,5 @@
-//! Messages of the client, and their answers. After a connection has ended, unanswered messages are sent again on the next one, in order
-//! and before anything new [MQTT-4.4.0-1, -2].
+//! Messages from the client, and their answers. On a new connection the client first sends the unanswered messages again, in order
+//! [MQTT-4.4.0-1, -2].
 
 use crore_rng::Rng;
 use crore_wire::mqtt::{Ack, PacketId, PropertyBuf, Publish, Qos, Version, encode};
@@ -14,7 +14,7 @@ use crate::truth::{KEYS, MessageSpec, Truth, Violation, key_name};
 const SENT_MAX: usize = 12;
 
 impl Client {
-    /// Publishes at most this many messages.
+    /// Publishes at most `count` messages.
     pub fn publish(&mut self, count: u8, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
         if !self.is_connected() || self.role.publishes.is_empty() {
             return;
@@ -124,8 +124,8 @@ impl Client {
         });
     }
 
-    /// Sends unanswered messages again. At QoS 1 the server stores a repeat as another message, so the repeat gets a number of its own. In a
-    /// new session the same holds for QoS 2.
+    /// Sends unanswered messages again. At QoS 1 the server stores a repeat as another message, so the repeat gets its own number. In a new
+    /// session the same holds for QoS 2.
     pub(super) fn resend_unanswered(&mut self, truth: &mut Truth, coverage: &mut Coverage) {
         let present = self.conn.session_present == Some(true);
         for sent in std::mem::take(&mut self.sent) {
@@ -136,7 +136,7 @@ impl Client {
                     self.conn.acks.push_back(PendingAck::Pubrel(sent.id));
                 }
                 (true, Qos::ExactlyOnce) if self.conn.session_uncertain => {
-                    // Another session would store it as a new message: the client abandons it.
+                    // If the session is a new one, the server would store a repeat as a new message. So the client abandons it.
                     self.sent.push_back(Sent {
                         received: true,
                         ..sent

@@ -99,7 +99,7 @@ impl Client {
         Ok(topic)
     }
 
-    /// Records a QoS 1 or 2 message. False if it is a repeat of a received one.
+    /// Records a QoS 1 or 2 message. Returns false for a repeat of a received message.
     fn record_receipt(
         &mut self,
         id: u16,
@@ -126,8 +126,8 @@ impl Client {
         if let Some(at) = found {
             let receipt = self.receipts[at];
             let is = (receipt.number, receipt.exactly_once, receipt.retained);
-            // The same message may come a second time as a new delivery: if it is retained, or if another subscription brings it too. If
-            // the packet id of the first delivery is free by then, the new delivery may have the same id. It is no repeat.
+            // The server may deliver the same message a second time, if it is retained or also matches another subscription. If the packet
+            // id of the first delivery is free by then, the second delivery may have the same id. It is not a repeat.
             let later_repeat_came = self
                 .conn
                 .last_repeated
@@ -174,8 +174,8 @@ impl Client {
         }
         self.last.receipts += 1;
         if publish.dup {
-            // The client never got the first delivery of this message. Repeats keep the order of the first deliveries, so each repeat
-            // that follows must be of a message that was first sent after this one.
+            // The client never received the first delivery of this message. Repeats keep the order of the first deliveries, so each later
+            // repeat must be of a message that was first sent after this one.
             self.conn.last_repeated = Some(self.last.receipts);
         }
         self.receipts.push(Receipt {
@@ -199,7 +199,8 @@ impl Client {
         });
     }
 
-    /// A message or its PUBREL was repeated. Checks that repeats keep the order of the first delivery and come before new messages.
+    /// Records that the server repeated a message or its PUBREL. Checks that repeats keep the order of the first delivery and come before
+    /// new messages.
     fn record_repeat(&mut self, at: usize) -> Result<(), Violation> {
         let link = self.link;
         let receipt = &mut self.receipts[at];
@@ -212,7 +213,7 @@ impl Client {
         Ok(())
     }
 
-    /// A new message was received. Checks that all messages in flight were repeated before it.
+    /// Checks that the server has repeated all messages in flight. It must do so before the first new message.
     fn check_all_repeated(&self) -> Result<(), Violation> {
         if self.conn.session_uncertain {
             return Ok(());
@@ -224,7 +225,7 @@ impl Client {
         }
     }
 
-    /// PUBREL: the server releases a QoS 2 message. Checks that the client has sent PUBREC for it, and queues PUBCOMP.
+    /// PUBREL was received. Checks that the client has sent PUBREC for the message, and queues PUBCOMP.
     pub(super) fn handle_pubrel(&mut self, id: u16, truth: &mut Truth) -> Result<(), Violation> {
         let (link, session_uncertain) = (self.link, self.conn.session_uncertain);
         truth.note(|| format!("{link:?} PUBREL {id}"));
@@ -293,7 +294,7 @@ impl Client {
         self.send_packet(|out| encode(out, version, &ack));
     }
 
-    /// Number of acknowledgements that it has not sent.
+    /// The number of acknowledgements that the client has not sent yet.
     pub fn pending_acks(&self) -> usize {
         self.conn.acks.len()
     }

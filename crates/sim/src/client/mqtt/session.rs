@@ -5,7 +5,7 @@ use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation};
 
 impl Client {
-    /// CONNACK: the server has resumed a session, if `present`, or begun a new one.
+    /// The server accepted the connection. It has resumed a session, if `present`, or begun a new one.
     pub(super) fn session_opened(
         &mut self,
         present: bool,
@@ -25,8 +25,8 @@ impl Client {
             .session
             .last_connect_s
             .is_some_and(|last_connect_s| truth.now_s < last_connect_s + self.role.expiry_s);
-        // The server may have handled a CONNECT whose answer the client never got. If the session had expired by then, this CONNECT
-        // began another one.
+        // The server may have handled a CONNECT whose answer the client never received. If the session had ended by then, that CONNECT
+        // began a new one.
         let has_unanswered_connect =
             self.session.unanswered_connects > 1 || self.session.connect_may_arrive_late;
         let may_be_replaced = self.session.may_be_replaced
@@ -46,7 +46,7 @@ impl Client {
         }
         if !present || may_be_replaced {
             self.session.wildcard_granted = false;
-            // The earlier session is gone, or may be gone. So the server owes nothing more to its subscriptions.
+            // The earlier session has ended, or may have ended. So its subscriptions need not receive more messages.
             self.subs
                 .iter_mut()
                 .for_each(|sub| sub.connection_lost(true));
@@ -62,7 +62,7 @@ impl Client {
                 sub.session_began();
             }
         }
-        // The server may still handle an abandoned CONNECT that asked for a new session.
+        // The server may still handle a CONNECT on an abandoned link that asked for a new session.
         let clean_start_may_arrive_late = self
             .session
             .clean_start_links
@@ -84,7 +84,7 @@ impl Client {
         self.role.expiry_s > 0 && self.session.attempts > 1
     }
 
-    /// The connection is lost.
+    /// The connection was lost, and with it a session without expiry interval.
     pub(super) fn connection_lost(&mut self) {
         let session_ended = self.role.expiry_s == 0;
         for sub in &mut self.subs {
@@ -92,7 +92,7 @@ impl Client {
         }
     }
 
-    /// The server has crashed: it has lost the session and all connections of this client.
+    /// The server crashed. It has lost the session and all connections of this client.
     pub fn server_crashed(&mut self) {
         self.connection_ended();
         (
@@ -113,8 +113,7 @@ impl Client {
             .for_each(|sub| sub.connection_lost(true));
     }
 
-    /// Checks that the client waits for no answer. Called when the simulated world is idle: by then the server should have answered
-    /// everything.
+    /// Checks that the client waits for no answer. Called while the world is idle, since the server has answered everything by then.
     pub fn check_nothing_pending(&self) -> Result<(), Violation> {
         let id = &self.role.id;
         if !self.is_connected() {

@@ -27,7 +27,7 @@ impl Client {
         }
     }
 
-    /// Subscribes to all its topics that have no subscription. True if there are any.
+    /// Subscribes to those of its topics that have no subscription. Returns whether there are any.
     pub fn subscribe_missing(&mut self, truth: &mut Truth, rng: &mut Rng) -> bool {
         let mut indexes = self.without_pending_request();
         indexes.retain(|at| self.subs[*at].state != State::Granted);
@@ -44,7 +44,8 @@ impl Client {
             && self.subs.iter().all(|sub| sub.state == State::Granted)
     }
 
-    /// Number of subscriptions for which messages must be kept, as far as it knows. The one to `#` counts for each home.
+    /// The number of subscriptions for which the server must keep messages, as far as the client knows. The one to `#` counts once for each
+    /// home.
     pub fn subscriptions_with_retention(&self, homes: u32) -> u32 {
         let needs =
             |sub: &&Sub| sub.state == State::Granted && sub.options.max_qos != Qos::AtMostOnce;
@@ -146,14 +147,14 @@ impl Client {
         options
     }
 
-    /// Options for the subscription to `#`. Its messages may come for every other subscription, so those allow its options too.
+    /// Random options for the subscription to `#`. Its messages match the other subscriptions too, so their checks must allow its options.
     fn wildcard_options(&mut self, identifier: Option<u32>, rng: &mut Rng) -> SubscribeOptions {
         let qos = Qos::from_repr(rng.pick(&[1, 2])).expect("below three");
         let mut options = SubscribeOptions::of(qos);
         options.retain_handling = RetainHandling::DoNotSend;
         for sub in &mut self.subs {
             sub.requested_qoses[usize::from(qos.bits())] = true;
-            // Messages already received by the former subscription to `#` may come again by the other one.
+            // Messages that came by the earlier subscription to `#` may come again by the other subscription.
             sub.was_split |= sub.wildcard_requested;
             (sub.gets_own_messages, sub.wildcard_requested) = (true, true);
             sub.identifiers.extend(identifier);
@@ -250,7 +251,7 @@ impl Client {
         Ok(())
     }
 
-    /// Nothing is in flight: everything due must have been received.
+    /// Checks that all due messages were received. Nothing may be in flight.
     pub fn check_all_received(&mut self, truth: &Truth) -> Result<(), Violation> {
         if !self.is_connected() {
             return Ok(());

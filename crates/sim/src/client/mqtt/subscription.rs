@@ -1,4 +1,4 @@
-//! A subscription of a client, and the checks of its messages (MQTT 5.0 sections 3.8.3 and 3.8.4).
+//! A client's subscription to a topic, and the checks of its messages (MQTT 5.0 sections 3.8.3 and 3.8.4).
 
 use std::collections::VecDeque;
 
@@ -10,9 +10,9 @@ use crate::truth::{Truth, Violation};
 /// The state of a subscription, as the client knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// There is no subscription, or it is unknown whether there is.
+    /// The subscription does not exist, or may not exist.
     NotGranted,
-    /// It was granted.
+    /// SUBACK granted it.
     Granted,
     /// UNSUBACK was received.
     Unsubscribed,
@@ -24,21 +24,21 @@ pub(super) struct Sub {
     pub track: Track,
     pub state: State,
     pub options: SubscribeOptions,
-    /// Which QoS it has asked for in this session, by number.
+    /// For each QoS, whether it was requested in this session.
     pub requested_qoses: [bool; 3],
     /// Subscription identifiers used for it in this session.
     pub identifiers: Vec<u32>,
-    /// It was without No Local at some time in this session.
+    /// It was requested without No Local at some time in this session.
     pub gets_own_messages: bool,
-    /// The client asked for `#` in this session.
+    /// The client requested `#` in this session.
     pub wildcard_requested: bool,
-    /// It was ended or changed while there was a subscription to `#`: messages that it brought may come again by that one.
+    /// It was ended or changed while the client also had a subscription to `#`. Messages that came by one may come again by the other.
     pub was_split: bool,
-    /// The steps of its requests for retained messages that may still be answered.
+    /// The steps of the requests for retained messages that the server may still answer.
     retained_requests: VecDeque<u32>,
-    /// It must receive the message that was retained at this step.
+    /// The step of a request that the server must answer with the retained message.
     pub retained_due: Option<u32>,
-    /// The numbers of the latest values that it received as retained.
+    /// The numbers of the latest values that were received as retained messages.
     latest_values: Vec<u32>,
 }
 
@@ -59,7 +59,7 @@ impl Sub {
         }
     }
 
-    /// Records a request with these options. True if the subscription exists already with the same ones.
+    /// Records a request with these options. Returns whether the subscription exists already with the same QoS and No Local.
     pub fn request(
         &mut self,
         options: SubscribeOptions,
@@ -69,7 +69,7 @@ impl Sub {
         let is_unchanged = self.state == State::Granted
             && (self.options.max_qos, self.options.no_local) == (options.max_qos, options.no_local);
         if !is_unchanged {
-            // Until SUBACK it is uncertain which messages still match the old options.
+            // Until SUBACK it is unknown which messages the server sends with the old options.
             self.track.end_stretch();
             self.state = State::NotGranted;
         }
@@ -98,7 +98,7 @@ impl Sub {
         is_unchanged
     }
 
-    /// A new session began: there are no earlier subscriptions.
+    /// A new session began, without earlier subscriptions.
     pub fn session_began(&mut self) {
         if self.is_split() {
             self.track.restart_order();
@@ -113,7 +113,8 @@ impl Sub {
         self.identifiers.clear();
     }
 
-    /// Whether some messages come only by this subscription and some only by the one to `#`, since it was ended, changed, or has No Local.
+    /// Whether some messages may come only by this subscription and others only by the one to `#`, since this one was ended or changed, or has
+    /// No Local.
     pub fn is_split(&self) -> bool {
         self.was_split || self.wildcard_requested && self.options.no_local
     }
@@ -123,7 +124,7 @@ impl Sub {
         self.was_split && self.track.has(number)
     }
 
-    /// The connection ended, perhaps with the session.
+    /// The connection was lost, and with `session_ended` the session too.
     pub fn connection_lost(&mut self, session_ended: bool) {
         // The server may not have received the request.
         self.retained_due = None;
@@ -131,7 +132,7 @@ impl Sub {
             self.state = State::NotGranted;
             self.track.end_stretch();
         } else {
-            // A subscription of QoS 0 remains, but loses messages published in between.
+            // A QoS 0 subscription stays, but loses the messages that are published while the client is away.
             self.track
                 .connection_lost(self.options.max_qos == Qos::AtMostOnce);
         }
@@ -191,7 +192,7 @@ impl Sub {
             return Err(format!("message {number} was never retained"));
         }
         if dup {
-            // It was first sent over another connection, when it was the newest.
+            // The server first sent it over an earlier connection, when it was the newest.
             return Ok(());
         }
         let newer = truth.retained(self.track.topic).find(|(_, other)| {
@@ -210,7 +211,7 @@ impl Sub {
         }
     }
 
-    /// Checks that it received each latest value that existed when it asked, at this step.
+    /// Checks that the client received each latest value that existed in the step `asked`, in which it requested them.
     fn check_latest_values(&self, asked: u32, truth: &Truth) -> Result<(), Violation> {
         let mut due = truth.snapshot(self.track.topic).into_iter();
         let is_missing = |number: &u32| {
@@ -227,7 +228,7 @@ impl Sub {
         }
     }
 
-    /// Nothing is in flight: the retained message that is due must have been received.
+    /// Checks that the due retained message was received, and requires the newest message of the topic. Nothing may be in flight.
     pub fn check_all_received(&mut self, truth: &Truth) -> Result<(), Violation> {
         self.track.require_head();
         let topic = &truth.topics[self.track.topic];

@@ -1,9 +1,9 @@
-//! The messages of one topic that a client received, and the check for missing ones. A stretch begins with a SUBACK and spans all
-//! connections of the session. Within it, no message may be missing that the log still had.
+//! The messages of one topic that a client received, and the check for missing ones. A stretch begins with a SUBACK and continues over
+//! all connections of the session. Within a stretch, the client must receive each message that the log still had.
 
 use crate::truth::{Message, Truth, Violation};
 
-/// A received message, with its step and second.
+/// A received message, with the step and the second of its receipt.
 #[derive(Clone, Copy, Debug)]
 struct Received {
     number: u32,
@@ -16,12 +16,14 @@ struct Received {
 struct Stretch {
     qos: u8,
     no_local: bool,
-    /// The step of its SUBACK.
+    /// The step of the SUBACK.
     granted_step: u32,
     received: Vec<Received>,
     /// The connection was lost during the stretch.
     was_interrupted: bool,
+    /// No later message is required.
     ended: bool,
+    /// The newest message must have been received.
     must_reach_head: bool,
 }
 
@@ -32,7 +34,7 @@ pub(super) struct Track {
     pub topic: usize,
     /// All received messages in order, each with its QoS.
     messages: Vec<(u32, u8)>,
-    /// How many of these, from the first on, need not be in order.
+    /// The number of the first messages that need not be in order.
     unordered: usize,
     stretches: Vec<Stretch>,
 }
@@ -45,7 +47,7 @@ impl Track {
         }
     }
 
-    /// The messages so far came by two subscriptions, each with its own order.
+    /// Excludes the messages received so far from the check of the order, since they came by two subscriptions.
     pub fn restart_order(&mut self) {
         self.unordered = self.messages.len();
     }
@@ -64,14 +66,14 @@ impl Track {
         });
     }
 
-    /// Nothing more is required of the last stretch.
+    /// Ends the last stretch. No later message is required.
     pub fn end_stretch(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.ended = true;
         }
     }
 
-    /// The connection was lost. With `over` nothing more is required of the stretch.
+    /// The connection was lost. With `ends_stretch` no later message is required.
     pub fn connection_lost(&mut self, ends_stretch: bool) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.was_interrupted = true;
@@ -84,7 +86,7 @@ impl Track {
         self.messages.iter().any(|(other, _)| *other == number)
     }
 
-    /// Records a message that the client takes for a new one.
+    /// Records a message that is not a repeat.
     pub fn record(&mut self, number: u32, qos: u8, truth: &Truth) -> Result<(), Violation> {
         if self.has(number) {
             return Err(format!("message {number} came twice"));
@@ -102,7 +104,7 @@ impl Track {
         Ok(())
     }
 
-    /// Nothing is in flight: the last stretch must reach the newest message.
+    /// Requires that the last stretch reaches the newest message, unless it has ended. Nothing may be in flight.
     pub fn require_head(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.must_reach_head = !stretch.ended;
@@ -228,8 +230,7 @@ impl Track {
             || bytes > rule.log_bytes
     }
 
-    /// Whether a delete may have removed the message. Not if the client received a message that was sent after the delete and precedes this
-    /// one.
+    /// Whether a delete may have removed the message. It has not if the client received an earlier message that was sent after the delete.
     fn may_be_deleted(&self, stretch: &Stretch, message: &Message, at: u32, truth: &Truth) -> bool {
         let mut deletes = truth.topics[self.topic].deletes.iter();
         deletes.any(|(sent, done)| {

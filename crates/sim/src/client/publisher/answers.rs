@@ -1,4 +1,4 @@
-//! The answers to publishers: in the order of the requests over HTTP, by frame number over a WebSocket.
+//! Reads the answers to a publisher. Over HTTP they come in the order of the requests. Over a WebSocket each has its frame number.
 
 use crore_broker::position::{self, Since};
 use crore_wire::websocket::receive::Event;
@@ -41,7 +41,7 @@ impl Publisher {
             self.closes |=
                 head.field("connection") == Some("close") || self.websocket_topic.is_some();
             if head.status == 408 || self.websocket_topic.is_some() {
-                // The server received no complete request: it will be sent again.
+                // The server received no complete request. The publisher will send it again.
                 return Ok(());
             }
             if head.field("idempotency-replayed").is_some() {
@@ -54,7 +54,7 @@ impl Publisher {
         }
     }
 
-    /// The answer is a replay of the first one.
+    /// The server replayed the first answer to an idempotency key. Checks that the publisher uses keys.
     fn check_replay(&self, coverage: &mut Coverage) -> Result<(), Violation> {
         coverage.replays += 1;
         match self.idempotent {
@@ -89,7 +89,8 @@ impl Publisher {
         truth: &mut Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
-        // The frame number identifies the message, since a refusal may overtake answers from other shards.
+        // Acknowledgements need not come in order, since a refusal may overtake answers from other shards. So the frame number
+        // identifies the message.
         let frame = text
             .lines()
             .next()
@@ -191,7 +192,7 @@ fn offset_in(body: &[u8]) -> Result<u64, Violation> {
     offset_of(id)
 }
 
-/// The subscribers in a topic's info.
+/// The number of subscribers in the info of a topic.
 fn subscribers_in(body: &[u8]) -> Result<u64, Violation> {
     let text = String::from_utf8_lossy(body);
     let count = text.split_once("\"subscribers\": ").map(|(_, rest)| rest);

@@ -1,4 +1,4 @@
-//! Takes the messages, positions and gaps that a subscriber is told, and checks each against the earlier ones.
+//! Records the messages, positions and gaps that a subscriber receives, and checks each against the earlier ones.
 
 use crore_broker::PartitionId;
 use crore_broker::position::{self, Position, Since};
@@ -30,7 +30,7 @@ impl Subscriber {
         let Some(filtered) = &self.filtered else {
             return Ok(all);
         };
-        // The id of a subscriber by filter has one position for each partition.
+        // The id for a subscriber by filter has one position for each partition.
         let partition = |track: &Track| {
             let name = truth.topics[track.topic].name.as_bytes();
             usize::from(topic::slot(name)) % filtered.partitions
@@ -42,7 +42,7 @@ impl Subscriber {
             .collect())
     }
 
-    /// A position without a message.
+    /// A position was received without a message.
     pub(super) fn position_received(
         &mut self,
         id: &[u8],
@@ -51,7 +51,7 @@ impl Subscriber {
         let positions = self.positions(id, truth)?;
         let (mut at, at_s) = (self.conn.request_step, self.conn.request_s);
         if self.filtered.is_some() {
-            // The position may be within old messages that are still being sent.
+            // The server may still be sending old messages, and the position may be that of one of them.
             at = 0;
         }
         for (track, position) in self.tracks.iter_mut().zip(positions) {
@@ -96,8 +96,8 @@ impl Subscriber {
         self.check_not_expired(number, truth)
     }
 
-    /// Checks that no message that can be superseded has waited for the socket. Allowed are the first page of a stream and the rest of a
-    /// message already begun.
+    /// Checks that no superseded message has waited for the stalled socket. The first page of a stream and the rest of a partly sent message
+    /// are allowed.
     fn check_not_superseded(&mut self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let (Some(stalled), Some(begun)) = (truth.last_stalled_step, self.conn.established_step)
         else {
@@ -116,8 +116,8 @@ impl Subscriber {
         })
     }
 
-    /// Checks, in worlds with small outboxes, that a stalled subscription continues from the log and gets nothing that expired before its
-    /// socket opened. Allowed are the page already begun and the first page of its stream.
+    /// Checks, in worlds with small outboxes, that a stalled subscription continues from the log, and gets no message that expired before
+    /// its socket opened. A partly sent page and the first page of its stream are allowed.
     fn check_not_expired(&self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let (Some(stalled), Some(begun), Some(waits)) = (
             truth.last_stalled_step,
@@ -142,7 +142,7 @@ impl Subscriber {
         }
     }
 
-    /// A gap with its new position, in the named topic, or in every topic whose position moved.
+    /// A gap was received, with the new position. It concerns the named topic, or each topic whose position moved.
     pub(super) fn gap_received(
         &mut self,
         name: Option<&[u8]>,
@@ -175,11 +175,11 @@ impl Subscriber {
             if named.unwrap_or(only || behind && !reaches_back) {
                 lost = true;
                 if self.filtered.is_some() && track.seen.is_none() {
-                    // It had no position in this topic, so earlier messages were not promised.
+                    // It had no position in this topic, so the server did not promise earlier messages.
                     track.may_have_lost();
                     continue;
                 }
-                // Step 0, since messages behind the gap may have been acknowledged long ago.
+                // The step is 0, since the messages after the gap may have been acknowledged long ago.
                 let seen = SeenPosition {
                     offset: position.offset,
                     at: 0,
@@ -195,13 +195,13 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Whether a crash may have removed messages that match its filters. These may be of topics without a track.
+    /// Whether a crash may have removed messages that match its filters. They may belong to topics without a track.
     fn may_have_crashed(&self, truth: &Truth) -> bool {
         let filtered = self.filtered.as_ref();
         filtered.is_some_and(|it| truth.may_have_crashed_for(&it.filters))
     }
 
-    /// A gap that is told with the next message of a long-poll.
+    /// A gap was received with a message of a long-poll.
     pub(super) fn poll_gap_received(
         &mut self,
         truth: &mut Truth,

@@ -1,4 +1,4 @@
-//! Reads what each transport brings: events, frames, and answers to long-polls.
+//! Reads the events, frames, and answers to long-polls of a subscriber.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -140,7 +140,7 @@ impl Subscriber {
         self.message_received(&data, Some(id), truth, coverage)
     }
 
-    /// Checks that a message came with its own key.
+    /// Checks that the key received with a message is the one with which it was published.
     fn check_key(&self, data: &[u8], key: Option<&[u8]>, truth: &Truth) -> Result<(), Violation> {
         let number = truth.number_of(data)?;
         let own = key_name(truth.messages[number as usize].spec.key);
@@ -163,7 +163,8 @@ impl Subscriber {
             Some(4410) => self.topic_deleted(coverage),
             Some(CLOSE_GAP) => {
                 let Some(id) = resumes_from(reason) else {
-                    // After a crash a new epoch begins, and a position of many partitions may not fit into a Close frame: the subscriber starts anew.
+                    // After a crash a new epoch begins, and a position of many partitions may not fit into a Close frame. Then the
+                    // subscriber subscribes without a position.
                     self.position = None;
                     let damaged = truth.topics.iter().any(|topic| topic.damaged.is_some());
                     if !damaged && truth.crashed.is_none() {

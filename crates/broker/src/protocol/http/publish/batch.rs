@@ -9,10 +9,10 @@ use crore_wire::json;
 use crore_wire::ndjson::{self, LineError};
 
 use crate::base::ids::ShardId;
-use crate::base::pace::PREFETCHED;
 use crate::base::position;
 use crate::base::reason::Reason;
 use crate::base::settings::Settings;
+use crate::base::turn_limits::PREFETCHED;
 use crate::base::work::STEP_BYTES;
 use crate::client::asking::{prefetch_topics, publish_as};
 use crate::client::credit::{must_stall, stall_if_needed};

@@ -6,7 +6,7 @@ pub(crate) const PREFETCHED: usize = 16;
 
 /// Limits of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct TurnLimits {
     /// Members visited in one turn before the sockets are polled again. A visit is a write to a socket (2 to 15 microseconds), so this is 1 to 4 ms. It
     /// must be short, because the answer to a client may need several turns, and each may wait for another shard on its core.
     pub visits_per_turn: u32,
@@ -40,9 +40,9 @@ pub struct Pace {
     pub ends_per_tick: usize,
 }
 
-impl Default for Pace {
+impl Default for TurnLimits {
     fn default() -> Self {
-        Pace {
+        TurnLimits {
             visits_per_turn: 256,
             steps_per_turn: 4096,
             page_messages: 128,
