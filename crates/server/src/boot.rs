@@ -17,7 +17,7 @@ use crore_net::signal::Signals;
 use crore_net::{Fd, Sender, affinity, mailbox, memory};
 use crore_settings::ClientFilter;
 use crore_shard_loop::counters::{Counters, Meter};
-use crore_shard_loop::{Appender, Letter, Reported, ShardLoop, Start};
+use crore_shard_loop::{Appender, ControlLetter, Letter, ShardLoop, Start};
 
 use crate::access::{self, VerdictSender};
 use crate::config::{ALL_TOPICS, DEFAULT_FILE, Effective, ServeArgs};
@@ -64,7 +64,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
 
     let world = begun.world;
     let (reports, reported) =
-        mailbox::<Reported>().context("cannot make the control thread's mailbox")?;
+        mailbox::<ControlLetter>().context("cannot make the control thread's mailbox")?;
     let wakes = inboxes.iter().map(|inbox| inbox.fd());
     let revoked = match &begun.engine {
         Some(Engine::Nats(member)) => lifecycle::revoke::listed(&effective, Some(member)),
@@ -84,21 +84,21 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     };
     let counters = Counters::new(shards, world.admission.clone());
     let (ready, started) = mpsc::channel();
-    let logged: Arc<[ClientFilter]> = file.log.clients.clone().into();
+    let logged_clients: Arc<[ClientFilter]> = file.log.clients.clone().into();
     for ((id, inbox), questions) in inboxes.into_iter().enumerate().zip(question_senders) {
         let start = Start {
             id: id as ShardId,
             world: world.clone(),
-            shard: begun.shards.pop_front(),
+            restored: begun.shards.pop_front(),
             inbox,
             peers: senders.clone(),
             reports: reports.clone(),
             meter: Meter::new(counters.clone(), id as ShardId),
-            questions: Box::new(move |conn, question| questions.ask(conn, question)),
+            ask_verifier: Box::new(move |conn, question| questions.ask(conn, question)),
             appender: (begun.engine.clone())
                 .map(|it| Appender::new(Box::new(it), world.partitions)),
             tls: tls.as_ref().map(tls::Shared::of_shard),
-            logged: Arc::clone(&logged),
+            logged_clients: Arc::clone(&logged_clients),
         };
         let core = file.pin.then(|| cores[id % cores.len()]);
         spawn(start, setup.clone(), core, ready.clone())

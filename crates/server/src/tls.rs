@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use crore_net::stream::{self, Clients, ConfigError, Handle, Source, Streams};
-use crore_shard_loop::{FailureLog, Reasons};
+use crore_shard_loop::{FailureCounts, FailureLog};
 
 use crate::settings::file::File;
 use crate::settings::tls::{ClientCertificates, Tls, Version};
@@ -19,7 +19,7 @@ pub struct Shared {
     /// The certificate and key for new handshakes.
     pub handle: Arc<Handle>,
     limits: stream::Limits,
-    reasons: Arc<Reasons>,
+    failure_counts: Arc<FailureCounts>,
 }
 
 impl Shared {
@@ -27,7 +27,7 @@ impl Shared {
     pub fn of_shard(&self) -> crore_shard_loop::Tls {
         crore_shard_loop::Tls {
             streams: Box::new(Streams::new(self.handle.clone(), self.limits)),
-            failures: FailureLog::new(self.reasons.clone()),
+            failures: FailureLog::new(self.failure_counts.clone()),
         }
     }
 
@@ -63,7 +63,7 @@ pub fn open(file: &File) -> anyhow::Result<Option<Shared>> {
     Ok(Some(Shared {
         handle,
         limits,
-        reasons: Arc::default(),
+        failure_counts: Arc::default(),
     }))
 }
 

@@ -1,4 +1,5 @@
-//! The batches of a shard's turn on their way to the engine. Engines are in the server; this crate knows only their trait.
+//! Collects the batches that a shard makes in a turn, and hands them to the engine (the log) at its end. This crate has only the trait of engines;
+//! the server has the engines.
 
 use crore_broker::batch::Header;
 use crore_broker::{Batch, PartitionId};
@@ -8,36 +9,36 @@ pub trait Engine: Send {
     /// Takes all these batches, in this order.
     fn append_all(&self, batches: &mut Vec<Batch>);
 
-    /// Whether it commits every batch that it was given, or the process ends.
+    /// Whether the engine commits every batch that it accepts, or else ends the process.
     fn is_lossless(&self) -> bool;
 }
 
-/// A shard's way to the engine.
+/// The batches of one shard that the engine has not got yet.
 pub struct Appender {
     engine: Box<dyn Engine>,
-    /// The number of the last batch of each partition, if the engine is lossless: then no batch is handed over twice.
-    last: Vec<u64>,
+    /// The number of the last batch of each partition. Used with a lossless engine, which gets no batch twice.
+    last_numbers: Vec<u64>,
     /// Batches of this turn.
     batches: Vec<Batch>,
 }
 
 impl Appender {
-    /// For a server with so many partitions.
+    /// `partitions` is the number of partitions of the server.
     pub fn new(engine: Box<dyn Engine>, partitions: PartitionId) -> Appender {
         Appender {
             engine,
-            last: vec![0; usize::from(partitions)],
+            last_numbers: vec![0; usize::from(partitions)],
             batches: Vec::new(),
         }
     }
 
-    /// Takes a batch, which goes with the others of its turn.
+    /// Adds a batch to those of this turn.
     pub fn append(&mut self, batch: Batch) {
         if self.engine.is_lossless() {
             let Header {
                 partition, number, ..
             } = batch.header;
-            let last = &mut self.last[usize::from(partition)];
+            let last = &mut self.last_numbers[usize::from(partition)];
             if number <= *last {
                 return;
             }
@@ -46,8 +47,9 @@ impl Appender {
         self.batches.push(batch);
     }
 
-    /// Hands the batches of a turn over: one by one, the first would be synced alone, and the others would wait for the next sync.
-    pub fn hand_over(&mut self) {
+    /// Hands all batches of the turn to the engine together. One by one, the engine would sync the first batch alone, and the others would wait for the
+    /// next sync.
+    pub fn flush(&mut self) {
         if self.batches.is_empty() {
             return;
         }

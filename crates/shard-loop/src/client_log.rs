@@ -1,6 +1,7 @@
-//! The log of clients: a line at `debug`, with the target [`TARGET`], for each event of a client (`--log info,clients=debug`).
+//! The log of clients: one line for each connect, subscription, refusal and disconnect, at level `debug` with the target [`TARGET`]
+//! (`--log info,clients=debug`).
 //!
-//! If that level is off, there is no [`ClientLog`] and the shard collects no events.
+//! If that level is off, the shard has no [`ClientLog`] and collects no events.
 
 use std::sync::Arc;
 
@@ -8,21 +9,21 @@ use crore_broker::{ClientEvent, EventKind, ShardId};
 use crore_settings::ClientFilter;
 use tracing::Level;
 
-/// The name of these lines in `--log`.
+/// The target of the log lines, as `--log` names it.
 const TARGET: &str = "clients";
 
-/// Writes the lines of one shard's clients.
+/// Logs the clients of one shard.
 pub struct ClientLog {
     shard: ShardId,
     /// The clients to log; empty for all.
-    of: Arc<[ClientFilter]>,
+    filters: Arc<[ClientFilter]>,
 }
 
 impl ClientLog {
     /// A log for this shard, if the level is on.
-    pub fn wanted(shard: ShardId, of: &Arc<[ClientFilter]>) -> Option<ClientLog> {
-        let of = Arc::clone(of);
-        tracing::enabled!(target: TARGET, Level::DEBUG).then_some(ClientLog { shard, of })
+    pub fn if_enabled(shard: ShardId, filters: &Arc<[ClientFilter]>) -> Option<ClientLog> {
+        let filters = Arc::clone(filters);
+        tracing::enabled!(target: TARGET, Level::DEBUG).then_some(ClientLog { shard, filters })
     }
 
     pub fn write(&self, event: &ClientEvent) {
@@ -30,7 +31,7 @@ impl ClientLog {
             tracing::debug!(target: TARGET, count, "events of clients were dropped: too many at once");
             return;
         }
-        if !self.of.is_empty() && !self.of.iter().any(|filter| is_of(event, filter)) {
+        if !self.filters.is_empty() && !self.filters.iter().any(|filter| matches(event, filter)) {
             return;
         }
         let connection = event.conn.map(|conn| {
@@ -64,7 +65,7 @@ impl ClientLog {
     }
 }
 
-fn is_of(event: &ClientEvent, filter: &ClientFilter) -> bool {
+fn matches(event: &ClientEvent, filter: &ClientFilter) -> bool {
     match filter {
         ClientFilter::User(user) => **user == *event.user,
         ClientFilter::Address(ip) => event.address.is_some_and(|from| from.to_canonical() == *ip),
@@ -95,7 +96,7 @@ mod tests {
             ("client=sensor-7", true),
             ("client=sensor", false),
         ] {
-            assert_eq!(is_of(&event, &filter.parse().unwrap()), is, "{filter}");
+            assert_eq!(matches(&event, &filter.parse().unwrap()), is, "{filter}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The messages between threads: letters to a shard, and a shard's messages to the control thread.
+//! Messages between threads: [`Letter`] to a shard, [`ControlLetter`] from a shard to the control thread.
 
 use crore_broker::Verdict;
 use crore_broker::mail::{RemoteSubscribers, ReplyTo};
@@ -12,16 +12,16 @@ pub enum Letter {
     Control(Ticket, Control),
     /// From the verifier, about the credentials of a connection.
     Verdict(ConnId, Verdict),
-    /// From the control thread: the number of a topic's subscribers at other nodes, for a request that waits.
+    /// From the control thread, for a request that waits: the number of a topic's subscribers at other nodes.
     Counted(ReplyTo, RemoteSubscribers),
     /// From the engine: a batch is committed.
     Committed(Committed),
 }
 
 /// A message of a shard to the control thread.
-pub enum Reported {
-    /// The answer to the order with this ticket.
+pub enum ControlLetter {
+    /// The report of the order with this ticket.
     Report(Ticket, Report),
-    /// A request at this shard needs the number of subscribers that a topic has at other nodes.
+    /// A request at this shard needs the number of a topic's subscribers at other nodes.
     Count(ShardId, ReplyTo, Box<[u8]>),
 }

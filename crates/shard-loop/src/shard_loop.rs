@@ -1,11 +1,11 @@
 //! The event loop of a shard, generic over its [`Transport`].
 //!
-//! A turn waits for readiness and mail with one system call, hands all events to the shard within time and byte budgets, and flushes. The
-//! loop decides nothing: a failure of a socket becomes `Input::Closed`.
+//! In each turn the loop waits for ready sockets and mail with one system call, hands the events to the shard within budgets of time and bytes, and
+//! flushes. It makes no decisions about connections: even a failure of a socket is only passed on, as `Input::Closed`.
 
 mod arrivals;
 mod events;
-mod order;
+mod fair_order;
 
 use std::sync::Arc;
 
@@ -18,19 +18,19 @@ use crore_settings::ClientFilter;
 use crate::appender::Appender;
 use crate::client_log::ClientLog;
 use crate::counters::Meter;
-use crate::letters::{Letter, Reported};
-use crate::links::{Links, Questions};
+use crate::letters::{ControlLetter, Letter};
+use crate::shard_io::{AskVerifier, ShardIo};
 use crate::tls::{FailureLog, Tls};
-use order::Order;
+use fair_order::FairOrder;
 
 /// Size of the shard's one receive buffer. Its pages are touched only as far as a read fills them. A publisher's batch
-/// (60 kB) fits as a whole. With 64 KiB most batches took two reads, and a tenth fewer messages were delivered per second.
+/// (60 kB) fits as a whole. With 64 KiB most batches took two reads, and 10% fewer messages were delivered per second.
 const RECEIVE_BYTES: usize = 128 << 10;
-/// Sleep of a shard that waits for another shard's credit.
+/// Sleep of a shard that waits for credit from another shard.
 const STALL_MS: u32 = 1;
-/// Most ticks in one turn. A shard that is late makes up for missed ticks.
+/// Most ticks in one turn: a shard that is late catches up on missed ticks.
 const TICKS_PER_TURN: u32 = 8;
-/// With more events than this a turn handles them in the order of [`Order`], otherwise in the poller's order.
+/// A turn with more events than this handles them in [`FairOrder`], otherwise in the poller's order.
 const FEW_EVENTS: usize = 8;
 /// The time that a turn may spend on its events. The next wait reports the rest again.
 const EVENTS_NS: u64 = 400_000;
@@ -39,11 +39,11 @@ const EVENTS_TOGETHER: usize = 8;
 const BYTES_TOGETHER: u64 = 64 << 10;
 /// Bytes of outboxes written in one turn, divided among its writable sockets: hundreds may be ready at once.
 const WRITES_BYTES: usize = 4 << 20;
-/// The least share of one socket (some 150 us of work). With 64 KiB, large messages took a third more CPU.
+/// The least share of one socket (some 150 us of work). With 64 KiB, large messages took 33% more CPU.
 const WRITE_BYTES: usize = 256 << 10;
-/// Offset between the seconds of two neighbouring shards, in milliseconds. It is a golden section, so that the sweeps of any number of
+/// Offset between the ticks of two successive shards, in milliseconds. It is a golden section, so that the ticks of any number of
 /// shards spread evenly over the second.
-const SHARD_APART_MS: u64 = 618;
+const TICK_OFFSET_MS: u64 = 618;
 
 /// Everything that a shard thread needs to begin.
 pub struct Start {
@@ -51,16 +51,16 @@ pub struct Start {
     pub id: ShardId,
     /// The state that all shards share.
     pub world: Arc<World>,
-    /// The shard with restored state. Without one a new shard is made.
-    pub shard: Option<Shard>,
-    /// Its mailbox.
+    /// The shard with its restored state. None makes a new shard.
+    pub restored: Option<Shard>,
+    /// Its inbox.
     pub inbox: Inbox<Letter>,
     /// The inboxes of all shards, by number.
     pub peers: Vec<Sender<Letter>>,
     /// The control thread's inbox.
-    pub reports: Sender<Reported>,
+    pub reports: Sender<ControlLetter>,
     /// Sends credentials to the thread that verifies them.
-    pub questions: Questions,
+    pub ask_verifier: AskVerifier,
     /// Appends to the log, if there is an engine.
     pub appender: Option<Appender>,
     /// Publishes its counters.
@@ -68,70 +68,71 @@ pub struct Start {
     /// Certificate and settings of TLS, if it is on.
     pub tls: Option<Tls>,
     /// The clients whose events are logged; empty for all.
-    pub logged: Arc<[ClientFilter]>,
+    pub logged_clients: Arc<[ClientFilter]>,
 }
 
 /// The event loop.
 pub struct ShardLoop<T> {
     shard: Shard,
-    io: Links<T>,
+    io: ShardIo<T>,
     inbox: Inbox<Letter>,
     buffer: Box<[u8]>,
     letters: Vec<Letter>,
-    order: Order,
+    order: FairOrder,
     accept_queue: AcceptQueue,
-    /// The first event that the last turn had no time for.
-    left_from: usize,
-    pulse: Pulse,
-    told: Told,
+    /// The number of the first event that the last turn had no time for.
+    first_unhandled: usize,
+    schedule: TickSchedule,
+    refusal_log: RefusalLog,
 }
 
 /// The schedule of a shard's ticks.
-struct Pulse {
-    /// When the shard began.
+struct TickSchedule {
+    /// The start of the shard.
     began_ms: u64,
     /// When the next tick is due.
     tick_ms: u64,
     /// The second in which the wall clock was last read.
-    looked_s: u32,
+    wall_read_s: u32,
 }
 
-/// State that limits log lines about refused connections: the counts already logged.
-struct Told {
+/// Limits the log lines about refused connections. The counts are those that are logged already.
+struct RefusalLog {
     turned_away: u64,
     untrusted: u64,
-    /// No line about connections that are turned away before this second.
+    /// The next line may not be logged before this second.
     quiet_until_s: u32,
-    tls: Option<FailureLog>,
+    tls_failures: Option<FailureLog>,
 }
 
 impl<T: Transport> ShardLoop<T> {
     /// Must be called in the thread that made the transport.
     pub fn new(start: Start, transport: T) -> Self {
-        let apart_ms = u64::from(start.id) * SHARD_APART_MS % 1000;
-        let began_ms = clock::monotonic_ms().saturating_sub(apart_ms);
+        let offset_ms = u64::from(start.id) * TICK_OFFSET_MS % 1000;
+        let began_ms = clock::monotonic_ms().saturating_sub(offset_ms);
         let world = &start.world;
         let accepts_per_s = world.settings.limits.accepts_per_s;
         let accepts_per_s = accepts_per_s.div_ceil(u32::from(world.shards));
         let accept_queue = AcceptQueue::new(accepts_per_s, transport.room(), world.seed);
-        let begun = start.shard;
-        let mut shard = begun.unwrap_or_else(|| Shard::new(start.id, start.world, now(0)));
+        let mut shard = start
+            .restored
+            .unwrap_or_else(|| Shard::new(start.id, start.world, now(0)));
         shard.limit_connections(transport.room());
-        let client_log = ClientLog::wanted(start.id, &start.logged);
+        let client_log = ClientLog::if_enabled(start.id, &start.logged_clients);
         if client_log.is_some() {
             shard.log_clients();
         }
         let (streams, failures) = start.tls.map(|it| (it.streams, it.failures)).unzip();
         let mut meter = start.meter;
-        meter.turns.room = u64::from(transport.room());
+        meter.loop_stats.connections_max = u64::from(transport.room());
         ShardLoop {
             shard,
-            io: Links {
+            io: ShardIo {
                 transport,
                 tls: streams,
                 peers: start.peers,
                 reports: start.reports,
-                questions: start.questions,
+                ask_verifier: start.ask_verifier,
                 appender: start.appender,
                 meter,
                 client_log,
@@ -140,19 +141,19 @@ impl<T: Transport> ShardLoop<T> {
             inbox: start.inbox,
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             letters: Vec::new(),
-            order: Order::default(),
+            order: FairOrder::default(),
             accept_queue,
-            left_from: 0,
-            pulse: Pulse {
+            first_unhandled: 0,
+            schedule: TickSchedule {
                 began_ms,
                 tick_ms: began_ms,
-                looked_s: 0,
+                wall_read_s: 0,
             },
-            told: Told {
+            refusal_log: RefusalLog {
                 turned_away: 0,
                 untrusted: 0,
                 quiet_until_s: 0,
-                tls: failures,
+                tls_failures: failures,
             },
         }
     }
@@ -179,18 +180,18 @@ impl<T: Transport> ShardLoop<T> {
         let began_ns = self.io.meter.begin_turn();
         self.shard.stamp(began_ns);
         let now_ms = clock::monotonic_ms();
-        let now = now(now_ms - self.pulse.began_ms);
-        if now.unix_s != self.pulse.looked_s {
-            // Dates need the wall clock once a second only, so that most turns do not read it.
-            self.pulse.looked_s = now.unix_s;
+        let now = now(now_ms - self.schedule.began_ms);
+        if now.unix_s != self.schedule.wall_read_s {
+            // Dates need the wall clock only once a second, so most turns do not read it.
+            self.schedule.wall_read_s = now.unix_s;
             self.shard.set_wall(clock::ahead_s());
         }
         self.tick(now_ms, now);
-        self.events(events, began_ns + EVENTS_NS, now);
+        self.handle_events(events, began_ns + EVENTS_NS, now);
         if !self.accept_queue.is_empty() {
             self.accept(None, began_ns + EVENTS_NS, now);
         }
-        let handshakes = self.handshakes(now);
+        let handshakes = self.continue_handshakes(now);
         let mut letters = std::mem::take(&mut self.letters);
         self.inbox.drain(&mut letters);
         for letter in letters.drain(..) {
@@ -205,11 +206,11 @@ impl<T: Transport> ShardLoop<T> {
         }
         self.letters = letters;
         if self.shard.drains() {
-            self.close_entrance(now);
+            self.close_listeners(now);
         }
         let busy = self.shard.flush(now, &mut self.io) | handshakes;
         if let Some(appender) = &mut self.io.appender {
-            appender.hand_over();
+            appender.flush();
         }
         while let Some(conn) = self.io.failed.pop() {
             self.shard.handle(Input::Closed(conn), now, &mut self.io);
@@ -219,16 +220,16 @@ impl<T: Transport> ShardLoop<T> {
         if let Err(error) = self.io.transport.settle(connections, now_ms) {
             tracing::warn!(%error, "new connections cannot be kept from a shard that is full");
         }
-        self.tell_tls(now);
+        self.log_tls_failures(now);
         let tls = self.io.tls.as_deref();
         self.io.meter.end_turn(&self.shard, tls, now_ms);
         busy
     }
 
-    /// Handles the events of a wait, within the turn's budgets. The next wait reports the remaining events again, in the same
-    /// places. The next turn begins with them, since the events before them may be ready at every wait.
-    fn events(&mut self, events: usize, until_ns: u64, now: Now) {
-        let from = std::mem::take(&mut self.left_from);
+    /// Handles the events of a wait, within the turn's budgets. The next wait reports the remaining events again, at the same
+    /// indices. The next turn begins with them: the events before them may be ready at every wait, and would delay them again.
+    fn handle_events(&mut self, events: usize, until_ns: u64, now: Now) {
+        let from = std::mem::take(&mut self.first_unhandled);
         let many = events > FEW_EVENTS;
         let mut writable = 0;
         if many {
@@ -252,15 +253,15 @@ impl<T: Transport> ShardLoop<T> {
             }
             let late = looks && clock::monotonic_ns() > until_ns;
             let n = match many {
-                true => self.order.at(place),
+                true => self.order.event_at(place),
                 false => (from + place) % events,
             };
             if late || self.shard.is_spent() {
-                self.left_from = n;
+                self.first_unhandled = n;
                 return;
             }
             match self.io.transport.event(n) {
-                Event::Link(ready) => self.connection_event(ready, write_bytes, now),
+                Event::Link(ready) => self.handle_connection_event(ready, write_bytes, now),
                 Event::Arrival(listener) => self.accept(Some(listener), until_ns, now),
                 Event::Woken => {}
             }
@@ -269,36 +270,36 @@ impl<T: Transport> ShardLoop<T> {
 
     /// Bytes received from sockets and sent to them.
     fn moved_bytes(&self) -> u64 {
-        let turns = &self.io.meter.turns;
-        turns.received_bytes + turns.sent_bytes
+        let stats = &self.io.meter.loop_stats;
+        stats.received_bytes + stats.sent_bytes
     }
 
     /// Ticks the shard at the beginning of each second, and within the second as often as it asks for.
     fn tick(&mut self, now_ms: u64, now: Now) {
         for _ in 0..TICKS_PER_TURN {
-            if now_ms < self.pulse.tick_ms {
+            if now_ms < self.schedule.tick_ms {
                 return;
             }
             self.shard.handle(Input::Tick, now, &mut self.io);
-            self.pulse.tick_ms = match self.shard.tick_in_ms() {
-                Some(ms) => self.pulse.tick_ms + u64::from(ms),
+            self.schedule.tick_ms = match self.shard.tick_in_ms() {
+                Some(ms) => self.schedule.tick_ms + u64::from(ms),
                 None => {
-                    self.tell_turned_away(now);
-                    now_ms + 1000 - (now_ms - self.pulse.began_ms) % 1000
+                    self.log_turned_away(now);
+                    now_ms + 1000 - (now_ms - self.schedule.began_ms) % 1000
                 }
             };
         }
     }
 
-    /// The timeout of the next wait: until the next tick if anything may time out, until counters are due, or until a connection that waits
-    /// may be admitted, whichever is first. `None` waits without end.
+    /// The timeout of the next wait. It ends with the next tick if anything can time out, when the counters must be published, or when the accept queue
+    /// may admit the next connection. `None` waits without end.
     fn sleep_ms(&self) -> Option<u32> {
         if self.shard.is_waiting() {
             return Some(STALL_MS);
         }
         let now_ms = clock::monotonic_ms();
         let ticks = !self.shard.is_idle();
-        let tick = ticks.then(|| self.pulse.tick_ms.saturating_sub(now_ms) as u32);
+        let tick = ticks.then(|| self.schedule.tick_ms.saturating_sub(now_ms) as u32);
         let publish = self.io.meter.sleep_ms(now_ms);
         let waits = !self.accept_queue.is_empty();
         let paused_ms =
@@ -307,7 +308,7 @@ impl<T: Transport> ShardLoop<T> {
     }
 }
 
-/// The time of a shard that began `elapsed_ms` ago.
+/// The time as a shard counts it, if it began `elapsed_ms` ago.
 fn now(elapsed_ms: u64) -> Now {
     Now {
         s: u32::try_from(elapsed_ms / 1000 + 1).unwrap_or(u32::MAX),

@@ -1,4 +1,4 @@
-//! TLS of a shard, and the log of the connections that it ended.
+//! TLS of a shard, and the log of the connections that TLS ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -16,31 +16,31 @@ pub struct Tls {
     pub failures: FailureLog,
 }
 
-/// The reasons for ending connections, which all shards count in.
+/// The number of connections that TLS ended, by reason. All shards share it.
 #[derive(Debug, Default)]
-pub struct Reasons([Reason; Trouble::COUNT]);
+pub struct FailureCounts([FailureCount; Trouble::COUNT]);
 
-/// A reason for ending connections.
+/// The count for one reason.
 #[derive(Debug, Default)]
-struct Reason {
-    /// Connections that were ended for it since the start, counted when a shard logs.
+struct FailureCount {
+    /// Connections ended for this reason since the start. A shard adds to it when it logs.
     count: AtomicU64,
-    /// The second until which it is not logged again.
+    /// The reason is not logged again before this second.
     quiet_until_s: AtomicU32,
 }
 
 /// Logs why a shard ended TLS connections. The shards share the time of the last line for each reason.
 pub struct FailureLog {
-    reasons: Arc<Reasons>,
-    /// What this shard has added to the count of each reason.
+    counts: Arc<FailureCounts>,
+    /// The count that this shard has already added, by reason.
     counted: [u64; Trouble::COUNT],
 }
 
 impl FailureLog {
     /// The log of a shard.
-    pub fn new(reasons: Arc<Reasons>) -> FailureLog {
+    pub fn new(counts: Arc<FailureCounts>) -> FailureLog {
         FailureLog {
-            reasons,
+            counts,
             counted: [0; Trouble::COUNT],
         }
     }
@@ -49,14 +49,14 @@ impl FailureLog {
     pub(crate) fn log(&mut self, tls: &mut Streams, now_s: u32) {
         let stats = tls.stats();
         for (trouble, what) in tls.take_troubles() {
-            let reason = &self.reasons.0[trouble as usize];
+            let reason = &self.counts.0[trouble as usize];
             let counted = &mut self.counted[trouble as usize];
             let new = stats.of(trouble) - *counted;
             *counted += new;
             let since_start = reason.count.fetch_add(new, Relaxed) + new;
             let until_s = reason.quiet_until_s.load(Relaxed);
             let next_s = now_s + LOG_EVERY_S;
-            // If several shards are here at once, only one of them logs.
+            // If several shards get here at once, only one of them logs.
             let mine = || {
                 let quiet = &reason.quiet_until_s;
                 quiet.compare_exchange(until_s, next_s, Relaxed, Relaxed)

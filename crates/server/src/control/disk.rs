@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crore_shard_loop::counters::Buckets;
+use crore_shard_loop::counters::MetricHistogram;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -10,13 +10,13 @@ use super::samples::{per_s, round};
 use crate::lifecycle::Lifecycle;
 
 /// The histogram of the duration of syncs.
-pub fn syncs(log: &crore_disk::State) -> Buckets {
+pub fn syncs(log: &crore_disk::State) -> MetricHistogram {
     let (most, classes) = log.sync_counts.split_last().expect("there are classes");
     let bounds = (0..).map(|bits| f64::from(1_u32 << bits) / 1e6);
-    let mut ends: Vec<_> = bounds.zip(classes.iter().copied()).collect();
-    ends.push((f64::INFINITY, *most));
-    Buckets {
-        ends,
+    let mut buckets: Vec<_> = bounds.zip(classes.iter().copied()).collect();
+    buckets.push((f64::INFINITY, *most));
+    MetricHistogram {
+        buckets,
         sum: log.sync_time.as_secs_f64(),
         count: log.syncs,
     }

@@ -1,7 +1,7 @@
 //! The configured limits, and how much of each is used.
 
 use crore_broker::ShardId;
-use crore_shard_loop::counters::Snapshot;
+use crore_shard_loop::counters::ShardCounters;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -47,14 +47,14 @@ impl Limit {
 
 /// All limits that are set; a limit of 0 means none. `memory_bytes` is the process's memory, if the caller shows it too, so that both
 /// agree; else the resident memory is read.
-pub fn all(state: &AdminState, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec<Limit> {
+pub fn all(state: &AdminState, shards: &[ShardCounters], memory_bytes: Option<u64>) -> Vec<Limit> {
     let settings = state.effective().file;
     let (limits, world) = (&settings.limits, state.lifecycle.world());
-    let together = |name, unit, of: fn(&Snapshot) -> u64, limit: u64| {
+    let together = |name, unit, of: fn(&ShardCounters) -> u64, limit: u64| {
         let used = shards.iter().map(of).sum();
         (limit > 0).then(|| Limit::new(name, unit, used, limit, None))
     };
-    let fullest = |name, unit, of: fn(&Snapshot) -> u64, limit: u64| {
+    let fullest = |name, unit, of: fn(&ShardCounters) -> u64, limit: u64| {
         let (id, used) = (0..)
             .zip(shards.iter().map(of))
             .max_by_key(|(_, used)| *used)?;
@@ -63,10 +63,10 @@ pub fn all(state: &AdminState, shards: &[Snapshot], memory_bytes: Option<u64>) -
     // Zero before the first turn of a shard.
     let room = shards
         .iter()
-        .map(|shard| shard.turns.room)
+        .map(|shard| shard.loop_stats.connections_max)
         .min()
         .filter(|room| *room > 0);
-    let connections: fn(&Snapshot) -> u64 = |s| u64::from(s.accounts.connections);
+    let connections: fn(&ShardCounters) -> u64 = |s| u64::from(s.accounts.connections);
     [
         together(
             "limits.connections_max",

@@ -21,7 +21,7 @@ use super::samples;
 use super::state::AdminState;
 use super::stats::{self, Table};
 use crate::lifecycle::checkpoint::Progress;
-use crore_shard_loop::counters::{Buckets, Latency, Snapshot, bucket_end_us};
+use crore_shard_loop::counters::{LatencyHistogram, MetricHistogram, ShardCounters, bucket_end_us};
 
 /// The upper bounds of the histogram's buckets: powers of two in microseconds, from 16 us to 16 s.
 const LATENCY_BITS: std::ops::RangeInclusive<u32> = 4..=24;
@@ -43,7 +43,7 @@ pub struct Metric {
 #[derive(Clone, Copy)]
 enum Read {
     /// The sum over all shards.
-    Sum(fn(&Snapshot) -> u64),
+    Sum(fn(&ShardCounters) -> u64),
     /// The sum of a counter.
     Counter(fn(&crore_broker::Stats) -> u64),
     /// The sum of a gauge.
@@ -51,12 +51,12 @@ enum Read {
     /// A gauge of each shard.
     ShardGauge(fn(&Accounts) -> u64),
     /// A value of each shard.
-    Shard(fn(&Snapshot) -> f64),
+    Shard(fn(&ShardCounters) -> f64),
     /// One value.
     One(fn(&Scrape) -> f64),
     /// A value for each set of labels.
     Each(fn(&Scrape) -> Samples),
-    Histogram(fn(&Scrape) -> Buckets),
+    Histogram(fn(&Scrape) -> MetricHistogram),
 }
 
 /// Values, each with the values of its labels.
@@ -91,8 +91,8 @@ fn results(counts: [(&str, u64); 2]) -> Samples {
         .collect()
 }
 
-fn delivery(latency: &Latency) -> Buckets {
-    let (mut ends, mut from) = (Vec::new(), 0);
+fn delivery(latency: &LatencyHistogram) -> MetricHistogram {
+    let (mut buckets, mut from) = (Vec::new(), 0);
     for bits in LATENCY_BITS {
         let to = latency.counts[from..]
             .iter()
@@ -101,12 +101,12 @@ fn delivery(latency: &Latency) -> Buckets {
             .count()
             + from;
         let count = latency.counts[from..to].iter().sum();
-        ends.push((f64::from(1 << bits) / 1e6, count));
+        buckets.push((f64::from(1 << bits) / 1e6, count));
         from = to;
     }
-    ends.push((f64::INFINITY, latency.counts[from..].iter().sum()));
-    Buckets {
-        ends,
+    buckets.push((f64::INFINITY, latency.counts[from..].iter().sum()));
+    MetricHistogram {
+        buckets,
         sum: latency.sum_us as f64 / 1e6,
         count: latency.count(),
     }
@@ -148,10 +148,10 @@ pub async fn metrics(State(state): State<AdminState>, headers: HeaderMap) -> Res
 /// The values for one scrape.
 struct Scrape {
     state: AdminState,
-    shards: Arc<[Snapshot]>,
+    shards: Arc<[ShardCounters]>,
     limits: Vec<Limit>,
     tables: Vec<Table>,
-    latency: Latency,
+    latency: LatencyHistogram,
     log: crore_disk::State,
     cluster: Cluster,
 }
@@ -161,15 +161,15 @@ impl Scrape {
         self.state.lifecycle.checkpoints()
     }
 
-    fn sum_of(&self, of: impl Fn(&Snapshot) -> u64) -> u64 {
+    fn sum_of(&self, of: impl Fn(&ShardCounters) -> u64) -> u64 {
         self.shards.iter().map(of).sum()
     }
 
-    fn sum(&self, of: impl Fn(&Snapshot) -> u64) -> Samples {
+    fn sum(&self, of: impl Fn(&ShardCounters) -> u64) -> Samples {
         vec![(vec![], self.sum_of(of) as f64)]
     }
 
-    fn by_shard(&self, of: impl Fn(&Snapshot) -> f64) -> Samples {
+    fn by_shard(&self, of: impl Fn(&ShardCounters) -> f64) -> Samples {
         let shards = self.shards.iter().enumerate();
         shards
             .map(|(id, shard)| (vec![id.to_string()], of(shard)))
@@ -180,7 +180,7 @@ impl Scrape {
     fn of(
         &self,
         kinds: impl IntoIterator<Item = (&'static str, usize)>,
-        count: fn(&Snapshot, usize) -> u64,
+        count: fn(&ShardCounters, usize) -> u64,
     ) -> Samples {
         let sum = |n| self.sum_of(|s| count(s, n));
         let kinds = kinds.into_iter();

@@ -47,7 +47,7 @@ use crate::lifecycle::shards::{self, Shards};
 use crate::lifecycle::{self, Lifecycle, signals};
 use crate::settings::admin::Admin;
 use crore_shard_loop::counters::Counters;
-use crore_shard_loop::{Letter, Reported};
+use crore_shard_loop::{ControlLetter, Letter};
 pub use data_port::DataPort;
 use interest::Interest;
 use neighbours::Neighbours;
@@ -67,7 +67,7 @@ pub struct Start {
     /// The shards' inboxes, by number.
     pub senders: Vec<Sender<Letter>>,
     /// The inbox for the shards' reports.
-    pub reports: Inbox<Reported>,
+    pub reports: Inbox<ControlLetter>,
     /// Connects to the data port, for the console's tails.
     pub data_port: DataPort,
     /// The blocked signals, which one thread may wait for.

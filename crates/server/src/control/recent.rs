@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crore_broker::Transport;
-use crore_shard_loop::counters::Snapshot;
+use crore_shard_loop::counters::ShardCounters;
 use serde::Serialize;
 use tokio::sync::watch;
 use utoipa::ToSchema;
@@ -105,7 +105,7 @@ impl Sample {
             .at
             .duration_since(samples.before.at)
             .as_secs_f64();
-        let rate = |of: fn(&Snapshot) -> u64| {
+        let rate = |of: fn(&ShardCounters) -> u64| {
             per_s(sum(now, of).saturating_sub(sum(before, of)), passed) as f32
         };
         let by = |transport: Transport| {

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use crate::lifecycle::Lifecycle;
-use crore_shard_loop::counters::{Counters, Latency, Snapshot};
+use crore_shard_loop::counters::{Counters, LatencyHistogram, ShardCounters};
 
 /// Between two samples.
 const EVERY: Duration = Duration::from_secs(1);
@@ -15,7 +15,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// The counters of all shards, read at one time.
 pub struct CounterSample {
     pub at: Instant,
-    pub shards: Vec<Snapshot>,
+    pub shards: Vec<ShardCounters>,
     /// The log on disk, if the state is durable.
     pub log: Option<crore_disk::State>,
 }
@@ -52,13 +52,13 @@ pub fn watch(counters: Arc<Counters>, lifecycle: Lifecycle) -> watch::Receiver<S
     receiver
 }
 
-pub fn sum(shards: &[Snapshot], of: impl Fn(&Snapshot) -> u64) -> u64 {
+pub fn sum(shards: &[ShardCounters], of: impl Fn(&ShardCounters) -> u64) -> u64 {
     shards.iter().map(of).sum()
 }
 
 /// The latency histograms of all shards, added up.
-pub fn latency(shards: &[Snapshot]) -> Latency {
-    let mut all = Latency::default();
+pub fn latency(shards: &[ShardCounters]) -> LatencyHistogram {
+    let mut all = LatencyHistogram::default();
     shards.iter().for_each(|shard| all.add(&shard.latency));
     all
 }

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 use crore_broker::account::Part;
 use crore_broker::{COUNTERS, Closed, ShardId, Transport};
 use crore_net::memory;
-use crore_shard_loop::counters::{Latency, Snapshot};
+use crore_shard_loop::counters::{LatencyHistogram, ShardCounters};
 use crore_wire::http::accept;
 use futures_util::stream;
 use serde::Serialize;
@@ -135,12 +135,12 @@ pub struct Refused {
 }
 
 /// Where a count stands.
-type Counted = fn(&Snapshot) -> u64;
+type Counted = fn(&ShardCounters) -> u64;
 
 /// The refusals that are no counter of their own: in a few words, and where their count is. The others are rows of [`COUNTERS`].
 const REFUSALS: [(&str, Counted); 3] = [
     ("no room for the connection", |s| {
-        s.stats.turned_away + s.turns.shed
+        s.stats.turned_away + s.loop_stats.shed
     }),
     ("a limit was reached", |s| {
         s.stats.closed[Closed::Full as usize]
@@ -194,8 +194,8 @@ pub struct ShardStats {
 }
 
 /// The memory that the tables of all shards occupy, and that freed messages keep.
-pub fn tables(shards: &[Snapshot]) -> Vec<Table> {
-    let of = |name, what, bytes: fn(&Snapshot) -> usize| Table {
+pub fn tables(shards: &[ShardCounters]) -> Vec<Table> {
+    let of = |name, what, bytes: fn(&ShardCounters) -> usize| Table {
         name,
         what,
         bytes: sum(shards, |shard| bytes(shard) as u64),
@@ -249,8 +249,11 @@ fn purpose(part: Part) -> &'static str {
 }
 
 /// Refusals by reason; `rate` gives how much a count grows in a second.
-fn refusals(now: &[Snapshot], rate: impl Fn(&dyn Fn(&Snapshot) -> u64) -> f64) -> Vec<Refused> {
-    let refused = |reason, of: &dyn Fn(&Snapshot) -> u64| Refused {
+fn refusals(
+    now: &[ShardCounters],
+    rate: impl Fn(&dyn Fn(&ShardCounters) -> u64) -> f64,
+) -> Vec<Refused> {
+    let refused = |reason, of: &dyn Fn(&ShardCounters) -> u64| Refused {
         reason,
         total: sum(now, of),
         per_s: rate(of),
@@ -270,11 +273,11 @@ impl Stats {
             .at
             .duration_since(samples.before.at)
             .as_secs_f64();
-        let rate = |of: &dyn Fn(&Snapshot) -> u64| {
+        let rate = |of: &dyn Fn(&ShardCounters) -> u64| {
             let more = sum(now, of).saturating_sub(sum(before, of));
             per_s(more, passed)
         };
-        let total = |of: fn(&Snapshot) -> u64| sum(now, of);
+        let total = |of: fn(&ShardCounters) -> u64| sum(now, of);
         let connections = total(|s| u64::from(s.accounts.connections));
         let pairs = before.iter().zip(now).enumerate();
         Stats {
@@ -294,8 +297,8 @@ impl Stats {
             messages: Messages {
                 in_per_s: rate(&|s| s.stats.published),
                 out_per_s: rate(&|s| s.stats.delivered),
-                in_bytes_per_s: rate(&|s| s.turns.received_bytes),
-                out_bytes_per_s: rate(&|s| s.turns.sent_bytes),
+                in_bytes_per_s: rate(&|s| s.loop_stats.received_bytes),
+                out_bytes_per_s: rate(&|s| s.loop_stats.sent_bytes),
                 in_total: total(|s| s.stats.published),
                 out_total: total(|s| s.stats.delivered),
             },
@@ -338,8 +341,8 @@ impl Stats {
 }
 
 impl ByTransport {
-    fn of(shards: &[Snapshot]) -> ByTransport {
-        let of = |s: &Snapshot, transport: Transport| {
+    fn of(shards: &[ShardCounters]) -> ByTransport {
+        let of = |s: &ShardCounters, transport: Transport| {
             u64::from(s.accounts.transports[transport as usize])
         };
         let by = |transport: Transport| sum(shards, |s| of(s, transport));
@@ -356,7 +359,7 @@ impl ByTransport {
 }
 
 impl Percentiles {
-    fn of(latency: &Latency) -> Percentiles {
+    fn of(latency: &LatencyHistogram) -> Percentiles {
         Percentiles {
             count: latency.count(),
             p50: latency.quantile_us(0.5),
@@ -369,12 +372,12 @@ impl Percentiles {
 }
 
 impl ShardStats {
-    fn of(id: ShardId, before: &Snapshot, now: &Snapshot, passed: f64) -> ShardStats {
-        let more = |of: fn(&Snapshot) -> u64| of(now).saturating_sub(of(before));
-        let (turns, busy_ns) = (more(|s| s.turns.turns), more(|s| s.turns.busy_ns));
+    fn of(id: ShardId, before: &ShardCounters, now: &ShardCounters, passed: f64) -> ShardStats {
+        let more = |of: fn(&ShardCounters) -> u64| of(now).saturating_sub(of(before));
+        let (turns, busy_ns) = (more(|s| s.loop_stats.turns), more(|s| s.loop_stats.busy_ns));
         let turn_us_mean = round(busy_ns as f64 / 1e3 / turns.max(1) as f64);
         // The maximum is of the last seconds, and the interval may have begun earlier.
-        let longest_us = now.turns.longest_ns.div_ceil(1_000);
+        let longest_us = now.loop_stats.longest_ns.div_ceil(1_000);
         ShardStats {
             id,
             connections: u64::from(now.accounts.connections),
@@ -437,17 +440,17 @@ mod tests {
 
     #[test]
     fn no_turn_is_shorter_than_the_mean_and_longer_than_the_longest() {
-        let before = Snapshot::default();
+        let before = ShardCounters::default();
         for (turns, busy_ns, longest_ns) in [
             (1, 80_700, 80_700),
             (3, 300, 120),
             (2, 90_000, 1_000),
             (0, 0, 0),
         ] {
-            let mut now = Snapshot::default();
-            now.turns.turns = turns;
-            now.turns.busy_ns = busy_ns;
-            now.turns.longest_ns = longest_ns;
+            let mut now = ShardCounters::default();
+            now.loop_stats.turns = turns;
+            now.loop_stats.busy_ns = busy_ns;
+            now.loop_stats.longest_ns = longest_ns;
             let shard = ShardStats::of(0, &before, &now, 1.0);
             assert!(shard.turn_us_mean <= shard.turn_us_max as f64);
             assert!(shard.turn_us_max * 1_000 >= longest_ns);

@@ -18,7 +18,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use crore_shard_loop::{Letter, Reported};
+use crore_shard_loop::{ControlLetter, Letter};
 
 /// Timeout of an answer. A turn lasts milliseconds, so a shard that needs longer is stuck.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -137,7 +137,7 @@ pub type Count = (ShardId, ReplyTo, Box<[u8]>);
 /// Forwards reports to the tasks that wait for them, and questions of shards to `counts`. Never returns.
 pub async fn pump(
     shards: Shards,
-    mut inbox: Inbox<Reported>,
+    mut inbox: Inbox<ControlLetter>,
     counts: UnboundedSender<Count>,
 ) -> std::io::Result<()> {
     #[expect(
@@ -150,8 +150,8 @@ pub async fn pump(
         inbox.drain(&mut reports);
         for reported in reports.drain(..) {
             match reported {
-                Reported::Report(ticket, report) => shards.answered(ticket, report),
-                Reported::Count(shard, to, topic) => drop(counts.send((shard, to, topic))),
+                ControlLetter::Report(ticket, report) => shards.answered(ticket, report),
+                ControlLetter::Count(shard, to, topic) => drop(counts.send((shard, to, topic))),
             }
         }
         if inbox.sleep() {

@@ -1,41 +1,41 @@
 //! A histogram of latencies from 1 microsecond to a minute, with eight buckets for each power of two: the bounds of a bucket differ by
-//! at most an eighth.
+//! at most 1/8.
 
-/// Bits of a value after its highest one that its bucket keeps.
-const FINE_BITS: u32 = 3;
-/// Buckets for each power of two.
-const FINE: usize = 1 << FINE_BITS;
+/// The bucket of a value is determined by its highest set bit and this number of bits after it.
+const SUB_BUCKET_BITS: u32 = 3;
+/// The number of buckets for each power of two.
+const SUB_BUCKETS: usize = 1 << SUB_BUCKET_BITS;
 /// Longer latencies are in the last bucket: 2^26 us are 67 s.
 const TOP_BITS: u32 = 26;
 /// The number of buckets.
-pub const BUCKETS: usize = (TOP_BITS - FINE_BITS + 1) as usize * FINE;
+pub const BUCKETS: usize = (TOP_BITS - SUB_BUCKET_BITS + 1) as usize * SUB_BUCKETS;
 
 /// The bucket of a value.
 fn bucket_of(us: u64) -> usize {
-    if us < FINE as u64 {
+    if us < SUB_BUCKETS as u64 {
         return us as usize;
     }
     let top = us.ilog2();
     if top >= TOP_BITS {
         return BUCKETS - 1;
     }
-    let shift = top - FINE_BITS;
-    (shift as usize + 1) * FINE + ((us >> shift) as usize & (FINE - 1))
+    let shift = top - SUB_BUCKET_BITS;
+    (shift as usize + 1) * SUB_BUCKETS + ((us >> shift) as usize & (SUB_BUCKETS - 1))
 }
 
-/// The end of a bucket (exclusive), in microseconds.
+/// The upper bound of a bucket (exclusive), in microseconds.
 pub fn bucket_end_us(bucket: usize) -> u64 {
-    if bucket < FINE {
+    if bucket < SUB_BUCKETS {
         return bucket as u64 + 1;
     }
-    let (shift, fine) = (bucket / FINE - 1, bucket % FINE);
-    ((FINE + fine + 1) as u64) << shift
+    let (shift, sub_bucket) = (bucket / SUB_BUCKETS - 1, bucket % SUB_BUCKETS);
+    ((SUB_BUCKETS + sub_bucket + 1) as u64) << shift
 }
 
-/// A histogram for `/metrics`.
-pub struct Buckets {
-    /// The end and the count of each bucket.
-    pub ends: Vec<(f64, u64)>,
+/// A histogram in the form of `/metrics`, with bounds in seconds.
+pub struct MetricHistogram {
+    /// The upper bound and the count of each bucket.
+    pub buckets: Vec<(f64, u64)>,
     /// Sum of all values, in seconds.
     pub sum: f64,
     /// Number of values.
@@ -44,23 +44,23 @@ pub struct Buckets {
 
 /// A histogram of latencies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Latency {
+pub struct LatencyHistogram {
     /// The count of each bucket.
     pub counts: Vec<u64>,
     /// The sum of all values in microseconds.
     pub sum_us: u64,
 }
 
-impl Default for Latency {
+impl Default for LatencyHistogram {
     fn default() -> Self {
-        Latency {
+        LatencyHistogram {
             counts: vec![0; BUCKETS],
             sum_us: 0,
         }
     }
 }
 
-impl Latency {
+impl LatencyHistogram {
     /// Counts a value `times` times.
     pub fn count_value(&mut self, us: u64, times: u64) {
         self.counts[bucket_of(us)] += times;
@@ -68,7 +68,7 @@ impl Latency {
     }
 
     /// Adds the values of another histogram.
-    pub fn add(&mut self, other: &Latency) {
+    pub fn add(&mut self, other: &LatencyHistogram) {
         for (sum, more) in self.counts.iter_mut().zip(&other.counts) {
             *sum += more;
         }
@@ -76,9 +76,9 @@ impl Latency {
     }
 
     /// The values counted since `earlier`.
-    pub fn since(&self, earlier: &Latency) -> Latency {
+    pub fn since(&self, earlier: &LatencyHistogram) -> LatencyHistogram {
         let counts = self.counts.iter().zip(&earlier.counts);
-        Latency {
+        LatencyHistogram {
             counts: counts
                 .map(|(now, then)| now.saturating_sub(*then))
                 .collect(),
@@ -91,14 +91,14 @@ impl Latency {
         self.counts.iter().sum()
     }
 
-    /// The quantile of `share` (0 to 1), in microseconds; none without values.
-    pub fn quantile_us(&self, share: f64) -> Option<u64> {
+    /// The quantile (0.5 for the median), in microseconds. None if the histogram has no values.
+    pub fn quantile_us(&self, quantile: f64) -> Option<u64> {
         let count = self.count();
-        let wanted = ((count as f64 * share).ceil() as u64).clamp(1, count.max(1));
-        let mut below = 0;
+        let wanted = ((count as f64 * quantile).ceil() as u64).clamp(1, count.max(1));
+        let mut counted = 0;
         let found = self.counts.iter().position(|count| {
-            below += count;
-            below >= wanted && count > &0
+            counted += count;
+            counted >= wanted && count > &0
         });
         found.map(bucket_end_us)
     }
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_those_of_the_deliveries() {
-        let mut latency = Latency::default();
+        let mut latency = LatencyHistogram::default();
         for (us, times) in [(100, 90), (1_000, 9), (50_000, 1)] {
             latency.count_value(us, times);
         }
@@ -143,6 +143,6 @@ mod tests {
         near(0.99, 1_000);
         near(1.0, 50_000);
         assert_eq!(latency.since(&latency).quantile_us(0.5), None);
-        assert_eq!(latency.since(&Latency::default()), latency);
+        assert_eq!(latency.since(&LatencyHistogram::default()), latency);
     }
 }

@@ -1,11 +1,11 @@
-//! The shards' counters: each shard publishes a copy in a block of its own, which other threads read.
+//! The shards' counters. Each shard publishes a copy of its counters in a block of its own, and other threads read the copies.
 //!
-//! Invariants: a shard never waits for a reader; if one holds the block, the shard publishes in its next turn. Therefore, while a shard turns, its block is at
-//! most `PUBLISH_MS` and a turn old, and differs from the shard's account by at most `PUBLISH_BYTES` and the growth of a turn. Large
-//! messages are in no shard's account, so a reader gets their present bytes. The cost does not grow with connections and deliveries: latencies
-//! are added once for each mail, with its number of deliveries.
+//! Invariants: a shard never waits for a reader; if a reader holds the block, the shard publishes in its next turn. So the block of a busy shard is
+//! at most `PUBLISH_MS` and one turn old, and its memory account is wrong by at most `PUBLISH_BYTES` and the growth of one turn. Large
+//! messages belong to no shard; a reader gets their current bytes. The cost does not grow with the number of connections or deliveries: a latency
+//! is recorded once for each mail, with the number of its deliveries.
 //!
-//! Deliberately not here: rates, names and formats, which are the readers'.
+//! Deliberately not here: rates, names and formats. The readers compute them.
 
 mod latency;
 
@@ -17,56 +17,56 @@ use crore_broker::{Accounts, Shard, ShardId, Stats, Tables};
 use crore_net::clock;
 use crore_net::stream::{self, Streams};
 
-pub use latency::{Buckets, Latency, bucket_end_us};
+pub use latency::{LatencyHistogram, MetricHistogram, bucket_end_us};
 
-/// The time between two copies of a shard that turns.
+/// The time between two copies of a busy shard.
 const PUBLISH_MS: u64 = 100;
-/// A change of the account by this number of bytes is published at once: an attack may take 20 MiB in `PUBLISH_MS`.
+/// If the memory account changes by this many bytes, it is published at once: an attack may take 20 MiB within `PUBLISH_MS`.
 const PUBLISH_BYTES: usize = 4 << 20;
-/// The window of the longest turn.
-const WINDOW_MS: u64 = 1_000;
+/// The period for which the longest turn is measured.
+const LONGEST_TURN_PERIOD_MS: u64 = 1_000;
 
 /// Counters of a shard's loop: turns, bytes, connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turns {
+pub struct LoopStats {
     /// Number of turns.
     pub turns: u64,
-    /// Nanoseconds of all turns, without the waits between them.
+    /// The duration of all turns in nanoseconds, without the waits between them.
     pub busy_ns: u64,
-    /// The longest turn of the last one to two seconds in which it turned.
+    /// The longest turn of the last one to two seconds.
     pub longest_ns: u64,
     /// Bytes read from sockets.
     pub received_bytes: u64,
     /// Bytes written to sockets.
     pub sent_bytes: u64,
-    /// Connections that were closed at once, before they had a row.
+    /// Connections that were closed right after accept, since there was no descriptor or memory for them.
     pub shed: u64,
-    /// Limit of connections.
-    pub room: u64,
+    /// The limit of connections of this shard.
+    pub connections_max: u64,
 }
 
 /// The counters and sizes of a shard at one moment.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
+pub struct ShardCounters {
     /// Counts of the broker's events.
     pub stats: Stats,
-    /// The memory and the objects that clients make it hold.
+    /// Memory and objects that the shard holds for clients.
     pub accounts: Accounts,
     /// The memory of its tables.
     pub tables: Tables,
     /// Counters of its loop.
-    pub turns: Turns,
+    pub loop_stats: LoopStats,
     /// Counts of TLS; zero without TLS.
     pub tls: stream::Stats,
     /// The memory of TLS; zero without TLS.
     pub tls_usage: stream::Usage,
-    /// Time from the turn that read a message to its write.
-    pub latency: Latency,
+    /// Time from the turn that read a message to the write of a delivery.
+    pub latency: LatencyHistogram,
 }
 
 /// The published counters of all shards.
 pub struct Counters {
-    blocks: Box<[Mutex<Snapshot>]>,
+    blocks: Box<[Mutex<ShardCounters>]>,
     admission: Admission,
 }
 
@@ -77,13 +77,13 @@ impl Counters {
         Arc::new(Counters { blocks, admission })
     }
 
-    /// The last copy of each shard. The first shard's has the large messages of all.
-    pub fn read_all(&self) -> Vec<Snapshot> {
-        let read = |block: &Mutex<Snapshot>| {
+    /// The last copy of each shard. The copy of the first shard includes the large messages of all shards.
+    pub fn read_all(&self) -> Vec<ShardCounters> {
+        let read = |block: &Mutex<ShardCounters>| {
             let block = block.lock();
             block.unwrap_or_else(PoisonError::into_inner).clone()
         };
-        let mut all: Vec<Snapshot> = self.blocks.iter().map(read).collect();
+        let mut all: Vec<ShardCounters> = self.blocks.iter().map(read).collect();
         if let Some(first) = all.first_mut() {
             let messages = &mut first.accounts.parts[Part::Messages as usize];
             *messages = self.admission.account.messages_bytes();
@@ -92,38 +92,38 @@ impl Counters {
     }
 }
 
-/// A shard's own counters of its loop, which publishes them with those of the broker.
+/// Measures the turns of a shard's loop, and publishes these counters together with those of the broker.
 pub struct Meter {
     counters: Arc<Counters>,
     shard: ShardId,
-    /// Its turns.
-    pub turns: Turns,
-    latency: Latency,
-    /// The longest turns of this window and of the one before.
+    /// Counters of the loop so far.
+    pub loop_stats: LoopStats,
+    latency: LatencyHistogram,
+    /// The longest turn of this period and of the previous one.
     longest_ns: [u64; 2],
-    window_ms: u64,
-    began_ns: u64,
-    due_ms: u64,
-    /// The bytes of the shard's account when it published last.
-    charged_bytes: usize,
-    /// Turns have ended since it published last.
-    changed: bool,
+    period_end_ms: u64,
+    turn_began_ns: u64,
+    publish_at_ms: u64,
+    /// The bytes of the shard's account in the last published copy.
+    published_bytes: usize,
+    /// At least one turn has ended since the last copy.
+    has_changed: bool,
 }
 
 impl Meter {
-    /// Of this shard.
+    /// A meter for this shard.
     pub fn new(counters: Arc<Counters>, shard: ShardId) -> Self {
         Meter {
             counters,
             shard,
-            turns: Turns::default(),
-            latency: Latency::default(),
+            loop_stats: LoopStats::default(),
+            latency: LatencyHistogram::default(),
             longest_ns: [0; 2],
-            window_ms: 0,
-            began_ns: 0,
-            due_ms: 0,
-            charged_bytes: 0,
-            changed: true,
+            period_end_ms: 0,
+            turn_began_ns: 0,
+            publish_at_ms: 0,
+            published_bytes: 0,
+            has_changed: true,
         }
     }
 
@@ -134,50 +134,51 @@ impl Meter {
 
     /// Begins a turn; returns the monotonic time, which is never 0.
     pub fn begin_turn(&mut self) -> u64 {
-        self.began_ns = clock::monotonic_ns().max(1);
-        self.began_ns
+        self.turn_began_ns = clock::monotonic_ns().max(1);
+        self.turn_began_ns
     }
 
-    /// Counts deliveries that were written now, of messages that were read at `stamp_ns`.
+    /// Records the latency of `deliveries` writes that happen now, of messages that were read at `stamp_ns`.
     pub fn count_deliveries(&mut self, stamp_ns: u64, deliveries: u64) {
         let took_ns = clock::monotonic_ns().saturating_sub(stamp_ns);
         self.latency.count_value(took_ns / 1_000, deliveries);
     }
 
-    /// Ends a turn, and publishes if that is due.
+    /// Ends a turn, and publishes the counters if that is due.
     pub fn end_turn(&mut self, shard: &Shard, tls: Option<&Streams>, now_ms: u64) {
-        let took_ns = clock::monotonic_ns().saturating_sub(self.began_ns);
-        self.turns.turns += 1;
-        self.turns.busy_ns += took_ns;
+        let took_ns = clock::monotonic_ns().saturating_sub(self.turn_began_ns);
+        self.loop_stats.turns += 1;
+        self.loop_stats.busy_ns += took_ns;
         self.longest_ns[0] = self.longest_ns[0].max(took_ns);
-        self.changed = true;
+        self.has_changed = true;
         let charged_bytes = shard.charged_bytes();
         if !self.is_due(now_ms, charged_bytes) {
             return;
         }
-        self.turns.longest_ns = self.longest_ns[0].max(self.longest_ns[1]);
-        if now_ms >= self.window_ms {
-            self.window_ms = now_ms + WINDOW_MS;
+        self.loop_stats.longest_ns = self.longest_ns[0].max(self.longest_ns[1]);
+        if now_ms >= self.period_end_ms {
+            self.period_end_ms = now_ms + LONGEST_TURN_PERIOD_MS;
             self.longest_ns = [0, self.longest_ns[0]];
         }
         if self.publish(shard, tls) {
-            (self.changed, self.charged_bytes) = (false, charged_bytes);
-            self.due_ms = now_ms + PUBLISH_MS;
+            (self.has_changed, self.published_bytes) = (false, charged_bytes);
+            self.publish_at_ms = now_ms + PUBLISH_MS;
         }
     }
 
     /// Whether to publish now, if the shard's account has `charged_bytes`.
     fn is_due(&self, now_ms: u64, charged_bytes: usize) -> bool {
-        now_ms >= self.due_ms || charged_bytes.abs_diff(self.charged_bytes) >= PUBLISH_BYTES
+        now_ms >= self.publish_at_ms
+            || charged_bytes.abs_diff(self.published_bytes) >= PUBLISH_BYTES
     }
 
-    /// How long the shard may sleep before it must publish; none: without end.
+    /// How long the shard may sleep before it must publish. None if nothing has changed, so that it may sleep without end.
     pub fn sleep_ms(&self, now_ms: u64) -> Option<u32> {
-        let left_ms = self.due_ms.saturating_sub(now_ms).max(1) as u32;
-        self.changed.then_some(left_ms)
+        let left_ms = self.publish_at_ms.saturating_sub(now_ms).max(1) as u32;
+        self.has_changed.then_some(left_ms)
     }
 
-    /// Copies the counters into the block; false if a reader holds it.
+    /// Copies the counters into the block. Returns false if a reader holds it.
     fn publish(&self, shard: &Shard, tls: Option<&Streams>) -> bool {
         let Ok(mut block) = self.counters.blocks[self.shard as usize].try_lock() else {
             return false;
@@ -185,7 +186,7 @@ impl Meter {
         block.stats = shard.stats();
         block.accounts = shard.accounts();
         block.tables = shard.tables();
-        block.turns = self.turns;
+        block.loop_stats = self.loop_stats;
         block.tls = tls.map(Streams::stats).unwrap_or_default();
         block.tls_usage = tls.map(Streams::usage).unwrap_or_default();
         block.latency.clone_from(&self.latency);
@@ -207,7 +208,7 @@ mod tests {
     fn large_messages_are_read_as_they_are_though_no_shard_publishes() {
         let counters = counters();
         counters.admission.account.charge_message(1 << 20);
-        let messages = |all: Vec<Snapshot>| all[0].accounts.parts[Part::Messages as usize];
+        let messages = |all: Vec<ShardCounters>| all[0].accounts.parts[Part::Messages as usize];
         assert_eq!(messages(counters.read_all()), 1 << 20);
         counters.admission.account.release_message(1 << 20);
         assert_eq!(messages(counters.read_all()), 0);
@@ -216,8 +217,8 @@ mod tests {
     #[test]
     fn numbers_are_published_in_time_and_at_once_when_the_account_has_changed_much() {
         let meter = Meter {
-            due_ms: 1_000,
-            charged_bytes: 10 << 20,
+            publish_at_ms: 1_000,
+            published_bytes: 10 << 20,
             ..Meter::new(counters(), 0)
         };
         assert!(meter.is_due(1_000, 10 << 20));

@@ -9,13 +9,14 @@ use super::ShardLoop;
 
 /// Most connections admitted in one turn, so that a storm of arrivals does not delay deliveries.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Connections that move from a listener's queue to the accept queue before one is admitted, so that the accept queue can choose among several addresses.
-const LINE_UP: usize = 16;
+/// Most connections that move from a listener's queue to the accept queue before one is admitted. So the accept queue can choose among several
+/// addresses.
+const MOVES_PER_ACCEPT: usize = 16;
 /// Least time between two log lines about connections that are turned away.
-const TELL_EVERY_S: u32 = 60;
+const LOG_EVERY_S: u32 = 60;
 
 impl<T: Transport> ShardLoop<T> {
-    /// Admits connections until `until_ns`, those in the accept queue first. The next turn continues.
+    /// Admits connections until `until_ns`, first those in the accept queue. The next turn continues.
     pub(super) fn accept(&mut self, mut listener: Option<usize>, until_ns: u64, now: Now) {
         for n in 0..ACCEPTS_PER_TURN {
             if !self.accept_one(&mut listener, n as u32, now) || clock::monotonic_ns() > until_ns {
@@ -24,11 +25,12 @@ impl<T: Transport> ShardLoop<T> {
         }
     }
 
-    /// Moves connections from the listener's queue to the accept queue while it has room, then admits the next one, as the `n`th of a turn. The
-    /// kernel's queue is first in, first out, so connections leave it also while the rate admits nobody. False when no other one waits now.
+    /// Moves connections from the listener's queue to the accept queue while it has room, then admits one, as the `n`th of this turn. Connections
+    /// leave the kernel's queue even while the rate limit admits nobody: it is first in, first out, so they would block those behind them. Returns
+    /// false if no other connection waits now.
     fn accept_one(&mut self, listener: &mut Option<usize>, n: u32, now: Now) -> bool {
         let now_ms = clock::monotonic_ms();
-        *listener = listener.filter(|listener| self.line_up(*listener, n, now_ms, now));
+        *listener = listener.filter(|listener| self.fill_accept_queue(*listener, n, now_ms, now));
         if !self.accept_queue.may_admit(now_ms) {
             let has_room = self.accept_queue.has_room();
             if !has_room {
@@ -40,21 +42,21 @@ impl<T: Transport> ShardLoop<T> {
             return listener.is_some();
         };
         // Refused for lack of room, or because the peer is not a trusted proxy.
-        let not_let_in = |stats: &Stats| stats.turned_away + stats.untrusted;
-        let before = not_let_in(&self.shard.stats());
+        let refusals = |stats: &Stats| stats.turned_away + stats.untrusted;
+        let before = refusals(&self.shard.stats());
         self.shard
             .handle(Input::Accepted(link, peer), now, &mut self.io);
         let stats = self.shard.stats();
-        if not_let_in(&stats) > before {
+        if refusals(&stats) > before {
             self.accept_queue.refund_refused();
         }
-        self.tell_untrusted(stats.untrusted, now);
+        self.log_untrusted(stats.untrusted, now);
         true
     }
 
-    /// Moves some connections from a listener's queue to the accept queue, and returns whether more may wait in the former.
-    fn line_up(&mut self, listener: usize, n: u32, now_ms: u64, now: Now) -> bool {
-        for _ in 0..LINE_UP {
+    /// Moves some connections from a listener's queue to the accept queue. Returns whether the listener may have more.
+    fn fill_accept_queue(&mut self, listener: usize, n: u32, now_ms: u64, now: Now) -> bool {
+        for _ in 0..MOVES_PER_ACCEPT {
             if !self.accept_queue.has_room() {
                 break;
             }
@@ -63,12 +65,12 @@ impl<T: Transport> ShardLoop<T> {
                 Arrival::Connection(link, peer) => self.accept_queue.push(Link(link.0), peer),
                 Arrival::Shed(_) => {
                     self.accept_queue.charge();
-                    self.io.meter.turns.shed += 1;
-                    self.tell("out of descriptors or memory", now);
+                    self.io.meter.loop_stats.shed += 1;
+                    self.log_refusal("out of descriptors or memory", now);
                     break;
                 }
                 Arrival::Stuck(_) => {
-                    self.tell("the machine is out of descriptors", now);
+                    self.log_refusal("the machine is out of descriptors", now);
                     return false;
                 }
                 Arrival::Nobody => return false,
@@ -81,8 +83,8 @@ impl<T: Transport> ShardLoop<T> {
         true
     }
 
-    /// Closes the listeners. Connections that wait in the queues are still admitted, later ones are not.
-    pub(super) fn close_entrance(&mut self, now: Now) {
+    /// Closes the listeners. Connections that already wait in the queues are still admitted.
+    pub(super) fn close_listeners(&mut self, now: Now) {
         self.accept_queue.lift_rate();
         for listener in 0..self.io.transport.bar() {
             let (mut listener, mut n) = (Some(listener), 0);
@@ -93,32 +95,33 @@ impl<T: Transport> ShardLoop<T> {
         self.io.transport.close_listeners();
     }
 
-    /// Logs connections of untrusted peers at once: a shard without connections never ticks, so [`tell_turned_away`](Self::tell_turned_away) may never run.
-    fn tell_untrusted(&mut self, untrusted: u64, now: Now) {
-        if untrusted > self.told.untrusted {
-            self.told.untrusted = untrusted;
+    /// Logs connections from untrusted peers at once: [`log_turned_away`](Self::log_turned_away) runs in a tick, and a shard without connections has no ticks.
+    fn log_untrusted(&mut self, untrusted: u64, now: Now) {
+        if untrusted > self.refusal_log.untrusted {
+            self.refusal_log.untrusted = untrusted;
             let peers = "not in http.trusted_proxies, while http.proxy_protocol is on";
-            self.tell(
+            self.log_refusal(
                 &format!("{untrusted} came from peers that are {peers}"),
                 now,
             );
         }
     }
 
-    pub(super) fn tell_turned_away(&mut self, now: Now) {
+    /// Logs that connections were turned away for lack of room, if that has happened since the last call.
+    pub(super) fn log_turned_away(&mut self, now: Now) {
         let turned_away = self.shard.stats().turned_away;
-        if turned_away > self.told.turned_away {
-            self.told.turned_away = turned_away;
-            self.tell("a limit is reached", now);
+        if turned_away > self.refusal_log.turned_away {
+            self.refusal_log.turned_away = turned_away;
+            self.log_refusal("a limit is reached", now);
         }
     }
 
-    /// Logs why connections are turned away, at most once in [`TELL_EVERY_S`].
-    fn tell(&mut self, why: &str, now: Now) {
-        if now.s < self.told.quiet_until_s {
+    /// Logs why connections are turned away, at most once in [`LOG_EVERY_S`].
+    fn log_refusal(&mut self, why: &str, now: Now) {
+        if now.s < self.refusal_log.quiet_until_s {
             return;
         }
-        self.told.quiet_until_s = now.s + TELL_EVERY_S;
+        self.refusal_log.quiet_until_s = now.s + LOG_EVERY_S;
         let connections = self.shard.connections();
         tracing::warn!(connections, "{why}: new connections are turned away");
     }

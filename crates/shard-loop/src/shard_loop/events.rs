@@ -5,16 +5,21 @@ use crore_net::stream::{Taken, Then};
 use crore_net::transport::{self, Readiness, Received, Transport};
 
 use super::ShardLoop;
-use crate::links::{Links, below};
+use crate::shard_io::{ShardIo, transport_link};
 
 impl<T: Transport> ShardLoop<T> {
     /// Handles a ready connection. A writable socket gets at most `write_bytes` of its outbox.
-    pub(super) fn connection_event(&mut self, event: Readiness, write_bytes: usize, now: Now) {
+    pub(super) fn handle_connection_event(
+        &mut self,
+        event: Readiness,
+        write_bytes: usize,
+        now: Now,
+    ) {
         let conn = ConnId::from_token(event.token);
         let Some(link) = self.shard.link_of(conn) else {
             return;
         };
-        let link = below(link);
+        let link = transport_link(link);
         if event.writable && self.is_writable(link, event.token) {
             let input = Input::Writable(conn, write_bytes);
             self.shard.handle(input, now, &mut self.io);
@@ -30,11 +35,11 @@ impl<T: Transport> ShardLoop<T> {
         let transport = &mut self.io.transport;
         if let Some(tls) = &mut self.io.tls {
             let taken = tls.receive(transport, link, event.token, &mut self.buffer);
-            return self.taken(conn, taken, now);
+            return self.handle_plaintext(conn, taken, now);
         }
         let input = match transport.receive(link, &mut self.buffer) {
             Received::Bytes(len) => {
-                self.io.meter.turns.received_bytes += len as u64;
+                self.io.meter.loop_stats.received_bytes += len as u64;
                 Input::Received(conn, &mut self.buffer[..len])
             }
             Received::End => Input::End(conn),
@@ -44,17 +49,17 @@ impl<T: Transport> ShardLoop<T> {
         self.shard.handle(input, now, &mut self.io);
     }
 
-    /// Whether the broker may write to this connection: not while TLS has bytes of its own to send.
+    /// Whether the broker may write to this connection. It must wait while TLS has bytes of its own to send.
     fn is_writable(&mut self, link: transport::Link, token: u64) -> bool {
-        let Links { tls, transport, .. } = &mut self.io;
+        let ShardIo { tls, transport, .. } = &mut self.io;
         tls.as_mut()
             .is_none_or(|tls| tls.writable(transport, link, token))
     }
 
-    /// Hands the broker the plain text of a TLS connection, which lies at the beginning of the buffer.
-    fn taken(&mut self, conn: ConnId, taken: Taken, now: Now) {
+    /// Hands the plaintext of a TLS connection, which is at the beginning of the buffer, to the broker.
+    fn handle_plaintext(&mut self, conn: ConnId, taken: Taken, now: Now) {
         if taken.plain > 0 {
-            self.io.meter.turns.received_bytes += taken.plain as u64;
+            self.io.meter.loop_stats.received_bytes += taken.plain as u64;
             let bytes = &mut self.buffer[..taken.plain];
             self.shard
                 .handle(Input::Received(conn, bytes), now, &mut self.io);
@@ -67,13 +72,13 @@ impl<T: Transport> ShardLoop<T> {
         self.shard.handle(input, now, &mut self.io);
     }
 
-    /// Continues handshakes, within this turn's share of time. Returns whether some are left.
-    pub(super) fn handshakes(&mut self, now: Now) -> bool {
+    /// Continues handshakes, within their share of the turn's time. Returns whether some are left.
+    pub(super) fn continue_handshakes(&mut self, now: Now) -> bool {
         while let Some(tls) = &mut self.io.tls
             && let Some((token, taken)) =
                 tls.next_handshake(&mut self.io.transport, &mut self.buffer)
         {
-            self.taken(ConnId::from_token(token), taken, now);
+            self.handle_plaintext(ConnId::from_token(token), taken, now);
         }
         while let Some(tls) = &mut self.io.tls
             && let Some(token) = tls.take_ended()
@@ -81,13 +86,14 @@ impl<T: Transport> ShardLoop<T> {
             let over = Input::Closed(ConnId::from_token(token));
             self.shard.handle(over, now, &mut self.io);
         }
-        let Links { tls, transport, .. } = &mut self.io;
+        let ShardIo { tls, transport, .. } = &mut self.io;
         tls.as_mut().is_some_and(|tls| tls.end_turn(transport))
     }
 
     /// Logs why TLS connections failed, limited in rate.
-    pub(super) fn tell_tls(&mut self, now: Now) {
-        if let (Some(tls), Some(failures)) = (&mut self.io.tls, &mut self.told.tls) {
+    pub(super) fn log_tls_failures(&mut self, now: Now) {
+        if let (Some(tls), Some(failures)) = (&mut self.io.tls, &mut self.refusal_log.tls_failures)
+        {
             failures.log(tls, now.s);
         }
     }

@@ -6,21 +6,21 @@ use crore_broker::{ConnId, Io as _, Link};
 use crore_net::kernel::{Kernel, acceptor, steering};
 
 use crate::counters::{Counters, Meter};
-use crate::links::Links;
+use crate::shard_io::ShardIo;
 
 /// Descriptors that no table of a test has.
 const NONE: u32 = 900_000;
 
-fn sockets() -> Links<Kernel> {
+fn sockets() -> ShardIo<Kernel> {
     let (reports, _inbox) = crore_net::mailbox().unwrap();
     let nobody = acceptor::Limits::default();
     let admission = Admission::new(&Settings::default(), 7);
-    Links {
+    ShardIo {
         transport: Kernel::open(&[], nobody, &steering::Group::new()).unwrap(),
         tls: None,
         peers: Vec::new(),
         reports,
-        questions: Box::new(|_, _| false),
+        ask_verifier: Box::new(|_, _| false),
         appender: None,
         meter: Meter::new(Counters::new(1, admission), 0),
         client_log: None,

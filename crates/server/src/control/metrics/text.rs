@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use crore_shard_loop::counters::Buckets;
+use crore_shard_loop::counters::MetricHistogram;
 
 /// The text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,10 +97,10 @@ impl Text {
     }
 
     /// Writes a histogram, whose last bucket is unbounded.
-    pub fn histogram(&mut self, name: &str, buckets: &Buckets) {
+    pub fn histogram(&mut self, name: &str, histogram: &MetricHistogram) {
         let bucket = format!("{name}_bucket");
         let mut below = 0;
-        for (end, count) in &buckets.ends {
+        for (end, count) in &histogram.buckets {
             below += count;
             let end = match end.is_finite() {
                 true => end.to_string(),
@@ -108,8 +108,8 @@ impl Text {
             };
             self.sample(&bucket, &[("le", end)], below as f64);
         }
-        self.sample(&format!("{name}_sum"), &[], buckets.sum);
-        self.sample(&format!("{name}_count"), &[], buckets.count as f64);
+        self.sample(&format!("{name}_sum"), &[], histogram.sum);
+        self.sample(&format!("{name}_count"), &[], histogram.count as f64);
     }
 
     /// Ends the text and returns it.
@@ -150,8 +150,8 @@ mod tests {
             0.25,
         );
         text.family("crore_delivery_seconds", Kind::Histogram, "Delivery");
-        let buckets = Buckets {
-            ends: vec![(0.000016, 2), (1.0, 3), (f64::INFINITY, 1)],
+        let buckets = MetricHistogram {
+            buckets: vec![(0.000016, 2), (1.0, 3), (f64::INFINITY, 1)],
             sum: 4.5,
             count: 6,
         };

@@ -1,4 +1,4 @@
-//! Implements the broker's [`Io`] with a transport, and TLS between them if it is on.
+//! Implements the broker's [`Io`] with a transport. If TLS is on, it encrypts between the two.
 
 use std::net::IpAddr;
 
@@ -14,65 +14,65 @@ use crore_net::transport::{self, Sent, Transport};
 use crate::appender::Appender;
 use crate::client_log::ClientLog;
 use crate::counters::Meter;
-use crate::letters::{Letter, Reported};
+use crate::letters::{ControlLetter, Letter};
 
-/// Asks about the credential of a connection. False: too many questions are open.
-pub type Questions = Box<dyn Fn(ConnId, Question) -> bool + Send>;
+/// Sends the credential of a connection to the verifier. Returns false if the verifier's queue is full.
+pub type AskVerifier = Box<dyn Fn(ConnId, Question) -> bool + Send>;
 
-/// All that a shard sends to: sockets, other shards, the control thread, the verifier and the engine.
-pub struct Links<T> {
+/// All outputs of a shard: sockets, other shards, the control thread, the verifier and the engine.
+pub struct ShardIo<T> {
     pub transport: T,
     pub tls: Option<Box<Streams>>,
     pub peers: Vec<Sender<Letter>>,
-    pub reports: Sender<Reported>,
-    pub questions: Questions,
+    pub reports: Sender<ControlLetter>,
+    pub ask_verifier: AskVerifier,
     /// Passes batches to the engine, which appends them to the log. `None` if there is no engine.
     pub appender: Option<Appender>,
     pub meter: Meter,
     /// The log of clients, if it is on.
     pub client_log: Option<ClientLog>,
-    /// Connections that failed in this turn and for which no event will come.
+    /// Connections that failed in this turn without an event from the poller. The loop ends them.
     pub failed: Vec<ConnId>,
 }
 
-/// The transport's type for a link.
-pub fn below(link: Link) -> transport::Link {
+/// Converts the broker's link to that of the transport.
+pub fn transport_link(link: Link) -> transport::Link {
     transport::Link(link.0)
 }
 
-impl<T: Transport> Io for Links<T> {
+impl<T: Transport> Io for ShardIo<T> {
     fn open(&mut self, link: Link, conn: ConnId) {
-        if let Err(error) = self.transport.open(below(link), conn.token()) {
-            // A connection that the poller does not watch would never get an event.
+        if let Err(error) = self.transport.open(transport_link(link), conn.token()) {
+            // The poller would never report an event of this connection.
             tracing::warn!(%error, "a connection could not be watched");
             self.failed.push(conn);
         }
         if let Some(tls) = &mut self.tls {
-            tls.opened(below(link));
+            tls.opened(transport_link(link));
         }
     }
 
     #[inline]
     fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize {
-        let link = below(link);
+        let link = transport_link(link);
         if let Some(tls) = &mut self.tls
             && let Some(taken) = tls.send(&mut self.transport, link, parts)
         {
-            self.meter.turns.sent_bytes += taken as u64;
+            self.meter.loop_stats.sent_bytes += taken as u64;
             return taken;
         }
         match self.transport.send(link, parts) {
             Sent::Bytes(len) => {
-                self.meter.turns.sent_bytes += len as u64;
+                self.meter.loop_stats.sent_bytes += len as u64;
                 len
             }
-            // When the transport next waits for events, it reports a failure too, and that ends the connection.
+            // The next wait reports a failure again as an event, which ends the connection.
             Sent::Again | Sent::Failed(_) => 0,
         }
     }
 
     fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool) {
-        let link = below(link);
+        let link = transport_link(link);
         let (read, write) = match &mut self.tls {
             Some(tls) => tls.interest(link, read, write),
             None => (read, write),
@@ -84,7 +84,7 @@ impl<T: Transport> Io for Links<T> {
     }
 
     fn close(&mut self, link: Link, how: Close) {
-        let (link, transport) = (below(link), &mut self.transport);
+        let (link, transport) = (transport_link(link), &mut self.transport);
         match (&mut self.tls, how) {
             (Some(tls), Close::Drain) => return tls.shutdown(transport, link),
             (Some(tls), _) => tls.closing(transport, link, how == Close::Now),
@@ -108,11 +108,11 @@ impl<T: Transport> Io for Links<T> {
     }
 
     fn peer(&self, link: Link) -> Option<IpAddr> {
-        self.transport.peer(below(link))
+        self.transport.peer(transport_link(link))
     }
 
     fn is_secure(&self, link: Link) -> bool {
-        (self.tls.as_ref()).is_some_and(|tls| tls.is_sealed(below(link)))
+        (self.tls.as_ref()).is_some_and(|tls| tls.is_sealed(transport_link(link)))
     }
 
     fn client_event(&mut self, event: &ClientEvent) {
@@ -131,22 +131,23 @@ impl<T: Transport> Io for Links<T> {
 
     fn moved(&self) -> Moved {
         Moved {
-            received_bytes: self.meter.turns.received_bytes,
-            sent_bytes: self.meter.turns.sent_bytes,
+            received_bytes: self.meter.loop_stats.received_bytes,
+            sent_bytes: self.meter.loop_stats.sent_bytes,
         }
     }
 
     fn report(&mut self, ticket: Ticket, report: Report) {
-        self.reports.post(Reported::Report(ticket, report));
+        self.reports.post(ControlLetter::Report(ticket, report));
     }
 
     fn question(&mut self, conn: ConnId, question: Question) -> bool {
-        (self.questions)(conn, question)
+        (self.ask_verifier)(conn, question)
     }
 
     fn count(&mut self, to: ReplyTo, topic: &[u8]) -> bool {
         let shard = self.meter.shard();
-        self.reports.post(Reported::Count(shard, to, topic.into()));
+        self.reports
+            .post(ControlLetter::Count(shard, to, topic.into()));
         true
     }
 }

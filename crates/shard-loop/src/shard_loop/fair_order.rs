@@ -1,4 +1,4 @@
-//! The order in which a turn handles its events: the first of each party, then the second of each, and so on. So the many
+//! The order in which a turn handles its events: the first event of each party (client address), then the second of each, and so on. So the many
 //! connections of one address do not delay other addresses.
 
 /// Parties are hashed into this many buckets. Two parties in the same bucket count as one.
@@ -6,15 +6,16 @@ const BUCKETS: usize = 512;
 
 /// The order of a turn's events. Its memory is reused.
 #[derive(Default)]
-pub struct Order {
-    /// For each event: the count of earlier events of its party, its place from `from` on, and its number.
+pub struct FairOrder {
+    /// For each event its sort key: the count of earlier events of its party, its distance from `from`, and its number.
     events: Vec<(u16, u16, u16)>,
-    /// By bucket: events so far.
+    /// The count of events so far, by bucket.
     seen: Vec<u16>,
 }
 
-impl Order {
-    /// Arranges `events` events (a few hundred at most), beginning with number `from` and wrapping around. `party` returns an event's party.
+impl FairOrder {
+    /// Sorts `events` events (a few hundred at most), beginning with number `from` and wrapping around. `party` returns an event's
+    /// party.
     pub fn arrange(&mut self, events: usize, from: usize, mut party: impl FnMut(usize) -> u64) {
         self.seen.clear();
         self.seen.resize(BUCKETS, 0);
@@ -30,8 +31,8 @@ impl Order {
         self.events.sort_unstable();
     }
 
-    /// The number of the event in this place.
-    pub fn at(&self, place: usize) -> usize {
+    /// The number of the event at this place in the order.
+    pub fn event_at(&self, place: usize) -> usize {
         usize::from(self.events[place].2)
     }
 }
@@ -43,12 +44,14 @@ mod tests {
     #[test]
     fn the_events_of_a_crowd_come_between_those_of_others() {
         let parties: Vec<u64> = (0..250).map(|n| if n < 240 { 7 } else { n }).collect();
-        let mut order = Order::default();
+        let mut order = FairOrder::default();
         order.arrange(parties.len(), 0, |n| parties[n]);
-        let first: Vec<u64> = (0..11).map(|place| parties[order.at(place)]).collect();
+        let first: Vec<u64> = (0..11)
+            .map(|place| parties[order.event_at(place)])
+            .collect();
         assert_eq!(first.iter().filter(|party| **party == 7).count(), 1);
-        let mut all: Vec<usize> = (0..250).map(|place| order.at(place)).collect();
-        assert_eq!(order.at(0), 0);
+        let mut all: Vec<usize> = (0..250).map(|place| order.event_at(place)).collect();
+        assert_eq!(order.event_at(0), 0);
         let crowd: Vec<usize> = all.iter().copied().filter(|n| *n < 240).collect();
         assert!(crowd.is_sorted());
         all.sort_unstable();
@@ -57,9 +60,9 @@ mod tests {
 
     #[test]
     fn it_begins_with_the_event_that_had_no_turn() {
-        let mut order = Order::default();
+        let mut order = FairOrder::default();
         order.arrange(60, 20, |n| n as u64 / 2);
-        let all: Vec<usize> = (0..60).map(|place| order.at(place)).collect();
+        let all: Vec<usize> = (0..60).map(|place| order.event_at(place)).collect();
         assert_eq!(all[..3], [20, 22, 24]);
         assert_eq!(all[30..33], [21, 23, 25]);
     }
