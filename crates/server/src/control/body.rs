@@ -1,7 +1,7 @@
 //! The body of a request to the admin port, with a timeout.
 //!
-//! Invariants: the time counts from the end of the head, however many pieces the body has; a request without a body has no
-//! timer. A late body ends with an error for its reader. A flag tells the caller, so that the answer can name the reason.
+//! Invariants: the time counts from the end of the head, regardless of the number of pieces; a request without a body has no
+//! timer. If the deadline passes, the reader of the body gets an error, and a flag is set so that the answer can name the reason.
 
 use std::error::Error;
 use std::future::Future as _;
@@ -17,31 +17,34 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::Sleep;
 
 /// A body with a deadline.
-pub struct Timed {
+pub struct DeadlineBody {
     body: Incoming,
     /// None if the request has no body.
-    end: Option<Pin<Box<Sleep>>>,
+    deadline: Option<Pin<Box<Sleep>>>,
     late: Arc<AtomicBool>,
 }
 
 /// The body did not arrive in time.
 #[derive(Debug, thiserror::Error)]
 #[error("the body did not arrive in time")]
-pub struct Late;
+pub struct BodyTimedOut;
 
-/// Limits the time of the request's body, from now on. The flag is set if the body was late.
-pub fn timed(request: Request<Incoming>, time: Duration) -> (Request<Timed>, Arc<AtomicBool>) {
+/// Gives the request's body this much time from now on. The returned flag is set if the deadline passes.
+pub fn with_deadline(
+    request: Request<Incoming>,
+    timeout: Duration,
+) -> (Request<DeadlineBody>, Arc<AtomicBool>) {
     let late = Arc::new(AtomicBool::new(false));
-    let marked = late.clone();
-    let request = request.map(|body| Timed {
-        end: (!body.is_end_stream()).then(|| Box::pin(tokio::time::sleep(time))),
+    let late_flag = late.clone();
+    let request = request.map(|body| DeadlineBody {
+        deadline: (!body.is_end_stream()).then(|| Box::pin(tokio::time::sleep(timeout))),
         body,
-        late: marked,
+        late: late_flag,
     });
     (request, late)
 }
 
-impl Body for Timed {
+impl Body for DeadlineBody {
     type Data = Bytes;
     type Error = Box<dyn Error + Send + Sync>;
 
@@ -54,11 +57,11 @@ impl Body for Timed {
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
         let over = |end: &mut Pin<Box<Sleep>>| end.as_mut().poll(cx).is_ready();
-        if !self.end.as_mut().is_some_and(over) {
+        if !self.deadline.as_mut().is_some_and(over) {
             return Poll::Pending;
         }
         self.late.store(true, Relaxed);
-        Poll::Ready(Some(Err(Late.into())))
+        Poll::Ready(Some(Err(BodyTimedOut.into())))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Metrics of a cluster and its log.
 
 use super::api::cluster::{NodeStatus, nodes};
-use super::neighbours::Neighbours;
+use super::peer_nodes::PeerNodes;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::checkpoint::node;
 
@@ -23,7 +23,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    pub async fn of(lifecycle: &Lifecycle, neighbours: &Neighbours) -> Cluster {
+    pub async fn of(lifecycle: &Lifecycle, peer_nodes: &PeerNodes) -> Cluster {
         let Some(member) = lifecycle.member() else {
             return Cluster::default();
         };
@@ -48,8 +48,8 @@ impl Cluster {
             refused: status.append_errors,
             void: member.void.count(),
             disconnects: status.disconnects,
-            nodes: match neighbours.roster().await {
-                Some(state) => nodes(&state, &mut neighbours.heard()),
+            nodes: match peer_nodes.nodes_in_log().await {
+                Some(state) => nodes(&state, &mut peer_nodes.reports()),
                 None => Vec::new(),
             },
         }

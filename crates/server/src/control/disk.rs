@@ -10,7 +10,7 @@ use super::samples::{per_s, round};
 use crate::lifecycle::Lifecycle;
 
 /// The histogram of the duration of syncs.
-pub fn syncs(log: &crore_disk::State) -> MetricHistogram {
+pub fn sync_histogram(log: &crore_disk::State) -> MetricHistogram {
     let (most, classes) = log.sync_counts.split_last().expect("there are classes");
     let bounds = (0..).map(|bits| f64::from(1_u32 << bits) / 1e6);
     let mut buckets: Vec<_> = bounds.zip(classes.iter().copied()).collect();

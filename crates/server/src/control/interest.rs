@@ -1,12 +1,12 @@
-//! Interest at all nodes of a cluster: the topics that have subscribers. A node with followers (clients that are told of interest) polls each
-//! other node twice a second for topics that gained or lost their last subscriber there, and tells its homes.
+//! Interest at all nodes of a cluster: the topics that have subscribers. A *follower* is a client that is told when a topic gets its first
+//! subscriber or loses its last one. A node with followers polls each other node twice a second for such changes there, and passes them to its homes.
 //!
-//! A node answers another with a *stream* of numbered answers: first all topics with interest, then changes. If an answer is missing, or the
-//! answering node has lost changes, a new stream begins; the topics of the old stream stay until the new one is complete. A node without
-//! followers asks nothing, and other nodes keep no state for it.
+//! A node answers another with a *stream* of numbered answers: first all topics with subscribers, then changes. If an answer is missing, or the
+//! answering node has lost changes, a new stream begins. The topics of the old stream stay valid until the new one is complete. A node without
+//! followers does not poll, and other nodes keep no state for it.
 //!
-//! Bounds: an answer has at most [`NEWS_BYTES_MAX`] bytes of names and one page more. Answers come only on request, so the asking node sets the
-//! pace. With more than [`FILTERS_MAX`] different filters a node asks for all topics. A home stores at most as many topics of other nodes as
+//! Bounds: an answer has at most [`CHANGES_BYTES_MAX`] bytes of names and one page more. A node sends answers only on request, so the polling node
+//! sets the pace. With more than [`FILTERS_MAX`] different filters a node asks for all topics. A home stores at most as many topics of other nodes as
 //! of its own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,32 +26,32 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::neighbours::{Neighbours, json, writer};
+use super::peer_nodes::{PeerNodes, json, writer_text};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::shards::Shards;
 
-/// Between two polls of another node.
-const EVERY: Duration = Duration::from_millis(500);
+/// Time between two polls of another node.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Timeout of an answer.
-const ANSWER: Duration = Duration::from_secs(2);
-/// The stream of a node that has not asked for this time ends.
-const FORGOTTEN: Duration = Duration::from_secs(10);
-/// Least age of a stream before a change of filters begins a new one, so that followers that come and go do not cause a snapshot each.
-const STREAM_MIN: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// If a node does not poll for this time, its stream ends.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Least age of a stream before a change of filters begins a new one. Otherwise each follower that comes and goes would cause a snapshot.
+const STREAM_AGE_MIN: Duration = Duration::from_secs(5);
 /// Most different filters in a question.
 const FILTERS_MAX: usize = 64;
 /// Most nodes that follow this one: as many as the log has heartbeats of.
 const NODES_MAX: usize = 256;
 /// Approximate limit of names in an answer, in bytes. JSON may double it; a message of NATS may have at least eight times as many.
-const NEWS_BYTES_MAX: usize = 256 << 10;
+const CHANGES_BYTES_MAX: usize = 256 << 10;
 /// Most pages from a home for one answer. A page may be empty, since it covers topics without interest.
 const PAGES_MAX: usize = 64;
-/// Most answers in a row from one node before the nodes and filters are determined again.
-const ANSWERS_MAX: usize = 64;
-/// Changes in one order to a home: some hundred microseconds of its time.
-const CHANGES_MAX: usize = 512;
+/// Most answers from one node in one poll. After them the nodes and filters are determined again.
+const ANSWERS_PER_POLL_MAX: usize = 64;
+/// Most changes in one order to a home: some hundred microseconds of its time.
+const CHANGES_PER_ORDER_MAX: usize = 512;
 /// Delay before a lost subscription (of NATS) is renewed, and between two checks whether this node has a new name.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// A question of a node with followers.
 #[derive(Serialize, Deserialize)]
@@ -73,25 +73,25 @@ struct FollowAnswer {
     more: bool,
 }
 
-/// The shared parts of both sides: the one that asks, and the one that answers.
+/// The parts that both sides share: the side that polls, and the side that answers.
 #[derive(Clone)]
 pub struct Interest {
     lifecycle: Lifecycle,
     shards: Shards,
-    neighbours: Neighbours,
+    peer_nodes: PeerNodes,
 }
 
 impl Interest {
     /// Spawns the tasks of both sides, if this is a node of a cluster.
-    pub fn begin(lifecycle: Lifecycle, shards: Shards, neighbours: Neighbours) {
+    pub fn begin(lifecycle: Lifecycle, shards: Shards, peer_nodes: PeerNodes) {
         if lifecycle.member().is_some() {
             let this = Interest {
                 lifecycle,
                 shards,
-                neighbours,
+                peer_nodes,
             };
-            tokio::spawn(this.clone().tell());
-            tokio::spawn(this.follow());
+            tokio::spawn(this.clone().serve());
+            tokio::spawn(this.poll());
         }
     }
 
@@ -104,79 +104,81 @@ impl Interest {
         self.lifecycle.world().homes
     }
 
-    async fn tell(self) {
-        let mut teller = Teller {
+    /// Answers the other nodes. Never returns.
+    async fn serve(self) {
+        let mut server = FollowServer {
             node: self.clone(),
             following: HashMap::new(),
             streams: 0,
         };
         loop {
-            if let Some(name) = self.neighbours.own_writer().await
-                && let Some(peers) = self.neighbours.peers()
+            if let Some(name) = self.peer_nodes.own_writer().await
+                && let Some(peers) = self.peer_nodes.peers()
                 && let Some(questions) = peers.questions_to(&name).await
             {
                 let mut questions = pin!(questions);
                 // A node that others declared dead continues with a new name.
-                while self.neighbours.own_writer().await.as_ref() == Some(&name) {
-                    match timeout(AGAIN, questions.next()).await {
-                        Ok(Some(question)) => teller.answer(question).await,
+                while self.peer_nodes.own_writer().await.as_ref() == Some(&name) {
+                    match timeout(RETRY_DELAY, questions.next()).await {
+                        Ok(Some(question)) => server.answer(question).await,
                         Ok(None) => break,
                         Err(_) => {}
                     }
-                    teller.forget_silent().await;
+                    server.end_silent().await;
                 }
             }
-            sleep(AGAIN).await;
+            sleep(RETRY_DELAY).await;
         }
     }
 
-    async fn follow(self) {
-        let mut follower = Follower {
+    /// Polls the other nodes. Never returns.
+    async fn poll(self) {
+        let mut poller = FollowPoller {
             node: self,
             others: BTreeMap::new(),
             slots: AtomicU64::new(0),
             streams: AtomicU64::new(0),
         };
-        let mut every = interval(EVERY);
+        let mut every = interval(POLL_INTERVAL);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             every.tick().await;
-            follower.look().await;
+            poller.poll_all().await;
         }
     }
 }
 
-/// A node that follows this one.
-struct Following {
+/// A node that polls this one.
+struct FollowingNode {
     stream: u64,
     answers: u64,
     filters: BTreeSet<String>,
-    /// The homes' number of the stream, and the homes at which it has begun.
-    own: u64,
-    begun: BTreeSet<ShardId>,
+    /// The number that the homes know this stream by, and the homes at which it has begun.
+    home_stream: u64,
+    begun_homes: BTreeSet<ShardId>,
     /// The home to ask next.
     home: ShardId,
     asked_at: Instant,
 }
 
-/// Answers the nodes that follow this one.
-struct Teller {
+/// The answering side: answers the nodes that poll this one.
+struct FollowServer {
     node: Interest,
-    following: HashMap<String, Following>,
+    following: HashMap<String, FollowingNode>,
     streams: u64,
 }
 
-impl Teller {
+impl FollowServer {
     async fn answer(&mut self, question: Question) {
         let Ok(asked) = serde_json::from_slice::<FollowQuestion>(question.bytes()) else {
             return;
         };
         let by = asked.by.clone();
-        let told = self.next(asked).await;
-        if told.is_none() {
+        let answer = self.next(asked).await;
+        if answer.is_none() {
             self.end(&by).await;
         }
-        question.answer(json(&told)).await;
+        question.answer(json(&answer)).await;
     }
 
     /// The next answer for a node. None if it must begin a new stream.
@@ -191,12 +193,12 @@ impl Teller {
                 return None;
             }
             self.streams += 1;
-            let begins = Following {
+            let begins = FollowingNode {
                 stream: asked.stream,
                 answers: 0,
                 filters: asked.filters,
-                own: self.streams,
-                begun: BTreeSet::new(),
+                home_stream: self.streams,
+                begun_homes: BTreeSet::new(),
                 home: 0,
                 asked_at: Instant::now(),
             };
@@ -211,16 +213,18 @@ impl Teller {
         of.collect(&self.node).await
     }
 
+    /// Ends the stream of the node `by`.
     async fn end(&mut self, by: &str) {
         if let Some(of) = self.following.remove(by) {
-            for home in of.begun {
-                let _ = self.node.ask(home, Order::End(of.own)).await;
+            for home in of.begun_homes {
+                let _ = self.node.ask(home, Order::End(of.home_stream)).await;
             }
         }
     }
 
-    async fn forget_silent(&mut self) {
-        let silent = |of: &Following| of.asked_at.elapsed() >= FORGOTTEN;
+    /// Ends the stream of a node that has not polled for [`STREAM_TIMEOUT`].
+    async fn end_silent(&mut self) {
+        let silent = |of: &FollowingNode| of.asked_at.elapsed() >= STREAM_TIMEOUT;
         let mut all = self.following.iter();
         let found = all.find_map(|(by, of)| silent(of).then(|| by.clone()));
         if let Some(by) = found {
@@ -229,28 +233,28 @@ impl Teller {
     }
 }
 
-impl Following {
+impl FollowingNode {
     /// Collects changes from the homes. None if a home has lost some.
     async fn collect(&mut self, node: &Interest) -> Option<FollowAnswer> {
         let (homes, mut bytes) = (node.homes(), 0);
-        let mut told = FollowAnswer::default();
+        let mut answer = FollowAnswer::default();
         for _ in 0..homes {
             let mut more = true;
             for _ in 0..PAGES_MAX {
-                if bytes >= NEWS_BYTES_MAX {
-                    told.more = true;
-                    return Some(told);
+                if bytes >= CHANGES_BYTES_MAX {
+                    answer.more = true;
+                    return Some(answer);
                 }
                 let filters = self.filters.iter();
                 let filters = filters.map(|it| it.as_bytes().into()).collect();
-                let begins = self.begun.insert(self.home).then_some(filters);
-                let order = Order::Next(self.own, begins);
+                let begins = self.begun_homes.insert(self.home).then_some(filters);
+                let order = Order::Next(self.home_stream, begins);
                 let Some(InterestReply::Changes(news)) = node.ask(self.home, order).await else {
                     return None;
                 };
                 let (news, is_more) = news?;
                 bytes += news.len();
-                told.changes.extend(news.iter().map(|(begins, name)| {
+                answer.changes.extend(news.iter().map(|(begins, name)| {
                     let sign = if begins { '+' } else { '-' };
                     format!("{sign}{}", String::from_utf8_lossy(name))
                 }));
@@ -259,16 +263,16 @@ impl Following {
                     break;
                 }
             }
-            told.more |= more;
+            answer.more |= more;
             self.home = (self.home + 1) % homes;
         }
-        Some(told)
+        Some(answer)
     }
 }
 
 /// Parses a change from another node: whether the topic's interest begins, and the name. None if it is invalid: anybody who may publish to the
 /// nodes' subjects can send anything.
-fn read_change(change: &str) -> Option<(bool, &[u8])> {
+fn parse_change(change: &str) -> Option<(bool, &[u8])> {
     let (sign, name) = change.split_at_checked(1)?;
     let begins = match sign {
         "+" => true,
@@ -284,46 +288,47 @@ struct Stream {
     number: u64,
     answers: u64,
     filters: BTreeSet<String>,
-    /// The homes' number of the stream, set with the first answer.
+    /// The number that the homes know this stream by, set with the first answer.
     slot: Option<u8>,
-    is_whole: bool,
+    is_complete: bool,
     begun_at: Instant,
 }
 
-/// Another node.
+/// Another node, which this one polls.
 #[derive(Default)]
-struct Other {
+struct FollowedNode {
     stream: Option<Stream>,
     /// The slot of the previous stream, until the current one is complete.
-    former: Option<u8>,
-    /// It has been logged that not all of the node's topics have room here.
+    previous_slot: Option<u8>,
+    /// This node had no room for all topics of the other one, and has logged that.
     is_refused: bool,
 }
 
-/// Asks the nodes that this one follows.
-struct Follower {
+/// The polling side: asks all other nodes.
+struct FollowPoller {
     node: Interest,
-    others: BTreeMap<String, Other>,
-    /// A bit for each slot in use.
+    others: BTreeMap<String, FollowedNode>,
+    /// A bit mask of the slots in use.
     slots: AtomicU64,
     streams: AtomicU64,
 }
 
-impl Follower {
-    /// Asks all other nodes, if there is a follower here.
-    async fn look(&mut self) {
-        let (Some(filters), Some(state)) =
-            (self.filters().await, self.node.neighbours.roster().await)
-        else {
+impl FollowPoller {
+    /// Polls all other nodes, if there is a follower at this node.
+    async fn poll_all(&mut self) {
+        let (Some(filters), Some(state)) = (
+            self.filters().await,
+            self.node.peer_nodes.nodes_in_log().await,
+        ) else {
             return;
         };
         let mut living: BTreeSet<String> = BTreeSet::new();
         let mut own = None;
         for node in &state.nodes {
             match node.is_self {
-                true => own = Some(writer(node.writer)),
+                true => own = Some(writer_text(node.writer)),
                 false if filters.is_empty() => {}
-                false => drop(living.insert(writer(node.writer))),
+                false => drop(living.insert(writer_text(node.writer))),
             }
         }
         let others = std::mem::take(&mut self.others);
@@ -331,9 +336,9 @@ impl Follower {
             match living.contains(&name) {
                 true => drop(self.others.insert(name, other)),
                 false => {
-                    let slots = [other.stream.and_then(|it| it.slot), other.former];
+                    let slots = [other.stream.and_then(|it| it.slot), other.previous_slot];
                     for slot in slots.into_iter().flatten() {
-                        self.forget(slot).await;
+                        self.drop_topics(slot).await;
                     }
                 }
             }
@@ -344,18 +349,18 @@ impl Follower {
             others.entry(name).or_default();
         }
         let asked = others.iter_mut();
-        let asked = asked.map(|(name, other)| self.ask(&own, name, other, &filters));
+        let asked = asked.map(|(name, other)| self.poll_node(&own, name, other, &filters));
         join_all(asked).await;
         self.others = others;
     }
 
-    /// The filters of all followers here. Home 0 has all of them, since a follower asks it first.
+    /// The filters of all followers at this node. Home 0 has all of them, since a follower asks it first.
     async fn filters(&self) -> Option<BTreeSet<String>> {
         let Some(InterestReply::Filters(filters)) = self.node.ask(0, Order::Filters).await else {
             return None;
         };
         if filters.len() > FILTERS_MAX {
-            // Not those of topics that begin with `$`, which are local to a node.
+            // Topics that begin with `$` are not included: they are local to a node.
             return Some(BTreeSet::from(["#".to_string()]));
         }
         let text = filters
@@ -364,21 +369,29 @@ impl Follower {
         Some(text.collect())
     }
 
-    /// Asks a node until it has no more changes.
-    async fn ask(&self, own: &str, name: &str, other: &mut Other, filters: &BTreeSet<String>) {
+    /// Polls a node until it has no more changes.
+    async fn poll_node(
+        &self,
+        own: &str,
+        name: &str,
+        other: &mut FollowedNode,
+        filters: &BTreeSet<String>,
+    ) {
         let is_other = |it: &Stream| {
-            it.is_whole && it.begun_at.elapsed() >= STREAM_MIN && !filters.is_subset(&it.filters)
+            it.is_complete
+                && it.begun_at.elapsed() >= STREAM_AGE_MIN
+                && !filters.is_subset(&it.filters)
         };
         if other.stream.as_ref().is_some_and(is_other) {
             self.end(other).await;
         }
-        for _ in 0..ANSWERS_MAX {
+        for _ in 0..ANSWERS_PER_POLL_MAX {
             let stream = other.stream.get_or_insert_with(|| Stream {
                 number: self.streams.fetch_add(1, Relaxed),
                 answers: 0,
                 filters: filters.clone(),
                 slot: None,
-                is_whole: false,
+                is_complete: false,
                 begun_at: Instant::now(),
             });
             let asked = FollowQuestion {
@@ -390,7 +403,7 @@ impl Follower {
                     _ => BTreeSet::new(),
                 },
             };
-            let Some(told) = self.answer_of(name, &asked).await else {
+            let Some(answer) = self.answer_of(name, &asked).await else {
                 return self.end(other).await;
             };
             stream.answers += 1;
@@ -399,32 +412,32 @@ impl Follower {
                 // All slots are taken.
                 return self.end(other).await;
             };
-            stream.is_whole |= !told.more;
-            let is_whole = stream.is_whole;
-            self.take(slot, &told.changes, other).await;
-            if is_whole && let Some(former) = other.former.take() {
-                self.forget(former).await;
+            stream.is_complete |= !answer.more;
+            let is_complete = stream.is_complete;
+            self.apply_changes(slot, &answer.changes, other).await;
+            if is_complete && let Some(previous_slot) = other.previous_slot.take() {
+                self.drop_topics(previous_slot).await;
             }
-            if !told.more {
+            if !answer.more {
                 return;
             }
         }
     }
 
     async fn answer_of(&self, name: &str, asked: &FollowQuestion) -> Option<FollowAnswer> {
-        let peers = self.node.neighbours.peers()?;
-        let answer = timeout(ANSWER, peers.ask_one(name, json(asked))).await;
+        let peers = self.node.peer_nodes.peers()?;
+        let answer = timeout(ANSWER_TIMEOUT, peers.ask_one(name, json(asked))).await;
         serde_json::from_slice::<Option<FollowAnswer>>(&answer.ok()??).ok()?
     }
 
     /// Ends the stream of a node. If it was complete, its topics stay until the next one is complete.
-    async fn end(&self, other: &mut Other) {
+    async fn end(&self, other: &mut FollowedNode) {
         let Some(stream) = other.stream.take() else {
             return;
         };
         match stream.slot {
-            Some(slot) if stream.is_whole => other.former = Some(slot),
-            Some(slot) => self.forget(slot).await,
+            Some(slot) if stream.is_complete => other.previous_slot = Some(slot),
+            Some(slot) => self.drop_topics(slot).await,
             None => {}
         }
     }
@@ -437,13 +450,13 @@ impl Follower {
     }
 
     /// Passes changes on to the homes.
-    async fn take(&self, slot: u8, changes: &[String], other: &mut Other) {
+    async fn apply_changes(&self, slot: u8, changes: &[String], other: &mut FollowedNode) {
         let placement = self.node.lifecycle.world().placement();
         let mut refused = 0;
-        for changes in changes.chunks(CHANGES_MAX) {
+        for changes in changes.chunks(CHANGES_PER_ORDER_MAX) {
             let mut of_homes: BTreeMap<ShardId, InterestChanges> = BTreeMap::new();
             for change in changes {
-                let Some((begins, name)) = read_change(change) else {
+                let Some((begins, name)) = parse_change(change) else {
                     continue;
                 };
                 let news = of_homes.entry(placement.home_of_name(name)).or_default();
@@ -464,7 +477,7 @@ impl Follower {
     }
 
     /// Removes the topics of a stream, and frees its slot.
-    async fn forget(&self, slot: u8) {
+    async fn drop_topics(&self, slot: u8) {
         for home in 0..self.node.homes() {
             let mut from: Box<[u8]> = Box::default();
             loop {
@@ -486,11 +499,11 @@ mod tests {
 
     #[test]
     fn only_changes_of_topics_that_may_exist_are_taken_from_other_nodes() {
-        assert_eq!(read_change("+a/b"), Some((true, &b"a/b"[..])));
-        assert_eq!(read_change("-a"), Some((false, &b"a"[..])));
+        assert_eq!(parse_change("+a/b"), Some((true, &b"a/b"[..])));
+        assert_eq!(parse_change("-a"), Some((false, &b"a"[..])));
         let long = format!("+{}", "x".repeat(70_000));
         for wrong in ["", "+", "a", "+a\nb", "+#", &long] {
-            assert_eq!(read_change(wrong), None, "{wrong:.20}");
+            assert_eq!(parse_change(wrong), None, "{wrong:.20}");
         }
     }
 }

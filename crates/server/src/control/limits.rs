@@ -153,7 +153,7 @@ pub fn all(state: &AdminState, shards: &[ShardCounters], memory_bytes: Option<u6
         Some(Limit::new(
             "admin.connections_max",
             "connections",
-            state.port.open(),
+            state.port_counters.open_connections(),
             u64::from(settings.admin.connections_max),
             None,
         )),

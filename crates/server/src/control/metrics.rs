@@ -55,12 +55,12 @@ enum Read {
     /// One value.
     One(fn(&Scrape) -> f64),
     /// A value for each set of labels.
-    Each(fn(&Scrape) -> Samples),
+    Each(fn(&Scrape) -> LabelledValues),
     Histogram(fn(&Scrape) -> MetricHistogram),
 }
 
 /// Values, each with the values of its labels.
-type Samples = Vec<(Vec<String>, f64)>;
+type LabelledValues = Vec<(Vec<String>, f64)>;
 
 const fn row(
     kind: Kind,
@@ -79,19 +79,19 @@ const fn row(
     }
 }
 
-fn flag(is: bool) -> f64 {
+fn bool_value(is: bool) -> f64 {
     f64::from(u8::from(is))
 }
 
 /// Samples of a metric with the label `result`.
-fn results(counts: [(&str, u64); 2]) -> Samples {
+fn by_result(counts: [(&str, u64); 2]) -> LabelledValues {
     let counts = counts.into_iter();
     counts
         .map(|(result, count)| (vec![result.into()], count as f64))
         .collect()
 }
 
-fn delivery(latency: &LatencyHistogram) -> MetricHistogram {
+fn delivery_histogram(latency: &LatencyHistogram) -> MetricHistogram {
     let (mut buckets, mut from) = (Vec::new(), 0);
     for bits in LATENCY_BITS {
         let to = latency.counts[from..]
@@ -128,7 +128,7 @@ pub async fn metrics(State(state): State<AdminState>, headers: HeaderMap) -> Res
         false => Form::Prometheus,
     };
     let shards = state.counters.read_all();
-    let cluster = Cluster::of(&state.lifecycle, &state.neighbours).await;
+    let cluster = Cluster::of(&state.lifecycle, &state.peer_nodes).await;
     let scrape = Scrape {
         limits: limits::all(&state, &shards, None),
         tables: stats::tables(&shards),
@@ -165,11 +165,11 @@ impl Scrape {
         self.shards.iter().map(of).sum()
     }
 
-    fn sum(&self, of: impl Fn(&ShardCounters) -> u64) -> Samples {
+    fn sum(&self, of: impl Fn(&ShardCounters) -> u64) -> LabelledValues {
         vec![(vec![], self.sum_of(of) as f64)]
     }
 
-    fn by_shard(&self, of: impl Fn(&ShardCounters) -> f64) -> Samples {
+    fn by_shard(&self, of: impl Fn(&ShardCounters) -> f64) -> LabelledValues {
         let shards = self.shards.iter().enumerate();
         shards
             .map(|(id, shard)| (vec![id.to_string()], of(shard)))
@@ -177,11 +177,11 @@ impl Scrape {
     }
 
     /// Sums over all shards: one for each kind, given by its name and its index.
-    fn of(
+    fn by_kind(
         &self,
         kinds: impl IntoIterator<Item = (&'static str, usize)>,
         count: fn(&ShardCounters, usize) -> u64,
-    ) -> Samples {
+    ) -> LabelledValues {
         let sum = |n| self.sum_of(|s| count(s, n));
         let kinds = kinds.into_iter();
         kinds
@@ -190,7 +190,7 @@ impl Scrape {
     }
 
     /// Refusals by reason, without reasons that were never given.
-    fn refusals(&self) -> Samples {
+    fn refusals(&self) -> LabelledValues {
         let count = |reason: Reason| self.sum_of(|s| s.stats.refusals.of(reason));
         let all = Reason::ALL
             .iter()
@@ -201,7 +201,7 @@ impl Scrape {
             .collect()
     }
 
-    fn by_limit(&self, of: fn(&Limit) -> u64) -> Samples {
+    fn by_limit(&self, of: fn(&Limit) -> u64) -> LabelledValues {
         let labels = |it: &Limit| vec![it.name.into(), it.unit.into()];
         let limits = self.limits.iter();
         limits.map(|it| (labels(it), of(it) as f64)).collect()
@@ -210,7 +210,7 @@ impl Scrape {
 
 impl Metric {
     /// Sets the possible values of the label.
-    const fn of(mut self, values: &'static str) -> Metric {
+    const fn with_values(mut self, values: &'static str) -> Metric {
         self.values = values;
         self
     }

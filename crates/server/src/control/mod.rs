@@ -1,28 +1,28 @@
-//! The control plane: one thread beside the shards, with a small async runtime. It serves the admin port (HTTP) and handles the signals of
-//! the process.
+//! The control plane: one thread beside the shards, with a small async runtime. It serves the admin port (HTTP) and handles the process's
+//! signals.
 //!
-//! Invariants: it talks to shards only by letters ([`Shards`]) and reads the counters that they publish; nothing on the data path
-//! waits for it. It uses the process's own descriptor table, for files, certificates and the admin port. Each shard has a table of its
-//! own, made before anything is opened here, or closes the descriptors that it inherits.
+//! Invariants: this thread reaches the shards only by messages ([`Shards`]) and by the counters that they publish. Nothing on the data path
+//! waits for it. Its files, certificates and the admin port are in the process's own descriptor table. Each shard has another table, which
+//! either was made before this thread opened anything, or closes the descriptors that it inherits.
 //!
-//! Deliberately not here: decisions about connections or topics, which are the broker's.
+//! Deliberately not here: decisions about connections or topics. The broker makes them.
 
+mod admin_port;
 mod api;
 mod body;
+mod chart_history;
 mod cluster;
+mod connection_slots;
 mod console;
 mod data_port;
 mod disk;
-mod gate;
 mod interest;
 mod limits;
 mod metrics;
-mod neighbours;
-mod places;
-mod port;
+mod peer_nodes;
 mod process;
-mod recent;
 mod refusal_log;
+mod request_guard;
 mod samples;
 mod starting;
 mod state;
@@ -50,11 +50,11 @@ use crore_shard_loop::counters::Counters;
 use crore_shard_loop::{ControlLetter, Letter};
 pub use data_port::DataPort;
 use interest::Interest;
-use neighbours::Neighbours;
+use peer_nodes::PeerNodes;
 pub use starting::Starting;
-use state::{AdminState, Parts};
+use state::{AdminContext, AdminState};
 
-/// Everything that the control thread needs to begin.
+/// The arguments of [`run`].
 pub struct Start {
     /// The admin port, if there is one.
     pub listener: Option<TcpListener>,
@@ -70,7 +70,7 @@ pub struct Start {
     pub reports: Inbox<ControlLetter>,
     /// Connects to the data port, for the console's tails.
     pub data_port: DataPort,
-    /// The blocked signals, which one thread may wait for.
+    /// The blocked signals. One thread may wait for them.
     pub signals: Signals,
     pub lifecycle: lifecycle::Start,
 }
@@ -104,40 +104,44 @@ pub fn run(start: Start) -> anyhow::Result<()> {
 
 async fn serve(start: Start) -> anyhow::Result<()> {
     let shards = Shards::new(start.senders);
-    let (counts, to_count) = mpsc::unbounded_channel();
-    tokio::spawn(shards::pump(shards.clone(), start.reports, counts));
-    tokio::spawn(trim::watch(start.counters.clone()));
-    tokio::spawn(refusal_log::watch(start.counters.clone(), shards.clone()));
+    let (count_requests, pending_counts) = mpsc::unbounded_channel();
+    tokio::spawn(shards::forward_reports(
+        shards.clone(),
+        start.reports,
+        count_requests,
+    ));
+    tokio::spawn(trim::run(start.counters.clone()));
+    tokio::spawn(refusal_log::run(start.counters.clone(), shards.clone()));
     let signals = signals::listen(start.signals)?;
     let lifecycle = Lifecycle::new(start.lifecycle, shards.clone());
-    let neighbours = Neighbours::begin(
+    let peer_nodes = PeerNodes::begin(
         lifecycle.clone(),
         shards.clone(),
         start.counters.clone(),
-        to_count,
+        pending_counts,
     );
-    Interest::begin(lifecycle.clone(), shards.clone(), neighbours.clone());
+    Interest::begin(lifecycle.clone(), shards.clone(), peer_nodes.clone());
     if let Some(listener) = start.listener {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
-        let samples = samples::watch(start.counters.clone(), lifecycle.clone());
-        let state = AdminState::new(Parts {
+        let samples = samples::spawn(start.counters.clone(), lifecycle.clone());
+        let state = AdminState::new(AdminContext {
             shards,
             lifecycle: lifecycle.clone(),
-            neighbours,
-            gate: Arc::new(gate::Gate::new(&start.admin, address)),
+            peer_nodes,
+            request_guard: Arc::new(request_guard::RequestGuard::new(&start.admin, address)),
             data_port: start.data_port,
-            port: port::Counts::new(&start.admin),
-            recent: recent::Recent::of(samples.clone()),
+            port_counters: admin_port::PortCounters::new(&start.admin),
+            chart_history: chart_history::ChartHistory::spawn(samples.clone()),
             samples,
             counters: start.counters,
             listen: start.listen,
-            began: Instant::now(),
+            started_at: Instant::now(),
         });
-        let spare = spare_routes(state.clone(), &start.admin);
-        let counts = state.port.clone();
-        let port = port::Port::new(&start.admin, counts, routes(state), spare);
+        let overflow = overflow_routes(state.clone(), &start.admin);
+        let counters = state.port_counters.clone();
+        let port = admin_port::AdminPort::new(&start.admin, counters, routes(state), overflow);
         tokio::spawn(port.serve(listener));
     }
     lifecycle.run(signals).await
@@ -145,25 +149,31 @@ async fn serve(start: Start) -> anyhow::Result<()> {
 
 /// All routes of the admin port.
 fn routes(state: AdminState) -> Router {
-    let guarded = axum::middleware::from_fn_with_state(state.gate.clone(), gate::guard);
+    let guard = axum::middleware::from_fn_with_state(
+        state.request_guard.clone(),
+        request_guard::check_request,
+    );
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .merge(api::routes(&state))
         .merge(console::routes())
-        .fallback(api::elsewhere)
-        .layer(guarded)
+        .fallback(api::not_found)
+        .layer(guard)
         .with_state(state)
 }
 
-/// The routes for connections past `admin.connections_max`.
-fn spare_routes(state: AdminState, admin: &Admin) -> Router {
-    let guarded = axum::middleware::from_fn_with_state(state.gate.clone(), gate::guard);
+/// The routes for connections that exceed `admin.connections_max`.
+fn overflow_routes(state: AdminState, admin: &Admin) -> Router {
+    let guard = axum::middleware::from_fn_with_state(
+        state.request_guard.clone(),
+        request_guard::check_request,
+    );
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
-        .fallback(port::refusal(admin))
-        .layer(guarded)
+        .fallback(admin_port::refusal(admin))
+        .layer(guard)
         .with_state(state)
 }
 

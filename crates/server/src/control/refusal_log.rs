@@ -1,7 +1,7 @@
-//! Logs for the operator that clients are refused or lose messages, with the remedy, at a limited rate.
+//! Tells the operator in the log that clients are refused or lose messages, with the remedy, at a limited rate.
 //!
-//! It reads the shards' counters, which costs the shards nothing, and logs one line for all of them. Only when a counter has grown does it
-//! ask the shards for the name of a client or topic as an example. A line is logged once a minute, or earlier if it has a new name: an
+//! It reads the shards' counters, which costs the shards nothing, and logs one line for all of them. If a counter has grown, it asks the shards
+//! for the name of a client or topic as an example. Each line is logged at most once a minute, or earlier if the name is new: an
 //! operator who corrects one setting sees at once why the next attempt fails.
 
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use tracing::field::display;
 use crate::lifecycle::shards::Shards;
 use crore_shard_loop::counters::Counters;
 
-/// Between two reads of the counters.
-const EVERY: Duration = Duration::from_secs(1);
+/// Time between two reads of the counters.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
 /// Least time between two lines of one kind, unless the name of the client or topic is new.
-const TELL_EVERY: Duration = Duration::from_secs(60);
-/// Most different names in that time, since clients choose the names.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// Most different names logged in that time: clients choose the names, and could flood the log.
 const NAMES_MAX: usize = 4;
 
-/// Watches the counters of all shards. Never returns.
-pub async fn watch(counters: Arc<Counters>, shards: Shards) {
-    let mut every = tokio::time::interval(EVERY);
+/// Reads the counters of all shards and logs their growth. Never returns.
+pub async fn run(counters: Arc<Counters>, shards: Shards) {
+    let mut every = tokio::time::interval(READ_INTERVAL);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut lines = lines();
     loop {
@@ -32,16 +32,16 @@ pub async fn watch(counters: Arc<Counters>, shards: Shards) {
         for line in &mut lines {
             let all = read.iter().map(|shard| (line.of)(&shard.stats)).sum();
             let due = line.growth.is_due(all, now);
-            let asks = line.growth.look(all) && line.names.has_room();
+            let may_name = line.growth.has_grown(all) && line.names.has_room();
             let names = match line.example {
-                Some(kind) if due || asks => names(&shards, kind).await,
+                Some(kind) if due || may_name => new_examples(&shards, kind).await,
                 _ => Vec::new(),
             };
-            let example = line.names.news(names, due);
+            let example = line.names.new_names(names, due);
             if due || example.is_some() {
-                let count = line.growth.told(all, due.then_some(now));
+                let count = line.growth.mark_logged(all, due.then_some(now));
                 let example = example.map(display);
-                tracing::warn!(count, example, "{}", line.words);
+                tracing::warn!(count, example, "{}", line.text);
             }
         }
     }
@@ -51,17 +51,17 @@ pub async fn watch(counters: Arc<Counters>, shards: Shards) {
 struct Line {
     of: fn(&Stats) -> u64,
     example: Option<Notice>,
-    words: String,
+    text: String,
     growth: Growth,
     names: Names,
 }
 
-fn line(metric: &str, example: Option<Notice>, words: &str) -> Line {
+fn line(metric: &str, example: Option<Notice>, text: &str) -> Line {
     let counter = COUNTERS.iter().find(|counter| counter.metric == metric);
     Line {
         of: counter.expect("a metric of that table").of,
         example,
-        words: words.into(),
+        text: text.into(),
         growth: Growth::default(),
         names: Names::default(),
     }
@@ -110,85 +110,87 @@ const LINES: &[Row] = &[
 fn lines() -> Vec<Line> {
     // The only refusal of credentials by the shard itself. The verifier logs all others.
     let too_long = Reason::TokenTooLong.row();
-    let words = format!(
+    let text = format!(
         "credentials refused: {}; {}",
         too_long.text, too_long.remedy
     );
     let all = LINES.iter().copied();
-    let all = all.chain([("crore_oversized_credentials_total", None, &*words)]);
-    all.map(|(metric, example, words)| line(metric, example, words))
+    let all = all.chain([("crore_oversized_credentials_total", None, &*text)]);
+    all.map(|(metric, example, text)| line(metric, example, text))
         .collect()
 }
 
-/// From each shard the first name that it has recorded since the last call.
-async fn names(shards: &Shards, kind: Notice) -> Vec<String> {
+/// The first name that each shard has recorded since the last call.
+async fn new_examples(shards: &Shards, kind: Notice) -> Vec<String> {
     let names = shards.ask_all::<Option<String>>(|| Control::Notice(kind));
     let names = names.await;
     names.into_iter().flatten().flatten().collect()
 }
 
-/// The count in the last line, and the time before which no line follows.
+/// The growth of a counter since the last line.
 #[derive(Default)]
 struct Growth {
-    told: u64,
-    seen: u64,
+    /// The count at the last line.
+    logged: u64,
+    last_read: u64,
+    /// The next line may not be logged before this time, unless a name is new.
     quiet_until: Option<Instant>,
 }
 
 impl Growth {
     /// Whether the count has grown since the last line, and a line is allowed now.
     fn is_due(&self, all: u64, now: Instant) -> bool {
-        all != self.told && self.quiet_until.is_none_or(|until| now >= until)
+        all != self.logged && self.quiet_until.is_none_or(|until| now >= until)
     }
 
     /// Whether the count has grown since the last read.
-    fn look(&mut self, all: u64) -> bool {
-        std::mem::replace(&mut self.seen, all) != all
+    fn has_grown(&mut self, all: u64) -> bool {
+        std::mem::replace(&mut self.last_read, all) != all
     }
 
-    /// Notes that a line is logged, and returns how much the count has grown since the last line. With `quiet_from`, no line follows for
-    /// [`TELL_EVERY`] from then on.
-    fn told(&mut self, all: u64, quiet_from: Option<Instant>) -> u64 {
+    /// Records that a line is logged. Returns the growth of the count since the last line. With `quiet_from`, no line is due for
+    /// [`LOG_INTERVAL`] from then on.
+    fn mark_logged(&mut self, all: u64, quiet_from: Option<Instant>) -> u64 {
         if let Some(now) = quiet_from {
-            self.quiet_until = Some(now + TELL_EVERY);
+            self.quiet_until = Some(now + LOG_INTERVAL);
         }
-        all - std::mem::replace(&mut self.told, all)
+        all - std::mem::replace(&mut self.logged, all)
     }
 }
 
 /// The names logged since the line was last due.
 #[derive(Default)]
 struct Names {
-    told: Vec<String>,
-    /// A name that occurred again, for the next line that is due.
-    again: Option<String>,
+    logged: Vec<String>,
+    /// The last name that occurred again. The next line that is due shows it if no name is new.
+    repeated: Option<String>,
 }
 
 impl Names {
     fn has_room(&self) -> bool {
-        self.told.len() < NAMES_MAX
+        self.logged.len() < NAMES_MAX
     }
 
-    /// The names for a line: those of `came` that were not logged yet, and at least one if the line is due.
-    fn news(&mut self, came: Vec<String>, due: bool) -> Option<String> {
+    /// The names for a line: those in `found` that were not logged yet. If there are none and the line is due, a name that occurred again.
+    fn new_names(&mut self, found: Vec<String>, due: bool) -> Option<String> {
         if due {
-            self.told.clear();
+            self.logged.clear();
         }
-        let mut news = Vec::new();
-        for name in came {
-            match self.told.contains(&name) {
-                true => self.again = Some(name),
+        let mut new = Vec::new();
+        for name in found {
+            match self.logged.contains(&name) {
+                true => self.repeated = Some(name),
                 false if self.has_room() => {
-                    self.told.push(name.clone());
-                    news.push(name);
+                    self.logged.push(name.clone());
+                    new.push(name);
                 }
                 false => {}
             }
         }
-        let again = self.again.take_if(|_| due);
-        match news.is_empty() {
-            true => again,
-            false => Some(news.join(", ")),
+        let repeated = self.repeated.take_if(|_| due);
+        match new.is_empty() {
+            true => repeated,
+            false => Some(new.join(", ")),
         }
     }
 }
@@ -201,34 +203,34 @@ mod tests {
     fn refusals_between_two_log_lines_are_logged_together() {
         let mut growth = Growth::default();
         let start = Instant::now();
-        let mut told = |all, s| {
+        let mut logged = |all, s| {
             let now = start + Duration::from_secs(s);
             let due = growth.is_due(all, now);
-            due.then(|| growth.told(all, Some(now)))
+            due.then(|| growth.mark_logged(all, Some(now)))
         };
-        assert_eq!(told(0, 0), None);
-        assert_eq!(told(2, 1), Some(2));
-        assert_eq!(told(3, 2), None);
-        assert_eq!(told(9, 60), None);
-        assert_eq!(told(9, 61), Some(7));
-        assert_eq!(told(9, 200), None);
+        assert_eq!(logged(0, 0), None);
+        assert_eq!(logged(2, 1), Some(2));
+        assert_eq!(logged(3, 2), None);
+        assert_eq!(logged(9, 60), None);
+        assert_eq!(logged(9, 61), Some(7));
+        assert_eq!(logged(9, 200), None);
     }
 
     #[test]
     fn a_few_other_names_are_logged_at_once_and_a_name_again_when_its_line_is_due() {
         let mut names = Names::default();
-        let mut news = |came: &[&str], due| {
-            let came = came.iter().map(ToString::to_string).collect();
-            names.news(came, due)
+        let mut new = |found: &[&str], due| {
+            let found = found.iter().map(ToString::to_string).collect();
+            names.new_names(found, due)
         };
-        assert_eq!(news(&["a"], true).as_deref(), Some("a"));
-        assert_eq!(news(&["a"], false), None);
-        assert_eq!(news(&["b", "a"], false).as_deref(), Some("b"));
-        assert_eq!(news(&["c", "d", "e"], false).as_deref(), Some("c, d"));
-        assert_eq!(news(&["f"], false), None);
+        assert_eq!(new_names(&["a"], true).as_deref(), Some("a"));
+        assert_eq!(new_names(&["a"], false), None);
+        assert_eq!(new_names(&["b", "a"], false).as_deref(), Some("b"));
+        assert_eq!(new_names(&["c", "d", "e"], false).as_deref(), Some("c, d"));
+        assert_eq!(new_names(&["f"], false), None);
         // The shards have recorded no name since they were last asked.
-        assert_eq!(news(&[], true).as_deref(), Some("a"));
-        assert_eq!(news(&["f"], true).as_deref(), Some("f"));
-        assert_eq!(news(&[], false), None);
+        assert_eq!(new_names(&[], true).as_deref(), Some("a"));
+        assert_eq!(new_names(&["f"], true).as_deref(), Some("f"));
+        assert_eq!(new_names(&[], false), None);
     }
 }

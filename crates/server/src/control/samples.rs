@@ -1,4 +1,4 @@
-//! Samples of all shards' counters, taken once a second. They are taken even if nobody watches, so that the first watcher gets rates at once.
+//! Samples of all shards' counters, taken once a second, also while nobody reads them: so the first reader gets rates at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -9,49 +9,50 @@ use tokio::time::MissedTickBehavior;
 use crate::lifecycle::Lifecycle;
 use crore_shard_loop::counters::{Counters, LatencyHistogram, ShardCounters};
 
-/// Between two samples.
-const EVERY: Duration = Duration::from_secs(1);
+/// Time between two samples.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The counters of all shards, read at one time.
 pub struct CounterSample {
-    pub at: Instant,
+    pub taken_at: Instant,
     pub shards: Vec<ShardCounters>,
     /// The log on disk, if the state is durable.
     pub log: Option<crore_disk::State>,
 }
 
-/// The newest two samples. Rates are computed from their difference.
+/// The last two samples. Rates are computed from their difference.
 #[derive(Clone)]
-pub struct Samples {
-    pub before: Arc<CounterSample>,
-    pub now: Arc<CounterSample>,
+pub struct LastSamples {
+    pub previous: Arc<CounterSample>,
+    pub newest: Arc<CounterSample>,
 }
 
-/// Spawns the task that takes the samples.
-pub fn watch(counters: Arc<Counters>, lifecycle: Lifecycle) -> watch::Receiver<Samples> {
+/// Spawns the task that takes samples. The receiver has the last two.
+pub fn spawn(counters: Arc<Counters>, lifecycle: Lifecycle) -> watch::Receiver<LastSamples> {
     let read = move || {
         Arc::new(CounterSample {
-            at: Instant::now(),
+            taken_at: Instant::now(),
             shards: counters.read_all(),
             log: lifecycle.log_state(),
         })
     };
     let first = read();
-    let (sender, receiver) = watch::channel(Samples {
-        before: first.clone(),
-        now: first,
+    let (sender, receiver) = watch::channel(LastSamples {
+        previous: first.clone(),
+        newest: first,
     });
     tokio::spawn(async move {
-        let mut every = tokio::time::interval(EVERY);
+        let mut every = tokio::time::interval(SAMPLE_INTERVAL);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             every.tick().await;
-            sender.send_modify(|newest| newest.before = std::mem::replace(&mut newest.now, read()));
+            sender.send_modify(|last| last.previous = std::mem::replace(&mut last.newest, read()));
         }
     });
     receiver
 }
 
+/// The sum of a counter over all shards.
 pub fn sum(shards: &[ShardCounters], of: impl Fn(&ShardCounters) -> u64) -> u64 {
     shards.iter().map(of).sum()
 }
@@ -63,13 +64,13 @@ pub fn latency(shards: &[ShardCounters]) -> LatencyHistogram {
     all
 }
 
-/// The wall clock.
+/// The time of the wall clock in milliseconds since 1970.
 pub fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Events per second. The rate is 0 if next to no time has passed: the first two samples are the same.
+/// The rate of `count` events in `passed` seconds. It is 0 if almost no time has passed: at first both samples are the same one.
 pub fn per_s(count: u64, passed: f64) -> f64 {
     if passed < 0.001 {
         return 0.0;

@@ -13,18 +13,18 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use tokio::sync::oneshot;
 
-use super::gate::{self, Gate};
-use super::port::{Counts, Port};
+use super::admin_port::{AdminPort, PortCounters};
+use super::request_guard::{self, RequestGuard};
 use crate::settings::admin::Admin;
 
-const WHY: &str = "the server reads its log, and serves clients when it is done";
+const NOT_READY_TEXT: &str = "the server reads its log, and serves clients when it is done";
 /// `Retry-After`, in seconds.
-const AGAIN: &str = "1";
+const RETRY_AFTER_S: &str = "1";
 
 /// Time to finish requests that are in flight when the start ends: a probe whose connection is reset would count as failed.
-const GRACE: Duration = Duration::from_millis(200);
+const FINISH_TIMEOUT: Duration = Duration::from_millis(200);
 /// Between two checks whether all are finished.
-const LOOK: Duration = Duration::from_millis(5);
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A thread that serves the admin port, until this is dropped.
 pub struct Starting {
@@ -79,24 +79,31 @@ fn serve(
         .enable_all()
         .build()?;
     listener.set_nonblocking(true)?;
-    let gate = Arc::new(Gate::new(admin, listener.local_addr()?));
-    let later = || async { not_ready(axum::Json(serde_json::json!({ "error": WHY }))) };
+    let guard = Arc::new(RequestGuard::new(admin, listener.local_addr()?));
+    let later =
+        || async { unavailable(axum::Json(serde_json::json!({ "error": NOT_READY_TEXT }))) };
     let routes = Router::new()
         .route("/healthz", get(async || "ok\n"))
-        .route("/readyz", get(async || not_ready(format!("{WHY}\n"))))
+        .route(
+            "/readyz",
+            get(async || unavailable(format!("{NOT_READY_TEXT}\n"))),
+        )
         .fallback(later)
-        .layer(axum::middleware::from_fn_with_state(gate, gate::guard));
+        .layer(axum::middleware::from_fn_with_state(
+            guard,
+            request_guard::check_request,
+        ));
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let counts = Counts::new(admin);
-        let port = Port::new(admin, counts.clone(), routes.clone(), routes);
+        let counters = PortCounters::new(admin);
+        let port = AdminPort::new(admin, counters.clone(), routes.clone(), routes);
         tokio::select! {
             () = port.serve(listener) => {}
             () = stopped => {}
         }
-        let end = Instant::now() + GRACE;
-        while counts.open() > 0 && Instant::now() < end {
-            tokio::time::sleep(LOOK).await;
+        let end = Instant::now() + FINISH_TIMEOUT;
+        while counters.open_connections() > 0 && Instant::now() < end {
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
         // Connections end with the runtime.
         anyhow::Ok(())
@@ -104,7 +111,10 @@ fn serve(
 }
 
 /// Closes the connection, so that the client's next request goes to the running server.
-fn not_ready(body: impl IntoResponse) -> impl IntoResponse {
-    let fields = [(header::RETRY_AFTER, AGAIN), (header::CONNECTION, "close")];
+fn unavailable(body: impl IntoResponse) -> impl IntoResponse {
+    let fields = [
+        (header::RETRY_AFTER, RETRY_AFTER_S),
+        (header::CONNECTION, "close"),
+    ];
     (StatusCode::SERVICE_UNAVAILABLE, fields, body)
 }

@@ -7,35 +7,46 @@ use std::time::{Duration, Instant};
 use crore_shard_loop::counters::Counters;
 use tokio::sync::watch;
 
+use super::admin_port::PortCounters;
+use super::chart_history::ChartHistory;
 use super::data_port::DataPort;
-use super::gate::Gate;
-use super::neighbours::Neighbours;
-use super::port::Counts;
-use super::recent::Recent;
-use super::samples::Samples;
+use super::peer_nodes::PeerNodes;
+use super::request_guard::RequestGuard;
+use super::samples::LastSamples;
 use crate::config::Effective;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::shards::Shards;
 
-/// The shared state, of which each handler gets a reference (axum's `State`).
-pub type AdminState = Arc<Parts>;
+/// A reference to the shared state, which each handler gets as axum's `State`.
+pub type AdminState = Arc<AdminContext>;
 
-pub struct Parts {
+/// The shared state.
+pub struct AdminContext {
+    /// Sends orders to the shards.
     pub shards: Shards,
-    pub gate: Arc<Gate>,
+    /// Checks each request before its handler, and counts the refused ones.
+    pub request_guard: Arc<RequestGuard>,
+    /// Opens connections to the data port, for the console's tails.
     pub data_port: DataPort,
-    pub port: Arc<Counts>,
+    /// Counters of the admin port's connections.
+    pub port_counters: Arc<PortCounters>,
+    /// Settings, reload, drain, checkpoints.
     pub lifecycle: Lifecycle,
-    pub neighbours: Neighbours,
+    /// The other nodes of the cluster.
+    pub peer_nodes: PeerNodes,
+    /// The newest counters of the shards.
     pub counters: Arc<Counters>,
     /// The addresses of the data ports.
     pub listen: Vec<SocketAddr>,
-    pub samples: watch::Receiver<Samples>,
-    pub recent: Recent,
-    pub began: Instant,
+    /// The last two samples of the counters, from which rates are computed.
+    pub samples: watch::Receiver<LastSamples>,
+    /// The samples of the last quarter of an hour, for the console's charts.
+    pub chart_history: ChartHistory,
+    /// The start of the process.
+    pub started_at: Instant,
 }
 
-impl Parts {
+impl AdminContext {
     /// The current settings, with the real addresses of the data ports in place of those in the file (which may have port 0).
     pub fn effective(&self) -> Effective {
         let mut effective = self.lifecycle.effective();
@@ -44,6 +55,6 @@ impl Parts {
     }
 
     pub fn uptime(&self) -> Duration {
-        self.began.elapsed()
+        self.started_at.elapsed()
     }
 }

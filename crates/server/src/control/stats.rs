@@ -17,11 +17,11 @@ use futures_util::stream;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::chart_history::Columns;
 use super::disk::DiskStats;
 use super::limits::{self, Limit};
 use super::process;
-use super::recent::Columns;
-use super::samples::{Samples, latency, per_s, round, sum, unix_ms};
+use super::samples::{LastSamples, latency, per_s, round, sum, unix_ms};
 use super::state::AdminState;
 
 /// With fewer connections the process itself is most of the memory of each.
@@ -266,12 +266,12 @@ fn refusals(
 
 impl Stats {
     /// The events between two moments, and the state at the second.
-    fn of(state: &AdminState, samples: &Samples, pss_bytes: Option<u64>) -> Stats {
-        let (before, now) = (&samples.before.shards, &samples.now.shards);
+    fn of(state: &AdminState, samples: &LastSamples, pss_bytes: Option<u64>) -> Stats {
+        let (before, now) = (&samples.previous.shards, &samples.newest.shards);
         let passed = samples
-            .now
-            .at
-            .duration_since(samples.before.at)
+            .newest
+            .taken_at
+            .duration_since(samples.previous.taken_at)
             .as_secs_f64();
         let rate = |of: &dyn Fn(&ShardCounters) -> u64| {
             let more = sum(now, of).saturating_sub(sum(before, of));
@@ -321,8 +321,8 @@ impl Stats {
             },
             disk: DiskStats::of(
                 &state.lifecycle,
-                samples.before.log,
-                samples.now.log,
+                samples.previous.log,
+                samples.newest.log,
                 passed,
             ),
             memory: Memory {
@@ -431,7 +431,7 @@ pub async fn stats(State(state): State<AdminState>, headers: HeaderMap) -> Respo
     responses((status = 200, body = Columns))
 )]
 pub async fn recent(State(state): State<AdminState>) -> axum::Json<Columns> {
-    axum::Json(state.recent.columns())
+    axum::Json(state.chart_history.columns())
 }
 
 #[cfg(test)]

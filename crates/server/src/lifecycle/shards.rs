@@ -1,9 +1,9 @@
-//! The control thread's requests to the shards. Orders are posted to the shards' inboxes. Reports come back through one mailbox, and their
-//! ticket finds the task that asked.
+//! The control thread's requests to the shards. An order is posted to a shard's inbox. Its report arrives in the control thread's mailbox, and is passed to
+//! the task that waits for this ticket.
 //!
 //! Invariants: every wait has a deadline; a report that no task waits for is dropped. A shard never wakes the runtime itself: the runtime's
 //! descriptors do not exist in a shard's descriptor table, where the same number may be a client's socket. The mailbox's eventfd exists in
-//! both tables, and [`pump`] listens to it.
+//! both tables, and [`forward_reports`] waits for it.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use crore_shard_loop::{ControlLetter, Letter};
 
 /// Timeout of an answer. A turn lasts milliseconds, so a shard that needs longer is stuck.
-const ANSWER: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The shard did not answer in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,12 +34,13 @@ pub struct Shards(Arc<Inner>);
 
 struct Inner {
     senders: Vec<Sender<Letter>>,
-    waiting: Mutex<Waiting>,
+    pending: Mutex<PendingOrders>,
 }
 
+/// The orders whose reports have not arrived.
 #[derive(Default)]
-struct Waiting {
-    tickets: u64,
+struct PendingOrders {
+    last_ticket: u64,
     by_ticket: HashMap<Ticket, oneshot::Sender<Report>>,
 }
 
@@ -48,7 +49,7 @@ impl Shards {
     pub fn new(senders: Vec<Sender<Letter>>) -> Self {
         Shards(Arc::new(Inner {
             senders,
-            waiting: Mutex::default(),
+            pending: Mutex::default(),
         }))
     }
 
@@ -56,9 +57,9 @@ impl Shards {
         self.0.senders.len() as ShardId
     }
 
-    /// Tells a shard the number of a topic's subscribers at other nodes.
-    pub fn counted(&self, shard: ShardId, to: ReplyTo, elsewhere: RemoteSubscribers) {
-        self.0.senders[shard as usize].post(Letter::Counted(to, elsewhere));
+    /// Answers a [`RemoteCountRequest`] of a shard.
+    pub fn send_remote_count(&self, shard: ShardId, reply_to: ReplyTo, count: RemoteSubscribers) {
+        self.0.senders[shard as usize].post(Letter::Counted(reply_to, count));
     }
 
     /// Sends an order and waits for its report. Each kind of order has one type of report.
@@ -72,16 +73,16 @@ impl Shards {
     ) -> Result<T, Silent> {
         let (answer, answered) = oneshot::channel();
         let ticket = {
-            let mut waiting = self.waiting();
-            waiting.tickets += 1;
-            let ticket = Ticket(waiting.tickets);
-            waiting.by_ticket.insert(ticket, answer);
+            let mut pending = self.pending();
+            pending.last_ticket += 1;
+            let ticket = Ticket(pending.last_ticket);
+            pending.by_ticket.insert(ticket, answer);
             ticket
         };
         // Removes the entry even if the caller's future is dropped.
-        let _forget = Forget(self, ticket);
+        let _remove = RemoveOnDrop(self, ticket);
         self.0.senders[shard as usize].post(Letter::Control(ticket, control));
-        match tokio::time::timeout(ANSWER, answered).await {
+        match tokio::time::timeout(ANSWER_TIMEOUT, answered).await {
             Ok(Ok(report)) => Ok(T::try_from(report)
                 .unwrap_or_else(|_| unreachable!("each order has a report of one type"))),
             _ => Err(Silent(shard)),
@@ -109,53 +110,66 @@ impl Shards {
         self.ask_all(|| Control::Accounts).await
     }
 
-    fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {
+    fn pending(&self) -> std::sync::MutexGuard<'_, PendingOrders> {
         self.0
-            .waiting
+            .pending
             .lock()
             .expect("nothing panics while it waits")
     }
 
-    fn answered(&self, ticket: Ticket, report: Report) {
-        if let Some(answer) = self.waiting().by_ticket.remove(&ticket) {
+    /// Passes a report to the task that waits for it.
+    fn complete(&self, ticket: Ticket, report: Report) {
+        if let Some(answer) = self.pending().by_ticket.remove(&ticket) {
             let _ = answer.send(report); // the caller may not wait any more
         }
     }
 }
 
-struct Forget<'a>(&'a Shards, Ticket);
+struct RemoveOnDrop<'a>(&'a Shards, Ticket);
 
-impl Drop for Forget<'_> {
+impl Drop for RemoveOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.waiting().by_ticket.remove(&self.1);
+        self.0.pending().by_ticket.remove(&self.1);
     }
 }
 
-/// A shard's question: the shard, the request that waits there, and the topic whose subscribers at other nodes are to be counted.
-pub type Count = (ShardId, ReplyTo, Box<[u8]>);
+/// A shard's request for the number of a topic's subscribers at other nodes.
+pub struct RemoteCountRequest {
+    pub shard: ShardId,
+    /// The client's request that waits at the shard.
+    pub reply_to: ReplyTo,
+    pub topic: Box<[u8]>,
+}
 
-/// Forwards reports to the tasks that wait for them, and questions of shards to `counts`. Never returns.
-pub async fn pump(
+/// Forwards reports to the tasks that wait for them, and requests of shards to `count_requests`. Never returns.
+pub async fn forward_reports(
     shards: Shards,
     mut inbox: Inbox<ControlLetter>,
-    counts: UnboundedSender<Count>,
+    count_requests: UnboundedSender<RemoteCountRequest>,
 ) -> std::io::Result<()> {
     #[expect(
         deprecated,
         reason = "its successor is unsafe, which has no place here; the eventfd is open as long as the process lives"
     )]
-    let bell = AsyncFd::with_interest(inbox.fd().0 as RawFd, Interest::READABLE)?;
+    let wakeup = AsyncFd::with_interest(inbox.fd().0 as RawFd, Interest::READABLE)?;
     let mut reports = Vec::new();
     loop {
         inbox.drain(&mut reports);
-        for reported in reports.drain(..) {
-            match reported {
-                ControlLetter::Report(ticket, report) => shards.answered(ticket, report),
-                ControlLetter::Count(shard, to, topic) => drop(counts.send((shard, to, topic))),
+        for letter in reports.drain(..) {
+            match letter {
+                ControlLetter::Report(ticket, report) => shards.complete(ticket, report),
+                ControlLetter::Count(shard, reply_to, topic) => {
+                    let request = RemoteCountRequest {
+                        shard,
+                        reply_to,
+                        topic,
+                    };
+                    drop(count_requests.send(request));
+                }
             }
         }
         if inbox.sleep() {
-            bell.readable().await?.clear_ready();
+            wakeup.readable().await?.clear_ready();
         }
         inbox.awake();
     }

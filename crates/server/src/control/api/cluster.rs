@@ -11,7 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::answer::{Answer, ApiError};
-use crate::control::neighbours::{self, HeardReport};
+use crate::control::peer_nodes::{self, ReceivedReport};
 use crate::control::samples::round;
 use crate::control::state::AdminState;
 use crate::lifecycle::checkpoint::node;
@@ -122,10 +122,10 @@ pub struct Subscribers {
 impl Subscribers {
     /// Asks the other nodes. `own` is the count at this node. None if this is not a node of a cluster.
     pub async fn of(state: &AdminState, topic: &str, own: u32) -> Option<Subscribers> {
-        let elsewhere = state.neighbours.subscribers(topic).await?;
+        let remote = state.peer_nodes.subscribers(topic).await?;
         Some(Subscribers {
-            subscribers: u64::from(own) + elsewhere.subscribers,
-            unanswered: elsewhere.unanswered,
+            subscribers: u64::from(own) + remote.subscribers,
+            unanswered: remote.unanswered,
         })
     }
 }
@@ -209,8 +209,8 @@ pub async fn cluster(State(state): State<AdminState>) -> Answer<ClusterStatus> {
         let state: Option<Box<ClusterState>> = state.shards.ask(home, Control::Cluster).await?;
         homes.extend(state.map(|state| *state));
     }
-    let mut heard = state.neighbours.heard();
-    let living = homes.iter().flat_map(|home| nodes(home, &mut heard));
+    let mut reports = state.peer_nodes.reports();
+    let living = homes.iter().flat_map(|home| nodes(home, &mut reports));
     let mut nodes: Vec<_> = living.collect();
     let sum = sum(&nodes);
     nodes.extend(homes.iter().flat_map(dead_nodes));
@@ -246,21 +246,24 @@ pub async fn cluster(State(state): State<AdminState>) -> Answer<ClusterStatus> {
     }))
 }
 
-/// The nodes that are not dead, each with its last report from `heard`.
-pub fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, HeardReport>) -> Vec<NodeStatus> {
+/// The nodes that are not dead, each with its last report from `reports`.
+pub fn nodes(
+    state: &ClusterState,
+    reports: &mut BTreeMap<String, ReceivedReport>,
+) -> Vec<NodeStatus> {
     let node = |node: &NodeState| {
-        let heard = heard.remove(&neighbours::writer(node.writer));
+        let report = reports.remove(&peer_nodes::writer_text(node.writer));
         NodeStatus {
             // The log's heartbeats also have the count, but arrive later.
-            clients: heard
+            clients: report
                 .as_ref()
                 .map_or(node.connections, |(report, _)| report.clients),
             // The seconds in heartbeats follow the clock of NATS since the start; the report adds the difference at the start.
             clock_ahead_s: node.ahead_s
-                + heard
+                + report
                     .as_ref()
                     .map_or(0, |(report, _)| report.clock_ahead_s.into()),
-            told: heard.map(|(report, at)| NodeDetail {
+            told: report.map(|(report, at)| NodeDetail {
                 age_s: round(at.elapsed().as_secs_f64()),
                 ready: report.ready,
                 lag: report.lag,
@@ -289,7 +292,7 @@ fn shown(state: &ClusterState, node: &NodeState) -> NodeStatus {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_string();
     let age_s = state.unix_s.saturating_sub(node.beat_unix_s);
     NodeStatus {
-        writer: neighbours::writer(node.writer),
+        writer: peer_nodes::writer_text(node.writer),
         name: text(&node.name),
         admin: text(&node.link),
         this: node.is_self,
@@ -410,7 +413,7 @@ fn problems(
         let own = told(this).unwrap_or_default();
         let has_others = |it: &&NodeStatus| {
             let rules = told(it).unwrap_or_default();
-            neighbours::have_other_rules(&own, &rules)
+            peer_nodes::rules_differ(&own, &rules)
         };
         let others = nodes.iter().filter(has_others);
         found.extend(others.map(|other| {

@@ -114,7 +114,7 @@ async fn bound_body(State(state): State<AdminState>, mut request: Request, next:
 }
 
 /// The answer to unknown paths outside of the API. Clients that want the data port often come here by mistake.
-pub async fn elsewhere() -> ApiError {
+pub async fn not_found() -> ApiError {
     let why = format!(
         "there is no such path; {ADMIN_PORT}, and clients publish and subscribe at the data port (listen, by default 127.0.0.1:8800)"
     );

@@ -1,9 +1,10 @@
-//! The other nodes of a cluster: each reports its state once a second, and answers questions about the subscribers of a topic.
+//! The other nodes of a cluster. Each node reports its state to the others once a second, and tells them on request the number of a topic's
+//! subscribers.
 //!
-//! Bounds: the newest report of at most [`NODES_MAX`] nodes is kept, for at most [`FORGOTTEN`]; reports longer than [`REPORT_BYTES_MAX`] are ignored.
-//! Questions are answered one after the other, each with one order to one shard, and an answer times out after [`ANSWER`].
+//! Bounds: the newest report of at most [`NODES_MAX`] nodes is kept, for at most [`REPORT_LIFETIME`]; reports longer than [`REPORT_BYTES_MAX`] are ignored.
+//! A node answers one question at a time, each with one order to one shard. An answer times out after [`ANSWER_TIMEOUT`].
 //!
-//! All of it is information for operators and counts for clients: nothing here affects messages.
+//! All of this is information for operators and counts for clients. It has no effect on messages.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,27 +22,27 @@ use tokio::time::MissedTickBehavior;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::lifecycle::Lifecycle;
-use crate::lifecycle::shards::{Count, Shards};
+use crate::lifecycle::shards::{RemoteCountRequest, Shards};
 use crore_shard_loop::counters::Counters;
 
-/// Most nodes that are known: as many as the log has heartbeats of.
+/// Most nodes whose reports are kept: as many as the log has heartbeats of.
 const NODES_MAX: usize = 256;
-/// Most bytes of a report or a question. A topic has at most 1,000 bytes, each of which may take six in JSON.
+/// Most bytes of a report or a question. A topic has at most 1,000 bytes, each of which may need six in JSON.
 const REPORT_BYTES_MAX: usize = 8 << 10;
-/// Between two reports of a node.
-const EVERY: Duration = Duration::from_secs(1);
+/// Time between two reports of a node.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// A report older than this is dropped.
-const FORGOTTEN: Duration = Duration::from_secs(60);
+const REPORT_LIFETIME: Duration = Duration::from_secs(60);
 /// Timeout of an answer.
-const ANSWER: Duration = Duration::from_millis(500);
-/// Most requests of clients for which other nodes are asked at once; others wait. Each takes at most [`ANSWER`].
-const COUNTS_AT_ONCE: usize = 256;
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// Most client requests for which other nodes are asked at the same time; later ones wait. Each takes at most [`ANSWER_TIMEOUT`].
+const CONCURRENT_COUNTS_MAX: usize = 256;
 /// Delay before a lost subscription (of NATS) is renewed.
-const AGAIN: Duration = Duration::from_secs(1);
-/// The partition that has the heartbeats: its home knows which nodes are alive.
-const OF_BEATS: u16 = 0;
+const RESUBSCRIBE_DELAY: Duration = Duration::from_secs(1);
+/// The partition with the heartbeats. Its home knows which nodes are alive.
+const HEARTBEAT_PARTITION: u16 = 0;
 
-/// The state that a node reports of itself.
+/// The state that a node reports.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NodeReport {
     /// The node's writer number in the log.
@@ -56,7 +57,7 @@ pub struct NodeReport {
     pub lag: u64,
     /// Whether it is ready for clients.
     pub ready: bool,
-    /// Seconds by which its clock was ahead of that of NATS when the node started.
+    /// Seconds by which its clock was ahead of that of NATS when it started.
     #[serde(default)]
     pub clock_ahead_s: i32,
     /// A digest of its rules, equal at nodes of the same version with the same rules. Empty if the node does not report one.
@@ -79,7 +80,7 @@ struct CountAnswer {
 
 /// Subscribers of a topic at the other nodes.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Elsewhere {
+pub struct RemoteCount {
     /// The sum of the nodes that answered.
     pub subscribers: u64,
     /// The names of nodes that did not answer.
@@ -87,74 +88,79 @@ pub struct Elsewhere {
 }
 
 /// The last report of a node, and its time of arrival.
-pub type HeardReport = (NodeReport, Instant);
+pub type ReceivedReport = (NodeReport, Instant);
 
-/// A handle to the view of the other nodes. It is empty if the server is not a node of a cluster.
+/// A handle to the reports of the other nodes. They are empty if the server is not a node of a cluster.
 #[derive(Clone)]
-pub struct Neighbours(Arc<Inner>);
+pub struct PeerNodes(Arc<Inner>);
 
 struct Inner {
     lifecycle: Lifecycle,
     shards: Shards,
     counters: Arc<Counters>,
-    heard: Mutex<BTreeMap<String, HeardReport>>,
+    reports: Mutex<BTreeMap<String, ReceivedReport>>,
 }
 
-impl Neighbours {
-    /// Spawns the tasks that report and receive, if this is a node of a cluster.
+impl PeerNodes {
+    /// Spawns the tasks that send reports, receive them, and answer questions, if this is a node of a cluster.
     pub fn begin(
         lifecycle: Lifecycle,
         shards: Shards,
         counters: Arc<Counters>,
-        counts: UnboundedReceiver<Count>,
-    ) -> Neighbours {
-        let this = Neighbours(Arc::new(Inner {
+        requests: UnboundedReceiver<RemoteCountRequest>,
+    ) -> PeerNodes {
+        let this = PeerNodes(Arc::new(Inner {
             lifecycle,
             shards,
             counters,
-            heard: Mutex::default(),
+            reports: Mutex::default(),
         }));
         if this.peers().is_some() {
-            tokio::spawn(this.clone().tell());
-            tokio::spawn(this.clone().hear());
-            tokio::spawn(this.clone().answer());
-            tokio::spawn(this.clone().count(counts));
+            tokio::spawn(this.clone().send_reports());
+            tokio::spawn(this.clone().receive_reports());
+            tokio::spawn(this.clone().answer_nodes());
+            tokio::spawn(this.clone().answer_shards(requests));
         }
         this
     }
 
-    /// Sends to the other nodes.
+    /// The connection to the other nodes. None if this is not a node of a cluster.
     pub fn peers(&self) -> Option<&crore_nats::Peers> {
         Some(self.0.lifecycle.member()?.cluster.peers())
     }
 
-    /// The nodes according to the log. None if they are not known.
-    pub async fn roster(&self) -> Option<Box<ClusterState>> {
+    /// The nodes according to the log. None if this is not a node of a cluster, or the shard does not answer.
+    pub async fn nodes_in_log(&self) -> Option<Box<ClusterState>> {
         self.peers()?;
-        let home = self.0.lifecycle.world().placement().home_of(OF_BEATS);
+        let home = self
+            .0
+            .lifecycle
+            .world()
+            .placement()
+            .home_of(HEARTBEAT_PARTITION);
         self.0.shards.ask(home, Control::Cluster).await.ok()?
     }
 
     /// The newest report of each node (this one included), by its writer.
-    pub fn heard(&self) -> BTreeMap<String, HeardReport> {
-        let mut heard = self.0.heard.lock().expect("no holder panics");
-        heard.retain(|_, (_, at)| at.elapsed() < FORGOTTEN);
-        heard.clone()
+    pub fn reports(&self) -> BTreeMap<String, ReceivedReport> {
+        let mut reports = self.0.reports.lock().expect("no holder panics");
+        reports.retain(|_, (_, at)| at.elapsed() < REPORT_LIFETIME);
+        reports.clone()
     }
 
     /// Asks all other nodes for their number of subscribers of a topic. None if this is not a node of a cluster.
-    pub async fn subscribers(&self, topic: &str) -> Option<Elsewhere> {
-        let state = self.roster().await?;
+    pub async fn subscribers(&self, topic: &str) -> Option<RemoteCount> {
+        let state = self.nodes_in_log().await?;
         let others = state.nodes.iter().filter(|node| !node.is_self);
         let mut missing: BTreeMap<String, String> = others
             .map(|node| {
                 (
-                    writer(node.writer),
+                    writer_text(node.writer),
                     String::from_utf8_lossy(&node.name).into(),
                 )
             })
             .collect();
-        let mut found = Elsewhere::default();
+        let mut found = RemoteCount::default();
         let asked = CountQuestion {
             topic: topic.to_string(),
         };
@@ -175,65 +181,70 @@ impl Neighbours {
                 }
             };
             // Nodes that do not answer in time are named in the result.
-            let _ = tokio::time::timeout(ANSWER, collect).await;
+            let _ = tokio::time::timeout(ANSWER_TIMEOUT, collect).await;
         }
         found.unanswered = missing.into_values().collect();
         Some(found)
     }
 
-    /// Answers the questions of shards, at most [`COUNTS_AT_ONCE`] at a time.
-    async fn count(self, counts: UnboundedReceiver<Count>) {
-        let counts = stream::unfold(counts, async |mut counts| {
-            let count = counts.recv().await?;
-            Some((count, counts))
+    /// Answers the shards' requests for the subscribers at other nodes, at most [`CONCURRENT_COUNTS_MAX`] at a time.
+    async fn answer_shards(self, requests: UnboundedReceiver<RemoteCountRequest>) {
+        let requests = stream::unfold(requests, async |mut requests| {
+            let request = requests.recv().await?;
+            Some((request, requests))
         });
-        let one = async |(shard, to, topic): Count| {
-            let topic = String::from_utf8_lossy(&topic);
+        let answer = async |request: RemoteCountRequest| {
+            let topic = String::from_utf8_lossy(&request.topic);
             let found = self.subscribers(&topic).await.unwrap_or_default();
-            let elsewhere = mail::RemoteSubscribers {
+            let count = mail::RemoteSubscribers {
                 subscribers: u32::try_from(found.subscribers).unwrap_or(u32::MAX),
                 unanswered: found.unanswered.len() as u32,
             };
-            self.0.shards.counted(shard, to, elsewhere);
+            self.0
+                .shards
+                .send_remote_count(request.shard, request.reply_to, count);
         };
-        counts.for_each_concurrent(COUNTS_AT_ONCE, one).await;
+        requests
+            .for_each_concurrent(CONCURRENT_COUNTS_MAX, answer)
+            .await;
     }
 
     /// This node's name: its writer number.
     pub async fn own_writer(&self) -> Option<String> {
-        let state = self.roster().await?;
+        let state = self.nodes_in_log().await?;
         let this = state.nodes.iter().find(|node| node.is_self)?;
-        Some(writer(this.writer))
+        Some(writer_text(this.writer))
     }
 
-    async fn tell(self) {
-        let mut every = tokio::time::interval(EVERY);
+    /// Sends this node's report to the others once a second. Never returns.
+    async fn send_reports(self) {
+        let mut every = tokio::time::interval(REPORT_INTERVAL);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut with_others = BTreeMap::new();
+        let mut differing = BTreeMap::new();
         loop {
             every.tick().await;
             if let (Some(report), Some(peers)) = (self.own_report().await, self.peers()) {
-                with_others = self.compare_rules(&report, with_others).await;
+                differing = self.compare_rules(&report, differing).await;
                 peers.tell(json(&report)).await;
             }
         }
     }
 
     /// Logs nodes whose rules differ from this one's, unless they are in `before`. Returns the nodes that differ now.
-    async fn compare_rules(&self, own: &NodeReport, before: OtherRules) -> OtherRules {
-        let heard = self.heard().into_values().map(|(report, _)| report);
-        let others = heard.filter(|it| have_other_rules(&own.rules, &it.rules));
+    async fn compare_rules(&self, own: &NodeReport, before: DifferingRules) -> DifferingRules {
+        let reports = self.reports().into_values().map(|(report, _)| report);
+        let others = reports.filter(|it| rules_differ(&own.rules, &it.rules));
         let others = others.map(|it| (it.writer, (it.rules, own.rules.clone())));
-        let now: OtherRules = others.collect();
+        let now: DifferingRules = others.collect();
         let is_new = |it: &(&String, &(String, String))| before.get(it.0) != Some(it.1);
         let new: Vec<_> = now.iter().filter(is_new).map(|it| it.0).collect();
         if new.is_empty() {
             return now;
         }
-        let state = self.roster().await.unwrap_or_default();
+        let state = self.nodes_in_log().await.unwrap_or_default();
         let name = |of: &str| {
             let mut all = state.nodes.iter();
-            let found = all.find(|it| writer(it.writer) == of);
+            let found = all.find(|it| writer_text(it.writer) == of);
             found.map_or(of.to_string(), |it| {
                 String::from_utf8_lossy(&it.name).into()
             })
@@ -271,21 +282,23 @@ impl Neighbours {
         Some(report)
     }
 
-    async fn hear(self) {
+    /// Receives the reports of all nodes. Never returns.
+    async fn receive_reports(self) {
         loop {
             if let Some(peers) = self.peers()
                 && let Some(told) = peers.told().await
             {
                 let mut told = std::pin::pin!(told);
                 while let Some(bytes) = told.next().await {
-                    self.take(&bytes);
+                    self.store_report(&bytes);
                 }
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RESUBSCRIBE_DELAY).await;
         }
     }
 
-    fn take(&self, bytes: &[u8]) {
+    /// Stores a received report.
+    fn store_report(&self, bytes: &[u8]) {
         if bytes.len() > REPORT_BYTES_MAX {
             return;
         }
@@ -293,14 +306,15 @@ impl Neighbours {
         let Ok(report) = serde_json::from_slice::<NodeReport>(bytes) else {
             return;
         };
-        let mut heard = self.0.heard.lock().expect("no holder panics");
-        heard.retain(|_, (_, at)| at.elapsed() < FORGOTTEN);
-        if heard.len() < NODES_MAX || heard.contains_key(&report.writer) {
-            heard.insert(report.writer.clone(), (report, Instant::now()));
+        let mut reports = self.0.reports.lock().expect("no holder panics");
+        reports.retain(|_, (_, at)| at.elapsed() < REPORT_LIFETIME);
+        if reports.len() < NODES_MAX || reports.contains_key(&report.writer) {
+            reports.insert(report.writer.clone(), (report, Instant::now()));
         }
     }
 
-    async fn answer(self) {
+    /// Answers the questions of other nodes, one after the other. Never returns.
+    async fn answer_nodes(self) {
         loop {
             if let Some(peers) = self.peers()
                 && let Some(questions) = peers.questions().await
@@ -310,7 +324,7 @@ impl Neighbours {
                     self.answer_one(question).await;
                 }
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RESUBSCRIBE_DELAY).await;
         }
     }
 
@@ -348,10 +362,10 @@ impl Neighbours {
 }
 
 /// Nodes whose rules differ from this one's, by writer: the digests of their rules and of this node's.
-type OtherRules = BTreeMap<String, (String, String)>;
+type DifferingRules = BTreeMap<String, (String, String)>;
 
-/// Whether these digests prove different rules. Digests of different versions cannot be compared.
-pub fn have_other_rules(one: &str, other: &str) -> bool {
+/// Whether these digests prove that the rules differ. Digests of different versions cannot be compared.
+pub fn rules_differ(one: &str, other: &str) -> bool {
     let version = |digest: &str| {
         digest
             .split_once(' ')
@@ -369,8 +383,8 @@ fn digest_of_rules(rules: &[Rule]) -> String {
     )
 }
 
-/// The API's form of a writer number.
-pub fn writer(number: u64) -> String {
+/// A writer number as text, as the API shows it.
+pub fn writer_text(number: u64) -> String {
     format!("{number:016x}")
 }
 

@@ -1,4 +1,4 @@
-//! The last minutes of the console's charts, so that a page shows them as soon as it is opened.
+//! The data of the console's charts for the last quarter of an hour. A page that is opened shows it at once.
 //!
 //! Invariant: the newest [`SAMPLES_MAX`] samples are kept, at most one a second.
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
-use super::samples::{Samples, latency, per_s, sum, unix_ms};
+use super::samples::{LastSamples, latency, per_s, sum, unix_ms};
 
 /// A quarter of an hour, with one sample a second.
 const SAMPLES_MAX: usize = 900;
@@ -51,25 +51,26 @@ pub struct Columns {
     p999_us: Vec<Option<u32>>,
 }
 
-/// A handle to the kept samples.
+/// A handle to the stored samples.
 #[derive(Clone, Default)]
-pub struct Recent(Arc<Mutex<VecDeque<Sample>>>);
+pub struct ChartHistory(Arc<Mutex<VecDeque<Sample>>>);
 
-impl Recent {
-    /// Spawns a task that keeps each new sample.
-    pub fn of(mut samples: watch::Receiver<Samples>) -> Recent {
-        let recent = Recent::default();
-        let kept = recent.clone();
+impl ChartHistory {
+    /// Spawns a task that stores each new sample.
+    pub fn spawn(mut samples: watch::Receiver<LastSamples>) -> ChartHistory {
+        let history = ChartHistory::default();
+        let writer = history.clone();
         tokio::spawn(async move {
             while samples.changed().await.is_ok() {
-                let sample = Sample::of(&samples.borrow_and_update());
-                kept.take(sample);
+                let sample = Sample::between(&samples.borrow_and_update());
+                writer.push(sample);
             }
         });
-        recent
+        history
     }
 
-    fn take(&self, sample: Sample) {
+    /// Stores a sample. It evicts the oldest one if there are [`SAMPLES_MAX`].
+    fn push(&self, sample: Sample) {
         let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if samples.len() == SAMPLES_MAX {
             samples.pop_front();
@@ -98,12 +99,13 @@ impl Recent {
 }
 
 impl Sample {
-    fn of(samples: &Samples) -> Sample {
-        let (before, now) = (&samples.before.shards, &samples.now.shards);
+    /// The rates between two samples, and the state at the second.
+    fn between(samples: &LastSamples) -> Sample {
+        let (before, now) = (&samples.previous.shards, &samples.newest.shards);
         let passed = samples
-            .now
-            .at
-            .duration_since(samples.before.at)
+            .newest
+            .taken_at
+            .duration_since(samples.previous.taken_at)
             .as_secs_f64();
         let rate = |of: fn(&ShardCounters) -> u64| {
             per_s(sum(now, of).saturating_sub(sum(before, of)), passed) as f32
@@ -138,7 +140,7 @@ mod tests {
 
     #[test]
     fn only_the_newest_samples_are_kept() {
-        let recent = Recent::default();
+        let history = ChartHistory::default();
         for time_ms in 0..SAMPLES_MAX as u64 + 5 {
             recent.take(Sample {
                 time_ms,

@@ -1,14 +1,14 @@
 //! The checks that every request to the admin port must pass before any handler.
 //!
-//! * `Host` (or the host in the request's target) must be the admin port's address, a name of the loopback with any port (a tunnel has a
-//!   port of its own), or one of `admin.hosts`; else 403. This stops DNS rebinding: the page of an attacker has the attacker's name as
+//! * `Host` (or the host in the request's target) must be the admin port's address, a loopback name with any port (a tunnel has another
+//!   port), or one of `admin.hosts`; else 403. This stops DNS rebinding: the page of an attacker has the attacker's name as
 //!   `Host`. If the port listens on all addresses (`0.0.0.0`, `[::]`), any IP address is accepted, since only names can be rebound. The two
 //!   probes of a load balancer accept any `Host`: their answers tell a page nothing.
-//! * `Origin`, if there is one, must be the admin port's own or of `admin.hosts`; else 403, so that no foreign page can send orders. For a
-//!   loopback name, or a port on all addresses, it must equal the address that the request was sent to. Several `Origin` fields are 400.
-//! * Without `Origin`, a request that a browser sends for a page of another origin (`Sec-Fetch-Site`) is 403, since the page might read
-//!   or embed the answer. Following a link to the console is allowed.
-//! * With `admin.token` set, `Authorization: Bearer` must have it; else 401, with different texts for a wrong token and a missing one. The
+//! * If the request has an `Origin`, its host must be the admin port's own or one of `admin.hosts`; else 403, so that no foreign page can send
+//!   commands. For a loopback name, or a port on all addresses, it must be equal to the host of the request. Several `Origin` fields are 400.
+//! * Without `Origin`, a request that a browser sends for a page of another origin (`Sec-Fetch-Site`) is 403, since the page might read or
+//!   embed the answer. Following a link to the console is allowed.
+//! * If `admin.token` is set, `Authorization: Bearer` must have it; else 401, with different texts for a wrong token and a missing one. The
 //!   console's files, the API's description and the two probes need no token. The comparison takes constant time.
 //!
 //! Cookies are ignored, and no answer permits another origin (CORS). Refused requests are counted, and logged at a limited rate by reason.
@@ -24,22 +24,22 @@ use axum::response::{IntoResponse as _, Response};
 use crore_wire::http::origin::{is_cross_origin, is_listed_host, is_loopback_host, same_origin};
 use subtle::ConstantTimeEq as _;
 
-use super::places::Admitted;
+use super::connection_slots::AuthenticatedFlag;
 use crate::log::LoggedCount;
 use crate::settings::admin::Admin;
 
 /// Probes of load balancers, which are answered for any `Host`.
 const PROBES: &[&str] = &["/healthz", "/readyz"];
 /// Paths that need no token, since their answers are not secret.
-const OPEN: &[&str] = &["/healthz", "/readyz", "/api/v1/openapi.json"];
-/// Prefixes of paths that need a token, except those in [`OPEN`]. All other paths are files of the console.
-const CLOSED: &[&str] = &["/api/", "/metrics"];
+const PUBLIC_PATHS: &[&str] = &["/healthz", "/readyz", "/api/v1/openapi.json"];
+/// Prefixes of paths that need a token, except those in [`PUBLIC_PATHS`]. All other paths are files of the console.
+const TOKEN_PREFIXES: &[&str] = &["/api/", "/metrics"];
 
-/// The checks' state.
-pub struct Gate {
+/// The settings of the checks, and the counts of refused requests.
+pub struct RequestGuard {
     hosts: Vec<String>,
-    /// The port listens on all addresses of the host, so that each of them is a valid `Host`.
-    on_all: bool,
+    /// The port listens on all addresses of the host, so each of them is a valid `Host`.
+    listens_on_all: bool,
     token: Option<String>,
     /// Counts of refused requests, by [`Refusal`].
     refused: [LoggedCount; 6],
@@ -86,16 +86,16 @@ impl Refusal {
     }
 }
 
-impl Gate {
+impl RequestGuard {
     /// The checks of an admin port at `address`.
     pub fn new(admin: &Admin, address: SocketAddr) -> Self {
         let mut hosts = vec![address.to_string()];
-        let on_all = address.ip().is_unspecified();
+        let listens_on_all = address.ip().is_unspecified();
         hosts.extend(admin.hosts.iter().cloned());
         let token = Some(admin.token.clone()).filter(|token| !token.is_empty());
-        Gate {
+        RequestGuard {
             hosts,
-            on_all,
+            listens_on_all,
             token,
             refused: Default::default(),
         }
@@ -106,7 +106,7 @@ impl Gate {
         self.refused.iter().map(LoggedCount::count).sum()
     }
 
-    fn tell(&self, refusal: Refusal) {
+    fn log_refusal(&self, refusal: Refusal) {
         if let Some(refused) = self.refused[refusal as usize].add() {
             let why = refusal.why();
             tracing::warn!(refused, "the admin port refused a request: {why}");
@@ -114,31 +114,31 @@ impl Gate {
     }
 
     /// Whether `host` is the port's address or one of `admin.hosts`.
-    fn is_ours(&self, host: &str) -> bool {
+    fn is_own_host(&self, host: &str) -> bool {
         is_listed_host(&self.hosts, host.as_bytes())
     }
 
     /// Whether `host` cannot be rebound: a loopback name, or any IP address if the port listens on all addresses.
-    fn is_fixed(&self, host: &str) -> bool {
+    fn cannot_be_rebound(&self, host: &str) -> bool {
         let is_address = host.parse::<SocketAddr>().is_ok() || host.parse::<IpAddr>().is_ok();
         let bare = host
             .strip_prefix('[')
             .and_then(|host| host.strip_suffix(']'));
         let is_address = is_address || bare.is_some_and(|it| it.parse::<Ipv6Addr>().is_ok());
-        is_loopback_host(host.as_bytes()) || self.on_all && is_address
+        is_loopback_host(host.as_bytes()) || self.listens_on_all && is_address
     }
 
-    /// Whether an accepted request for this path proves that its client is trusted: it had the token, or no token is set and it is not
+    /// Whether an accepted request for this path proves that its client is trusted: it had the token, or no token is set and the request is not
     /// a load balancer's probe.
-    fn admits(&self, path: &str) -> bool {
+    fn authenticates(&self, path: &str) -> bool {
         match self.token {
-            Some(_) => wants_token(path),
+            Some(_) => needs_token(path),
             None => !PROBES.contains(&path),
         }
     }
 
-    /// The reason to refuse a request, if there is one.
-    fn refuse(&self, target: &Uri, headers: &HeaderMap) -> Option<Refusal> {
+    /// Checks a request. Returns the reason to refuse it, if there is one.
+    fn check(&self, target: &Uri, headers: &HeaderMap) -> Option<Refusal> {
         let path = target.path();
         let text = |name| Some(headers.get(name)?.to_str().unwrap_or_default());
         let several = |name| headers.get_all(name).iter().nth(1).is_some();
@@ -148,21 +148,22 @@ impl Gate {
         // RFC 9112 section 3.2.2: a host in the target overrides the field.
         let of_target = target.authority().map(Authority::as_str);
         let host = of_target.or(text(header::HOST)).unwrap_or_default();
-        if !(self.is_ours(host) || self.is_fixed(host) || PROBES.contains(&path)) {
+        if !(self.is_own_host(host) || self.cannot_be_rebound(host) || PROBES.contains(&path)) {
             return Some(Refusal::Host);
         }
         match text(header::ORIGIN) {
             Some(origin) => {
                 let from = origin.split_once("://").map_or(origin, |(_, from)| from);
-                let same = self.is_fixed(host) && same_origin(origin.as_bytes(), host.as_bytes());
-                if !(self.is_ours(from) || same) {
+                let same =
+                    self.cannot_be_rebound(host) && same_origin(origin.as_bytes(), host.as_bytes());
+                if !(self.is_own_host(from) || same) {
                     return Some(Refusal::Origin);
                 }
             }
-            None if is_foreign(path, headers) => return Some(Refusal::Site),
+            None if is_cross_origin_request(path, headers) => return Some(Refusal::Site),
             None => {}
         }
-        let token = self.token.as_ref().filter(|_| wants_token(path))?;
+        let token = self.token.as_ref().filter(|_| needs_token(path))?;
         let given = text(header::AUTHORIZATION)
             .and_then(|value| value.split_once(' '))
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
@@ -177,13 +178,13 @@ impl Gate {
 }
 
 /// Whether this path needs the token, if one is set.
-fn wants_token(path: &str) -> bool {
-    CLOSED.iter().any(|closed| path.starts_with(closed)) && !OPEN.contains(&path)
+fn needs_token(path: &str) -> bool {
+    TOKEN_PREFIXES.iter().any(|closed| path.starts_with(closed)) && !PUBLIC_PATHS.contains(&path)
 }
 
-/// Whether a browser sent the request for a page of another origin, without an `Origin` field. A link that opens the console in a tab is
-/// allowed: the linking page cannot see it.
-fn is_foreign(path: &str, headers: &HeaderMap) -> bool {
+/// Whether a browser sent the request for a page of another origin, without an `Origin` field. False for a link that opens the console in a
+/// tab: the page with the link cannot see the console.
+fn is_cross_origin_request(path: &str, headers: &HeaderMap) -> bool {
     let says = |name, value| headers.get(name).is_some_and(|it| it == value);
     let opens =
         path == "/" && says("sec-fetch-mode", "navigate") && says("sec-fetch-dest", "document");
@@ -191,26 +192,30 @@ fn is_foreign(path: &str, headers: &HeaderMap) -> bool {
     !opens && sites.any(|site| is_cross_origin(site.as_bytes()))
 }
 
-/// Passes a request on or refuses it. Answers are not cached unless their handler says otherwise.
-pub async fn guard(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
-    let mut response = answer(&gate, request, next).await;
+/// The middleware: passes a request on or refuses it. Answers are not cached unless their handler says otherwise.
+pub async fn check_request(
+    State(guard): State<Arc<RequestGuard>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let mut response = forward_or_refuse(&guard, request, next).await;
     let rule = response.headers_mut().entry(header::CACHE_CONTROL);
     rule.or_insert(HeaderValue::from_static("no-store"));
     response
 }
 
-async fn answer(gate: &Gate, request: Request, next: Next) -> Response {
-    match gate.refuse(request.uri(), request.headers()) {
+async fn forward_or_refuse(guard: &RequestGuard, request: Request, next: Next) -> Response {
+    match guard.check(request.uri(), request.headers()) {
         None => {
-            if let Some(admitted) = request.extensions().get::<Admitted>()
-                && gate.admits(request.uri().path())
+            if let Some(authenticated) = request.extensions().get::<AuthenticatedFlag>()
+                && guard.authenticates(request.uri().path())
             {
-                admitted.admit();
+                authenticated.set();
             }
             next.run(request).await
         }
         Some(refusal) => {
-            gate.tell(refusal);
+            guard.log_refusal(refusal);
             let body = axum::Json(serde_json::json!({ "error": refusal.why() }));
             let mut response = (refusal.status(), body).into_response();
             let challenge = match refusal {
@@ -233,32 +238,33 @@ async fn answer(gate: &Gate, request: Request, next: Next) -> Response {
 mod tests {
     use super::*;
 
-    fn gate(token: &str, hosts: &[&str]) -> Gate {
+    fn guard(token: &str, hosts: &[&str]) -> RequestGuard {
         gate_at("127.0.0.1:8801", token, hosts)
     }
 
-    fn gate_at(address: &str, token: &str, hosts: &[&str]) -> Gate {
+    fn gate_at(address: &str, token: &str, hosts: &[&str]) -> RequestGuard {
         let admin = Admin {
             token: token.to_string(),
             hosts: hosts.iter().map(ToString::to_string).collect(),
             ..Admin::default()
         };
-        Gate::new(&admin, address.parse().unwrap())
+        RequestGuard::new(&admin, address.parse().unwrap())
     }
 
-    fn status(gate: &Gate, path: &str, headers: &[(header::HeaderName, &str)]) -> u16 {
+    fn status(guard: &RequestGuard, path: &str, headers: &[(header::HeaderName, &str)]) -> u16 {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(name.clone(), value.parse().unwrap());
         }
         let headers = map;
-        gate.refuse(&path.parse().unwrap(), &headers)
+        guard
+            .check(&path.parse().unwrap(), &headers)
             .map_or(200, |refusal| refusal.status().as_u16())
     }
 
     #[test]
     fn only_its_own_names_are_hosts() {
-        let gate = gate("", &["Admin.example"]);
+        let gate = guard("", &["Admin.example"]);
         for (host, expected) in [
             ("127.0.0.1:8801", 200),
             ("localhost:8801", 200),
@@ -282,20 +288,20 @@ mod tests {
             ("::1", 403),
             ("", 403),
         ] {
-            let seen = status(&gate, "/api/v1/stats", &[(header::HOST, host)]);
+            let seen = status(&guard, "/api/v1/stats", &[(header::HOST, host)]);
             assert_eq!(seen, expected, "{host}");
         }
-        assert_eq!(status(&gate, "/", &[]), 403, "no Host at all");
+        assert_eq!(status(&guard, "/", &[]), 403, "no Host at all");
         for path in PROBES {
             let host = (header::HOST, "balanced.example");
-            assert_eq!(status(&gate, path, &[host]), 200, "{path}");
-            assert_eq!(status(&gate, path, &[]), 200, "{path}");
+            assert_eq!(status(&guard, path, &[host]), 200, "{path}");
+            assert_eq!(status(&guard, path, &[]), 200, "{path}");
         }
     }
 
     #[test]
     fn the_host_of_the_target_counts_before_that_of_the_field() {
-        let gate = gate("", &["admin.example"]);
+        let gate = guard("", &["admin.example"]);
         for (target, host, expected) in [
             ("http://127.0.0.1:8801/api/v1/stats", "rebound.example", 200),
             ("http://admin.example/api/v1/stats", "rebound.example", 200),
@@ -303,7 +309,7 @@ mod tests {
             ("http://rebound.example/healthz", "127.0.0.1:8801", 200),
             ("http://a@localhost/api/v1/stats", "localhost", 403),
         ] {
-            let seen = status(&gate, target, &[(header::HOST, host)]);
+            let seen = status(&guard, target, &[(header::HOST, host)]);
             assert_eq!(seen, expected, "{target} {host}");
         }
         let page = (header::ORIGIN, "http://localhost:9000");
@@ -312,7 +318,7 @@ mod tests {
             ("http://localhost:9001/", 403),
         ] {
             let headers = [(header::HOST, "localhost:9000"), page.clone()];
-            assert_eq!(status(&gate, target, &headers), expected, "{target}");
+            assert_eq!(status(&guard, target, &headers), expected, "{target}");
         }
     }
 
@@ -346,7 +352,7 @@ mod tests {
             ] {
                 let mut headers = vec![(header::HOST, host)];
                 headers.extend((!origin.is_empty()).then_some((header::ORIGIN, origin)));
-                let seen = status(&gate, "/api/v1/stats", &headers);
+                let seen = status(&guard, "/api/v1/stats", &headers);
                 assert_eq!(seen, expected, "{address}: {host} {origin}");
             }
         }
@@ -354,7 +360,7 @@ mod tests {
 
     #[test]
     fn another_origin_is_refused() {
-        let gate = gate("", &[]);
+        let gate = guard("", &[]);
         let host = (header::HOST, "localhost:8801");
         for (origin, expected) in [
             ("http://localhost:8801", 200),
@@ -365,7 +371,7 @@ mod tests {
         ] {
             let headers = [host.clone(), (header::ORIGIN, origin)];
             assert_eq!(
-                status(&gate, "/api/v1/rules", &headers),
+                status(&guard, "/api/v1/rules", &headers),
                 expected,
                 "{origin}"
             );
@@ -379,20 +385,20 @@ mod tests {
             ("http://a.localhost:9000", 403),
         ] {
             let headers = [host.clone(), (header::ORIGIN, origin)];
-            let seen = status(&gate, "/api/v1/rules", &headers);
+            let seen = status(&guard, "/api/v1/rules", &headers);
             assert_eq!(seen, expected, "{origin} through a tunnel");
         }
     }
 
     #[test]
     fn a_page_elsewhere_gets_nothing_without_an_origin_either() {
-        let gate = gate("", &[]);
+        let gate = guard("", &[]);
         let name = header::HeaderName::from_static;
         let host = (header::HOST, "localhost:8801");
         let ask = |path, headers: &[(&'static str, &str)]| {
             let named = headers.iter().map(|(key, value)| (name(key), *value));
             let all: Vec<_> = std::iter::once(host.clone()).chain(named).collect();
-            status(&gate, path, &all)
+            status(&guard, path, &all)
         };
         let link = [
             ("sec-fetch-mode", "navigate"),
@@ -423,34 +429,34 @@ mod tests {
 
     #[test]
     fn several_hosts_or_origins_are_refused() {
-        let gate = gate("", &["admin.example"]);
+        let gate = guard("", &["admin.example"]);
         let ours = (header::HOST, "localhost:8801");
         for other in [
             (header::HOST, "localhost:8801"),
             (header::HOST, "rebound.example"),
         ] {
             let headers = [ours.clone(), other];
-            assert_eq!(status(&gate, "/api/v1/stats", &headers), 400);
+            assert_eq!(status(&guard, "/api/v1/stats", &headers), 400);
         }
         let own = (header::ORIGIN, "http://localhost:8801");
         let evil = (header::ORIGIN, "http://evil.example");
         for origins in [[own.clone(), own.clone()], [own, evil]] {
             let headers: Vec<_> = std::iter::once(ours.clone()).chain(origins).collect();
-            assert_eq!(status(&gate, "/healthz", &headers), 400);
+            assert_eq!(status(&guard, "/healthz", &headers), 400);
         }
     }
 
     #[test]
     fn a_token_is_wanted_where_something_is_told_or_done() {
-        let gate = gate("s3cret", &[]);
+        let gate = guard("s3cret", &[]);
         let host = (header::HOST, "localhost:8801");
         let ask = |path, authorization| {
             let headers = [host.clone(), (header::AUTHORIZATION, authorization)];
-            status(&gate, path, &headers)
+            status(&guard, path, &headers)
         };
         for path in ["/metrics", "/api/v1/stats", "/api/v2"] {
             assert_eq!(
-                status(&gate, path, std::slice::from_ref(&host)),
+                status(&guard, path, std::slice::from_ref(&host)),
                 401,
                 "{path}"
             );
@@ -474,7 +480,7 @@ mod tests {
             "/console.js",
         ] {
             assert_eq!(
-                status(&gate, path, std::slice::from_ref(&host)),
+                status(&guard, path, std::slice::from_ref(&host)),
                 200,
                 "{path}"
             );

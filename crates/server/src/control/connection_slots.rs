@@ -1,0 +1,176 @@
+//! The slots for connections of the admin port. When all are taken, a new connection may replace an unauthenticated one.
+//!
+//! A connection is a *stranger* until one of its requests was accepted (with `admin.token`, if that is set). When all slots are taken, a new
+//! connection replaces a stranger: the oldest of the address with the most strangers. So even many strangers do not keep out a client that
+//! sends its request at once, and an authenticated connection is never closed for another.
+//!
+//! Deliberately elsewhere: the checks of requests ([`super::request_guard`]), and connections that get no slot ([`super::admin_port`]).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crore_broker::admission::{Client, Party};
+use tokio::task::AbortHandle;
+
+/// All slots.
+pub struct ConnectionSlots {
+    max: u32,
+    table: Mutex<SlotTable>,
+}
+
+#[derive(Default)]
+struct SlotTable {
+    /// The connections by number. Later connections have higher numbers.
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+}
+
+struct Connection {
+    address: Party,
+    authenticated: AuthenticatedFlag,
+    task: Option<AbortHandle>,
+}
+
+/// A flag of a connection: one of its requests was accepted. Each request carries a reference to it, so that the request guard can set it.
+#[derive(Clone, Default)]
+pub struct AuthenticatedFlag(Arc<AtomicBool>);
+
+impl AuthenticatedFlag {
+    /// Marks the connection as no longer a stranger.
+    pub fn set(&self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// The slot of a connection. Dropping it frees the slot.
+pub struct Slot {
+    slots: Arc<ConnectionSlots>,
+    number: u64,
+    pub authenticated: AuthenticatedFlag,
+}
+
+impl Slot {
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.slots.table().connections.remove(&self.number);
+    }
+}
+
+impl ConnectionSlots {
+    pub fn new(max: u32) -> Arc<ConnectionSlots> {
+        let table = Mutex::default();
+        Arc::new(ConnectionSlots { max, table })
+    }
+
+    pub fn max(&self) -> u32 {
+        self.max
+    }
+
+    /// The number of taken slots.
+    pub fn len(&self) -> usize {
+        self.table().connections.len()
+    }
+
+    /// Sets the task that serves the connection with this number. The task is aborted if another connection replaces this one.
+    pub fn set_task(&self, number: u64, task: AbortHandle) {
+        if let Some(connection) = self.table().connections.get_mut(&number) {
+            connection.task = Some(task);
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, SlotTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a slot for a connection from this address. Also returns whether a stranger was closed for it. None if all slots belong to
+    /// authenticated connections.
+    pub fn take(self: &Arc<ConnectionSlots>, peer: IpAddr) -> Option<(Slot, bool)> {
+        let address = Party::of_address(Client::of(peer, 0));
+        let mut table = self.table();
+        let is_full = table.connections.len() >= self.max as usize;
+        if is_full {
+            let stranger = table.stranger_to_close(address)?;
+            let ended = table.connections.remove(&stranger);
+            if let Some(task) = ended.and_then(|ended| ended.task) {
+                task.abort();
+            }
+        }
+        let number = table.next;
+        table.next += 1;
+        let authenticated = AuthenticatedFlag::default();
+        let connection = Connection {
+            address,
+            authenticated: authenticated.clone(),
+            task: None,
+        };
+        table.connections.insert(number, connection);
+        let slots = Arc::clone(self);
+        let slot = Slot {
+            slots,
+            number,
+            authenticated,
+        };
+        Some((slot, is_full))
+    }
+}
+
+impl SlotTable {
+    /// The oldest stranger of the address with the most strangers. The new connection, from `newcomer`, counts as one.
+    fn stranger_to_close(&self, newcomer: Party) -> Option<u64> {
+        let strangers = || {
+            let all = self.connections.iter();
+            all.filter(|(_, connection)| !connection.authenticated.0.load(Relaxed))
+        };
+        let mut counts = BTreeMap::from([(newcomer, 1)]);
+        for (_, connection) in strangers() {
+            *counts.entry(connection.address).or_default() += 1;
+        }
+        let strangers_of = |address: &Party| counts.get(address).copied().unwrap_or(0);
+        // Of several strangers with the same count, the oldest.
+        let oldest =
+            strangers().map(|(number, connection)| (strangers_of(&connection.address), *number));
+        let (_, number) =
+            oldest.max_by_key(|(count, number)| (*count, std::cmp::Reverse(*number)))?;
+        Some(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: u8) -> IpAddr {
+        [192, 0, 2, host].into()
+    }
+
+    #[test]
+    fn new_connection_gets_the_oldest_place_of_the_address_with_most_strangers() {
+        let slots = ConnectionSlots::new(4);
+        let take = |host| slots.take(at(host)).expect("a place");
+        let held: Vec<_> = [1, 2, 2, 3].map(take).into();
+        assert!(held.iter().all(|(_, ended)| !ended));
+        held[1].0.authenticated.set();
+        let has = |of: usize| slots.table().connections.contains_key(&(of as u64));
+        // Another of the first's address: that address has the most strangers now, so its older one is closed.
+        let (other, ended) = take(1);
+        assert!(ended && !has(0) && has(1) && has(2) && has(3));
+        // Each address has one now; the newcomer's has one more.
+        let (more, ended) = take(3);
+        assert!(ended && !has(3) && has(1) && has(2));
+        for slot in [&held[2].0, &other, &more] {
+            slot.authenticated.set();
+        }
+        assert!(slots.take(at(9)).is_none(), "nobody is a stranger");
+        drop(more);
+        assert!(!take(9).1);
+        drop((held, other));
+        assert_eq!(slots.len(), 0);
+    }
+}
