@@ -105,7 +105,7 @@ impl Callback {
     fn read_answer(&self, mut answer: Map<String, Value>) -> Result<TimedAnswer, String> {
         // Many serializers write `null` for a member that is not set.
         answer.retain(|_, value| !value.is_null());
-        let cache_s = claims::moment(&answer, "cache_s")?;
+        let cache_s = claims::unix_time(&answer, "cache_s")?;
         let cache_s = cache_s.map_or(self.cache_s, |s| u32::try_from(s).unwrap_or(u32::MAX));
         match answer.get("allow") {
             Some(Value::Bool(true)) => {}
@@ -117,11 +117,11 @@ impl Callback {
                 return Ok((Err(Reason::CredentialsRefused), cache_s));
             }
             Some(other) => {
-                let kind = claims::kind(other);
+                let kind = claims::json_type(other);
                 return Err(format!("`allow` is {kind}, not true or false"));
             }
         }
-        let end = claims::moment(&answer, "expires")?;
+        let end = claims::unix_time(&answer, "expires")?;
         let known = Known {
             grants: Arc::new(claims::grants(&answer, "user")?),
             until_unix_s: end.map_or(u32::MAX, |end| u32::try_from(end).unwrap_or(u32::MAX)),
@@ -138,7 +138,10 @@ fn members(head: &Head, answer: &[u8]) -> Result<Map<String, Value>, String> {
     let text = answer.strip_prefix(BYTE_ORDER_MARK).unwrap_or(answer);
     match serde_json::from_slice(text) {
         Ok(Value::Object(members)) => Ok(members),
-        Ok(other) => Err(format!("it is {}, not an object", claims::kind(&other))),
+        Ok(other) => Err(format!(
+            "it is {}, not an object",
+            claims::json_type(&other)
+        )),
         Err(error) => Err(match head.header("content-encoding") {
             Some(coding) if coding != "identity" => {
                 let coding = coding.escape_debug();

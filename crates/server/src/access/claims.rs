@@ -11,7 +11,7 @@ pub fn grants(claims: &Map<String, Value>, user: &str) -> Result<Grants, String>
     let name = match claims.get(user) {
         None | Some(Value::Null) => "",
         Some(Value::String(name)) => name,
-        Some(other) => return Err(format!("`{user}` is {}, not text", kind(other))),
+        Some(other) => return Err(format!("`{user}` is {}, not text", json_type(other))),
     };
     let mut granted = Vec::new();
     for &right in Right::ALL {
@@ -32,12 +32,15 @@ fn filters<'c>(claims: &'c Map<String, Value>, name: &str) -> Result<Vec<&'c str
         Some(Value::String(filter)) => Ok(vec![filter]),
         Some(Value::Array(list)) => {
             let filters = list.iter().enumerate().map(|(index, item)| {
-                let wrong = || format!("`{name}[{index}]` is {}, not text", kind(item));
+                let wrong = || format!("`{name}[{index}]` is {}, not text", json_type(item));
                 item.as_str().ok_or_else(wrong)
             });
             filters.collect()
         }
-        Some(other) => Err(format!("`{name}` is {}, not a list of text", kind(other))),
+        Some(other) => Err(format!(
+            "`{name}` is {}, not a list of text",
+            json_type(other)
+        )),
     }
 }
 
@@ -45,19 +48,19 @@ fn filters<'c>(claims: &'c Map<String, Value>, name: &str) -> Result<Vec<&'c str
 ///
 /// # Errors
 /// It is no number, or before 1970.
-pub fn moment(claims: &Map<String, Value>, name: &str) -> Result<Option<u64>, String> {
+pub fn unix_time(claims: &Map<String, Value>, name: &str) -> Result<Option<u64>, String> {
     let Some(value) = claims.get(name) else {
         return Ok(None);
     };
     match value.as_f64() {
         Some(seconds) if seconds.is_finite() && seconds >= 0.0 => Ok(Some(seconds as u64)),
         Some(_) => Err(format!("`{name}` is less than 0")),
-        None => Err(format!("`{name}` is {}, not a number", kind(value))),
+        None => Err(format!("`{name}` is {}, not a number", json_type(value))),
     }
 }
 
 /// The type of a value, for messages: the value itself may be long, or a secret.
-pub fn kind(value: &Value) -> &'static str {
+pub fn json_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
@@ -108,7 +111,7 @@ mod tests {
 
     #[test]
     fn moments_are_numbers_from_1970_on() {
-        let read = |value: Value| moment(json!({ "exp": value }).as_object().unwrap(), "exp");
+        let read = |value: Value| unix_time(json!({ "exp": value }).as_object().unwrap(), "exp");
         assert_eq!(read(json!(12)), Ok(Some(12)));
         assert_eq!(read(json!(12.9)), Ok(Some(12)));
         assert_eq!(read(json!(1e30)), Ok(Some(u64::MAX)));
@@ -116,6 +119,6 @@ mod tests {
             let error = read(wrong.clone()).expect_err("it is no moment");
             assert!(error.starts_with("`exp` is "), "{wrong}: {error}");
         }
-        assert_eq!(moment(&Map::new(), "exp"), Ok(None));
+        assert_eq!(unix_time(&Map::new(), "exp"), Ok(None));
     }
 }

@@ -1,4 +1,4 @@
-//! The verifier's queues of jobs. The client addresses get fair turns in each.
+//! The verifier's queues of jobs. Client addresses get fair turns in each queue.
 //!
 //! Invariant: no address has more jobs in a queue than its share of `access.questions_max` ([`may_take`]).
 
@@ -25,7 +25,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// The cost of the job, by which turns are fair.
+    /// The cost of the job. Fair turns divide this cost among the addresses.
     fn steps(&self) -> u64 {
         JOB_STEPS + self.question.secret.len() as u64 / STEP_BYTES
     }
@@ -41,12 +41,12 @@ pub enum Queue {
 
 /// The number of jobs in a queue and in progress.
 #[derive(Default)]
-pub struct Waiting {
+pub struct QueueLoad {
     all: usize,
     by_address: HashMap<u64, usize>,
 }
 
-impl Waiting {
+impl QueueLoad {
     pub fn add(&mut self, asker: u64) {
         self.all += 1;
         *self.by_address.entry(asker).or_default() += 1;
@@ -71,19 +71,19 @@ impl Waiting {
 /// A queue between the verifier and its threads.
 #[derive(Default)]
 pub struct JobQueue {
-    jobs: Mutex<Jobs>,
+    jobs: Mutex<JobQueueState>,
     more: Condvar,
 }
 
 #[derive(Default)]
-struct Jobs {
-    turns: FairQueue<Job>,
+struct JobQueueState {
+    fair_queue: FairQueue<Job>,
     /// The threads end once the queue is empty.
     is_closed: bool,
 }
 
 impl JobQueue {
-    fn jobs(&self) -> MutexGuard<'_, Jobs> {
+    fn jobs(&self) -> MutexGuard<'_, JobQueueState> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -91,9 +91,9 @@ impl JobQueue {
     pub fn next(&self) -> Option<Job> {
         let mut jobs = self.jobs();
         loop {
-            if let Some(job) = jobs.turns.pop() {
-                // Counted before it is done, so that it counts for threads that take the next job meanwhile.
-                jobs.turns.charge(job.steps());
+            if let Some(job) = jobs.fair_queue.pop() {
+                // Charged before the job is done, so that it counts when other threads take the next job meanwhile.
+                jobs.fair_queue.charge(job.steps());
                 return Some(job);
             }
             if jobs.is_closed {
@@ -110,7 +110,7 @@ pub struct Workers(pub Arc<JobQueue>);
 
 impl Workers {
     pub fn push(&self, job: Job) {
-        self.0.jobs().turns.push(job.question.asker, job);
+        self.0.jobs().fair_queue.push(job.question.asker, job);
         self.0.more.notify_one();
     }
 }

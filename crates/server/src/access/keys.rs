@@ -146,7 +146,7 @@ impl Keys {
         claims: &Map<String, Value>,
         now_unix_s: u64,
     ) -> Result<Known, Reason> {
-        let moment = |name| claims::moment(claims, name).map_err(|_| Reason::TokenClaims);
+        let moment = |name| claims::unix_time(claims, name).map_err(|_| Reason::TokenClaims);
         let end = moment("exp")?.map(|end| end.saturating_add(self.leeway_s));
         if end.is_some_and(|end| end <= now_unix_s) {
             return Err(Reason::TokenExpired);
@@ -218,11 +218,11 @@ fn read_entry(entry: &Entry) -> Result<Vec<Key>, ReadError> {
     };
     let kid = (!entry.kid.is_empty()).then(|| entry.kid.clone());
     if entry.file.is_some() && is_json(&bytes) {
-        let text = secret::without_mark(&bytes);
+        let text = secret::without_byte_order_mark(&bytes);
         return jwks::keys(text, algorithm, kid.as_deref()).map_err(|what| (".file", what));
     }
     if algorithm.is_none() && secret::is_utf16(&bytes) {
-        return Err((".file", secret::UTF16.to_string()));
+        return Err((".file", secret::UTF16_ERROR.to_string()));
     }
     let names = "HS256 for a secret, RS256, ES256 or EdDSA for a public key";
     let algorithm = algorithm.ok_or_else(|| (".alg", format!("is missing; write {names}")))?;
@@ -235,7 +235,7 @@ fn read_entry(entry: &Entry) -> Result<Vec<Key>, ReadError> {
         (Algorithm::HS256, Some(_)) => {
             secret::check(&bytes).map(|()| DecodingKey::from_secret(&bytes))
         }
-        (Algorithm::HS256, None) => secret::secret(&bytes).map(DecodingKey::from_secret),
+        (Algorithm::HS256, None) => secret::parse(&bytes).map(DecodingKey::from_secret),
         _ => public::from_pem(algorithm, &bytes),
     };
     let key = key.map_err(|what| (place, what))?;
@@ -248,7 +248,10 @@ fn read_entry(entry: &Entry) -> Result<Vec<Key>, ReadError> {
 
 /// Whether a file is read as a JWKS.
 pub fn is_json(file: &[u8]) -> bool {
-    secret::without_mark(file).trim_ascii_start().first() == Some(&b'{')
+    secret::without_byte_order_mark(file)
+        .trim_ascii_start()
+        .first()
+        == Some(&b'{')
 }
 
 /// Reads a file of keys.

@@ -1,49 +1,49 @@
-//! Secrets for HS256. A public key is refused as a secret, since everyone who has it could sign tokens.
+//! Secrets for HS256. A public key is refused as a secret, since everyone who has the key could sign tokens.
 //!
 //! Invariants: a secret is shorter than any RSA key of 2,048 bits and any certificate, which have 256 bytes or more in every encoding.
-//! The keys of elliptic curves can be as short as a secret. They are recognized by marks that all usual file formats have ([`marks`]).
-//! A key without any marks (32 raw bytes) cannot be told from a secret, and is accepted as one.
+//! Keys of elliptic curves can be as short as a secret. They are recognized by byte patterns of the usual file formats ([`key_detection`]).
+//! A bare key (32 raw bytes) has no such pattern: it cannot be distinguished from a secret, and is accepted as one.
 
-mod decoded;
-mod marks;
+mod decodings;
+mod key_detection;
 
 /// Least length of a secret for HS256, in bytes (RFC 7518 section 3.2).
 pub const BYTES_MIN: usize = 32;
-/// Longer bytes may be an RSA key: the modulus alone has 256 bytes, or 342 digits in base64. HMAC hashes a key of more than 64 bytes to 32
-/// first (RFC 2104 section 2), so a longer secret is no better.
+/// A longer value may be an RSA key: its modulus alone has 256 bytes, or 342 digits in base64. A longer secret would be no better, since HMAC hashes
+/// a key of more than 64 bytes to 32 first (RFC 2104 section 2).
 const BYTES_MAX: usize = 255;
 
-/// Some editors begin UTF-8 text with it.
+/// Some editors write these bytes at the beginning of UTF-8 text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// The error message for a file in UTF-16.
-pub const UTF16: &str = "is text in UTF-16, which editors of Windows write; `iconv -f UTF-16 -t UTF-8 FILE` converts it";
+pub const UTF16_ERROR: &str = "is text in UTF-16, which editors of Windows write; `iconv -f UTF-16 -t UTF-8 FILE` converts it";
 
-/// The secret in a file, without the line end and the byte order mark of a text file.
-pub fn secret(bytes: &[u8]) -> Result<&[u8], String> {
-    // A key in DER may end in the byte of a line end. So it must be looked for before line ends are trimmed.
-    if let Some(key) = marks::key_in(bytes) {
-        return Err(is_key(key));
+/// Reads the secret in a file: its bytes without byte order mark and line end.
+pub fn parse(bytes: &[u8]) -> Result<&[u8], String> {
+    // Before line ends are trimmed, since the last byte of a key in DER may look like one.
+    if let Some(key) = key_detection::find_key(bytes) {
+        return Err(key_error(key));
     }
-    let secret = trimmed(without_mark(bytes));
+    let secret = without_line_end(without_byte_order_mark(bytes));
     check(secret)?;
     Ok(secret)
 }
 
-/// The bytes without line ends at their end.
-pub fn trimmed(secret: &[u8]) -> &[u8] {
+/// The bytes without trailing line ends.
+pub fn without_line_end(secret: &[u8]) -> &[u8] {
     let end = secret.iter().rposition(|b| !matches!(b, b'\r' | b'\n'));
     &secret[..end.map_or(0, |end| end + 1)]
 }
 
-/// The bytes without a byte order mark, if text follows it: random bytes may begin with the same three.
-pub fn without_mark(bytes: &[u8]) -> &[u8] {
+/// The bytes without a byte order mark. Without following text these three bytes are not a mark: a random secret may begin with them.
+pub fn without_byte_order_mark(bytes: &[u8]) -> &[u8] {
     let text = bytes.strip_prefix(BYTE_ORDER_MARK);
     text.filter(|text| std::str::from_utf8(text).is_ok())
         .unwrap_or(bytes)
 }
 
 /// Whether this is text in UTF-16: in one of the two byte orders, at least three quarters of its two-byte units are an ASCII character
-/// (one byte is the character, the other is zero). No random secret is like that.
+/// (one byte is the character, the other is zero). A random secret never is.
 pub fn is_utf16(bytes: &[u8]) -> bool {
     let units = bytes.as_chunks::<2>().0;
     let of = |at: usize| {
@@ -54,14 +54,17 @@ pub fn is_utf16(bytes: &[u8]) -> bool {
     ascii > 0 && 4 * ascii >= 3 * units.len()
 }
 
-/// Checks the bytes of a secret.
+/// Checks that these bytes are a good secret.
+///
+/// # Errors
+/// They are a key, text in UTF-16, too short, too long, or easy to guess. The text names the remedy.
 pub fn check(secret: &[u8]) -> Result<(), String> {
     let bytes = secret.len();
-    if let Some(key) = marks::key_in(secret) {
-        return Err(is_key(key));
+    if let Some(key) = key_detection::find_key(secret) {
+        return Err(key_error(key));
     }
     if is_utf16(secret) {
-        return Err(UTF16.to_string());
+        return Err(UTF16_ERROR.to_string());
     }
     if bytes < BYTES_MIN {
         return Err(format!(
@@ -81,7 +84,8 @@ pub fn check(secret: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-fn is_key(key: &str) -> String {
+/// The error message for a file that is a key.
+fn key_error(key: &str) -> String {
     format!(
         "is {key}, and HS256 takes a secret that nobody else has; for a public key write RS256, ES256 or EdDSA and PEM or a JWKS, for a secret the output of `openssl rand -hex 32`"
     )

@@ -1,11 +1,11 @@
-//! The verifier: answers the shards' questions about credentials. One thread owns the state; other threads verify.
+//! The verifier: answers the shards' questions about credentials. One thread owns all state, and other threads verify.
 //!
-//! The state is without locks: the connections that wait for each credential (one flight for each, so that it is verified once), a cache of
-//! recent answers, and the length of each queue. Tokens, passwords and the callback have a queue and threads of their own, so a storm of
-//! passwords does not delay tokens. A question that finds `access.questions_max` in its queue is refused at once; when the client tries again, the
-//! answers of the others are cached. Client addresses share each queue: none may fill it ([`Waiting::may_add`]), and jobs run in fair turns, so
-//! a storm from one address does not delay the others. The thread of the state decodes no credential: before it knows the share of the
-//! address, it does the same small work for each question.
+//! The state needs no locks. It has the connections that wait for each credential (a *flight*: the credential is verified once for all of them), a cache
+//! of recent answers, and the length of each queue. Tokens, passwords and the callback have separate queues and threads, so a storm of passwords does
+//! not delay tokens. A question is refused at once if its queue has `access.questions_max` jobs; when the client tries again, the answers to the others
+//! are cached. Client addresses share each queue: none may fill it ([`QueueLoad::may_add`]), and jobs run in fair turns, so a storm from one
+//! address does not delay the others. The thread with the state decodes no credential. So each question costs it the same small work before
+//! the share of the address is checked.
 //!
 //! Invariants: each question that was accepted gets one answer; a refused question leaves no state behind.
 
@@ -27,37 +27,37 @@ use crore_broker::{ConnId, ShardId};
 use crore_net::clock;
 
 use super::checks::Checks;
-use super::jobs::{Job, JobQueue, Queue, Waiting, Workers};
+use super::jobs::{Job, JobQueue, Queue, QueueLoad, Workers};
 use super::jwt::has_parts;
 use super::keys::{Keys, header};
 use super::threads::spawn;
 
-/// Threads that verify signatures, which takes little time.
+/// The number of threads that verify signatures. Two are enough, since a signature takes little time.
 const TOKEN_THREADS: usize = 2;
-/// How long a refusal is cached: long enough that a client that keeps trying costs nothing, short enough for one that was just
-/// given the right.
-const REFUSED_S: u32 = 5;
+/// Seconds for which a refusal is cached: long enough that a client that keeps trying costs nothing, short enough for a client that has just
+/// got the right.
+const REFUSAL_CACHE_S: u32 = 5;
 /// Least time between two log lines about one kind of refusal.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// Limit of connections that wait for an answer. Each costs one entry and no work of its own, since those with the same credential share a flight.
-const OPEN_MAX: usize = 1 << 20;
+/// Most connections that wait for an answer. Each needs one entry, but no work: connections with the same credential share a flight.
+const OPEN_QUESTIONS_MAX: usize = 1 << 20;
 
-/// An input of the thread of the state.
+/// An input of the thread that owns the state.
 enum Event {
     /// A connection waits for an answer.
-    Asked(ShardId, ConnId, Question),
+    Question(ShardId, ConnId, Question),
     /// A job is done.
     Done(Done),
-    /// The token of this job names a key that is not known, and newer keys were asked for.
-    MissesKey(Job),
-    /// The token of this job is no JWT, and the callback may know it.
-    IsNoJwt(Job),
-    /// A fetch of keys by URL has ended, well or not.
+    /// The token of this job names an unknown key, and a fetch of newer keys was requested.
+    UnknownKey(Job),
+    /// The token of this job is not a JWT, so the callback must verify it.
+    NotJwt(Job),
+    /// A fetch of keys by URL has ended, successfully or not.
     KeysFetched,
     /// The operator has changed the settings of access.
     Checks(Arc<Checks>),
-    /// The operator has changed what is revoked.
+    /// The operator has changed the list of revocations.
     Revoked(Arc<Revoked>),
 }
 
@@ -75,7 +75,7 @@ struct Done {
 /// Sends a verdict to the shard of the connection.
 pub type VerdictSender = Box<dyn Fn(ConnId, Verdict) + Send>;
 
-/// A shard sends its questions with this.
+/// A shard's sender of questions to the verifier.
 pub struct QuestionSender {
     shard: ShardId,
     events: Sender<Event>,
@@ -83,24 +83,24 @@ pub struct QuestionSender {
 }
 
 impl QuestionSender {
-    /// Asks; false if too many questions are open.
+    /// Sends a question. Returns false if too many questions are open.
     pub fn ask(&self, conn: ConnId, question: Question) -> bool {
-        if self.open.fetch_add(1, Relaxed) >= OPEN_MAX {
+        if self.open.fetch_add(1, Relaxed) >= OPEN_QUESTIONS_MAX {
             self.open.fetch_sub(1, Relaxed);
             return false;
         }
-        let asked = Event::Asked(self.shard, conn, question);
+        let asked = Event::Question(self.shard, conn, question);
         self.events.send(asked).is_ok()
     }
 }
 
-/// The handle of the verifier's thread, which runs until the process ends.
+/// A handle to the verifier's thread, which runs until the process ends.
 pub struct Verifier {
     events: Sender<Event>,
 }
 
 impl Verifier {
-    /// Starts the thread of the state, and makes a sender of questions for each shard. The other threads start with the first job of their queue.
+    /// Starts the thread with the state, and makes a sender of questions for each shard. The other threads start with the first job of their queue.
     pub fn start(
         checks: Arc<Checks>,
         revoked: Arc<Revoked>,
@@ -121,7 +121,7 @@ impl Verifier {
         Ok((Verifier { events }, senders))
     }
 
-    /// Replaces the list of what is revoked, and empties the cache.
+    /// Replaces the list of revocations, and empties the cache.
     pub fn revoke(&self, revoked: Arc<Revoked>) {
         let _ = self.events.send(Event::Revoked(revoked));
     }
@@ -133,23 +133,26 @@ impl Verifier {
 }
 
 /// The cache of answers. Refusals are evicted first: anybody can make up credentials that are refused, and would otherwise evict
-/// the good ones.
+/// the accepted ones.
 #[derive(Default)]
-struct Answers {
-    good: Recent<Known>,
-    refused: Recent<Reason>,
+struct AnswerCache {
+    accepted: Cache<Known>,
+    refused: Cache<Reason>,
 }
 
-impl Answers {
+impl AnswerCache {
     /// The answer about a credential and the counted second until which it is valid. A token itself expires by the wall clock.
     fn get(&self, digest: Digest) -> Option<(Result<Known, Reason>, u64)> {
         let is_over = |known: &Known| u64::from(known.until_unix_s) <= clock::unix_s();
-        let good = self.good.get(digest).filter(|(known, _)| !is_over(known));
-        let good = good.map(|(known, end_s)| (Ok(known), end_s));
-        good.or_else(|| (self.refused.get(digest)).map(|(reason, end_s)| (Err(reason), end_s)))
+        let accepted = self
+            .accepted
+            .get(digest)
+            .filter(|(known, _)| !is_over(known));
+        let accepted = accepted.map(|(known, end_s)| (Ok(known), end_s));
+        accepted.or_else(|| (self.refused.get(digest)).map(|(reason, end_s)| (Err(reason), end_s)))
     }
 
-    fn keep(
+    fn insert(
         &mut self,
         digest: Digest,
         answer: Result<Known, Reason>,
@@ -157,51 +160,51 @@ impl Answers {
         entries_max: usize,
     ) {
         match answer {
-            Ok(known) => self.good.keep(digest, known, end_s),
-            Err(reason) => self.refused.keep(digest, reason, end_s),
+            Ok(known) => self.accepted.insert(digest, known, end_s),
+            Err(reason) => self.refused.insert(digest, reason, end_s),
         }
-        while self.good.order.len() + self.refused.order.len() > entries_max {
-            if !self.refused.forget_oldest() {
-                self.good.forget_oldest();
+        while self.accepted.order.len() + self.refused.order.len() > entries_max {
+            if !self.refused.evict_oldest() {
+                self.accepted.evict_oldest();
             }
         }
     }
 }
 
-/// Answers of one kind, each with the counted second until which it is valid.
-struct Recent<A> {
-    known: HashMap<Digest, (A, u64)>,
-    /// The keys of `known`, oldest first.
+/// Answers of one kind, each with the counted second until which it is valid. The oldest is evicted first.
+struct Cache<A> {
+    entries: HashMap<Digest, (A, u64)>,
+    /// The keys of `entries`, oldest first.
     order: VecDeque<Digest>,
 }
 
-impl<A> Default for Recent<A> {
+impl<A> Default for Cache<A> {
     fn default() -> Self {
-        Recent {
-            known: HashMap::new(),
+        Cache {
+            entries: HashMap::new(),
             order: VecDeque::new(),
         }
     }
 }
 
-impl<A: Clone> Recent<A> {
+impl<A: Clone> Cache<A> {
     fn get(&self, digest: Digest) -> Option<(A, u64)> {
-        let found = self.known.get(&digest);
+        let found = self.entries.get(&digest);
         found
             .filter(|(_, end_s)| clock::counted_s() < *end_s)
             .cloned()
     }
 
-    fn keep(&mut self, digest: Digest, answer: A, end_s: u64) {
-        if self.known.insert(digest, (answer, end_s)).is_none() {
+    fn insert(&mut self, digest: Digest, answer: A, end_s: u64) {
+        if self.entries.insert(digest, (answer, end_s)).is_none() {
             self.order.push_back(digest);
         }
     }
 
-    /// Forgets the oldest answer; false if there is none.
-    fn forget_oldest(&mut self) -> bool {
+    /// Evicts the oldest answer. Returns false if there is none.
+    fn evict_oldest(&mut self) -> bool {
         let oldest = self.order.pop_front();
-        oldest.is_some_and(|oldest| self.known.remove(&oldest).is_some())
+        oldest.is_some_and(|oldest| self.entries.remove(&oldest).is_some())
     }
 }
 
@@ -220,26 +223,26 @@ struct Waiter {
     round: u32,
 }
 
-/// The state, which only the verifier's thread has.
+/// The state. Only the verifier's thread has it.
 struct VerifierState {
     checks: Arc<Checks>,
     revoked: Arc<Revoked>,
-    /// How often the checks were replaced.
+    /// The number of times that the checks were replaced.
     generation: u64,
     shards: Vec<VerdictSender>,
     events: Sender<Event>,
     open: Arc<AtomicUsize>,
-    /// By queue.
-    waiting: [Waiting; 3],
+    /// The load and the threads of each [`Queue`].
+    load: [QueueLoad; 3],
     workers: [Option<Workers>; 3],
     flights: HashMap<FlightKey, Vec<Waiter>>,
-    /// Jobs that wait for a fetch of keys; they still count in the queue of tokens.
+    /// Jobs that wait for a fetch of keys. They still count in the load of the token queue.
     missing_key: Vec<Job>,
-    answers: Answers,
+    answers: AnswerCache,
     logged: Vec<LoggedRefusal>,
 }
 
-/// When a kind of refusal was logged last, and the number of refusals since then.
+/// The last log line about one reason for refusals, and the number of refusals since then.
 struct LoggedRefusal {
     reason: Reason,
     last: Instant,
@@ -270,11 +273,11 @@ impl VerifierState {
             shards,
             events,
             open,
-            waiting: Default::default(),
+            load: Default::default(),
             workers: [const { None }; 3],
             flights: HashMap::new(),
             missing_key: Vec::new(),
-            answers: Answers::default(),
+            answers: AnswerCache::default(),
             logged: Vec::new(),
         }
     }
@@ -287,44 +290,44 @@ impl VerifierState {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Asked(shard, conn, question) => self.asked(shard, conn, question),
+            Event::Question(shard, conn, question) => self.handle_question(shard, conn, question),
             Event::Done(done) => {
-                self.waiting[done.queue as usize].remove(done.asker);
+                self.load[done.queue as usize].remove(done.asker);
                 let is_current = done.flight.generation == self.generation;
                 let cache_s = if is_current { done.cache_s } else { 0 };
-                self.land(done.flight, done.found, cache_s);
+                self.finish_flight(done.flight, done.found, cache_s);
             }
-            Event::MissesKey(job) => {
+            Event::UnknownKey(job) => {
                 let is_pending = job.checks.keys.is_pending();
                 self.missing_key.push(job);
-                // If the fetch has ended meanwhile, no event follows.
+                // If the fetch has already ended, no event will follow.
                 if !is_pending {
                     self.verify_again();
                 }
             }
-            Event::IsNoJwt(job) => {
-                self.waiting[Queue::Tokens as usize].remove(job.question.asker);
+            Event::NotJwt(job) => {
+                self.load[Queue::Tokens as usize].remove(job.question.asker);
                 self.enqueue(Queue::Callback, job);
             }
             Event::KeysFetched => self.verify_again(),
             Event::Revoked(revoked) => {
                 self.revoked = revoked;
-                self.answers = Answers::default();
+                self.answers = AnswerCache::default();
             }
             Event::Checks(checks) => {
                 if let Err(error) = fetch_keys(&checks, &self.checks.keys, &self.events) {
                     tracing::error!(%error, "the thread that fetches keys could not be started");
                 }
-                // Jobs under way end with the checks that they began with; their results are not cached.
+                // Jobs in progress finish with the former checks. Their results are not cached.
                 self.checks = checks;
                 self.generation += 1;
-                self.answers = Answers::default();
+                self.answers = AnswerCache::default();
                 self.workers = [const { None }; 3];
             }
         }
     }
 
-    fn asked(&mut self, shard: ShardId, conn: ConnId, question: Question) {
+    fn handle_question(&mut self, shard: ShardId, conn: ConnId, question: Question) {
         let digest = question.digest;
         let waiter = Waiter {
             shard,
@@ -346,7 +349,7 @@ impl VerifierState {
         }
         let queue = match self.queue_for(&question) {
             Ok(queue) => queue,
-            Err(refusal) => return self.land(flight, Err(refusal), 0),
+            Err(refusal) => return self.finish_flight(flight, Err(refusal), 0),
         };
         let job = Job {
             checks: Arc::clone(&self.checks),
@@ -356,7 +359,7 @@ impl VerifierState {
         self.enqueue(queue, job);
     }
 
-    /// The queue for a credential: tokens for what may be a JWT, passwords for a known user, otherwise the callback.
+    /// The queue for a credential: tokens if it may be a JWT, passwords for a known user, otherwise the callback.
     fn queue_for(&self, question: &Question) -> Result<Queue, Reason> {
         let checks = &self.checks;
         let callback = checks.callback.is_some();
@@ -379,34 +382,34 @@ impl VerifierState {
     /// Queues a job, or refuses it if the queue or the share of its address is full.
     fn enqueue(&mut self, queue: Queue, job: Job) {
         let flight = job.flight();
-        let (waiting, asker) = (&mut self.waiting[queue as usize], job.question.asker);
-        let may_wait = waiting.may_add(asker, self.checks.questions_max);
+        let (load, asker) = (&mut self.load[queue as usize], job.question.asker);
+        let may_wait = load.may_add(asker, self.checks.questions_max);
         if may_wait {
-            waiting.add(asker);
+            load.add(asker);
         }
         if !may_wait || !self.push(queue, job) {
-            self.land(flight, Err(Reason::VerifierBusy), 0);
+            self.finish_flight(flight, Err(Reason::VerifierBusy), 0);
         }
     }
 
-    /// Gives a job that is counted in `waiting` to the threads of its queue; false if they cannot be started.
+    /// Passes a job, which `load` already counts, to the threads of its queue. Returns false if they cannot be started.
     fn push(&mut self, queue: Queue, job: Job) -> bool {
         if self.workers[queue as usize].is_none() {
             self.workers[queue as usize] = self.start_workers(queue);
         }
         match &self.workers[queue as usize] {
             Some(workers) => workers.push(job),
-            None => self.waiting[queue as usize].remove(job.question.asker),
+            None => self.load[queue as usize].remove(job.question.asker),
         }
         self.workers[queue as usize].is_some()
     }
 
-    /// Verifies the tokens that waited for a fetch of keys.
+    /// Verifies the tokens again that waited for a fetch of keys.
     fn verify_again(&mut self) {
         for job in std::mem::take(&mut self.missing_key) {
             let flight = job.flight();
             if !self.push(Queue::Tokens, job) {
-                self.land(flight, Err(Reason::VerifierBusy), 0);
+                self.finish_flight(flight, Err(Reason::VerifierBusy), 0);
             }
         }
     }
@@ -423,7 +426,7 @@ impl VerifierState {
         let workers = Workers(Arc::default());
         for _ in 0..count {
             let (jobs, events) = (Arc::clone(&workers.0), self.events.clone());
-            if let Err(error) = spawn(name, move || work(queue, &jobs, &events)) {
+            if let Err(error) = spawn(name, move || run_worker(queue, &jobs, &events)) {
                 tracing::error!(%error, "a thread that verifies credentials could not be started");
                 return None;
             }
@@ -432,7 +435,7 @@ impl VerifierState {
     }
 
     /// Ends a flight: answers all connections that wait for it, and caches the answer.
-    fn land(&mut self, flight: FlightKey, found: Result<Known, Reason>, cache_s: u32) {
+    fn finish_flight(&mut self, flight: FlightKey, found: Result<Known, Reason>, cache_s: u32) {
         let digest = flight.digest;
         let now_unix_s = u32::try_from(clock::unix_s()).unwrap_or(u32::MAX);
         let found = match found {
@@ -442,15 +445,16 @@ impl VerifierState {
             found => found,
         };
         let cache_s = match &found {
-            // There was no room to verify it.
+            // It was not verified, for lack of room.
             Err(reason) if reason.row().closed == Closed::Full => 0,
-            Err(_) => cache_s.min(REFUSED_S),
+            Err(_) => cache_s.min(REFUSAL_CACHE_S),
             Ok(_) => cache_s,
         };
         let end_s = clock::counted_s() + u64::from(cache_s);
         if cache_s > 0 {
             let entries_max = self.checks.cache_entries;
-            self.answers.keep(digest, found.clone(), end_s, entries_max);
+            self.answers
+                .insert(digest, found.clone(), end_s, entries_max);
         }
         if let Err(refusal) = &found {
             self.log(*refusal);
@@ -473,7 +477,7 @@ impl VerifierState {
         }
     }
 
-    /// Logs a refusal: each kind once in [`LOG_EVERY`], with its count.
+    /// Logs a refusal, each reason once in [`LOG_EVERY`], with the count since the last line.
     fn log(&mut self, refusal: Reason) {
         let now = Instant::now();
         let refused = match self.logged.iter_mut().find(|it| it.reason == refusal) {
@@ -499,7 +503,7 @@ impl VerifierState {
     }
 }
 
-/// Starts to fetch the keys at URLs. Until they are here, those of the former checks count.
+/// Starts to fetch the keys at URLs. Until they arrive, the keys of the former checks are used.
 fn fetch_keys(checks: &Checks, former: &Keys, events: &Sender<Event>) -> std::io::Result<()> {
     let events = events.clone();
     checks.keys.start(former, move || {
@@ -508,7 +512,7 @@ fn fetch_keys(checks: &Checks, former: &Keys, events: &Sender<Event>) -> std::io
 }
 
 /// A thread that does the jobs of one queue.
-fn work(queue: Queue, jobs: &JobQueue, events: &Sender<Event>) {
+fn run_worker(queue: Queue, jobs: &JobQueue, events: &Sender<Event>) {
     let mut connection = None;
     while let Some(job) = jobs.next() {
         let (checks, question) = (&job.checks, &job.question);
@@ -516,7 +520,7 @@ fn work(queue: Queue, jobs: &JobQueue, events: &Sender<Event>) {
             (Queue::Callback, Some(callback)) => callback.ask(question, &mut connection),
             (Queue::Callback, None) => (Err(Reason::VerifierUnreachable), 0),
             (Queue::Tokens, Some(_)) if header(&question.secret).is_none() => {
-                if events.send(Event::IsNoJwt(job)).is_err() {
+                if events.send(Event::NotJwt(job)).is_err() {
                     return;
                 }
                 continue;
@@ -524,7 +528,7 @@ fn work(queue: Queue, jobs: &JobQueue, events: &Sender<Event>) {
             (Queue::Tokens, _) => {
                 let found = checks.keys.verify(&question.secret, clock::unix_s());
                 if found.is_err() && checks.keys.request_newer(&question.secret) {
-                    if events.send(Event::MissesKey(job)).is_err() {
+                    if events.send(Event::UnknownKey(job)).is_err() {
                         return;
                     }
                     continue;

@@ -10,7 +10,7 @@ use super::check::is_exposed;
 use super::locate::ConfigError;
 use crate::settings::access::{for_shards, with_secrets};
 use crate::settings::file::File;
-use crate::settings::schema::{SCHEMA, VARIABLES, join_path, to_table};
+use crate::settings::schema::{SCHEMA, VARIABLE_PREFIX, join_path, to_table};
 
 /// The settings in force.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ impl Effective {
     pub fn variables(&self) -> Vec<&'static str> {
         let places = self.given.values().copied();
         places
-            .filter(|place| place.starts_with(VARIABLES))
+            .filter(|place| place.starts_with(VARIABLE_PREFIX))
             .collect()
     }
 

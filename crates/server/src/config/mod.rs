@@ -136,7 +136,7 @@ fn parse(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(Place, String
         ..Problems::default()
     };
     args.check_variables(&mut problems);
-    let table = SCHEMA.read(table, &mut problems);
+    let table = SCHEMA.convert(table, &mut problems);
     let mut file = match File::deserialize(table) {
         Ok(file) => file,
         Err(error) => {

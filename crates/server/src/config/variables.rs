@@ -8,7 +8,7 @@ use std::ffi::OsString;
 
 use toml::Value;
 
-use crate::settings::schema::{SCHEMA, Setting, VARIABLES, nearest};
+use crate::settings::schema::{SCHEMA, Setting, VARIABLE_PREFIX, nearest};
 
 /// Variables of the tools, and of the tests.
 const OTHERS: [&str; 9] = [
@@ -43,7 +43,10 @@ impl Variables {
     fn of(all: impl IntoIterator<Item = (OsString, OsString)>) -> Variables {
         let mut variables = Variables::default();
         for (name, value) in all {
-            let Some(name) = name.to_str().filter(|name| name.starts_with(VARIABLES)) else {
+            let Some(name) = name
+                .to_str()
+                .filter(|name| name.starts_with(VARIABLE_PREFIX))
+            else {
                 continue;
             };
             let mut settings = SCHEMA.settings.iter();

@@ -142,7 +142,7 @@ mod tests {
     fn only_the_newest_samples_are_kept() {
         let history = ChartHistory::default();
         for time_ms in 0..SAMPLES_MAX as u64 + 5 {
-            recent.take(Sample {
+            history.push(Sample {
                 time_ms,
                 websocket: 0,
                 sse: 0,
@@ -155,7 +155,7 @@ mod tests {
                 p999_us: None,
             });
         }
-        let times = recent.columns().time_ms;
+        let times = history.columns().time_ms;
         assert_eq!((times.len(), times[0]), (SAMPLES_MAX, 5));
     }
 }

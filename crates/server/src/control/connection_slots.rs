@@ -151,9 +151,9 @@ mod tests {
     }
 
     #[test]
-    fn new_connection_gets_the_oldest_place_of_the_address_with_most_strangers() {
+    fn new_connection_gets_the_oldest_slot_of_the_address_with_most_strangers() {
         let slots = ConnectionSlots::new(4);
-        let take = |host| slots.take(at(host)).expect("a place");
+        let take = |host| slots.take(at(host)).expect("a slot");
         let held: Vec<_> = [1, 2, 2, 3].map(take).into();
         assert!(held.iter().all(|(_, ended)| !ended));
         held[1].0.authenticated.set();

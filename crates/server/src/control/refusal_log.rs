@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn a_few_other_names_are_logged_at_once_and_a_name_again_when_its_line_is_due() {
         let mut names = Names::default();
-        let mut new = |found: &[&str], due| {
+        let mut new_names = |found: &[&str], due| {
             let found = found.iter().map(ToString::to_string).collect();
             names.new_names(found, due)
         };

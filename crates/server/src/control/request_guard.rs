@@ -238,11 +238,11 @@ async fn forward_or_refuse(guard: &RequestGuard, request: Request, next: Next) -
 mod tests {
     use super::*;
 
-    fn guard(token: &str, hosts: &[&str]) -> RequestGuard {
-        gate_at("127.0.0.1:8801", token, hosts)
+    fn new_guard(token: &str, hosts: &[&str]) -> RequestGuard {
+        guard_at("127.0.0.1:8801", token, hosts)
     }
 
-    fn gate_at(address: &str, token: &str, hosts: &[&str]) -> RequestGuard {
+    fn guard_at(address: &str, token: &str, hosts: &[&str]) -> RequestGuard {
         let admin = Admin {
             token: token.to_string(),
             hosts: hosts.iter().map(ToString::to_string).collect(),
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn only_its_own_names_are_hosts() {
-        let gate = guard("", &["Admin.example"]);
+        let guard = new_guard("", &["Admin.example"]);
         for (host, expected) in [
             ("127.0.0.1:8801", 200),
             ("localhost:8801", 200),
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn the_host_of_the_target_counts_before_that_of_the_field() {
-        let gate = guard("", &["admin.example"]);
+        let guard = new_guard("", &["admin.example"]);
         for (target, host, expected) in [
             ("http://127.0.0.1:8801/api/v1/stats", "rebound.example", 200),
             ("http://admin.example/api/v1/stats", "rebound.example", 200),
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn a_port_on_all_addresses_is_named_by_each_of_them_and_by_no_name() {
         for address in ["0.0.0.0:8801", "[::]:8801"] {
-            let gate = gate_at(address, "", &["admin.example"]);
+            let guard = guard_at(address, "", &["admin.example"]);
             for (host, origin, expected) in [
                 ("127.0.0.1:8801", "", 200),
                 ("10.0.0.5:8801", "", 200),
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn another_origin_is_refused() {
-        let gate = guard("", &[]);
+        let guard = new_guard("", &[]);
         let host = (header::HOST, "localhost:8801");
         for (origin, expected) in [
             ("http://localhost:8801", 200),
@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_page_elsewhere_gets_nothing_without_an_origin_either() {
-        let gate = guard("", &[]);
+        let guard = new_guard("", &[]);
         let name = header::HeaderName::from_static;
         let host = (header::HOST, "localhost:8801");
         let ask = |path, headers: &[(&'static str, &str)]| {
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn several_hosts_or_origins_are_refused() {
-        let gate = guard("", &["admin.example"]);
+        let guard = new_guard("", &["admin.example"]);
         let ours = (header::HOST, "localhost:8801");
         for other in [
             (header::HOST, "localhost:8801"),
@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn a_token_is_wanted_where_something_is_told_or_done() {
-        let gate = guard("s3cret", &[]);
+        let guard = new_guard("s3cret", &[]);
         let host = (header::HOST, "localhost:8801");
         let ask = |path, authorization| {
             let headers = [host.clone(), (header::AUTHORIZATION, authorization)];

@@ -144,34 +144,34 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// Checks once a second, with megabytes resident and held.
-    fn spares(seconds: &[(u64, u64)]) -> Vec<bool> {
+    fn trims_at(seconds: &[(u64, u64)]) -> Vec<bool> {
         let mut unaccounted = UnaccountedMemory::default();
-        let look =
+        let check =
             |(resident, held): &(u64, u64)| unaccounted.is_trim_due(resident * MIB, held * MIB);
-        seconds.iter().map(look).collect()
+        seconds.iter().map(check).collect()
     }
 
     #[test]
     fn free_memory_is_returned_once_when_nothing_moves() {
         let burst = [(10, 1), (200, 180), (310, 300), (310, 150), (311, 2)];
         let stable_checks = [(311, 1), (311, 1), (311, 1)];
-        let looks = spares(&[&burst[..], &stable_checks].concat());
+        let trims = trims_at(&[&burst[..], &stable_checks].concat());
         assert_eq!(
-            looks,
+            trims,
             [false, false, false, false, false, false, true, false]
         );
         // Memory that cannot be given back is not asked for again and again.
-        let kept = spares(&[&burst[..], &stable_checks, &[(311, 1); 100]].concat());
-        assert_eq!(kept.iter().filter(|over| **over).count(), 1);
+        let kept = trims_at(&[&burst[..], &stable_checks, &[(311, 1); 100]].concat());
+        assert_eq!(kept.iter().filter(|trim| **trim).count(), 1);
     }
 
     #[test]
     fn memory_between_pieces_in_use_is_returned_when_these_have_gone() {
         let burst = [(10, 1), (75, 42), (75, 42), (75, 42), (75, 42)];
-        let looks = spares(&[&burst[..], &[(75, 41); 100]].concat());
-        assert_eq!(looks.iter().filter(|over| **over).count(), 1);
-        let burst_over = spares(&[&burst[..], &[(47, 6); 100]].concat());
-        assert_eq!(gone.iter().filter(|over| **over).count(), 2);
+        let trims = trims_at(&[&burst[..], &[(75, 41); 100]].concat());
+        assert_eq!(trims.iter().filter(|trim| **trim).count(), 1);
+        let trims = trims_at(&[&burst[..], &[(47, 6); 100]].concat());
+        assert_eq!(trims.iter().filter(|trim| **trim).count(), 2);
     }
 
     #[test]
@@ -179,18 +179,18 @@ mod tests {
         let grows: Vec<(u64, u64)> = (0..500)
             .map(|n| (10 + 20 * n + n / 2, 1 + 20 * n))
             .collect();
-        assert!(!spares(&grows).contains(&true), "all of it is held");
+        assert!(!trims_at(&grows).contains(&true), "all of it is held");
         let waves: Vec<(u64, u64)> = (0..500).map(|n| (400, n % 7 * 40)).collect();
-        assert!(!spares(&waves).contains(&true), "it will be needed again");
+        assert!(!trims_at(&waves).contains(&true), "it will be needed again");
         let little = [&[(10, 1), (20, 10)][..], &[(20, 1); 50]].concat();
-        assert!(!spares(&little).contains(&true));
+        assert!(!trims_at(&little).contains(&true));
     }
 
     /// Checks once a second, with connections open and ended.
     fn looks(seconds: &[(u64, u64)]) -> Vec<bool> {
         let mut burst = Burst::default();
-        let look = |(connections, ended): &(u64, u64)| burst.is_over(*connections, *ended);
-        seconds.iter().map(look).collect()
+        let check = |(connections, ended): &(u64, u64)| burst.is_over(*connections, *ended);
+        seconds.iter().map(check).collect()
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! The table of settings: one for each field of [`File`], made from its JSON Schema. The parser, the checks of single values, the flags and the
-//! documents are made from this table, so that a setting is defined in one place.
+//! The table of settings, one for each field of [`File`]. It is made from the JSON Schema of [`File`]. The parser, the checks of single values, the flags
+//! and the documents are made from this table, so that a setting is defined in one place.
 //!
-//! The schema has type, default, range (`minimum`, `maximum`), choices (`enum`) and help (`description`). The unit is the last part of
-//! the key. Our own attributes are:
+//! The schema has the type, default, range (`minimum`, `maximum`), choices (`enum`) and help (`description`) of a setting. The unit is the last part of
+//! its key. Our own attributes are:
 //!
 //! - `x-zero`: what 0 means for a setting whose range does not include it.
 //! - `x-changes`: whether a change needs a restart.
@@ -24,13 +24,13 @@ use super::units::format_size;
 pub use setting::Setting;
 use setting::Unit;
 
-/// Least similarity of a suggested name (Jaro-Winkler, from 0 to 1).
-const ALIKE: f64 = 0.8;
+/// Least similarity (Jaro-Winkler, from 0 to 1) of a name that is suggested for a misspelt one.
+const SIMILARITY_MIN: f64 = 0.8;
 
-/// The prefix of environment variables with settings.
-pub const VARIABLES: &str = "CRORE_";
+/// The prefix of environment variables that are settings.
+pub const VARIABLE_PREFIX: &str = "CRORE_";
 
-/// The table.
+/// The table of all settings.
 pub static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
     let inline =
         schemars::generate::SchemaSettings::draft07().with(|it| it.inline_subschemas = true);
@@ -41,7 +41,7 @@ pub static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
         settings: Vec::new(),
     };
     let json = schema.json.clone();
-    schema.collect("", &json, false, false);
+    schema.add_properties("", &json, false, false);
     schema
 });
 
@@ -61,7 +61,8 @@ pub struct Section {
 }
 
 impl Schema {
-    fn collect(&mut self, path: &str, json: &Json, restart: bool, is_in_list: bool) {
+    /// Adds the sections and settings of this schema object, and of those within it.
+    fn add_properties(&mut self, path: &str, json: &Json, restart: bool, is_in_list: bool) {
         for (key, json) in json["properties"].as_object().into_iter().flatten() {
             let path = join_path(path, key);
             let restart = restart || json["x-changes"] == "restart";
@@ -72,10 +73,10 @@ impl Schema {
                     path: path.clone(),
                     is_list,
                 });
-                self.collect(&path, inner, restart, is_in_list || is_list);
+                self.add_properties(&path, inner, restart, is_in_list || is_list);
             } else {
                 let json = json.clone();
-                let variable = VARIABLES.to_string() + &path.replace('.', "_").to_uppercase();
+                let variable = VARIABLE_PREFIX.to_string() + &path.replace('.', "_").to_uppercase();
                 self.settings.push(Setting {
                     path,
                     variable: (!is_in_list).then_some(variable),
@@ -91,13 +92,19 @@ impl Schema {
     }
 
     /// Converts the values of a file to the form that [`File`] deserializes. Faulty values are reported and left out.
-    pub fn read(&self, table: Table, problems: &mut Problems) -> Table {
-        self.table("", "", table, problems)
+    pub fn convert(&self, table: Table, problems: &mut Problems) -> Table {
+        self.convert_table("", "", table, problems)
     }
 
     /// Converts the table at `path`. Problems are reported at `place`, which is `path` with the indices in lists, such as `rule[2]`.
-    fn table(&self, path: &str, place: &str, table: Table, problems: &mut Problems) -> Table {
-        let mut read = Table::new();
+    fn convert_table(
+        &self,
+        path: &str,
+        place: &str,
+        table: Table,
+        problems: &mut Problems,
+    ) -> Table {
+        let mut converted = Table::new();
         for (key, value) in table {
             let (path, place) = (join_path(path, &key), join_path(place, &key));
             let section = self.sections.iter().find(|it| it.path == path);
@@ -105,9 +112,11 @@ impl Schema {
             let value = match (self.setting(&path), is_list, value) {
                 (Some(setting), _, value) => setting.value(&place, value, problems),
                 (_, Some(false), Value::Table(table)) => {
-                    Some(self.table(&path, &place, table, problems).into())
+                    Some(self.convert_table(&path, &place, table, problems).into())
                 }
-                (_, Some(true), Value::Array(list)) => self.list(&path, &place, list, problems),
+                (_, Some(true), Value::Array(list)) => {
+                    self.convert_list(&path, &place, list, problems)
+                }
                 (_, Some(true), Value::Table(_)) => {
                     problems.fail(
                         &place,
@@ -126,16 +135,17 @@ impl Schema {
                     None
                 }
                 (None, None, _) => {
-                    problems.fail_key(&place, self.unknown(&path));
+                    problems.fail_key(&place, self.unknown_key_error(&path));
                     None
                 }
             };
-            read.extend(value.map(|value| (key, value)));
+            converted.extend(value.map(|value| (key, value)));
         }
-        read
+        converted
     }
 
-    fn list(
+    /// Converts a list of tables.
+    fn convert_list(
         &self,
         path: &str,
         place: &str,
@@ -145,7 +155,7 @@ impl Schema {
         let each = list.into_iter().enumerate().map(|(index, value)| {
             let place = format!("{place}[{}]", index + 1);
             match value {
-                Value::Table(table) => self.table(path, &place, table, problems).into(),
+                Value::Table(table) => self.convert_table(path, &place, table, problems).into(),
                 value => {
                     problems.fail(
                         place,
@@ -159,7 +169,7 @@ impl Schema {
     }
 
     /// The error message for an unknown key.
-    fn unknown(&self, path: &str) -> String {
+    fn unknown_key_error(&self, path: &str) -> String {
         let (table, wrong) = split_path(path);
         let all = || {
             let sections = self.sections.iter().map(|it| &it.path);
@@ -171,31 +181,32 @@ impl Schema {
             .map(|it| it.1)
             .collect();
         let elsewhere = self.settings.iter().find(|setting| setting.key() == wrong);
-        let meant = match (elsewhere, nearest(&here, wrong)) {
+        let suggestion = match (elsewhere, nearest(&here, wrong)) {
             (Some(setting), _) => format!("; did you mean `{}`?", setting.path),
             (None, Some(name)) => format!("; did you mean `{}`?", join_path(table, name)),
             (None, None) => format!("; here stand `{}`.", here.join("`, `")),
         };
         format!(
-            "unknown setting{meant} Correct the name or remove the key (docs/SETTINGS.md lists all settings)"
+            "unknown setting{suggestion} Correct the name or remove the key (docs/SETTINGS.md lists all settings)"
         )
     }
 
     /// The settings as a file, with units for sizes.
     pub fn to_file(&self, file: &File) -> Table {
         let mut table = to_table(file);
-        self.name_sizes("", &mut table);
+        self.format_sizes("", &mut table);
         table
     }
 
-    fn name_sizes(&self, path: &str, table: &mut Table) {
+    /// Replaces sizes in bytes by text with a unit, such as `64 KiB`.
+    fn format_sizes(&self, path: &str, table: &mut Table) {
         for (key, value) in table {
             let path = join_path(path, key);
             match value {
-                Value::Table(table) => self.name_sizes(&path, table),
+                Value::Table(table) => self.format_sizes(&path, table),
                 Value::Array(list) => {
                     let tables = list.iter_mut().filter_map(Value::as_table_mut);
-                    tables.for_each(|table| self.name_sizes(&path, table));
+                    tables.for_each(|table| self.format_sizes(&path, table));
                 }
                 Value::Integer(bytes) => {
                     let is_size = self
@@ -217,7 +228,7 @@ pub fn to_table(file: &File) -> Table {
     Table::try_from(file).expect("settings are plain TOML values")
 }
 
-/// A value for an error message.
+/// Describes a value in an error message.
 fn describe(value: &Value) -> String {
     match value {
         Value::Array(_) => "a list".to_string(),
@@ -228,12 +239,12 @@ fn describe(value: &Value) -> String {
 
 /// The most similar name, if it is similar enough.
 pub fn nearest<'a>(names: &[&'a str], wrong: &str) -> Option<&'a str> {
-    let alike = |name: &&str| strsim::jaro_winkler(name, wrong);
+    let similarity = |name: &&str| strsim::jaro_winkler(name, wrong);
     let nearest = names
         .iter()
         .copied()
-        .max_by(|a, b| alike(a).total_cmp(&alike(b)));
-    nearest.filter(|name| alike(name) >= ALIKE)
+        .max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    nearest.filter(|name| similarity(name) >= SIMILARITY_MIN)
 }
 
 /// The path of a key in a table.

@@ -188,7 +188,7 @@ fn signing_key(path: &Path, alg: Option<&str>) -> anyhow::Result<(Algorithm, Enc
         if keys::is_json(&bytes) {
             return Err(wrong("begins with `{`, so the server reads it as a JWKS; for a secret write the output of `openssl rand -hex 32`".to_string()));
         }
-        let secret = secret::secret(&bytes).map_err(wrong)?;
+        let secret = secret::parse(&bytes).map_err(wrong)?;
         return Ok((Algorithm::HS256, EncodingKey::from_secret(secret)));
     }
     let key = pem::private_key(&bytes).map_err(|what| {
@@ -305,7 +305,7 @@ fn accepted(grants: &Grants) -> String {
 
 fn hash() -> anyhow::Result<()> {
     let password = input()?;
-    let password = secret::trimmed(&password);
+    let password = secret::without_line_end(&password);
     ensure!(
         !password.is_empty(),
         "stdin: no password; write `crore token hash < FILE`"
@@ -326,13 +326,13 @@ fn input() -> anyhow::Result<Vec<u8>> {
     ensure!(
         !is_marked && !secret::is_utf16(&line),
         "stdin: {}",
-        secret::UTF16
+        secret::UTF16_ERROR
     );
     ensure!(
         std::str::from_utf8(&line).is_ok(),
         "stdin: is no text in UTF-8; `iconv -t UTF-8 FILE` converts it"
     );
-    Ok(secret::without_mark(&line).to_vec())
+    Ok(secret::without_byte_order_mark(&line).to_vec())
 }
 
 /// Prints a remark to stderr; stdout has the data only.

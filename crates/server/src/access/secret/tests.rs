@@ -113,7 +113,7 @@ fn a_public_key_is_no_secret_in_any_encoding() {
     for of in [&PKCS_ECDSA_P256_SHA256, &PKCS_ED25519, &PKCS_RSA_SHA256] {
         let pair = KeyPair::generate_for(of).expect("a key");
         for (name, bytes) in encodings(&pair.subject_public_key_info()) {
-            let error = secret(&bytes).expect_err(name);
+            let error = parse(&bytes).expect_err(name);
             assert!(error.contains("HS256 takes a secret"), "{name}: {error}");
         }
     }
@@ -143,7 +143,7 @@ fn a_jwk_is_no_secret_however_it_is_written() {
         "<jwk><kty>OKP</kty><crv>Ed25519</crv></jwk>".to_string(),
     ] {
         for text in [STANDARD.encode(STANDARD.encode(&text)), text] {
-            let error = secret(text.as_bytes()).expect_err(&text);
+            let error = parse(text.as_bytes()).expect_err(&text);
             assert!(error.contains("is a key in JSON (JWK)"), "{text}: {error}");
         }
     }
@@ -160,13 +160,13 @@ fn printed_forms_of_a_public_key_are_refused_as_secrets() {
         format!("Modulus={}", "C0".repeat(40)),
         format!("<Modulus>{}</Modulus>", "wMDA".repeat(20)),
     ] {
-        let error = secret(text.as_bytes()).expect_err(&text);
+        let error = parse(text.as_bytes()).expect_err(&text);
         assert!(error.contains("HS256 takes a secret"), "{text}: {error}");
     }
     // The bare modulus of an RSA key, in bytes and in the shortest text.
     let modulus: Vec<u8> = (0..=255).collect();
     for bytes in [&modulus[..], URL_SAFE_NO_PAD.encode(&modulus).as_bytes()] {
-        let error = secret(bytes).expect_err("too long");
+        let error = parse(bytes).expect_err("too long");
         assert!(
             error.contains("255 at most") && error.contains("openssl rand -hex 32"),
             "{error}"
@@ -186,7 +186,7 @@ fn a_point_of_p256_is_no_secret_with_one_coordinate_or_two() {
             hex(bytes).into_bytes(),
             each(bytes, |byte| format!("{byte:02X}:")).into_bytes(),
         ] {
-            let error = secret(&text).expect_err("a point");
+            let error = parse(&text).expect_err("a point");
             assert!(error.contains("a point of P-256"), "{error}");
         }
     }
@@ -195,7 +195,7 @@ fn a_point_of_p256_is_no_secret_with_one_coordinate_or_two() {
 #[test]
 fn bytes_that_are_all_one_are_no_secret() {
     for bytes in [[0; 64], [b'0'; 64], [0xff; 64]] {
-        let error = secret(&bytes).expect_err("one byte");
+        let error = parse(&bytes).expect_err("one byte");
         assert!(error.contains("one byte 64 times"), "{error}");
     }
 }
@@ -229,10 +229,10 @@ fn random_secrets_are_secrets_in_every_encoding() {
 fn a_mark_before_a_text_is_no_part_of_the_secret_and_utf16_is_refused_by_name() {
     let text = "0123456789abcdef0123456789abcdef";
     let marked = format!("\u{feff}{text}\r\n");
-    assert_eq!(secret(marked.as_bytes()), Ok(text.as_bytes()));
+    assert_eq!(parse(marked.as_bytes()), Ok(text.as_bytes()));
     // Random bytes that begin with the same three keep them.
     let bytes = [&b"\xef\xbb\xbf"[..], &(0x80..0xa8).collect::<Vec<u8>>()].concat();
-    assert_eq!(secret(&bytes), Ok(&bytes[..]));
+    assert_eq!(parse(&bytes), Ok(&bytes[..]));
     for line_end in ["", "\r\n"] {
         let units = |mark: &str| {
             format!("{mark}{text}{line_end}")
@@ -243,7 +243,7 @@ fn a_mark_before_a_text_is_no_part_of_the_secret_and_utf16_is_refused_by_name() 
             let little: Vec<u8> = units(mark).into_iter().flat_map(u16::to_le_bytes).collect();
             let big: Vec<u8> = units(mark).into_iter().flat_map(u16::to_be_bytes).collect();
             for bytes in [little, big] {
-                let error = secret(&bytes).expect_err("UTF-16");
+                let error = parse(&bytes).expect_err("UTF-16");
                 assert!(
                     error.contains("UTF-16") && error.contains("iconv"),
                     "{error}"

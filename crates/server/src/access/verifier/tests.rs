@@ -60,11 +60,11 @@ fn a_token_that_is_no_jwt_leaves_the_queue_of_tokens_and_is_counted_in_the_callb
     state.enqueue(Queue::Tokens, job);
     // So that its thread ends after this job.
     drop(state.workers[Queue::Tokens as usize].take());
-    work(Queue::Tokens, &queues[0], &state.events);
+    run_worker(Queue::Tokens, &queues[0], &state.events);
     let event = inbox.try_recv().expect("an event");
     state.handle(event);
     assert!(queues[1].next().is_some(), "the callback is asked");
-    let has_room = |queue| state.waiting[queue as usize].may_add(7, 1);
+    let has_room = |queue| state.load[queue as usize].may_add(7, 1);
     assert!(has_room(Queue::Tokens) && !has_room(Queue::Callback));
 }
 
@@ -97,16 +97,16 @@ fn made_up_tokens_push_no_good_one_out_of_memory() {
         grants: Arc::new(Grants::default()),
         until_unix_s: u32::MAX,
     };
-    let (end_s, mut answers) = (u64::MAX, Answers::default());
-    answers.keep(digest(0), Ok(known.clone()), end_s, 4);
+    let (end_s, mut answers) = (u64::MAX, AnswerCache::default());
+    answers.insert(digest(0), Ok(known.clone()), end_s, 4);
     for n in 1..100 {
-        answers.keep(digest(n), Err(Reason::TokenSignature), end_s, 4);
+        answers.insert(digest(n), Err(Reason::TokenSignature), end_s, 4);
         assert!(answers.get(digest(n)).is_some_and(|it| it.0.is_err()));
     }
     assert!(answers.get(digest(0)).is_some_and(|it| it.0.is_ok()));
     assert!(answers.get(digest(96)).is_none(), "the oldest made room");
-    (100..104).for_each(|n| answers.keep(digest(n), Ok(known.clone()), end_s, 4));
+    (100..104).for_each(|n| answers.insert(digest(n), Ok(known.clone()), end_s, 4));
     assert!(answers.get(digest(0)).is_none(), "the oldest made room");
-    answers.keep(digest(9), Ok(known), end_s, 0);
+    answers.insert(digest(9), Ok(known), end_s, 0);
     assert!(answers.get(digest(9)).is_none() && answers.get(digest(103)).is_none());
 }

@@ -1,29 +1,29 @@
 //! Finds public keys, certificates and private keys in bytes that should be a secret, whatever their encoding.
 //!
-//! There are two kinds of marks: words in files of keys, and object identifiers or headers of binary keys. Both are searched in the bytes
+//! It searches for two kinds of *marks*: words in files of keys, and object identifiers or headers of binary keys. Both are searched in the bytes
 //! themselves and in all their possible decodings: escapes, base64, base32, hex and decimal numbers, also nested. The decoders skip whatever separates
-//! digits, and begin at each place where an encoding may begin, since any text may precede a mark.
+//! digits. They start at each place where an encoding may begin, since any text may precede a mark.
 //!
-//! Invariant: a random secret has none of these marks. The comment on a short mark says how improbable it is. The search looks at some thousand places
-//! of each secret, so a mark of seven given bytes (2^-56) appears by accident in one of 2^44 secrets. Deliberately not here: the 32 bytes of
-//! a bare Ed25519 key, which cannot be told from random ones.
+//! Invariant: a random secret has none of these marks. The search covers some thousand places of each secret, so a mark of seven given bytes (2^-56)
+//! appears by accident in one of 2^44 secrets. Each shorter mark has a comment with its probability. Deliberately not here: the 32 bytes of
+//! a bare Ed25519 key, which cannot be distinguished from random ones.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ParsedPublicKey};
 use crore_net::der::{self, Form};
 
-use super::decoded::{hex_of, readings};
+use super::decodings::{decode_hex_only, decodings};
 
-/// Bytes that are searched. A longer file is refused anyway; the search only finds a better message.
+/// Most bytes that are searched. A longer file is refused anyway; the search only gives it a better error message.
 const SEARCHED_BYTES_MAX: usize = 4 << 10;
-/// Limit of nested encodings: base64 three times, with escapes.
+/// Most nested encodings: base64 three times, with escapes.
 const DEPTH_MAX: u8 = 4;
-/// The same for more bytes than a secret has, which take longer.
+/// The same for input that is longer than a secret, since its search takes longer.
 const DEPTH_MAX_LONG: u8 = 2;
 const LONG_BYTES: usize = 512;
 /// Every whole key with a mark is larger; the smallest is an Ed25519 key in DER.
 const KEY_BYTES_MIN: usize = 40;
 /// A shorter decoding is not searched: no mark of a truncated key is longer.
-const READ_BYTES_MIN: usize = 16;
+const DECODING_BYTES_MIN: usize = 16;
 
 /// Words in files of keys, in lower case, and the kind of the file.
 const WORDS: &[(&str, &str)] = &[
@@ -49,14 +49,14 @@ const WORDS: &[(&str, &str)] = &[
     ("modulus", "an RSA key"),
 ];
 /// Members of a JWK. Random text of all 95 printable characters has each in one of 2^24 secrets.
-const MEMBERS: &[&str] = &["\"kty\"", "'kty'", "\"x5c\""];
+const JWK_MEMBERS: &[&str] = &["\"kty\"", "'kty'", "\"x5c\""];
 /// The values of a JWK's member `kty`, in lower case.
 const KTY: &[&str] = &["rsa", "ec", "okp", "oct", "akp"];
 /// Limit of characters between `kty` and its value, such as `\": \"`.
 const KTY_GAP_MAX: usize = 16;
 
-/// Object identifiers, and the kind of key that has them. They are in DER and in keys of PGP, also in truncated ones.
-const OBJECTS: &[(&[u8], &str)] = &[
+/// Object identifiers, and the kind of key that has them. Keys in DER and PGP keys have them, even truncated ones.
+const OBJECT_IDS: &[(&[u8], &str)] = &[
     // 1.2.840.113549.1, the arc of PKCS: rsaEncryption, RSASSA-PSS, signatures of certificates, PKCS #7.
     (
         &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01],
@@ -85,54 +85,54 @@ const OBJECTS: &[(&[u8], &str)] = &[
 ];
 
 /// The kind of key that these bytes are or contain, in any encoding.
-pub fn key_in(bytes: &[u8]) -> Option<&'static str> {
+pub fn find_key(bytes: &[u8]) -> Option<&'static str> {
     let depth = match bytes.len() < LONG_BYTES {
         true => DEPTH_MAX,
         false => DEPTH_MAX_LONG,
     };
     let bytes = &bytes[..bytes.len().min(SEARCHED_BYTES_MAX)];
-    compressed(bytes).or_else(|| search(bytes, true, depth))
+    find_compressed_point(bytes).or_else(|| search(bytes, true, depth))
 }
 
-/// The kind of key in these bytes. `at_begin`: the bytes may begin with a key, and are not a part of one.
-fn search(bytes: &[u8], at_begin: bool, depth: u8) -> Option<&'static str> {
-    let at_begin = || at_begin.then(|| begin(bytes)).flatten();
-    if let Some(key) = anywhere(bytes).or_else(at_begin) {
+/// The kind of key in these bytes. If `at_start`, the bytes are not a part of something larger, so they may begin with a key.
+fn search(bytes: &[u8], at_start: bool, depth: u8) -> Option<&'static str> {
+    let at_start = || at_start.then(|| find_at_start(bytes)).flatten();
+    if let Some(key) = find_anywhere(bytes).or_else(at_start) {
         return Some(key);
     }
-    // UTF-16 has a zero with each letter.
+    // In UTF-16 each letter has a zero byte.
     let text: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != 0).collect();
-    if let Some(key) = in_words(&text) {
+    if let Some(key) = find_in_text(&text) {
         return Some(key);
     }
     if depth == 0 {
         return None;
     }
-    readings(&text)
-        .filter(|(read, _)| read.len() >= READ_BYTES_MIN)
-        .find_map(|(read, at_begin)| search(&read, at_begin, depth - 1))
+    decodings(&text)
+        .filter(|(read, _)| read.len() >= DECODING_BYTES_MIN)
+        .find_map(|(read, at_start)| search(&read, at_start, depth - 1))
 }
 
 /// A compressed point of P-256 (SEC 1 section 2.3.3), as 33 bytes or 66 digits in hex, and nothing else.
 ///
 /// One in 256 random secrets of exactly this length is such a point, and is refused. No command that we recommend makes this length, and
 /// the next try makes another secret. Base64 of 33 bytes is not searched, since it has no padding and is in use for secrets.
-fn compressed(bytes: &[u8]) -> Option<&'static str> {
+fn find_compressed_point(bytes: &[u8]) -> Option<&'static str> {
     const BYTES: usize = 33;
     let point = match bytes.len() {
         BYTES => bytes.to_vec(),
-        _ => hex_of(bytes)?,
+        _ => decode_hex_only(bytes)?,
     };
-    (point.len() == BYTES && matches!(point[0], 2 | 3) && is_point(&point)).then_some(POINT)
+    (point.len() == BYTES && matches!(point[0], 2 | 3) && is_point(&point)).then_some(POINT_NAME)
 }
 
-const POINT: &str = "a public key (a point of P-256)";
+const POINT_NAME: &str = "a public key (a point of P-256)";
 
 fn is_point(bytes: &[u8]) -> bool {
     ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, bytes).is_ok()
 }
 
-fn in_words(text: &[u8]) -> Option<&'static str> {
+fn find_in_text(text: &[u8]) -> Option<&'static str> {
     let lower = String::from_utf8_lossy(text).to_lowercase();
     if let Some((_, key)) = WORDS.iter().find(|(word, _)| lower.contains(word)) {
         return Some(key);
@@ -140,7 +140,7 @@ fn in_words(text: &[u8]) -> Option<&'static str> {
     // Short words are searched in text only: decoded random bytes have them too often.
     let is_text = std::str::from_utf8(text)
         .is_ok_and(|text| !text.contains(|c: char| c.is_control() && !c.is_whitespace()));
-    let is_jwk = MEMBERS.iter().any(|member| lower.contains(member)) || has_kty(&lower);
+    let is_jwk = JWK_MEMBERS.iter().any(|member| lower.contains(member)) || has_kty(&lower);
     (is_text && is_jwk).then_some("a key in JSON (JWK)")
 }
 
@@ -161,7 +161,7 @@ fn has_kty(lower: &str) -> bool {
 }
 
 /// The kind of key whose object identifier or header is anywhere in these bytes.
-fn anywhere(bytes: &[u8]) -> Option<&'static str> {
+fn find_anywhere(bytes: &[u8]) -> Option<&'static str> {
     let mut rests = (0..bytes.len()).map(|at| &bytes[at..]);
     rests.find_map(|rest| match rest {
         // 1.3.101.110 to 113, X25519 to Ed448 (RFC 8410), in their sequence or before the bit string of a public key.
@@ -198,14 +198,16 @@ fn anywhere(bytes: &[u8]) -> Option<&'static str> {
             ..,
         ] => Some("a certificate"),
         _ => {
-            let object = OBJECTS.iter().find(|(object, _)| rest.starts_with(object));
+            let object = OBJECT_IDS
+                .iter()
+                .find(|(object, _)| rest.starts_with(object));
             object.map(|(_, key)| *key)
         }
     })
 }
 
 /// The kind of key that these bytes begin with.
-fn begin(bytes: &[u8]) -> Option<&'static str> {
+fn find_at_start(bytes: &[u8]) -> Option<&'static str> {
     let begins = |with: &[u8]| bytes.starts_with(with);
     match der::form(bytes) {
         // Its form alone is no mark, since random bytes have it too often. It is found by its object identifier.
@@ -218,7 +220,7 @@ fn begin(bytes: &[u8]) -> Option<&'static str> {
         && [&b"ssh-"[..], b"ecdsa-", b"sk-"]
             .iter()
             .any(|kind| name.starts_with(kind));
-    let packed = PACKED.iter().any(|magic| begins(magic)) || gzip(bytes);
+    let is_compressed = COMPRESSED_MAGIC.iter().any(|magic| begins(magic)) || is_gzip(bytes);
     let point = match bytes.len() {
         65 => begins(&[4]) && is_point(bytes),
         64 => is_point(&[&[4], bytes].concat()),
@@ -229,15 +231,15 @@ fn begin(bytes: &[u8]) -> Option<&'static str> {
         () if begins(&[0xfe, 0xed, 0xfe, 0xed]) => Some("a keystore of Java"),
         // One in 65,536 random secrets of 42 bytes (56 digits in base64) begins like this.
         () if bytes.len() == 42 && begins(b"Ed") => Some("a key of minisign or signify"),
-        () if pgp(bytes) => Some("a public key of PGP"),
-        () if point => Some(POINT),
-        () if packed => Some("a compressed file"),
+        () if is_pgp_key(bytes) => Some("a public key of PGP"),
+        () if point => Some(POINT_NAME),
+        () if is_compressed => Some("a compressed file"),
         () => None,
     }
 }
 
 /// Magic bytes of compressed files: xz, zstd, bzip2, ZIP.
-const PACKED: &[&[u8]] = &[
+const COMPRESSED_MAGIC: &[&[u8]] = &[
     &[0xfd, b'7', b'z', b'X', b'Z', 0],
     &[0x28, 0xb5, 0x2f, 0xfd],
     b"BZh91AY&SY",
@@ -245,7 +247,7 @@ const PACKED: &[&[u8]] = &[
 ];
 
 /// Whether these bytes begin with a gzip header (RFC 1952 section 2.3). One of 2^37 random secrets does.
-fn gzip(bytes: &[u8]) -> bool {
+fn is_gzip(bytes: &[u8]) -> bool {
     matches!(
         bytes,
         [
@@ -266,7 +268,7 @@ fn gzip(bytes: &[u8]) -> bool {
 
 /// Whether these bytes begin with a public key of PGP (RFC 9580 section 5.5.2). One of 2^26 random secrets does: the length and the
 /// header of the numbers must fit.
-fn pgp(bytes: &[u8]) -> bool {
+fn is_pgp_key(bytes: &[u8]) -> bool {
     let (length, packet) = match bytes {
         [0x99, high, low, packet @ ..] => (usize::from(*high) << 8 | usize::from(*low), packet),
         [0xc6, high @ 192..=223, low, packet @ ..] => {
