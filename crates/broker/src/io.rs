@@ -1,7 +1,7 @@
 //! The interface between a shard's logic and the network. The server implements it over sockets, the simulator in memory. A socket is an opaque
 //! [`Link`] here.
 
-use crate::budget::stats::Moved;
+use crate::budget::stats::SocketBytes;
 use core::net::IpAddr;
 
 use crate::base::access::Question;
@@ -55,8 +55,8 @@ pub trait Io {
     /// `stamp` or later. Does nothing where latency is not measured.
     fn written(&mut self, _stamp: u64, _deliveries: u64) {}
     /// Bytes that the sockets have received and sent; 0 where they are not counted.
-    fn moved(&self) -> Moved {
-        Moved::default()
+    fn socket_bytes(&self) -> SocketBytes {
+        SocketBytes::default()
     }
     /// Bytes that the transport buffers for its links in user space.
     fn held_bytes(&self) -> usize {

@@ -29,10 +29,10 @@ pub use base::time::Now;
 pub use base::turn_limits::TurnLimits;
 pub use base::verdict::{Identity, Verdict};
 pub use base::{
-    access, continuity, fair_queue, lives, node, planted, position, reason, rules, settings,
+    access, fair_queue, lives, loss_detector, node, planted, position, reason, rules, settings,
     snapshot, time, turn_limits, work,
 };
-pub use budget::stats::{Accounts, COUNTERS, GAUGES, Moved, Stats, Transport};
+pub use budget::stats::{Accounts, COUNTERS, GAUGES, SocketBytes, Stats, Transport};
 pub use budget::world::{Offsets, World};
 pub use budget::{accept_queue, account, admission, stats, totals};
 pub use commit::record::{Beat, Note};

@@ -165,7 +165,7 @@ impl Shard {
         self.review
             .change(&self.front.clients.ctx.world.settings, &world.settings);
         self.front.clients.ctx.world = world;
-        self.front.gate.verdicts().clear();
+        self.front.gate.verdict_cache().clear();
     }
 
     /// The counters of this shard, since its start.
@@ -224,7 +224,10 @@ impl Shard {
             && self.cluster.is_none()
             && self.sessions.len() == 0
             && self.home.as_ref().is_none_or(Home::is_idle)
-            && self.sys.added.is_told(&self.stats(), &self.accounts())
+            && self
+                .sys
+                .added
+                .is_up_to_date(&self.stats(), &self.accounts())
     }
 
     /// From now on reports client events to [`Io::client_event`].

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crore_broker::access::Question;
 use crore_broker::mail::ReplyTo;
 use crore_broker::{
-    Batch, ClientEvent, Close, ConnId, Io, Link, Mail, Moved, Part, Report, ShardId, Ticket,
+    Batch, ClientEvent, Close, ConnId, Io, Link, Mail, Part, Report, ShardId, SocketBytes, Ticket,
 };
 use crore_net::Sender;
 use crore_net::stream::Streams;
@@ -129,8 +129,8 @@ impl<T: Transport> Io for ShardIo<T> {
         self.tls.as_ref().map_or(0, |tls| tls.held_bytes())
     }
 
-    fn moved(&self) -> Moved {
-        Moved {
+    fn socket_bytes(&self) -> SocketBytes {
+        SocketBytes {
             received_bytes: self.meter.loop_stats.received_bytes,
             sent_bytes: self.meter.loop_stats.sent_bytes,
         }

@@ -1,8 +1,8 @@
 //! Rights, grants, credentials and the verdicts about them, as plain values.
 //!
-//! Nothing is verified here. A shard reads a [`Credential`] from a request and looks for a cached verdict (`budget::verdicts`). Without one it sends
+//! Nothing is verified here. A shard reads a [`Credential`] from a request and looks for a cached verdict (`budget::verdict_cache`). Without one it sends
 //! a [`Question`] to the verifier, and the [`Verdict`](crate::base::verdict::Verdict) arrives as an input. The rights of a connection with
-//! credentials are then in its row of `budget::identities`.
+//! credentials are then in its row of `budget::connection_grants`.
 //!
 //! Invariants: without a verdict nothing is granted. A subscription by filter needs a granted filter that covers all of it. Credentials are compared
 //! only by a keyed cryptographic hash, whose key never leaves the process.

@@ -8,34 +8,34 @@
 use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
 use core::cmp::Reverse;
 
-/// Parties that keep their allocation while they have no items, so that short queues do not allocate each time.
-const KEPT_PARTIES: usize = 64;
-/// Most bytes of these allocations.
-const KEPT_BYTES: usize = 16 << 10;
-/// Parties without items whose shares are remembered while others have items.
-const REMEMBERED: usize = 4096;
+/// The most parties without items that keep their allocation, so that short queues do not allocate each time.
+const IDLE_PARTIES_MAX: usize = 64;
+/// The most bytes of these allocations.
+const IDLE_BYTES_MAX: usize = 16 << 10;
+/// The most parties without items whose shares are remembered while others have items.
+const DRAINED_PARTIES_MAX: usize = 4096;
 
 /// The queue.
 #[derive(Debug)]
 pub struct FairQueue<T> {
-    parties: BTreeMap<u64, Waiting<T>>,
+    parties: BTreeMap<u64, PartyQueue<T>>,
     /// The parties with items, but for the served one.
     order: BinaryHeap<Reverse<Entry>>,
-    /// Entries of `order` so far.
+    /// The number of entries that were ever added to `order`.
     entries: u64,
     /// Parties without items and without an allocation.
     drained: VecDeque<u64>,
     /// The virtual time: the share of the party that was served last.
-    begun: u64,
+    virtual_time: u64,
     /// The greatest share so far.
-    most: u64,
+    share_max: u64,
     /// The party whose item was taken last and is not charged yet.
     served: Option<u64>,
     len: usize,
     /// Capacity, in items, of the parties with items.
-    room: usize,
+    active_capacity: usize,
     /// Capacity, in items, of the other parties.
-    kept: usize,
+    idle_capacity: usize,
 }
 
 /// A party with items, ordered by its share, then by arrival.
@@ -48,7 +48,7 @@ struct Entry {
 
 /// The queue of one party.
 #[derive(Debug)]
-struct Waiting<T> {
+struct PartyQueue<T> {
     items: VecDeque<T>,
     /// The work done for it, since the queue was empty.
     share: u64,
@@ -61,12 +61,12 @@ impl<T> Default for FairQueue<T> {
             order: BinaryHeap::new(),
             entries: 0,
             drained: VecDeque::new(),
-            begun: 0,
-            most: 0,
+            virtual_time: 0,
+            share_max: 0,
             served: None,
             len: 0,
-            room: 0,
-            kept: 0,
+            active_capacity: 0,
+            idle_capacity: 0,
         }
     }
 }
@@ -74,16 +74,16 @@ impl<T> Default for FairQueue<T> {
 impl<T> FairQueue<T> {
     /// Queues an item of this party.
     pub fn push(&mut self, party: u64, item: T) {
-        let begun = self.begun;
-        let waiting = self.parties.entry(party).or_insert_with(|| Waiting {
+        let virtual_time = self.virtual_time;
+        let waiting = self.parties.entry(party).or_insert_with(|| PartyQueue {
             items: VecDeque::new(),
-            share: begun,
+            share: virtual_time,
         });
         let before = waiting.items.capacity();
         if waiting.items.is_empty() {
-            self.kept -= before;
+            self.idle_capacity -= before;
             if self.served != Some(party) {
-                waiting.share = waiting.share.max(begun);
+                waiting.share = waiting.share.max(virtual_time);
                 self.entries += 1;
                 self.order.push(Reverse(Entry {
                     share: waiting.share,
@@ -92,10 +92,10 @@ impl<T> FairQueue<T> {
                 }));
             }
         } else {
-            self.room -= before;
+            self.active_capacity -= before;
         }
         waiting.items.push_back(item);
-        self.room += waiting.items.capacity();
+        self.active_capacity += waiting.items.capacity();
         self.len += 1;
     }
 
@@ -115,14 +115,14 @@ impl<T> FairQueue<T> {
         self.charge(0);
         let Reverse(Entry { share, party, .. }) = self.order.pop()?;
         let waiting = self.parties.get_mut(&party)?;
-        self.begun = self.begun.max(share);
+        self.virtual_time = self.virtual_time.max(share);
         self.served = Some(party);
         let item = waiting.items.pop_front()?;
         self.len -= 1;
         if waiting.items.is_empty() {
-            let room = waiting.items.capacity();
-            self.room -= room;
-            self.kept += room;
+            let capacity = waiting.items.capacity();
+            self.active_capacity -= capacity;
+            self.idle_capacity += capacity;
         }
         Some(item)
     }
@@ -137,7 +137,7 @@ impl<T> FairQueue<T> {
             return;
         };
         waiting.share += work.max(1);
-        self.most = self.most.max(waiting.share);
+        self.share_max = self.share_max.max(waiting.share);
         if !waiting.items.is_empty() {
             self.entries += 1;
             self.order.push(Reverse(Entry {
@@ -145,14 +145,15 @@ impl<T> FairQueue<T> {
                 arrival: self.entries,
                 party,
             }));
-        } else if parties > KEPT_PARTIES || self.kept * size_of::<T>() > KEPT_BYTES {
-            self.kept -= waiting.items.capacity();
+        } else if parties > IDLE_PARTIES_MAX || self.idle_capacity * size_of::<T>() > IDLE_BYTES_MAX
+        {
+            self.idle_capacity -= waiting.items.capacity();
             waiting.items = VecDeque::new();
             self.drained.push_back(party);
         }
         if self.order.is_empty() {
-            self.begun = self.most;
-            if self.order.capacity() > KEPT_PARTIES {
+            self.virtual_time = self.share_max;
+            if self.order.capacity() > IDLE_PARTIES_MAX {
                 self.order = BinaryHeap::new();
             }
         }
@@ -166,16 +167,16 @@ impl<T> FairQueue<T> {
             // A party that has items again stays, and is listed again when it runs empty.
             let idle = self.parties.get(party);
             if let Some(idle) = idle.filter(|it| it.items.is_empty()) {
-                if idle.share > self.begun && self.drained.len() <= REMEMBERED {
+                if idle.share > self.virtual_time && self.drained.len() <= DRAINED_PARTIES_MAX {
                     return;
                 }
-                self.begun = self.begun.max(idle.share);
-                self.kept -= idle.items.capacity();
+                self.virtual_time = self.virtual_time.max(idle.share);
+                self.idle_capacity -= idle.items.capacity();
                 self.parties.remove(party);
             }
             self.drained.pop_front();
         }
-        if self.drained.capacity() > KEPT_PARTIES {
+        if self.drained.capacity() > IDLE_PARTIES_MAX {
             self.drained = VecDeque::new();
         }
     }
@@ -192,8 +193,8 @@ impl<T> FairQueue<T> {
 
     /// Heap bytes of the items and their parties, without the allocations that are kept for reuse.
     pub fn bytes(&self) -> usize {
-        let of_party = size_of::<(u64, Waiting<T>)>() + size_of::<Entry>();
-        self.room * size_of::<T>() + (self.order.len() + self.drained.len()) * of_party
+        let of_party = size_of::<(u64, PartyQueue<T>)>() + size_of::<Entry>();
+        self.active_capacity * size_of::<T>() + (self.order.len() + self.drained.len()) * of_party
     }
 }
 
@@ -330,8 +331,8 @@ mod tests {
         assert_eq!(queue.len(), 40_000);
         while queue.pop().is_some() {}
         assert_eq!((queue.bytes(), queue.len()), (0, 0));
-        assert!(queue.parties.len() <= KEPT_PARTIES);
-        assert!(queue.kept * size_of::<u64>() <= KEPT_BYTES);
+        assert!(queue.parties.len() <= IDLE_PARTIES_MAX);
+        assert!(queue.idle_capacity * size_of::<u64>() <= IDLE_BYTES_MAX);
     }
 
     #[test]
@@ -341,7 +342,10 @@ mod tests {
             queue.push(1, item);
         }
         while queue.pop().is_some() {}
-        assert_eq!((queue.kept, queue.parties.len(), queue.bytes()), (0, 0, 0));
+        assert_eq!(
+            (queue.idle_capacity, queue.parties.len(), queue.bytes()),
+            (0, 0, 0)
+        );
     }
 
     #[test]

@@ -19,7 +19,7 @@ const DETAIL_BYTES_MAX: usize = 200;
 /// Most events that wait. They are taken after each input, and one input rarely makes more.
 const EVENTS_MAX: usize = 1024;
 /// Bytes for each connection besides its client id: an entry of the tree, whose nodes are two thirds full.
-const KNOWN_BYTES: usize = size_of::<(u32, Known)>() * 3 / 2;
+const CONNECTION_BYTES: usize = size_of::<(u32, ConnectionNames)>() * 3 / 2;
 
 /// A kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum EventKind {
     Refused,
     /// The connection ended. The detail is the reason.
     Disconnected,
-    /// This many events were dropped, because too many occurred at once.
+    /// Events were dropped, because too many occurred at once. Has their number.
     Dropped(u64),
 }
 
@@ -74,17 +74,17 @@ impl ClientEvent {
 pub(crate) struct Journal {
     events: Vec<ClientEvent>,
     dropped: u64,
-    /// By slot.
-    known: BTreeMap<u32, Known>,
+    /// The names of each connection, by slot.
+    connections: BTreeMap<u32, ConnectionNames>,
     /// Bytes of the client ids in `known`.
     id_bytes: usize,
     /// The reason for the end of the connection that this input ends.
     why: String,
 }
 
-/// What the connection's row does not have: the client id, and the address, which a socket no longer tells once its peer has left.
+/// The names of a connection that its row does not have: the client id, and the address, which a socket no longer has once its peer has left.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct ConnectionNames {
     peer: Option<IpAddr>,
     client_id: Box<str>,
 }
@@ -92,21 +92,21 @@ struct Known {
 impl Journal {
     /// Records an admitted connection.
     pub fn connected(&mut self, conn: ConnId, peer: IpAddr) {
-        let known = Known {
+        let known = ConnectionNames {
             peer: Some(peer),
-            ..Known::default()
+            ..ConnectionNames::default()
         };
-        let before = self.known.insert(conn.slot, known);
+        let before = self.connections.insert(conn.slot, known);
         self.id_bytes -= before.map_or(0, |it| it.client_id.len());
         self.note(conn, EventKind::Connected, "", b"");
     }
 
     /// Records an event.
     pub fn note(&mut self, conn: ConnId, what: EventKind, user: &str, detail: &[u8]) {
-        let mut detail = shown(detail);
+        let mut detail = printable(detail);
         match what {
             EventKind::SessionOpened => {
-                let known = self.known.entry(conn.slot).or_default();
+                let known = self.connections.entry(conn.slot).or_default();
                 self.id_bytes += detail.len();
                 self.id_bytes -= known.client_id.len();
                 known.client_id = detail.as_str().into();
@@ -118,13 +118,13 @@ impl Journal {
         }
         let known = match what {
             EventKind::Disconnected => {
-                let known = self.known.remove(&conn.slot);
+                let known = self.connections.remove(&conn.slot);
                 self.id_bytes -= known.as_ref().map_or(0, |it| it.client_id.len());
                 known
             }
-            _ => self.known.get(&conn.slot).cloned(),
+            _ => self.connections.get(&conn.slot).cloned(),
         };
-        let Known { peer, client_id } = known.unwrap_or_default();
+        let ConnectionNames { peer, client_id } = known.unwrap_or_default();
         if self.events.len() >= EVENTS_MAX {
             self.dropped += 1;
             return;
@@ -133,7 +133,7 @@ impl Journal {
             what,
             conn: Some(conn),
             address: peer,
-            user: shown(user.as_bytes()).into(),
+            user: printable(user.as_bytes()).into(),
             client_id,
             detail: detail.into(),
         });
@@ -142,13 +142,13 @@ impl Journal {
     /// Sets the reason for the end of the connection that this input ends. The first call wins.
     pub fn set_reason(&mut self, words: &str) {
         if self.why.is_empty() {
-            self.why = shown(words.as_bytes());
+            self.why = printable(words.as_bytes());
         }
     }
 
     /// Bytes that it holds for connections.
     pub fn held_bytes(&self) -> usize {
-        self.known.len() * KNOWN_BYTES + self.id_bytes
+        self.connections.len() * CONNECTION_BYTES + self.id_bytes
     }
 
     /// Takes the events that wait.
@@ -165,7 +165,7 @@ impl Journal {
 }
 
 /// Bytes of a client as text for one line of the log. UTF-8 without control characters is unchanged; anything else is escaped.
-fn shown(bytes: &[u8]) -> String {
+fn printable(bytes: &[u8]) -> String {
     let plain = core::str::from_utf8(bytes).ok();
     let plain = plain.filter(|text| !text.contains(char::is_control));
     let mut text = match plain {
@@ -195,10 +195,10 @@ mod tests {
 
     #[test]
     fn texts_of_clients_are_bounded_and_stay_in_their_line() {
-        assert_eq!(shown("grün/a".as_bytes()), "grün/a");
-        assert_eq!(shown(b"a\nb\xff"), r"a\nb\xff");
+        assert_eq!(printable("grün/a".as_bytes()), "grün/a");
+        assert_eq!(printable(b"a\nb\xff"), r"a\nb\xff");
         for long in ["a".repeat(1000), "ü".repeat(1000), "\n".repeat(1000)] {
-            let text = shown(long.as_bytes());
+            let text = printable(long.as_bytes());
             assert!(text.len() <= DETAIL_BYTES_MAX + '…'.len_utf8(), "{text}");
         }
     }
@@ -224,10 +224,10 @@ mod tests {
             journal.connected(conn(2), peer);
             journal.note(conn(1), EventKind::SessionOpened, "", b"sensor-7");
             journal.note(conn(1), EventKind::SessionOpened, "", b"sensor");
-            assert_eq!(journal.held_bytes(), 2 * KNOWN_BYTES + "sensor".len());
+            assert_eq!(journal.held_bytes(), 2 * CONNECTION_BYTES + "sensor".len());
         }
         journal.note(conn(1), EventKind::Disconnected, "", b"");
-        assert_eq!(journal.held_bytes(), KNOWN_BYTES);
+        assert_eq!(journal.held_bytes(), CONNECTION_BYTES);
         journal.note(conn(2), EventKind::Disconnected, "", b"");
         assert_eq!(journal.held_bytes(), 0);
     }

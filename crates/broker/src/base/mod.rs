@@ -1,18 +1,17 @@
 //! Plain values that all other rooms use: settings and rules, time, positions, reasons, the format of a snapshot. Knows nothing of shards.
 
 pub mod access;
-pub mod continuity;
 pub mod fair_queue;
 pub mod ids;
 pub(crate) mod journal;
 pub mod lives;
+pub mod loss_detector;
 pub mod node;
 pub(crate) mod notices;
 pub mod placement;
 pub mod planted;
 pub mod position;
 pub mod reason;
-pub(crate) mod roster;
 pub mod rules;
 pub mod settings;
 pub mod snapshot;
@@ -22,3 +21,4 @@ pub mod turn_limits;
 pub mod verdict;
 pub(crate) mod words;
 pub mod work;
+pub(crate) mod writer_set;

@@ -242,7 +242,7 @@ pub(crate) mod kind {
     /// The partition of the following sessions.
     pub const SESSIONS: u8 = 13;
     /// The writers of a partition.
-    pub const WRITERS: u8 = 14;
+    pub const WRITER_SET: u8 = 14;
 }
 
 /// A block that is being written, with the number of records.

@@ -18,40 +18,40 @@ pub struct Now {
 /// The difference between the wall clock and [`Now::unix_s`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wall {
-    ahead_s: i32,
+    offset_s: i32,
     /// The maximum of `ahead_s`.
-    ahead_s_max: i32,
+    offset_s_max: i32,
 }
 
 impl Wall {
-    /// Sets how far the wall clock is ahead of the count; negative if it is behind.
-    pub fn set(&mut self, ahead_s: i32) {
-        self.ahead_s = ahead_s;
-        self.ahead_s_max = self.ahead_s_max.max(ahead_s);
+    /// Sets the offset of the wall clock from the counted time. It is negative if the wall clock is behind.
+    pub fn set(&mut self, offset_s: i32) {
+        self.offset_s = offset_s;
+        self.offset_s_max = self.offset_s_max.max(offset_s);
     }
 
     /// The time of the wall clock.
     pub fn unix_s(self, now: Now) -> u32 {
-        now.unix_s.saturating_add_signed(self.ahead_s)
+        now.unix_s.saturating_add_signed(self.offset_s)
     }
 
     /// The date of a counted second. Another shard may be a second ahead, but a date is never later than now.
     pub fn date_of(self, counted_s: u32, now: Now) -> u32 {
         counted_s
             .min(now.unix_s)
-            .saturating_add_signed(self.ahead_s)
+            .saturating_add_signed(self.offset_s)
     }
 
-    /// The counted second that a client means by a date. If the date is in the future, it was probably shown before the wall clock was set back: then
-    /// the client means the second that had this date at that time.
+    /// The counted second that a client means by a date. A date in the future was probably shown before the wall clock was set back. Then the client
+    /// means the second that had this date at that time.
     pub fn counted(self, unix_s: u64, now: Now) -> u32 {
         let later = unix_s > u64::from(self.unix_s(now));
-        let ahead_s = if later {
-            self.ahead_s_max
+        let offset_s = if later {
+            self.offset_s_max
         } else {
-            self.ahead_s
+            self.offset_s
         };
-        let counted_s = i64::try_from(unix_s).map_or(i64::MAX, |it| it - i64::from(ahead_s));
+        let counted_s = i64::try_from(unix_s).map_or(i64::MAX, |it| it - i64::from(offset_s));
         counted_s.clamp(0, u32::MAX.into()) as u32
     }
 }
@@ -78,8 +78,8 @@ mod tests {
         ] {
             let mut wall = Wall::default();
             let mut shown = alloc::vec::Vec::new();
-            for ahead_s in steps {
-                wall.set(*ahead_s);
+            for offset_s in steps {
+                wall.set(*offset_s);
                 shown.push(wall.date_of(NOW.unix_s - 5, NOW));
                 assert_eq!(
                     wall.counted(shown[shown.len() - 1].into(), NOW),
@@ -95,9 +95,9 @@ mod tests {
 
     #[test]
     fn no_date_is_later_than_now() {
-        for ahead_s in [0, DAY_S, -DAY_S, i32::MIN, i32::MAX] {
+        for offset_s in [0, DAY_S, -DAY_S, i32::MIN, i32::MAX] {
             let mut wall = Wall::default();
-            wall.set(ahead_s);
+            wall.set(offset_s);
             for counted_s in [0, NOW.unix_s - 1, NOW.unix_s, NOW.unix_s + 1, u32::MAX] {
                 assert!(wall.date_of(counted_s, NOW) <= wall.unix_s(NOW));
             }

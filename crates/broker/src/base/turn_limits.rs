@@ -1,5 +1,4 @@
-//! The limits of work in one turn. The server uses the defaults. The simulator makes them small, so that it often meets cases that are rare in a
-//! server.
+//! The limits of work in one turn. The server uses the defaults. The simulator uses small ones, so that cases that are rare in a server occur often.
 
 /// Rows that are prefetched together: about the number of cache misses that a core can have in flight.
 pub(crate) const PREFETCHED: usize = 16;
@@ -13,7 +12,7 @@ pub struct TurnLimits {
     /// Steps (see [`crate::base::work`]) for all inputs of a turn together, and as many again for its end. About 0.5 ms, or 2 ms with cold memory. A
     /// publish is one or two steps, so a turn handles some two thousand.
     pub steps_per_turn: u32,
-    /// Most messages in a page of history, so that a subscriber that resumes far back does not block the lane.
+    /// Most messages in a page of history. A subscriber that resumes far back must not block the lane.
     pub page_messages: usize,
     /// Most bytes in a page of history; one message always fits. Pages with a longer message wait in a separate queue (`home/page_queue.rs`).
     pub page_bytes: usize,

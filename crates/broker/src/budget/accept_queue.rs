@@ -1,8 +1,8 @@
-//! The accept queue of a shard: connections that the transport has accepted and that are not admitted yet. It decides which one is next, and how
-//! many are admitted per second.
+//! The accept queue of a shard: connections that the transport has accepted and the shard has not admitted yet. The queue decides which one is next,
+//! and limits the rate of admissions.
 //!
 //! The queue is fair between addresses ([`FairQueue`]), so that a crowd from one address does not delay others. Past the rate it admits nobody for some
-//! milliseconds. A connection that is then refused costs a quarter of an admitted one.
+//! milliseconds. A connection that is refused after it left the queue costs a quarter of an admitted one.
 //!
 //! Deliberately elsewhere: which connections the server has room for ([`admission`](super::admission)), and how they are accepted (the transport).
 
@@ -12,13 +12,13 @@ use crate::base::fair_queue::FairQueue;
 use crate::base::ids::Link;
 use crate::budget::admission::{Client, Party};
 
-/// Most connections that wait, on a shard with room for many.
+/// The most connections that wait, even if the shard has room for many.
 const WAITING_MAX: usize = 512;
-/// One of so many connections of a shard's room may wait.
+/// A shard with room for this number of connections lets one wait.
 const WAITING_PART: u32 = 16;
 /// Pause once the rate is used up: the shortest time that a coarse clock can measure.
 const PAUSE_MS: u64 = 10;
-/// Burst after a quiet time, as milliseconds of the rate.
+/// The burst after a quiet time: the connections that the rate admits in this time.
 const BURST_MS: u64 = 50;
 
 /// Connections that wait to be admitted. The owner of the queue closes them.
@@ -83,12 +83,12 @@ impl AcceptQueue {
         self.rate.take();
     }
 
-    /// The connection that was taken last has been refused: gives back three quarters of its charge.
+    /// Gives back three quarters of the charge for the connection that was taken last, since it was refused.
     pub fn refund_refused(&mut self) {
         self.rate.give_back(TOKEN / 4 * 3);
     }
 
-    /// Removes the rate: the shard stops accepting, and first admits all that wait.
+    /// Removes the rate. Called when the shard stops accepting, so that it admits all waiting connections at once.
     pub fn lift_rate(&mut self) {
         self.rate = Rate::new(0);
         self.paused_until_ms = 0;

@@ -3,12 +3,12 @@
 pub mod accept_queue;
 pub mod account;
 pub mod admission;
-pub mod identities;
+pub mod connection_grants;
 pub mod in_flight;
 pub mod part;
 pub(crate) mod retry;
 pub mod shard_account;
 pub mod stats;
 pub mod totals;
-pub mod verdicts;
+pub mod verdict_cache;
 pub mod world;

@@ -248,9 +248,9 @@ impl Accounts {
     }
 }
 
-/// Bytes that a shard's sockets have moved since it began.
+/// Bytes that the sockets of a shard have received and sent since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct SocketBytes {
     /// Received from sockets.
     pub received_bytes: u64,
     /// Accepted by sockets.

@@ -2,9 +2,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::budget::stats::{Accounts, Moved, Stats};
+use crate::budget::stats::{Accounts, SocketBytes, Stats};
 
-/// A row is one line: the name, how to read it of a shard, and its meaning.
+/// A row is one line: the name, a function that reads the count of a shard, and the meaning.
 macro_rules! totals {
     ($($name:ident, $of:expr, $text:literal;)*) => {
         /// A sum over all shards.
@@ -15,16 +15,16 @@ macro_rules! totals {
 
         const COUNT: usize = [$(Total::$name),*].len();
 
-        /// How to read each of one shard.
-        const READS: [fn(&Stats, &Accounts, &Moved) -> u64; COUNT] = [$($of),*];
+        /// For each sum, the function that reads the count of one shard.
+        const READERS: [fn(&Stats, &Accounts, &SocketBytes) -> u64; COUNT] = [$($of),*];
     };
 }
 
 #[rustfmt::skip]
 totals! {
     Connections, |_, accounts, _| u64::from(accounts.connections), "Connections, whatever they speak";
-    ReceivedBytes, |_, _, moved| moved.received_bytes, "Bytes received from sockets";
-    SentBytes, |_, _, moved| moved.sent_bytes, "Bytes that sockets took";
+    ReceivedBytes, |_, _, socket_bytes| socket_bytes.received_bytes, "Bytes received from sockets";
+    SentBytes, |_, _, socket_bytes| socket_bytes.sent_bytes, "Bytes that sockets took";
     ClientsConnected, |_, accounts, _| u64::from(accounts.mqtt_connections), "MQTT clients with a connection";
     Sessions, |_, accounts, _| u64::from(accounts.sessions), "MQTT sessions, connected or away";
     SessionsExpired, |stats, _, _| stats.sessions_expired, "MQTT sessions that expired";
@@ -63,14 +63,20 @@ impl Totals {
     }
 }
 
-/// The counts of one shard that are in the sums.
+/// The counts of one shard that it has added to the sums.
 #[derive(Debug, Default)]
-pub struct Added([u64; COUNT]);
+pub struct AddedCounts([u64; COUNT]);
 
-impl Added {
+impl AddedCounts {
     /// Adds the changes since the last call.
-    pub fn update(&mut self, totals: &Totals, stats: &Stats, accounts: &Accounts, moved: Moved) {
-        let now = counted(stats, accounts, moved);
+    pub fn update(
+        &mut self,
+        totals: &Totals,
+        stats: &Stats,
+        accounts: &Accounts,
+        socket_bytes: SocketBytes,
+    ) {
+        let now = counts_of(stats, accounts, socket_bytes);
         for ((sum, last), now) in totals.sums.iter().zip(&mut self.0).zip(now) {
             if now != *last {
                 // A decrease is added as its complement.
@@ -82,17 +88,17 @@ impl Added {
         totals.clients_max.fetch_max(clients, Relaxed);
     }
 
-    /// Whether no count has changed, but for bytes of sockets.
-    pub fn is_told(&self, stats: &Stats, accounts: &Accounts) -> bool {
-        let moved = Moved {
+    /// Whether no count has changed since the last update, except the bytes of sockets.
+    pub fn is_up_to_date(&self, stats: &Stats, accounts: &Accounts) -> bool {
+        let socket_bytes = SocketBytes {
             received_bytes: self.0[Total::ReceivedBytes as usize],
             sent_bytes: self.0[Total::SentBytes as usize],
         };
-        self.0 == counted(stats, accounts, moved)
+        self.0 == counts_of(stats, accounts, socket_bytes)
     }
 }
 
 /// The counts of one shard.
-fn counted(stats: &Stats, accounts: &Accounts, moved: Moved) -> [u64; COUNT] {
-    READS.map(|read| read(stats, accounts, &moved))
+fn counts_of(stats: &Stats, accounts: &Accounts, socket_bytes: SocketBytes) -> [u64; COUNT] {
+    READERS.map(|read| read(stats, accounts, &socket_bytes))
 }

@@ -187,7 +187,7 @@ impl<P: ProtocolTypes> Clients<P> {
     #[cold]
     #[inline(never)]
     fn name_publisher(&self, slot: u32, name: &[u8], attributes: &[u8]) -> Option<Vec<u8>> {
-        let (grants, _) = self.conns.identities.get(slot)?;
+        let (grants, _) = self.conns.grants.get(slot)?;
         let user = Some(grants.user()).filter(|user| !user.is_empty())?;
         let is_named = (self.ctx.world.rules).names_publisher(name, &self.meter.work.steps);
         is_named.then(|| properties::with_publisher(attributes, user))

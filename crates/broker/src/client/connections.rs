@@ -16,7 +16,7 @@ use core::net::IpAddr;
 
 use crate::base::ids::ConnId;
 use crate::budget::account::{Level, Part};
-use crate::budget::identities::Identities;
+use crate::budget::connection_grants::ConnectionGrants;
 use crate::budget::shard_account::ShardAccount;
 use crate::budget::stats::Accounts;
 use crate::client::outbox::Outbox;
@@ -42,7 +42,7 @@ pub(crate) struct Connections<P: ProtocolTypes> {
     /// Rows that protocols give.
     own: Slab<P::Row>,
     /// The grants of clients that came with credentials, and when they expire.
-    pub(crate) identities: Identities,
+    pub(crate) grants: ConnectionGrants,
     /// Client addresses of connections through proxies, as the proxies name them. The part of an address that a limit needs is
     /// in the row.
     relayed: BTreeMap<u32, IpAddr>,
@@ -67,7 +67,7 @@ impl<P: ProtocolTypes> Connections<P> {
             outboxes: Side::default(),
             extras: Side::default(),
             own: Slab::default(),
-            identities: Identities::default(),
+            grants: ConnectionGrants::default(),
             relayed: BTreeMap::new(),
             touched: Vec::new(),
             account,
@@ -113,7 +113,7 @@ impl<P: ProtocolTypes> Connections<P> {
     /// Forgets a connection, with all that it holds.
     pub(crate) fn remove(&mut self, slot: u32) -> Row {
         self.take_spill(slot);
-        self.identities.remove(slot);
+        self.grants.remove(slot);
         self.drop_outbox(slot);
         self.drop_extra(slot);
         self.set_relayed(slot, None);
@@ -192,7 +192,7 @@ impl<P: ProtocolTypes> Connections<P> {
         accounts.extras = self.extras.len();
         accounts.parts = self.account.parts();
         accounts.mqtt_connections = self.own.len();
-        accounts.identities = self.identities.len();
+        accounts.identities = self.grants.len();
         accounts.relayed = self.relayed.len() as u32;
         accounts.receive_bytes = self.receive_bytes;
         accounts.outbox_bytes = self.outbox_bytes;

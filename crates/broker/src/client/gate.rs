@@ -1,7 +1,7 @@
 //! The gate of a shard: its room for connections, the count of those that wait to be turned away, and the verdicts on credentials that
 //! the shard remembers.
 
-use crate::budget::verdicts::Verdicts;
+use crate::budget::verdict_cache::VerdictCache;
 
 /// Connections of one shard that wait to be turned away: each holds a descriptor and some 4 kB of the kernel until its
 /// request is there. Connections beyond this number are turned away unread.
@@ -13,7 +13,7 @@ pub(crate) struct Gate {
     room: u32,
     /// Connections that wait to be turned away.
     turned_away: u32,
-    verdicts: Verdicts,
+    verdict_cache: VerdictCache,
 }
 
 impl Gate {
@@ -22,7 +22,7 @@ impl Gate {
         Gate {
             room: u32::try_from(room).unwrap_or(u32::MAX),
             turned_away: 0,
-            verdicts: Verdicts::default(),
+            verdict_cache: VerdictCache::default(),
         }
     }
 
@@ -57,8 +57,8 @@ impl Gate {
     }
 
     /// The verdicts that are remembered.
-    pub(crate) fn verdicts(&mut self) -> &mut Verdicts {
-        &mut self.verdicts
+    pub(crate) fn verdict_cache(&mut self) -> &mut VerdictCache {
+        &mut self.verdict_cache
     }
 }
 

@@ -207,7 +207,7 @@ fn filter_bytes(matching: &Matching, ctx: &Context) -> usize {
 impl<P: ProtocolTypes> Clients<P> {
     /// The address or user that is charged for a connection.
     pub(crate) fn party(&self, slot: u32) -> Party {
-        let identity = self.conns.identities.get(slot);
+        let identity = self.conns.grants.get(slot);
         let user = identity.map(|(grants, _)| grants.user());
         match user.filter(|user| !user.is_empty()) {
             Some(user) => Party::user(user, self.ctx.world.seed),
@@ -221,7 +221,7 @@ impl<P: ProtocolTypes> Clients<P> {
         if self.conns.level() < Level::Full {
             return true;
         }
-        let identity = self.conns.identities.get(slot);
+        let identity = self.conns.grants.get(slot);
         let user = identity.map(|(grants, _)| grants.user());
         let absent = match user.is_some_and(|user| !user.is_empty()) {
             true => self.party(slot),

@@ -27,7 +27,7 @@ impl<P: ProtocolTypes> Clients<P> {
             return Ok(());
         }
         let steps = &self.meter.work.steps;
-        let identity = self.conns.identities.get(slot);
+        let identity = self.conns.grants.get(slot);
         if let Some((grants, until_unix_s)) = identity {
             if until_unix_s <= self.ctx.wall_s() {
                 return Err(Reason::Expired);
@@ -60,7 +60,7 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Why the connection's credential counts no more; none if it still does. `changed`: what is revoked may have changed since this was asked last.
     pub(crate) fn lost_credential(&self, slot: u32, changed: bool) -> Option<Reason> {
-        let (grants, until_unix_s) = self.conns.identities.get(slot)?;
+        let (grants, until_unix_s) = self.conns.grants.get(slot)?;
         if until_unix_s <= self.ctx.wall_s() {
             return Some(Reason::Expired);
         }
@@ -69,7 +69,7 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Tells the operator's log of something that a client had no right to.
     pub(crate) fn note_denied(&mut self, slot: u32, denied: Reason, name: &[u8]) {
-        let identity = self.conns.identities.get(slot);
+        let identity = self.conns.grants.get(slot);
         let user = identity.map(|(grants, _)| grants.user());
         let user = user.unwrap_or("an anonymous client");
         let named = [user.as_bytes(), b" asked for ", name].concat();
@@ -98,7 +98,7 @@ impl<P: ProtocolTypes> Clients<P> {
         let access = &self.ctx.world.settings.access;
         let right = Right::Publish;
         let some = |grants: &Grants| grants.iter().any(|(rights, _)| rights.has(right));
-        let identity = self.conns.identities.get(slot);
+        let identity = self.conns.grants.get(slot);
         let granted = identity.is_some_and(|(grants, _)| some(grants));
         if !access.closed || granted || some(&access.anonymous) || self.ctx.world.rules.open(right)
         {
@@ -125,7 +125,7 @@ impl<P: ProtocolTypes> Clients<P> {
                 Err(Reason::CredentialsRevoked)
             }
             Some(Ok(Some(known))) => {
-                self.conns.identities.set(slot, known);
+                self.conns.grants.set(slot, known);
                 Ok(())
             }
             Some(Err(refusal)) => Err(refusal),
@@ -136,7 +136,7 @@ impl<P: ProtocolTypes> Clients<P> {
 /// The name of the connection's user; empty for an anonymous client.
 pub fn user_of<P: ProtocolTypes>(conns: &Connections<P>, conn: ConnId) -> &str {
     let current = conns.is_current(conn);
-    let known = current.then(|| conns.identities.get(conn.slot));
+    let known = current.then(|| conns.grants.get(conn.slot));
     known.flatten().map_or("", |(grants, _)| grants.user())
 }
 
@@ -165,11 +165,11 @@ pub(crate) fn found<P: ProtocolTypes, I: Io>(
         })));
     }
     let (now_s, wall_s) = (clients.ctx.now.unix_s, clients.ctx.wall_s());
-    if let Some(known) = gate.verdicts().get(digest, now_s, wall_s) {
+    if let Some(known) = gate.verdict_cache().get(digest, now_s, wall_s) {
         return Some(Ok(Some(known.clone())));
     }
     let asker = Party::without_name(clients.conns.get(slot).client, slot).number();
-    let round = gate.verdicts().round();
+    let round = gate.verdict_cache().round();
     let question = Question::of(credential, digest, round, asker);
     match io.question(clients.conns.id_of(slot), question) {
         true => None,
@@ -192,10 +192,10 @@ pub(crate) fn verdict<P: Protocols>(
         round,
     } = verdict;
     if let Ok(known) = &found
-        && round == gate.verdicts().round()
+        && round == gate.verdict_cache().round()
     {
         let most = clients.ctx.world.settings.access.verdicts_per_shard;
-        gate.verdicts()
+        gate.verdict_cache()
             .keep(digest, known.clone(), believed_until_s, most);
     }
     if !clients.conns.is_current(conn) {
@@ -220,5 +220,5 @@ pub(crate) fn grants_of<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
 ) -> Option<&Arc<Grants>> {
-    conns.identities.get(slot).map(|(grants, _)| grants)
+    conns.grants.get(slot).map(|(grants, _)| grants)
 }

@@ -12,8 +12,8 @@ use core::ops::Range;
 use super::record::{self, Note};
 use crate::base::ids::{OFFSETS_PER_BATCH, PartitionId};
 use crate::base::placement::{Placement, Slotted};
-use crate::base::roster::NUMBER_MAX;
 use crate::base::snapshot::{Damaged, FieldReader};
+use crate::base::writer_set::NUMBER_MAX;
 use crate::budget::admission::Client;
 use crate::mail::Fact;
 

@@ -95,7 +95,7 @@ impl Home {
         let partition = &mut self.logs.partitions[at];
         partition.note_offset(until);
         partition.applied_to = until;
-        partition.roster.set_lost();
+        partition.writer_set.set_lost();
         for rule in rules.logged() {
             partition.forgotten.note(rule, until, 0);
         }
@@ -230,7 +230,7 @@ impl Home {
     pub(crate) fn digest(&self, rules: &Rules) -> u64 {
         let rows = (0..self.topics.rows.end()).filter_map(|id| self.topics.rows.try_get(id));
         let rows = rows.filter(|row| row.has(CREATED) && rules.get(row.rule).durable);
-        rows.fold(self.logs.digest_of_rosters(), |digest, row| {
+        rows.fold(self.logs.digest_of_writer_sets(), |digest, row| {
             let name = xxh3_64_with_seed(self.topics.names.get(row.name), self.topics.seed);
             digest ^ xxh3_64_with_seed(&row.last().to_le_bytes(), name)
         })

@@ -2,10 +2,10 @@
 
 use super::forgotten_topics::ForgottenTopics;
 use crate::base::ids::OFFSETS_PER_BATCH;
-use crate::base::roster::Roster;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::base::work::Steps;
+use crate::base::writer_set::WriterSet;
 use crate::budget::admission::Admission;
 use crate::log::{HomeCounts, Log, LogBytes};
 
@@ -25,7 +25,7 @@ pub(super) struct Partition {
     /// All records up to this offset are applied, if the log is replicated.
     pub applied_to: u64,
     /// The writers of the log, if it is replicated.
-    pub roster: Roster,
+    pub writer_set: WriterSet,
     /// The time of the newest record. Times never decrease.
     pub time_s: u32,
     pub forgotten: ForgottenTopics,
@@ -50,7 +50,7 @@ impl Partition {
             unlogged_max: u64::MAX,
             batch: (0, 0),
             applied_to: 0,
-            roster: Roster::default(),
+            writer_set: WriterSet::default(),
             time_s: 0,
             forgotten: ForgottenTopics::new(rules.count(), NAMED_MAX / beside),
             counted: LogBytes::default(),
@@ -63,7 +63,7 @@ impl Partition {
         self.sequence = offset;
         if self.unlogged_max < u64::MAX {
             self.unlogged_max = offset | (OFFSETS_PER_BATCH - 1);
-            self.roster.last = offset;
+            self.writer_set.last = offset;
         }
     }
 

@@ -15,8 +15,8 @@ use crate::base::ids::OFFSETS_PER_BATCH;
 use crate::base::placement::Slotted;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Position, Since};
-use crate::base::roster::Roster;
 use crate::base::snapshot::{Block, Damaged, FieldReader, kind};
+use crate::base::writer_set::WriterSet;
 use crate::budget::admission::Client;
 
 /// The most subscriptions that are given up in one call.
@@ -100,12 +100,12 @@ impl Logs {
     /// Whether the next batch in the log of partition `at` is valid: its writer is alive, and its number follows that of the writer's last
     /// batch. If so, its number is noted.
     pub(crate) fn accept(&mut self, at: usize, writer: u64, number: u64) -> bool {
-        self.partitions[at].roster.accept(writer, number)
+        self.partitions[at].writer_set.accept(writer, number)
     }
 
     /// The writers of partition `at`.
-    pub(crate) fn roster(&mut self, at: usize) -> &mut Roster {
-        &mut self.partitions[at].roster
+    pub(crate) fn writer_set(&mut self, at: usize) -> &mut WriterSet {
+        &mut self.partitions[at].writer_set
     }
 
     /// The offset at which a subscription begins, if partition `at` has not applied the log that far.
@@ -126,32 +126,32 @@ impl Logs {
         self.partitions.iter().map(|it| it.time_s).min()
     }
 
-    /// Writes the rosters of all partitions.
-    pub(crate) fn save_rosters(&self, block: &mut Block<'_>) {
+    /// Writes the writer sets of all partitions.
+    pub(crate) fn save_writer_sets(&self, block: &mut Block<'_>) {
         if !self.is_replicated() {
             return;
         }
         let all = self.placement.of_home(self.me);
         for (partition, it) in all.zip(&self.partitions) {
-            let mut out = block.record(kind::WRITERS);
+            let mut out = block.record(kind::WRITER_SET);
             out.number(partition.into());
             out.number(it.time_s.into());
             out.number(it.applied_to);
-            out.byte(it.roster.has_lost().into());
-            it.roster.write(&mut out);
+            out.byte(it.writer_set.has_lost().into());
+            it.writer_set.write(&mut out);
         }
     }
 
-    /// Reads the roster of a partition.
-    pub(crate) fn restore_roster(&mut self, from: &mut FieldReader<'_>) -> Result<(), Damaged> {
+    /// Reads the writer set of a partition.
+    pub(crate) fn restore_writer_set(&mut self, from: &mut FieldReader<'_>) -> Result<(), Damaged> {
         let (partition, time_s) = (from.number16()?, from.number32()?);
         let (applied_to, has_lost) = (from.number()?, from.byte()? != 0);
-        let mut roster = Roster::read(from)?;
-        if roster.last.max(applied_to) > Slotted::OFFSET_MAX {
+        let mut writer_set = WriterSet::read(from)?;
+        if writer_set.last.max(applied_to) > Slotted::OFFSET_MAX {
             return Err(Damaged("an offset is too large"));
         }
         if has_lost {
-            roster.set_lost();
+            writer_set.set_lost();
         }
         if partition < self.placement.partitions()
             && let Some(at) = self.place_here(partition)
@@ -160,21 +160,21 @@ impl Logs {
         {
             let partition = &mut self.partitions[at];
             (partition.time_s, partition.applied_to) = (time_s, applied_to);
-            partition.unlogged_max = roster.last | (OFFSETS_PER_BATCH - 1);
-            partition.roster = roster;
+            partition.unlogged_max = writer_set.last | (OFFSETS_PER_BATCH - 1);
+            partition.writer_set = writer_set;
         }
         Ok(())
     }
 
-    /// The digest of the rosters.
-    pub(super) fn digest_of_rosters(&self) -> u64 {
+    /// The digest of the writer sets.
+    pub(super) fn digest_of_writer_sets(&self) -> u64 {
         if !self.is_replicated() {
             return 0;
         }
         let all = self.placement.of_home(self.me);
         all.zip(&self.partitions)
             .fold(0, |digest, (partition, it)| {
-                digest ^ it.roster.digest(partition, self.seed)
+                digest ^ it.writer_set.digest(partition, self.seed)
             })
     }
 }

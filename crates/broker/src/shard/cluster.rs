@@ -75,14 +75,14 @@ impl Shard {
             .note_record(at, offset, stored.header.unix_s, until);
         match note {
             Note::Mark(_) => {}
-            Note::Steward(writer) => home.logs.roster(at).apply_as_steward(*writer),
+            Note::Steward(writer) => home.logs.writer_set(at).apply_as_steward(*writer),
             Note::Beat(beat) => {
                 if let Some(mut node) = self.node() {
                     node.apply_heartbeat(at, stored, beat, offset);
                 }
             }
             Note::Dead(writer) => {
-                let is_new = home.logs.roster(at).declare_dead(*writer);
+                let is_new = home.logs.writer_set(at).declare_dead(*writer);
                 if self.commits.writer(at) == *writer {
                     self.commits.restart_as_next_writer(at);
                 }
@@ -122,12 +122,12 @@ impl Node<'_> {
     /// read: a node that starts from a later checkpoint reads no such record, and the nodes that did may have stopped before the other
     /// partitions had it.
     fn announce_deaths(&mut self, at: usize) {
-        let (roster, buried) = (
-            self.home.logs.roster(at),
+        let (writer_set, buried) = (
+            self.home.logs.writer_set(at),
             &mut self.cluster.announced_deaths,
         );
-        buried.retain(|writer| roster.is_dead(*writer));
-        let new = roster.dead().filter(|writer| !buried.contains(writer));
+        buried.retain(|writer| writer_set.is_dead(*writer));
+        let new = writer_set.dead().filter(|writer| !buried.contains(writer));
         let new: Vec<u64> = new.take(DEATHS_PER_TICK).collect();
         for writer in new {
             self.cluster.announced_deaths.push(writer);
@@ -170,7 +170,7 @@ impl Node<'_> {
         let (cluster, home) = (&self.cluster, &mut self.home);
         let waited = self.ctx.now.s - cluster.own_beats_since_s >= SILENT_S;
         let is_heard = |writer: &u64| cluster.nodes.iter().any(|it| it.writer == *writer);
-        let living = home.logs.roster(at).living();
+        let living = home.logs.writer_set(at).living();
         let own = self.commits.writer(at);
         let mut silent_since_start = living.filter(|writer| *writer != own && !is_heard(writer));
         silent_since_start.next().filter(|_| waited)
@@ -182,12 +182,12 @@ impl Node<'_> {
             // It may be reading old records, and other nodes have told these deaths.
             return;
         }
-        let roster = self.home.logs.roster(at);
+        let writer_set = self.home.logs.writer_set(at);
         let missing = self
             .cluster
             .deaths_to_write
             .iter()
-            .find(|it| !roster.is_dead(**it));
+            .find(|it| !writer_set.is_dead(**it));
         if let Some(writer) = missing.copied() {
             self.write_note(at, &Note::Dead(writer));
         }
@@ -195,7 +195,8 @@ impl Node<'_> {
 
     fn forget_written_deaths(&mut self) {
         let (places, home) = (self.cluster.partitions.len(), &mut self.home);
-        let mut is_written = |writer| (0..places).all(|at| home.logs.roster(at).is_dead(writer));
+        let mut is_written =
+            |writer| (0..places).all(|at| home.logs.writer_set(at).is_dead(writer));
         self.cluster
             .deaths_to_write
             .retain(|writer| !is_written(*writer));
@@ -204,7 +205,7 @@ impl Node<'_> {
     /// Offers this node as steward of a partition without one. As steward, writes a mark if the partition has been idle.
     fn offer_steward(&mut self, at: usize) {
         let own = self.commits.writer(at);
-        let (steward, now_s) = (self.home.logs.roster(at).steward, self.ctx.now.s);
+        let (steward, now_s) = (self.home.logs.writer_set(at).steward, self.ctx.now.s);
         let applied_s = self.cluster.partitions[at].applied_s;
         match steward {
             // Only with a way to the log: a steward that no other node has heard of would never be found dead.
@@ -316,9 +317,9 @@ impl Node<'_> {
         let all = self.ctx.world.placement().of_home(self.ctx.me);
         let partitions = all.enumerate().map(|(at, partition)| PartitionState {
             partition,
-            offset: home.logs.roster(at).last,
+            offset: home.logs.writer_set(at).last,
             writer: self.commits.writer(at),
-            steward: home.logs.roster(at).steward,
+            steward: home.logs.writer_set(at).steward,
         });
         Box::new(ClusterState {
             partitions: partitions.collect(),

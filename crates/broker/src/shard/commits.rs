@@ -234,7 +234,7 @@ impl Shard {
             return Ok(());
         };
         let known = match is_shared {
-            true => logs.roster(at).last,
+            true => logs.writer_set(at).last,
             false => logs.sequence(at),
         };
         if header.first != 0 && header.first <= known

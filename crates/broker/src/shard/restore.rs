@@ -184,7 +184,7 @@ impl Restored {
             kind::LOSS => home.restore_loss(from, topics),
             kind::FORGOTTEN => home.logs.restore_forgotten(from, origin, &world.rules),
             kind::RULE_LOSS => home.logs.restore_rule_loss(from, &world.rules),
-            kind::WRITERS => home.logs.restore_roster(from),
+            kind::WRITER_SET => home.logs.restore_writer_set(from),
             kind::MESSAGE => {
                 home.restore_message(from, origin, topics, &world.settings, &world.rules, now)
             }

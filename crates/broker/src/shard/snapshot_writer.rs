@@ -100,7 +100,7 @@ impl Stage {
             },
             Stage::Forgotten => {
                 home.logs.save_forgotten(rules, block);
-                home.logs.save_rosters(block);
+                home.logs.save_writer_sets(block);
                 Stage::Messages(None)
             }
             Stage::Messages(at) => match home.logs.save_messages(at, rules, block) {

@@ -7,7 +7,7 @@
 use crore_wire::topic;
 
 use crate::budget::admission::Client;
-use crate::budget::stats::Moved;
+use crate::budget::stats::SocketBytes;
 use crate::home::Home;
 use crate::mail::message::{Headers, Publish};
 use crate::mail::{Answer, Change};
@@ -19,11 +19,13 @@ use crate::shard::sys_values::{SysTopics, TOPICS};
 impl Shard {
     /// Once a second: adds to the totals of all shards, and publishes values to subscribers. `moved` counts the bytes of the shard's
     /// sockets since its start.
-    pub(crate) fn publish_sys_topics(&mut self, moved: Moved) {
+    pub(crate) fn publish_sys_topics(&mut self, socket_bytes: SocketBytes) {
         let (stats, accounts) = (self.stats(), self.accounts());
         let world = self.front.clients.ctx.world.clone();
         let totals = &world.admission.totals;
-        self.sys.added.update(totals, &stats, &accounts, moved);
+        self.sys
+            .added
+            .update(totals, &stats, &accounts, socket_bytes);
         let interval_s = world.settings.mqtt.sys_interval_s;
         let Some(home) = self.home.as_mut().filter(|_| interval_s > 0) else {
             return;

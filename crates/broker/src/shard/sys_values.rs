@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 
 use crate::budget::totals::Total::{self, *};
-use crate::budget::totals::{Added, Totals};
+use crate::budget::totals::{AddedCounts, Totals};
 
 pub(super) const TOPICS: &[(&str, SysValue)] = &[
     ("$SYS/broker/version", SysValue::Version),
@@ -101,7 +101,7 @@ pub(super) enum SysValue {
 /// A shard's state of these topics.
 pub(crate) struct SysTopics {
     /// This shard's part of the totals.
-    pub added: Added,
+    pub added: AddedCounts,
     /// The topics with subscribers, a bit each.
     watched: u32,
     /// The second of the next publish.
@@ -111,7 +111,7 @@ pub(crate) struct SysTopics {
 impl SysTopics {
     pub fn new() -> SysTopics {
         SysTopics {
-            added: Added::default(),
+            added: AddedCounts::default(),
             // All set, so that values published by the former process are removed where nobody subscribes.
             watched: u32::MAX,
             due_s: 0,

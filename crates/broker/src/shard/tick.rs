@@ -55,7 +55,7 @@ impl Shard {
                 return;
             }
             self.review.begin();
-            self.publish_sys_topics(io.moved());
+            self.publish_sys_topics(io.socket_bytes());
             if let Some(mut node) = self.node() {
                 node.tick();
             }
@@ -65,7 +65,7 @@ impl Shard {
         self.front.clients.meter.work.steps.add(rows.len());
         let ends_most = self.front.clients.meter.work.turn_limits.ends_per_tick;
         let mut until = rows.end;
-        let watches_identities = !self.front.clients.conns.identities.is_empty();
+        let watches_identities = !self.front.clients.conns.grants.is_empty();
         let unix_s = self.front.clients.ctx.now.unix_s;
         let is_cut_off = self.front.clients.ctx.world.is_shared()
             && self.front.clients.ctx.world.admission.is_cut_off(unix_s);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crore_broker::admission::Admission;
 use crore_broker::batch::Header;
-use crore_broker::continuity::Continuity;
+use crore_broker::loss_detector::LossDetector;
 use crore_broker::snapshot::Head;
 use crore_broker::{Control, Input, PartitionId, Report, Shadow, Shard, ShardId, Ticket};
 use crore_rng::Rng;
@@ -207,18 +207,18 @@ impl Simulation {
         let Some((at, count)) = start.damage else {
             return Ok(());
         };
-        let mut continuity = Continuity::new(self.server.partitions);
+        let mut loss_detector = LossDetector::new(self.server.partitions);
         for (n, batch) in start.batches.iter().enumerate() {
             if n == at {
-                continuity.damage(count);
+                loss_detector.record_damage(count);
             }
             let header = Header::read(batch).map_err(|why| why.to_string())?;
-            continuity.batch(header.partition, header.writer, header.number);
+            loss_detector.record_batch(header.partition, header.writer, header.number);
         }
         if at == start.batches.len() {
-            continuity.damage(count);
+            loss_detector.record_damage(count);
         }
-        let touched = continuity.touched(last_batches);
+        let touched = loss_detector.partitions_with_loss(last_batches);
         let placement = self.server.placement();
         for lost in &start.lost {
             let Header { partition, .. } = Header::read(lost).map_err(|why| why.to_string())?;

@@ -52,7 +52,7 @@ pub(crate) const ANY_ORIGIN: u32 = 255;
 pub(crate) fn request_done<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     let keep_alive_s = clients.ctx.world.settings.timeouts.keep_alive_s;
     let now_s = clients.ctx.now.s;
-    clients.conns.identities.remove(slot);
+    clients.conns.grants.remove(slot);
     let row = clients.conns.get_mut(slot);
     row.request = row.request.wrapping_add(1);
     row.state = State::Http;

@@ -9,7 +9,7 @@ use std::{mem, thread};
 
 use anyhow::Context as _;
 use crore_broker::batch::Header;
-use crore_broker::continuity::Continuity;
+use crore_broker::loss_detector::LossDetector;
 use crore_broker::{Now, PartitionId, Shard, ShardId, World};
 use crore_disk::{Damage, Directory, Found, Identity, Log, Options, Recovered};
 
@@ -132,7 +132,7 @@ fn replayed(
             source.directory.display()
         );
     }
-    let mut touched = read.continuity.touched(before);
+    let mut touched = read.loss_detector.partitions_with_loss(before);
     touched.extend(damaged.into_iter().filter(|it| *it < world.partitions));
     touched.sort_unstable();
     touched.dedup();
@@ -220,7 +220,7 @@ struct Read {
     found: Recovered,
     /// The first place where groups are missing that the documents do not contain.
     lost: Option<Damage>,
-    continuity: Continuity,
+    loss_detector: LossDetector,
     last_unix_s: u32,
 }
 
@@ -236,7 +236,7 @@ fn read_log(
     let (mut told_at, mut bytes, mut last_unix_s) = (Instant::now(), 0, 0);
     let placement = world.placement();
     let (mut lost, mut damaged, mut known) = (None, None::<Damage>, contained);
-    let mut continuity = Continuity::new(world.partitions);
+    let mut loss_detector = LossDetector::new(world.partitions);
     let each = |found: Found<'_>| {
         let (place, batch) = match found {
             Found::Batch(place, batch) => (place, batch),
@@ -247,7 +247,7 @@ fn read_log(
         };
         if let Some(damage) = damaged.take().filter(|_| place.group > known + 1) {
             lost.get_or_insert(damage);
-            continuity.damage(damage.batches);
+            loss_detector.record_damage(damage.batches);
         }
         known = known.max(place.group);
         bytes += batch.len();
@@ -263,8 +263,8 @@ fn read_log(
         last_unix_s = last_unix_s.max(header.map_or(0, |it| it.unix_s));
         if place.group > contained {
             match header.filter(|it| it.partition < world.partitions) {
-                Some(it) => continuity.batch(it.partition, it.writer, it.number),
-                None => continuity.damage(Some(1)),
+                Some(it) => loss_detector.record_batch(it.partition, it.writer, it.number),
+                None => loss_detector.record_damage(Some(1)),
             }
             let home = usize::from(placement.home_of(partition));
             runs[home].push(batch);
@@ -282,13 +282,13 @@ fn read_log(
     }
     if let Some(damage) = damaged {
         lost.get_or_insert(damage);
-        continuity.damage(damage.batches);
+        loss_detector.record_damage(damage.batches);
     }
     Ok(Read {
         log,
         found,
         lost,
-        continuity,
+        loss_detector,
         last_unix_s,
     })
 }

@@ -1,4 +1,4 @@
-//! Which partitions may have lost batches where a log is damaged.
+//! Finds the partitions that may have lost batches in a damaged log.
 //!
 //! Batches of a partition are numbered without gaps, and the log counts the batches of all partitions. A partition has certainly lost a batch if a
 //! number is missing. It may have lost one if no later batch proves the opposite. It has lost none if all lost batches are known to be of other
@@ -19,48 +19,48 @@ struct Batch {
     damages_before: u64,
 }
 
-/// What is known of the batches of a partition.
+/// The state of one partition.
 #[derive(Clone, Copy, Default)]
 struct PartitionBatches {
     first: Option<Batch>,
     last: Batch,
-    /// Batches that are certainly missing.
+    /// The number of batches that are certainly missing.
     missing: u64,
     /// More may be missing.
-    is_unsure: bool,
+    may_miss_more: bool,
 }
 
-/// Observes a log that is replayed after the checkpoints.
-pub struct Continuity {
+/// Detects losses while a log is replayed after the checkpoints.
+pub struct LossDetector {
     partitions: Vec<PartitionBatches>,
     damages: u64,
-    /// Batches lost to all damages, if known.
+    /// The number of batches lost to all damages, if known.
     lost: Option<u64>,
 }
 
-impl Continuity {
-    /// Before the first batch of a log of `partitions` partitions.
-    pub fn new(partitions: PartitionId) -> Continuity {
-        Continuity {
+impl LossDetector {
+    /// A detector for a log with `partitions` partitions. No batch is recorded.
+    pub fn new(partitions: PartitionId) -> LossDetector {
+        LossDetector {
             partitions: alloc::vec![PartitionBatches::default(); partitions.into()],
             damages: 0,
             lost: Some(0),
         }
     }
 
-    /// The log is damaged here; `batches` are lost, if the number is known.
-    pub fn damage(&mut self, batches: Option<u64>) {
+    /// Records damage at this point of the log, and the number of lost batches, if it is known.
+    pub fn record_damage(&mut self, batches: Option<u64>) {
         self.damages += 1;
         self.lost = self.lost.zip(batches).map(|(all, more)| all + more);
     }
 
-    /// Whether anything is lost.
+    /// Whether damage was recorded.
     pub fn is_damaged(&self) -> bool {
         self.damages > 0
     }
 
-    /// The next batch in the log. The caller leaves out batches that the checkpoints contain.
-    pub fn batch(&mut self, partition: PartitionId, writer: u64, number: u64) {
+    /// Records the next batch of the log. The caller leaves out batches that the checkpoints contain.
+    pub fn record_batch(&mut self, partition: PartitionId, writer: u64, number: u64) {
         let batch = Batch {
             writer,
             number,
@@ -76,9 +76,9 @@ impl Continuity {
         known.last = batch;
     }
 
-    /// After the last batch: the partitions that may have lost one. `documents` has, for each partition, writer and number of the last batch in its
-    /// checkpoint.
-    pub fn touched(
+    /// The partitions that may have lost a batch. Called after the last batch. `documents` has, for each partition, the writer and the number of
+    /// the last batch in its checkpoint.
+    pub fn partitions_with_loss(
         mut self,
         documents: impl IntoIterator<Item = (PartitionId, (u64, u64))>,
     ) -> Vec<PartitionId> {
@@ -92,27 +92,28 @@ impl Continuity {
             if let Some(first) = known.first {
                 known.follow(contained, first);
             }
-            known.is_unsure |= known.last.damages_before < self.damages;
+            known.may_miss_more |= known.last.damages_before < self.damages;
         }
         let missing = self.partitions.iter().map(|known| known.missing).sum();
-        let is_all = self.lost == Some(missing);
-        let is_touched = |known: &PartitionBatches| known.missing > 0 || known.is_unsure && !is_all;
+        let all_are_known = self.lost == Some(missing);
+        let may_have_lost =
+            |known: &PartitionBatches| known.missing > 0 || known.may_miss_more && !all_are_known;
         let all = (0..).zip(&self.partitions);
-        all.filter(|(_, known)| is_touched(known))
+        all.filter(|(_, known)| may_have_lost(known))
             .map(|(partition, _)| partition)
             .collect()
     }
 }
 
 impl PartitionBatches {
-    /// Compares a batch with the one before it.
+    /// Counts the batches that are missing between a batch and the one before it, if the log is damaged there.
     fn follow(&mut self, before: Batch, batch: Batch) {
         if batch.damages_before > before.damages_before {
             let is_same_writer = before.writer == batch.writer;
             // Each writer numbers from 1.
             let last = if is_same_writer { before.number } else { 0 };
             self.missing += batch.number.saturating_sub(last + 1);
-            self.is_unsure |= !is_same_writer;
+            self.may_miss_more |= !is_same_writer;
         }
     }
 }
@@ -125,14 +126,14 @@ mod tests {
     /// Four batches of two partitions, and the lost ones.
     fn touched(lost: &[usize], counts: bool, documents: &[(PartitionId, (u64, u64))]) -> Vec<u16> {
         let all = [(0, 1), (1, 1), (0, 2), (1, 2)];
-        let mut it = Continuity::new(3);
+        let mut it = LossDetector::new(3);
         for (at, (partition, number)) in all.into_iter().enumerate() {
             match lost.contains(&at) {
-                true => it.damage(counts.then_some(1)),
-                false => it.batch(partition, 7, number),
+                true => it.record_damage(counts.then_some(1)),
+                false => it.record_batch(partition, 7, number),
             }
         }
-        it.touched(documents.iter().copied())
+        it.partitions_with_loss(documents.iter().copied())
     }
 
     #[test]
@@ -148,11 +149,11 @@ mod tests {
 
     #[test]
     fn documents_say_which_batch_is_the_next() {
-        let mut it = Continuity::new(2);
-        it.damage(Some(2));
-        it.batch(0, 7, 6);
-        it.batch(1, 7, 3);
-        assert_eq!(it.touched([(0, (7, 5)), (1, (7, 0))]), [1]);
+        let mut it = LossDetector::new(2);
+        it.record_damage(Some(2));
+        it.record_batch(0, 7, 6);
+        it.record_batch(1, 7, 3);
+        assert_eq!(it.partitions_with_loss([(0, (7, 5)), (1, (7, 0))]), [1]);
     }
 
     proptest! {
@@ -165,7 +166,7 @@ mod tests {
             counts: bool,
         ) {
             let (mut numbers, mut writer) = ([0; 3], 1);
-            let (mut it, mut documents) = (Continuity::new(3), [(0, 0); 3]);
+            let (mut it, mut documents) = (LossDetector::new(3), [(0, 0); 3]);
             let (mut really, mut run) = ([false; 3], 0);
             for (at, (partition, is_lost)) in all.iter().enumerate() {
                 if writers.contains(&at) {
@@ -180,17 +181,17 @@ mod tests {
                     run += 1;
                 } else {
                     if run > 0 {
-                        it.damage(counts.then_some(run));
+                        it.record_damage(counts.then_some(run));
                     }
                     run = 0;
-                    it.batch(*partition, writer, numbers[place]);
+                    it.record_batch(*partition, writer, numbers[place]);
                 }
             }
             if run > 0 {
-                it.damage(None);
+                it.record_damage(None);
             }
             let is_damaged = it.is_damaged();
-            let touched = it.touched((0..).zip(documents));
+            let touched = it.partitions_with_loss((0..).zip(documents));
             for partition in 0..3 {
                 prop_assert!(!really[usize::from(partition)] || touched.contains(&partition));
             }

@@ -1,4 +1,4 @@
-//! The grants of connections with credentials: a row of 12 bytes for each. The rows are in pages, which exist only while one of their rows is used.
+//! The grants of connections with credentials, in a row of 12 bytes for each. The rows are in pages. A page exists only while one of its rows is used.
 //!
 //! Invariant: a row's index is its connection's slot. The row is removed with the connection.
 
@@ -8,20 +8,20 @@ use alloc::vec::Vec;
 
 use crate::base::access::{Grants, Known};
 
-/// Rows of a page (6 KiB).
-const PAGE: usize = 512;
+/// Rows of a page, which has 6 KiB.
+const ROWS_PER_PAGE: usize = 512;
 
 struct Page {
-    grants: [Option<Arc<Grants>>; PAGE],
-    until_unix_s: [u32; PAGE],
+    grants: [Option<Arc<Grants>>; ROWS_PER_PAGE],
+    until_unix_s: [u32; ROWS_PER_PAGE],
     used: u32,
 }
 
 impl Page {
     fn new() -> Box<Page> {
         Box::new(Page {
-            grants: [const { None }; PAGE],
-            until_unix_s: [0; PAGE],
+            grants: [const { None }; ROWS_PER_PAGE],
+            until_unix_s: [0; ROWS_PER_PAGE],
             used: 0,
         })
     }
@@ -29,18 +29,18 @@ impl Page {
 
 /// The table.
 #[derive(Default)]
-pub struct Identities {
+pub struct ConnectionGrants {
     pages: Vec<Option<Box<Page>>>,
     /// A spare page, so that single requests with credentials do not allocate one each time.
     spare: Option<Box<Page>>,
     used: u32,
 }
 
-const fn place(slot: u32) -> (usize, usize) {
-    (slot as usize / PAGE, slot as usize % PAGE)
+const fn page_and_row(slot: u32) -> (usize, usize) {
+    (slot as usize / ROWS_PER_PAGE, slot as usize % ROWS_PER_PAGE)
 }
 
-impl Identities {
+impl ConnectionGrants {
     /// Connections with a row.
     pub fn len(&self) -> u32 {
         self.used
@@ -52,7 +52,7 @@ impl Identities {
     }
 
     fn page(&self, slot: u32) -> Option<(&Page, usize)> {
-        let (page, row) = place(slot);
+        let (page, row) = page_and_row(slot);
         Some((self.pages.get(page)?.as_deref()?, row))
     }
 
@@ -64,7 +64,7 @@ impl Identities {
 
     /// Sets the connection's grants.
     pub fn set(&mut self, slot: u32, known: Known) {
-        let (page, row) = place(slot);
+        let (page, row) = page_and_row(slot);
         if self.pages.len() <= page {
             self.pages.resize_with(page + 1, || None);
         }
@@ -79,7 +79,7 @@ impl Identities {
 
     /// Removes the connection's grants.
     pub fn remove(&mut self, slot: u32) -> Option<Arc<Grants>> {
-        let (page, row) = place(slot);
+        let (page, row) = page_and_row(slot);
         let place = self.pages.get_mut(page)?;
         let found = place.as_deref_mut()?;
         let grants = found.grants[row].take()?;
@@ -98,29 +98,29 @@ mod tests {
 
     #[test]
     fn a_page_exists_while_somebody_on_it_is_known() {
-        assert!(size_of::<Page>() <= PAGE * 12 + 8);
-        let mut identities = Identities::default();
+        assert!(size_of::<Page>() <= ROWS_PER_PAGE * 12 + 8);
+        let mut table = ConnectionGrants::default();
         let known = |until_unix_s| Known {
             grants: Arc::new(Grants::default()),
             until_unix_s,
         };
         for slot in [3, 3, 511, 512, 100_000] {
-            identities.set(slot, known(slot));
+            table.set(slot, known(slot));
         }
-        assert_eq!(identities.len(), 4);
-        assert_eq!(identities.pages.iter().flatten().count(), 3);
+        assert_eq!(table.len(), 4);
+        assert_eq!(table.pages.iter().flatten().count(), 3);
         assert!(
-            identities
+            table
                 .get(511)
                 .is_some_and(|(_, until_unix_s)| until_unix_s == 511)
         );
-        assert!(identities.get(4).is_none() && identities.get(5_000_000).is_none());
-        assert!(identities.remove(4).is_none());
+        assert!(table.get(4).is_none() && table.get(5_000_000).is_none());
+        assert!(table.remove(4).is_none());
         for slot in [3, 511, 512, 100_000] {
-            assert!(identities.remove(slot).is_some());
-            assert!(identities.get(slot).is_none());
+            assert!(table.remove(slot).is_some());
+            assert!(table.get(slot).is_none());
         }
-        assert!(identities.is_empty());
-        assert_eq!(identities.pages.iter().flatten().count(), 0);
+        assert!(table.is_empty());
+        assert_eq!(table.pages.iter().flatten().count(), 0);
     }
 }

@@ -8,7 +8,7 @@ use crate::base::access::{Digest, Known};
 
 /// The cache of one shard.
 #[derive(Default)]
-pub struct Verdicts {
+pub struct VerdictCache {
     known: BTreeMap<Digest, (Known, u32)>,
     /// The keys of `known`, in order of arrival.
     order: VecDeque<Digest>,
@@ -16,7 +16,7 @@ pub struct Verdicts {
     round: u32,
 }
 
-impl Verdicts {
+impl VerdictCache {
     /// The answer about this credential, if it is still valid. `now_s` is [`Now::unix_s`](crate::Now::unix_s), `wall_s` the wall clock, which the
     /// expiry of tokens refers to.
     pub fn get(&self, digest: Digest, now_s: u32, wall_s: u32) -> Option<&Known> {
@@ -25,15 +25,15 @@ impl Verdicts {
     }
 
     /// Caches an answer until the second `until_s`, among at most `most` answers.
-    pub fn keep(&mut self, digest: Digest, known: Known, until_s: u32, most: usize) {
-        if most == 0 {
+    pub fn keep(&mut self, digest: Digest, known: Known, until_s: u32, entries_max: usize) {
+        if entries_max == 0 {
             return;
         }
         if self.known.insert(digest, (known, until_s)).is_some() {
             return;
         }
         self.order.push_back(digest);
-        if self.order.len() > most
+        if self.order.len() > entries_max
             && let Some(oldest) = self.order.pop_front()
         {
             self.known.remove(&oldest);
@@ -42,9 +42,9 @@ impl Verdicts {
 
     /// Empties the cache after a change of the settings, and begins a new round, so that answers to earlier questions are not cached.
     pub fn clear(&mut self) {
-        *self = Verdicts {
+        *self = VerdictCache {
             round: self.round.wrapping_add(1),
-            ..Verdicts::default()
+            ..VerdictCache::default()
         };
     }
 
@@ -67,32 +67,32 @@ mod tests {
             grants: Arc::new(Grants::default()),
             until_unix_s,
         };
-        let mut verdicts = Verdicts::default();
-        verdicts.keep(digest(1), known(u32::MAX), 10, 2);
-        verdicts.keep(digest(2), known(7), 10, 2);
-        assert!(verdicts.get(digest(1), 9, 9).is_some());
+        let mut cache = VerdictCache::default();
+        cache.keep(digest(1), known(u32::MAX), 10, 2);
+        cache.keep(digest(2), known(7), 10, 2);
+        assert!(cache.get(digest(1), 9, 9).is_some());
         assert!(
-            verdicts.get(digest(1), 10, 10).is_none(),
+            cache.get(digest(1), 10, 10).is_none(),
             "it is asked for again"
         );
-        assert!(verdicts.get(digest(2), 6, 6).is_some());
+        assert!(cache.get(digest(2), 6, 6).is_some());
         assert!(
-            verdicts.get(digest(2), 7, 7).is_none(),
+            cache.get(digest(2), 7, 7).is_none(),
             "the token itself is over"
         );
         // A step of the wall clock changes the token's expiry, but not the lifetime of the cached answer.
-        assert!(verdicts.get(digest(2), 6, 7).is_none());
-        assert!(verdicts.get(digest(2), 9, 6).is_some());
-        assert!(verdicts.get(digest(1), 9, 90_000).is_some());
-        assert!(verdicts.get(digest(1), 10, 0).is_none());
-        verdicts.keep(digest(1), known(u32::MAX), 20, 2);
-        assert!(verdicts.get(digest(1), 19, 19).is_some());
-        verdicts.keep(digest(3), known(u32::MAX), 20, 2);
+        assert!(cache.get(digest(2), 6, 7).is_none());
+        assert!(cache.get(digest(2), 9, 6).is_some());
+        assert!(cache.get(digest(1), 9, 90_000).is_some());
+        assert!(cache.get(digest(1), 10, 0).is_none());
+        cache.keep(digest(1), known(u32::MAX), 20, 2);
+        assert!(cache.get(digest(1), 19, 19).is_some());
+        cache.keep(digest(3), known(u32::MAX), 20, 2);
         assert!(
-            verdicts.get(digest(1), 11, 11).is_none(),
+            cache.get(digest(1), 11, 11).is_none(),
             "the oldest made room"
         );
-        assert!(verdicts.get(digest(3), 11, 11).is_some());
-        assert_eq!(verdicts.order.len(), verdicts.known.len());
+        assert!(cache.get(digest(3), 11, 11).is_some());
+        assert_eq!(cache.order.len(), cache.known.len());
     }
 }

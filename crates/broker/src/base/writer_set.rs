@@ -1,7 +1,7 @@
-//! The writers of a partition whose log several processes write. The roster decides which of their batches are valid, and which writer is the steward:
-//! the node that runs wills, expiry and checkpoints for the partition.
+//! The writers of a partition whose log several processes write. The writer set decides which of their batches are valid, and which writer
+//! is the steward: the node that runs wills, expiry and checkpoints for the partition.
 //!
-//! Invariant: it is a fold over the records of the partition, so it is the same in all processes.
+//! Invariant: the writer set is a fold over the records of the partition, so all processes have the same one.
 
 use alloc::vec::Vec;
 
@@ -11,7 +11,7 @@ use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 
-/// Writers that are remembered. The writer whose last batch is the oldest is forgotten first; its later batches are then void.
+/// The most writers of a set. A further one evicts the writer whose last batch is the oldest. Later batches of that writer are void.
 const WRITERS_MAX: usize = 256;
 
 /// Batch numbers are below this.
@@ -28,18 +28,18 @@ struct Writer {
 
 /// The writers of a partition.
 #[derive(Default)]
-pub(crate) struct Roster {
+pub(crate) struct WriterSet {
     /// Ordered by their last batches, the newest last.
     writers: Vec<Writer>,
-    /// The steward; none from its death until another writer applies.
+    /// The steward; `None` from its death until another writer applies.
     pub steward: Option<u64>,
     /// The offset of the last record.
     pub last: u64,
-    /// The log has lost its beginning: the first batch found of a writer is valid, whatever its number.
+    /// The log has lost its beginning. Then the first batch of each writer is valid, whatever its number.
     has_lost: bool,
 }
 
-impl Roster {
+impl WriterSet {
     fn find(&self, id: u64) -> Writer {
         let found = self.writers.iter().rfind(|it| it.id == id);
         found.copied().unwrap_or(Writer {
@@ -49,7 +49,7 @@ impl Roster {
         })
     }
 
-    /// Changes a writer, which becomes the newest. A void batch must not change the roster, since its own writer does not read it again.
+    /// Changes a writer, which becomes the newest. A void batch must not change the writer set, since its own writer does not read it again.
     fn put(&mut self, writer: Writer) {
         if let Some(at) = self.writers.iter().rposition(|it| it.id == writer.id) {
             self.writers.remove(at);
@@ -117,14 +117,14 @@ impl Roster {
         self.dead().any(|it| it == id)
     }
 
-    /// A writer applies to be the steward. The first one becomes it, until its death.
+    /// Makes a living writer the steward, if there is none. It stays the steward until its death.
     pub fn apply_as_steward(&mut self, id: u64) {
         if self.steward.is_none() && !self.is_dead(id) {
             self.steward = Some(id);
         }
     }
 
-    /// Writes it. All processes write the same bytes.
+    /// Writes the set. All processes write the same bytes.
     pub fn write(&self, out: &mut FieldWriter<'_>) {
         out.number(self.last);
         out.word(self.steward.unwrap_or(0));
@@ -136,18 +136,18 @@ impl Roster {
         }
     }
 
-    /// A digest of what [`Roster::write`] writes.
+    /// A digest of the bytes that [`WriterSet::write`] writes.
     pub fn digest(&self, partition: PartitionId, seed: u64) -> u64 {
         let mut bytes = Vec::new();
         self.write(&mut FieldWriter(&mut bytes));
         xxh3_64_with_seed(&bytes, seed ^ u64::from(partition))
     }
 
-    /// Reads what [`Roster::write`] wrote.
+    /// Reads the bytes that [`WriterSet::write`] wrote.
     ///
     /// # Errors
     /// When the bytes are damaged.
-    pub fn read(from: &mut FieldReader<'_>) -> Result<Roster, Damaged> {
+    pub fn read(from: &mut FieldReader<'_>) -> Result<WriterSet, Damaged> {
         let (last, steward) = (from.number()?, from.word()?);
         let count = from.number()? as usize;
         if count > WRITERS_MAX {
@@ -165,7 +165,7 @@ impl Roster {
             }
             writers.push(writer);
         }
-        Ok(Roster {
+        Ok(WriterSet {
             writers,
             steward: (steward != 0).then_some(steward),
             last,
@@ -180,33 +180,35 @@ mod tests {
 
     #[test]
     fn batches_of_each_writer_count_in_their_order_until_it_is_dead() {
-        let mut roster = Roster::default();
+        let mut writer_set = WriterSet::default();
         let of = [(7, 1), (8, 1), (7, 2), (7, 2), (7, 4), (8, 2), (9, 2)];
-        let counts = of.map(|(id, number)| roster.accept(id, number));
+        let counts = of.map(|(id, number)| writer_set.accept(id, number));
         assert_eq!(counts, [true, true, true, false, false, true, false]);
-        roster.apply_as_steward(7);
-        roster.apply_as_steward(8);
-        assert_eq!(roster.steward, Some(7));
-        assert!(roster.declare_dead(7) && !roster.declare_dead(7) && roster.declare_dead(5));
-        assert!(!roster.accept(7, 3) && !roster.accept(5, 1) && roster.accept(8, 3));
-        assert_eq!((roster.steward, roster.is_dead(7)), (None, true));
-        roster.apply_as_steward(5);
-        roster.apply_as_steward(8);
-        assert_eq!(roster.steward, Some(8));
+        writer_set.apply_as_steward(7);
+        writer_set.apply_as_steward(8);
+        assert_eq!(writer_set.steward, Some(7));
+        assert!(
+            writer_set.declare_dead(7) && !writer_set.declare_dead(7) && writer_set.declare_dead(5)
+        );
+        assert!(!writer_set.accept(7, 3) && !writer_set.accept(5, 1) && writer_set.accept(8, 3));
+        assert_eq!((writer_set.steward, writer_set.is_dead(7)), (None, true));
+        writer_set.apply_as_steward(5);
+        writer_set.apply_as_steward(8);
+        assert_eq!(writer_set.steward, Some(8));
     }
 
     #[test]
     fn it_is_read_as_it_was_written_and_forgets_the_oldest() {
-        let mut roster = Roster::default();
+        let mut writer_set = WriterSet::default();
         for id in 1..=WRITERS_MAX as u64 + 1 {
-            assert!(roster.accept(id, 1));
+            assert!(writer_set.accept(id, 1));
         }
-        roster.declare_dead(3);
-        roster.apply_as_steward(4);
-        roster.last = 70_000;
+        writer_set.declare_dead(3);
+        writer_set.apply_as_steward(4);
+        writer_set.last = 70_000;
         let mut bytes = Vec::new();
-        roster.write(&mut FieldWriter(&mut bytes));
-        let mut read = Roster::read(&mut FieldReader(&bytes)).expect("it was written");
+        writer_set.write(&mut FieldWriter(&mut bytes));
+        let mut read = WriterSet::read(&mut FieldReader(&bytes)).expect("it was written");
         assert!(read.is_dead(3) && read.steward == Some(4) && read.last == 70_000);
         assert!(!read.accept(1, 2) && read.accept(2, 2) && !read.accept(2, 2));
     }
