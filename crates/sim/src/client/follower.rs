@@ -31,7 +31,7 @@ pub struct Follower {
     /// Bytes to send.
     pub out: Vec<u8>,
     /// It closes its connection once `out` is sent.
-    pub closes: bool,
+    pub must_close: bool,
 }
 
 impl Follower {
@@ -48,7 +48,7 @@ impl Follower {
             view: BTreeSet::new(),
             has_snapshot: false,
             out: Vec::new(),
-            closes: false,
+            must_close: false,
         }
     }
 
@@ -78,13 +78,13 @@ impl Follower {
         self.body.clear();
         self.partial = None;
         self.view.clear();
-        (self.has_snapshot, self.closes) = (false, false);
+        (self.has_snapshot, self.must_close) = (false, false);
         self.out.clear();
     }
 
     /// Whether it is connected and has received the whole snapshot.
     pub fn is_synchronized(&self) -> bool {
-        self.link.is_some() && self.has_snapshot && !self.closes
+        self.link.is_some() && self.has_snapshot && !self.must_close
     }
 
     /// Reads received bytes.
@@ -103,7 +103,7 @@ impl Follower {
             let expected = if self.over_websocket { 101 } else { 200 };
             // An event stream with a length only tells the client when to reconnect.
             if head.status != expected || head.field("content-length").is_some() {
-                self.closes = true;
+                self.must_close = true;
                 return match head.status {
                     200 | 408 | 429 | 503 => {
                         coverage.refused += 1;
@@ -113,7 +113,7 @@ impl Follower {
                 };
             }
         }
-        if self.closes {
+        if self.must_close {
             return Ok(());
         }
         match self.over_websocket {
@@ -129,7 +129,7 @@ impl Follower {
             let Some(data) = event.data else { continue };
             let name = String::from_utf8_lossy(&event.name).into_owned();
             if name == "crore.slow" {
-                self.closes = true;
+                self.must_close = true;
                 break;
             }
             self.event_received(&name, &String::from_utf8_lossy(&data), truth, coverage)?;
@@ -153,7 +153,7 @@ impl Follower {
                     self.event_received(event, &format!("{{{rest}"), truth, coverage)?;
                 }
                 Event::Close { code, .. } => {
-                    self.closes = true;
+                    self.must_close = true;
                     match code {
                         Some(4413) => return Ok(false),
                         Some(code) if websocket::is_for_room(code) => return Ok(false),

@@ -51,7 +51,7 @@ pub struct Publisher {
     /// Bytes to send.
     pub out: Vec<u8>,
     /// It closes its connection once `out` is sent.
-    pub closes: bool,
+    pub must_close: bool,
     /// The number of subscribers of each topic in its last info; `None` if the topic did not exist.
     pub subscribers: BTreeMap<usize, Option<u64>>,
 }
@@ -86,7 +86,7 @@ impl Publisher {
     /// Begins a connection.
     pub fn connect(&mut self, link: u32, truth: &Truth) {
         self.link = Some(link);
-        (self.closes, self.upgraded, self.partial) = (false, false, None);
+        (self.must_close, self.upgraded, self.partial) = (false, false, None);
         self.sent_frames.clear();
         if let Some(topic) = self.websocket_topic {
             let name = &truth.topics[topic].name;

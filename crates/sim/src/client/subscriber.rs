@@ -89,7 +89,7 @@ pub struct Subscriber {
     /// Bytes to send.
     pub out: Vec<u8>,
     /// It closes its connection once `out` is sent.
-    pub closes: bool,
+    pub must_close: bool,
 }
 
 impl Subscriber {
@@ -104,7 +104,7 @@ impl Subscriber {
             link: None,
             conn: Conn::default(),
             out: Vec::new(),
-            closes: false,
+            must_close: false,
         }
     }
 
@@ -148,7 +148,7 @@ impl Subscriber {
     pub fn connect(&mut self, link: u32, truth: &mut Truth, rng: &mut Rng) {
         self.link = Some(link);
         self.conn = Conn::default();
-        self.closes = false;
+        self.must_close = false;
         self.send_request(truth, rng);
     }
 
@@ -316,7 +316,7 @@ impl Subscriber {
             };
             self.read_response_head(&head, truth, coverage)?;
         }
-        if self.link.is_none() || self.closes {
+        if self.link.is_none() || self.must_close {
             return Ok(());
         }
         match self.transport {
@@ -353,7 +353,7 @@ impl Subscriber {
             }
             return Ok(());
         }
-        self.closes = true;
+        self.must_close = true;
         match head.status {
             // The topic was deleted, so the server answers without an event stream.
             204 => self.topic_deleted(coverage),

@@ -17,8 +17,8 @@ pub enum Start {
 #[derive(Clone, Copy, Debug)]
 struct Received {
     number: u32,
-    at: u32,
-    at_s: u32,
+    step: u32,
+    second: u32,
 }
 
 /// A range of the topic's messages, from a start to the last received message, or to the newest one.
@@ -131,8 +131,8 @@ impl Track {
         }
         stretch.received.push(Received {
             number,
-            at: truth.step,
-            at_s: truth.now_s,
+            step: truth.step,
+            second: truth.now_s,
         });
         self.last_offset = message.offset;
         self.seen = message.offset.map(|offset| SeenPosition {
@@ -254,7 +254,7 @@ impl Track {
             }
             // The server passed this message before the subscriber read the next one.
             let (at, at_s) = match got.peek() {
-                Some((_, next)) => (next.at, next.at_s),
+                Some((_, next)) => (next.step, next.second),
                 None => (truth.step, truth.now_s),
             };
             let is_excused = truth.may_have_expired(*number, at_s)

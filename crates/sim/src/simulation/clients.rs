@@ -74,9 +74,9 @@ impl Simulation {
         let (bytes, end) = take(&mut self.net, link, bytes_max);
         let subscriber = &mut self.clients.subscribers[n];
         subscriber.read(&bytes, end, &mut self.truth, &mut self.coverage)?;
-        let closes = subscriber.closes;
+        let must_close = subscriber.must_close;
         self.check_logged()?;
-        if closes || end {
+        if must_close || end {
             self.clients.subscribers[n].connection_ended();
             self.hang_up(link);
             return Ok(());
@@ -106,9 +106,9 @@ impl Simulation {
         let (bytes, end) = take(&mut self.net, link, bytes_max);
         let publisher = &mut self.clients.publishers[n];
         publisher.read(&bytes, &mut self.truth, &mut self.coverage)?;
-        let closes = publisher.closes;
+        let must_close = publisher.must_close;
         self.check_logged()?;
-        if closes || end {
+        if must_close || end {
             self.clients.publishers[n].connection_ended();
             self.hang_up(link);
             return Ok(());
@@ -134,7 +134,7 @@ impl Simulation {
         let (bytes, end) = take(&mut self.net, link, bytes_max);
         let follower = &mut self.clients.followers[n];
         follower.read(&bytes, &mut self.truth, &mut self.coverage)?;
-        if follower.closes || end {
+        if follower.must_close || end {
             follower.connection_ended();
             self.hang_up(link);
             return Ok(());

@@ -92,9 +92,9 @@ impl Simulation {
         let (bytes, end) = take(&mut self.net, link, bytes_max);
         let client = &mut self.clients.mqtt[n];
         client.read(&bytes, &mut self.truth, &mut self.coverage)?;
-        let closes = client.closes;
+        let must_close = client.must_close;
         self.check_logged()?;
-        if closes || end {
+        if must_close || end {
             self.mqtt_hang_up(n);
             return Ok(());
         }

@@ -141,7 +141,7 @@ pub struct Client {
     /// Bytes to send.
     pub out: Vec<u8>,
     /// It closes its connection once `out` is sent.
-    pub closes: bool,
+    pub must_close: bool,
     /// The server refused its connection or a subscription.
     pub was_refused: bool,
 }
@@ -194,7 +194,7 @@ impl Client {
             sent: VecDeque::new(),
             last: LastNumbers::default(),
             out: Vec::new(),
-            closes: false,
+            must_close: false,
             was_refused: false,
         }
     }
@@ -236,7 +236,7 @@ impl Client {
             ..Conn::default()
         };
         self.out.clear();
-        self.closes = false;
+        self.must_close = false;
         if self.role.over_websocket {
             self.out.extend_from_slice(
                 b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\
@@ -375,7 +375,7 @@ impl Client {
         truth: &Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
-        self.closes = true;
+        self.must_close = true;
         self.was_refused = true;
         let may_be_held_by_old_link = !self.abandoned_links.is_empty();
         match reason {
@@ -454,7 +454,7 @@ impl Client {
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         truth.note(|| format!("{:?} {} is sent away: {reason:?}", self.link, self.role.id));
-        self.closes = true;
+        self.must_close = true;
         match reason {
             ReasonCode::SESSION_TAKEN_OVER if !self.abandoned_links.is_empty() => {
                 coverage.takeovers += 1;

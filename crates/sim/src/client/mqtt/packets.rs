@@ -61,7 +61,7 @@ impl Client {
         truth: &Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
-        self.closes = true;
+        self.must_close = true;
         if self.conn.packet_bytes.starts_with(b"HTTP/1.1 408") {
             // The CONNECT did not arrive in time.
             return Ok(());
@@ -79,7 +79,7 @@ impl Client {
             return Ok(false);
         };
         if head.status == 408 {
-            self.closes = true;
+            self.must_close = true;
             return Ok(false);
         }
         if head.status != 101 {
@@ -102,7 +102,7 @@ impl Client {
                 Event::Pong(_) => {}
                 Event::Binary(data) => self.conn.packet_bytes.extend_from_slice(data),
                 Event::Close { .. } => {
-                    self.closes = true;
+                    self.must_close = true;
                     return Ok(false);
                 }
                 Event::Text(_) => return Err("packets in a text frame".into()),

@@ -7,8 +7,8 @@ use crate::truth::{Message, Truth, Violation};
 #[derive(Clone, Copy, Debug)]
 struct Received {
     number: u32,
-    at: u32,
-    at_s: u32,
+    step: u32,
+    second: u32,
 }
 
 /// A subscription, from its SUBACK on.
@@ -97,8 +97,8 @@ impl Track {
         {
             stretch.received.push(Received {
                 number,
-                at: truth.step,
-                at_s: truth.now_s,
+                step: truth.step,
+                second: truth.now_s,
             });
         }
         Ok(())
@@ -178,7 +178,7 @@ impl Track {
             let mut later = stretch.received.iter();
             let later = later.find(|got| message.is_before(&truth.messages[got.number as usize]));
             let (at, at_s) = match later {
-                Some(got) => (got.at, got.at_s),
+                Some(got) => (got.step, got.second),
                 None if stretch.must_reach_head => (truth.step, truth.now_s),
                 None => continue,
             };

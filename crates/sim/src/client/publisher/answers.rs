@@ -38,7 +38,7 @@ impl Publisher {
                 self.upgraded = true;
                 return self.read_frames(truth, coverage);
             }
-            self.closes |=
+            self.must_close |=
                 head.field("connection") == Some("close") || self.websocket_topic.is_some();
             if head.status == 408 || self.websocket_topic.is_some() {
                 // The server received no complete request. The publisher will send it again.
@@ -74,7 +74,7 @@ impl Publisher {
                     let text = String::from_utf8_lossy(text).into_owned();
                     self.read_ack(&text, truth, coverage)?;
                 }
-                Event::Close { .. } => self.closes = true,
+                Event::Close { .. } => self.must_close = true,
                 other => return Err(format!("a publisher got {other:?}")),
             }
             Ok(true)

@@ -158,7 +158,7 @@ impl Subscriber {
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         truth.note(|| format!("{:?} closed with {code:?} {}", self.link, printable(reason)));
-        self.closes = true;
+        self.must_close = true;
         match code {
             Some(4410) => self.topic_deleted(coverage),
             Some(CLOSE_GAP) => {
@@ -199,7 +199,7 @@ impl Subscriber {
         let body: Vec<u8> = self.conn.bytes.drain(..len).collect();
         self.conn.head = None;
         self.conn.is_requesting = false;
-        self.closes |= end || head.field("connection") == Some("close");
+        self.must_close |= end || head.field("connection") == Some("close");
         truth.note(|| {
             format!(
                 "{:?} polled {} gap {:?}",
