@@ -25,7 +25,7 @@ use crate::control;
 use crate::doctor::{USUAL_CONNECTIONS, formula};
 use crate::engine::{Engine, start_disk};
 use crate::http_client::port_in_use;
-use crate::lifecycle::{self, Begun, cluster, state};
+use crate::lifecycle::{self, RestoredServer, cluster, state};
 use crate::settings::file::{DEFAULT_LISTEN, File};
 use crate::settings::numbers::count;
 use crate::settings::problems::size;
@@ -107,7 +107,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     drop(ready);
     started.iter().collect::<anyhow::Result<()>>()?;
     drop(held);
-    let_shards_serve(begun.ticket, &setup.may_serve)?;
+    let_shards_serve(begun.start_commit, &setup.may_serve)?;
 
     warn_of_little_room(shards as u64, &world.settings.limits);
     log_start(&listen, admin_listener.as_ref(), &effective)?;
@@ -194,9 +194,12 @@ fn new_world(
 }
 
 /// Consumes the state files of the former process, and then lets the shards serve.
-fn let_shards_serve(ticket: Option<state::Ticket>, may_serve: &Barrier) -> anyhow::Result<()> {
-    if let Some(ticket) = ticket {
-        ticket.used_up()?;
+fn let_shards_serve(
+    start_commit: Option<state::StartCommit>,
+    may_serve: &Barrier,
+) -> anyhow::Result<()> {
+    if let Some(start_commit) = start_commit {
+        start_commit.commit()?;
     }
     may_serve.wait();
     Ok(())
@@ -229,7 +232,7 @@ fn begin_log(
     file: &File,
     new_world: impl Fn(state::Numbers) -> Arc<World>,
     shards: &[Sender<Letter>],
-) -> anyhow::Result<Begun> {
+) -> anyhow::Result<RestoredServer> {
     if file.cluster.is_on() {
         return cluster::join(file, new_world, shards);
     }
@@ -244,11 +247,11 @@ fn begin_log(
     };
     let engine = resumed.log.map(start).transpose();
     let engine = engine.context("cannot start the thread of the log")?;
-    Ok(Begun {
+    Ok(RestoredServer {
         world: resumed.world,
         shards: resumed.shards,
         engine: engine.map(Engine::Disk),
-        ticket: resumed.ticket,
+        start_commit: resumed.start_commit,
         took: resumed.took,
     })
 }

@@ -20,7 +20,7 @@ use super::limits::{self, Limit};
 use super::samples;
 use super::state::AdminState;
 use super::stats::{self, Table};
-use crate::lifecycle::checkpoint::Progress;
+use crate::lifecycle::checkpoint::CheckpointStats;
 use crore_shard_loop::counters::{LatencyHistogram, MetricHistogram, ShardCounters, bucket_end_us};
 
 /// The upper bounds of the histogram's buckets: powers of two in microseconds, from 16 us to 16 s.
@@ -157,7 +157,7 @@ struct Scrape {
 }
 
 impl Scrape {
-    fn checkpoints(&self) -> &Progress {
+    fn checkpoints(&self) -> &CheckpointStats {
         self.state.lifecycle.checkpoints()
     }
 

@@ -179,7 +179,7 @@ fn overflow_routes(state: AdminState, admin: &Admin) -> Router {
 
 /// `/readyz`: ready if all shards answer, the server does not stop, and a node of a cluster can read its log.
 async fn ready(State(state): State<AdminState>) -> (StatusCode, String) {
-    if state.lifecycle.stops() {
+    if state.lifecycle.is_stopping() {
         let stops = "the server stops\n".to_string();
         return (StatusCode::SERVICE_UNAVAILABLE, stops);
     }

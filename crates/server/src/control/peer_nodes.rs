@@ -268,7 +268,7 @@ impl PeerNodes {
         let mut report = NodeReport {
             writer,
             lag: partitions.map(|it| it.last.saturating_sub(it.read)).sum(),
-            ready: !self.0.lifecycle.is_cut_off() && !self.0.lifecycle.stops(),
+            ready: !self.0.lifecycle.is_cut_off() && !self.0.lifecycle.is_stopping(),
             clock_ahead_s: clock::ahead_s(),
             rules: digest_of_rules(&self.0.lifecycle.effective().file.rules),
             ..NodeReport::default()

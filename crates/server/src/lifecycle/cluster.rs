@@ -1,7 +1,7 @@
-//! The start of a node of a cluster: before it serves clients it restores its homes, from the newest checkpoint of each partition and the log after
+//! The start of a node of a cluster. Before the node serves clients, it restores its homes from the newest checkpoint of each partition and the log after
 //! it.
 //!
-//! A node keeps nothing on disk. Its numbers (epoch, seed, partitions) are those of the cluster, so that a position from one node is valid at
+//! A node stores nothing on disk. It uses the epoch, the seed and the number of partitions of the cluster, so that a position from one node is valid at
 //! all.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -22,7 +22,7 @@ use super::checkpoint::document::Unusable;
 use super::checkpoint::node;
 use super::supervisor;
 use crate::engine::{Engine, Listener, Member};
-use crate::lifecycle::Begun;
+use crate::lifecycle::RestoredServer;
 use crate::lifecycle::state::Numbers;
 use crate::settings::file::File;
 
@@ -34,16 +34,16 @@ use crate::settings::file::File;
 const FORMATS: [(u8, u16); 1] = [(1, 9)];
 const _: () = assert!(FORMATS[FORMATS.len() - 1].0 == crore_broker::batch::FORMAT);
 const _: () = assert!(FORMATS[FORMATS.len() - 1].1 == crore_broker::snapshot::FORMAT);
-/// Most bytes of records in a batch, besides one longer record: `max_payload` of NATS must have room for both.
+/// Most bytes of records in a batch, without one longer record. `max_payload` of NATS must have room for both.
 const BATCH_BYTES: usize = 640 << 10;
 /// A clock that differs more from that of NATS is reported as wrong.
 pub const CLOCK_AHEAD_S: u32 = 60;
-/// Between two checks of the progress of reading, and between two log lines about it.
-const LOOK: Duration = Duration::from_millis(100);
-const TELL: Duration = Duration::from_secs(2);
+/// Time between two checks whether the readers have finished, and between two log lines about their progress.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 /// Attempts to read a checkpoint that NATS does not deliver, and the delay before each.
-const READ_TRIES: u32 = 10;
-const READ_AGAIN: Duration = Duration::from_secs(2);
+const READ_ATTEMPTS_MAX: u32 = 10;
+const READ_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Joins the cluster, or founds it as its first node.
 ///
@@ -53,7 +53,7 @@ pub fn join(
     file: &File,
     new_world: impl Fn(Numbers) -> Arc<World>,
     shards: &[Sender<Letter>],
-) -> anyhow::Result<Begun> {
+) -> anyhow::Result<RestoredServer> {
     let (began, settings) = (Instant::now(), &file.cluster);
     tracing::info!(name = %settings.name, urls = %settings.urls.join(", "), "joining the cluster");
     if settings.replicas < 3 {
@@ -79,13 +79,13 @@ pub fn join(
         unix_s: u32::try_from(clock::counted_s()).unwrap_or(u32::MAX),
     };
     let (begun, after) = read_checkpoints(&store, &world, now)?;
-    let (readers, come): (Vec<_>, Vec<_>) = (0..world.homes).map(|_| mpsc::channel()).unzip();
+    let (senders, receivers): (Vec<_>, Vec<_>) = (0..world.homes).map(|_| mpsc::channel()).unzip();
     let writer = world.writer.expect("a node writes");
     let admission = world.admission.clone();
     let listener = Listener::new(
         writer,
         world.placement(),
-        readers,
+        senders,
         shards.to_vec(),
         admission,
     );
@@ -98,19 +98,19 @@ pub fn join(
     };
     let mut homes = VecDeque::new();
     thread::scope(|scope| {
-        let begin = |(shard, told): (Shard, mpsc::Receiver<Committed>)| {
-            scope.spawn(move || read_home(shard, now, &told))
+        let begin = |(shard, batches): (Shard, mpsc::Receiver<Committed>)| {
+            scope.spawn(move || replay_home(shard, now, &batches))
         };
-        let threads: Vec<_> = begun.into_iter().zip(come).map(begin).collect();
+        let threads: Vec<_> = begun.into_iter().zip(receivers).map(begin).collect();
         let progress = || progress(&member.cluster.status());
-        await_end(progress, || threads.iter().all(|it| it.is_finished()));
+        wait_with_progress(progress, || threads.iter().all(|it| it.is_finished()));
         for thread in threads {
             let read = thread.join();
             homes.push_back(read.unwrap_or_else(|_| bail!("the reader failed"))?);
         }
         anyhow::Ok(())
     })?;
-    // The log answers right now. From here on this node's heartbeats show that it does.
+    // The log has just answered. From here on, this node's heartbeats show whether it still does.
     world
         .admission
         .note_heartbeat(u32::try_from(clock::counted_s()).unwrap_or(u32::MAX));
@@ -126,11 +126,11 @@ pub fn join(
         "read the log of the cluster in {:.1} s",
         took.as_secs_f64()
     );
-    Ok(Begun {
+    Ok(RestoredServer {
         world,
         shards: homes,
         engine: Some(Engine::Nats(Box::new(member))),
-        ticket: None,
+        start_commit: None,
         took,
     })
 }
@@ -147,7 +147,7 @@ fn new_numbers(partitions: PartitionId) -> crore_nats::Numbers {
     }
 }
 
-/// Makes all expiry times follow the clock of NATS, as at the other nodes. This machine's clock is only used for dates that this node shows.
+/// Makes all expiry times follow the clock of NATS, as at the other nodes. This machine's clock is used only for the dates that this node shows.
 fn follow_clock(connected: &Connected) -> anyhow::Result<()> {
     clock::resume_count(connected.unix_s()?, clock::unix_s());
     let ahead_s = clock::ahead_s();
@@ -169,7 +169,7 @@ fn check_message_bytes(connected: &Connected, message_bytes: usize) -> anyhow::R
     );
 }
 
-/// Reads the newest usable checkpoint of each partition. Returns the shards of the homes, and for each partition the place after which its log must
+/// Reads the newest usable checkpoint of each partition. Returns the shards of the homes, and for each partition the sequence after which its log must
 /// be read.
 fn read_checkpoints(
     store: &Store,
@@ -194,14 +194,14 @@ fn read_checkpoints(
             let all = world.placement().of_home(home);
             let of_home = all.map(|it| usable[usize::from(it)].clone()).collect();
             let read = &read_bytes;
-            scope.spawn(move || begin_home(home, store, of_home, world, now, read))
+            scope.spawn(move || restore_home(home, store, of_home, world, now, read))
         };
         let threads: Vec<_> = (0..world.homes).map(begin).collect();
         let progress = || {
             let read = read_bytes.load(Relaxed) / 1_000_000;
             format!("reading checkpoints: {read} of {} MB", total / 1_000_000)
         };
-        await_end(progress, || threads.iter().all(|it| it.is_finished()));
+        wait_with_progress(progress, || threads.iter().all(|it| it.is_finished()));
         for thread in threads {
             let begun = thread.join();
             let (shard, used) = begun.unwrap_or_else(|_| bail!("the reader failed"))?;
@@ -215,8 +215,8 @@ fn read_checkpoints(
     Ok((shards, after))
 }
 
-/// Restores a home from checkpoints of its partitions (of each partition the newest first). Also returns the checkpoints that were used.
-fn begin_home(
+/// Restores a home from the checkpoints of its partitions, trying the newest of each partition first. Also returns the checkpoints that were used.
+fn restore_home(
     home: ShardId,
     store: &Store,
     mut usable: Vec<Vec<Checkpoint>>,
@@ -226,13 +226,13 @@ fn begin_home(
 ) -> anyhow::Result<(Shard, Vec<Checkpoint>)> {
     let mut tries = 0;
     let mut damaged = BTreeSet::new();
-    'anew: loop {
+    'restart: loop {
         let mut restored = Restored::new(world.clone(), home, now).without_local_state();
         let mut used = Vec::new();
         for (of_partition, partition) in usable.iter_mut().zip(world.placement().of_home(home)) {
-            if let Some(now) = check_history(store, partition, of_partition, &damaged)? {
+            if let Some(now) = check_log_continues(store, partition, of_partition, &damaged)? {
                 *of_partition = now;
-                continue 'anew;
+                continue 'restart;
             }
             let Some(checkpoint) = of_partition.first() else {
                 continue;
@@ -243,13 +243,13 @@ fn begin_home(
                     tracing::error!("cluster: {why}: the checkpoint before it counts");
                     damaged.insert((partition, checkpoint.sequence));
                     of_partition.remove(0);
-                    continue 'anew;
+                    continue 'restart;
                 }
-                Err(why) if tries < READ_TRIES => {
+                Err(why) if tries < READ_ATTEMPTS_MAX => {
                     tries += 1;
                     tracing::warn!("cluster: {why}; trying again");
-                    thread::sleep(READ_AGAIN);
-                    continue 'anew;
+                    thread::sleep(READ_RETRY_DELAY);
+                    continue 'restart;
                 }
                 Err(why) => bail!("cluster: {why}"),
             }
@@ -262,9 +262,9 @@ fn begin_home(
     }
 }
 
-/// Checks that the log of a partition continues the newest of these checkpoints, or is complete from its beginning: otherwise batches are missing,
-/// which other nodes may have. If newer checkpoints exist meanwhile, returns those. Checkpoints found to be damaged are ignored.
-fn check_history(
+/// Checks that the log of a partition continues the newest of these checkpoints, or is complete from its beginning. Otherwise batches are missing
+/// that other nodes may have. If newer checkpoints have been stored meanwhile, returns those. Ignores the checkpoints in `damaged`.
+fn check_log_continues(
     store: &Store,
     partition: PartitionId,
     usable: &[Checkpoint],
@@ -289,12 +289,12 @@ fn check_history(
 }
 
 /// Applies the log of a home until all partitions have caught up.
-fn read_home(
+fn replay_home(
     mut shard: Shard,
     now: Now,
-    told: &mpsc::Receiver<Committed>,
+    batches: &mpsc::Receiver<Committed>,
 ) -> anyhow::Result<Shard> {
-    for committed in told {
+    for committed in batches {
         let batch = committed.batch.as_ref().expect("it is not ours yet");
         let Header {
             partition, unix_s, ..
@@ -309,12 +309,12 @@ fn read_home(
 }
 
 /// Waits for the readers and logs their progress.
-fn await_end(progress: impl Fn() -> String, is_over: impl Fn() -> bool) {
-    let mut told_at = Instant::now();
+fn wait_with_progress(progress: impl Fn() -> String, is_over: impl Fn() -> bool) {
+    let mut reported_at = Instant::now();
     while !is_over() {
-        thread::sleep(LOOK);
-        if told_at.elapsed() >= TELL {
-            told_at = Instant::now();
+        thread::sleep(CHECK_INTERVAL);
+        if reported_at.elapsed() >= PROGRESS_INTERVAL {
+            reported_at = Instant::now();
             let text = progress();
             tracing::info!("{text}");
             supervisor::status(&text);

@@ -1,6 +1,6 @@
-//! The lifecycle of the server: start, reload of the settings (SIGHUP), drain and stop (SIGTERM, SIGINT), and notices to the supervisor.
+//! The lifecycle of the server: start, reload of the settings (SIGHUP), drain and stop (SIGTERM, SIGINT), and notifications of the supervisor (systemd).
 //!
-//! Everything here runs on the control thread and sends orders to the shards. Invariants: settings change as a whole or not at all; one
+//! Everything here runs on the control thread and sends orders to the shards. Invariants: settings change as a whole or not at all; at most one
 //! change runs at a time, and none while the server stops; a second SIGINT ends the process at once.
 
 pub mod checkpoint;
@@ -27,27 +27,27 @@ use crate::access::Verifier;
 use crate::config::{Effective, ServeArgs};
 use crate::engine::{Durable, Engine, Member};
 use crate::tls;
-use checkpoint::{Checkpoints, Progress, Server, node};
+use checkpoint::{CheckpointContext, CheckpointStats, Checkpoints, node};
 use shards::Shards;
 use signals::SignalQueue;
 
-/// The restored state of the shards, and the engine that keeps it.
-pub struct Begun {
+/// The restored state of a server that starts, and the engine that stores its messages.
+pub struct RestoredServer {
     /// The state that the shards share.
     pub world: Arc<World>,
     /// The restored shards, by number.
     pub shards: VecDeque<Shard>,
     /// The engine, if there is one.
     pub engine: Option<Engine>,
-    /// Must be redeemed before any client is served.
-    pub ticket: Option<state::Ticket>,
+    /// Must be committed before any client is served.
+    pub start_commit: Option<state::StartCommit>,
     /// How long restoring took.
     pub took: Duration,
 }
 
 /// The arguments of [`Lifecycle::new`].
 pub struct Start {
-    /// The command line. Its flags override the file at a reload too.
+    /// The command line. Its flags override the file, at a reload too.
     pub args: ServeArgs,
     pub effective: Effective,
     /// The state that the shards share.
@@ -71,21 +71,21 @@ struct Inner {
     shards: Shards,
     verifier: Verifier,
     engine: Option<Engine>,
-    checkpoints: Arc<Progress>,
+    checkpoints: Arc<CheckpointStats>,
     recovery: Duration,
     running: Mutex<Running>,
     tls: Option<tls::Shared>,
-    /// Held during a reload and during a change of revocations.
-    reloading: tokio::sync::Mutex<()>,
-    /// Makes the server stop, as SIGTERM does.
-    leave: Notify,
+    /// Locked during a reload and during a change of revocations.
+    settings_lock: tokio::sync::Mutex<()>,
+    /// Set by the admin API. The server then stops as after SIGTERM.
+    drain_requested: Notify,
 }
 
 /// The mutable state.
 struct Running {
     effective: Effective,
     world: Arc<World>,
-    stops: bool,
+    is_stopping: bool,
     reloads: Reloads,
 }
 
@@ -102,7 +102,7 @@ pub struct Reloads {
 
 impl Lifecycle {
     pub fn new(start: Start, shards: Shards) -> Self {
-        let checkpoints = Progress::default();
+        let checkpoints = CheckpointStats::default();
         if let (Some(_), Some(directory)) = (&start.engine, start.effective.file.state.directory())
         {
             let base_bytes = state::base_bytes(directory);
@@ -118,7 +118,7 @@ impl Lifecycle {
             running: Mutex::new(Running {
                 effective: start.effective,
                 world: start.world,
-                stops: false,
+                is_stopping: false,
                 reloads: Reloads {
                     applied: 0,
                     refused: 0,
@@ -126,8 +126,8 @@ impl Lifecycle {
                 },
             }),
             tls: start.tls,
-            reloading: tokio::sync::Mutex::default(),
-            leave: Notify::new(),
+            settings_lock: tokio::sync::Mutex::default(),
+            drain_requested: Notify::new(),
         }))
     }
 
@@ -141,9 +141,9 @@ impl Lifecycle {
         self.running().world.clone()
     }
 
-    /// Whether the server drains: clients are moved off, and new ones are not admitted.
-    pub fn stops(&self) -> bool {
-        self.running().stops
+    /// Whether the server drains: it moves its clients off and admits no new ones.
+    pub fn is_stopping(&self) -> bool {
+        self.running().is_stopping
     }
 
     pub fn reloads(&self) -> Reloads {
@@ -185,8 +185,8 @@ impl Lifecycle {
         !member.cluster.is_ready() || self.world().admission.is_cut_off(now_s)
     }
 
-    /// Progress of the checkpoints.
-    pub fn checkpoints(&self) -> &Progress {
+    /// Statistics of the checkpoints.
+    pub fn checkpoints(&self) -> &CheckpointStats {
         &self.0.checkpoints
     }
 
@@ -197,7 +197,7 @@ impl Lifecycle {
 
     /// Drains and stops the server, as SIGTERM does.
     pub fn drain(&self) {
-        self.0.leave.notify_one();
+        self.0.drain_requested.notify_one();
     }
 
     /// Handles signals until the server has stopped. The process may end when this returns.
@@ -209,11 +209,11 @@ impl Lifecycle {
         supervisor::watch(self.0.shards.clone());
         memory::release_code_pages();
         self.follow_revocations();
-        let checkpoints = self.begin_checkpoints();
+        let checkpoints = self.start_checkpoints();
         loop {
             let signal = tokio::select! {
                 signal = signals.next() => signal,
-                () = self.0.leave.notified() => {
+                () = self.0.drain_requested.notified() => {
                     tracing::info!("told to drain at the admin port: stopping");
                     break;
                 }
@@ -228,22 +228,22 @@ impl Lifecycle {
                 break;
             }
         }
-        self.running().stops = true;
+        self.running().is_stopping = true;
         tokio::select! {
             stopped = self.stop(checkpoints) => stopped,
-            () = interrupted(&mut signals) => {
+            () = second_interrupt(&mut signals) => {
                 tracing::warn!("SIGINT: ended at once");
                 Ok(())
             }
         }
     }
 
-    fn begin_checkpoints(&self) -> Option<Checkpoints> {
+    fn start_checkpoints(&self) -> Option<Checkpoints> {
         let settings = self.effective().file;
         let started = match self.0.engine.as_ref()? {
-            Engine::Disk(log) => state::start(self.to_checkpoint(settings.state, log.clone())),
+            Engine::Disk(log) => state::start(self.checkpoint_context(settings.state, log.clone())),
             Engine::Nats(member) => {
-                node::start(self.to_checkpoint(settings.cluster, member.as_ref().clone()))
+                node::start(self.checkpoint_context(settings.cluster, member.as_ref().clone()))
             }
         };
         let failed = |error: &std::io::Error| {
@@ -254,18 +254,18 @@ impl Lifecycle {
         started.inspect_err(failed).ok()
     }
 
-    fn to_checkpoint<S, E>(&self, settings: S, engine: E) -> Server<S, E> {
+    fn checkpoint_context<S, E>(&self, settings: S, engine: E) -> CheckpointContext<S, E> {
         let lifecycle = self.clone();
-        Server {
+        CheckpointContext {
             settings,
             engine,
             shards: self.0.shards.clone(),
             world: Box::new(move || lifecycle.world()),
-            progress: self.0.checkpoints.clone(),
+            stats: self.0.checkpoints.clone(),
         }
     }
 
-    /// Moves the clients off, then saves the state for the next server, if the settings ask for it.
+    /// Moves all clients off. Then saves the state for the next start, if the settings ask for it.
     async fn stop(&self, checkpoints: Option<Checkpoints>) -> anyhow::Result<()> {
         let shards = &self.0.shards;
         stop::move_off(shards, &self.effective().file.drain).await;
@@ -274,11 +274,11 @@ impl Lifecycle {
         }
         let log_end = || {
             let log = self.disk()?;
-            // Frees the space of unused segment files: on a full disk the state needs it.
+            // Frees the space of unused segment files. On a full disk the saved state needs it.
             log.release();
             Some(log.end())
         };
-        stop::leave(shards, &self.effective().file.state, &self.world(), log_end).await
+        stop::save_state(shards, &self.effective().file.state, &self.world(), log_end).await
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {
@@ -287,6 +287,6 @@ impl Lifecycle {
     }
 }
 
-async fn interrupted(signals: &mut SignalQueue) {
+async fn second_interrupt(signals: &mut SignalQueue) {
     while signals.next().await != Signal::Interrupt {}
 }

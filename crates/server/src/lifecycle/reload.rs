@@ -41,8 +41,8 @@ impl Lifecycle {
     }
 
     async fn reload_now(&self) -> Result<Reloaded, String> {
-        let _one = self.0.reloading.lock().await;
-        if self.stops() {
+        let _one = self.0.settings_lock.lock().await;
+        if self.is_stopping() {
             return Err("the server stops".to_string());
         }
         supervisor::reloading();

@@ -168,7 +168,7 @@ impl Lifecycle {
 
     async fn apply_revocations(&self) -> Result<(), Refused> {
         // No reload may read the list meanwhile.
-        let _one = self.0.reloading.lock().await;
+        let _one = self.0.settings_lock.lock().await;
         let revoked = listed(&self.effective(), self.member()).map_err(Refused::File)?;
         self.refuse(revoked).await;
         Ok(())
@@ -185,7 +185,7 @@ impl Lifecycle {
         change: impl FnOnce(&mut Vec<Revocation>),
     ) -> Result<(), Refused> {
         // No reload may read the list meanwhile.
-        let _one = self.0.reloading.lock().await;
+        let _one = self.0.settings_lock.lock().await;
         let path = self.revocations_file()?;
         let mut list = in_file(&self.effective()).map_err(Refused::File)?;
         change(&mut list);

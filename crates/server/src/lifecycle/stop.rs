@@ -10,18 +10,18 @@ use super::shards::Shards;
 use super::{state, supervisor};
 use crate::settings::state::State;
 
-/// Between two counts of the connections that are left.
-const LOOK: Duration = Duration::from_millis(100);
-/// Between two progress messages.
-const TELL: Duration = Duration::from_secs(2);
-/// Time for the shards to close the connections that are left at the deadline.
-const CLOSE: Duration = Duration::from_secs(10);
+/// Time between two counts of the remaining connections.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Time between two progress messages.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+/// Time for the shards to close the connections that remain at the deadline.
+const CLOSE_TIME: Duration = Duration::from_secs(10);
 
-/// The loss if a stop cannot write a base, with a log.
-const LOST_OF_DURABLE: &str = "the next start has all acknowledged messages, from the log, and neither MQTT sessions, shared subscriptions nor messages of \
+/// With a log: the loss if a stop cannot write a base.
+const LOSS_WITH_LOG: &str = "the next start has all acknowledged messages, from the log, and neither MQTT sessions, shared subscriptions nor messages of \
      topics with durable = false, as after a crash";
-/// The loss if a stop cannot write a base, without a log.
-const LOST_OF_STOPS: &str =
+/// Without a log: the loss if a stop cannot write a base.
+const LOSS_WITHOUT_LOG: &str =
     "the next start goes on with nothing, and clients with positions of before are told a gap";
 
 /// Moves all clients off, within the deadline of the settings.
@@ -32,27 +32,27 @@ pub async fn move_off(shards: &Shards, drain: &Drain) {
         tracing::error!(shard = silent.0, "a shard does not answer");
     }
     let before = connections(shards).await;
-    let most = Duration::from_secs(u64::from(drain.deadline_s)) + CLOSE;
+    let most = Duration::from_secs(u64::from(drain.deadline_s)) + CLOSE_TIME;
     if before > 0 {
         let (rate, most) = (drain.rate_per_s, drain.deadline_s);
         tracing::info!(
             "moving clients off: {before}, at most {rate} a second, for at most {most} s"
         );
-        tell(before, before);
+        report_progress(before, before);
     }
-    let mut told = began;
+    let mut reported_at = began;
     loop {
         let left = connections(shards).await;
         if left == 0 || began.elapsed() > most {
             break;
         }
-        if told.elapsed() >= TELL {
-            told = Instant::now();
+        if reported_at.elapsed() >= PROGRESS_INTERVAL {
+            reported_at = Instant::now();
             let of = before.max(left);
             tracing::info!("{left} of {of} clients are still here");
-            tell(left, of);
+            report_progress(left, of);
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
     if before > 0 {
         tracing::info!(
@@ -62,11 +62,11 @@ pub async fn move_off(shards: &Shards, drain: &Drain) {
     }
 }
 
-/// Saves the state for the next server, if there is a directory for it. `log_end` returns the end of the log. No client may be connected.
+/// Saves the state for the next start, if the settings name a directory. `log_end` returns the end of the log. No client may be connected.
 ///
 /// # Errors
 /// The state cannot be written. The error names the loss and is already in the server's log.
-pub async fn leave(
+pub async fn save_state(
     shards: &Shards,
     settings: &State,
     world: &World,
@@ -78,8 +78,8 @@ pub async fn leave(
     supervisor::writing(settings.deadline_s);
     let stored = state::store(directory, settings, world, shards, log_end).await;
     let lost = match settings.is_durable() {
-        true => LOST_OF_DURABLE,
-        false => LOST_OF_STOPS,
+        true => LOSS_WITH_LOG,
+        false => LOSS_WITHOUT_LOG,
     };
     stored.map_err(|why| {
         tracing::error!("state.directory: the stop could not save the state: {why}; {lost}");
@@ -88,7 +88,7 @@ pub async fn leave(
 }
 
 /// Tells the supervisor the progress of the drain.
-fn tell(left: u64, of: u64) {
+fn report_progress(left: u64, of: u64) {
     supervisor::status(&format!(
         "moving clients off: {left} of {of} are still here"
     ));
@@ -96,5 +96,5 @@ fn tell(left: u64, of: u64) {
 
 async fn connections(shards: &Shards) -> u64 {
     let all = shards.accounts().await.into_iter().flatten();
-    all.map(|told| u64::from(told.1.connections)).sum()
+    all.map(|account| u64::from(account.1.connections)).sum()
 }

@@ -13,13 +13,14 @@ use sd_notify::NotifyState;
 
 use super::shards::Shards;
 
-/// Longer than the time between two progress messages: the supervisor waits as long as they come.
-const MORE_TIME_US: u32 = 15_000_000;
+/// The time that each progress message asks for. It is longer than the time between two messages, so the supervisor waits while they arrive.
+const EXTENSION_US: u32 = 15_000_000;
 
 /// The supervisor's socket: a path, or `@` and a name in the abstract namespace.
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
-fn tell(states: &[NotifyState<'_>]) {
+/// Sends these states to the supervisor, if there is one.
+fn notify(states: &[NotifyState<'_>]) {
     let socket = std::env::var_os(SOCKET_VARIABLE).unwrap_or_default();
     if socket.is_empty() {
         return;
@@ -33,7 +34,7 @@ fn tell(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Sends one datagram. `sd_notify` itself knows paths only, and systemd's own socket may be an abstract one in a container.
+/// Sends one datagram. The crate `sd_notify` supports only paths, but in a container systemd's socket may be an abstract one.
 fn send(socket: &OsStr, message: &[u8]) -> io::Result<()> {
     let address = match socket.as_bytes() {
         [b'@', name @ ..] => UnixAddr::from_abstract_name(name)?,
@@ -44,38 +45,38 @@ fn send(socket: &OsStr, message: &[u8]) -> io::Result<()> {
         .map(drop)
 }
 
-/// The server is ready: after the start and after a reload.
+/// Reports that the server is ready, after the start and after a reload.
 pub fn ready(listen: &[SocketAddr]) {
     let listen: Vec<String> = listen.iter().map(ToString::to_string).collect();
     let status = format!("serving on {}", listen.join(", "));
-    tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(_) => tell(&[NotifyState::Reloading]),
+        Ok(now) => notify(&[NotifyState::Reloading, now]),
+        Err(_) => notify(&[NotifyState::Reloading]),
     }
 }
 
 pub fn stopping() {
-    tell(&[NotifyState::Stopping]);
+    notify(&[NotifyState::Stopping]);
 }
 
 /// Reports progress of a stop, and asks for more time until the next report.
 pub fn status(text: &str) {
-    tell(&[
+    notify(&[
         NotifyState::Status(text),
-        NotifyState::ExtendTimeoutUsec(MORE_TIME_US),
+        NotifyState::ExtendTimeoutUsec(EXTENSION_US),
     ]);
 }
 
-/// The server writes its state to disk, for at most `budget_s`. No progress is reported meanwhile.
+/// Reports that the server writes its state to disk, for at most `budget_s`. No progress is reported meanwhile.
 pub fn writing(budget_s: u32) {
     let budget_us = budget_s.saturating_mul(1_000_000);
-    tell(&[
+    notify(&[
         NotifyState::Status("writing logs and sessions down"),
-        NotifyState::ExtendTimeoutUsec(budget_us.saturating_add(MORE_TIME_US)),
+        NotifyState::ExtendTimeoutUsec(budget_us.saturating_add(EXTENSION_US)),
     ]);
 }
 
@@ -87,7 +88,7 @@ pub fn watch(shards: Shards) {
     tokio::spawn(async move {
         loop {
             if shards.accounts().await.is_ok() {
-                tell(&[NotifyState::Watchdog]);
+                notify(&[NotifyState::Watchdog]);
             }
             tokio::time::sleep((interval / 2).max(Duration::from_millis(1))).await;
         }

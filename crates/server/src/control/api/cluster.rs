@@ -221,7 +221,7 @@ pub async fn cluster(State(state): State<AdminState>) -> Answer<ClusterStatus> {
     });
     Ok(Json(ClusterStatus {
         name: lifecycle.effective().file.cluster.name,
-        ready: !lifecycle.is_cut_off() && !lifecycle.stops(),
+        ready: !lifecycle.is_cut_off() && !lifecycle.is_stopping(),
         epoch: world.epoch,
         problems: problems(&status, &homes, &nodes, &lifecycle.effective().file.cluster),
         sum,

@@ -1,10 +1,10 @@
 //! Checkpoints: a thread of low priority combines the last checkpoint of a partition and the log after it into the next checkpoint, then removes
-//! the part of the log that is no longer needed. So the size of the log and the time of a start depend on what is kept, not on all that was
+//! the part of the log that is no longer needed. So the size of the log and the duration of a start depend on the kept messages, not on all that were
 //! ever published.
 //!
-//! No home stops for it. A [`Shadow`] of one partition at a time reads the last checkpoint and the log after it. Then the home is asked
-//! which of its topics still exist and which messages they have dropped. Invariants: nothing is removed before a checkpoint is complete and
-//! stored; one that fails leaves everything as it was.
+//! The homes go on serving meanwhile. A [`Shadow`] of one partition at a time reads the last checkpoint and the log after it. Then it asks the home
+//! which topics still exist and which messages they have dropped. Invariants: nothing is removed before a checkpoint is complete and
+//! stored; a failed checkpoint changes nothing.
 //!
 //! This file has the common part of checkpoints on disk (`state/checkpoint.rs`) and in a cluster (`node.rs`).
 
@@ -25,19 +25,19 @@ use tokio::runtime::Handle;
 use super::shards::Shards;
 use document::Unusable;
 
-/// Between two checks whether a checkpoint is due.
-const LOOK: Duration = Duration::from_secs(1);
+/// Time between two checks whether a checkpoint is due.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay after a failed checkpoint.
-pub const FAILED_AGAIN: Duration = Duration::from_secs(30);
-/// Topics in one question to a home: some ten microseconds of its time.
+pub const RETRY_DELAY: Duration = Duration::from_secs(30);
+/// Topics in one order to a home: some ten microseconds of its time.
 const TOPICS_PER_ORDER: usize = 256;
-/// Most checks, [`BEHIND`] apart, whether a home has applied the log.
-const BEHIND_MAX: u32 = 1000;
-const BEHIND: Duration = Duration::from_millis(20);
+/// Most checks whether a home has applied the log, and the time between two.
+const CATCH_UP_CHECKS_MAX: u32 = 1000;
+const CATCH_UP_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Statistics of this process's checkpoints, for the control plane.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct CheckpointStats {
     /// Completed checkpoints.
     pub made: AtomicU64,
     /// Unix second of the last completed checkpoint; 0: none yet.
@@ -52,9 +52,9 @@ pub struct Progress {
     pub damaged: AtomicBool,
 }
 
-impl Progress {
+impl CheckpointStats {
     /// Counts a completed checkpoint that began at this time.
-    pub fn was_made(&self, began: Instant) {
+    pub fn count_completed(&self, began: Instant) {
         self.damaged.store(false, Relaxed);
         self.made.fetch_add(1, Relaxed);
         self.made_unix_s.store(clock::unix_s(), Relaxed);
@@ -63,20 +63,20 @@ impl Progress {
     }
 }
 
-/// The parts of the server that checkpoints need: their settings `S` and the engine `E` with the log.
-pub struct Server<S, E> {
+/// The parts of the server that checkpoints need: among them the settings `S` and the engine `E`, which has the log.
+pub struct CheckpointContext<S, E> {
     pub settings: S,
     pub engine: E,
     pub shards: Shards,
     /// Returns the current state that the shards share.
     pub world: Box<dyn Fn() -> Arc<World> + Send>,
     /// The statistics to update.
-    pub progress: Arc<Progress>,
+    pub stats: Arc<CheckpointStats>,
 }
 
 /// A handle to the thread that makes checkpoints.
 pub struct Checkpoints {
-    /// Never used to send: the thread ends when this is dropped.
+    /// Nothing is ever sent. The thread ends when this is dropped.
     ends: mpsc::Sender<()>,
     stops: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -89,11 +89,11 @@ impl Checkpoints {
     /// The thread cannot be started.
     pub fn start(
         shards: Shards,
-        make: impl FnOnce(Folding) + Send + 'static,
+        make: impl FnOnce(CheckpointWorker) + Send + 'static,
     ) -> std::io::Result<Checkpoints> {
         let (ends, ended) = mpsc::channel();
         let stops = Arc::new(AtomicBool::new(false));
-        let folding = Folding {
+        let worker = CheckpointWorker {
             shards,
             runtime: Handle::current(),
             stops: stops.clone(),
@@ -103,7 +103,7 @@ impl Checkpoints {
             if let Err(error) = affinity::lower_priority() {
                 tracing::debug!("checkpoints have no lower priority: {error}");
             }
-            make(folding);
+            make(worker);
         };
         let thread = thread::Builder::new().name("checkpoint".into());
         Ok(Checkpoints {
@@ -123,53 +123,56 @@ impl Checkpoints {
 }
 
 /// The reason why a checkpoint was not made.
-pub enum Failed {
+pub enum CheckpointError {
     /// The server stops.
     Stops,
-    Why(String),
+    Other(String),
     /// The log is damaged.
     Damaged(String),
 }
 
-impl From<Unusable> for Failed {
-    fn from(why: Unusable) -> Failed {
+impl From<Unusable> for CheckpointError {
+    fn from(why: Unusable) -> CheckpointError {
         match why {
-            Unusable::Damaged(why) => Failed::Damaged(why),
-            Unusable::Unreadable(..) => Failed::Why(why.to_string()),
+            Unusable::Damaged(why) => CheckpointError::Damaged(why),
+            Unusable::Unreadable(..) => CheckpointError::Other(why.to_string()),
         }
     }
 }
 
-impl From<String> for Failed {
-    fn from(why: String) -> Failed {
-        Failed::Why(why)
+impl From<String> for CheckpointError {
+    fn from(why: String) -> CheckpointError {
+        CheckpointError::Other(why)
     }
 }
 
-impl From<crore_nats::Error> for Failed {
-    fn from(why: crore_nats::Error) -> Failed {
-        Failed::Why(why.to_string())
+impl From<crore_nats::Error> for CheckpointError {
+    fn from(why: crore_nats::Error) -> CheckpointError {
+        CheckpointError::Other(why.to_string())
     }
 }
 
-/// The thread's access to the server.
-pub struct Folding {
+/// The checkpoint thread's access to the shards, and its stop flag.
+pub struct CheckpointWorker {
     shards: Shards,
     runtime: Handle,
     stops: Arc<AtomicBool>,
     ended: mpsc::Receiver<()>,
 }
 
-impl Folding {
-    /// Waits until the next check. Returns false when the thread must end.
-    pub fn waits(&self) -> bool {
-        self.ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout)
+impl CheckpointWorker {
+    /// Waits until the next check is due. Returns false if the thread must end.
+    pub fn wait_for_next_check(&self) -> bool {
+        self.ended.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout)
     }
 
-    /// Whether the thread may go on: the server does not stop.
-    pub fn may_go_on(&self) -> Result<(), Failed> {
+    /// Checks that the server does not stop.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Stops`] if it stops: then the checkpoint must be abandoned.
+    pub fn check_not_stopping(&self) -> Result<(), CheckpointError> {
         match self.stops.load(Relaxed) {
-            true => Err(Failed::Stops),
+            true => Err(CheckpointError::Stops),
             false => Ok(()),
         }
     }
@@ -185,15 +188,15 @@ impl Folding {
         Some(accounts.iter().map(|it| it.1.log_bytes as u64).sum())
     }
 
-    /// Completes the shadow of a partition of this home: removes all that has expired and all that the home has dropped. Hands the blocks of the
+    /// Completes the shadow of a partition of this home: removes the messages that have expired or that the home has dropped. Passes the blocks of the
     /// document to `write`.
-    pub fn end(
+    pub fn complete(
         &self,
         shadow: &mut Shadow,
         home: ShardId,
         head: &Head,
         mut write: impl FnMut(&[u8]) -> Result<(), String>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CheckpointError> {
         shadow.settle(Now {
             s: 1,
             unix_s: u32::try_from(clock::counted_s()).unwrap_or(u32::MAX),
@@ -203,7 +206,7 @@ impl Folding {
             shadow.keep(&floors);
         }
         loop {
-            self.may_go_on()?;
+            self.check_not_stopping()?;
             let block = shadow.save(head);
             if block.is_empty() {
                 return Ok(());
@@ -212,18 +215,18 @@ impl Folding {
         }
     }
 
-    /// Asks a home which topics still exist. Waits if the home has not yet applied all that was committed.
-    fn floors(&self, home: ShardId, order: Control) -> Result<Vec<Option<u64>>, Failed> {
+    /// Asks a home which topics still exist, and from which offset. Waits until the home has applied all committed batches.
+    fn floors(&self, home: ShardId, order: Control) -> Result<Vec<Option<u64>>, CheckpointError> {
         let Control::Floors(partition, offset, names) = order else {
             unreachable!("a shadow has no other questions");
         };
-        for _ in 0..BEHIND_MAX {
-            self.may_go_on()?;
+        for _ in 0..CATCH_UP_CHECKS_MAX {
+            self.check_not_stopping()?;
             let order = Control::Floors(partition, offset, names.clone());
             if let Some(Some(floors)) = self.ask(home, order) {
                 return Ok(floors);
             }
-            thread::sleep(BEHIND);
+            thread::sleep(CATCH_UP_INTERVAL);
         }
         Err(format!("shard {home} does not keep up with the log").into())
     }

@@ -1,7 +1,7 @@
-//! Checkpoints of a cluster: the steward of a partition combines its last checkpoint and the batches after it into the next one, and writes it to
-//! the object store in NATS. Nodes that join start from the newest checkpoints.
+//! Checkpoints of a cluster. The steward of a partition combines its last checkpoint and the batches after it into the next one, and writes this to
+//! the object store in NATS. A node that joins starts from the newest checkpoints.
 //!
-//! Invariants: a checkpoint is determined by the log, so that two stewards at once write the same and do no harm. Two checkpoints of each
+//! Invariants: the log alone determines a checkpoint, so two stewards at once write the same and do no harm. Two checkpoints of each
 //! partition are kept, and the log is purged only up to the older one, so that a damaged newest checkpoint loses nothing.
 
 use std::collections::BTreeMap;
@@ -20,36 +20,36 @@ use crore_nats::{Checkpoint, New, PartitionStatus, ROOM, Store};
 use crore_net::clock;
 
 use super::document::{self, Blocks, Unusable, head_now};
-use super::{Checkpoints, FAILED_AGAIN, Failed, Folding};
+use super::{CheckpointError, CheckpointWorker, Checkpoints, RETRY_DELAY};
 use crate::engine::Member;
 use crate::settings::cluster::Cluster as Settings;
 
-/// Between two listings of the stored checkpoints.
-const LIST_AGAIN: Duration = Duration::from_secs(10);
+/// Time between two listings of the stored checkpoints.
+const LIST_INTERVAL: Duration = Duration::from_secs(10);
 /// Greatest age of a checkpoint that has batches after it, so that a joining node reads little even of a partition with few writes.
 const AGE_MAX_S: u64 = 6 * 3600;
-/// The next checkpoint is due when the batches after the last one are 1/`OF_HISTORY` of the log's history, long before they are purged.
-const OF_HISTORY: u64 = 4;
-/// A checkpoint that exceeds its due size or age this many times is reported as a problem.
-const LATE: u64 = 4;
+/// The next checkpoint is due when the batches after the last one are 1/`HISTORY_DIVISOR` of the log's history, long before they are purged.
+const HISTORY_DIVISOR: u64 = 4;
+/// A checkpoint is reported as overdue when the batches after the last one exceed the threshold this many times, or their age exceeds it twice.
+const OVERDUE_FACTOR: u64 = 4;
 /// Buffer size for reading an object.
 const READ_BYTES: usize = 256 << 10;
 
-/// If the log stays full this long, its steward does not work: a dead one is replaced in less time.
-const NO_STEWARD: Duration = Duration::from_secs(15);
-/// The full partitions, each with the time since when.
-type Full = BTreeMap<PartitionId, Instant>;
+/// If the log stays full this long, its steward is not working: a dead steward would have been replaced in less time.
+const FULL_WITHOUT_STEWARD: Duration = Duration::from_secs(15);
+/// The full partitions, and since when each is full.
+type FullPartitions = BTreeMap<PartitionId, Instant>;
 
 /// The node that makes the checkpoints.
-type Server = super::Server<Settings, Member>;
+type CheckpointContext = super::CheckpointContext<Settings, Member>;
 
 /// Starts the thread. Must be called on the control thread.
 ///
 /// # Errors
 /// The thread cannot be started.
-pub fn start(server: Server) -> std::io::Result<Checkpoints> {
-    Checkpoints::start(server.shards.clone(), move |folding| {
-        Maker { server, folding }.run();
+pub fn start(context: CheckpointContext) -> std::io::Result<Checkpoints> {
+    Checkpoints::start(context.shards.clone(), move |worker| {
+        CheckpointMaker { context, worker }.run();
     })
 }
 
@@ -69,27 +69,27 @@ impl Threshold {
         let history = history_bytes(settings, partitions, of).unwrap_or(u64::MAX);
         let age_s = match settings.history_age_s {
             0 => u64::MAX,
-            age_s => u64::from(age_s) / OF_HISTORY,
+            age_s => u64::from(age_s) / HISTORY_DIVISOR,
         };
         Threshold {
             // As much as the last checkpoint has: so checkpoints never write more than was published.
-            bytes: former.max(share).min(history / OF_HISTORY),
+            bytes: former.max(share).min(history / HISTORY_DIVISOR),
             age_s: age_s.min(AGE_MAX_S),
         }
     }
 
     /// Whether a checkpoint is due.
-    fn is_now(self, of: &PartitionStatus) -> bool {
-        let has_news = of.checkpoint.as_ref().map_or(0, |it| it.sequence) < of.read;
+    fn is_due(self, of: &PartitionStatus) -> bool {
+        let has_new_batches = of.checkpoint.as_ref().map_or(0, |it| it.sequence) < of.read;
         let is_old = age_s(of).is_some_and(|age_s| age_s >= self.age_s);
-        of.behind_bytes >= self.bytes || (is_old || of.is_full) && has_news
+        of.behind_bytes >= self.bytes || (is_old || of.is_full) && has_new_batches
     }
 
     /// Whether a checkpoint is long overdue.
     fn is_late(self, of: &PartitionStatus) -> bool {
-        let has_news = of.checkpoint.as_ref().map_or(0, |it| it.sequence) < of.read;
-        let is_old = has_news && age_s(of).is_some_and(|age_s| age_s >= self.age_s * 2);
-        of.behind_bytes >= self.bytes.saturating_mul(LATE) || is_old
+        let has_new_batches = of.checkpoint.as_ref().map_or(0, |it| it.sequence) < of.read;
+        let is_old = has_new_batches && age_s(of).is_some_and(|age_s| age_s >= self.age_s * 2);
+        of.behind_bytes >= self.bytes.saturating_mul(OVERDUE_FACTOR) || is_old
     }
 }
 
@@ -151,14 +151,14 @@ pub fn read(
     let name = Path::new(&name);
     let object = store.read(checkpoint);
     let object = object.map_err(|error| Unusable::of(name, error))?;
-    let counted = Counted(object, bytes);
+    let counted = CountedReader(object, bytes);
     let mut from = BufReader::with_capacity(READ_BYTES, counted);
     document::read_into(restored, &mut from, name)
 }
 
-struct Counted<'a, R>(R, &'a AtomicU64);
+struct CountedReader<'a, R>(R, &'a AtomicU64);
 
-impl<R: Read> Read for Counted<'_, R> {
+impl<R: Read> Read for CountedReader<'_, R> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let read = self.0.read(into)?;
         self.1.fetch_add(read as u64, Relaxed);
@@ -166,20 +166,20 @@ impl<R: Read> Read for Counted<'_, R> {
     }
 }
 
-struct Maker {
-    server: Server,
-    folding: Folding,
+struct CheckpointMaker {
+    context: CheckpointContext,
+    worker: CheckpointWorker,
 }
 
-impl Maker {
+impl CheckpointMaker {
     fn run(self) {
-        let progress = &*self.server.progress;
+        let stats = &*self.context.stats;
         let (mut not_before, mut list_at) = (Instant::now(), Instant::now());
         let mut full = BTreeMap::new();
-        while self.folding.waits() {
-            let partitions = self.server.engine.cluster.status().partitions;
+        while self.worker.wait_for_next_check() {
+            let partitions = self.context.engine.cluster.status().partitions;
             if Instant::now() >= list_at || partitions.iter().any(|it| it.is_full) {
-                list_at = Instant::now() + LIST_AGAIN;
+                list_at = Instant::now() + LIST_INTERVAL;
                 if let Err(error) = self.purge_all(&full) {
                     tracing::debug!("cluster: {error}");
                     continue;
@@ -191,23 +191,26 @@ impl Maker {
                     true => _ = full.entry(partition).or_insert(began),
                     false => _ = full.remove(&partition),
                 }
-                let due = Threshold::of(&self.server.settings, partitions.len(), of);
-                if began < not_before || !due.is_now(of) || !self.takes_care(partition, &full) {
+                let threshold = Threshold::of(&self.context.settings, partitions.len(), of);
+                if began < not_before
+                    || !threshold.is_due(of)
+                    || !self.is_responsible(partition, &full)
+                {
                     continue;
                 }
-                match self.make(partition) {
+                match self.make_checkpoint(partition) {
                     Ok(()) => {
-                        progress.was_made(began);
+                        stats.count_completed(began);
                         // Batches that it makes unnecessary are purged at once.
                         list_at = began;
                     }
-                    Err(Failed::Stops) => return,
-                    Err(Failed::Why(why) | Failed::Damaged(why)) => {
-                        progress.failed.fetch_add(1, Relaxed);
+                    Err(CheckpointError::Stops) => return,
+                    Err(CheckpointError::Other(why) | CheckpointError::Damaged(why)) => {
+                        stats.failed.fetch_add(1, Relaxed);
                         tracing::error!(
                             "cluster: no checkpoint of partition {partition}, so that its log only grows: {why}"
                         );
-                        not_before = Instant::now() + FAILED_AGAIN;
+                        not_before = Instant::now() + RETRY_DELAY;
                     }
                 }
             }
@@ -215,21 +218,21 @@ impl Maker {
     }
 
     fn store(&self) -> &Store {
-        &self.server.engine.store
+        &self.context.engine.store
     }
 
     /// Whether this node makes the checkpoints of a partition and purges its log: it is the steward, or the log has been full for long. (A full
     /// log may not even have room for the record that replaces a dead steward.) Two nodes that do it at once do no harm.
-    fn takes_care(&self, partition: PartitionId, full: &Full) -> bool {
-        let is_full_for_long = |since: &Instant| since.elapsed() >= NO_STEWARD;
+    fn is_responsible(&self, partition: PartitionId, full: &FullPartitions) -> bool {
+        let is_full_for_long = |since: &Instant| since.elapsed() >= FULL_WITHOUT_STEWARD;
         self.is_steward(partition) || full.get(&partition).is_some_and(is_full_for_long)
     }
 
     /// Whether this node is the steward of the partition.
     fn is_steward(&self, partition: PartitionId) -> bool {
-        let home = (self.server.world)().placement().home_of(partition);
+        let home = (self.context.world)().placement().home_of(partition);
         let state = self
-            .folding
+            .worker
             .ask::<Option<Box<ClusterState>>>(home, Control::Cluster);
         let Some(state) = state.flatten() else {
             return false;
@@ -241,10 +244,10 @@ impl Maker {
     }
 
     /// Makes a checkpoint of a partition, up to the batch that this node has read.
-    fn make(&self, partition: PartitionId) -> Result<(), Failed> {
-        let (store, world) = (self.store(), (self.server.world)());
+    fn make_checkpoint(&self, partition: PartitionId) -> Result<(), CheckpointError> {
+        let (store, world) = (self.store(), (self.context.world)());
         let (last, read_bytes) = store.is_read(partition);
-        let (mut shadow, former) = self.begin(&world, partition)?;
+        let (mut shadow, former) = self.load_shadow(&world, partition)?;
         if former >= last {
             // Another node has already made it.
             store.all()?;
@@ -253,7 +256,7 @@ impl Maker {
         let mut newest = None;
         let mut batches = store.batches(partition, former + 1..=last)?;
         while let Some(stored) = batches.read()? {
-            self.folding.may_go_on()?;
+            self.worker.check_not_stopping()?;
             // A message that is not a batch is void.
             if let Ok(mut header) = Header::read(&stored.bytes)
                 && header.partition == partition
@@ -276,28 +279,32 @@ impl Maker {
         let mut blocks = Blocks::begin(upload).map_err(failed)?;
         let home = world.placement().home_of(partition);
         let write = |block: &[u8]| blocks.block(block).map_err(failed);
-        self.folding
-            .end(&mut shadow, home, &head_now(&world), write)?;
+        self.worker
+            .complete(&mut shadow, home, &head_now(&world), write)?;
         let bytes = blocks.bytes;
         // The checkpoint is stored from here on.
         blocks.into_inner().end()?;
         tracing::debug!(partition, sequence = last, bytes, "checkpoint");
-        let tidied = self.tidy(partition);
+        let removed = self.remove_needless(partition);
         store.was_made(partition, read_bytes);
-        if let Err(error) = tidied {
+        if let Err(error) = removed {
             tracing::warn!("cluster: old checkpoints of partition {partition} stay: {error}");
         }
         Ok(())
     }
 
     /// A shadow of a partition from its newest intact checkpoint, and the place of the checkpoint's last batch.
-    fn begin(&self, world: &World, partition: PartitionId) -> Result<(Shadow, u64), Failed> {
+    fn load_shadow(
+        &self,
+        world: &World,
+        partition: PartitionId,
+    ) -> Result<(Shadow, u64), CheckpointError> {
         let store = self.store();
         let all = store.all()?;
         let usable = usable(store, &all, partition).map_err(|why| format!("{why:#}"))?;
         let shadows = Shadow::world(world);
         for checkpoint in &usable {
-            self.folding.may_go_on()?;
+            self.worker.check_not_stopping()?;
             let now = Now {
                 s: 1,
                 unix_s: u32::try_from(checkpoint.unix_s).unwrap_or(u32::MAX),
@@ -331,10 +338,10 @@ impl Maker {
     }
 
     /// Removes checkpoints and batches that the newest checkpoints make unnecessary.
-    fn tidy(&self, partition: PartitionId) -> anyhow::Result<()> {
+    fn remove_needless(&self, partition: PartitionId) -> anyhow::Result<()> {
         let store = self.store();
         let all = store.all()?;
-        let epoch = (self.server.world)().epoch;
+        let epoch = (self.context.world)().epoch;
         let kept = self.kept(&all, partition);
         if kept.len() < KEPT {
             return Ok(());
@@ -354,7 +361,7 @@ impl Maker {
 
     /// The newest checkpoints of the current epoch.
     fn kept(&self, all: &[Checkpoint], partition: PartitionId) -> Vec<Checkpoint> {
-        let epoch = (self.server.world)().epoch;
+        let epoch = (self.context.world)().epoch;
         let of = all
             .iter()
             .filter(|it| it.partition == partition && it.epoch == epoch);
@@ -362,19 +369,19 @@ impl Maker {
     }
 
     /// Purges batches past `cluster.history_bytes` and `cluster.history_age_s` that checkpoints contain. A failure is retried at the next check.
-    fn purge_all(&self, full: &Full) -> Result<(), crore_nats::Error> {
+    fn purge_all(&self, full: &FullPartitions) -> Result<(), crore_nats::Error> {
         let all = self.store().all()?;
-        let partitions = self.server.engine.cluster.status().partitions;
+        let partitions = self.context.engine.cluster.status().partitions;
         for (partition, of) in (0..).zip(&partitions) {
-            let most = history_bytes(&self.server.settings, partitions.len(), of);
+            let most = history_bytes(&self.context.settings, partitions.len(), of);
             let is_long = most.is_some_and(|most| of.bytes > most);
-            let may_be_old = self.server.settings.history_age_s > 0;
-            if !(is_long || may_be_old) || !self.takes_care(partition, full) {
+            let may_be_old = self.context.settings.history_age_s > 0;
+            if !(is_long || may_be_old) || !self.is_responsible(partition, full) {
                 continue;
             }
             match self.purge(partition, of, most, &all) {
-                Ok(()) | Err(Failed::Stops) => {}
-                Err(Failed::Why(why) | Failed::Damaged(why)) => {
+                Ok(()) | Err(CheckpointError::Stops) => {}
+                Err(CheckpointError::Other(why) | CheckpointError::Damaged(why)) => {
                     tracing::warn!("cluster: partition {partition} is not purged: {why}");
                 }
             }
@@ -388,7 +395,7 @@ impl Maker {
         of: &PartitionStatus,
         most: Option<u64>,
         all: &[Checkpoint],
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CheckpointError> {
         let store = self.store();
         let usable = usable(store, all, partition).map_err(|why| format!("{why:#}"))?;
         let contained: Vec<u64> = usable.iter().map(|it| it.sequence).collect();
@@ -397,7 +404,7 @@ impl Maker {
             contained: &contained,
         };
         let by_bytes = most.map(|most| store.place_of_bytes(partition, most));
-        let by_age = match self.server.settings.history_age_s {
+        let by_age = match self.context.settings.history_age_s {
             0 => None,
             age_s => Some(clock::counted_s().saturating_sub(age_s.into())),
         };
@@ -409,7 +416,7 @@ impl Maker {
         }
         if before > contained.get(KEPT - 1).copied().unwrap_or(0) {
             // The newest checkpoint must be intact: the one before it is useless without these batches.
-            let (_, whole) = self.begin(&(self.server.world)(), partition)?;
+            let (_, whole) = self.load_shadow(&(self.context.world)(), partition)?;
             before = before.min(whole);
         }
         if before > history.first {
@@ -468,8 +475,8 @@ mod tests {
             (&short, Some((1, 800)), 1, false, false),
         ] {
             let of = partition(former, behind_bytes);
-            let due = Threshold::of(settings, 16, &of);
-            let found = (due.is_now(&of), due.is_late(&of));
+            let threshold = Threshold::of(settings, 16, &of);
+            let found = (threshold.is_due(&of), threshold.is_late(&of));
             assert_eq!(found, (is_due, is_late), "{former:?}, {behind_bytes}");
         }
     }

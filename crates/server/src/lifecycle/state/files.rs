@@ -17,13 +17,13 @@ pub const LOG: &str = "log";
 /// A document is synced after each of this many bytes: a sync of the log may have to wait for all unsynced bytes.
 const SYNC_BYTES: u64 = 8 << 20;
 /// A base that is being written.
-const PART: &str = "base.part";
+const INCOMPLETE_BASE: &str = "base.part";
 /// The note with the durability of the last server's rules, which decides which topics are in the log.
 pub const RULES: &str = "rules";
 /// The note with the second of the last erasure: messages deleted before it are no longer in the files.
 pub const ERASED: &str = "erased";
 /// A note while it is written.
-const NOTE_PART: &str = "note.part";
+const INCOMPLETE_NOTE: &str = "note.part";
 /// The file that marks a base written by a stop, until the next start uses it.
 const CLEAN: &str = "clean";
 
@@ -37,7 +37,7 @@ pub struct Base {
 }
 
 /// Adds the file's path to an error of the file system.
-fn named(path: &Path) -> impl Fn(io::Error) -> io::Error {
+fn with_path(path: &Path) -> impl Fn(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
@@ -58,7 +58,7 @@ impl Base {
         format!("base-{}-{}-{}", self.number, self.end.0, self.end.1)
     }
 
-    fn of_name(name: &str) -> Option<Base> {
+    fn parse_name(name: &str) -> Option<Base> {
         let mut parts = name.strip_prefix("base-")?.split('-').map(str::parse);
         let mut next = || parts.next()?.ok();
         let base = Base {
@@ -74,9 +74,9 @@ impl Base {
     /// The directory cannot be read.
     pub fn all(directory: &Path) -> io::Result<Vec<Base>> {
         let mut found = Vec::new();
-        for entry in fs::read_dir(directory).map_err(named(directory))? {
-            let entry = entry.map_err(named(directory))?;
-            found.extend(entry.file_name().to_str().and_then(Base::of_name));
+        for entry in fs::read_dir(directory).map_err(with_path(directory))? {
+            let entry = entry.map_err(with_path(directory))?;
+            found.extend(entry.file_name().to_str().and_then(Base::parse_name));
         }
         found.sort_unstable();
         Ok(found)
@@ -93,8 +93,8 @@ impl Base {
     pub fn documents(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         let base = self.path(directory);
-        for entry in fs::read_dir(&base).map_err(named(&base))? {
-            let path = entry.map_err(named(&base))?.path();
+        for entry in fs::read_dir(&base).map_err(with_path(&base))? {
+            let path = entry.map_err(with_path(&base))?.path();
             if path.extension().is_some_and(|it| it == "state") {
                 found.push(path);
             }
@@ -109,9 +109,9 @@ impl Base {
     pub fn bytes(&self, directory: &Path) -> io::Result<u64> {
         let mut bytes = 0;
         let base = self.path(directory);
-        for entry in fs::read_dir(&base).map_err(named(&base))? {
+        for entry in fs::read_dir(&base).map_err(with_path(&base))? {
             let entry = entry.and_then(|it| it.metadata());
-            bytes += entry.map_err(named(&base))?.len();
+            bytes += entry.map_err(with_path(&base))?.len();
         }
         Ok(bytes)
     }
@@ -125,11 +125,11 @@ impl Base {
     ///
     /// # Errors
     /// Those of the file system.
-    pub fn no_longer_clean(&self, directory: &Path) -> io::Result<()> {
+    pub fn clear_clean_mark(&self, directory: &Path) -> io::Result<()> {
         let path = self.path(directory);
         let clean = path.join(CLEAN);
         match fs::remove_file(&clean) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(named(&clean)(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(with_path(&clean)(error)),
             _ => sync(&path),
         }
     }
@@ -143,10 +143,10 @@ pub fn remove_bases(directory: &Path, but: Option<Base>) -> io::Result<()> {
     for base in Base::all(directory)? {
         if Some(base) != but {
             let path = base.path(directory);
-            fs::remove_dir_all(&path).map_err(named(&path))?;
+            fs::remove_dir_all(&path).map_err(with_path(&path))?;
         }
     }
-    discard_part(directory)?;
+    discard_incomplete_base(directory)?;
     sync(directory)
 }
 
@@ -154,10 +154,10 @@ pub fn remove_bases(directory: &Path, but: Option<Base>) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of the file system.
-pub fn discard_part(directory: &Path) -> io::Result<()> {
-    let part = directory.join(PART);
+pub fn discard_incomplete_base(directory: &Path) -> io::Result<()> {
+    let part = directory.join(INCOMPLETE_BASE);
     match fs::remove_dir_all(&part) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(named(&part)(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(with_path(&part)(error)),
         _ => Ok(()),
     }
 }
@@ -167,9 +167,9 @@ pub fn discard_part(directory: &Path) -> io::Result<()> {
 /// # Errors
 /// Those of the file system.
 pub fn begin(directory: &Path) -> io::Result<()> {
-    discard_part(directory)?;
-    let part = directory.join(PART);
-    fs::create_dir(&part).map_err(named(&part))
+    discard_incomplete_base(directory)?;
+    let part = directory.join(INCOMPLETE_BASE);
+    fs::create_dir(&part).map_err(with_path(&part))
 }
 
 /// Makes the complete base visible, and removes older ones.
@@ -177,13 +177,13 @@ pub fn begin(directory: &Path) -> io::Result<()> {
 /// # Errors
 /// Those of the file system.
 pub fn publish(directory: &Path, base: Base, clean: bool) -> io::Result<()> {
-    let part = directory.join(PART);
+    let part = directory.join(INCOMPLETE_BASE);
     if clean {
         let clean = part.join(CLEAN);
-        File::create(&clean).map_err(named(&clean))?;
+        File::create(&clean).map_err(with_path(&clean))?;
     }
     sync(&part)?;
-    fs::rename(&part, base.path(directory)).map_err(named(&part))?;
+    fs::rename(&part, base.path(directory)).map_err(with_path(&part))?;
     sync(directory)?;
     remove_bases(directory, Some(base))
 }
@@ -192,12 +192,12 @@ pub fn publish(directory: &Path, base: Base, clean: bool) -> io::Result<()> {
 ///
 /// # Errors
 /// The note cannot be read.
-pub fn note_before(directory: &Path, name: &str) -> io::Result<Option<String>> {
+pub fn read_note(directory: &Path, name: &str) -> io::Result<Option<String>> {
     let path = directory.join(name);
     match fs::read(&path) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(named(&path)(error)),
+        Err(error) => Err(with_path(&path)(error)),
     }
 }
 
@@ -205,23 +205,25 @@ pub fn note_before(directory: &Path, name: &str) -> io::Result<Option<String>> {
 ///
 /// # Errors
 /// Those of the file system.
-pub fn note(directory: &Path, name: &str, text: &str) -> io::Result<()> {
-    if note_before(directory, name).is_ok_and(|before| before.as_deref() == Some(text)) {
+pub fn write_note(directory: &Path, name: &str, text: &str) -> io::Result<()> {
+    if read_note(directory, name).is_ok_and(|before| before.as_deref() == Some(text)) {
         return Ok(());
     }
-    let part = directory.join(NOTE_PART);
+    let part = directory.join(INCOMPLETE_NOTE);
     // Removed first, so that nothing is written through a link.
     match fs::remove_file(&part) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named(&part)(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(with_path(&part)(error));
+        }
         _ => {}
     }
     let written = File::create_new(&part).and_then(|mut file| {
         file.write_all(text.as_bytes())?;
         file.sync_all()
     });
-    written.map_err(named(&part))?;
+    written.map_err(with_path(&part))?;
     let path = directory.join(name);
-    fs::rename(part, &path).map_err(named(&path))?;
+    fs::rename(part, &path).map_err(with_path(&path))?;
     sync(directory)
 }
 
@@ -230,7 +232,7 @@ pub fn note(directory: &Path, name: &str, text: &str) -> io::Result<()> {
 /// # Errors
 /// The note is too small, and those of the file system.
 pub fn overwrite(directory: &Path, name: &str, text: &[u8], needed: usize) -> io::Result<()> {
-    let _ = fs::remove_file(directory.join(NOTE_PART));
+    let _ = fs::remove_file(directory.join(INCOMPLETE_NOTE));
     let mut file = OpenOptions::new().write(true).open(directory.join(name))?;
     let len = file.metadata()?.len().min(text.len() as u64) as usize;
     if len < needed {
@@ -245,11 +247,13 @@ pub fn overwrite(directory: &Path, name: &str, text: &[u8], needed: usize) -> io
 ///
 /// # Errors
 /// Those of the file system.
-pub fn forget_note(directory: &Path, name: &str) -> io::Result<()> {
+pub fn remove_note(directory: &Path, name: &str) -> io::Result<()> {
     let path = directory.join(name);
     match fs::remove_file(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed.map_err(named(&path)).and_then(|()| sync(directory)),
+        removed => removed
+            .map_err(with_path(&path))
+            .and_then(|()| sync(directory)),
     }
 }
 
@@ -267,7 +271,9 @@ impl Document {
     /// # Errors
     /// Those of the file system.
     pub fn begin(directory: &Path, home: u16) -> Result<Document, String> {
-        let path = directory.join(PART).join(format!("home-{home}.state"));
+        let path = directory
+            .join(INCOMPLETE_BASE)
+            .join(format!("home-{home}.state"));
         let mut options = OpenOptions::new();
         let opened = options.write(true).create_new(true).mode(0o600).open(&path);
         match opened.and_then(|file| Blocks::begin(BufWriter::new(file))) {
@@ -331,14 +337,14 @@ pub fn prepare(directory: &Path) -> anyhow::Result<()> {
         .and_then(|()| File::create_new(&probe))
         .and_then(|_| fs::remove_file(&probe));
     tried.with_context(|| unwritable(directory))?;
-    is_of_this_version(directory)
+    check_version(directory)
 }
 
 /// Checks whether [`prepare`] would succeed, without creating anything.
 ///
 /// # Errors
 /// It would not succeed.
-pub fn could_prepare(directory: &Path) -> anyhow::Result<()> {
+pub fn check_can_prepare(directory: &Path) -> anyhow::Result<()> {
     let there = directory
         .ancestors()
         .find(|path| path.symlink_metadata().is_ok());
@@ -347,7 +353,7 @@ pub fn could_prepare(directory: &Path) -> anyhow::Result<()> {
     may_write
         .with_context(|| there.display().to_string())
         .with_context(|| unwritable(directory))?;
-    is_of_this_version(directory)
+    check_version(directory)
 }
 
 fn unwritable(directory: &Path) -> String {
@@ -357,7 +363,7 @@ fn unwritable(directory: &Path) -> String {
     )
 }
 
-fn is_of_this_version(directory: &Path) -> anyhow::Result<()> {
+fn check_version(directory: &Path) -> anyhow::Result<()> {
     let former = directory.join("home-0.state");
     if former.exists() {
         anyhow::bail!(
@@ -375,7 +381,7 @@ fn is_of_this_version(directory: &Path) -> anyhow::Result<()> {
 /// Those of the file system.
 pub fn sync(directory: &Path) -> io::Result<()> {
     let synced = File::open(directory).and_then(|it| it.sync_all());
-    synced.map_err(named(directory))
+    synced.map_err(with_path(directory))
 }
 
 #[cfg(test)]
@@ -388,9 +394,9 @@ mod tests {
             number: 12,
             end: (3, 456),
         };
-        assert_eq!(Base::of_name(&base.name()), Some(base));
+        assert_eq!(Base::parse_name(&base.name()), Some(base));
         for other in ["base-1-2", "base-01-2-3", "base-1-2-3-4", "base.part", "x"] {
-            assert_eq!(Base::of_name(other), None, "{other}");
+            assert_eq!(Base::parse_name(other), None, "{other}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The note of the log's lives, a small file. Each start of a server begins a new life and adds it to the note. See [`Lives`].
+//! The note of the log's lives, a small file. Each start of the server begins a new life of the log and adds it to the note. See [`Lives`].
 //!
 //! Invariant: a client gets a position of the new life only when the note is on disk. If there is no note, the log has had only one life: the one
 //! in which its documents were written.
@@ -15,15 +15,15 @@ use super::load::Documents;
 /// The file of the note.
 const LIVES: &str = "lives";
 /// The note is padded with spaces to a multiple of this, so that a later start can extend it on a full disk.
-const RESERVE: usize = 4096;
+const PADDING: usize = 4096;
 
 /// Reads the lives before this start. The inner error tells why they are unknown: the note is damaged, or of another log.
 ///
 /// # Errors
 /// The note cannot be read.
-pub fn before(directory: &Path, documents: &Documents) -> io::Result<Result<Lives, String>> {
+pub fn read_note(directory: &Path, documents: &Documents) -> io::Result<Result<Lives, String>> {
     let head = documents.head();
-    let Some(note) = files::note_before(directory, LIVES)? else {
+    let Some(note) = files::read_note(directory, LIVES)? else {
         return Ok(Ok(Lives::first(head.epoch)));
     };
     Ok(match Lives::parse(&note, head.partitions) {
@@ -33,8 +33,8 @@ pub fn before(directory: &Path, documents: &Documents) -> io::Result<Result<Live
     })
 }
 
-/// Adds the life that begins now. In each partition it begins at the offset where the data ends that these homes have restored. If there are no
-/// earlier lives, it is the first.
+/// Adds the life that begins now. In each partition it begins where the data ends that these homes have restored. Without earlier lives it is
+/// the first.
 pub fn begin(before: Option<Lives>, homes: &[Shard], world: &World) -> Lives {
     let Some(mut lives) = before else {
         return Lives::first(world.epoch);
@@ -52,12 +52,12 @@ pub fn begin(before: Option<Lives>, homes: &[Shard], world: &World) -> Lives {
 ///
 /// # Errors
 /// Those of the file system.
-pub fn note(directory: &Path, lives: &Lives) -> io::Result<()> {
+pub fn write_note(directory: &Path, lives: &Lives) -> io::Result<()> {
     let mut text = lives.text();
-    let len = (text.len() + RESERVE).next_multiple_of(RESERVE);
+    let len = (text.len() + PADDING).next_multiple_of(PADDING);
     let bytes = text.len();
     text.extend(std::iter::repeat_n(' ', len - bytes));
-    match files::note(directory, LIVES, &text) {
+    match files::write_note(directory, LIVES, &text) {
         Err(error) if is_full(&error) => {
             let there = files::overwrite(directory, LIVES, text.as_bytes(), bytes);
             there.map_err(|_| io::Error::other(format!("no room for `{LIVES}`: {error}")))
@@ -70,8 +70,8 @@ pub fn note(directory: &Path, lives: &Lives) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of the file system.
-pub fn forget(directory: &Path) -> io::Result<()> {
-    files::forget_note(directory, LIVES)
+pub fn remove_note(directory: &Path) -> io::Result<()> {
+    files::remove_note(directory, LIVES)
 }
 
 fn is_full(error: &io::Error) -> bool {

@@ -1,9 +1,9 @@
 //! The state that outlives the process, in `state.directory`: the log of durable messages, and a *base*, the snapshot that the log continues.
 //!
-//! A base consists of documents: the broker's snapshots of the homes, in blocks. Invariants: an incomplete base is ignored; a base becomes
+//! A base consists of documents: the broker's snapshots of the homes, in blocks. Invariants: an incomplete base is ignored; a complete base becomes
 //! visible by one rename, after all of it is on disk. State outside of the log (MQTT sessions, shared subscriptions) is restored only from a
-//! base that a stop has written, and only once: before the next server serves a client it marks the base, so that a later crash does not
-//! bring old sessions back. Without a log the whole base is used once. Unusable files are set aside, which is logged.
+//! base that a stop has written, and only once: before the next server serves a client, it marks the base as used, so that a start after a later crash
+//! does not restore old sessions. Without a log the whole base is used only once. Unusable files are set aside, and that is logged.
 
 mod checkpoint;
 mod files;
@@ -26,32 +26,32 @@ use crore_disk::{CommitError, Directory, Identity, Log, Options};
 use crore_net::{clock, memory};
 
 use crate::settings::state::State;
-use files::{RULES, note, note_before, prepare, remove_bases, sync};
-use replay::{Failed, Replayed, Source, replay};
+use files::{RULES, prepare, read_note, remove_bases, sync, write_note};
+use replay::{ReplayError, Replayed, Source, replay};
 
 pub use checkpoint::{base_bytes, start};
 pub use files::{Base, LOG};
 pub use load::{Documents, verify};
 pub use store::store;
 
-/// Checks whether a server could keep its state in the directory, without changing anything.
+/// Checks whether a server could store its state in the directory, without changing anything.
 ///
 /// # Errors
 /// It could not. The error names the remedy.
 pub fn check(state: &State) -> anyhow::Result<()> {
-    state.directory().map_or(Ok(()), files::could_prepare)
+    state.directory().map_or(Ok(()), files::check_can_prepare)
 }
 
 /// The restored state of a server that starts.
-pub struct Resumed {
+pub struct RestoredState {
     /// The state that the shards share, with the last server's numbers or new ones.
     pub world: Arc<World>,
     /// The shards by number, homes first. Empty without a directory.
     pub shards: VecDeque<Shard>,
     /// The log to append to, if messages are durable.
     pub log: Option<Log<Directory>>,
-    /// Must be redeemed before any client is served.
-    pub ticket: Option<Ticket>,
+    /// Must be committed before any client is served.
+    pub start_commit: Option<StartCommit>,
     /// How long restoring took.
     pub took: Duration,
 }
@@ -75,7 +75,7 @@ pub fn resume(
     state: &State,
     partitions: PartitionId,
     new_world: impl Fn(Numbers) -> Arc<World>,
-) -> anyhow::Result<Resumed> {
+) -> anyhow::Result<RestoredState> {
     let began = Instant::now();
     let new = Numbers {
         // An epoch of 0 means none.
@@ -84,11 +84,11 @@ pub fn resume(
         partitions,
     };
     let Some(directory) = state.directory() else {
-        return Ok(Resumed {
+        return Ok(RestoredState {
             world: new_world(new),
             shards: VecDeque::new(),
             log: None,
-            ticket: None,
+            start_commit: None,
             took: Duration::ZERO,
         });
     };
@@ -101,7 +101,7 @@ pub fn resume(
     let reads_log = state.is_durable() || path.exists();
     loop {
         let before = documents.as_ref().map(|it| it.head().partitions);
-        let partitions = kept_partitions(partitions, before.or(partitions_before));
+        let partitions = effective_partitions(partitions, before.or(partitions_before));
         let new = Numbers { partitions, ..new };
         let numbers = numbers(new, documents.as_ref(), &path)?;
         let world = new_world(numbers);
@@ -120,10 +120,10 @@ pub fn resume(
         let now = start_time(documents.as_ref());
         match replay(&world, documents.as_ref(), source.as_ref(), now) {
             Ok(mut replayed) => {
-                let unsafe_rules = || memory_lost(directory, documents.as_ref(), &world);
-                replayed.lost = replayed.lost.or_else(unsafe_rules);
+                let rules_changed = || unlogged_topics_lost(directory, documents.as_ref(), &world);
+                replayed.lost = replayed.lost.or_else(rules_changed);
                 let before = documents.as_ref().filter(|it| !it.anew);
-                let before = before.map(|it| lives::before(directory, it)).transpose();
+                let before = before.map(|it| lives::read_note(directory, it)).transpose();
                 let before = match before.context("state.directory")?.transpose() {
                     Ok(before) => before,
                     Err(why) => {
@@ -144,16 +144,16 @@ pub fn resume(
                 }
                 let lives = Arc::new(lives::begin(before, &replayed.homes, &world));
                 let mut resumed =
-                    resumed(directory, state, world, documents, replayed, now, lives)?;
+                    build_restored_state(directory, state, world, documents, replayed, now, lives)?;
                 resumed.took = began.elapsed();
                 return Ok(resumed);
             }
-            Err(Failed::Documents(why)) => {
+            Err(ReplayError::Documents(why)) => {
                 let damaged = documents.take().expect("they were read");
                 partitions_before = before;
                 load::set_aside(directory, damaged.base, &why)?;
             }
-            Err(Failed::Start(error)) => return Err(error),
+            Err(ReplayError::Start(error)) => return Err(error),
         }
     }
 }
@@ -175,7 +175,7 @@ fn numbers(new: Numbers, documents: Option<&Documents>, log: &Path) -> anyhow::R
 }
 
 /// The number of partitions: that of the last server, if it is known.
-fn kept_partitions(asked: PartitionId, before: Option<PartitionId>) -> PartitionId {
+fn effective_partitions(asked: PartitionId, before: Option<PartitionId>) -> PartitionId {
     let before = before.unwrap_or(asked);
     if before != asked {
         tracing::warn!(
@@ -185,7 +185,7 @@ fn kept_partitions(asked: PartitionId, before: Option<PartitionId>) -> Partition
     before
 }
 
-/// Begins a new epoch in the partitions that damage may have affected, so that clients with older positions are told a gap. `base` is the first
+/// Begins a new epoch in the partitions that the damage may have affected, so that clients with older positions are told a gap. `base` is the first
 /// offset of the last life.
 fn begin_epochs(replayed: &mut Replayed, world: &World, base: u64) {
     let Some((why, touched)) = &replayed.damage else {
@@ -201,10 +201,14 @@ fn begin_epochs(replayed: &mut Replayed, world: &World, base: u64) {
     }
 }
 
-/// The reason to tell all clients a gap, if the last server crashed and the durability of the rules has changed since. Topics that it had only in
-/// memory are lost, and if they are durable now, their own rule would not tell the gap.
-fn memory_lost(directory: &Path, documents: Option<&Documents>, world: &World) -> Option<String> {
-    let before = note_before(directory, RULES).ok()??;
+/// The reason to tell all clients a gap, if the last server crashed and the durability of the rules has changed since. Topics that were only in
+/// its memory are lost. If their rule makes them durable now, clients would not learn of the gap otherwise.
+fn unlogged_topics_lost(
+    directory: &Path,
+    documents: Option<&Documents>,
+    world: &World,
+) -> Option<String> {
+    let before = read_note(directory, RULES).ok()??;
     let is_lost = !documents?.clean && !before.is_empty() && before != world.rules.durability();
     let why = "rule.durable is another one than at the last start, after which the server did not stop in order";
     is_lost.then(|| why.to_string())
@@ -225,7 +229,7 @@ fn start_time(documents: Option<&Documents>) -> Now {
 }
 
 /// Builds the shards and the log from the restored parts.
-fn resumed(
+fn build_restored_state(
     directory: &Path,
     state: &State,
     world: Arc<World>,
@@ -233,7 +237,7 @@ fn resumed(
     replayed: Replayed,
     now: Now,
     lives: Arc<Lives>,
-) -> anyhow::Result<Resumed> {
+) -> anyhow::Result<RestoredState> {
     let Replayed {
         mut homes,
         log,
@@ -269,7 +273,7 @@ fn resumed(
             }
         }
         // Before the base, which belongs to this life.
-        lives::note(directory, &lives)?;
+        lives::write_note(directory, &lives)?;
         let written = store::write_first(directory, &world, &mut homes, log.end());
         base = Some(written.map_err(anyhow::Error::msg)?);
     }
@@ -282,9 +286,9 @@ fn resumed(
     for shard in &mut shards {
         shard.follow_lives(&lives);
     }
-    Ok(Resumed {
+    Ok(RestoredState {
         shards,
-        ticket: Some(Ticket {
+        start_commit: Some(StartCommit {
             directory: directory.to_path_buf(),
             base: base.filter(|_| log.is_some()),
             rules: world.rules.durability(),
@@ -297,7 +301,7 @@ fn resumed(
 }
 
 /// The changes of files that complete a start.
-pub struct Ticket {
+pub struct StartCommit {
     directory: PathBuf,
     /// The base that the log continues; none without a log.
     base: Option<Base>,
@@ -306,22 +310,22 @@ pub struct Ticket {
     lives: Arc<Lives>,
 }
 
-impl Ticket {
-    /// Marks the restored state as used. To be called when the start has succeeded and before any client is served.
+impl StartCommit {
+    /// Marks the restored state as used. Must be called when the start has succeeded, and before any client is served.
     ///
     /// # Errors
     /// A file cannot be changed or removed.
-    pub fn used_up(self) -> anyhow::Result<()> {
+    pub fn commit(self) -> anyhow::Result<()> {
         if self.base.is_none() && self.lives.is_first() {
-            lives::forget(&self.directory)?;
+            lives::remove_note(&self.directory)?;
         } else {
-            lives::note(&self.directory, &self.lives)?;
+            lives::write_note(&self.directory, &self.lives)?;
         }
         match self.base {
             Some(base) => {
-                // Before the mark: only a clean base proves that a change of these rules has lost nothing.
-                note(&self.directory, RULES, &self.rules)?;
-                base.no_longer_clean(&self.directory)?;
+                // Before the mark is removed: only a clean base proves that a change of these rules has lost nothing.
+                write_note(&self.directory, RULES, &self.rules)?;
+                base.clear_clean_mark(&self.directory)?;
             }
             None => {
                 remove_bases(&self.directory, None)?;

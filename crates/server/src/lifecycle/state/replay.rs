@@ -22,7 +22,7 @@ const RUN_BYTES: usize = 256 << 10;
 /// Most runs that are read ahead of a home.
 const RUNS_AHEAD: usize = 16;
 /// Between two log lines about the progress.
-const TELL: Duration = Duration::from_secs(2);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The restored homes and the log.
 #[derive(Default)]
@@ -42,7 +42,7 @@ pub struct Replayed {
 }
 
 /// The reason why nothing was restored.
-pub enum Failed {
+pub enum ReplayError {
     /// The documents are damaged.
     Documents(String),
     /// The server cannot start.
@@ -63,11 +63,11 @@ pub fn replay(
     documents: Option<&Documents>,
     source: Option<&Source<'_>>,
     now: Now,
-) -> Result<Replayed, Failed> {
+) -> Result<Replayed, ReplayError> {
     thread::scope(|scope| {
         let begin = |home: ShardId| {
-            let (batches, come) = sync_channel(RUNS_AHEAD);
-            let read = move || read_home(home, documents, world, now, &come);
+            let (batches, runs) = sync_channel(RUNS_AHEAD);
+            let read = move || read_home(home, documents, world, now, &runs);
             (batches, scope.spawn(read))
         };
         let (batches, threads): (Vec<_>, Vec<_>) = (0..world.homes).map(begin).unzip();
@@ -76,8 +76,8 @@ pub fn replay(
         let homes = join(threads)?;
         match (read, source) {
             (Some(read), Some(source)) => {
-                let read = read.map_err(Failed::Start)?;
-                replayed(homes, read, documents, source, world)
+                let read = read.map_err(ReplayError::Start)?;
+                combine(homes, read, documents, source, world)
             }
             _ => Ok(Replayed {
                 homes: homes.homes,
@@ -88,23 +88,23 @@ pub fn replay(
 }
 
 /// Combines what the homes and the reader of the log have found.
-fn replayed(
-    of_homes: Homes,
-    read: Read,
+fn combine(
+    of_homes: RestoredHomes,
+    read: ReadLog,
     documents: Option<&Documents>,
     source: &Source<'_>,
     world: &World,
-) -> Result<Replayed, Failed> {
-    let Homes {
+) -> Result<Replayed, ReplayError> {
+    let RestoredHomes {
         homes,
         before,
         damaged,
         why,
     } = of_homes;
-    let Read { log, found, .. } = read;
+    let ReadLog { log, found, .. } = read;
     if let (None, Some(why)) = (documents, &why) {
         // The batch has a valid checksum, so the number of partitions must be wrong: without documents nothing else tells it.
-        return Err(Failed::Start(anyhow::anyhow!(
+        return Err(ReplayError::Start(anyhow::anyhow!(
             "partitions = {} does not go with the log in {}, whose documents are lost: {why}; set partitions to the number that the log was \
              written with, or move the directory away to begin anew: clients with positions of before are then told a gap",
             world.partitions,
@@ -148,8 +148,10 @@ fn replayed(
 }
 
 /// Waits for the threads of all homes.
-fn join(threads: Vec<ScopedJoinHandle<'_, Result<Homes, Unusable>>>) -> Result<Homes, Failed> {
-    let (mut all, mut documents) = (Homes::default(), None);
+fn join(
+    threads: Vec<ScopedJoinHandle<'_, Result<RestoredHomes, Unusable>>>,
+) -> Result<RestoredHomes, ReplayError> {
+    let (mut all, mut documents) = (RestoredHomes::default(), None);
     for thread in threads {
         let read = thread.join();
         let failed = |_| Err(Unusable::Damaged("the reader failed".to_string()));
@@ -161,18 +163,18 @@ fn join(threads: Vec<ScopedJoinHandle<'_, Result<Homes, Unusable>>>) -> Result<H
                 all.why = all.why.or(home.why);
             }
             Err(Unusable::Damaged(why)) => documents = documents.or(Some(why)),
-            Err(why) => return Err(Failed::Start(why.into())),
+            Err(why) => return Err(ReplayError::Start(why.into())),
         }
     }
     match documents {
-        Some(why) => Err(Failed::Documents(why)),
+        Some(why) => Err(ReplayError::Documents(why)),
         None => Ok(all),
     }
 }
 
 /// The restored homes, and facts about their documents and batches.
 #[derive(Default)]
-struct Homes {
+struct RestoredHomes {
     /// The shards of the homes, by number.
     homes: Vec<Shard>,
     /// By partition: writer and number of the last batch in the documents.
@@ -188,12 +190,12 @@ fn read_home(
     documents: Option<&Documents>,
     world: &Arc<World>,
     now: Now,
-    come: &Receiver<Run>,
-) -> Result<Homes, Unusable> {
+    runs: &Receiver<BatchRun>,
+) -> Result<RestoredHomes, Unusable> {
     let mut shard = restore(home, documents, world, now)?;
     let before = shard.last_batches();
     let (mut damaged, mut why) = (Vec::new(), None);
-    for run in come {
+    for run in runs {
         for batch in run.each() {
             let header = Header::read(batch);
             let folded = header.and_then(|header| shard.fold(&header, batch, now));
@@ -206,7 +208,7 @@ fn read_home(
     if documents.is_none_or(|it| !it.clean) {
         shard.lose_unlogged();
     }
-    Ok(Homes {
+    Ok(RestoredHomes {
         homes: vec![shard],
         before,
         damaged,
@@ -215,7 +217,7 @@ fn read_home(
 }
 
 /// The result of reading the log.
-struct Read {
+struct ReadLog {
     log: Log<Directory>,
     found: Recovered,
     /// The first place where groups are missing that the documents do not contain.
@@ -229,11 +231,11 @@ fn read_log(
     source: &Source<'_>,
     contained: u64,
     world: &World,
-    homes: Vec<SyncSender<Run>>,
-) -> anyhow::Result<Read> {
+    homes: Vec<SyncSender<BatchRun>>,
+) -> anyhow::Result<ReadLog> {
     let storage = Directory::lock(source.directory).context("state.directory")?;
-    let mut runs: Vec<Run> = homes.iter().map(|_| Run::default()).collect();
-    let (mut told_at, mut bytes, mut last_unix_s) = (Instant::now(), 0, 0);
+    let mut runs: Vec<BatchRun> = homes.iter().map(|_| BatchRun::default()).collect();
+    let (mut reported_at, mut bytes, mut last_unix_s) = (Instant::now(), 0, 0);
     let placement = world.placement();
     let (mut lost, mut damaged, mut known) = (None, None::<Damage>, contained);
     let mut loss_detector = LossDetector::new(world.partitions);
@@ -251,8 +253,8 @@ fn read_log(
         }
         known = known.max(place.group);
         bytes += batch.len();
-        if told_at.elapsed() >= TELL {
-            told_at = Instant::now();
+        if reported_at.elapsed() >= PROGRESS_INTERVAL {
+            reported_at = Instant::now();
             let text = format!("reading the log: {} MB", bytes / 1_000_000);
             tracing::info!("{text}");
             supervisor::status(&text);
@@ -284,7 +286,7 @@ fn read_log(
         lost.get_or_insert(damage);
         loss_detector.record_damage(damage.batches);
     }
-    Ok(Read {
+    Ok(ReadLog {
         log,
         found,
         lost,
@@ -295,12 +297,12 @@ fn read_log(
 
 /// A run of a home's batches, in the order of the log.
 #[derive(Default)]
-struct Run {
+struct BatchRun {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl Run {
+impl BatchRun {
     fn push(&mut self, batch: &[u8]) {
         self.bytes.extend_from_slice(batch);
         self.ends.push(self.bytes.len());

@@ -1,4 +1,4 @@
-//! Saving at a stop: when no work is in flight any more, every home hands over its document block by block, and each block is written at once.
+//! Saving the state at a stop. When no work is in flight any more, each home returns its document block by block, and each block is written at once.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,13 +8,13 @@ use crore_broker::{Control, Settled, Shard, World};
 use crore_disk::End;
 use futures_util::future::join_all;
 
-use super::files::{Base, Document, begin, discard_part, prepare, publish};
+use super::files::{Base, Document, begin, discard_incomplete_base, prepare, publish};
 use crate::lifecycle::checkpoint::document::head_now;
 use crate::lifecycle::shards::Shards;
 use crate::settings::state::State;
 
-/// Between two checks whether work is in flight.
-const LOOK: Duration = Duration::from_millis(2);
+/// Time between two checks whether work is in flight.
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Saves the state in `directory`, within the limits of bytes and time. No client may be connected. `log_end` returns the end of the log, if there
 /// is one.
@@ -44,7 +44,7 @@ pub async fn store(
             Ok(())
         }
         Err(why) => {
-            let _ = discard_part(directory);
+            let _ = discard_incomplete_base(directory);
             Err(why)
         }
     }
@@ -89,13 +89,13 @@ async fn write(
     began: Instant,
 ) -> Result<u64, String> {
     prepare(directory).map_err(|error| format!("{error:#}"))?;
-    settle(shards).await?;
+    wait_until_idle(shards).await?;
     // Only now: batches that were in flight are in the documents, so the end must be after them.
     let log = log_end();
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
     begin(directory).map_err(failed)?;
     let head = head_now(world);
-    // With a log there is no limit: no message of the log may be left out.
+    // With a log there is no limit: the document must have all messages of the log.
     let bytes_max = match log {
         Some(_) => usize::MAX,
         None => state.bytes_max / usize::from(head.homes),
@@ -114,19 +114,19 @@ async fn write(
     Ok(bytes)
 }
 /// Waits until no work is in flight at any shard or between shards.
-async fn settle(shards: &Shards) -> Result<(), String> {
+async fn wait_until_idle(shards: &Shards) -> Result<(), String> {
     let mut former = Vec::new();
     loop {
         let now = shards.ask_all(|| Control::Settle).await;
         let now: Vec<Settled> = now.map_err(|silent| silent.to_string())?;
         let posted: u64 = now.iter().map(|shard| shard.posted).sum();
         let received: u64 = now.iter().map(|shard| shard.received).sum();
-        let rests = |shard: &Settled| !shard.busy && shard.connections == 0;
-        if now == former && posted == received && now.iter().all(rests) {
+        let is_idle = |shard: &Settled| !shard.busy && shard.connections == 0;
+        if now == former && posted == received && now.iter().all(is_idle) {
             return Ok(());
         }
         former = now;
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
