@@ -7,46 +7,48 @@ use crate::lifecycle::checkpoint::node;
 
 /// The cluster as this node sees it. All values are zero if the server is not a node of a cluster.
 #[derive(Default)]
-pub struct Cluster {
-    pub hears: bool,
+pub struct ClusterMetrics {
+    /// Whether this node is connected to the log.
+    pub reads_log: bool,
     pub lag: u64,
     pub backlog_bytes: usize,
-    pub short: usize,
+    /// Partitions with a NATS server that is down or behind.
+    pub degraded_partitions: usize,
     pub checkpoint_bytes: u64,
-    pub late: usize,
-    pub full: usize,
-    pub appended: u64,
-    pub refused: u64,
-    pub void: u64,
+    pub late_checkpoints: usize,
+    pub full_partitions: usize,
+    pub published_batches: u64,
+    pub refused_batches: u64,
+    pub void_messages: u64,
     pub disconnects: u64,
     pub nodes: Vec<NodeStatus>,
 }
 
-impl Cluster {
-    pub async fn of(lifecycle: &Lifecycle, peer_nodes: &PeerNodes) -> Cluster {
+impl ClusterMetrics {
+    pub async fn of(lifecycle: &Lifecycle, peer_nodes: &PeerNodes) -> ClusterMetrics {
         let Some(member) = lifecycle.member() else {
-            return Cluster::default();
+            return ClusterMetrics::default();
         };
         let status = member.cluster.status();
         let partitions = status.partitions.iter();
         let settings = lifecycle.effective().file.cluster;
         let newest = partitions.clone().filter_map(|it| it.checkpoint.as_ref());
-        Cluster {
-            hears: !lifecycle.is_cut_off(),
+        ClusterMetrics {
+            reads_log: !lifecycle.is_cut_off(),
             lag: partitions
                 .clone()
                 .map(|it| it.last.saturating_sub(it.read))
                 .sum(),
             backlog_bytes: member.backlog.bytes(),
-            short: partitions
+            degraded_partitions: partitions
                 .filter(|it| it.replicas_current < it.replicas)
                 .count(),
             checkpoint_bytes: newest.map(|it| it.bytes).sum(),
-            late: node::late(&settings, &status.partitions),
-            full: status.partitions.iter().filter(|it| it.is_full).count(),
-            appended: status.appended,
-            refused: status.append_errors,
-            void: member.void.count(),
+            late_checkpoints: node::late(&settings, &status.partitions),
+            full_partitions: status.partitions.iter().filter(|it| it.is_full).count(),
+            published_batches: status.appended,
+            refused_batches: status.append_errors,
+            void_messages: member.void.count(),
             disconnects: status.disconnects,
             nodes: match peer_nodes.nodes_in_log().await {
                 Some(state) => nodes(&state, &mut peer_nodes.reports()),

@@ -34,7 +34,7 @@ pub struct DataPort {
     /// Set if the port requires TLS.
     tls: Option<TlsConnector>,
     /// Permits for further tails.
-    pub room: Arc<Semaphore>,
+    pub tail_permits: Arc<Semaphore>,
     /// Open tails by topic.
     tails: Arc<Mutex<HashMap<String, u32>>>,
 }
@@ -63,7 +63,7 @@ impl DataPort {
         DataPort {
             address: loopback(listen[0]),
             tls: tls.map(|tls| connector(tls.handle.clone())),
-            room: Arc::new(Semaphore::new(TAILS_MAX)),
+            tail_permits: Arc::new(Semaphore::new(TAILS_MAX)),
             tails: Arc::default(),
         }
     }
@@ -79,19 +79,19 @@ impl DataPort {
     }
 
     /// The number of a topic's subscribers without its tails.
-    pub fn without_tails(&self, topic: &str, subscribers: u32) -> u32 {
+    pub fn subscribers_without_tails(&self, topic: &str, subscribers: u32) -> u32 {
         let tails = self.tails.lock().expect("nobody panics with it");
         subscribers.saturating_sub(tails.get(topic).copied().unwrap_or_default())
     }
 
     /// The URL of the data port for a client on this host.
     pub fn url(&self) -> String {
-        let scheme = if self.is_sealed() { "https" } else { "http" };
+        let scheme = if self.requires_tls() { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
     }
 
     /// Whether the port requires TLS.
-    pub fn is_sealed(&self) -> bool {
+    pub fn requires_tls(&self) -> bool {
         self.tls.is_some()
     }
 
@@ -119,7 +119,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 /// A connector that trusts the certificate of `handle`, also after it is replaced.
 fn connector(handle: Arc<Handle>) -> TlsConnector {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let pinned = Pinned {
+    let pinned = PinnedCertificate {
         handle,
         provider: provider.clone(),
     };
@@ -135,12 +135,12 @@ fn connector(handle: Arc<Handle>) -> TlsConnector {
 
 /// Verifies that the server shows the certificate of `handle`.
 #[derive(Debug)]
-struct Pinned {
+struct PinnedCertificate {
     handle: Arc<Handle>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedCertificate {
     fn verify_server_cert(
         &self,
         shown: &CertificateDer<'_>,
@@ -202,7 +202,7 @@ mod tests {
     fn nothing_is_trusted_but_the_certificate_that_handshakes_are_done_with_now() {
         let ((first, shown), (second, later)) = (source(), source());
         let handle = Handle::new(first).unwrap();
-        let pinned = Pinned {
+        let pinned = PinnedCertificate {
             handle: handle.clone(),
             provider: Arc::new(aws_lc_rs::default_provider()),
         };

@@ -15,7 +15,7 @@ use crore_broker::{Accounts, Reason};
 use crore_wire::http::accept;
 
 use self::text::{Form, Kind, Text};
-use super::cluster::Cluster;
+use super::cluster::ClusterMetrics;
 use super::limits::{self, Limit};
 use super::samples;
 use super::state::AdminState;
@@ -128,7 +128,7 @@ pub async fn metrics(State(state): State<AdminState>, headers: HeaderMap) -> Res
         false => Form::Prometheus,
     };
     let shards = state.counters.read_all();
-    let cluster = Cluster::of(&state.lifecycle, &state.peer_nodes).await;
+    let cluster = ClusterMetrics::of(&state.lifecycle, &state.peer_nodes).await;
     let scrape = Scrape {
         limits: limits::all(&state, &shards, None),
         tables: stats::tables(&shards),
@@ -153,7 +153,7 @@ struct Scrape {
     tables: Vec<Table>,
     latency: LatencyHistogram,
     log: crore_disk::State,
-    cluster: Cluster,
+    cluster: ClusterMetrics,
 }
 
 impl Scrape {

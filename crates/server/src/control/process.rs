@@ -1,18 +1,18 @@
-//! What the kernel tells of this process: its memory and the host's name.
+//! Figures of this process and its host from `/proc`: the memory and the host's name.
 
 use std::fs;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// The value is cached for this time, since the kernel walks all pages of the process for it.
-const PSS_AGE: Duration = Duration::from_secs(5);
+/// The PSS is cached for this time, since the kernel walks all pages of the process to compute it.
+const PSS_CACHE_TIME: Duration = Duration::from_secs(5);
 
-/// The process's proportional share of memory (PSS), in bytes, at most [`PSS_AGE`] old. None if `/proc` cannot be read.
+/// The process's proportional share of memory (PSS), in bytes, at most [`PSS_CACHE_TIME`] old. None if `/proc` cannot be read.
 pub fn pss_bytes() -> Option<u64> {
     static LAST: Mutex<Option<(Instant, Option<u64>)>> = Mutex::new(None);
     let mut last = LAST.lock().expect("nothing panics while it reads");
     if let Some((at, bytes)) = *last
-        && at.elapsed() < PSS_AGE
+        && at.elapsed() < PSS_CACHE_TIME
     {
         return bytes;
     }

@@ -25,7 +25,7 @@ use super::samples::{LastSamples, latency, per_s, round, sum, unix_ms};
 use super::state::AdminState;
 
 /// With fewer connections the process itself is most of the memory of each.
-const PER_CONNECTION_LEAST: u64 = 1_000;
+const PER_CONNECTION_MIN: u64 = 1_000;
 
 /// The state and the rates of the server.
 #[derive(Serialize, ToSchema)]
@@ -134,11 +134,11 @@ pub struct Refused {
     per_s: f64,
 }
 
-/// Where a count stands.
-type Counted = fn(&ShardCounters) -> u64;
+/// Reads a count of a shard.
+type ReadCount = fn(&ShardCounters) -> u64;
 
-/// The refusals that are no counter of their own: in a few words, and where their count is. The others are rows of [`COUNTERS`].
-const REFUSALS: [(&str, Counted); 3] = [
+/// The refusals that are not rows of [`COUNTERS`]: their description and their count.
+const REFUSALS: [(&str, ReadCount); 3] = [
     ("no room for the connection", |s| {
         s.stats.turned_away + s.loop_stats.shed
     }),
@@ -328,7 +328,7 @@ impl Stats {
             memory: Memory {
                 pss_bytes,
                 per_connection_bytes: pss_bytes
-                    .filter(|_| connections >= PER_CONNECTION_LEAST)
+                    .filter(|_| connections >= PER_CONNECTION_MIN)
                     .map(|bytes| bytes / connections),
                 tables: tables(now),
             },

@@ -75,7 +75,7 @@ impl Lifecycle {
         let now = self.effective();
         let asked = config::load_again(&self.0.args, &now).map_err(|error| error.to_string())?;
         asked.warn();
-        let mut next = changeable(&now, &asked);
+        let mut next = keep_restart_settings(&now, &asked);
         let former = self.world();
         let node = former.settings.node.clone();
         let rules = Rules::new(&next.settings(node.clone()).rules);
@@ -145,7 +145,7 @@ impl Lifecycle {
 
 /// `asked`, but with the current values of settings that change only with a restart. For access, see
 /// [`Effective::take_access`].
-fn changeable(now: &Effective, asked: &Effective) -> Effective {
+fn keep_restart_settings(now: &Effective, asked: &Effective) -> Effective {
     let (source, given) = (now.source.clone(), asked.given.clone());
     let (now, asked) = (&now.file, &asked.file);
     let (had, mut table) = with_secrets(|| (to_table(now), to_table(asked)));

@@ -1,4 +1,4 @@
-//! Revocation of tokens and users while the server runs: the list is changed first, then the verifier, then the shards.
+//! Revocation of tokens and users while the server runs. The list is changed first, then the verifier, then the shards.
 //!
 //! The list is a file. In a cluster it is a table that all nodes share, and the file, if there is one, adds entries for this node.
 //!
@@ -20,13 +20,13 @@ use crate::config::Effective;
 use crate::engine::Member;
 
 /// Changes of other nodes within this time are applied together.
-const TOGETHER: Duration = Duration::from_millis(100);
+const COALESCE_DELAY: Duration = Duration::from_millis(100);
 /// Most expired entries that are removed from the cluster's table when one is added.
-const OVER_MAX: usize = 64;
+const EXPIRED_REMOVED_MAX: usize = 64;
 
-/// The reason why nothing was revoked.
+/// Why a change of the list failed.
 #[derive(Debug)]
-pub enum Refused {
+pub enum RevokeError {
     /// The settings name no file for the list.
     NoFile,
     /// The entry is invalid, or there are too many.
@@ -42,27 +42,27 @@ pub enum Refused {
 /// # Errors
 /// The file cannot be read.
 pub fn listed(effective: &Effective, member: Option<&Member>) -> Result<Arc<Revoked>, String> {
-    let mut entries = in_file(effective)?;
-    entries.extend(member.into_iter().flat_map(in_cluster));
+    let mut entries = entries_in_file(effective)?;
+    entries.extend(member.into_iter().flat_map(entries_in_cluster));
     Ok(Arc::new(revocations::revoked(&entries)))
 }
 
-fn in_file(effective: &Effective) -> Result<Vec<Revocation>, String> {
-    match file_of(effective) {
+fn entries_in_file(effective: &Effective) -> Result<Vec<Revocation>, String> {
+    match list_path(effective) {
         Some(path) => revocations::read(path, clock::unix_s()),
         None => Ok(Vec::new()),
     }
 }
 
 /// The entries in the cluster's table. Invalid ones are ignored: others may be able to write to the bucket.
-fn in_cluster(member: &Member) -> Vec<Revocation> {
+fn entries_in_cluster(member: &Member) -> Vec<Revocation> {
     let rows = member.revoked.rows();
     let now_unix_s = clock::unix_s();
     let entries = rows
         .values()
         .filter_map(|row| serde_json::from_slice(row).ok());
-    let holds = |entry: &Revocation| entry.check().is_ok() && !entry.is_over(now_unix_s);
-    entries.filter(holds).collect()
+    let is_current = |entry: &Revocation| entry.check().is_ok() && !entry.is_over(now_unix_s);
+    entries.filter(is_current).collect()
 }
 
 /// The key of an entry in the cluster's table: a hash, since an id may have bytes that NATS does not allow.
@@ -74,7 +74,7 @@ fn key_of(id: &str) -> String {
         .collect()
 }
 
-fn file_of(effective: &Effective) -> Option<&Path> {
+fn list_path(effective: &Effective) -> Option<&Path> {
     let path = &effective.file.access.as_ref()?.revoked;
     (!path.as_os_str().is_empty()).then_some(path)
 }
@@ -84,12 +84,12 @@ impl Lifecycle {
     ///
     /// # Errors
     /// There is no list, or it cannot be read.
-    pub fn revocations(&self) -> Result<Vec<Revocation>, Refused> {
+    pub fn revocations(&self) -> Result<Vec<Revocation>, RevokeError> {
         if self.member().is_none() {
             self.revocations_file()?;
         }
-        let mut entries = in_file(&self.effective()).map_err(Refused::File)?;
-        for entry in self.member().into_iter().flat_map(in_cluster) {
+        let mut entries = entries_in_file(&self.effective()).map_err(RevokeError::File)?;
+        for entry in self.member().into_iter().flat_map(entries_in_cluster) {
             if !entries.contains(&entry) {
                 entries.push(entry);
             }
@@ -101,8 +101,8 @@ impl Lifecycle {
     ///
     /// # Errors
     /// The entry is invalid, or the list cannot be written.
-    pub async fn revoke(&self, entry: Revocation) -> Result<(), Refused> {
-        entry.check().map_err(Refused::Entry)?;
+    pub async fn revoke(&self, entry: Revocation) -> Result<(), RevokeError> {
+        entry.check().map_err(RevokeError::Entry)?;
         if let Some(member) = self.member() {
             return self.revoke_in_cluster(member, &entry).await;
         }
@@ -117,15 +117,15 @@ impl Lifecycle {
     ///
     /// # Errors
     /// The list cannot be written.
-    pub async fn reinstate(&self, id: &str) -> Result<bool, Refused> {
+    pub async fn reinstate(&self, id: &str) -> Result<bool, RevokeError> {
         let listed = self.revocations()?;
-        let is_there = listed.iter().any(|entry| entry.id == id);
-        if let (Some(member), true) = (self.member(), is_there) {
+        let is_listed = listed.iter().any(|entry| entry.id == id);
+        if let (Some(member), true) = (self.member(), is_listed) {
             let removed = member.revoked.remove(&key_of(id)).await;
-            removed.map_err(|error| Refused::Cluster(error.to_string()))?;
+            removed.map_err(|error| RevokeError::Cluster(error.to_string()))?;
         }
         let remove = |list: &mut Vec<Revocation>| list.retain(|entry| entry.id != id);
-        match (is_there, self.revocations_file()) {
+        match (is_listed, self.revocations_file()) {
             (false, _) => return Ok(false),
             (true, Ok(_)) => self.change_revocations(remove).await?,
             (true, Err(_)) => self.apply_revocations().await?,
@@ -133,9 +133,13 @@ impl Lifecycle {
         Ok(true)
     }
 
-    async fn revoke_in_cluster(&self, member: &Member, entry: &Revocation) -> Result<(), Refused> {
+    async fn revoke_in_cluster(
+        &self,
+        member: &Member,
+        entry: &Revocation,
+    ) -> Result<(), RevokeError> {
         let table = &member.revoked;
-        let failed = |error: crore_nats::Error| Refused::Cluster(error.to_string());
+        let failed = |error: crore_nats::Error| RevokeError::Cluster(error.to_string());
         let row = serde_json::to_vec(entry).expect("an entry is JSON");
         table.put(&key_of(&entry.id), row).await.map_err(failed)?;
         let now_unix_s = clock::unix_s();
@@ -143,7 +147,7 @@ impl Lifecycle {
             serde_json::from_slice(row).is_ok_and(|entry: Revocation| entry.is_over(now_unix_s))
         };
         let over = table.rows().into_iter().filter(|(_, row)| is_over(row));
-        for (key, _) in over.take(OVER_MAX) {
+        for (key, _) in over.take(EXPIRED_REMOVED_MAX) {
             table.remove(&key).await.map_err(failed)?;
         }
         self.apply_revocations().await
@@ -161,46 +165,46 @@ impl Lifecycle {
                     tracing::error!("revocations of the cluster do not count yet: {why:?}");
                 }
                 table.changed().await;
-                tokio::time::sleep(TOGETHER).await;
+                tokio::time::sleep(COALESCE_DELAY).await;
             }
         });
     }
 
-    async fn apply_revocations(&self) -> Result<(), Refused> {
+    async fn apply_revocations(&self) -> Result<(), RevokeError> {
         // No reload may read the list meanwhile.
         let _one = self.0.settings_lock.lock().await;
-        let revoked = listed(&self.effective(), self.member()).map_err(Refused::File)?;
-        self.refuse(revoked).await;
+        let revoked = listed(&self.effective(), self.member()).map_err(RevokeError::File)?;
+        self.apply(revoked).await;
         Ok(())
     }
 
-    fn revocations_file(&self) -> Result<PathBuf, Refused> {
+    fn revocations_file(&self) -> Result<PathBuf, RevokeError> {
         let effective = self.effective();
-        let path = file_of(&effective).ok_or(Refused::NoFile)?;
+        let path = list_path(&effective).ok_or(RevokeError::NoFile)?;
         Ok(path.to_path_buf())
     }
 
     async fn change_revocations(
         &self,
         change: impl FnOnce(&mut Vec<Revocation>),
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RevokeError> {
         // No reload may read the list meanwhile.
         let _one = self.0.settings_lock.lock().await;
         let path = self.revocations_file()?;
-        let mut list = in_file(&self.effective()).map_err(Refused::File)?;
+        let mut list = entries_in_file(&self.effective()).map_err(RevokeError::File)?;
         change(&mut list);
         let written = tokio::task::spawn_blocking(move || revocations::write(&path, &list));
         let written = written
             .await
             .expect("it does not panic, and nobody aborts it");
-        written.map_err(Refused::File)?;
-        let revoked = listed(&self.effective(), self.member()).map_err(Refused::File)?;
-        self.refuse(revoked).await;
+        written.map_err(RevokeError::File)?;
+        let revoked = listed(&self.effective(), self.member()).map_err(RevokeError::File)?;
+        self.apply(revoked).await;
         Ok(())
     }
 
-    /// Makes the verifier and the shards refuse these.
-    async fn refuse(&self, revoked: Arc<Revoked>) {
+    /// Makes the verifier and the shards refuse the credentials in `revoked`.
+    async fn apply(&self, revoked: Arc<Revoked>) {
         self.0.verifier.revoke(Arc::clone(&revoked));
         let former = self.world();
         let mut settings = former.settings.clone();

@@ -13,11 +13,11 @@ use crate::control::state::AdminState;
 use crate::lifecycle::shards::Silent;
 
 /// Entries of a page if the request has no `limit`.
-const PAGE: u32 = 100;
+const PAGE_LEN: u32 = 100;
 /// Most entries of a page.
 const PAGE_MAX: u32 = 1_000;
 /// Most orders to shards for one request: some milliseconds of their time. If they do not fill the page, the page is short.
-const PIECES_MAX: usize = 64;
+const ORDERS_PER_PAGE_MAX: usize = 64;
 
 /// The refusal of a request.
 #[derive(Debug)]
@@ -118,18 +118,18 @@ fn described(wrong: &str) -> String {
 pub type Answer<T> = Result<Json<T>, ApiError>;
 
 /// The page of a list that a request asks for: its size, and where to begin.
-pub struct Asked {
+pub struct PageRequest {
     most: u32,
     cursor: Cursor,
 }
 
-impl Asked {
+impl PageRequest {
     /// Parses the `limit` and the `cursor` of a request.
     ///
     /// # Errors
     /// One of them is invalid.
-    pub fn new(limit: Option<u32>, cursor: Option<&str>) -> Result<Asked, ApiError> {
-        Ok(Asked {
+    pub fn new(limit: Option<u32>, cursor: Option<&str>) -> Result<PageRequest, ApiError> {
+        Ok(PageRequest {
             most: page_len(limit)?,
             cursor: Cursor::parse(cursor)?,
         })
@@ -151,7 +151,7 @@ impl Asked {
     {
         let (most, mut cursor) = (self.most as usize, self.cursor);
         let mut entries = Vec::new();
-        for _ in 0..PIECES_MAX {
+        for _ in 0..ORDERS_PER_PAGE_MAX {
             if cursor.shard >= shards || entries.len() >= most {
                 break;
             }
@@ -159,7 +159,7 @@ impl Asked {
             let piece = order(cursor.row, left as u32);
             let piece: Page<T> = state.shards.ask(shard, piece).await?;
             entries.extend(piece.found.into_iter().map(|entry| (shard, entry)));
-            cursor.go_on(piece.next);
+            cursor.advance(piece.next);
         }
         Ok((entries, cursor.next(shards)))
     }
@@ -167,7 +167,7 @@ impl Asked {
 
 /// Checks the `limit` of a request.
 pub fn page_len(limit: Option<u32>) -> Result<u32, ApiError> {
-    match limit.unwrap_or(PAGE) {
+    match limit.unwrap_or(PAGE_LEN) {
         n @ 1..=PAGE_MAX => Ok(n),
         n => Err(ApiError::bad(format!(
             "limit={n}; write a number from 1 to {PAGE_MAX}"
@@ -204,7 +204,7 @@ impl Cursor {
     }
 
     /// Moves to `row` of the same shard, or to the next shard.
-    fn go_on(&mut self, row: Option<u32>) {
+    fn advance(&mut self, row: Option<u32>) {
         match row {
             Some(row) => self.row = row,
             None => {
@@ -234,12 +234,12 @@ mod tests {
     #[test]
     fn a_cursor_goes_through_all_shards_and_ends() {
         let mut cursor = Cursor::parse(None).unwrap();
-        cursor.go_on(Some(4096));
+        cursor.advance(Some(4096));
         assert_eq!(cursor.next(2).as_deref(), Some("0.4096"));
         assert_eq!(Cursor::parse(Some("0.4096")).unwrap(), cursor);
-        cursor.go_on(None);
+        cursor.advance(None);
         assert_eq!(cursor.next(2).as_deref(), Some("1.0"));
-        cursor.go_on(None);
+        cursor.advance(None);
         assert_eq!(cursor.next(2), None);
         for bad in [
             "",

@@ -12,7 +12,7 @@ use crore_broker::{ConnId, Control, ShardId, Transport};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::answer::{Answer, ApiError, Asked, ErrorBody, text};
+use super::answer::{Answer, ApiError, ErrorBody, PageRequest, text};
 use super::topics::filter;
 use crate::control::state::AdminState;
 
@@ -247,7 +247,7 @@ pub async fn list(
         asked.filter.as_deref(),
         asked.slow,
     )?;
-    let page = Asked::new(asked.limit, asked.cursor.as_deref())?;
+    let page = PageRequest::new(asked.limit, asked.cursor.as_deref())?;
     let order = |from, most| Control::Connections {
         which: which.clone(),
         from,

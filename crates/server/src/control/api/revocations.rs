@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::answer::{Answer, ApiError, ErrorBody};
 use crate::access::revocations::Revocation;
 use crate::control::state::AdminState;
-use crate::lifecycle::revoke::Refused;
+use crate::lifecycle::revoke::RevokeError;
 
 /// All that is revoked.
 #[derive(Serialize, ToSchema)]
@@ -58,16 +58,16 @@ pub struct Reinstated {
     reinstated: String,
 }
 
-impl From<Refused> for ApiError {
-    fn from(refused: Refused) -> ApiError {
+impl From<RevokeError> for ApiError {
+    fn from(refused: RevokeError) -> ApiError {
         match refused {
-            Refused::NoFile => ApiError::new(
+            RevokeError::NoFile => ApiError::new(
                 StatusCode::CONFLICT,
                 "there is no list of what is revoked; name a file in access.revoked, and reload",
             ),
-            Refused::Entry(why) => ApiError::bad(why),
-            Refused::Cluster(why) => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why),
-            Refused::File(why) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why),
+            RevokeError::Entry(why) => ApiError::bad(why),
+            RevokeError::Cluster(why) => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why),
+            RevokeError::File(why) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why),
         }
     }
 }

@@ -57,8 +57,8 @@ pub struct Setting {
 }
 
 /// Each setting, and where it was given.
-fn one_by_one(effective: &Effective, values: &Value) -> Result<Vec<Setting>, ApiError> {
-    let defaults = settings(&File::default())?;
+fn setting_rows(effective: &Effective, values: &Value) -> Result<Vec<Setting>, ApiError> {
+    let defaults = settings_json(&File::default())?;
     let found = SCHEMA.settings.iter().filter_map(|row| {
         let place = format!("/{}", row.path.replace('.', "/"));
         let value = values.pointer(&place)?;
@@ -76,17 +76,17 @@ fn one_by_one(effective: &Effective, values: &Value) -> Result<Vec<Setting>, Api
 }
 
 /// The settings as JSON, without the secrets.
-fn settings(file: &File) -> Result<Value, ApiError> {
+fn settings_json(file: &File) -> Result<Value, ApiError> {
     let mut value = serde_json::to_value(SCHEMA.to_file(file)).map_err(|error| {
         let status = axum::http::StatusCode::INTERNAL_SERVER_ERROR;
         ApiError::new(status, format!("the settings cannot be told: {error}"))
     })?;
-    hide(&mut value);
+    hide_secrets(&mut value);
     Ok(value)
 }
 
 /// Hides secrets. An empty value is not a secret.
-fn hide(value: &mut Value) {
+fn hide_secrets(value: &mut Value) {
     match value {
         Value::Object(map) => {
             for (key, value) in map {
@@ -94,11 +94,11 @@ fn hide(value: &mut Value) {
                     Value::String(text) if !text.is_empty() && is_secret(key, text) => {
                         *text = HIDDEN.to_string();
                     }
-                    value => hide(value),
+                    value => hide_secrets(value),
                 }
             }
         }
-        Value::Array(list) => list.iter_mut().for_each(hide),
+        Value::Array(list) => list.iter_mut().for_each(hide_secrets),
         _ => {}
     }
 }
@@ -116,7 +116,7 @@ fn is_secret(key: &str, text: &str) -> bool {
     responses((status = 200, body = Rules))
 )]
 pub async fn rules(State(state): State<AdminState>) -> Answer<Rules> {
-    let mut settings = settings(&state.effective().file)?;
+    let mut settings = settings_json(&state.effective().file)?;
     let rules = settings.get_mut("rule").map(Value::take);
     let built_in = File {
         rules: vec![Rule::default()],
@@ -124,7 +124,7 @@ pub async fn rules(State(state): State<AdminState>) -> Answer<Rules> {
     };
     Ok(Json(Rules {
         rules: rules.unwrap_or_else(|| Value::Array(Vec::new())),
-        default: self::settings(&built_in)?["rule"][0].take(),
+        default: settings_json(&built_in)?["rule"][0].take(),
     }))
 }
 
@@ -138,10 +138,10 @@ pub async fn rules(State(state): State<AdminState>) -> Answer<Rules> {
 pub async fn config(State(state): State<AdminState>) -> Answer<Config> {
     let effective = state.effective();
     let source = effective.source.as_ref();
-    let config = settings(&effective.file)?;
+    let config = settings_json(&effective.file)?;
     Ok(Json(Config {
         source: source.map(|path| path.display().to_string()),
-        settings: one_by_one(&effective, &config)?,
+        settings: setting_rows(&effective, &config)?,
         config,
     }))
 }

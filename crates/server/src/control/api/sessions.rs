@@ -10,7 +10,7 @@ use crore_broker::orders::{self, SessionName};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::answer::{Answer, ApiError, Asked, ErrorBody, text};
+use super::answer::{Answer, ApiError, ErrorBody, PageRequest, text};
 use crate::control::state::AdminState;
 
 /// A session whose client is away.
@@ -112,7 +112,7 @@ pub async fn list(
     asked: Result<Query<Listed>, QueryRejection>,
 ) -> Answer<SessionPage> {
     let asked = asked?.0;
-    let asked = Asked::new(asked.limit, asked.cursor.as_deref())?;
+    let asked = PageRequest::new(asked.limit, asked.cursor.as_deref())?;
     let homes = state.lifecycle.world().homes;
     let order = |from, most| Control::Sessions { from, most };
     let (sessions, next) = asked.page(&state, homes, order).await?;

@@ -69,14 +69,18 @@ pub async fn tail(
     let http = &world.settings.http;
     let request = request(data_port, http, &asked, &headers)?;
     let tls = state.effective().file.tls;
-    if data_port.is_sealed() && tls.wants_certificates() {
+    if data_port.requires_tls() && tls.wants_certificates() {
         let why = "the data port takes only clients with a certificate, and a tail has none to show; set tls.client_certificates = \"optional\"";
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
     }
-    let permit = data_port.room.clone().try_acquire_owned().map_err(|_| {
-        let why = format!("{TAILS_MAX} tails are open; close one");
-        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why)
-    })?;
+    let permit = data_port
+        .tail_permits
+        .clone()
+        .try_acquire_owned()
+        .map_err(|_| {
+            let why = format!("{TAILS_MAX} tails are open; close one");
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why)
+        })?;
     let fails = |why: &str| unreachable_port(data_port, http, why);
     let begun =
         tokio::time::timeout(BEGIN_TIMEOUT, begin(data_port, http, request.as_bytes())).await;

@@ -19,7 +19,7 @@ use crore_wire::topic;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::answer::{Answer, ApiError, Asked, ErrorBody, page_len, text};
+use super::answer::{Answer, ApiError, ErrorBody, PageRequest, page_len, text};
 use super::cluster::Subscribers;
 use crate::control::state::AdminState;
 
@@ -201,7 +201,9 @@ pub(super) fn filter(given: Option<&str>) -> Result<Box<[u8]>, ApiError> {
 fn described(state: &AdminState, home: ShardId, topic: &orders::Topic) -> Topic {
     let world = state.lifecycle.world();
     let name = text(&topic.name);
-    let others = state.data_port.without_tails(&name, topic.info.subscribers);
+    let others = state
+        .data_port
+        .subscribers_without_tails(&name, topic.info.subscribers);
     Topic {
         name,
         home,
@@ -243,7 +245,7 @@ pub async fn list(
 ) -> Answer<TopicPage> {
     let asked = asked?.0;
     let filter = filter(asked.filter.as_deref())?;
-    let asked = Asked::new(asked.limit, asked.cursor.as_deref())?;
+    let asked = PageRequest::new(asked.limit, asked.cursor.as_deref())?;
     let homes = state.lifecycle.world().homes;
     let order = |from, most| {
         let filter = filter.clone();
@@ -449,7 +451,9 @@ pub async fn publish(
         Outcome::Done(info) => Ok(Json(Published {
             offset: info.offset,
             epoch: info.epoch,
-            subscribers: state.data_port.without_tails(&topic, info.subscribers),
+            subscribers: state
+                .data_port
+                .subscribers_without_tails(&topic, info.subscribers),
             messages: info.messages,
             last_message_id: position::text(Position {
                 epoch: info.epoch,
