@@ -24,7 +24,7 @@ pub enum Transport {
     Plain,
     /// WebSocket with `ws+meta.nchan`.
     Meta,
-    /// WebSocket with `envelope=json`. Worlds with envelopes have this in place of [`Kind::Meta`].
+    /// WebSocket with `envelope=json`. Worlds with envelopes have this in place of [`Transport::Meta`].
     Envelope,
     /// Long-poll: one message per request.
     Poll,
