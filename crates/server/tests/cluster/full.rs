@@ -41,13 +41,17 @@ fn has_quiet(node: &Server) {
     }
 }
 
-/// Whoever may write to the log does so, faster than checkpoints are made.
+/// Whoever may write to the log does so, faster than checkpoints are made: each time that it is full, the next checkpoint makes room for more.
 fn load(jetstream: &JetStream) {
-    let mut left = LOAD_MB;
-    until("the load", || {
-        left = left.saturating_sub(jetstream.fill(PARTITIONS, left, MB) / PARTITIONS as usize);
-        left == 0
-    });
+    let mut left = LOAD_MB * PARTITIONS as usize;
+    while left > 0 {
+        until("room for more of the load", || {
+            let of_each = left.div_ceil(PARTITIONS as usize);
+            let written = jetstream.fill(PARTITIONS, of_each, MB);
+            left = left.saturating_sub(written);
+            written > 0
+        });
+    }
 }
 
 #[test]
@@ -56,6 +60,11 @@ fn load_that_is_longer_than_the_history_loses_no_answered_message() {
         return;
     };
     let (one, other) = (node(&servers), node(&servers));
+    for node in [&one, &other] {
+        until("its heartbeats in the log", || {
+            port::ask(node.admin(), "GET /readyz", None).status == 200
+        });
+    }
     publish_quiet(&one);
     let jetstream = JetStream::of(&servers);
     load(&jetstream);
