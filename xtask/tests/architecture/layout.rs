@@ -56,7 +56,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         "shard-loop",
         &[
             &["appender", "client_log", "counters", "letters", "tls"],
-            &["links"],
+            &["shard_io"],
             &["shard_loop"],
         ],
     ),
