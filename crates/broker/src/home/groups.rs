@@ -96,6 +96,9 @@ impl Group {
 /// A group's entry in the tree of groups (leaves are half full, since numbers only rise) and in its filter's list.
 const ROW_BYTES: usize = 2 * (size_of::<Group>() + size_of::<u64>()) + lists::NAME_BYTES;
 
+/// Most sessions of a group in a snapshot. Sessions that join later cannot make the count overflow.
+const MOST_SAVED_SESSIONS: u32 = 1 << 31;
+
 /// Bytes of a group at one home, if no other group has its filter.
 pub(crate) fn bytes_alone(name: &[u8], filter: &[u8]) -> usize {
     let member = size_of::<Member>() + size_of::<Cursor>();
@@ -440,10 +443,13 @@ impl Groups {
         None
     }
 
-    /// Reads a group of a home with this number of partitions.
+    /// Reads a group of a home with this number of partitions. A group without sessions is refused, since a group ends with its last session.
     pub fn read<'a>(from: &mut FieldReader<'a>, cursors: usize) -> Result<Saved<'a>, Damaged> {
         let (filter, name) = (from.field()?, from.field()?);
         let sessions = from.number32()?;
+        if !(1..=MOST_SAVED_SESSIONS).contains(&sessions) {
+            return Err(Damaged("a group has a wrong number of sessions"));
+        }
         let offsets = (0..cursors).map(|_| from.number());
         let offsets: Vec<u64> = offsets.collect::<Result<_, _>>()?;
         let count = from.number()?;
@@ -490,6 +496,7 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::snapshot::FieldWriter;
 
     #[test]
     fn bytes_of_groups_are_counted_until_they_end() {
@@ -512,5 +519,22 @@ mod tests {
         assert!(groups.bytes() >= alone + 1000 + size_of::<Unacked>());
         groups.end(id);
         assert_eq!(groups.bytes(), 0);
+    }
+
+    #[test]
+    fn a_saved_group_without_sessions_is_refused() {
+        let sessions_of = |sessions: u64| {
+            let mut bytes = Vec::new();
+            let mut out = FieldWriter(&mut bytes);
+            out.field(b"a/+");
+            out.field(b"workers");
+            out.number(sessions);
+            out.number(0); // no returned messages
+            Groups::read(&mut FieldReader(&bytes), 0).map(|saved| saved.sessions)
+        };
+        assert_eq!(sessions_of(1), Ok(1));
+        let refused = Err(Damaged("a group has a wrong number of sessions"));
+        assert_eq!(sessions_of(0), refused);
+        assert_eq!(sessions_of(u32::MAX.into()), refused);
     }
 }
