@@ -1,6 +1,6 @@
-//! Checkpoints: while homes serve clients, shadows of all partitions fold the engine's log and write documents. A later checkpoint
-//! continues from the documents of the one before. At the end, a server that has only the documents and the log behind them must have
-//! everything that the homes still have.
+//! Checkpoints: while homes serve clients, a shadow of each partition replays the engine's log and writes a snapshot. A later checkpoint
+//! continues from the snapshots of the one before. At the end, a server that starts from the snapshots and the log behind them must have
+//! every message that the homes still have.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crore_broker::{
 
 use crate::net::Net;
 
-/// Topics that a home is asked about at once: few, so that most checkpoints need several orders.
+/// Number of topics in one order to a home: few, so that most checkpoints need several orders.
 const TOPICS_PER_ORDER: usize = 3;
 /// More topics than a home has, and more messages than a log has.
 const ALL: u32 = 1 << 20;
@@ -21,20 +21,20 @@ const ALL: u32 = 1 << 20;
 /// A checkpoint of all partitions.
 #[derive(Default)]
 pub struct Checkpoint {
-    /// How many batches of the log it contains.
+    /// The number of batches of the log that it contains.
     contained: usize,
-    /// The document of each partition, in blocks.
-    documents: Vec<Vec<Vec<u8>>>,
+    /// The snapshot of each partition, in blocks.
+    snapshots: Vec<Vec<Vec<u8>>>,
     /// The Unix time of its making.
     unix_s: u32,
 }
 
 impl Checkpoint {
-    /// Replaces this checkpoint by one of the whole `log`. False if a home has not applied the whole log yet. The homes of `shards` serve
-    /// clients through `net`.
+    /// Replaces this checkpoint by one of the whole `log`. `shards` are the homes, which serve clients through `net`. Returns false, and keeps
+    /// this checkpoint, if a home has not applied the whole log yet.
     ///
     /// # Errors
-    /// If something that was written cannot be read.
+    /// If a snapshot or a batch cannot be read.
     pub fn update(
         &mut self,
         server: &Arc<World>,
@@ -44,49 +44,50 @@ impl Checkpoint {
         now: Now,
     ) -> Result<bool, Damaged> {
         let shadows = Shadow::world(server);
-        let mut documents = Vec::new();
+        let mut snapshots = Vec::new();
         for partition in 0..server.partitions {
-            let moment = Now {
+            let last_checkpoint = Now {
                 s: 1,
                 unix_s: self.unix_s,
             };
-            let restored = Shadow::restored(&shadows, partition, moment);
+            let restored = Shadow::restored(&shadows, partition, last_checkpoint);
             let mut shadow = Shadow::new(self.read(restored, partition)?);
             for batch in &log[self.contained..] {
                 if batch.header.partition == partition {
                     shadow.fold(&batch.header, &batch.bytes)?;
                 }
             }
-            let of = server.placement().home_of(partition);
-            net.turn_of = of;
-            let home = &mut shards[usize::from(of)];
+            let home = server.placement().home_of(partition);
+            net.turn_of = home;
+            let home = &mut shards[usize::from(home)];
             while let Some(order) = shadow.ask(TOPICS_PER_ORDER) {
-                match told(home, order, net, now) {
+                match report_of(home, order, net, now) {
                     Report::Floors(Some(floors)) => shadow.keep(&floors),
                     _ => return Ok(false),
                 }
             }
-            documents.push(saved(&mut shadow, &head(server, now.unix_s)));
+            snapshots.push(saved(&mut shadow, &head(server, now.unix_s)));
         }
         *self = Checkpoint {
             contained: log.len(),
-            documents,
+            snapshots,
             unix_s: now.unix_s,
         };
         Ok(true)
     }
 
+    /// The state of a partition in this checkpoint.
     fn read(&self, mut restored: Restored, partition: u16) -> Result<Restored, Damaged> {
-        if let Some(blocks) = self.documents.get(usize::from(partition)) {
+        if let Some(blocks) = self.snapshots.get(usize::from(partition)) {
             take(&mut restored, blocks)?;
         }
         restored.finish()
     }
 
-    /// The shards of a server that has only the documents and the log. Its limits leave room for everything.
+    /// The shards of a server that starts from this checkpoint and the log behind it. No limit of this server removes a message.
     ///
     /// # Errors
-    /// If something that was written cannot be read.
+    /// If a snapshot or a batch cannot be read.
     pub fn recovered(
         &self,
         server: &World,
@@ -108,16 +109,16 @@ impl Checkpoint {
 
 /// A checkpoint of one partition of a cluster's log.
 pub struct PartitionCheckpoint {
-    /// How many batches of the log it contains.
+    /// The number of batches of the log that it contains.
     pub contained: usize,
-    /// The document, in blocks.
-    pub document: Vec<Vec<u8>>,
+    /// The snapshot, in blocks.
+    pub snapshot: Vec<Vec<u8>>,
 }
 
-/// The logs of homes: the messages of each topic, by offset.
+/// The messages of each topic, by topic and offset.
 pub type Content = BTreeMap<Vec<u8>, BTreeMap<u64, Vec<u8>>>;
 
-/// The logs of the durable topics of these homes. Their clients, if any, are in `net`.
+/// The messages of the durable topics of these homes. `net` has the connections of their clients.
 pub fn content(server: &World, shards: &mut [Shard], net: &mut Net, now: Now) -> Content {
     let mut content = Content::new();
     for (id, shard) in shards.iter_mut().enumerate() {
@@ -127,7 +128,7 @@ pub fn content(server: &World, shards: &mut [Shard], net: &mut Net, now: Now) ->
             from: 0,
             most: ALL,
         };
-        let Report::Topics(topics) = told(shard, Control::Topics(page), net, now) else {
+        let Report::Topics(topics) = report_of(shard, Control::Topics(page), net, now) else {
             unreachable!("each order has its report");
         };
         for topic in topics.found {
@@ -145,7 +146,7 @@ pub fn content(server: &World, shards: &mut [Shard], net: &mut Net, now: Now) ->
                     newest: false,
                 };
                 let order = Control::Log(page);
-                let Report::Messages(Some(page)) = told(shard, order, net, now) else {
+                let Report::Messages(Some(page)) = report_of(shard, order, net, now) else {
                     break;
                 };
                 after = page.messages.last().map_or(after, |message| message.offset);
@@ -154,7 +155,7 @@ pub fn content(server: &World, shards: &mut [Shard], net: &mut Net, now: Now) ->
                     break;
                 }
             }
-            // Messages beyond the rule are kept for sessions, which are not durable.
+            // Homes keep messages beyond the rule for sessions, which are not durable.
             while messages.len() > rule.messages_max() as usize {
                 messages.pop_first();
             }
@@ -164,13 +165,13 @@ pub fn content(server: &World, shards: &mut [Shard], net: &mut Net, now: Now) ->
     content
 }
 
-/// The document of a shadow, in blocks.
+/// The snapshot of a shadow, in blocks.
 pub fn saved(shadow: &mut Shadow, head: &Head) -> Vec<Vec<u8>> {
     let blocks = core::iter::from_fn(|| Some(shadow.save(head)));
     blocks.take_while(|block| !block.is_empty()).collect()
 }
 
-/// Reads a document: its head, and the blocks behind it.
+/// Reads the head and the blocks of a snapshot.
 ///
 /// # Errors
 /// If it cannot be read.
@@ -181,10 +182,10 @@ pub fn take(restored: &mut Restored, blocks: &[Vec<u8>]) -> Result<(), Damaged> 
         .try_for_each(|block| restored.read_block(block))
 }
 
-/// The first topic and offset of a message that is in `of` and not in `by`.
-pub fn missing(of: &Content, by: &Content) -> Option<String> {
-    of.iter().find_map(|(topic, messages)| {
-        let others = by.get(topic);
+/// The topic and offset of the first message of `required` that `restored` lacks.
+pub fn missing(required: &Content, restored: &Content) -> Option<String> {
+    required.iter().find_map(|(topic, messages)| {
+        let others = restored.get(topic);
         let lost = messages
             .iter()
             .find(|(offset, data)| others.and_then(|it| it.get(offset)) != Some(data));
@@ -193,7 +194,7 @@ pub fn missing(of: &Content, by: &Content) -> Option<String> {
     })
 }
 
-/// The head of documents made at this time. The wall clock is correct.
+/// The head of a snapshot that is made at this time.
 pub fn head(server: &World, unix_s: u32) -> Head {
     Head {
         set: 1,
@@ -208,7 +209,7 @@ pub fn head(server: &World, unix_s: u32) -> Head {
 }
 
 /// Gives a shard an order, and returns its report. Like every input, an order may end connections, since the shard may need room.
-fn told(shard: &mut Shard, order: Control, net: &mut Net, now: Now) -> Report {
+fn report_of(shard: &mut Shard, order: Control, net: &mut Net, now: Now) -> Report {
     shard.handle(Input::Control(Ticket(0), order), now, net);
     let report = net.report.take();
     report.expect("such an order has its report at once")

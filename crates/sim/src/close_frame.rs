@@ -1,21 +1,21 @@
-//! Checks that nothing follows a WebSocket's Close frame (RFC 6455 section 5.5.1). Clients hang up once they have read one, so
-//! the network checks every byte that a socket takes.
+//! Checks that the server sends nothing after a WebSocket Close frame (RFC 6455 section 5.5.1). A client hangs up as soon as it has read
+//! one and would not see later bytes, so the network checks every byte that a socket takes.
 
 use std::collections::VecDeque;
 
-/// The place within the server's byte stream.
+/// The part of the server's byte stream that comes next.
 #[derive(Default)]
 pub enum Stream {
-    /// Within the head of the first response.
+    /// The head of the first response.
     #[default]
     ResponseHead,
-    /// The response was no upgrade: there are no frames to check.
+    /// Anything: the response was no upgrade, so there are no frames to check.
     NotWebSocket,
-    /// Within the payload of a frame; this many bytes are left.
+    /// The payload of a frame, with the number of bytes that are left of it.
     Payload(u64),
-    /// Within the header of a frame; the bytes so far.
+    /// The header of a frame, with its bytes so far.
     Header(VecDeque<u8>),
-    /// Within or behind a Close frame; this many bytes of it are left.
+    /// The payload of a Close frame, with the number of bytes that are left of it. No byte may follow it.
     Closed(u64),
 }
 
@@ -30,7 +30,7 @@ pub struct CloseCheck {
 }
 
 impl CloseCheck {
-    /// Follows bytes that the socket takes. False if some come after a Close frame.
+    /// Parses the bytes that the socket takes. False if some of them follow a Close frame.
     pub fn takes(&mut self, bytes: impl Iterator<Item = u8>) -> bool {
         for byte in bytes {
             match &mut self.stream {

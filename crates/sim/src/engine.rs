@@ -1,10 +1,12 @@
-//! The virtual engine: one ordered log for each partition. It loses, duplicates, reorders and delays batches. The homes' side must
-//! correct all of that.
+//! The virtual engine: one ordered log for each partition. It loses, duplicates, reorders and delays batches, and the homes must correct
+//! all of that.
 //!
-//! The engine reads its own log as every reader does: a batch counts if its number is the next one. It also checks what homes append:
-//! numbers rise by one, batches do not overlap, a batch that is appended again is identical, and no record is in two batches that count.
+//! The engine reads its own log as every reader does: it commits a stored batch with the next number, and all others are *void*, which
+//! means that every reader skips them. It also checks the batches that homes append: numbers rise by one, batches do not overlap, a
+//! batch that is appended again is identical, and no record is in two committed batches.
 //!
-//! In worlds with crashes a [`DiskLog`] stores the batches, as in a real server; in clusters a [`ClusterLog`] does.
+//! Two kinds of world replace these logs: with crashes a [`DiskLog`] stores the batches, as in a real server, and in a cluster a
+//! [`ClusterLog`].
 
 mod cluster_log;
 mod disk_log;
@@ -17,14 +19,14 @@ use crore_broker::{Batch, Committed, PartitionId};
 use crore_rng::Rng;
 
 pub use cluster_log::ClusterLog;
-pub use disk_log::{DiskLog, Start};
+pub use disk_log::{DiskLog, ReportedDamage, Start};
 
 use crate::truth::Violation;
 
 /// Probabilities of the engine's actions, in percent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineBehavior {
-    /// In a turn of a partition's home, the engine stores arrived batches, and reports stored ones.
+    /// In a turn of a partition's home, the engine stores arrived batches. With the same probability it reports stored ones.
     pub progress: u32,
     /// A batch is lost.
     pub loss: u32,
@@ -42,11 +44,11 @@ struct Log {
     stored: Vec<Committed>,
     /// The bytes of each appended batch, by number.
     appended: BTreeMap<u64, Arc<[u8]>>,
-    /// The number of the last batch that counts.
+    /// The number of the last committed batch.
     last: u64,
-    /// The offset behind its records.
+    /// The offset after the last committed record.
     next: Option<u64>,
-    /// The first offset and the records of each batch that counts.
+    /// The first offset and the records of each committed batch.
     records: BTreeSet<(u64, Vec<u8>)>,
 }
 
@@ -59,21 +61,21 @@ pub struct Engine {
     pub disk_log: Option<DiskLog>,
     /// The log of all nodes, in worlds with several.
     pub cluster_log: Option<ClusterLog>,
-    /// Whether it neither loses, duplicates nor reorders batches.
+    /// It loses, duplicates and reorders nothing from now on.
     pub is_reliable: bool,
-    /// For each message the number of batches that count and contain it. A retry with an idempotency key may be in another batch than the
+    /// For each message the number of committed batches that contain it. A retry with an idempotency key may be in another batch than the
     /// first attempt.
     messages: BTreeMap<u32, u32>,
-    /// The batches that count. Those of one partition are in the order of its log.
+    /// The committed batches. Those of one partition are in the order of its log.
     pub log: Vec<Batch>,
-    /// Number of batches that count.
-    pub kept: u64,
-    /// Number of stored batches that do not count: duplicates, and batches behind a missing number.
+    /// Number of committed batches.
+    pub committed: u64,
+    /// Number of stored batches that every reader skips: duplicates, and batches behind a missing number.
     pub void: u64,
     /// Number of batches that were appended again.
-    pub again: u64,
+    pub appended_again: u64,
     /// Number of batches found after a crash although no home had been told of them.
-    pub came: u64,
+    pub unreported_batches: u64,
 }
 
 impl Engine {
@@ -99,11 +101,11 @@ impl Engine {
     pub fn append(&mut self, node: usize, batch: Batch, rng: &mut Rng) -> Result<(), String> {
         if let Some(cluster_log) = &mut self.cluster_log {
             let again = cluster_log.append(node, batch, self.behavior, self.is_reliable, rng)?;
-            self.again += u64::from(again);
+            self.appended_again += u64::from(again);
             return Ok(());
         }
         if let Some(disk_log) = &mut self.disk_log {
-            self.again += u64::from(!disk_log.append(batch)?);
+            self.appended_again += u64::from(!disk_log.append(batch)?);
             return Ok(());
         }
         let Header {
@@ -112,7 +114,7 @@ impl Engine {
         let log = self.logs.entry(partition).or_default();
         let newest = log.appended.keys().next_back().copied().unwrap_or(0);
         match log.appended.get(&number) {
-            Some(before) if *before == batch.bytes => self.again += 1,
+            Some(before) if *before == batch.bytes => self.appended_again += 1,
             None if number == newest + 1 => {
                 log.appended.insert(number, batch.bytes.clone());
             }
@@ -134,25 +136,26 @@ impl Engine {
         Ok(())
     }
 
-    /// A turn of the home of these partitions: stores some batches and reports some stored ones, or all if `whole`.
+    /// A turn of the home of these partitions. The engine stores some batches and reports some stored ones; with `takes_all` it does so with
+    /// all. Returns the reports.
     ///
     /// # Errors
-    /// If a record is in two batches that count.
+    /// If a record is in two committed batches.
     pub fn turn(
         &mut self,
         partitions: impl Iterator<Item = PartitionId>,
-        whole: bool,
+        takes_all: bool,
         rng: &mut Rng,
     ) -> Result<Vec<Committed>, String> {
         if self.disk_log.is_some() {
-            return self.turn_of_disk_log(&partitions.collect::<Vec<_>>(), whole, rng);
+            return self.turn_of_disk_log(&partitions.collect::<Vec<_>>(), takes_all, rng);
         }
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         for partition in partitions {
             let Some(log) = self.logs.get_mut(&partition) else {
                 continue;
             };
-            if whole || rng.chance(self.behavior.progress) {
+            if takes_all || rng.chance(self.behavior.progress) {
                 for batch in log.arriving.drain(..) {
                     let header = batch.header;
                     log.stored.push(Committed {
@@ -175,7 +178,7 @@ impl Engine {
                         }
                         _ => {}
                     }
-                    self.kept += 1;
+                    self.committed += 1;
                     let records = &batch.bytes[HEADER_BYTES..];
                     count(&mut self.messages, records);
                     if !log.records.insert((header.first, records.to_vec())) {
@@ -184,14 +187,14 @@ impl Engine {
                     self.log.push(batch);
                 }
             }
-            if whole || rng.chance(self.behavior.progress) {
-                told.append(&mut log.stored);
+            if takes_all || rng.chance(self.behavior.progress) {
+                reports.append(&mut log.stored);
             }
         }
-        Ok(told)
+        Ok(reports)
     }
 
-    /// The same for a node of a cluster, in this second.
+    /// [`Engine::turn`] for a node of a cluster, in the second `unix_s`.
     ///
     /// # Errors
     /// If a batch cannot be read.
@@ -200,58 +203,66 @@ impl Engine {
         node: usize,
         unix_s: u32,
         partitions: impl Iterator<Item = PartitionId>,
-        whole: bool,
+        takes_all: bool,
         rng: &mut Rng,
     ) -> Result<Vec<Committed>, Violation> {
         let Some(cluster_log) = &mut self.cluster_log else {
             return Ok(Vec::new());
         };
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         for partition in partitions {
-            if whole || rng.chance(self.behavior.progress) {
-                let (messages, kept) = (&mut self.messages, &mut self.kept);
+            if takes_all || rng.chance(self.behavior.progress) {
+                let (messages, committed) = (&mut self.messages, &mut self.committed);
                 self.void += cluster_log.store(partition, unix_s, |bytes| {
                     count(messages, &bytes[HEADER_BYTES..]);
-                    *kept += 1;
+                    *committed += 1;
                 })?;
             }
-            if whole || rng.chance(self.behavior.progress) {
-                let most = if whole { usize::MAX } else { rng.range(1, 4) };
-                told.append(&mut cluster_log.tell(node, partition, most));
+            if takes_all || rng.chance(self.behavior.progress) {
+                let most = if takes_all {
+                    usize::MAX
+                } else {
+                    rng.range(1, 4)
+                };
+                reports.append(&mut cluster_log.report(node, partition, most));
             }
         }
-        Ok(told)
+        Ok(reports)
     }
 
     fn turn_of_disk_log(
         &mut self,
         partitions: &[PartitionId],
-        whole: bool,
+        takes_all: bool,
         rng: &mut Rng,
     ) -> Result<Vec<Committed>, Violation> {
         let disk_log = self.disk_log.as_mut().expect("it was just seen");
         if partitions.is_empty() {
             return Ok(Vec::new());
         }
-        if disk_log.waiting() > 0 && (whole || rng.chance(self.behavior.progress)) {
-            let most = if whole { usize::MAX } else { rng.range(1, 8) };
+        if disk_log.waiting() > 0 && (takes_all || rng.chance(self.behavior.progress)) {
+            let most = if takes_all {
+                usize::MAX
+            } else {
+                rng.range(1, 8)
+            };
             for batch in disk_log.commit(most, rng)? {
-                keep(&mut self.messages, &mut self.log, batch);
-                self.kept += 1;
+                record(&mut self.messages, &mut self.log, batch);
+                self.committed += 1;
             }
         }
-        let tells = whole || rng.chance(self.behavior.progress);
-        Ok(if tells {
-            disk_log.tell(partitions)
+        let reports = takes_all || rng.chance(self.behavior.progress);
+        Ok(if reports {
+            disk_log.report(partitions)
         } else {
             Vec::new()
         })
     }
 
-    /// The process ends; with `cuts` the power fails.
-    pub fn crash(&mut self, cuts: bool, rng: &mut Rng) {
-        for batch in self.disk_log().crash(cuts, rng) {
-            keep(&mut self.messages, &mut self.log, batch);
+    /// The process is killed; with `is_power_cut` the power fails.
+    pub fn crash(&mut self, is_power_cut: bool, rng: &mut Rng) {
+        for batch in self.disk_log().crash(is_power_cut, rng) {
+            record(&mut self.messages, &mut self.log, batch);
         }
     }
 
@@ -261,12 +272,12 @@ impl Engine {
     /// Those of [`DiskLog::start`].
     pub fn start(&mut self) -> Result<Start, Violation> {
         let start = self.disk_log().start()?;
-        for bytes in &start.batches[start.batches.len() - start.came..] {
+        for bytes in &start.batches[start.batches.len() - start.unreported..] {
             let header = Header::read(bytes).map_err(|why| why.to_string())?;
             let bytes = bytes.clone();
-            keep(&mut self.messages, &mut self.log, Batch { header, bytes });
+            record(&mut self.messages, &mut self.log, Batch { header, bytes });
         }
-        self.came += start.came as u64;
+        self.unreported_batches += start.unreported as u64;
         for lost in &start.lost {
             for message in numbers_in(&lost[HEADER_BYTES..]) {
                 *self.messages.entry(message).or_insert(1) -= 1;
@@ -275,7 +286,7 @@ impl Engine {
         Ok(start)
     }
 
-    /// Whether a batch that counts contains the message.
+    /// Whether a committed batch contains the message.
     pub fn has(&self, message: u32) -> bool {
         self.messages.get(&message).is_some_and(|count| *count > 0)
     }
@@ -286,7 +297,7 @@ impl Engine {
         self.is_reliable = false;
     }
 
-    /// Whether it can store or report something for one of these partitions.
+    /// Whether the engine can store or report something for one of these partitions.
     pub fn has_work(&self, node: usize, mut partitions: impl Iterator<Item = PartitionId>) -> bool {
         if let Some(cluster_log) = &self.cluster_log {
             return partitions.any(|partition| cluster_log.has_work(node, partition));
@@ -301,8 +312,8 @@ impl Engine {
     }
 }
 
-/// Records a batch that counts.
-fn keep(messages: &mut BTreeMap<u32, u32>, log: &mut Vec<Batch>, batch: Batch) {
+/// Records a committed batch.
+fn record(messages: &mut BTreeMap<u32, u32>, log: &mut Vec<Batch>, batch: Batch) {
     count(messages, &batch.bytes[HEADER_BYTES..]);
     log.push(batch);
 }

@@ -1,29 +1,22 @@
-//! The simulator: real shards of the broker with a virtual clock and a virtual network that cuts, stalls and reorders. Clients of
-//! every transport resume, and publishers retry. The seed alone determines a run.
+//! The simulator runs real shards of the broker in one thread, with a virtual clock, network, disk and log, and with faults. The seed
+//! alone determines a run. `docs/internals/SIMULATOR.md` lists the checks and defines the words.
 //!
-//! Checked:
-//! * Every acknowledged message reaches every subscriber once and in order, or the subscriber is told a gap. No gap is told while the
-//!   log still has the messages.
-//! * The limits hold after every turn.
-//! * A new request returns no expired or superseded message.
-//! * A retry with an idempotency key is stored once.
-//! * Followers of interest see exactly the topics that have subscribers.
-//! * Without faults, every shard becomes idle and every subscriber reaches the newest message.
-//! * After all clients have left, every account is back at zero.
-//! * Checkpoints together with the log behind them contain everything that the homes still have.
+//! A seed stands for a [`Plan`] (the settings of its world) and a list of [`Step`]s. [`run`] executes the steps in a `Simulation`. The
+//! clients record all that they send and receive in `Truth`, and the checks compare the two. `obligations` decides which messages must,
+//! may or must not come. [`Coverage`] counts the events, so that a search that never exercised a feature fails.
 //!
-//! Not checked: sockets and threads of the operating system (`crore-net` has its own tests), and time within a second.
+//! Not simulated: sockets and threads of the operating system (`crore-net` has its own tests), and time within a second.
 
 mod checkpoint;
 pub mod client;
 mod close_frame;
 pub mod coverage;
 mod engine;
+mod log_replay;
 mod net;
 mod obligations;
 pub mod plan;
 pub mod run;
-mod shadow;
 pub mod shrink;
 mod simulation;
 mod truth;
@@ -32,7 +25,7 @@ pub use coverage::Coverage;
 pub use plan::{Plan, Step};
 pub use run::Failure;
 
-/// Runs the world of a seed for this number of steps.
+/// Runs the world of `seed` for `steps` steps.
 ///
 /// # Errors
 ///

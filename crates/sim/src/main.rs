@@ -1,4 +1,4 @@
-//! `crore-sim`: runs many seeds on all cores, then prints the counts of events, or the first failure.
+//! `crore-sim`: runs many seeds on all cores, then prints the counts of events, or explains the first failure.
 #![allow(clippy::print_stderr, clippy::print_stdout)] // a command-line tool reports there
 
 use std::process::ExitCode;
@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use crore_sim::{Coverage, Plan, run, shrink};
 
-/// Trace lines shown for a failure.
+/// The last lines of a failure's trace, which are printed without `--trace`.
 const TRACE_LINES: usize = 60;
-/// Default number of seeds: takes some minutes.
+/// Default number of seeds: some minutes of work.
 const SEEDS: u64 = 20_000;
 
 #[derive(Clone, Copy)]
@@ -77,54 +77,65 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(!passed))
 }
 
-/// Runs seeds on all cores until one fails. Returns the lowest failed seed, or the number of seeds and the sum of their counts.
-fn all(args: &Args) -> Result<(u64, Coverage), u64> {
+/// The results of all threads.
+#[derive(Default)]
+struct Results {
+    /// Number of seeds that passed.
+    passed: u64,
+    coverage: Coverage,
+    /// The lowest seed that failed.
+    failed: Option<u64>,
+}
+
+/// Runs seeds on all cores until one fails. Returns the number of passed seeds and the sum of their counts, or the lowest failed seed.
+fn run_seeds(args: &Args) -> Result<(u64, Coverage), u64> {
     let started = Instant::now();
     let (next, stop) = (AtomicU64::new(args.first), AtomicBool::new(false));
     let end = args.first.saturating_add(args.seeds);
-    let coverage = Mutex::new((0, Coverage::default(), None::<u64>));
+    let results = Mutex::new(Results::default());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    let late = started.elapsed().as_secs() >= args.seconds;
-                    if seed >= end || late || stop.load(Ordering::Relaxed) {
+                    let time_is_up = started.elapsed().as_secs() >= args.seconds;
+                    if seed >= end || time_is_up || stop.load(Ordering::Relaxed) {
                         return;
                     }
                     let outcome = crore_sim::run_seed(seed, args.steps);
-                    let mut sum = coverage.lock().expect("no thread panics while it counts");
+                    let mut results = results.lock().expect("no thread panics while it counts");
                     match outcome {
-                        Ok(more) => {
-                            sum.0 += 1;
-                            sum.1 += more;
+                        Ok(coverage) => {
+                            results.passed += 1;
+                            results.coverage += coverage;
                         }
                         Err(_) => {
                             stop.store(true, Ordering::Relaxed);
-                            sum.2 = Some(sum.2.map_or(seed, |other| other.min(seed)));
+                            let lowest = results.failed.map_or(seed, |other| other.min(seed));
+                            results.failed = Some(lowest);
                         }
                     }
                 }
             });
         }
     });
-    match coverage
+    let results = results
         .into_inner()
-        .expect("no thread panics while it counts")
-    {
-        (_, _, Some(seed)) => Err(seed),
-        (seeds, coverage, None) => Ok((seeds, coverage)),
+        .expect("no thread panics while it counts");
+    match results.failed {
+        Some(seed) => Err(seed),
+        None => Ok((results.passed, results.coverage)),
     }
 }
 
 fn search(args: &Args) -> bool {
-    match all(args) {
+    match run_seeds(args) {
         Ok((seeds, coverage)) => {
             let (first, steps) = (args.first, args.steps);
             println!("{seeds} seeds from {first} on, of {steps} steps each, passed");
             for (kind, count) in coverage.kinds() {
-                println!("  {kind:<14} {count}");
+                println!("  {kind:<24} {count}");
             }
             let missing = coverage.missing();
             if !missing.is_empty() {
@@ -139,6 +150,7 @@ fn search(args: &Args) -> bool {
     }
 }
 
+/// Runs a failed seed again, shortens its steps, and prints the shorter run.
 fn explain(seed: u64, args: &Args) {
     let plan = Plan::new(seed);
     let steps = plan.steps(seed, args.steps);
@@ -178,7 +190,7 @@ fn planted(_: &Args) -> bool {
 #[cfg(feature = "planted")]
 fn planted(args: &Args) -> bool {
     use crore_broker::planted::{Fault, plant};
-    use crore_disk::planted::{self as disk, Fault as Torn};
+    use crore_disk::planted::{self as disk, Fault as DiskFault};
     use strum::VariantArray as _;
     let mut passed = true;
     for &fault in Fault::VARIANTS {
@@ -200,10 +212,10 @@ fn planted(args: &Args) -> bool {
         passed &= is_caught(&format!("{fault:?}"), &args);
     }
     plant(None);
-    for &fault in Torn::VARIANTS {
+    for &fault in DiskFault::VARIANTS {
         disk::plant(Some(fault));
         let from = match fault {
-            Torn::LostEnd => crore_sim::plan::CLUSTERS_FROM,
+            DiskFault::LostEnd => crore_sim::plan::CLUSTERS_FROM,
             _ => 0,
         };
         let args = Args {
@@ -219,7 +231,7 @@ fn planted(args: &Args) -> bool {
 /// Whether some seed fails with the planted fault.
 #[cfg(feature = "planted")]
 fn is_caught(fault: &str, args: &Args) -> bool {
-    let Err(seed) = all(args) else {
+    let Err(seed) = run_seeds(args) else {
         println!("{fault}: NOT caught by {} seeds", args.seeds);
         return false;
     };

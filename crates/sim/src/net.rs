@@ -1,8 +1,8 @@
-//! The virtual network: sockets with bounded buffers that may take only a part of a send, and the mail between shards. It
-//! implements the broker's [`Io`].
+//! The virtual network: sockets with bounded buffers that may take only a part of a send, and the mail between shards. It implements the
+//! broker's [`Io`].
 //!
-//! Invariants: the bytes of one direction keep their order, and so does the mail between two shards. Links are never reused, so that a
-//! shard's use of a closed link is detected.
+//! Invariants: a socket keeps the order of the bytes in each direction, and the mail from one shard to another keeps its order. Links are
+//! never reused, so that the use of a closed link is detected.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub struct Socket {
     pub shard: ShardId,
     /// The shard has accepted it.
     pub accepted: bool,
-    /// The shard's id for it.
+    /// The shard's id for it; `None` until the shard has opened it.
     pub conn: Option<ConnId>,
     /// Bytes that the server has not read yet.
     pub to_server: VecDeque<u8>,
@@ -30,11 +30,12 @@ pub struct Socket {
     close_check: CloseCheck,
     /// The most bytes in `to_client`.
     pub window: usize,
+    /// The shard wants to know when it can read, or write.
     read: bool,
     write: bool,
     /// The client has closed its half.
     pub client_fin: bool,
-    /// The client has closed both halves; the server learns this from a reset.
+    /// The client has closed both halves. The server learns it when it sends: then the connection is reset.
     pub client_gone: bool,
     /// The connection was reset.
     pub reset: bool,
@@ -45,7 +46,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// What a poller reports: readable, writable, hung up.
+    /// The events that a poller reports: readable, writable, hung up.
     pub fn readiness(&self) -> (bool, bool, bool) {
         if self.server_closed || self.conn.is_none() {
             return (false, false, false);
@@ -76,7 +77,7 @@ impl Transit {
     }
 
     /// Whether there is mail for this shard.
-    pub fn is_for(&self, to: usize) -> bool {
+    pub fn has_mail_for(&self, to: usize) -> bool {
         self.0.iter().any(|of_shard| !of_shard[to].is_empty())
     }
 
@@ -107,14 +108,14 @@ pub struct Net {
     /// Random choices of the current turn.
     pub rng: Rng,
     /// Percentage of sends of which a socket takes only a part although there is room.
-    pub tear_percent: u32,
+    pub partial_send_percent: u32,
     /// Number of sends of which the socket took only a part.
-    pub torn: u64,
+    pub partial_sends: u64,
     /// The engine, if there is one.
     pub engine: Option<Engine>,
     /// The first misuse of the network or the engine by a shard.
     pub violation: Option<String>,
-    /// The process ends after this many effects. Later ones are dropped.
+    /// The process crashes after this many effects (sends, closes, appends, mails). Later effects are dropped.
     pub effects_left: usize,
     /// The last report of a shard.
     pub report: Option<Report>,
@@ -125,7 +126,7 @@ impl Net {
     pub fn new(
         nodes: usize,
         shards: usize,
-        tear_percent: u32,
+        partial_send_percent: u32,
         behavior: Option<EngineBehavior>,
     ) -> Self {
         Net {
@@ -134,8 +135,8 @@ impl Net {
             shards,
             turn_of: 0,
             rng: Rng::new(0),
-            tear_percent,
-            torn: 0,
+            partial_send_percent,
+            partial_sends: 0,
             engine: behavior.map(Engine::new),
             violation: None,
             effects_left: usize::MAX,
@@ -144,7 +145,7 @@ impl Net {
     }
 
     /// The process has ended, and another one starts: all connections are reset, and all mail is lost.
-    pub fn begin_anew(&mut self) {
+    pub fn restart_process(&mut self) {
         for socket in &mut self.sockets {
             (socket.server_fin, socket.server_closed, socket.reset) = (true, true, true);
             socket.to_server.clear();
@@ -155,7 +156,7 @@ impl Net {
     }
 
     /// The process of these shards has ended: their connections are reset, and their mail is lost.
-    pub fn lose(&mut self, shards: Range<usize>) {
+    pub fn lose_process(&mut self, shards: Range<usize>) {
         for socket in &mut self.sockets {
             if shards.contains(&usize::from(socket.shard)) {
                 (socket.server_fin, socket.server_closed, socket.reset) = (true, true, true);
@@ -173,18 +174,18 @@ impl Net {
         self.engine.as_mut().expect("the world has an engine")
     }
 
-    /// The log that the nodes share, in a cluster.
+    /// The log that the nodes of a cluster share.
     pub fn cluster_log(&self) -> Option<&ClusterLog> {
         self.engine.as_ref()?.cluster_log.as_ref()
     }
 
-    /// The same, to change it.
+    /// [`Net::cluster_log`], to change it.
     pub fn cluster_log_mut(&mut self) -> Option<&mut ClusterLog> {
         self.engine.as_mut()?.cluster_log.as_mut()
     }
 
     /// Whether both ends of this link are open.
-    pub fn is_whole(&self, link: u32) -> bool {
+    pub fn is_open(&self, link: u32) -> bool {
         let socket = &self.sockets[link as usize];
         !(socket.client_fin || socket.server_fin || socket.reset)
     }
@@ -194,7 +195,7 @@ impl Net {
         self.effects_left == 0
     }
 
-    /// Counts an effect of the process. False if the process has already ended.
+    /// Counts an effect of the process. False if the process has ended, so that the effect is dropped.
     fn takes_effect(&mut self) -> bool {
         let is_alive = self.effects_left > 0;
         if self.effects_left < usize::MAX {
@@ -236,7 +237,7 @@ impl Io for Net {
     }
 
     fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize {
-        let (tear, dice) = (self.rng.chance(self.tear_percent), self.rng.draw());
+        let (is_partial, dice) = (self.rng.chance(self.partial_send_percent), self.rng.draw());
         if !self.takes_effect() {
             return 0;
         }
@@ -258,7 +259,7 @@ impl Io for Net {
             return offered;
         }
         let mut taken = offered.min(socket.room());
-        if tear && taken > 0 {
+        if is_partial && taken > 0 {
             taken = dice as usize % (taken + 1);
         }
         let bytes = parts.iter().flat_map(|part| part.as_ref().iter().copied());
@@ -268,7 +269,7 @@ impl Io for Net {
             self.violation
                 .get_or_insert(format!("bytes behind a Close frame on link {}", link.0));
         }
-        self.torn += u64::from(taken < offered);
+        self.partial_sends += u64::from(taken < offered);
         taken
     }
 
@@ -283,7 +284,7 @@ impl Io for Net {
     }
 
     fn close(&mut self, link: Link, how: Close) {
-        let lost = self.rng.chance(30);
+        let may_reset = self.rng.chance(30);
         if !self.takes_effect() {
             return;
         }
@@ -294,8 +295,8 @@ impl Io for Net {
         match how {
             Close::Drain => {}
             Close::Now | Close::Reset => {
-                // If the server has unread bytes, a close may become a reset.
-                let reset = how == Close::Reset || (lost && !socket.to_server.is_empty());
+                // The kernel may send a reset in place of a close if the server has not read all bytes.
+                let reset = how == Close::Reset || (may_reset && !socket.to_server.is_empty());
                 socket.server_closed = true;
                 socket.to_server.clear();
                 if reset {

@@ -1,12 +1,13 @@
-//! Which messages must, may or must not be delivered: an expired or superseded message need not come, and must not come once it is
-//! certain that it has expired or was superseded.
+//! The server's obligations: which messages a subscriber must, may or must not receive. A message that may have expired or been
+//! superseded need not come. It must not come once that is certain.
 //!
-//! Invariant: if something is uncertain (an unknown offset, an unanswered publish), nothing is required and nothing is forbidden.
+//! Invariant: while the clients do not know something (an offset, the outcome of a publish), nothing that depends on it is required or
+//! forbidden.
 
 use crate::truth::{Message, Truth, Violation};
 
 impl Truth {
-    /// Whether a message may have expired at this second. Its time to live starts when the client sent it, or later.
+    /// Whether a message may have expired by the second `at_s`. The server counts its time to live from the moment of sending or later.
     pub fn may_have_expired(&self, number: u32, at_s: u32) -> bool {
         let message = &self.messages[number as usize];
         message
@@ -14,7 +15,7 @@ impl Truth {
             .is_some_and(|ttl_s| message.sent_s + ttl_s <= at_s)
     }
 
-    /// Whether the log may have dropped a message by now under the limits of its rule.
+    /// Whether the limits of its topic's rule may have removed a message from the log by now.
     pub fn may_have_run_out(&self, number: u32) -> bool {
         let message = &self.messages[number as usize];
         let rule = &self.topics[message.topic].rule;
@@ -33,7 +34,7 @@ impl Truth {
             || self.now_s - message.sent_s >= rule.log_age_s
     }
 
-    /// Whether a message of the same key, sent up to this step, may have superseded this one.
+    /// Whether a later message of the same key, sent in the step `at` or before, may have superseded this one.
     pub fn may_be_superseded(&self, number: u32, at: u32) -> bool {
         let message = &self.messages[number as usize];
         let topic = &self.topics[message.topic];
@@ -46,22 +47,23 @@ impl Truth {
                         (Some(one), Some(other)) => other > one,
                         _ => *other != number,
                     };
-                    behind && other_message.sent <= at
+                    behind && other_message.sent_step <= at
                 })
     }
 
-    /// Whether a delete of the topic, sent up to this step, may have removed the message.
+    /// Whether a delete of the topic, sent in the step `at` or before, may have removed the message.
     pub fn may_be_deleted(&self, number: u32, at: u32) -> bool {
         let message = &self.messages[number as usize];
         let mut deletes = self.topics[message.topic].deletes.iter();
-        deletes.any(|(sent, done)| *sent <= at && done.is_none_or(|done| done >= message.sent))
+        deletes.any(|(sent, done)| *sent <= at && done.is_none_or(|done| done >= message.sent_step))
     }
 
-    /// Checks that the message had neither expired nor been superseded when its subscriber asked, at this step and second.
+    /// Checks that a received message had neither expired nor been superseded when its subscriber sent its request, in the step `asked` and
+    /// the second `asked_s`.
     pub fn check_not_stale(&self, number: u32, asked: u32, asked_s: u32) -> Result<(), Violation> {
         let message = &self.messages[number as usize];
         let topic = &self.topics[message.topic];
-        if let (Some(acked), Some(ttl_s)) = (message.acked, message.ttl_s)
+        if let (Some(acked), Some(ttl_s)) = (message.acked_step, message.ttl_s)
             && acked < asked
             && message.acked_s + ttl_s <= asked_s
         {
@@ -70,14 +72,14 @@ impl Truth {
             ));
         }
         // A message that the disk has lost supersedes nothing.
-        let is_there = |acked| topic.damaged.is_none_or(|at| acked > at);
+        let still_exists = |acked| topic.damage_step.is_none_or(|at| acked > at);
         self.check_newest(number, "it was asked for", |other| {
-            let acked = other.acked.filter(|acked| *acked < asked);
-            topic.keeps_latest() && acked.is_some_and(is_there)
+            let acked = other.acked_step.filter(|acked| *acked < asked);
+            topic.keeps_latest() && acked.is_some_and(still_exists)
         })
     }
 
-    /// Checks that no later message of the same key exists among those that `counts` accepts.
+    /// Checks that a received message was the newest of its key among the messages for which `counts` is true.
     pub fn check_newest(
         &self,
         number: u32,
@@ -99,16 +101,18 @@ impl Truth {
         }
     }
 
-    /// The newest message of each key. A subscriber that asked for everything must have received these by now. Empty if that is uncertain.
-    pub fn snapshot(&self, topic: usize) -> Vec<u32> {
-        let of = &self.topics[topic];
-        let keys = of.by_key.iter().filter(|numbers| !numbers.is_empty());
-        let bytes: usize = of.by_key.iter().flatten().map(|n| self.bytes_of(*n)).sum();
-        if !of.keeps_latest()
+    /// The newest message of each key that a subscriber to all messages must have received by now. Keys whose newest message is uncertain are
+    /// left out. Empty if the log may have lost messages to a limit or a delete.
+    pub fn newest_of_each_key(&self, topic: usize) -> Vec<u32> {
+        let state = &self.topics[topic];
+        let by_key = &state.by_key;
+        let keys = by_key.iter().filter(|numbers| !numbers.is_empty());
+        let bytes: usize = by_key.iter().flatten().map(|n| self.bytes_of(*n)).sum();
+        if !state.keeps_latest()
             || !self.allowed.budgets_are_wide
-            || !of.deletes.is_empty()
-            || keys.count() > of.rule.keys_max as usize
-            || bytes > of.rule.log_bytes
+            || !state.deletes.is_empty()
+            || keys.count() > state.rule.keys_max as usize
+            || bytes > state.rule.log_bytes
         {
             return Vec::new();
         }
@@ -120,20 +124,20 @@ impl Truth {
         };
         let is_due = |number: &u32| {
             let message = &self.messages[*number as usize];
-            let all = &of.by_key[usize::from(message.spec.key)];
-            // If any message of the key has no known offset, the newest is unknown.
-            let is_newest = all.iter().all(|other| {
-                let is_it = other == number;
+            let same_key = &by_key[usize::from(message.spec.key)];
+            // It may not be the newest if the offset of another message of its key is unknown.
+            let is_newest = same_key.iter().all(|other| {
+                let is_itself = other == number;
                 let other = &self.messages[*other as usize];
-                is_it || other.refused || other.is_before(message)
+                is_itself || other.refused || other.is_before(message)
             });
             message.offset.is_some()
                 && is_newest
-                && !self.may_have_crashed(topic, message.sent)
+                && !self.may_be_lost_in_crash(topic, message.sent_step)
                 && !self.may_have_expired(*number, self.now_s)
-                && self.now_s - message.sent_s < of.rule.log_age_s
+                && self.now_s - message.sent_s < state.rule.log_age_s
         };
-        let numbers = of.by_key.iter().filter_map(newest);
+        let numbers = by_key.iter().filter_map(newest);
         numbers.filter(is_due).collect()
     }
 }

@@ -1,5 +1,5 @@
-//! What a seed means: the settings of its world (`draw`) and its list of steps (`steps`). Every step has a seed of its own for its
-//! random choices, so that in a shortened list the remaining steps run as before.
+//! The plan of a seed: the properties of its world (`draw`) and its list of steps (`steps`). Every step has a seed of its own for its random
+//! choices, so that a step of a shortened list makes the same choices as before.
 
 mod draw;
 mod steps;
@@ -19,23 +19,23 @@ pub enum Op {
     /// This many seconds pass.
     Clock(u16),
     /// A subscriber connects, or sends its next long-poll.
-    Ask(u8),
+    Request(u8),
     /// A subscriber reads some of the received bytes.
-    Read(u8),
+    ReadSubscriber(u8),
     /// A subscriber's connection is cut.
-    Cut(u8),
-    /// The number of unread bytes that a subscriber's socket holds changes.
-    Window(u8),
+    CutSubscriber(u8),
+    /// A subscriber's socket gets another window: the number of unread bytes that it holds.
+    ResizeWindow(u8),
     /// A publisher sends something.
     Publish(u8, PublisherAction),
     /// A publisher reads some of the received bytes.
-    ReadAnswer(u8),
+    ReadPublisher(u8),
     /// A publisher's connection is cut.
     CutPublisher(u8),
     /// A follower of interest connects.
     Follow(u8),
     /// A follower reads some of the received bytes.
-    ReadNews(u8),
+    ReadFollower(u8),
     /// A follower's connection is cut.
     CutFollower(u8),
     /// An MQTT client does something.
@@ -69,7 +69,7 @@ pub enum MqttAction {
     /// Acknowledges some of the messages that it has read.
     Acknowledge,
     /// Subscribes or unsubscribes.
-    Change,
+    ChangeSubscriptions,
     /// Publishes this many messages.
     Publish(u8),
     /// Sends a PINGREQ.
@@ -78,11 +78,11 @@ pub enum MqttAction {
     Leave,
     /// Loses its connection.
     Cut,
-    /// The number of unread bytes that its socket holds changes.
-    Window,
+    /// Its socket gets another window: the number of unread bytes that it holds.
+    ResizeWindow,
 }
 
-/// An event, with the seed of its random choices.
+/// An event of a run, with the seed of its random choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The event.
@@ -91,26 +91,26 @@ pub struct Step {
     pub dice: u64,
 }
 
-/// The world of a seed.
+/// The properties of the world of a seed.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Number of shards of a node.
     pub shards: usize,
-    /// How many of the shards are homes.
+    /// Number of shards that are homes.
     pub homes: usize,
-    /// How many of the shards are homes after a planned restart.
+    /// Number of shards that are homes after a planned restart.
     pub homes_after: usize,
     /// Number of partitions.
     pub partitions: usize,
     /// Number of nodes that share a log.
     pub nodes: usize,
-    /// Before which steps a node is paused, cut off or lost, in thousandths of all steps.
+    /// The steps before which a node is paused, cut off or lost, in thousandths of all steps.
     pub node_events_at: Vec<usize>,
-    /// Before which steps a steward writes checkpoints and purges the log, in thousandths of all steps.
+    /// The steps before which a steward writes checkpoints and purges the log, in thousandths of all steps.
     pub purges_at: Vec<usize>,
     /// The server's settings.
     pub settings: Settings,
-    /// Bounds of the work of a turn.
+    /// The limits of the work in a turn.
     pub turn_limits: TurnLimits,
     /// The most bytes of an outbox that are sent at once.
     pub part_bytes: usize,
@@ -129,10 +129,10 @@ pub struct Plan {
     /// Number of MQTT clients.
     pub mqtt_clients: usize,
     /// Percentage of MQTT clients that also subscribe to `#`.
-    pub covered_percent: u32,
+    pub wildcard_percent: u32,
     /// Whether some MQTT clients publish with RETAIN.
     pub retains: bool,
-    /// Seconds that pass at the end while sockets are stalled, so that messages expire in the server.
+    /// Seconds that pass at the end while sockets are stalled, so that messages expire in the server; 0 for none.
     pub stalled_s: u32,
     /// The largest message, in bytes.
     pub message_bytes: usize,
@@ -141,31 +141,31 @@ pub struct Plan {
     /// Choices for the number of unread bytes that a client's socket holds.
     pub windows: Vec<usize>,
     /// Percentage of sends of which the socket takes only a part although there is room.
-    pub tear_percent: u32,
+    pub partial_send_percent: u32,
     /// Percentage of waiting mails that arrive in a turn.
     pub mail_percent: u32,
     /// Neither the byte budget of all logs nor the limit of topics is ever reached.
     pub budgets_are_wide: bool,
-    /// How the engine behaves; none if the world has no engine.
+    /// The faults of the engine; `None` if the world has no engine.
     pub engine: Option<EngineBehavior>,
-    /// Before which step the planned restart happens, if any, in thousandths of all steps.
+    /// The step before which the planned restart happens, in thousandths of all steps; `None` if there is no restart.
     pub restarts_at: Option<usize>,
-    /// Before which steps the server crashes, in thousandths of all steps.
+    /// The steps before which the server crashes, in thousandths of all steps.
     pub crashes_at: Vec<usize>,
     /// Whether a crash may damage the disk.
-    pub damages: bool,
+    pub disk_damage: bool,
     /// Whether the log may be replaced by an older copy after a crash.
-    pub puts_back: bool,
-    /// Before which steps a new base of the log is written, in thousandths of all steps.
-    pub checkpoints_at: Vec<usize>,
-    /// Bytes of a segment of the log; none if the engine is not a disk.
+    pub restores_old_log: bool,
+    /// The steps before which the log is compacted into a new base, in thousandths of all steps.
+    pub compactions_at: Vec<usize>,
+    /// Bytes of a segment of the log; `None` if the engine is not a disk.
     pub segment_bytes: Option<u64>,
     /// Number of batches published before the first step, so that logs are long in worlds with short turns.
     pub preload: usize,
     /// Whether the wall clock jumps, ahead and back.
-    pub wall_steps: bool,
-    /// A shard that rarely gets a turn.
-    lazy: Option<usize>,
+    pub wall_clock_jumps: bool,
+    /// The shard that rarely gets a turn, if there is one.
+    starved_shard: Option<usize>,
     /// Relative frequency of each kind of step, in the order of `step` in `steps.rs`.
     weights: [u32; 9],
 }
@@ -187,25 +187,22 @@ impl Plan {
     }
 
     /// The filters of rules whose topics are not durable.
-    pub fn unlogged(&self) -> Vec<String> {
+    pub fn non_durable_filters(&self) -> Vec<String> {
         let rules = self.settings.rules.iter();
-        let passing = rules.filter(|rule| !rule.durable);
-        passing.map(|rule| rule.filter.clone()).collect()
+        let non_durable = rules.filter(|rule| !rule.durable);
+        non_durable.map(|rule| rule.filter.clone()).collect()
     }
 
-    /// The most messages that may wait for one connection, if every topic has a bound. MQTT clients have none: they get all messages of a turn.
+    /// The most messages that may wait for one connection. `None` if some topic has no such limit, or if there are MQTT clients, which
+    /// receive all messages of a turn.
     pub fn waiting_max(&self) -> Option<usize> {
         let rule_of = |name: &String| {
             let mut rules = self.settings.rules.iter();
             rules.find(|rule| topic::matches(rule.filter.as_bytes(), name.as_bytes()))
         };
-        let most = |name| rule_of(name).filter(|rule| rule.outbox_messages > 0);
-        let bounds = self
-            .topics
-            .iter()
-            .map(|name| Some(most(name)?.outbox_messages));
-        let bounds: Option<Vec<u32>> = bounds.collect();
-        let most = bounds.filter(|_| self.mqtt_clients == 0)?.into_iter().max();
-        Some(most? as usize)
+        let limit_of = |name| Some(rule_of(name)?.outbox_messages).filter(|limit| *limit > 0);
+        let limits: Option<Vec<u32>> = self.topics.iter().map(limit_of).collect();
+        let largest = limits.filter(|_| self.mqtt_clients == 0)?.into_iter().max();
+        Some(largest? as usize)
     }
 }

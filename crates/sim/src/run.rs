@@ -1,4 +1,4 @@
-//! One run: the steps with faults, then a phase without faults, then all clients leave. Invariants are checked throughout.
+//! One run: the steps with faults, then a phase without faults, then a phase without clients. Each phase is checked.
 
 use std::cell::{Cell, RefCell};
 
@@ -7,19 +7,18 @@ use crore_rng::Rng;
 
 use crate::client::mqtt::Client;
 use crate::coverage::Coverage;
+use crate::log_replay;
 use crate::plan::{Plan, Step};
-use crate::shadow;
 use crate::simulation::{Simulation, limits};
 use crate::truth::{MessageSpec, Topic, Violation};
 
-/// Rounds within which a world without faults must become idle. With turns of one visit and pages of one message, thousands are
-/// needed.
+/// The most rounds until a world without faults is idle. Thousands are needed with turns of one visit and pages of one message.
 const ROUNDS_MAX: usize = 20_000;
-/// Rounds in which nothing happens although shards wait for credit.
-const WAITS_MAX: usize = 3;
-/// How often a refused subscriber tries again in the phase without faults.
-const ASKS_MAX: usize = 15;
-/// Messages to every topic after the steps. All subscribers must receive the last one.
+/// The most rounds in a row in which shards wait for credit and nothing else happens.
+const CREDIT_ROUNDS_MAX: usize = 3;
+/// The most attempts of a refused client to connect or subscribe in the phase without faults.
+const ATTEMPTS_MAX: usize = 15;
+/// Number of messages to every topic after the steps. All subscribers must receive the last one.
 const FINAL_MESSAGES: usize = 2;
 /// Seconds after which every deadline of a connection has passed.
 const DEADLINES_S: u32 = 100;
@@ -27,9 +26,9 @@ const DEADLINES_S: u32 = 100;
 const DEATHS_S: u32 = 30;
 /// Seconds after which the server has forgotten everything that expires.
 const FORGET_S: u32 = 10_000;
-/// How often topics with `keep = "latest"` are deleted at the end.
+/// Number of times that topics with `keep = "latest"` are deleted at the end.
 const DELETES: u32 = 3;
-/// Ticks within which a shard forgets everything.
+/// Number of ticks after which a shard has forgotten everything.
 const FORGET_TICKS: usize = 12;
 
 /// A failed run.
@@ -37,13 +36,13 @@ const FORGET_TICKS: usize = 12;
 pub struct Failure {
     /// The broken invariant.
     pub what: Violation,
-    /// After how many steps.
+    /// The number of steps before it.
     pub step: usize,
     /// The events before it, if the run was traced.
     pub trace: Vec<String>,
 }
 
-/// Runs these steps in the world of this seed.
+/// Runs these steps in the world of `plan`.
 pub fn run(plan: &Plan, seed: u64, steps: &[Step], traced: bool) -> Result<Coverage, Failure> {
     TRACED.set(traced);
     let mut sim = Simulation::new(plan, seed, traced);
@@ -53,14 +52,17 @@ pub fn run(plan: &Plan, seed: u64, steps: &[Step], traced: bool) -> Result<Cover
             for shard in &sim.shards {
                 sim.coverage.stats += shard.stats();
             }
-            sim.coverage.torn = sim.net.torn;
+            sim.coverage.partial_sends = sim.net.partial_sends;
             if let Some(engine) = &sim.net.engine {
                 let coverage = &mut sim.coverage;
-                (coverage.committed, coverage.void) = (engine.kept, engine.void);
-                (coverage.appended_again, coverage.came_back) = (engine.again, engine.came);
+                coverage.committed = engine.committed;
+                coverage.void = engine.void;
+                coverage.appended_again = engine.appended_again;
+                coverage.unreported_batches = engine.unreported_batches;
                 if let Some(cluster_log) = &engine.cluster_log {
-                    (coverage.deaths, coverage.of_dead) = (cluster_log.deaths, cluster_log.of_dead);
-                    coverage.too_late = cluster_log.late;
+                    coverage.deaths = cluster_log.deaths;
+                    coverage.from_dead_writers = cluster_log.from_dead_writers;
+                    coverage.too_late = cluster_log.too_late;
                 }
             }
             Ok(sim.coverage)
@@ -78,7 +80,7 @@ thread_local! {
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// A panic is a finding: keeps its text for the report instead of printing it. To be called once per process.
+/// Makes a panic a failure of its run: its text is kept for the report and not printed. Called once per process.
 pub fn catch_panics() {
     std::panic::set_hook(Box::new(|info| {
         let mut text = info.to_string();
@@ -109,30 +111,30 @@ fn catch_panic(f: impl FnOnce() -> Result<(), Violation>) -> Result<(), Violatio
 }
 
 fn run_to_end(sim: &mut Simulation, seed: u64, steps: &[Step]) -> Result<(), Violation> {
-    let restarts_at = sim.plan.restarts_at.map(|at| at * steps.len() / 1000);
-    let place = |at: &usize| at * steps.len() / 1000;
-    let crashes: Vec<usize> = sim.plan.crashes_at.iter().map(place).collect();
-    let events: Vec<usize> = sim.plan.node_events_at.iter().map(place).collect();
-    let purges: Vec<usize> = sim.plan.purges_at.iter().map(place).collect();
-    let checkpoints: Vec<usize> = sim.plan.checkpoints_at.iter().map(place).collect();
+    let step_at = |thousandths: &usize| thousandths * steps.len() / 1000;
+    let restart = sim.plan.restarts_at.as_ref().map(step_at);
+    let crashes: Vec<usize> = sim.plan.crashes_at.iter().map(step_at).collect();
+    let node_events: Vec<usize> = sim.plan.node_events_at.iter().map(step_at).collect();
+    let purges: Vec<usize> = sim.plan.purges_at.iter().map(step_at).collect();
+    let compactions: Vec<usize> = sim.plan.compactions_at.iter().map(step_at).collect();
     sim.write_base(&mut Rng::new(seed ^ 0xF125_7BA5));
     sim.preload(&mut Rng::new(seed ^ 0x40A2D))?;
     for (n, step) in steps.iter().enumerate() {
-        if restarts_at == Some(n) {
+        if restart == Some(n) {
             sim.restart(&mut Rng::new(seed ^ 0x7E57_A127))?;
         }
-        let of_step = |salt: u64| Rng::new(seed ^ salt ^ (n as u64) << 32);
-        if checkpoints.contains(&n) {
-            sim.compact_log(&mut of_step(0xC4EC_4901))?;
+        let rng_of_step = |salt: u64| Rng::new(seed ^ salt ^ (n as u64) << 32);
+        if compactions.contains(&n) {
+            sim.compact_log(&mut rng_of_step(0xC4EC_4901))?;
         }
         if crashes.contains(&n) {
-            sim.crash(&mut of_step(0xC4A5_4ED0))?;
+            sim.crash(&mut rng_of_step(0xC4A5_4ED0))?;
         }
         if purges.contains(&n) {
-            sim.purge(&mut of_step(0x9026_E001))?;
+            sim.purge(&mut rng_of_step(0x9026_E001))?;
         }
-        if events.contains(&n) {
-            sim.node_event(&mut of_step(0x0DE5_0001))?;
+        if node_events.contains(&n) {
+            sim.node_event(&mut rng_of_step(0x0DE5_0001))?;
         }
         sim.step(*step)?;
         if n % (steps.len() / 3 + 1) == steps.len() / 4 {
@@ -142,7 +144,7 @@ fn run_to_end(sim: &mut Simulation, seed: u64, steps: &[Step]) -> Result<(), Vio
     let mut rng = Rng::new(seed ^ 0xCA1A);
     run_without_faults(sim, &mut rng)?;
     sim.truth.check_order()?;
-    check_shadow(sim)?;
+    check_log_replay(sim)?;
     sim.check_digests()?;
     sim.check_checkpoints()?;
     let unplaced = sim.truth.unplaced();
@@ -155,33 +157,33 @@ fn run_to_end(sim: &mut Simulation, seed: u64, steps: &[Step]) -> Result<(), Vio
     leave_and_check(sim, &mut rng)
 }
 
-/// Checks that another server that folds the engine's log has the same digest.
-fn check_shadow(sim: &mut Simulation) -> Result<(), Violation> {
-    // Forgotten topics are not in the log, nor is anything from before a restart: then the digests differ.
+/// Checks that another server that replays the engine's log has the same digest as this one.
+fn check_log_replay(sim: &mut Simulation) -> Result<(), Violation> {
+    // The digests differ if a topic was forgotten, since the log does not say so, and after a restart, since the log begins there.
     let rules = sim.plan.settings.rules.iter();
     let forgets = rules.map(|rule| rule.position_age_s).min() < Some(sim.truth.now_s);
     let Some(engine) = &sim.net.engine else {
         return Ok(());
     };
-    let has_unlogged = !sim.truth.allowed.unlogged.is_empty();
+    let all_durable = sim.truth.allowed.non_durable_filters.is_empty();
     let is_whole = sim.has_whole_log();
-    if forgets || has_unlogged || !is_whole || !sim.plan.budgets_are_wide {
+    if forgets || !all_durable || !is_whole || !sim.plan.budgets_are_wide {
         return Ok(());
     }
     let shards = sim.shards.iter();
     let digest = shards.fold(0, |digest, shard| digest ^ shard.digest());
-    sim.coverage.shadows += 1;
-    match shadow::digest(&sim.server, &engine.log)? == digest {
+    sim.coverage.log_replays += 1;
+    match log_replay::digest(&sim.server, &engine.log)? == digest {
         true => Ok(()),
         false => Err("another server that folds the log comes to another state".into()),
     }
 }
 
-/// From here on there are no faults: every client reads and resumes, and every subscriber must reach the newest message. The clock
-/// stands still, so that no tick can make up for a lost wake-up.
+/// The phase without faults: every client reads and resumes, and every subscriber must reach the newest message. While the world settles
+/// the clock stands still, so that no tick hides a lost wake-up.
 fn run_without_faults(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     sim.truth.note(|| "calm".into());
-    sim.net.tear_percent = 0;
+    sim.net.partial_send_percent = 0;
     sim.heal();
     sim.settle_engine(rng)?;
     if sim.plan.nodes > 1 {
@@ -194,7 +196,7 @@ fn run_without_faults(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violati
     read_all_sent(sim, rng)?;
     if sim.plan.stalled_s > 0 {
         sim.truth.now_s += sim.plan.stalled_s;
-        sim.truth.allowed.waits = Some(sim.plan.turn_limits.page_messages);
+        sim.truth.allowed.stalled_messages_max = Some(sim.plan.turn_limits.page_messages);
         run_until_idle(sim, rng)?;
     }
     sim.plan.windows = vec![1 << 24];
@@ -217,7 +219,7 @@ fn run_without_faults(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violati
             settle(sim, rng)?;
         }
     }
-    // This check may publish unanswered messages again, and connections may end for want of room, so it comes before `at_head`.
+    // First, since it may publish unanswered messages again and may end connections for lack of room.
     check_interest(sim, rng)?;
     for subscriber in &mut sim.clients.subscribers {
         subscriber.require_head(&sim.truth);
@@ -228,10 +230,10 @@ fn run_without_faults(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violati
     check_retention(sim)
 }
 
-/// Checks that homes keep messages for at least as many subscriptions as need them. The world must be idle.
+/// Checks that homes keep messages for at least as many MQTT subscriptions as need them. The world must be idle.
 fn check_retention(sim: &Simulation) -> Result<(), Violation> {
-    let is_there = |client: &Client| client.is_connected() && client.is_subscribed();
-    if !sim.clients.mqtt.iter().all(is_there) || !sim.truth.allowed.budgets_are_wide {
+    let is_subscribed = |client: &Client| client.is_connected() && client.is_subscribed();
+    if !sim.clients.mqtt.iter().all(is_subscribed) || !sim.truth.allowed.budgets_are_wide {
         return Ok(());
     }
     let homes = u32::from(sim.server.homes);
@@ -250,7 +252,7 @@ fn check_retention(sim: &Simulation) -> Result<(), Violation> {
     }
 }
 
-/// Checks that the views of followers agree with the topics' info.
+/// Checks that followers of interest know the same topics with subscribers as the topics' info.
 fn check_interest(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     if sim.clients.followers.is_empty() {
         return Ok(());
@@ -260,10 +262,10 @@ fn check_interest(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> 
     // Sends unanswered publishes again. Long-polls end and begin meanwhile.
     sim.flush_publisher(n);
     settle(sim, rng)?;
-    let wait = sim.clients.subscribers.iter().any(|s| !s.is_established())
+    let some_retry = sim.clients.subscribers.iter().any(|s| !s.is_established())
         || sim.clients.mqtt.iter().any(|client| !client.is_connected());
-    if wait || sim.clients.publishers[n].link.is_none() {
-        // A refused client tries again while the info is read, so that subscriptions begin and end: nothing can be compared.
+    if some_retry || sim.clients.publishers[n].link.is_none() {
+        // Nothing can be compared: a refused client tries again while the info is read, so subscriptions begin and end.
         return Ok(());
     }
     for topic in 0..sim.truth.topics.len() {
@@ -272,32 +274,32 @@ fn check_interest(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> 
     sim.flush_publisher(n);
     settle(sim, rng)?;
     let linger = sim.plan.settings.interest.debounce_s > 0;
-    let told = sim.clients.publishers[n].subscribers.iter();
-    // A deleted topic has no info, but its MQTT subscribers stay, since MQTT cannot report a delete. If there may be no room for a
-    // topic, a resumed session may lack its subscription: then such a topic is not compared.
-    let go_on = |topic: usize| {
+    let infos = sim.clients.publishers[n].subscribers.iter();
+    // A deleted topic has no info, but its MQTT subscribers stay, since MQTT cannot report a delete. If there may be no room for the
+    // topic, a resumed session may lack its subscription, so the topic is not compared.
+    let mqtt_subscribers = |topic: usize| {
         sim.clients
             .mqtt
             .iter()
             .filter(|c| c.subscribes_to(topic))
             .count() as u64
     };
-    let known = told.filter(|(_, count)| count.is_some() || sim.truth.allowed.budgets_are_wide);
-    let told: Vec<(String, u64)> = known
+    let known = infos.filter(|(_, count)| count.is_some() || sim.truth.allowed.budgets_are_wide);
+    let subscribers: Vec<(String, u64)> = known
         .map(|(topic, count)| {
             let name = sim.truth.topics[*topic].name.clone();
-            (name, count.unwrap_or_else(|| go_on(*topic)))
+            (name, count.unwrap_or_else(|| mqtt_subscribers(*topic)))
         })
         .collect();
     for follower in sim.clients.followers.iter().filter(|f| f.is_synchronized()) {
-        follower.check(&told, linger)?;
+        follower.check(&subscribers, linger)?;
         sim.coverage.views += 1;
     }
     Ok(())
 }
 
-/// The server handles all bytes that were sent, and clients read all bytes in the sockets. Stalled sockets stay stalled: bytes that
-/// they bring later must have waited in the server.
+/// The server handles all sent bytes, and the clients read all bytes in the sockets. Stalled sockets stay stalled, so that the bytes which
+/// clients receive later must have waited in the server.
 fn read_all_sent(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     run_until_idle(sim, rng)?;
     for n in 0..sim.clients.publishers.len() {
@@ -310,58 +312,68 @@ fn read_all_sent(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     Ok(())
 }
 
+/// The number of attempts of each client to connect or subscribe.
+struct Attempts {
+    subscribers: Vec<usize>,
+    followers: Vec<usize>,
+    mqtt: Vec<usize>,
+}
+
+/// Lets all shards and clients work until nothing is left to do, and checks that no client waits for an answer.
 fn settle(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
-    let mut asks = vec![0; sim.clients.subscribers.len()];
-    let mut follows = vec![0; sim.clients.followers.len()];
-    let mut packets = vec![0; sim.clients.mqtt.len()];
-    let mut waits = 0;
+    let mut attempts = Attempts {
+        subscribers: vec![0; sim.clients.subscribers.len()],
+        followers: vec![0; sim.clients.followers.len()],
+        mqtt: vec![0; sim.clients.mqtt.len()],
+    };
+    let mut credit_rounds = 0;
     for _ in 0..ROUNDS_MAX {
         sim.truth.step += 1;
-        let mut moved = false;
+        let mut progressed = false;
         for shard in 0..sim.shards.len() {
             let has_work = sim.has_work(shard);
             // A shard that waits for credit gets a turn every few milliseconds, whatever the others do.
             if has_work || sim.shards[shard].is_waiting() {
                 sim.turn(shard, true, rng)?;
             }
-            moved |= has_work;
+            progressed |= has_work;
         }
-        for (n, asks) in asks.iter_mut().enumerate() {
-            moved |= sim.has_unread(sim.clients.subscribers[n].link);
+        for (n, attempts) in attempts.subscribers.iter_mut().enumerate() {
+            progressed |= sim.has_unread(sim.clients.subscribers[n].link);
             sim.read_subscriber(n, usize::MAX)?;
-            if sim.clients.subscribers[n].may_request() && *asks < ASKS_MAX {
-                *asks += 1;
+            if sim.clients.subscribers[n].may_request() && *attempts < ATTEMPTS_MAX {
+                *attempts += 1;
                 sim.request(n, rng);
-                moved = true;
+                progressed = true;
             }
         }
         for n in 0..sim.clients.publishers.len() {
-            moved |= sim.has_unread(sim.clients.publishers[n].link);
+            progressed |= sim.has_unread(sim.clients.publishers[n].link);
             sim.read_publisher(n, usize::MAX)?;
         }
-        for (n, follows) in follows.iter_mut().enumerate() {
-            moved |= sim.has_unread(sim.clients.followers[n].link);
+        for (n, attempts) in attempts.followers.iter_mut().enumerate() {
+            progressed |= sim.has_unread(sim.clients.followers[n].link);
             sim.read_follower(n, usize::MAX)?;
-            if sim.clients.followers[n].link.is_none() && *follows < ASKS_MAX {
-                *follows += 1;
+            if sim.clients.followers[n].link.is_none() && *attempts < ATTEMPTS_MAX {
+                *attempts += 1;
                 sim.follow(n, rng);
-                moved = true;
+                progressed = true;
             }
         }
-        for (n, asks) in packets.iter_mut().enumerate() {
-            moved |= sim.mqtt_progress(n, asks, ASKS_MAX, rng)?;
+        for (n, attempts) in attempts.mqtt.iter_mut().enumerate() {
+            progressed |= sim.mqtt_progress(n, attempts, ATTEMPTS_MAX, rng)?;
         }
-        if moved || (0..sim.shards.len()).any(|shard| sim.has_work(shard)) {
-            waits = 0;
+        if progressed || (0..sim.shards.len()).any(|shard| sim.has_work(shard)) {
+            credit_rounds = 0;
             continue;
         }
         let waiting = (0..sim.shards.len()).filter(|n| sim.shards[*n].is_waiting());
         let waiting: Vec<usize> = waiting.collect();
         if waiting.is_empty() {
-            return check_settled(sim, &asks, &follows, &packets);
+            return check_settled(sim, &attempts);
         }
-        waits += 1;
-        if waits > WAITS_MAX {
+        credit_rounds += 1;
+        if credit_rounds > CREDIT_ROUNDS_MAX {
             return Err(format!(
                 "shards {waiting:?} wait for credit that nobody gives"
             ));
@@ -373,33 +385,28 @@ fn settle(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     Err(format!("no rest after {ROUNDS_MAX} rounds"))
 }
 
-/// Checks that no client waits for an answer. A client that gave up after `ASKS_MAX` attempts is left out.
-fn check_settled(
-    sim: &Simulation,
-    asks: &[usize],
-    follows: &[usize],
-    packets: &[usize],
-) -> Result<(), Violation> {
+/// Checks that no client waits for an answer. A client that gave up after `ATTEMPTS_MAX` attempts is left out.
+fn check_settled(sim: &Simulation, attempts: &Attempts) -> Result<(), Violation> {
     for (n, client) in sim.clients.mqtt.iter().enumerate() {
-        let whole = client.link.is_some_and(|link| sim.net.is_whole(link));
-        if whole && packets[n] < ASKS_MAX {
+        let is_open = client.link.is_some_and(|link| sim.net.is_open(link));
+        if is_open && attempts.mqtt[n] < ATTEMPTS_MAX {
             client.check_nothing_pending()?;
         }
     }
     for (n, follower) in sim.clients.followers.iter().enumerate() {
-        let whole = follower.link.is_some_and(|link| sim.net.is_whole(link));
-        if whole && follows[n] < ASKS_MAX && !follower.is_synchronized() {
+        let is_open = follower.link.is_some_and(|link| sim.net.is_open(link));
+        if is_open && attempts.followers[n] < ATTEMPTS_MAX && !follower.is_synchronized() {
             return Err(format!("follower {n} never got its snapshot"));
         }
     }
     for (n, publisher) in sim.clients.publishers.iter().enumerate() {
-        if publisher.link.is_some_and(|link| sim.net.is_whole(link)) && publisher.is_busy() {
+        if publisher.link.is_some_and(|link| sim.net.is_open(link)) && publisher.is_busy() {
             return Err(format!("publisher {n} was never answered"));
         }
     }
     for (n, subscriber) in sim.clients.subscribers.iter().enumerate() {
-        let whole = subscriber.link.is_some_and(|link| sim.net.is_whole(link));
-        if whole && asks[n] < ASKS_MAX && !subscriber.is_established() {
+        let is_open = subscriber.link.is_some_and(|link| sim.net.is_open(link));
+        if is_open && attempts.subscribers[n] < ATTEMPTS_MAX && !subscriber.is_established() {
             return Err(format!("subscriber {n} was never answered"));
         }
     }
@@ -429,8 +436,8 @@ fn leave_and_check(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation>
     }
     sweeper.into_iter().for_each(|link| sim.hang_up(link));
     if sim.truth.topics.iter().any(Topic::keeps_latest) {
-        // No publish is in flight that could create these topics again. A delete may be refused for lack of room or by a rate limit, so it is
-        // repeated.
+        // No publish that could create these topics again is in flight. A delete may be refused for lack of room or by a rate limit, so
+        // it is repeated.
         for _ in 0..DELETES {
             let link = sim.delete_latest_topics(rng);
             run_until_idle(sim, rng)?;
@@ -457,7 +464,7 @@ fn leave_and_check(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation>
             }
         }
     }
-    // A restart or a crash has replaced the state of the only node.
+    // With a single node a restart or a crash replaces `sim.server` only.
     let nodes = match sim.plan.nodes {
         1 => std::slice::from_ref(&sim.server),
         _ => &sim.nodes.servers[..],

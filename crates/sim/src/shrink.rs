@@ -1,12 +1,12 @@
-//! Shortens a failing list of steps: drops halves, then smaller parts, as long as the run still fails.
+//! Shortens a failing list of steps: drops halves, then smaller and smaller parts, as long as the run still fails.
 
 use crate::plan::{Plan, Step};
 use crate::run;
 
-/// Limit of runs: enough for a list that a person can read, and done in seconds.
+/// Limit of runs. It is enough for a list that a person can read, and takes seconds.
 const RUNS_MAX: usize = 3000;
 
-/// A shorter list of steps that also fails.
+/// A shorter list of steps that also fails. `failed_at` is the number of steps after which the run of `steps` failed.
 pub fn shrink(plan: &Plan, seed: u64, steps: &[Step], failed_at: usize) -> Vec<Step> {
     let mut runs = 0;
     let mut fails = |steps: &[Step]| {
@@ -17,22 +17,26 @@ pub fn shrink(plan: &Plan, seed: u64, steps: &[Step], failed_at: usize) -> Vec<S
     if failed_at < steps.len() && fails(&steps[..failed_at]) {
         steps.truncate(failed_at);
     }
-    let mut part = steps.len().div_ceil(2);
-    while part > 0 {
-        let mut at = 0;
+    let mut part_len = steps.len().div_ceil(2);
+    while part_len > 0 {
+        let mut start = 0;
         let mut dropped = false;
-        while at < steps.len() {
-            let end = (at + part).min(steps.len());
-            let mut fewer = steps[..at].to_vec();
+        while start < steps.len() {
+            let end = (start + part_len).min(steps.len());
+            let mut fewer = steps[..start].to_vec();
             fewer.extend_from_slice(&steps[end..]);
             if fails(&fewer) {
                 steps = fewer;
                 dropped = true;
             } else {
-                at = end;
+                start = end;
             }
         }
-        part = if part == 1 && dropped { 1 } else { part / 2 };
+        part_len = if part_len == 1 && dropped {
+            1
+        } else {
+            part_len / 2
+        };
     }
     steps
 }

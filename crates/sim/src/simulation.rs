@@ -1,5 +1,5 @@
-//! The world of one run: shards, clients, network and clock. It executes the steps of the plan, lets the shards take turns, and checks the
-//! limits after every turn.
+//! The world of one run: shards, clients, network, log and clock. It executes the steps of a seed, lets the shards take turns, and checks
+//! the limits after every turn.
 
 mod clients;
 mod crash;
@@ -27,18 +27,18 @@ use crate::plan::{Op, PRELOAD_LINES, Plan, PublisherAction, Step};
 use crate::truth::{Allowances, Topic, Truth, Violation};
 use population::Clients;
 
-/// The distance between the first writer numbers of two nodes. A node that becomes a new writer takes its next number.
+/// The distance between the writer numbers of two processes of a cluster. A process that becomes a new writer takes its next number.
 const WRITER_GAP: u64 = 1000;
 
 /// The Unix time at which every world begins.
 const EPOCH_S: u32 = 1_700_000_000;
-/// The epoch of the first life of the logs. The number is arbitrary. Each start takes the next one.
+/// The epoch of the first server, an arbitrary number. Each start takes the next one.
 const LOG_EPOCH: u32 = 0x5EED;
 /// The most bytes that a shard reads from a socket at once.
 const RECEIVE_BYTES: usize = 2048;
 /// Turns for each preloaded batch.
 const PRELOAD_TURNS: usize = 12;
-/// Choices for the offset of the wall clock in seconds: none, an hour or a day, one second, many years.
+/// Choices for the offset of the wall clock in seconds.
 const WALL_OFFSETS_S: [i32; 8] = [0, 0, 3600, -3600, 86_400, -86_400, -1, 1_000_000_000];
 /// The most unanswered requests of a publisher. It sends no new one until some are answered.
 const PENDING_MAX: usize = 12;
@@ -46,16 +46,16 @@ const PENDING_MAX: usize = 12;
 /// The state of a shard's loop between two turns.
 #[derive(Default)]
 struct ShardLoop {
-    /// Open links.
+    /// The links that are open, or wait to be accepted.
     links: Vec<u32>,
     /// The second of the last tick.
     ticked_s: u32,
-    /// The last turn left work.
+    /// Work was left at the end of the last turn.
     is_busy: bool,
 }
 
 impl ShardLoop {
-    /// A new shard replaces the shard of this loop. Its links stay.
+    /// A new shard replaces the shard of this loop. The links stay.
     fn reset(&mut self) {
         (self.ticked_s, self.is_busy) = (0, false);
     }
@@ -63,7 +63,7 @@ impl ShardLoop {
 
 /// The nodes of a cluster. A world without a cluster has one node.
 pub struct Nodes {
-    /// The state that the shards of each node share.
+    /// For each node the state that its shards share.
     pub servers: Vec<Arc<crore_broker::World>>,
     /// The highest writer number that was given to a node at its start.
     last_writer: u64,
@@ -75,7 +75,7 @@ pub struct Nodes {
 
 /// The world.
 pub struct Simulation {
-    /// The settings of this world.
+    /// The properties of this world.
     pub plan: Plan,
     /// The shards of all nodes, node by node.
     pub shards: Vec<Shard>,
@@ -94,21 +94,21 @@ pub struct Simulation {
     pub nodes: Nodes,
     /// The newest checkpoint of the engine's log.
     checkpoint: Checkpoint,
-    /// The base of the log: the document of each home, in blocks. The log contains the batches after it.
-    base_documents: Vec<Vec<Vec<u8>>>,
-    /// The lives of the log.
+    /// The base of the log on disk: the snapshot of each home, in blocks. A new process replays the batches after it.
+    base_snapshots: Vec<Vec<Vec<u8>>>,
+    /// The lives of the log: an epoch for each start.
     lives: Lives,
     /// The offset of the wall clock in seconds.
     wall_offset_s: i32,
 }
 
 impl Simulation {
-    /// The world of this plan. `seed` draws its clients.
+    /// The world of this plan. The clients are drawn from `seed`.
     pub fn new(plan: &Plan, seed: u64, traced: bool) -> Simulation {
         let rules = Rules::new(&plan.settings.rules);
         let truth = initial_truth(plan, &rules, traced);
         let nodes: Vec<_> = (0..plan.nodes)
-            .map(|node| new_world(plan, rules.clone(), seed, node))
+            .map(|node| server(plan, rules.clone(), seed, node))
             .collect();
         let shard = |n: usize| {
             let server = nodes[n / plan.shards].clone();
@@ -120,12 +120,12 @@ impl Simulation {
         Simulation {
             shards: (0..count).map(shard).collect(),
             loops: (0..count).map(|_| ShardLoop::default()).collect(),
-            net: new_net(plan, seed),
+            net: network(plan, seed),
             clients: Clients::new(plan, &truth, seed),
             truth,
             coverage: Coverage::default(),
             checkpoint: Checkpoint::default(),
-            base_documents: Vec::new(),
+            base_snapshots: Vec::new(),
             lives: Lives::first(LOG_EPOCH),
             wall_offset_s: 0,
             plan: plan.clone(),
@@ -149,7 +149,7 @@ impl Simulation {
                 self.clients.publishers[n].act(batch, &self.plan, &mut self.truth, rng);
             }
             self.flush_publisher(0);
-            // A shard reads only a part of the batch at once, and handles only a part of that in one turn.
+            // A batch needs several turns: a shard reads and handles only a part of it in one turn.
             for _ in 0..PRELOAD_TURNS {
                 for shard in 0..self.shards.len() {
                     self.turn(shard, true, rng)?;
@@ -169,19 +169,19 @@ impl Simulation {
             Op::Turn(shard) => self.turn_at_random_node(usize::from(shard), rng),
             Op::Clock(seconds) => {
                 self.truth.now_s += u32::from(seconds);
-                if self.plan.wall_steps {
+                if self.plan.wall_clock_jumps {
                     self.wall_offset_s = rng.pick(&WALL_OFFSETS_S);
                 }
                 Ok(())
             }
-            Op::Ask(n) => {
+            Op::Request(n) => {
                 self.request(usize::from(n), rng);
                 Ok(())
             }
-            Op::Read(n) => {
+            Op::ReadSubscriber(n) => {
                 self.read_subscriber(usize::from(n), rng.pick(&[1, 20, 300, usize::MAX]))
             }
-            Op::Cut(n) => {
+            Op::CutSubscriber(n) => {
                 if let Some(link) = self.clients.subscribers[usize::from(n)].link
                     && self.cut(link, rng)
                 {
@@ -189,7 +189,7 @@ impl Simulation {
                 }
                 Ok(())
             }
-            Op::Window(n) => {
+            Op::ResizeWindow(n) => {
                 if let Some(link) = self.clients.subscribers[usize::from(n)].link {
                     self.net.sockets[link as usize].window = rng.pick(&self.plan.windows);
                 }
@@ -199,7 +199,7 @@ impl Simulation {
                 self.publish(usize::from(n), action, rng);
                 Ok(())
             }
-            Op::ReadAnswer(n) => {
+            Op::ReadPublisher(n) => {
                 self.read_publisher(usize::from(n), rng.pick(&[1, 20, 300, usize::MAX]))
             }
             Op::Mqtt(n, action) => self.mqtt(usize::from(n), action, rng),
@@ -207,7 +207,7 @@ impl Simulation {
                 self.follow(usize::from(n), rng);
                 Ok(())
             }
-            Op::ReadNews(n) => {
+            Op::ReadFollower(n) => {
                 self.read_follower(usize::from(n), rng.pick(&[1, 20, 300, usize::MAX]))
             }
             Op::CutFollower(n) => {
@@ -229,7 +229,7 @@ impl Simulation {
         }
     }
 
-    /// Takes a turn of this shard at a random node, unless that node is paused.
+    /// Lets this shard of a random node take a turn, unless the node is paused.
     fn turn_at_random_node(&mut self, shard: usize, rng: &mut Rng) -> Result<(), Violation> {
         let node = match self.plan.nodes {
             1 => 0,
@@ -242,7 +242,7 @@ impl Simulation {
     }
 
     fn publish(&mut self, n: usize, action: PublisherAction, rng: &mut Rng) {
-        // A node that lags applies a delete later than the node that acknowledged it, and the checks do not know when.
+        // The checks of clusters do not cover deletes: a node that lags applies a delete at an unknown time after the acknowledgement.
         let action = match action {
             PublisherAction::Delete if self.plan.nodes > 1 => PublisherAction::Info,
             action => action,
@@ -261,7 +261,7 @@ impl Simulation {
             if self.clients.followers.iter().any(|f| f.link == Some(link)) {
                 continue;
             }
-            // A client that has already closed its half cannot close more. In a server the kernel's keep-alive ends such a connection.
+            // A client that has closed its half already sends nothing more. The kernel's keep-alive ends such a connection, here a reset.
             let socket = &mut self.net.sockets[link as usize];
             socket.reset |= socket.client_fin;
             self.hang_up(link);
@@ -286,7 +286,7 @@ fn initial_truth(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
     let topic = |name: &String| Topic {
         rule: rules.get(rules.number_for(name.as_bytes())).clone(),
         name: name.clone(),
-        damaged: None,
+        damage_step: None,
         deletes: Vec::new(),
         by_offset: Default::default(),
         by_key: Default::default(),
@@ -295,10 +295,10 @@ fn initial_truth(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
         messages: Vec::new(),
         topics: plan.topics.iter().map(topic).collect(),
         mqtt_options: Default::default(),
-        unchecked: Vec::new(),
+        to_check_in_log: Vec::new(),
         allowed: Allowances {
-            unlogged: plan.unlogged(),
-            waits: None,
+            non_durable_filters: plan.non_durable_filters(),
+            stalled_messages_max: None,
             budgets_are_wide: plan.budgets_are_wide,
             engine_is_late: plan.engine.is_some(),
             memory_is_tight: plan.settings.limits.memory_bytes < crate::plan::MEMORY_BYTES,
@@ -308,13 +308,19 @@ fn initial_truth(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
         step: 0,
         now_s: 1,
         last_stalled_step: None,
-        crashed: None,
+        crash_step: None,
         trace: traced.then(Vec::new),
     }
 }
 
-fn new_net(plan: &Plan, seed: u64) -> Net {
-    let mut net = Net::new(plan.nodes, plan.shards, plan.tear_percent, plan.engine);
+/// The network, with the engine if the plan has one.
+fn network(plan: &Plan, seed: u64) -> Net {
+    let mut net = Net::new(
+        plan.nodes,
+        plan.shards,
+        plan.partial_send_percent,
+        plan.engine,
+    );
     if let Some(engine) = &mut net.engine {
         engine.cluster_log = (plan.nodes > 1).then(|| ClusterLog::new(plan.partitions, plan.nodes));
         engine.disk_log = plan
@@ -325,7 +331,7 @@ fn new_net(plan: &Plan, seed: u64) -> Net {
 }
 
 /// The state that the shards of a node share.
-fn new_world(plan: &Plan, rules: Rules, seed: u64, node: usize) -> Arc<crore_broker::World> {
+fn server(plan: &Plan, rules: Rules, seed: u64, node: usize) -> Arc<crore_broker::World> {
     let writer = match plan.nodes {
         1 => 1,
         _ => (node as u64 + 1) * WRITER_GAP,

@@ -1,7 +1,7 @@
-//! What the clients together know: every message that was sent, the answers, and the offsets that became known. The checks compare
-//! the received messages with it.
+//! The truth: all that the clients together know. It has every message that was sent, the answers, and the offsets that became known. The
+//! checks compare the received messages with it.
 //!
-//! Invariant: nothing is read from inside a shard. Offsets come only from answers to publishers and from positions given to subscribers.
+//! Invariant: nothing is read from inside a shard. Offsets come only from answers to publishers and from the positions of subscribers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use crore_broker::settings::{Keep, Rule};
 use crore_wire::topic;
 
-/// The description of a failure, in one sentence.
+/// A broken promise of the server, in one sentence.
 pub type Violation = String;
 
 /// Number of message keys; key 0 means none.
@@ -20,7 +20,7 @@ pub fn key_name(key: u8) -> Option<String> {
     (key > 0).then(|| format!("k{key}"))
 }
 
-/// What a publisher chooses for a message.
+/// The properties of a message that its publisher chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageSpec {
     /// Its topic.
@@ -29,7 +29,7 @@ pub struct MessageSpec {
     pub len: usize,
     /// Its key, below [`KEYS`].
     pub key: u8,
-    /// Its own time to live in seconds, if it has one.
+    /// Its own time to live in seconds; `None` if only the rule's applies.
     pub ttl_s: Option<u32>,
 }
 
@@ -40,7 +40,7 @@ pub struct MqttOptions {
     pub qos: u8,
     /// RETAIN was set.
     pub retain: bool,
-    /// The number of the MQTT client that published it.
+    /// The number of the MQTT client that published it; `None` for wills and messages over HTTP.
     pub by: Option<usize>,
 }
 
@@ -53,25 +53,25 @@ const NOT_OVER_MQTT: MqttOptions = MqttOptions {
 
 /// A message that was sent to the server.
 pub struct Message {
-    /// What its publisher chose.
+    /// The properties that its publisher chose.
     pub spec: MessageSpec,
     /// Its topic.
     pub topic: usize,
     /// Bytes of data.
     pub len: usize,
-    /// Its time to live in seconds: its own or the rule's, whichever is shorter.
+    /// Its time to live in seconds: its own or the rule's, whichever is shorter; `None` if it never expires.
     pub ttl_s: Option<u32>,
     /// The step in which it was sent.
-    pub sent: u32,
+    pub sent_step: u32,
     /// The second in which it was sent.
     pub sent_s: u32,
-    /// The step in which it was acknowledged.
-    pub acked: Option<u32>,
-    /// The second in which it was acknowledged.
+    /// The step in which it was acknowledged, if it was.
+    pub acked_step: Option<u32>,
+    /// The second of that step.
     pub acked_s: u32,
     /// Its offset, if known.
     pub offset: Option<u64>,
-    /// It was refused, and is certainly in no log.
+    /// It was refused, and no log contains it.
     pub refused: bool,
 }
 
@@ -80,7 +80,7 @@ impl Message {
     pub fn is_before(&self, other: &Message) -> bool {
         match (self.offset, other.offset) {
             (Some(one), Some(other)) => one < other,
-            _ => self.acked.is_some_and(|acked| acked < other.sent),
+            _ => self.acked_step.is_some_and(|acked| acked < other.sent_step),
         }
     }
 }
@@ -91,13 +91,13 @@ pub struct Topic {
     pub name: String,
     /// The rule that governs it.
     pub rule: Rule,
-    /// Damage may have removed messages that were sent up to this step.
-    pub damaged: Option<u32>,
-    /// For each delete the steps in which it was sent and answered.
+    /// The step of the last damage to its log. The damage may have removed messages that were sent in this step or before.
+    pub damage_step: Option<u32>,
+    /// For each delete the step in which it was sent, and the step in which it was answered, if it was.
     pub deletes: Vec<(u32, Option<u32>)>,
-    /// The messages whose offset is known.
+    /// The numbers of the messages with a known offset, by offset.
     pub by_offset: BTreeMap<u64, u32>,
-    /// All messages, by key.
+    /// The numbers of all messages, by key.
     pub by_key: [Vec<u32>; KEYS as usize],
 }
 
@@ -111,7 +111,7 @@ impl Topic {
 /// An acknowledged message whose offset is not known exactly.
 #[derive(Clone, Copy, Debug)]
 pub struct Unplaced {
-    /// The message.
+    /// The number of the message.
     pub number: u32,
     /// Its topic.
     pub topic: usize,
@@ -126,26 +126,26 @@ pub struct Unplaced {
 pub struct SeenPosition {
     /// The offset.
     pub offset: u64,
-    /// A step by which the topic's log had reached this offset.
+    /// In this step the topic's log had reached the offset already.
     pub at: u32,
     /// The second of that step.
     pub at_s: u32,
 }
 
-/// What the plan of a world allows the server: the checks use this to tell permitted losses and refusals from wrong ones.
+/// The losses and refusals that the plan of a world permits. The checks report all others.
 #[derive(Default)]
 pub struct Allowances {
     /// The filters of rules whose topics are not durable.
-    pub unlogged: Vec<String>,
-    /// The most messages of one topic that may wait for a stalled socket, if that is bounded.
-    pub waits: Option<usize>,
-    /// Logs are shortened by their rules only, neither by the byte budget of the process nor by the limit of topics.
+    pub non_durable_filters: Vec<String>,
+    /// The most messages of one topic that may wait for a stalled socket; `None` if there is no such limit.
+    pub stalled_messages_max: Option<usize>,
+    /// Only rules remove messages from logs. The byte budget of the process and the limit of topics are never reached.
     pub budgets_are_wide: bool,
     /// An engine may store a batch late, so that the outcome of a publish is unknown.
     pub engine_is_late: bool,
-    /// A session with many kept messages may end for lack of memory. Its client is told.
+    /// The server may end a session with many kept messages for lack of memory. It tells the client.
     pub memory_is_tight: bool,
-    /// Messages of a topic that are kept for MQTT subscribers of QoS 1 and 2 even if the rule keeps fewer.
+    /// Number of messages of a topic that homes keep for MQTT subscribers of QoS 1 and 2, even if the rule keeps fewer.
     pub session_messages: u32,
     /// Some messages are published with RETAIN.
     pub retains: bool,
@@ -159,18 +159,18 @@ pub struct Truth {
     pub topics: Vec<Topic>,
     /// The MQTT options of messages, by number.
     pub mqtt_options: BTreeMap<u32, MqttOptions>,
-    /// Messages acknowledged or delivered since the last check that the engine has them.
-    pub unchecked: Vec<u32>,
+    /// Messages that were acknowledged or delivered since the last check of the engine's log. The log must contain them.
+    pub to_check_in_log: Vec<u32>,
     /// Which losses and refusals are permitted.
     pub allowed: Allowances,
     /// The current step.
     pub step: u32,
     /// The current second.
     pub now_s: u32,
-    /// The last step before stalled sockets opened. The server had handled everything sent until then.
+    /// The last step before stalled sockets opened. The server has handled everything that was sent in it or before.
     pub last_stalled_step: Option<u32>,
     /// The step of the last crash.
-    pub crashed: Option<u32>,
+    pub crash_step: Option<u32>,
     /// The events so far, if the run is traced.
     pub trace: Option<Vec<String>>,
 }
@@ -182,40 +182,43 @@ impl Truth {
     }
 
     /// Whether a message's topic is not durable.
-    pub fn is_unlogged(&self, number: u32) -> bool {
+    pub fn is_non_durable(&self, number: u32) -> bool {
         let topic = self.messages[number as usize].topic;
         !self.topics[topic].rule.durable
     }
 
-    /// Whether a crash may have removed messages sent to a topic up to this step.
-    pub fn may_have_crashed(&self, topic: usize, at: u32) -> bool {
-        let of = &self.topics[topic];
-        let crashed = self.crashed.filter(|_| !of.rule.durable).max(of.damaged);
-        crashed.is_some_and(|crashed| at <= crashed)
+    /// Whether a crash or damage may have removed messages that were sent to a topic in the step `at` or before.
+    pub fn may_be_lost_in_crash(&self, topic: usize, at: u32) -> bool {
+        let state = &self.topics[topic];
+        let crash_step = self.crash_step.filter(|_| !state.rule.durable);
+        let last_loss = crash_step.max(state.damage_step);
+        last_loss.is_some_and(|last_loss| at <= last_loss)
     }
 
     /// Whether a crash may have removed a message.
-    pub fn has_crashed_since(&self, number: u32) -> bool {
+    pub fn is_lost_in_crash(&self, number: u32) -> bool {
         let message = &self.messages[number as usize];
-        self.may_have_crashed(message.topic, message.sent)
+        self.may_be_lost_in_crash(message.topic, message.sent_step)
     }
 
-    /// Whether a crash may have removed messages that match one of these filters.
-    pub fn may_have_crashed_for(&self, filters: &[String]) -> bool {
-        let overlaps = |passing: &String| {
+    /// Whether a crash or damage may have removed messages that match one of these filters.
+    pub fn may_have_lost_for(&self, filters: &[String]) -> bool {
+        let overlaps = |non_durable: &String| {
             let mut filters = filters.iter();
-            filters.any(|filter| topic::overlaps(passing.as_bytes(), filter.as_bytes()))
+            filters.any(|filter| topic::overlaps(non_durable.as_bytes(), filter.as_bytes()))
         };
-        let is_harmed = self.topics.iter().any(|topic| topic.damaged.is_some());
-        is_harmed || self.crashed.is_some() && self.allowed.unlogged.iter().any(overlaps)
+        let is_damaged = self.topics.iter().any(|topic| topic.damage_step.is_some());
+        is_damaged
+            || self.crash_step.is_some() && self.allowed.non_durable_filters.iter().any(overlaps)
     }
 
-    /// Damage may have removed messages of a topic. The remaining ones have new offsets.
+    /// The last crash damaged the log of a topic, and may have removed messages. The others have new offsets, so the known offsets are
+    /// forgotten.
     pub fn mark_damaged(&mut self, topic: usize) {
-        let of = &mut self.topics[topic];
-        of.damaged = self.crashed;
-        self.unchecked.clear();
-        for number in std::mem::take(&mut of.by_offset).into_values() {
+        let state = &mut self.topics[topic];
+        state.damage_step = self.crash_step;
+        self.to_check_in_log.clear();
+        for number in std::mem::take(&mut state.by_offset).into_values() {
             self.messages[number as usize].offset = None;
         }
     }
@@ -239,9 +242,9 @@ impl Truth {
             topic: spec.topic,
             len: data_of(number, spec.len).len(),
             ttl_s: spec.ttl_s.into_iter().chain(of_rule).min(),
-            sent: self.step,
+            sent_step: self.step,
             sent_s: self.now_s,
-            acked: None,
+            acked_step: None,
             acked_s: 0,
             offset: None,
             refused: false,
@@ -272,13 +275,14 @@ impl Truth {
         data_of(number, self.messages[number as usize].len)
     }
 
-    /// The most bytes that a log counts for a message.
+    /// An upper bound of the bytes that a log counts for a message.
     pub fn bytes_of(&self, number: u32) -> usize {
-        // Its row, and its bytes with a frame's header, key, content type and MQTT properties. An eighth is added for the size class.
+        // A row of 48 bytes, and the data with at most 104 bytes of frame header, key, content type and MQTT properties. Rounding up to a
+        // size class adds at most an eighth.
         48 + (self.messages[number as usize].len + 104) * 9 / 8 + 8
     }
 
-    /// The number of the message with this data. An error if the data is not exactly that of a message.
+    /// The number of the message with this data. An error if no message has exactly this data.
     pub fn number_of(&self, data: &[u8]) -> Result<u32, Violation> {
         let digits = data.strip_prefix(b"m").unwrap_or_default();
         let end = digits.iter().position(|b| !b.is_ascii_digit());
@@ -297,7 +301,7 @@ impl Truth {
 
     /// Records the offset of a message.
     pub fn set_offset(&mut self, number: u32, offset: u64) -> Result<(), Violation> {
-        self.unchecked.push(number);
+        self.to_check_in_log.push(number);
         let message = &mut self.messages[number as usize];
         match message.offset.replace(offset) {
             Some(known) if known != offset => {
@@ -316,66 +320,67 @@ impl Truth {
 
     /// Records that a message was acknowledged to its publisher.
     pub fn acknowledge(&mut self, number: u32) {
-        self.unchecked.push(number);
+        self.to_check_in_log.push(number);
         let message = &mut self.messages[number as usize];
-        (message.acked, message.acked_s) = (Some(self.step), self.now_s);
+        (message.acked_step, message.acked_s) = (Some(self.step), self.now_s);
     }
 
-    /// Records that a message was refused. A slow engine may still store it after the home has stopped waiting.
+    /// Records that a message was refused. With a slow engine that is uncertain: it may store the message after the home has refused it.
     pub fn refuse(&mut self, number: u32) {
         self.messages[number as usize].refused = !self.allowed.engine_is_late;
     }
 
-    /// Whether all messages after `seen` must still be in the log, so that a gap would be wrong.
+    /// Whether the log must still contain all messages after `seen`, so that a gap would be wrong.
     pub fn must_reach_back(&self, topic: usize, seen: SeenPosition) -> bool {
-        let of = &self.topics[topic];
-        let age_s = of.rule.log_age_s.min(of.rule.position_age_s);
-        let touched = |(_, done): &(u32, Option<u32>)| done.is_none_or(|done| done >= seen.at);
+        let state = &self.topics[topic];
+        let rule = &state.rule;
+        let age_s = rule.log_age_s.min(rule.position_age_s);
+        let may_be_later = |(_, done): &(u32, Option<u32>)| done.is_none_or(|done| done >= seen.at);
         if !self.allowed.budgets_are_wide
-            || of.rule.messages_max() == 0
-            || self.may_have_crashed(topic, seen.at)
+            || rule.messages_max() == 0
+            || self.may_be_lost_in_crash(topic, seen.at)
             || self.now_s - seen.at_s >= age_s
-            || of.deletes.iter().any(touched)
+            || state.deletes.iter().any(may_be_later)
         {
             return false;
         }
         let since = self.messages.iter().enumerate().filter(|(_, m)| {
             let later = match m.offset {
                 Some(offset) => offset > seen.offset,
-                None => m.acked.is_none_or(|acked| acked >= seen.at),
+                None => m.acked_step.is_none_or(|acked_step| acked_step >= seen.at),
             };
             m.topic == topic && later
         });
         let (mut count, mut bytes, mut keys) = (0, 0, 0_u32);
         for (number, message) in since {
-            if self.now_s - message.sent_s >= of.rule.log_age_s {
+            if self.now_s - message.sent_s >= rule.log_age_s {
                 return false;
             }
             count += 1;
             keys |= 1 << message.spec.key;
             bytes += self.bytes_of(number as u32);
         }
-        if of.keeps_latest() {
+        if state.keeps_latest() {
             count = keys.count_ones();
         }
-        count <= of.rule.messages_max() && bytes <= of.rule.log_bytes
+        count <= rule.messages_max() && bytes <= rule.log_bytes
     }
 
-    /// Checks the order of publishes: a message that was acknowledged before another was sent must have the lower offset.
+    /// Checks the order of each topic: if a message was acknowledged before another one was sent, it must have the lower offset.
     pub fn check_order(&self) -> Result<(), Violation> {
         for topic in &self.topics {
             let mut latest: Option<(u32, u32)> = None;
             for number in topic.by_offset.values() {
                 let message = &self.messages[*number as usize];
-                if let (Some((sent, other)), Some(acked)) = (latest, message.acked)
+                if let (Some((sent, other)), Some(acked)) = (latest, message.acked_step)
                     && acked < sent
                 {
                     return Err(format!(
                         "message {number} was acknowledged before {other} was sent and stands behind it"
                     ));
                 }
-                if latest.is_none_or(|(sent, _)| message.sent > sent) {
-                    latest = Some((message.sent, *number));
+                if latest.is_none_or(|(sent, _)| message.sent_step > sent) {
+                    latest = Some((message.sent_step, *number));
                 }
             }
         }
@@ -386,18 +391,23 @@ impl Truth {
     pub fn unplaced(&self) -> Vec<Unplaced> {
         let mut found = Vec::new();
         for (number, message) in self.messages.iter().enumerate() {
-            let Some(acked) = message.acked else { continue };
-            let is_lost = self.may_have_crashed(message.topic, message.sent);
+            let Some(acked) = message.acked_step else {
+                continue;
+            };
+            let is_lost = self.may_be_lost_in_crash(message.topic, message.sent_step);
             if message.offset.is_some() || message.refused || is_lost {
                 continue;
             }
             let (mut low, mut high) = (0, u64::MAX);
             for (offset, other) in &self.topics[message.topic].by_offset {
                 let other = &self.messages[*other as usize];
-                if other.acked.is_some_and(|acked| acked < message.sent) {
+                if other
+                    .acked_step
+                    .is_some_and(|acked| acked < message.sent_step)
+                {
                     low = *offset;
                 }
-                if other.sent > acked {
+                if other.sent_step > acked {
                     high = high.min(*offset);
                 }
             }

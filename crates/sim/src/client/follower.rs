@@ -21,10 +21,12 @@ pub struct Follower {
     /// The link of its connection.
     pub link: Option<u32>,
     head: Option<Head>,
+    /// Received bytes that are not parsed yet.
     bytes: Vec<u8>,
+    /// The body of the event stream that is not parsed yet.
     body: Vec<u8>,
     partial: Option<Box<Partial>>,
-    /// The topics that have subscribers, as far as it was told.
+    /// The topics that have subscribers, according to the events.
     view: BTreeSet<String>,
     /// It has received the end of the snapshot.
     has_snapshot: bool,
@@ -101,7 +103,7 @@ impl Follower {
                 return Ok(());
             };
             let expected = if self.over_websocket { 101 } else { 200 };
-            // An event stream with a length only tells the client when to reconnect.
+            // An event stream with a length is a refusal that tells the client when to reconnect.
             if head.status != expected || head.field("content-length").is_some() {
                 self.must_close = true;
                 return match head.status {
@@ -168,7 +170,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Handles an event. Checks that `first` and `last` of a topic alternate, and that `whole` gives the number of topics in the snapshot.
+    /// Handles an event. Checks that `first` and `last` of a topic alternate, and that `whole`, the end of the snapshot, gives its number of
+    /// topics.
     fn event_received(
         &mut self,
         event: &str,

@@ -58,7 +58,7 @@ pub fn take_head(bytes: &mut Vec<u8>) -> Result<Option<Head>, Violation> {
     Ok(Some(head))
 }
 
-/// How a body ends.
+/// The end of a response's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// After a known number of bytes.
@@ -69,7 +69,7 @@ pub enum Framing {
     ToEnd,
 }
 
-/// How the body of a response with this head ends.
+/// The end of the body of a response with this head.
 pub fn framing(head: &Head) -> Result<Framing, Violation> {
     if matches!(head.status, 101 | 204 | 304) {
         return Ok(Framing::Length(0));

@@ -1,5 +1,5 @@
-//! The simulated clients: subscribers of every transport, which resume, and publishers, which retry. A client reads received bytes and
-//! collects the bytes to send. The simulation moves the bytes.
+//! The simulated clients: subscribers of every transport, which resume, and publishers, which retry. A client parses and checks received
+//! bytes, and collects the bytes to send in `out`. The simulation moves the bytes.
 
 pub mod follower;
 pub mod http;

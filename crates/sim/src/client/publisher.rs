@@ -1,6 +1,6 @@
-//! A publisher. Over HTTP it sends single requests, pipelined requests, batches, and operations on whole topics. Over a WebSocket only
-//! credit limits it. After its connection has ended, it sends unanswered messages again: an idempotent publisher with the same
-//! idempotency keys, another one as new messages.
+//! A publisher. Over HTTP it sends single requests, pipelined requests, batches, and operations on whole topics. Over a WebSocket it sends
+//! a frame for each message, and only the publish credit limits it. On a new connection it publishes unanswered messages again: with the
+//! same idempotency keys if it uses keys, and otherwise as new messages.
 
 mod answers;
 
@@ -17,16 +17,18 @@ use crate::truth::{KEYS, MessageSpec, Truth, key_name};
 /// A request that waits for its answer.
 #[derive(Clone, Debug)]
 enum Request {
+    /// A message, by number.
     One(u32),
+    /// The messages of a batch, by number.
     Batch(Vec<u32>),
     /// The topic, and the index of this delete in `Topic::deletes`.
     Delete(usize, usize),
-    /// The info of a topic.
+    /// The topic whose info is requested.
     Info(usize),
     Other,
 }
 
-/// Frames that a WebSocket publisher sends for each message of an action.
+/// Number of frames that a WebSocket publisher sends in place of each message of an action.
 const FRAMES_PER_MESSAGE: u8 = 4;
 
 /// The publisher.
@@ -43,6 +45,7 @@ pub struct Publisher {
     partial: Option<Box<Partial>>,
     /// The link of its connection.
     pub link: Option<u32>,
+    /// Received bytes that are not parsed yet.
     bytes: Vec<u8>,
     /// Unanswered requests of this connection, the oldest first.
     pending: VecDeque<Request>,
@@ -112,8 +115,8 @@ impl Publisher {
     pub fn retry(&mut self, truth: &mut Truth, rng: &mut Rng, coverage: &mut Coverage) {
         for request in std::mem::take(&mut self.to_retry) {
             let number_of_retry = |number: u32, truth: &mut Truth| match self.idempotent {
-                // If the topic is not durable, a crash also removes the answer to the key. Then the retry is a new message.
-                true if !truth.has_crashed_since(number) => number,
+                // A crash also removes the remembered answer to the key if the topic is not durable. Then the retry is a new message.
+                true if !truth.is_lost_in_crash(number) => number,
                 _ => truth.add_message(truth.messages[number as usize].spec),
             };
             match request {

@@ -51,8 +51,10 @@ impl Transport {
 /// A connection of a subscriber.
 #[derive(Default)]
 struct Conn {
+    /// Received bytes that are not parsed yet.
     bytes: Vec<u8>,
     head: Option<Head>,
+    /// The body of the event stream that is not parsed yet.
     body: Vec<u8>,
     partial: Option<Box<Partial>>,
     /// A request or a stream is in progress.
@@ -62,13 +64,13 @@ struct Conn {
     /// The step and the second of the last request.
     request_step: u32,
     request_s: u32,
-    /// The step in which it read the response head of its stream.
+    /// The step in which the client read the response head of its stream.
     established_step: Option<u32>,
     /// The number of messages received since the stalled sockets opened.
     received_after_unstall: u32,
 }
 
-/// The subscription of a subscriber by filter.
+/// The filters of a subscriber by filter. The server's positions have one offset for each partition.
 struct Filtered {
     filters: Vec<String>,
     partitions: usize,
@@ -79,9 +81,11 @@ pub struct Subscriber {
     /// Its transport.
     pub transport: Transport,
     deflate: bool,
+    /// The filters; `None` if it subscribes to topics by name.
     filtered: Option<Filtered>,
     /// For each of its topics the received messages.
     pub tracks: Vec<Track>,
+    /// The last received position, in its text form. The next request resumes from it.
     position: Option<Vec<u8>>,
     /// The link of its connection.
     pub link: Option<u32>,
@@ -118,11 +122,11 @@ impl Subscriber {
 
     /// Subscribes by filter instead of to its topics.
     pub fn subscribe_by_filter(&mut self, filters: Vec<String>, partitions: usize, truth: &Truth) {
-        let is = |name: &str| {
+        let matches = |name: &str| {
             let mut filters = filters.iter();
             filters.any(|filter| topic::matches(filter.as_bytes(), name.as_bytes()))
         };
-        let topics = (0..truth.topics.len()).filter(|n| is(&truth.topics[*n].name));
+        let topics = (0..truth.topics.len()).filter(|n| matches(&truth.topics[*n].name));
         self.tracks = topics.map(Track::by_filter).collect();
         self.filtered = Some(Filtered {
             filters,
@@ -160,7 +164,7 @@ impl Subscriber {
             Some(position) => {
                 let position = String::from_utf8_lossy(position);
                 match self.transport {
-                    // A client repeats the query of its first request. The header takes precedence over it.
+                    // As a browser does, the client repeats the `since` of its first request. The header takes precedence.
                     Transport::Poll => {
                         fields = format!("If-None-Match: \"{position}\"\r\n");
                         target.push_str("since=live");
@@ -219,18 +223,18 @@ impl Subscriber {
             since = "since=oldest";
         }
         if truth.allowed.retains && (since.is_empty() || filtered) {
-            // Otherwise the retained messages would come first, and not in the order of their offsets.
+            // With another start the retained messages would come first, and not in the order of their offsets.
             since = "since=live";
         }
         for track in &mut self.tracks {
             track.begin_stretch(Start::First);
             let topic = &truth.topics[track.topic];
-            let by_rule = match topic.rule.first {
+            let starts_oldest = match topic.rule.first {
                 _ if filtered => topic.keeps_latest(),
                 First::ByTransport => topic.keeps_latest(),
                 first => first == First::Oldest,
             };
-            if since == "since=oldest" || since.is_empty() && by_rule {
+            if since == "since=oldest" || since.is_empty() && starts_oldest {
                 track.require_oldest();
             }
         }
@@ -269,38 +273,44 @@ impl Subscriber {
         }
     }
 
-    /// Damage may have removed messages of its topics.
+    /// The last crash damaged some partitions, and may have removed messages of its topics.
     pub fn partitions_damaged(&mut self, truth: &Truth) {
         let has_position = self.position.is_some();
-        let is_damaged = |track: &&mut Track| truth.topics[track.topic].damaged == truth.crashed;
+        let is_damaged =
+            |track: &&mut Track| truth.topics[track.topic].damage_step == truth.crash_step;
         let damaged = self.tracks.iter_mut().filter(is_damaged);
         damaged.for_each(|track| track.partition_damaged(has_position));
     }
 
     /// The log was restored from an older copy. For each topic, the server knows the positions up to the first offset of the pair, and also
-    /// the second offset. Returns the number of topics in which the subscriber's position is unknown to the server.
-    pub fn log_restored(&mut self, truth: &Truth, known: &[(u64, u64)], is_first: bool) -> u64 {
+    /// the second offset. Returns the number of topics in which the server does not know the subscriber's position.
+    pub fn log_restored(
+        &mut self,
+        truth: &Truth,
+        known: &[(u64, u64)],
+        is_first_restore: bool,
+    ) -> u64 {
         let has_position = self.position.is_some();
-        let mut branches = 0;
-        // A position of several partitions moves with the messages of every topic, so a track does not know the offset in its own partition.
-        // After a second restore it does not know it either.
-        let is_exact = is_first && matches!(&self.tracks[..], [track] if !track.by_filter);
+        let mut lost_branches = 0;
+        // The client knows the exact offset of its position only with a single topic by name, and before a second restore: a position of
+        // several partitions also moves with the messages of other topics.
+        let is_exact = is_first_restore && matches!(&self.tracks[..], [track] if !track.by_filter);
         for track in &mut self.tracks {
-            if truth.topics[track.topic].damaged != truth.crashed {
+            if truth.topics[track.topic].damage_step != truth.crash_step {
                 continue;
             }
             if is_exact {
                 let (end, begin) = known[track.topic];
-                branches += u64::from(track.log_restored(has_position, end, begin));
+                lost_branches += u64::from(track.log_restored(has_position, end, begin));
             } else {
                 track.partition_damaged(false);
                 track.seen = None;
             }
         }
-        branches
+        lost_branches
     }
 
-    /// Reads received bytes. With `end` they are the last bytes of the connection.
+    /// Reads received bytes. `end`: they are the last bytes of the connection.
     pub fn read(
         &mut self,
         bytes: &[u8],
@@ -340,7 +350,7 @@ impl Subscriber {
             Transport::Sse | Transport::Sse10 => 200,
         };
         truth.note(|| format!("{:?} begins with {}", self.link, head.status));
-        // An event stream with a length only tells the client when to reconnect.
+        // An event stream with a length is a refusal that tells the client when to reconnect.
         let is_reconnect_hint = head.field("content-length").is_some();
         if head.status == expected && !is_reconnect_hint {
             self.conn.established_step = Some(truth.step);
@@ -367,7 +377,7 @@ impl Subscriber {
 
     /// The topic was deleted. The position is no longer valid.
     fn topic_deleted(&mut self, coverage: &mut Coverage) {
-        coverage.gone += 1;
+        coverage.ended_by_delete += 1;
         self.position = None;
     }
 
@@ -379,7 +389,8 @@ impl Subscriber {
         }
         for track in &mut self.tracks {
             let rule = &truth.topics[track.topic].rule;
-            // Without a log, messages between two polls are lost, and the server reports the gap only with the next message.
+            // A poll need not reach the newest message of a topic without a log: messages between two polls are lost, and the server reports
+            // the gap only with the next message.
             if !is_poll || (rule.messages_max() > 0 && truth.allowed.budgets_are_wide) {
                 track.require_head();
             }

@@ -1,8 +1,9 @@
-//! The messages of one topic that a subscriber received, in stretches. Within a stretch no message may be missing.
+//! A track: the messages of one topic that a subscriber received, in stretches. A stretch is a range of the topic's messages in which no
+//! message may be missing. A gap, or a request without a position, ends a stretch and begins the next one.
 
 use crate::truth::{SeenPosition, Truth, Unplaced, Violation};
 
-/// Where a stretch begins.
+/// The start of a stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// After this offset.
@@ -21,7 +22,7 @@ struct Received {
     second: u32,
 }
 
-/// A range of the topic's messages, from a start to the last received message, or to the newest one.
+/// A range of the topic's messages, from `start` to the last received message, or to the newest one.
 #[derive(Debug)]
 struct Stretch {
     start: Start,
@@ -48,9 +49,9 @@ pub struct Track {
     pub seen: Option<SeenPosition>,
     /// The offset of the last received position, with or without a message.
     last_offset: Option<u64>,
-    /// The subscriber's position is from before damage, so it must receive a gap before the next message.
+    /// The subscriber must receive a gap before the next message, since its position is from before the log was damaged.
     gap_due: bool,
-    /// The subscriber subscribes by filter. Then a delete does not end the stretch, and deleted messages may be missing.
+    /// The subscriber subscribes by filter. A delete does not end such a stretch, so deleted messages may be missing in it.
     pub by_filter: bool,
 }
 
@@ -89,7 +90,7 @@ impl Track {
         }
     }
 
-    /// The subscription was confirmed. From this step on no message may be missing.
+    /// The subscription was confirmed in `step`. No message that is sent later may be missing.
     pub fn subscription_confirmed(&mut self, step: u32) {
         if let Some(stretch) = self.stretches.last_mut()
             && stretch.start == Start::First
@@ -137,13 +138,13 @@ impl Track {
         self.last_offset = message.offset;
         self.seen = message.offset.map(|offset| SeenPosition {
             offset,
-            at: message.sent,
+            at: message.sent_step,
             at_s: message.sent_s,
         });
         Ok(())
     }
 
-    /// A gap was received. The next messages come after `to`.
+    /// A gap was received. The next messages come after `to`, if that is known.
     pub fn gap_received(
         &mut self,
         to: Option<SeenPosition>,
@@ -156,14 +157,14 @@ impl Track {
                     seen.offset
                 ));
             }
-            // A position on another branch of the log may have a higher offset than the point where the branches part.
+            // A gap that is due after a restore may go back: the position is on the lost branch of the log, behind the fork.
             if let (Some(to), false) = (to, self.gap_due)
                 && to.offset < seen.offset
             {
                 return Err(format!("a gap from {} back to {}", seen.offset, to.offset));
             }
         }
-        // An offset on another branch is not comparable with one on this branch.
+        // An offset on the lost branch cannot be compared with one on this branch.
         let seen = self.seen.filter(|_| !self.gap_due);
         self.begin_stretch(to.map_or(Start::First, |to| Start::After(to.offset)));
         self.seen = to.or(seen);
@@ -171,15 +172,15 @@ impl Track {
         Ok(())
     }
 
-    /// A message was lost, perhaps of this topic. The messages must still be in order, and none may come twice.
+    /// A gap was received that may be in this topic. The messages must still be in order, and none may come twice.
     pub fn may_have_lost(&mut self) {
         let seen = self.seen;
         self.begin_stretch(Start::First);
         self.seen = seen;
     }
 
-    /// The partition was damaged. The offsets of messages changed, so the messages received before, which were checked already, are
-    /// forgotten. The subscriber reconnects, with a position or without.
+    /// The partition was damaged, and the offsets of its messages changed. So the received messages, which were checked already, are forgotten.
+    /// A subscriber with a position must now receive a gap.
     pub fn partition_damaged(&mut self, has_position: bool) {
         let seen = self.seen;
         self.stretches.clear();
@@ -187,11 +188,11 @@ impl Track {
         (self.seen, self.gap_due) = (seen, has_position);
     }
 
-    /// The log was restored from an older copy. The server knows the positions up to `end`, and the position `begin`. The messages received
-    /// before were checked already. Returns whether the subscriber's position is on the lost branch.
+    /// The log was restored from an older copy. The server knows the positions up to `end`, and the position `begin`. Returns whether the
+    /// subscriber's position is on the lost branch, so that it must receive a gap. The messages received before were checked already.
     pub fn log_restored(&mut self, has_position: bool, end: u64, begin: u64) -> bool {
         let seen = self.seen.filter(|_| has_position);
-        // If a gap is still due, the position is from before an earlier copy.
+        // If a gap is still due, the position is from before an earlier restore, and unknown.
         let is_known = |offset| !self.gap_due && (offset <= end || offset == begin);
         let is_on_lost_branch =
             seen.is_some_and(|seen| !is_known(self.last_offset.unwrap_or(seen.offset)));
@@ -243,7 +244,7 @@ impl Track {
             Start::After(start) => offset > start,
             Start::Sent(step) => {
                 first.is_some_and(|first| offset >= first)
-                    || truth.messages[number as usize].sent > step
+                    || truth.messages[number as usize].sent_step > step
             }
             Start::First => first.is_some_and(|first| offset >= first),
         };
@@ -252,7 +253,7 @@ impl Track {
             if got.next_if(|(came, _)| came == offset).is_some() {
                 continue;
             }
-            // The server passed this message before the subscriber read the next one.
+            // The server decided not to send this message before the subscriber read the next one.
             let (at, at_s) = match got.peek() {
                 Some((_, next)) => (next.step, next.second),
                 None => (truth.step, truth.now_s),
@@ -270,7 +271,7 @@ impl Track {
             }
         }
         let snapshot = stretch.must_reach_head && stretch.from_oldest;
-        let snapshot = snapshot.then(|| truth.snapshot(self.topic));
+        let snapshot = snapshot.then(|| truth.newest_of_each_key(self.topic));
         let mut newest = snapshot.into_iter().flatten();
         if let Some(number) = newest.find(|number| !stretch.has(*number)) {
             return Err(format!(
@@ -280,7 +281,7 @@ impl Track {
         self.check_unplaced(stretch, end, truth, unplaced)
     }
 
-    /// Checks that no acknowledged message that nobody received belongs into this stretch.
+    /// Checks that no acknowledged message with an unknown offset, which nobody received, belongs into this stretch.
     fn check_unplaced(
         &self,
         stretch: &Stretch,

@@ -1,8 +1,8 @@
-//! The log that the nodes of a cluster share. Each partition has one order for the batches of all writers, and the log assigns offsets
-//! and seconds. Each node reads it at its own pace, and may be cut off from it.
+//! The log that the nodes of a cluster share. A partition has one order for the batches of all writers, and the log assigns the offset of
+//! each batch and the second in which it was stored. Each node reads the log at its own pace, and may be cut off from it.
 //!
-//! The log reads itself as every reader does, including the records about writers: a batch counts if its writer is not dead and its
-//! number is the next one of that writer.
+//! The log reads itself as every reader does. A batch is void, that is every reader skips it, if its writer was declared dead or if its
+//! number is not the next one of that writer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,10 +24,11 @@ struct Log {
     arriving: Vec<Bytes>,
     /// Each batch, and the second in which it was stored.
     stored: Vec<(Bytes, u32)>,
-    /// How many batches are purged, from the first one on. They stay in `stored`, for the checks.
+    /// Number of purged batches at the beginning of `stored`. They stay there for the checks.
     purged: usize,
-    /// The number of the last batch of each writer that counts.
+    /// For each writer the number of its last batch that is not void.
     last: BTreeMap<u64, u64>,
+    /// The writers that were declared dead.
     dead: BTreeSet<u64>,
 }
 
@@ -35,11 +36,11 @@ struct Log {
 #[derive(Default)]
 struct Node {
     is_cut: bool,
-    /// For each partition, how many batches the node has read.
-    told: Vec<usize>,
-    /// For each partition, how many batches the node must have read before it serves clients.
-    begins_at: Vec<usize>,
-    /// Batches that it has appended, by partition and writer.
+    /// For each partition the number of batches that the node has read.
+    read: Vec<usize>,
+    /// For each partition the number of batches that the node must have read before it serves clients.
+    ready_at: Vec<usize>,
+    /// Batches that it has appended, by number, for each partition and writer.
     appended: BTreeMap<(PartitionId, u64), BTreeMap<u64, Bytes>>,
 }
 
@@ -48,12 +49,12 @@ pub struct ClusterLog {
     logs: Vec<Log>,
     nodes: Vec<Node>,
     backlog: Backlog,
-    /// Number of batches whose writer was dead already.
-    pub of_dead: u64,
-    /// Number of writers declared dead, per partition.
+    /// Number of batches whose writer had been declared dead before.
+    pub from_dead_writers: u64,
+    /// Number of writers declared dead, counted once for each partition.
     pub deaths: u64,
-    /// Number of batches that were stored too late, so that their messages are void.
-    pub late: u64,
+    /// Number of batches that were stored too late, so that their messages have no effect.
+    pub too_late: u64,
 }
 
 impl ClusterLog {
@@ -63,20 +64,20 @@ impl ClusterLog {
             logs: (0..partitions).map(|_| Log::default()).collect(),
             nodes: (0..nodes).map(|_| Node::default()).collect(),
             backlog: Backlog::default(),
-            of_dead: 0,
+            from_dead_writers: 0,
             deaths: 0,
-            late: 0,
+            too_late: 0,
         };
         (0..nodes).for_each(|node| cluster_log.join(node, vec![0; partitions]));
         cluster_log
     }
 
-    /// A new process replaces a node. `told` is the number of batches of each partition that its checkpoints contain. It serves clients once
-    /// it has read the rest of what is stored now.
-    pub fn join(&mut self, node: usize, told: Vec<usize>) {
+    /// A new process replaces a node. For each partition `contained` is the number of batches in its checkpoint. The node serves clients
+    /// once it has read all other batches that are stored now.
+    pub fn join(&mut self, node: usize, contained: Vec<usize>) {
         self.nodes[node] = Node {
-            told,
-            begins_at: self.logs.iter().map(|log| log.stored.len()).collect(),
+            read: contained,
+            ready_at: self.logs.iter().map(|log| log.stored.len()).collect(),
             ..Node::default()
         };
     }
@@ -91,16 +92,16 @@ impl ClusterLog {
         self.logs[usize::from(partition)].purged as u64 + 1
     }
 
-    /// How many batches of a partition every node has read.
+    /// The number of batches of a partition that every node has read.
     pub fn read_by_all(&self, partition: PartitionId) -> usize {
-        let told = self
+        let read = self
             .nodes
             .iter()
-            .map(|node| node.told[usize::from(partition)]);
-        told.min().unwrap_or(0)
+            .map(|node| node.read[usize::from(partition)]);
+        read.min().unwrap_or(0)
     }
 
-    /// Purges the batches of a partition before number `before`. Returns how many.
+    /// Purges the batches of a partition before number `before`. Returns the number of purged batches.
     pub fn purge(&mut self, partition: PartitionId, before: u64) -> u64 {
         let purged = &mut self.logs[usize::from(partition)].purged;
         let until = (before.saturating_sub(1) as usize).max(*purged);
@@ -111,12 +112,10 @@ impl ClusterLog {
 
     /// Whether a node has read all batches that were stored when it started.
     pub fn is_ready(&self, node: usize) -> bool {
-        let Node {
-            told, begins_at, ..
-        } = &self.nodes[node];
-        told.iter()
-            .zip(begins_at)
-            .all(|(told, begin)| told >= begin)
+        let Node { read, ready_at, .. } = &self.nodes[node];
+        read.iter()
+            .zip(ready_at)
+            .all(|(read, ready_at)| read >= ready_at)
     }
 
     /// Cuts a node off, or reconnects it.
@@ -129,7 +128,7 @@ impl ClusterLog {
         self.nodes[node].is_cut
     }
 
-    /// Appends a batch of a node. True if the node has appended it before.
+    /// Appends a batch of a node. True if the node has appended it before. The batch is lost if the node is cut off.
     ///
     /// # Errors
     /// If the node has broken a rule of numbering.
@@ -150,12 +149,12 @@ impl ClusterLog {
         let Node {
             appended, is_cut, ..
         } = &mut self.nodes[node];
-        let of = appended.entry((partition, writer)).or_default();
-        let newest = of.keys().next_back().copied().unwrap_or(0);
-        let again = match of.get(&number) {
+        let batches = appended.entry((partition, writer)).or_default();
+        let newest = batches.keys().next_back().copied().unwrap_or(0);
+        let again = match batches.get(&number) {
             Some(before) if *before == batch.bytes => true,
             None if number == newest + 1 => {
-                of.insert(number, batch.bytes.clone());
+                batches.insert(number, batch.bytes.clone());
                 false
             }
             _ => {
@@ -177,7 +176,8 @@ impl ClusterLog {
         Ok(again)
     }
 
-    /// Stores the arrived batches of a partition in this second. Passes each batch that counts to `keep`, and returns how many do not.
+    /// Stores the arrived batches of a partition in the second `unix_s`. Passes each batch that takes effect to `keep`. Returns the number of
+    /// void batches.
     ///
     /// # Errors
     /// If a batch cannot be read.
@@ -194,39 +194,39 @@ impl ClusterLog {
             log.stored.push((bytes.clone(), unix_s));
             let last = log.last.entry(header.writer).or_default();
             let is_dead = log.dead.contains(&header.writer);
-            self.of_dead += u64::from(is_dead);
+            self.from_dead_writers += u64::from(is_dead);
             if is_dead || header.number != *last + 1 {
                 void += 1;
                 continue;
             }
             *last = header.number;
             match batch::is_late(header.unix_s, unix_s) {
-                true => self.late += 1,
+                true => self.too_late += 1,
                 false => keep(&bytes),
             }
             let dead = &mut log.dead;
             let mut deaths = 0;
-            let see = |_, entry: Entry<'_>| {
+            let record_death = |_, entry: Entry<'_>| {
                 if let Entry::Note(Note::Dead(writer)) = entry {
                     deaths += u64::from(dead.insert(writer));
                 }
             };
-            batch::read(&bytes, see).map_err(|why| why.to_string())?;
+            batch::read(&bytes, record_death).map_err(|why| why.to_string())?;
             self.deaths += deaths;
         }
         Ok(void)
     }
 
-    /// At most `most` batches of a partition that the node has not read yet.
-    pub fn tell(&mut self, node: usize, partition: PartitionId, most: usize) -> Vec<Committed> {
-        let Node { told, is_cut, .. } = &mut self.nodes[node];
+    /// Reports at most `most` batches of a partition that the node has not read yet.
+    pub fn report(&mut self, node: usize, partition: PartitionId, most: usize) -> Vec<Committed> {
+        let Node { read, is_cut, .. } = &mut self.nodes[node];
         if *is_cut {
             return Vec::new();
         }
         let at = usize::from(partition);
-        let stored = &self.logs[at].stored[told[at]..];
-        let some = stored.iter().take(most).zip(told[at]..);
-        let committed = some.map(|((bytes, unix_s), before)| {
+        let stored = &self.logs[at].stored[read[at]..];
+        let unread = stored.iter().take(most).zip(read[at]..);
+        let committed = unread.map(|((bytes, unix_s), before)| {
             let placement = Placement::new(self.logs.len() as PartitionId, 1);
             let (header, batch) = ForeignBatch::checked(bytes.clone(), placement, &self.backlog)
                 .expect("a node wrote it");
@@ -240,14 +240,14 @@ impl ClusterLog {
             }
         });
         let committed: Vec<Committed> = committed.collect();
-        told[at] += committed.len();
+        read[at] += committed.len();
         committed
     }
 
     /// Whether there is something to store in a partition, or something that the node can read.
     pub fn has_work(&self, node: usize, partition: PartitionId) -> bool {
         let (log, node) = (&self.logs[usize::from(partition)], &self.nodes[node]);
-        let is_told = node.is_cut || node.told[usize::from(partition)] == log.stored.len();
-        !log.arriving.is_empty() || !is_told
+        let can_read = !node.is_cut && node.read[usize::from(partition)] < log.stored.len();
+        !log.arriving.is_empty() || can_read
     }
 }

@@ -1,5 +1,5 @@
-//! The disk engine of a real server: the log of `crore-disk`, shared by all partitions, on a disk in memory. It loses nothing while it
-//! runs. A crash can happen before a batch is in a group, before a written group is synced, and before a synced batch is reported.
+//! The engine of a real server: the log of `crore-disk`, shared by all partitions, on a disk in memory. It loses no batch while its process
+//! runs. A crash can come before a batch is in a group, before a written group is synced, and before a synced batch is reported.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::truth::Violation;
 type Bytes = Arc<[u8]>;
 
 const IDENTITY: Identity = Identity { log: 7, seed: 8 };
-/// A bit more than the disk calls of a commit that begins a segment, so that a crash can happen at each of them.
+/// Slightly more than the number of disk calls of a commit that begins a segment, so that a crash can come at each of them.
 const CALLS: usize = 10;
 
-/// A batch in the log, and the number of its group.
-type Stored = (u64, Arc<[u8]>);
+/// The number of a batch's group, and the batch.
+type Stored = (u64, Bytes);
 
 /// The log and its disk.
 pub struct DiskLog {
@@ -38,12 +38,12 @@ pub struct DiskLog {
     appended: BTreeMap<PartitionId, u64>,
     /// All synced batches, in order.
     synced: Vec<Stored>,
-    /// The group being written when the process ended.
-    torn: Vec<Arc<[u8]>>,
+    /// The batches of the group that was being written when the process ended.
+    unfinished: Vec<Bytes>,
     /// The end of the part of the log that the base contains.
-    end: End,
-    /// The damage done to the disk since then.
-    damaged: Option<InjectedDamage>,
+    base_end: End,
+    /// The damage to the disk that the next process must report.
+    damage: Option<InjectedDamage>,
 }
 
 /// Damage to synced groups.
@@ -56,7 +56,8 @@ enum InjectedDamage {
 }
 
 impl InjectedDamage {
-    fn takes(self, group: u64) -> bool {
+    /// Whether the group is lost.
+    fn hits(self, group: u64) -> bool {
         match self {
             InjectedDamage::Group(damaged) => group == damaged,
             InjectedDamage::End(first) => group >= first,
@@ -64,20 +65,29 @@ impl InjectedDamage {
     }
 }
 
-/// What a new process finds.
+/// The log as a new process finds it.
 pub struct Start {
     /// The batches behind the base.
     pub batches: Vec<Bytes>,
-    /// How many of them no home had been told of.
-    pub came: usize,
+    /// The number of batches at the end of `batches` that no home had been told of.
+    pub unreported: usize,
     /// Batches lost to damage.
     pub lost: Vec<Bytes>,
-    /// The damage, if any: before which batch, and how many batches are missing, if that is known.
-    pub damage: Option<(usize, Option<u64>)>,
+    /// The damage, if there is any.
+    pub damage: Option<ReportedDamage>,
+}
+
+/// Damage as the log of `crore-disk` reports it.
+#[derive(Clone, Copy, Debug)]
+pub struct ReportedDamage {
+    /// The number of batches before the damage.
+    pub at: usize,
+    /// The number of missing batches, if it is known.
+    pub missing: Option<u64>,
 }
 
 impl DiskLog {
-    /// An empty log. `seed` decides which bytes a power cut loses.
+    /// An empty log. `seed` determines the bytes that a power cut loses.
     pub fn new(seed: u64, segment_bytes: u64) -> DiskLog {
         let mut disk_log = DiskLog {
             disk: Disk::new(seed, Fault::None),
@@ -87,9 +97,9 @@ impl DiskLog {
             stored: Vec::new(),
             appended: BTreeMap::new(),
             synced: Vec::new(),
-            torn: Vec::new(),
-            end: End::default(),
-            damaged: None,
+            unfinished: Vec::new(),
+            base_end: End::default(),
+            damage: None,
         };
         disk_log.open(|_| {}).expect("the disk is empty");
         disk_log
@@ -117,12 +127,12 @@ impl DiskLog {
         Ok(true)
     }
 
-    /// Writes and syncs at most `most` batches as one group. Returns them.
+    /// Writes and syncs at most `most` batches as one group. Returns the batches.
     ///
     /// # Errors
-    /// If the log fails although the disk does not.
+    /// If the log fails. The disk does not.
     pub fn commit(&mut self, most: usize, rng: &mut Rng) -> Result<Vec<Batch>, Violation> {
-        let group = self.take(most);
+        let group = self.take_waiting(most);
         self.write(&group).map_err(|error| error.to_string())?;
         if rng.chance(50) {
             let prepared = self.log().prepare();
@@ -132,22 +142,22 @@ impl DiskLog {
     }
 
     /// Reports the synced batches of these partitions, in order.
-    pub fn tell(&mut self, of: &[PartitionId]) -> Vec<Committed> {
-        let told = |it: &Committed| of.contains(&it.header.partition);
-        let all = std::mem::take(&mut self.stored);
-        let (told, left) = all.into_iter().partition(told);
+    pub fn report(&mut self, partitions: &[PartitionId]) -> Vec<Committed> {
+        let is_reported = |it: &Committed| partitions.contains(&it.header.partition);
+        let stored = std::mem::take(&mut self.stored);
+        let (reported, left) = stored.into_iter().partition(is_reported);
         self.stored = left;
-        told
+        reported
     }
 
-    /// Whether it can write or report something for one of these partitions.
-    pub fn has_work(&self, mut of: impl Iterator<Item = PartitionId>) -> bool {
+    /// Whether the log can write or report something for one of these partitions.
+    pub fn has_work(&self, mut partitions: impl Iterator<Item = PartitionId>) -> bool {
         let stored = |partition| {
             self.stored
                 .iter()
                 .any(|it| it.header.partition == partition)
         };
-        of.any(|partition| !self.waiting.is_empty() || stored(partition))
+        partitions.any(|partition| !self.waiting.is_empty() || stored(partition))
     }
 
     /// Number of batches that are in no group yet.
@@ -156,19 +166,19 @@ impl DiskLog {
     }
 
     /// The end of the log.
-    pub fn ends(&mut self) -> End {
+    pub fn end(&mut self) -> End {
         self.log().end()
     }
 
-    /// The process ends before, during or after a commit; with `cuts` the power fails. Returns the batches synced by that commit.
-    pub fn crash(&mut self, cuts: bool, rng: &mut Rng) -> Vec<Batch> {
-        let mut group = self.take(rng.range(0, 4));
+    /// The process ends before, during or after a commit; with `is_power_cut` the power fails. Returns the batches that this commit has synced.
+    pub fn crash(&mut self, is_power_cut: bool, rng: &mut Rng) -> Vec<Batch> {
+        let mut group = self.take_waiting(rng.range(0, 4));
         self.disk.power_goes_after(rng.below(CALLS));
         if self.write(&group).is_err() {
-            self.torn = group.drain(..).map(|batch| batch.bytes).collect();
+            self.unfinished = group.drain(..).map(|batch| batch.bytes).collect();
         }
         self.log = None;
-        match cuts {
+        match is_power_cut {
             true => self.disk.power_returns(),
             false => self.disk.process_restarts(),
         }
@@ -182,15 +192,15 @@ impl DiskLog {
         group
     }
 
-    /// A planned stop: everything is synced and reported.
+    /// Ends the process as planned: everything is synced and reported.
     pub fn stop(&mut self) {
         self.log = None;
     }
 
-    /// Damages the log behind the base: changes a byte of a group that is not the last one, or removes the end of the log.
+    /// Damages the log behind the base. Changes a byte of a group that is not the last one, or removes the end of the log.
     pub fn inject_damage(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let mut places = Vec::new();
-        let (contained, base) = (self.end.group, self.end.segment.max(1));
+        let (contained, base) = (self.base_end.group, self.base_end.segment.max(1));
         let found = scan(&self.disk, (Some(base), None), |it| match it {
             Found::Batch(place, batch) if place.group > contained => {
                 places.push((place, batch.len()));
@@ -205,11 +215,11 @@ impl DiskLog {
         let files = self.disk.list().map_err(|error| error.to_string())?;
         let newest = files.iter().filter_map(|file| number_of(&file.name)).max();
         let newest = newest.unwrap_or(0);
-        let of_newest = |(it, _): &&(Place, usize)| it.segment == newest;
-        let first = places.iter().find(of_newest).map_or(0, |it| it.0.group);
+        let is_in_newest = |(it, _): &&(Place, usize)| it.segment == newest;
+        let first = places.iter().find(is_in_newest).map_or(0, |it| it.0.group);
         let name = format!("segment-{:010}.log", place.segment);
-        self.damaged = match rng.below(3) {
-            // Not if the log would end before its base: a server reports that for all partitions, and this log cannot.
+        self.damage = match rng.below(3) {
+            // The log must not end before its base: a server reports that for all partitions, and this log cannot.
             0 if newest == place.segment && newest > base => {
                 let removed = self.disk.remove(&name);
                 let removed = removed.and_then(|()| self.disk.sync_names());
@@ -227,8 +237,8 @@ impl DiskLog {
             }
             _ => None,
         };
-        if matches!(self.damaged, Some(InjectedDamage::End(_))) && rng.chance(50) {
-            // A process finds the damage, and ends before it has written a base of what is left.
+        if matches!(self.damage, Some(InjectedDamage::End(_))) && rng.chance(50) {
+            // A process finds the damage, and ends before it has written a base of the batches that are left.
             self.open(|_| {})?;
             self.begin_segment()?;
             self.log = None;
@@ -242,11 +252,11 @@ impl DiskLog {
     /// A new process reads the log.
     ///
     /// # Errors
-    /// If a synced batch is missing, if a batch was never written, or if the reported damage is not the real damage.
+    /// If a synced batch is missing, if a batch was never written, or if the reported damage is not the injected damage.
     pub fn start(&mut self) -> Result<Start, Violation> {
-        let base = self.end;
+        let base = self.base_end;
         let contained = base.group;
-        let (mut found, mut damage): (Vec<Stored>, _) = (Vec::new(), None);
+        let (mut found, mut reported): (Vec<Stored>, _) = (Vec::new(), None);
         // A segment before the base was removed. A power cut may bring it back, but the log must not return its batches.
         self.open(|it| match it {
             Found::Batch(place, batch) => {
@@ -254,59 +264,64 @@ impl DiskLog {
                     found.push((place.group, batch.into()));
                 }
             }
-            Found::Damage(it) => damage = Some((found.len(), it.batches)),
+            Found::Damage(it) => {
+                reported = Some(ReportedDamage {
+                    at: found.len(),
+                    missing: it.batches,
+                });
+            }
         })?;
-        let damaged = self.damaged.take();
-        let must_be_told = damaged.is_some();
-        let (damaged, known): (Vec<Stored>, _) = std::mem::take(&mut self.synced)
+        let injected = self.damage.take();
+        let (damaged, intact): (Vec<Stored>, _) = std::mem::take(&mut self.synced)
             .into_iter()
-            .partition(|(group, _)| damaged.is_some_and(|it| it.takes(*group)));
-        let told = damage.and_then(|(_, count)| count);
-        if damage.is_some() != must_be_told || told.is_some_and(|it| it != damaged.len() as u64) {
+            .partition(|(group, _)| injected.is_some_and(|it| it.hits(*group)));
+        let missing = reported.and_then(|it| it.missing);
+        let is_wrong = missing.is_some_and(|it| it != damaged.len() as u64);
+        if reported.is_some() != injected.is_some() || is_wrong {
             let count = damaged.len();
             return Err(format!(
-                "{count} batches are harmed, and {damage:?} is told"
+                "{count} batches are harmed, and {reported:?} is told"
             ));
         }
         self.waiting.clear();
         self.stored.clear();
         self.appended.clear();
-        let torn = std::mem::take(&mut self.torn);
+        let unfinished = std::mem::take(&mut self.unfinished);
         let mut rest = found.iter().map(|(_, batch)| batch);
-        let lost = known.iter().filter(|(group, _)| *group > contained);
-        if let Some((group, _)) = lost.clone().find(|(_, batch)| rest.next() != Some(batch)) {
+        let due = intact.iter().filter(|(group, _)| *group > contained);
+        if let Some((group, _)) = due.clone().find(|(_, batch)| rest.next() != Some(batch)) {
             return Err(format!("a batch of group {group} was synced and is lost"));
         }
-        let come = found.len() - lost.count();
-        if come > 0 && !rest.eq(&torn) {
+        let unreported = found.len() - due.count();
+        if unreported > 0 && !rest.eq(&unfinished) {
             return Err("batches came back in part, or others than were written".into());
         }
         let batches = found.iter().map(|(_, batch)| batch.clone()).collect();
         self.synced = found;
         Ok(Start {
             batches,
-            came: come,
+            unreported,
             lost: damaged.into_iter().map(|(_, batch)| batch).collect(),
-            damage,
+            damage: reported,
         })
     }
 
-    /// Begins a segment behind damage. A new base will contain everything before it. Returns the end of the log.
+    /// Begins a segment behind damage, so that a new base can contain everything before it. Returns the end of the log.
     ///
     /// # Errors
     /// Those of the disk.
     pub fn begin_segment(&mut self) -> Result<End, Violation> {
         let begun = self.log().begin_segment();
         begun.map_err(|error| error.to_string())?;
-        Ok(self.ends())
+        Ok(self.end())
     }
 
-    /// A base contains the log up to `end`. Removes the segments before it.
+    /// A new base contains the log up to `end`. Removes the segments before `end`.
     ///
     /// # Errors
     /// Those of the disk.
-    pub fn based(&mut self, end: End) -> Result<(), Violation> {
-        self.end = end;
+    pub fn set_base(&mut self, end: End) -> Result<(), Violation> {
+        self.base_end = end;
         let removed = self.log().remove_before(end.segment);
         removed.map_err(|error| error.to_string())
     }
@@ -315,10 +330,10 @@ impl DiskLog {
     ///
     /// # Errors
     /// If the log cannot be read.
-    pub fn sealed(&mut self) -> Result<(Vec<Vec<u8>>, End), Violation> {
+    pub fn sealed_batches(&mut self) -> Result<(Vec<Vec<u8>>, End), Violation> {
         let last = self.log().figures().sealed;
-        let first = self.end.segment.max(1);
-        let (contained, mut group) = (self.end.group, self.end.group);
+        let first = self.base_end.segment.max(1);
+        let (contained, mut group) = (self.base_end.group, self.base_end.group);
         let mut batches = Vec::new();
         if last >= first {
             let found = scan(&self.disk, (Some(first), Some(last)), |it| {
@@ -342,7 +357,7 @@ impl DiskLog {
         self.log.as_mut().expect("a process is running")
     }
 
-    fn take(&mut self, most: usize) -> Vec<Batch> {
+    fn take_waiting(&mut self, most: usize) -> Vec<Batch> {
         let most = most.min(self.waiting.len());
         self.waiting.drain(..most).collect()
     }
@@ -365,12 +380,12 @@ impl DiskLog {
         let options = Options {
             segment_bytes: self.segment_bytes,
             bytes_max: u64::MAX,
-            first_segment: self.end.segment.max(1),
+            first_segment: self.base_end.segment.max(1),
         };
         let opened = Log::open(self.disk.clone(), options, IDENTITY, each);
         let (log, found) = opened.map_err(|error| error.to_string())?;
         self.log = Some(log);
-        let expected = self.damaged.map(|harm| match harm {
+        let expected = self.damage.map(|damage| match damage {
             InjectedDamage::Group(_) => DamageKind::Bytes,
             InjectedDamage::End(_) => DamageKind::End,
         });

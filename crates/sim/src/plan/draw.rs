@@ -1,5 +1,5 @@
-//! Draws the world of a seed. Each feature that was added later draws from its own generator, seeded with the seed and a salt, so
-//! that older seeds keep their meaning. The percentages are of worlds, if nothing else is said.
+//! Draws the world of a seed. Each feature that was added later draws from its own generator, seeded with the seed and a salt. So a new
+//! feature does not change the other properties of old seeds. A percentage is a share of all worlds, unless its comment names another.
 
 use crore_broker::TurnLimits;
 use crore_broker::settings::{First, Keep, Rule, Settings, Slow};
@@ -11,7 +11,7 @@ use crate::engine::EngineBehavior;
 /// Salt: worlds that are short of publish credit.
 const LOW_CREDIT: u64 = 0xC4ED_1750;
 const LOW_CREDIT_PERCENT: u32 = 15;
-/// Salt: followers of interest, and expiry at stalled sockets. Chosen so that the older seeds of `tests/seeds.rs` have neither.
+/// Salt: followers of interest, and messages that expire at stalled sockets. The older seeds of `tests/seeds.rs` have neither.
 const FOLLOWERS: u64 = 37;
 const FOLLOWED_PERCENT: u32 = 40;
 /// Salt: subscribers by filter.
@@ -23,9 +23,9 @@ const EXPIRY_S: u32 = 4;
 /// Salt: MQTT clients.
 const MQTT: u64 = 7;
 const MQTT_PERCENT: u32 = 40;
-/// Salt: overlapping subscriptions of MQTT clients.
-const COVERS: u64 = 0xC07E_4503;
-const COVERS_PERCENT: u32 = 50;
+/// Salt: MQTT clients that also subscribe to `#`.
+const WILDCARDS: u64 = 0xC07E_4503;
+const WILDCARDS_PERCENT: u32 = 50;
 /// Salt: a planned restart.
 const RESTARTS: u64 = 11;
 const RESTARTS_PERCENT: u32 = 30;
@@ -35,9 +35,9 @@ const ENVELOPES_PERCENT: u32 = 30;
 /// Salt: rules that bound outboxes.
 const BOUNDS: u64 = 314;
 const BOUNDS_PERCENT: u32 = 30;
-/// Salt: how many messages and idle topics a home forgets in a turn.
+/// Salt: the number of messages and idle topics that a home forgets in a turn.
 const FORGETS: u64 = 733;
-/// Salt: how many bytes of an outbox are sent at once.
+/// Salt: the bytes of an outbox that are sent at once.
 const WRITES: u64 = 0x0A7B_0C5E;
 /// Salt: the number of partitions, and the homes after a restart.
 const PARTITIONS: u64 = 0x9A27_1710;
@@ -46,34 +46,34 @@ const ENGINES: u64 = 0xE261_3E50;
 const ENGINES_PERCENT: u32 = 35;
 /// Salt: crashes.
 const CRASHES: u64 = 0xC4A5_4E55;
-/// Of worlds with an engine.
+/// Percentage of worlds with an engine.
 const CRASHES_PERCENT: u32 = 40;
 /// Salt: clusters.
 const CLUSTERS: u64 = 0xC105_7E25;
-/// Seeds from this one on have clusters and damaged disks.
+/// Seeds from this one on also have clusters and damaged disks.
 pub const CLUSTERS_FROM: u64 = 1 << 61;
-/// Seeds from this one on also have logs that are replaced by an older copy. They are separate because the simulator does not know
-/// exactly which gaps the readers of such a log may be told: some of these worlds fail although the server is right.
+/// Seeds from this one on also have logs that are replaced by an older copy. They are separate, since some of these worlds fail although
+/// the server is right: the simulator does not know exactly which gaps the readers of such a log may be told.
 pub const COPIES_FROM: u64 = 1 << 62;
-/// Of worlds with wide budgets.
+/// Percentage of worlds with wide budgets.
 const CLUSTERS_PERCENT: u32 = 12;
 /// Salt: damaged disks.
 const DAMAGES: u64 = 0xDA3A_6E50;
-/// Of worlds with crashes.
+/// Percentage of worlds with crashes.
 const DAMAGES_PERCENT: u32 = 60;
 /// Salt: logs that are replaced by an older copy.
 const COPIES: u64 = 0xBAC4_0BEE;
-/// Of worlds with crashes and without damaged disks.
+/// Percentage of worlds with crashes and without damaged disks.
 const COPIES_PERCENT: u32 = 80;
-/// The most events of nodes in a world.
+/// The most pauses, cuts and losses of nodes in a world.
 const NODE_EVENTS_MAX: usize = 12;
 /// Salt: purges of a cluster's log.
 const PURGES: u64 = 0x9026_E5ED;
-/// Of clusters.
+/// Percentage of clusters.
 const PURGES_PERCENT: u32 = 50;
 /// The most purges in a world.
 const PURGES_MAX: usize = 8;
-/// Longer than a run, since a node would forget topics whose subscribers are at other nodes.
+/// Longer than a run. Otherwise a node would forget topics whose subscribers are at other nodes.
 const POSITION_AGE_S: u32 = 50_000;
 /// The most crashes, and the most new bases, in a world.
 const CRASHES_MAX: usize = 3;
@@ -81,7 +81,7 @@ const CRASHES_MAX: usize = 3;
 const SEGMENT_HEADER: u64 = 4096;
 /// Salt: limits of topics and log bytes for each client address.
 const TOPIC_LIMITS: u64 = 361;
-/// Of worlds with narrow budgets.
+/// Percentage of worlds with narrow budgets.
 const TOPIC_LIMITS_PERCENT: u32 = 30;
 /// Salt: a wall clock that jumps.
 const WALL: u64 = 0x3A11_C10C;
@@ -89,28 +89,28 @@ const WALL_PERCENT: u32 = 40;
 /// Salt: short turns.
 const SHORT_TURNS: u64 = 0x57E9_5101;
 const SHORT_TURNS_PERCENT: u32 = 35;
-/// Of worlds with short turns.
+/// Percentage of worlds with short turns.
 const LONG_LOGS_PERCENT: u32 = 15;
-/// Few connections for each tick, so that a sweep of all takes several turns.
+/// Connections that a tick visits: few, so that a sweep of all connections takes several turns.
 const ROWS_PER_TICK: u32 = 3;
 /// Longer than the steps of a run, shorter than the time that passes at its end.
 const IDEMPOTENCY_WINDOW_S: u32 = 86_400;
-/// Choices for the largest message. None is so large that the byte budget of a log means nothing.
+/// Choices for the largest message in bytes. A larger one would make the byte budget of a log meaningless.
 const MESSAGE_BYTES: [usize; 4] = [8, 60, 400, 3000];
 
 impl Plan {
     /// The world of this seed.
     pub fn new(seed: u64) -> Plan {
         let own = |salt: u64| Rng::new(seed ^ salt);
-        let mut plan = first(&mut own(0x5EED_0F51));
-        shorten_credit(&mut plan, &mut own(LOW_CREDIT));
-        let mut more = own(FOLLOWERS);
-        add_followers(&mut plan, &mut more);
-        expire(&mut plan, &mut more);
+        let mut plan = basic_world(&mut own(0x5EED_0F51));
+        lower_credit(&mut plan, &mut own(LOW_CREDIT));
+        let mut followers_rng = own(FOLLOWERS);
+        add_followers(&mut plan, &mut followers_rng);
+        add_stalled_sockets(&mut plan, &mut followers_rng);
         add_filters(&mut plan, &mut own(FILTERED));
         add_mqtt_clients(&mut plan, &mut own(MQTT));
-        overlap_subscriptions(&mut plan, &mut own(COVERS));
-        restart(&mut plan, &mut own(RESTARTS));
+        add_wildcards(&mut plan, &mut own(WILDCARDS));
+        add_restart(&mut plan, &mut own(RESTARTS));
         shorten_turns(&mut plan, &mut own(SHORT_TURNS));
         plan.envelopes = own(ENVELOPES).chance(ENVELOPES_PERCENT);
         plan.turn_limits.forgets_per_turn = own(FORGETS).pick(&[1, 1, 256]);
@@ -118,23 +118,23 @@ impl Plan {
         bound_outboxes(&mut plan, &mut own(BOUNDS));
         limit_topic_creation(&mut plan, &mut own(TOPIC_LIMITS));
         choose_partitions(&mut plan, &mut own(PARTITIONS));
-        commit(&mut plan, &mut own(ENGINES));
-        crash(&mut plan, &mut own(CRASHES));
+        add_engine(&mut plan, &mut own(ENGINES));
+        add_crashes(&mut plan, &mut own(CRASHES));
         if seed >= CLUSTERS_FROM {
-            cluster(&mut plan, &mut own(CLUSTERS));
-            damage(&mut plan, &mut own(DAMAGES));
-            purge(&mut plan, &mut own(PURGES));
+            add_nodes(&mut plan, &mut own(CLUSTERS));
+            add_disk_damage(&mut plan, &mut own(DAMAGES));
+            add_purges(&mut plan, &mut own(PURGES));
         }
         if seed >= COPIES_FROM {
-            put_back(&mut plan, &mut own(COPIES));
+            add_log_restore(&mut plan, &mut own(COPIES));
         }
-        plan.wall_steps = own(WALL).chance(WALL_PERCENT);
+        plan.wall_clock_jumps = own(WALL).chance(WALL_PERCENT);
         plan
     }
 }
 
 /// The basic world: shards, settings, turn limits, network, and subscribers and publishers over HTTP of a few topics.
-fn first(rng: &mut Rng) -> Plan {
+fn basic_world(rng: &mut Rng) -> Plan {
     let shards = rng.range(1, 4);
     let homes = rng.range(1, shards);
     let budgets_are_wide = rng.chance(75);
@@ -155,9 +155,9 @@ fn first(rng: &mut Rng) -> Plan {
             page_messages: rng.pick(&[1, 3, 128]),
             page_bytes: rng.pick(&[100, 64 << 10]),
             turns_under_way: rng.pick(&[1, 8, 64]),
-            // The drawn credit limits are smaller than the fixed weight of an ask in a real server.
+            // A real server adds a fixed number of bytes to each ask. It would exceed the small credit limits of a world.
             ask_bytes: 0,
-            // As if the tables were large.
+            // Homes prefetch rows as if their tables were large.
             cold_rows: 0,
             rows_per_tick: ROWS_PER_TICK,
             ends_per_tick: 2,
@@ -170,24 +170,24 @@ fn first(rng: &mut Rng) -> Plan {
         filtered_percent: 0,
         envelopes: false,
         mqtt_clients: 0,
-        covered_percent: 0,
+        wildcard_percent: 0,
         retains: false,
         stalled_s: 0,
         message_bytes: rng.pick(&MESSAGE_BYTES),
         ttl_percent: rng.pick(&[0, 0, 30]),
-        tear_percent: rng.pick(&[0, 5, 40]),
+        partial_send_percent: rng.pick(&[0, 5, 40]),
         mail_percent: rng.pick(&[20, 60, 95]),
         budgets_are_wide,
         engine: None,
         restarts_at: None,
         crashes_at: Vec::new(),
-        checkpoints_at: Vec::new(),
-        damages: false,
-        puts_back: false,
+        compactions_at: Vec::new(),
+        disk_damage: false,
+        restores_old_log: false,
         segment_bytes: None,
         preload: 0,
-        wall_steps: false,
-        lazy: rng.chance(30).then(|| rng.below(shards)),
+        wall_clock_jumps: false,
+        starved_shard: rng.chance(30).then(|| rng.below(shards)),
     }
 }
 
@@ -210,7 +210,7 @@ fn settings(homes: usize, budgets_are_wide: bool, rng: &mut Rng) -> Settings {
         limits.publishes_per_address_per_s = rng.pick(&[0, 0, 0, 3]);
     }
     settings.deflate.min_bytes = rng.pick(&[1, 64]);
-    // Every retry comes within the window, however many seconds pass.
+    // Long enough for every retry in a run.
     settings.publish.idempotency_window_s = IDEMPOTENCY_WINDOW_S;
     settings.heartbeat.interval_s = rng.pick(&[0, 2, 50]);
     settings.rules = ["a/#", "b/#", "c/#"]
@@ -250,14 +250,14 @@ fn choose_partitions(plan: &mut Plan, rng: &mut Rng) {
     plan.homes_after = rng.range(1, plan.shards.min(plan.partitions));
 }
 
-/// In some worlds many publishers reconnect often and overload one home that handles little at a time.
-fn shorten_credit(plan: &mut Plan, rng: &mut Rng) {
+/// In some worlds publish credit is low: many publishers reconnect often and overload one home that handles little at a time.
+fn lower_credit(plan: &mut Plan, rng: &mut Rng) {
     if !rng.chance(LOW_CREDIT_PERCENT) {
         return;
     }
     plan.shards = rng.range(2, 4);
     plan.homes = 1;
-    plan.lazy = rng.chance(60).then_some(0);
+    plan.starved_shard = rng.chance(60).then_some(0);
     plan.mail_percent = 20;
     plan.turn_limits.turns_under_way = rng.pick(&[1, 8]);
     plan.settings.limits.publish_credit_bytes = rng.pick(&[0, 300, 3000]);
@@ -272,10 +272,8 @@ fn lengthen_logs(plan: &mut Plan, rng: &mut Rng) {
     // With turns of a single step, a run would not finish so much work.
     plan.turn_limits.steps_per_turn = rng.pick(&[30, 200]);
     (plan.turn_limits.page_visits, plan.turn_limits.page_messages) = (20, 128);
-    (
-        plan.turn_limits.page_bytes,
-        plan.turn_limits.visits_per_turn,
-    ) = (64 << 10, 4096);
+    plan.turn_limits.page_bytes = 64 << 10;
+    plan.turn_limits.visits_per_turn = 4096;
     plan.message_bytes = MESSAGE_BYTES[0];
     plan.ttl_percent = 0;
     for rule in &mut plan.settings.rules {
@@ -284,8 +282,9 @@ fn lengthen_logs(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds messages expire soon, and outboxes are small, so that messages expire before a stalled socket opens.
-fn expire(plan: &mut Plan, rng: &mut Rng) {
+/// In some worlds sockets are stalled at the end. Messages expire soon and outboxes are small, so that messages expire before a stalled
+/// socket opens.
+fn add_stalled_sockets(plan: &mut Plan, rng: &mut Rng) {
     if !rng.chance(EXPIRING_PERCENT) {
         return;
     }
@@ -315,11 +314,11 @@ fn add_mqtt_clients(plan: &mut Plan, rng: &mut Rng) {
         settings.sessions_max = rng.pick(&[1, 1000, 1000]);
     }
     let (sessions_max, limits) = (settings.sessions_max, &plan.settings.limits);
-    // An address may have as few sessions as connections.
+    // Sessions of an address get the same limit as its connections.
     settings.sessions_per_address_max = limits.connections_per_address_max;
     let rates = limits.publishes_per_s + limits.publishes_per_address_per_s;
     let wide = limits.connections_max >= 1000 && limits.connections_per_shard >= 1000;
-    // At the end a client removes all retained messages: it must not be refused.
+    // At the end a client removes all retained messages. No limit may refuse it.
     plan.retains =
         rates == 0 && wide && limits.connections_per_address_max == 0 && sessions_max >= 1000;
     // Most rules keep long logs here. Worlds without MQTT test how short logs affect subscribers.
@@ -351,15 +350,15 @@ fn add_filters(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds the subscriptions of an MQTT client overlap.
-fn overlap_subscriptions(plan: &mut Plan, rng: &mut Rng) {
-    if rng.chance(COVERS_PERCENT) {
-        plan.covered_percent = rng.pick(&[50, 100]);
+/// In some worlds MQTT clients also subscribe to `#`, which overlaps their other subscriptions.
+fn add_wildcards(plan: &mut Plan, rng: &mut Rng) {
+    if rng.chance(WILDCARDS_PERCENT) {
+        plan.wildcard_percent = rng.pick(&[50, 100]);
     }
 }
 
 /// In some worlds the server restarts as planned.
-fn restart(plan: &mut Plan, rng: &mut Rng) {
+fn add_restart(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(RESTARTS_PERCENT) {
         plan.restarts_at = Some(rng.below(1000));
         // Clients get no notice: they find their connections closed.
@@ -378,7 +377,7 @@ fn shorten_turns(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds rules bound outboxes. Worlds in which messages expire at stalled sockets have small ones already.
+/// In some worlds rules limit outboxes. Worlds with stalled sockets have small outboxes already.
 fn bound_outboxes(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(BOUNDS_PERCENT) && plan.stalled_s == 0 {
         for rule in &mut plan.settings.rules {
@@ -389,7 +388,7 @@ fn bound_outboxes(plan: &mut Plan, rng: &mut Rng) {
 }
 
 /// In some worlds homes write their facts to an engine.
-fn commit(plan: &mut Plan, rng: &mut Rng) {
+fn add_engine(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(ENGINES_PERCENT) {
         plan.engine = Some(EngineBehavior {
             progress: rng.pick(&[5, 30, 90]),
@@ -401,48 +400,49 @@ fn commit(plan: &mut Plan, rng: &mut Rng) {
 }
 
 /// Some engines are a disk, and their servers crash. Half of these worlds have topics that are not durable.
-fn crash(plan: &mut Plan, rng: &mut Rng) {
+fn add_crashes(plan: &mut Plan, rng: &mut Rng) {
     if plan.engine.is_none() || !rng.chance(CRASHES_PERCENT) {
         return;
     }
     plan.segment_bytes = Some(SEGMENT_HEADER + rng.pick(&[500, 2000, 10_000]));
-    let mut some = |least| {
+    let mut random_times = |least| {
         let count = rng.range(least, CRASHES_MAX);
         (0..count).map(|_| rng.below(1000)).collect()
     };
-    (plan.crashes_at, plan.checkpoints_at) = (some(1), some(0));
+    plan.crashes_at = random_times(1);
+    plan.compactions_at = random_times(0);
     if rng.chance(50) {
         let at = rng.below(plan.settings.rules.len());
         plan.settings.rules[at].durable = false;
     }
 }
 
-/// Some crashes damage the disk. MQTT clients are left out, since they cannot be told a gap.
-fn damage(plan: &mut Plan, rng: &mut Rng) {
+/// Some crashes damage the disk. These worlds have no MQTT clients, since MQTT cannot report a gap.
+fn add_disk_damage(plan: &mut Plan, rng: &mut Rng) {
     if plan.segment_bytes.is_some() && rng.chance(DAMAGES_PERCENT) {
-        plan.damages = true;
+        plan.disk_damage = true;
         (plan.mqtt_clients, plan.retains) = (0, false);
     }
 }
 
-/// Some logs are replaced by an older copy. MQTT clients are left out, since they cannot be told a gap.
-fn put_back(plan: &mut Plan, rng: &mut Rng) {
-    if plan.segment_bytes.is_some() && !plan.damages && rng.chance(COPIES_PERCENT) {
-        plan.puts_back = true;
+/// Some logs are replaced by an older copy. These worlds have no MQTT clients, since MQTT cannot report a gap.
+fn add_log_restore(plan: &mut Plan, rng: &mut Rng) {
+    if plan.segment_bytes.is_some() && !plan.disk_damage && rng.chance(COPIES_PERCENT) {
+        plan.restores_old_log = true;
         (plan.mqtt_clients, plan.retains) = (0, false);
     }
 }
 
-/// Some worlds have several nodes over one log. They have no state that a node keeps to itself (sessions, interest), and no messages
+/// Some worlds have several nodes with one log. They have no sessions and no interest, since a node does not share these, and no messages
 /// that expire or are superseded, since a node that lags does not know of that yet.
-fn cluster(plan: &mut Plan, rng: &mut Rng) {
+fn add_nodes(plan: &mut Plan, rng: &mut Rng) {
     if !plan.budgets_are_wide || !rng.chance(CLUSTERS_PERCENT) {
         return;
     }
     plan.nodes = rng.range(2, 3);
     plan.shards = plan.shards.min(2);
     plan.homes = plan.homes.min(plan.shards);
-    plan.lazy = plan.lazy.filter(|lazy| *lazy < plan.shards);
+    plan.starved_shard = plan.starved_shard.filter(|lazy| *lazy < plan.shards);
     plan.engine = Some(EngineBehavior {
         progress: rng.pick(&[10, 30, 90]),
         loss: rng.pick(&[0, 0, 5, 20]),
@@ -452,7 +452,7 @@ fn cluster(plan: &mut Plan, rng: &mut Rng) {
     let count = rng.range(2, NODE_EVENTS_MAX);
     plan.node_events_at = (0..count).map(|_| rng.below(1000)).collect();
     (plan.restarts_at, plan.segment_bytes) = (None, None);
-    (plan.crashes_at, plan.checkpoints_at) = (Vec::new(), Vec::new());
+    (plan.crashes_at, plan.compactions_at) = (Vec::new(), Vec::new());
     (plan.followers, plan.mqtt_clients, plan.retains) = (0, 0, false);
     (plan.ttl_percent, plan.stalled_s, plan.preload) = (0, 0, 0);
     for rule in &mut plan.settings.rules {
@@ -462,14 +462,14 @@ fn cluster(plan: &mut Plan, rng: &mut Rng) {
 }
 
 /// In some clusters a steward writes checkpoints and purges the log.
-fn purge(plan: &mut Plan, rng: &mut Rng) {
+fn add_purges(plan: &mut Plan, rng: &mut Rng) {
     if plan.nodes > 1 && rng.chance(PURGES_PERCENT) {
         let count = rng.range(1, PURGES_MAX);
         plan.purges_at = (0..count).map(|_| rng.below(1000)).collect();
     }
 }
 
-/// In some worlds each client address has limits of new topics and of log bytes.
+/// In some worlds each client address has limits on new topics and on log bytes.
 fn limit_topic_creation(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(TOPIC_LIMITS_PERCENT) && !plan.budgets_are_wide && !plan.retains {
         plan.settings.limits.topics_per_address_per_s = rng.pick(&[1, 2]);

@@ -1,4 +1,4 @@
-//! The connections of HTTP and WebSocket clients. They connect, send, read, and meet faults of the network.
+//! The connections of HTTP and WebSocket clients: connecting, sending, reading, and faults of the network.
 
 use crore_broker::ShardId;
 use crore_rng::Rng;
@@ -8,12 +8,12 @@ use crate::net::Net;
 use crate::truth::Violation;
 
 impl Simulation {
+    /// Opens a connection to a random shard, of a node that serves clients. Returns its link.
     pub(super) fn connect(&mut self, rng: &mut Rng) -> u32 {
-        let all = self.shards.len();
-        let shard = rng.below(all);
-        // Clients connect only to nodes that are ready.
+        let count = self.shards.len();
+        let shard = rng.below(count);
         let mut same_shard_of_nodes =
-            (0..self.plan.nodes).map(|n| (shard + n * self.plan.shards) % all);
+            (0..self.plan.nodes).map(|n| (shard + n * self.plan.shards) % count);
         let shard = same_shard_of_nodes
             .find(|it| self.is_ready_for_clients(*it))
             .unwrap_or(shard);
@@ -87,12 +87,12 @@ impl Simulation {
 
     /// Checks that the engine's log has every message that was acknowledged or delivered since the last check.
     pub fn check_logged(&mut self) -> Result<(), Violation> {
-        let known = std::mem::take(&mut self.truth.unchecked);
+        let numbers = std::mem::take(&mut self.truth.to_check_in_log);
         let Some(engine) = &self.net.engine else {
             return Ok(());
         };
-        let is_due = |number: &u32| !self.truth.is_unlogged(*number) && !engine.has(*number);
-        match known.iter().find(|number| is_due(number)) {
+        let is_missing = |number: &u32| !self.truth.is_non_durable(*number) && !engine.has(*number);
+        match numbers.iter().find(|number| is_missing(number)) {
             Some(number) => Err(format!("message {number} is known and not kept")),
             None => Ok(()),
         }
@@ -150,7 +150,7 @@ impl Simulation {
         socket.to_client.clear();
     }
 
-    /// Resets, closes or half closes a connection. Returns whether the client has lost it.
+    /// Resets, closes or half closes a connection. Returns whether the client can no longer read from it.
     pub(super) fn cut(&mut self, link: u32, rng: &mut Rng) -> bool {
         self.coverage.cuts += 1;
         let socket = &mut self.net.sockets[link as usize];
@@ -190,6 +190,7 @@ impl Simulation {
     }
 }
 
+/// Moves a client's bytes to its socket. They are lost if the connection has ended.
 pub(super) fn send(net: &mut Net, link: u32, out: &mut Vec<u8>) {
     let socket = &mut net.sockets[link as usize];
     if !(socket.client_fin || socket.server_closed || socket.reset) {
@@ -198,7 +199,7 @@ pub(super) fn send(net: &mut Net, link: u32, out: &mut Vec<u8>) {
     out.clear();
 }
 
-/// Takes at most `bytes_max` bytes for a client. The flag says whether they are the last ones.
+/// Takes at most `bytes_max` received bytes for a client. Also returns whether they are the last ones of the connection.
 pub(super) fn take(net: &mut Net, link: u32, bytes_max: usize) -> (Vec<u8>, bool) {
     let socket = &mut net.sockets[link as usize];
     let len = bytes_max.min(socket.to_client.len());

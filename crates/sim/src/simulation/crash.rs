@@ -1,5 +1,5 @@
-//! Crashes during a run. The process is killed, or the power fails, at any point of a turn. New shards start from the base and the log
-//! alone, as in a server, and clients reconnect. Sometimes the sealed segments of the log are compacted: folded into a newer base.
+//! Crashes during a run. The process is killed, or the power fails, at any point of a turn. As in a server, new shards start from the base
+//! and the log alone, and clients reconnect. Sometimes the log is compacted: a new base replaces its sealed segments.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use super::{ShardLoop, Simulation, now};
 use crate::checkpoint::{Checkpoint, saved};
 use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
-use crate::engine::Start;
+use crate::engine::{ReportedDamage, Start};
 use crate::truth::Violation;
 
-/// The most effects of the process in its last turns.
+/// The process crashes before it has had this many more effects.
 const EFFECTS_MAX: usize = 30;
-/// The number of topics in one order to a home.
+/// Number of topics in one order to a home.
 const TOPICS_PER_ORDER: usize = 3;
 
 impl Simulation {
-    /// Writes a base from the state of the homes. A server without base and log does so at its start.
+    /// Writes a base from the state of the homes, if the world has a disk. A server does so at its first start.
     pub fn write_base(&mut self, rng: &mut Rng) {
         let engine = self.net.engine.as_ref();
         if engine.is_none_or(|engine| engine.disk_log.is_none()) {
@@ -32,12 +32,12 @@ impl Simulation {
         }
         let head = self.head(rng);
         let homes = (0..self.server.homes).zip(&mut self.shards);
-        let documents = homes.map(|(home, shard)| {
+        let snapshots = homes.map(|(home, shard)| {
             let head = Head { home, ..head };
             let blocks = core::iter::from_fn(|| Some(shard.save(&head, usize::MAX)));
             blocks.take_while(|block| !block.is_empty()).collect()
         });
-        self.base_documents = documents.collect();
+        self.base_snapshots = snapshots.collect();
     }
 
     /// Ends the process within a turn, and starts a new one.
@@ -49,10 +49,10 @@ impl Simulation {
         self.read_last_answers(rng)?;
         let engine = self.net.engine();
         engine.crash(is_power_cut, rng);
-        if self.plan.damages {
+        if self.plan.disk_damage {
             engine.disk_log().inject_damage(rng)?;
         }
-        self.net.begin_anew();
+        self.net.restart_process();
         self.loops.iter_mut().for_each(|it| it.links.clear());
         self.clients.http_connections_ended();
         self.clients
@@ -63,13 +63,13 @@ impl Simulation {
             .mqtt
             .iter_mut()
             .for_each(Client::server_crashed);
-        self.truth.crashed = Some(self.truth.step);
-        // The new homes restore messages from the log that the former homes had dropped. So the checkpoint is no longer valid.
+        self.truth.crash_step = Some(self.truth.step);
+        // From the log the new homes also restore messages that the former homes had removed, so the checkpoint is no longer valid.
         self.checkpoint = Checkpoint::default();
         self.start_from_log(rng)?;
         match is_power_cut {
             true => self.coverage.power_cuts += 1,
-            false => self.coverage.kills += 1,
+            false => self.coverage.process_kills += 1,
         }
         Ok(())
     }
@@ -112,7 +112,7 @@ impl Simulation {
     fn start_from_log(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let engine = self.net.engine();
         let mut start = engine.start()?;
-        let lost = match self.plan.puts_back {
+        let lost = match self.plan.restores_old_log {
             true => start.batches.split_off(rng.range(0, start.batches.len())),
             false => Vec::new(),
         };
@@ -136,7 +136,7 @@ impl Simulation {
             let mut shard = Shard::new(home, self.server.clone(), begin);
             shard.set_turn_limits(self.plan.turn_limits);
             if n < homes {
-                let restored = self.restored(home, &self.base_documents, false);
+                let restored = self.restored(home, &self.base_snapshots, false);
                 shard.adopt(restored.map_err(|why| why.to_string())?);
             }
             last_batches.extend(shard.last_batches());
@@ -150,7 +150,7 @@ impl Simulation {
         }
         self.loops.iter_mut().for_each(ShardLoop::reset);
         self.begin_epochs(&start, last_batches, rng)?;
-        // A subscriber may have received the position just before the first message of the life.
+        // A subscriber may have received the position just before the first message of the last life.
         let begin = self.lives.base().saturating_sub(1);
         let ends = self.ends();
         self.begin_life();
@@ -160,8 +160,8 @@ impl Simulation {
         }
     }
 
-    /// The log was restored from a copy without the batches `lost`. It continues after the copy, and assigns their offsets to other messages.
-    /// In each partition, the server knows the positions up to the one in `ends`, and also `begin`, at which its last life began.
+    /// The log was restored from a copy without the batches `lost`. It continues after the copy, so other messages get the offsets of the
+    /// lost ones. In each partition, the server knows the positions up to the one in `ends`, and also `begin`, where its last life began.
     fn log_restored(
         &mut self,
         lost: &[Arc<[u8]>],
@@ -171,8 +171,8 @@ impl Simulation {
     ) -> Result<(), Violation> {
         self.truth
             .note(|| format!("put back without {} batches", lost.len()));
-        let is_first = self.coverage.put_back == 0;
-        self.coverage.put_back += 1;
+        let is_first_restore = self.coverage.log_restores == 0;
+        self.coverage.log_restores += 1;
         for subscriber in &self.clients.subscribers {
             subscriber.check(&self.truth, &[])?;
         }
@@ -191,8 +191,8 @@ impl Simulation {
             known_positions.push((ends[usize::from(partition)], begin));
         }
         for subscriber in &mut self.clients.subscribers {
-            self.coverage.branches +=
-                subscriber.log_restored(&self.truth, &known_positions, is_first);
+            self.coverage.lost_branches +=
+                subscriber.log_restored(&self.truth, &known_positions, is_first_restore);
         }
         self.start_new_base(rng)
     }
@@ -204,48 +204,48 @@ impl Simulation {
         last_batches: Vec<(PartitionId, (u64, u64))>,
         rng: &mut Rng,
     ) -> Result<(), Violation> {
-        let Some((at, count)) = start.damage else {
+        let Some(ReportedDamage { at, missing }) = start.damage else {
             return Ok(());
         };
         let mut loss_detector = LossDetector::new(self.server.partitions);
         for (n, batch) in start.batches.iter().enumerate() {
             if n == at {
-                loss_detector.record_damage(count);
+                loss_detector.record_damage(missing);
             }
             let header = Header::read(batch).map_err(|why| why.to_string())?;
             loss_detector.record_batch(header.partition, header.writer, header.number);
         }
         if at == start.batches.len() {
-            loss_detector.record_damage(count);
+            loss_detector.record_damage(missing);
         }
-        let touched = loss_detector.partitions_with_loss(last_batches);
+        let damaged = loss_detector.partitions_with_loss(last_batches);
         let placement = self.server.placement();
         for lost in &start.lost {
             let Header { partition, .. } = Header::read(lost).map_err(|why| why.to_string())?;
-            if !touched.contains(&partition) {
+            if !damaged.contains(&partition) {
                 return Err(format!(
-                    "partition {partition} has lost a batch, not {touched:?}"
+                    "partition {partition} has lost a batch, not {damaged:?}"
                 ));
             }
         }
         self.truth
-            .note(|| format!("damage in partitions {touched:?}"));
+            .note(|| format!("damage in partitions {damaged:?}"));
         self.coverage.damages += 1;
-        self.coverage.touched += touched.len() as u64;
-        self.coverage.untouched += u64::from(self.server.partitions) - touched.len() as u64;
+        self.coverage.damaged_partitions += damaged.len() as u64;
+        self.coverage.intact_partitions += u64::from(self.server.partitions) - damaged.len() as u64;
         for subscriber in &self.clients.subscribers {
             subscriber.check(&self.truth, &[])?;
         }
         for topic in 0..self.truth.topics.len() {
             let name = self.truth.topics[topic].name.as_bytes();
-            if touched.contains(&placement.partition_of(name)) {
+            if damaged.contains(&placement.partition_of(name)) {
                 self.truth.mark_damaged(topic);
             }
         }
         for subscriber in &mut self.clients.subscribers {
             subscriber.partitions_damaged(&self.truth);
         }
-        for partition in touched {
+        for partition in damaged {
             let home = usize::from(placement.home_of(partition));
             self.shards[home].begin_epoch(partition, self.lives.base());
         }
@@ -257,26 +257,26 @@ impl Simulation {
         self.write_base(rng);
         let disk_log = self.net.engine().disk_log();
         let end = disk_log.begin_segment()?;
-        disk_log.based(end)
+        disk_log.set_base(end)
     }
 
-    /// Folds the sealed segments into a new base, and removes them. Does nothing while a home has not applied them.
+    /// Writes a new base that contains the sealed segments, and removes these. Does nothing while a home has not applied all their batches.
     pub fn compact_log(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let disk_log = self.net.engine().disk_log();
-        let (batches, end) = disk_log.sealed()?;
+        let (batches, end) = disk_log.sealed_batches()?;
         if batches.is_empty() {
             return Ok(());
         }
         let server = Shadow::world(&self.server);
         let moment = now(self.truth.now_s);
-        let mut documents = Vec::new();
+        let mut snapshots = Vec::new();
         for partition in 0..server.partitions {
             let restored = Shadow::restored(&server, partition, moment);
             let restored = read_snapshots(
                 restored,
                 server.placement(),
                 partition,
-                &self.base_documents,
+                &self.base_snapshots,
             );
             let mut shadow = Shadow::new(restored.map_err(|why| why.to_string())?);
             for batch in &batches {
@@ -294,14 +294,15 @@ impl Simulation {
                     None => return Ok(()),
                 }
             }
-            documents.push(saved(&mut shadow, &self.head(rng)));
+            snapshots.push(saved(&mut shadow, &self.head(rng)));
         }
-        self.base_documents = documents;
+        self.base_snapshots = snapshots;
         self.coverage.bases += 1;
-        self.net.engine().disk_log().based(end)
+        self.net.engine().disk_log().set_base(end)
     }
 
-    /// Asks a home for the loss floors of its topics.
+    /// Asks a home for the loss floors of some topics: the offset up to which each may have lost messages. `None` if the home has not applied
+    /// the log yet.
     fn loss_floors(
         &mut self,
         home: usize,

@@ -13,17 +13,17 @@ const ANSWERS_BYTES: usize = 64 << 10;
 const ASK_BYTES_MIN: usize = 7;
 /// The most bytes of a message in a mail besides its data: topic, key, content type, idempotency key.
 const FIELDS_BYTES: usize = 64;
-/// The most bytes of a client's other requests in mail: the topic names in one request on each of its connections.
+/// The most bytes of a client's requests in mail besides publishes: topic names, in one request on each of its connections.
 const CONTROL_BYTES: usize = 100;
-/// The most unanswered requests of a client, on its connection and the former one. Each may be a batch.
+/// The most unanswered requests of a client, on its current connection and the one before. Each may be a batch.
 const CLIENT_BATCHES: usize = 2 * PENDING_MAX;
 /// The most bytes that an encoding adds to a message: an id of several topics, names, chunk sizes.
 const ENCODING_BYTES: usize = 300;
 
-/// Past `turns_under_way` times this factor all publishers wait, not only those with much in flight.
+/// With more turns in flight than `turns_under_way` times this factor, all publishers wait. With fewer, only the busiest wait.
 const ALL_WAIT_FACTOR: usize = 4;
 
-/// Steps of a search in a list: the entries between two marks, and the marks.
+/// Steps of a search in a list of the log: the marks, and the entries between two marks.
 const MARK_STEPS: usize = 66;
 /// The fewest bytes of a kept message, with its row.
 const ENTRY_BYTES: usize = 64;
@@ -31,13 +31,13 @@ const ENTRY_BYTES: usize = 64;
 const READ_ROWS: usize = 4;
 /// The most steps for the names of one input: filters of a packet, topics of a request, or subscriptions of a session.
 const NAMES_STEPS: usize = 100;
-/// The most steps to report ends of interest in one turn to the largest possible number of followers.
+/// The most steps in which a turn reports ends of interest, to the largest possible number of followers.
 const ENDS_STEPS: usize = 64 * 5;
 
 /// The most steps of a unit of work. A shard completes a unit even if that exceeds the budget. The largest units are a page of old
-/// messages and a publish. A page visits at most `page_visits` entries to drop old ones, as many to find its first one, and as many for
-/// messages. It also searches each list of the log, and copies messages. A publish may displace many small messages. After the last
-/// subscriber of QoS 1 or 2 has left, the next publish drops the messages that were kept for it beyond the rule.
+/// messages and a publish. A page visits at most `page_visits` entries to remove old ones, the same number to find its first entry, and the
+/// same number for messages. It also searches each list of the log, and copies messages. A publish may displace many small messages. After
+/// the last subscriber of QoS 1 or 2 has left, the next publish removes the messages that were kept for it beyond the rule.
 fn unit_steps(plan: &Plan) -> u64 {
     let turn_limits = &plan.turn_limits;
     let lists = plan.settings.rules.len() + 2;
@@ -60,9 +60,9 @@ pub fn input_steps(plan: &Plan) -> u64 {
     u64::from(plan.turn_limits.steps_per_turn) + unit_steps(plan)
 }
 
-/// The most steps at the end of a turn: the budget, and one unit of each kind of queued work (asks of a lane, a
-/// page, a connection, the end of a session, and forgetting). Expiry adds nothing: at most as many messages expire as were published
-/// in the turn, at one step each, and each publish took two or more.
+/// The most steps at the end of a turn: the budget, one unit of each kind of queued work (an ask of a lane, a page, a connection, the end
+/// of a session, forgetting), and the reports of ends of interest. Expiry adds nothing: a turn expires no more messages than were
+/// published in it. Each costs one step, and its publish had at least two.
 pub fn flush_steps(plan: &Plan) -> u64 {
     let forgets = plan.turn_limits.forgets_per_turn + ENDS_STEPS;
     u64::from(plan.turn_limits.steps_per_turn) + 5 * unit_steps(plan) + forgets as u64
@@ -79,7 +79,7 @@ pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
     let log_bytes = limits.log_bytes / usize::from(sim.server.homes);
     let held = accounts.log_bytes;
     let message = 2 * plan.message_bytes + ENCODING_BYTES;
-    // The last message may displace many others, which the home drops in the next turns. It may be stored twice: in the log and as the
+    // The last message may displace many others, which the home removes in the next turns. It may be stored twice: in the log and as the
     // retained message.
     if held > log_bytes + 2 * message {
         return Err(format!("{held} bytes in a log of {log_bytes}"));
@@ -92,7 +92,7 @@ pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
         * ENCODING_BYTES
         + 2 * plan.turn_limits.page_bytes
         + message;
-    // Pages for several topics of a connection may be added to a full outbox.
+    // Pages for several topics of a connection may follow in an outbox that is already full.
     let rules = plan.settings.rules.iter().map(|rule| rule.outbox_bytes);
     let outbox_bytes = rules.fold(limits.outbox_bytes, usize::max);
     let per_connection = outbox_bytes + 3 * page + ANSWERS_BYTES;
@@ -116,11 +116,11 @@ pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
             "{bytes} bytes of asks under way from one shard to another"
         ));
     }
-    // Asks that were sent before all publishers had to wait may each need a turn: the publishes within the credit, one batch that exceeds
-    // it, and a few requests of each client, on one connection after another.
+    // Each ask that was sent before all publishers had to wait may need a turn of its own: the publishes within the credit, one batch that
+    // exceeds it, and a few requests of each client, on one connection after another.
     let publishes = limits.publish_credit_bytes / ASK_BYTES_MIN + plan.batch_lines_max();
-    // A request by filter is answered once for each partition, possibly in separate turns. Connections that the client has lost count,
-    // while the server still has them.
+    // A request by filter is answered once for each partition, possibly in separate turns. A connection that its client has lost counts
+    // until the server has closed it.
     let open = all.iter().map(|it| it.connections);
     let requests = sim.clients.count() + open.sum::<u32>() as usize;
     let asks = publishes + (4 + plan.partitions) * requests + 8;
@@ -129,8 +129,8 @@ pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
     if accounts.turns_held > turns {
         return Err(format!("{} turns under way", accounts.turns_held));
     }
-    // This also limits the inputs that wait for a shard that rarely gets a turn. Each ask, and each turn that answers one, may come in its
-    // own mail, and so may the next ask of the same client.
+    // The same numbers limit the inputs that wait for a starved shard. Each ask, and each turn that answers an ask, may come in a mail of its
+    // own, and so may the next ask of the same client.
     let asked = asks.min(sim.clients.count() * CLIENT_BATCHES * plan.batch_lines_max());
     let inputs_max = 4 * (plan.shards * asked + under_way);
     for (to, held) in all.iter().enumerate() {
@@ -151,7 +151,7 @@ fn check_topics(sim: &Simulation, topics: usize) -> Result<(), Violation> {
         _ => sim.plan.homes,
     };
     let most = sim.plan.settings.limits.topics_per_shard * former;
-    match topics > most && sim.truth.crashed.is_none() {
+    match topics > most && sim.truth.crash_step.is_none() {
         true => Err(format!("{topics} topics at a home")),
         false => Ok(()),
     }

@@ -18,7 +18,7 @@ impl Simulation {
             MqttAction::TakeOver => self.mqtt_connect(n, rng),
             MqttAction::Read => return self.mqtt_read(n, rng.pick(&[1, 20, 300, usize::MAX]), rng),
             MqttAction::Acknowledge => client.acknowledge(rng.pick(&[1, 3, 100]), truth),
-            MqttAction::Change => client.change_subscriptions(truth, rng),
+            MqttAction::ChangeSubscriptions => client.change_subscriptions(truth, rng),
             MqttAction::Publish(count) => client.publish(count, &self.plan, truth, rng),
             MqttAction::Ping => client.ping(),
             MqttAction::Leave if client.is_connected() => {
@@ -35,7 +35,7 @@ impl Simulation {
                     self.clients.mqtt[n].abandoned_links.push(link);
                 }
             }
-            MqttAction::Window => {
+            MqttAction::ResizeWindow => {
                 if let Some(link) = client.link {
                     self.net.sockets[link as usize].window = rng.pick(&self.plan.windows);
                 }
@@ -47,14 +47,14 @@ impl Simulation {
 
     /// A client connects. It abandons the connection that it already has.
     pub fn mqtt_connect(&mut self, n: usize, rng: &mut Rng) {
-        // A request of an old connection may be in flight between shards. So old connections count as closed only while nothing is in
-        // flight.
+        // An old connection counts as closed only while nothing is in flight, since one of its requests may still be on the way between
+        // shards.
         let shards = 0..self.shards.len();
-        let at_rest = shards
+        let is_idle = shards
             .into_iter()
-            .all(|n| !self.loops[n].is_busy && !self.net.mail.is_for(n));
+            .all(|n| !self.loops[n].is_busy && !self.net.mail.has_mail_for(n));
         let sockets = &self.net.sockets;
-        let is_closed = |link: &u32| at_rest && sockets[*link as usize].server_closed;
+        let is_closed = |link: &u32| is_idle && sockets[*link as usize].server_closed;
         self.clients.mqtt[n]
             .abandoned_links
             .retain(|link| !is_closed(link));
@@ -73,13 +73,12 @@ impl Simulation {
     fn mqtt_hang_up(&mut self, n: usize) {
         if let Some(link) = self.clients.mqtt[n].link {
             self.clients.mqtt[n].connection_ended();
-            // The link counts as closed once the server has closed it.
             self.clients.mqtt[n].abandoned_links.push(link);
             self.hang_up(link);
         }
     }
 
-    /// A client reads at most `bytes_max` bytes, and sometimes acknowledges at once.
+    /// A client reads at most `bytes_max` bytes. Sometimes it acknowledges at once.
     pub fn mqtt_read(
         &mut self,
         n: usize,
@@ -150,30 +149,32 @@ impl Simulation {
         link
     }
 
-    /// Lets a client read, acknowledge, reconnect, and subscribe to all its topics. Returns whether there was anything to do. `asks` counts
-    /// the attempts to connect and subscribe, at most `most`.
+    /// Lets a client read, acknowledge, reconnect, and subscribe to all its topics. Returns whether there was anything to do. `attempts` counts
+    /// the attempts to connect or subscribe, and there are at most `attempts_max`.
     pub fn mqtt_progress(
         &mut self,
         n: usize,
-        asks: &mut usize,
-        most: usize,
+        attempts: &mut usize,
+        attempts_max: usize,
         rng: &mut Rng,
     ) -> Result<bool, Violation> {
         // Reading may send acknowledgements that were due before.
-        let mut moved =
+        let mut progressed =
             self.has_unread(self.clients.mqtt[n].link) || self.clients.mqtt[n].pending_acks() > 0;
         self.mqtt_read(n, usize::MAX, rng)?;
-        moved |= self.clients.mqtt[n].pending_acks() > 0;
+        progressed |= self.clients.mqtt[n].pending_acks() > 0;
         self.clients.mqtt[n].acknowledge(usize::MAX, &mut self.truth);
-        if *asks < most && self.clients.mqtt[n].link.is_none() {
+        if *attempts < attempts_max && self.clients.mqtt[n].link.is_none() {
             self.mqtt_connect(n, rng);
-            *asks += 1;
-            moved = true;
-        } else if *asks < most && self.clients.mqtt[n].subscribe_missing(&mut self.truth, rng) {
-            *asks += 1;
-            moved = true;
+            *attempts += 1;
+            progressed = true;
+        } else if *attempts < attempts_max
+            && self.clients.mqtt[n].subscribe_missing(&mut self.truth, rng)
+        {
+            *attempts += 1;
+            progressed = true;
         }
         self.mqtt_send(n);
-        Ok(moved)
+        Ok(progressed)
     }
 }

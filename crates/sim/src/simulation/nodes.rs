@@ -1,5 +1,5 @@
 //! The nodes of a cluster. Each has its own shards, and all share a log. Nodes are cut off from the log, paused, or lost and replaced. In
-//! some worlds a steward writes checkpoints and purges the log. A new node then starts from these checkpoints.
+//! some worlds a steward writes checkpoints and purges the log, and a new node starts from these checkpoints.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use crate::truth::Violation;
 /// The checkpoints that a new node starts from.
 #[derive(Default)]
 struct StartingState {
-    /// The document of each partition, in blocks.
-    documents: Vec<Vec<Vec<u8>>>,
-    /// For each partition the number of batches that the document contains.
+    /// The snapshot of each partition, in blocks.
+    snapshots: Vec<Vec<Vec<u8>>>,
+    /// For each partition the number of batches that the snapshot contains.
     contained: Vec<usize>,
 }
 
-/// Reads the document of a partition.
-fn read_document(restored: &mut Restored, document: &[Vec<u8>]) -> Result<(), Violation> {
-    let ended = take(restored, document).and_then(|()| restored.end_snapshot());
+/// Reads the snapshot of a partition.
+fn read_snapshot(restored: &mut Restored, snapshot: &[Vec<u8>]) -> Result<(), Violation> {
+    let ended = take(restored, snapshot).and_then(|()| restored.end_snapshot());
     ended.map_err(|why| why.to_string())
 }
 
@@ -44,11 +44,11 @@ impl Simulation {
         cluster_log.is_none_or(|it| it.is_ready(self.node_of(shard)))
     }
 
-    /// Pauses, resumes, loses, cuts off or reconnects a random node.
+    /// Pauses, resumes, replaces, cuts off or reconnects a random node.
     pub fn node_event(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let node = rng.below(self.plan.nodes);
         let others = (0..self.plan.nodes).filter(|it| *it != node);
-        let has_other = others
+        let other_is_ready = others
             .map(|it| it * self.plan.shards)
             .any(|it| self.is_ready_for_clients(it));
         match rng.below(4) {
@@ -57,7 +57,7 @@ impl Simulation {
                 self.truth
                     .note(|| format!("node {node} is paused or goes on"));
             }
-            1 if has_other => self.replace_node(node, rng)?,
+            1 if other_is_ready => self.replace_node(node, rng)?,
             _ => {
                 if let Some(cluster_log) = self.net.cluster_log_mut() {
                     let is_cut = !cluster_log.is_cut(node);
@@ -83,10 +83,10 @@ impl Simulation {
     fn replace_node(&mut self, node: usize, rng: &mut Rng) -> Result<(), Violation> {
         self.truth.note(|| format!("node {node} is lost"));
         self.coverage.nodes_lost += 1;
-        let all = node * self.plan.shards..(node + 1) * self.plan.shards;
+        let shards = node * self.plan.shards..(node + 1) * self.plan.shards;
         let is_to_node = |link: Option<u32>, sim: &Simulation| {
             let link = link.map(|link| usize::from(sim.net.sockets[link as usize].shard));
-            link.is_some_and(|shard| all.contains(&shard))
+            link.is_some_and(|shard| shards.contains(&shard))
         };
         for n in 0..self.clients.subscribers.len() {
             if is_to_node(self.clients.subscribers[n].link, self) {
@@ -98,10 +98,10 @@ impl Simulation {
                 Publisher::connection_ended(&mut self.clients.publishers[n]);
             }
         }
-        self.net.lose(all.clone());
+        self.net.lose_process(shards.clone());
         let purges = !self.plan.purges_at.is_empty();
-        let joins_by_checkpoints = rng.chance(60) || purges;
-        let start = match joins_by_checkpoints {
+        let has_checkpoints = rng.chance(60) || purges;
+        let start = match has_checkpoints {
             true if purges => Some(self.newest_checkpoints()?),
             true => Some(self.random_checkpoints(rng)?),
             false => None,
@@ -113,7 +113,7 @@ impl Simulation {
         if let Some(cluster_log) = self.net.cluster_log_mut() {
             cluster_log.join(node, contained);
         }
-        self.coverage.nodes_joined += u64::from(joins_by_checkpoints);
+        self.coverage.nodes_joined += u64::from(has_checkpoints);
         self.nodes.paused[node] = false;
         let former = &self.nodes.servers[node];
         self.nodes.last_writer += super::WRITER_GAP;
@@ -124,7 +124,7 @@ impl Simulation {
             writer: Some(self.nodes.last_writer),
             ..**former
         });
-        for shard in all {
+        for shard in shards {
             self.coverage.stats += self.shards[shard].stats();
             let local = (shard % self.plan.shards) as ShardId;
             let begin = now(self.truth.now_s);
@@ -134,9 +134,9 @@ impl Simulation {
                 let mut restored =
                     Restored::new(server.clone(), local, begin).without_local_state();
                 for partition in server.placement().of_home(local) {
-                    let document = &start.documents[usize::from(partition)];
-                    if !document.is_empty() {
-                        read_document(&mut restored, document)?;
+                    let snapshot = &start.snapshots[usize::from(partition)];
+                    if !snapshot.is_empty() {
+                        read_snapshot(&mut restored, snapshot)?;
                     }
                 }
                 joined.adopt(restored.finish().map_err(|why| why.to_string())?);
@@ -149,18 +149,19 @@ impl Simulation {
         Ok(())
     }
 
-    /// Checkpoints of all partitions. Each contains a random number of the log's first batches, and is made in two stages.
+    /// New checkpoints of all partitions. Each contains a random number of the log's first batches, and is made in two stages, so that the
+    /// second continues from the snapshot of the first.
     fn random_checkpoints(&mut self, rng: &mut Rng) -> Result<StartingState, Violation> {
         let head = self.head(rng);
         let mut start = StartingState::default();
         for partition in 0..self.nodes.servers[0].partitions {
             let end = rng.below(self.stored_batches(partition) + 1);
             let middle = rng.below(end + 1);
-            let mut document = Vec::new();
+            let mut snapshot = Vec::new();
             for range in [0..middle, middle..end] {
-                document = self.fold_into_document(partition, &document, range, &head)?;
+                snapshot = self.fold_into_snapshot(partition, &snapshot, range, &head)?;
             }
-            start.documents.push(document);
+            start.snapshots.push(snapshot);
             start.contained.push(end);
         }
         Ok(start)
@@ -172,8 +173,8 @@ impl Simulation {
         cluster_log.map_or(0, |it| it.stored(partition).len())
     }
 
-    /// Folds the batches in `range`, which follow the document `former`, into a new document of the partition.
-    fn fold_into_document(
+    /// Replays the batches in `range`, which follow the snapshot `former`. Returns a new snapshot of the partition.
+    fn fold_into_snapshot(
         &self,
         partition: PartitionId,
         former: &[Vec<u8>],
@@ -186,7 +187,7 @@ impl Simulation {
         let log = cluster_log.expect("nodes share a log").stored(partition);
         let mut restored = Shadow::restored(&server, partition, moment);
         if range.start > 0 {
-            read_document(&mut restored, former)?;
+            read_snapshot(&mut restored, former)?;
         }
         let restored = restored.finish().map_err(|why| why.to_string())?;
         let mut shadow = Shadow::new(restored);
@@ -204,25 +205,25 @@ impl Simulation {
         Ok(saved(&mut shadow, head))
     }
 
-    /// Lets a steward write newer checkpoints of some partitions, and purge the logs. Batches that a node has not read yet stay.
+    /// Lets a steward write newer checkpoints of some partitions and purge the logs. It purges no batch that a node has not read yet.
     pub fn purge(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let head = self.head(rng);
         for partition in 0..self.nodes.servers[0].partitions {
             let at = usize::from(partition);
             if rng.chance(60) {
                 let former = self.nodes.checkpoints[at].first();
-                let (from, document) =
-                    former.map_or((0, &[][..]), |it| (it.contained, &it.document));
+                let (from, snapshot) =
+                    former.map_or((0, &[][..]), |it| (it.contained, &it.snapshot));
                 let contained = from + rng.below(self.stored_batches(partition) - from + 1);
-                let document =
-                    self.fold_into_document(partition, document, from..contained, &head)?;
+                let snapshot =
+                    self.fold_into_snapshot(partition, snapshot, from..contained, &head)?;
                 if contained > from {
                     let kept = &mut self.nodes.checkpoints[at];
                     kept.insert(
                         0,
                         PartitionCheckpoint {
                             contained,
-                            document,
+                            snapshot,
                         },
                     );
                     kept.truncate(CHECKPOINTS_KEPT);
@@ -245,7 +246,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// For each checkpoint of a partition the number of its last batch, the newest first.
+    /// For each checkpoint of a partition the number of the last batch that it contains, the newest checkpoint first.
     fn contained(&self, partition: PartitionId) -> impl Iterator<Item = u64> {
         let kept = &self.nodes.checkpoints[usize::from(partition)];
         kept.iter().map(|it| it.contained as u64)
@@ -268,8 +269,8 @@ impl Simulation {
             })?;
             let newest = self.nodes.checkpoints[usize::from(partition)].first();
             start
-                .documents
-                .push(newest.map_or(Vec::new(), |it| it.document.clone()));
+                .snapshots
+                .push(newest.map_or(Vec::new(), |it| it.snapshot.clone()));
             start.contained.push(contained_to as usize);
         }
         Ok(start)

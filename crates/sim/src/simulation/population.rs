@@ -1,5 +1,5 @@
 //! The clients of a world, by kind. Each kind that was added later has its own random generator, so that its draws do not change the
-//! actions of the others.
+//! clients of the other kinds.
 
 use crore_rng::Rng;
 
@@ -33,7 +33,7 @@ impl Clients {
             .for_each(Publisher::connection_ended);
     }
 
-    /// The clients of this plan, with random properties drawn from `seed`.
+    /// The clients of this plan. Their random properties are drawn from `seed`.
     pub fn new(plan: &Plan, truth: &Truth, seed: u64) -> Clients {
         let mut rng = Rng::new(seed);
         let mut subscribers: Vec<Subscriber> = (0..plan.subscribers)
@@ -44,7 +44,7 @@ impl Clients {
             })
             .collect();
         filter(&mut subscribers, plan, truth, seed);
-        // The first publisher uses HTTP, since the end of a run needs one over HTTP.
+        // The first publisher uses HTTP, since the end of a run needs such a publisher.
         let publishers = (0..plan.publishers)
             .map(|n| match rng.below(10) {
                 0..4 if n > 0 => Publisher::over_websocket(rng.below(plan.topics.len())),
@@ -104,11 +104,11 @@ fn followers(plan: &Plan, seed: u64) -> Vec<Follower> {
 
 fn mqtt_clients(plan: &Plan, seed: u64) -> Vec<Client> {
     let mut rng = Rng::new(seed ^ 0x3477_0311);
-    let mut covers = Rng::new(seed ^ 0xC07E_4511);
+    let mut wildcard_rng = Rng::new(seed ^ 0xC07E_4511);
     (0..plan.mqtt_clients)
         .map(|n| {
             let client = Client::new(n, plan, &mut rng);
-            match covers.chance(plan.covered_percent) {
+            match wildcard_rng.chance(plan.wildcard_percent) {
                 true => client.with_wildcard(),
                 false => client,
             }

@@ -14,7 +14,7 @@ use crate::checkpoint::{content, head, missing, take};
 use crate::net::Net;
 use crate::truth::Violation;
 
-/// Seconds after which homes append unanswered batches again.
+/// Seconds after which a home appends an unanswered batch again.
 const RETRY_S: u32 = 3;
 /// The most rounds until a world whose clock stands still is idle.
 const ROUNDS_MAX: usize = 20_000;
@@ -63,11 +63,11 @@ impl Simulation {
         Ok(())
     }
 
-    /// Whether the engine's log contains everything that the homes of the only node know.
+    /// Whether the engine's log contains everything that the homes know. Not so after a restart or a loss, and not checked in clusters.
     pub fn has_whole_log(&self) -> bool {
-        let is_continuous =
-            self.coverage.damages + self.coverage.put_back + self.coverage.restarts == 0;
-        is_continuous && self.plan.nodes == 1
+        let coverage = &self.coverage;
+        let interruptions = coverage.damages + coverage.log_restores + coverage.restarts;
+        interruptions == 0 && self.plan.nodes == 1
     }
 
     /// Begins a new life of the log. All homes have read everything of the earlier ones.
@@ -88,7 +88,7 @@ impl Simulation {
         ends
     }
 
-    /// Makes a checkpoint of the batches that the engine has now. Does nothing if the engine's log lacks messages from before a restart.
+    /// Makes a checkpoint of the batches that the engine has now, if the world has an engine and the whole log.
     pub fn make_checkpoint(&mut self) -> Result<(), Violation> {
         let now = now(self.truth.now_s);
         let has_whole_log = self.has_whole_log();
@@ -104,7 +104,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Checks that a server that starts from the last checkpoint and the log behind it has all messages in the logs of the homes.
+    /// Checks that a server that starts from the last checkpoint and the log behind it has all messages that the homes have.
     pub fn check_checkpoints(&mut self) -> Result<(), Violation> {
         self.make_checkpoint()?;
         let now = now(self.truth.now_s);
@@ -115,25 +115,25 @@ impl Simulation {
         let server = &self.server;
         let recovered = self.checkpoint.recovered(server, &engine.log, now);
         let mut recovered = recovered.map_err(|why| why.to_string())?;
-        let mut nobody = Net::new(1, recovered.len(), 0, None);
-        let restored = content(server, &mut recovered, &mut nobody, now);
-        let mut has = content(server, &mut self.shards, &mut self.net, now);
+        let mut empty_net = Net::new(1, recovered.len(), 0, None);
+        let restored = content(server, &mut recovered, &mut empty_net, now);
+        let mut required = content(server, &mut self.shards, &mut self.net, now);
         // The checkpoint may lack messages that homes keep for sessions beyond the rule, and messages that expire in this second.
         let truth = &self.truth;
-        let stays = |data: &[u8]| {
+        let is_required = |data: &[u8]| {
             let number = truth.number_of(data);
             number.is_ok_and(|number| !truth.may_have_run_out(number))
         };
-        let logs = has.values_mut();
-        logs.for_each(|log| log.retain(|_, data| stays(data)));
-        match missing(&has, &restored) {
+        let logs = required.values_mut();
+        logs.for_each(|log| log.retain(|_, data| is_required(data)));
+        match missing(&required, &restored) {
             Some(what) => Err(format!("a checkpoint and the log behind it lack {what}")),
             None => Ok(()),
         }
     }
 
-    /// Restarts the engine. These documents become the base of its log.
-    fn restart_engine(&mut self, documents: Vec<Vec<Vec<u8>>>) -> Result<(), Violation> {
+    /// Restarts the engine. `snapshots` become the base of its log.
+    fn restart_engine(&mut self, snapshots: Vec<Vec<Vec<u8>>>) -> Result<(), Violation> {
         let Some(engine) = &mut self.net.engine else {
             return Ok(());
         };
@@ -141,13 +141,13 @@ impl Simulation {
         let Some(disk_log) = &mut engine.disk_log else {
             return Ok(());
         };
-        let end = disk_log.ends();
-        disk_log.based(end)?;
+        let end = disk_log.end();
+        disk_log.set_base(end)?;
         disk_log.stop();
-        self.base_documents = documents;
+        self.base_snapshots = snapshots;
         match disk_log.start()?.batches.len() {
             0 => Ok(()),
-            left => Err(format!("{left} batches are not in the documents of a stop")),
+            left => Err(format!("{left} batches are not in the snapshots of a stop")),
         }
     }
 
@@ -159,7 +159,7 @@ impl Simulation {
         engine.is_reliable = true;
         for _ in 0..3 {
             self.truth.now_s += RETRY_S;
-            // A home handles all answers of the engine before it appends anything again.
+            // Each round waits until the homes have handled all answers, since only then do they append again.
             self.run_until_not_busy(rng)?;
         }
         Ok(())
@@ -221,7 +221,7 @@ impl Simulation {
         Ok(snapshots)
     }
 
-    /// The state of a new home, from the snapshots of all former homes. With `local` it includes local state, such as sessions.
+    /// The state of a new home, from the snapshots of all former homes. `local` includes state that is in no log, such as sessions.
     pub(super) fn restored(
         &self,
         home: ShardId,
@@ -236,7 +236,7 @@ impl Simulation {
         read_snapshots(restored, self.server.placement(), home, snapshots)
     }
 
-    /// The head of documents of the first home at this moment.
+    /// The head of a snapshot of the first home, taken now.
     pub(super) fn head(&self, rng: &mut Rng) -> Head {
         Head {
             set: rng.draw(),

@@ -13,7 +13,7 @@ impl Simulation {
     /// Whether the shard has an input that would wake it.
     pub fn has_work(&self, shard: usize) -> bool {
         self.loops[shard].is_busy
-            || self.net.mail.is_for(shard)
+            || self.net.mail.has_mail_for(shard)
             || (self.net.engine.as_ref())
                 .is_some_and(|engine| engine.has_work(self.node_of(shard), self.partitions(shard)))
             || self.shards[shard].tick_in_ms().is_some()
@@ -49,9 +49,9 @@ impl Simulation {
             }
         }
         let first = self.node_of(shard) * self.plan.shards;
-        let mut from: Vec<usize> = (first..first + self.plan.shards).collect();
-        rng.shuffle(&mut from);
-        for from in from {
+        let mut senders: Vec<usize> = (first..first + self.plan.shards).collect();
+        rng.shuffle(&mut senders);
+        for from in senders {
             while !self.net.mail.of(from, shard).is_empty()
                 && (takes_all || rng.chance(self.plan.mail_percent))
             {
@@ -65,13 +65,11 @@ impl Simulation {
         self.engine_turn(shard, takes_all, now, rng)?;
         let before = self.shards[shard].steps();
         self.loops[shard].is_busy = self.shards[shard].flush(now, &mut self.net);
-        let (took, steps_max) = (
-            self.shards[shard].steps() - before,
-            limits::flush_steps(&self.plan),
-        );
-        if took > steps_max {
+        let steps = self.shards[shard].steps() - before;
+        let steps_max = limits::flush_steps(&self.plan);
+        if steps > steps_max {
             return Err(format!(
-                "the end of a turn took {took} steps, at most {steps_max}"
+                "the end of a turn took {steps} steps, at most {steps_max}"
             ));
         }
         self.coverage.cursors += u64::from(self.loops[shard].is_busy);
@@ -116,17 +114,16 @@ impl Simulation {
         Ok(())
     }
 
-    /// Ticks the shard. Each second it sweeps all connections, a part in each turn. The sweep ends before the next second begins.
+    /// Ticks the shard. In each second it sweeps all connections, a part of them in each turn. If the second has passed, the rest of the
+    /// sweep is done at once.
     fn tick(&mut self, shard: usize, now: Now) {
-        let (state, begins) = (
-            &mut self.shards[shard],
-            self.loops[shard].ticked_s != self.truth.now_s,
-        );
+        let is_new_second = self.loops[shard].ticked_s != self.truth.now_s;
+        let state = &mut self.shards[shard];
         let steps_max = limits::input_steps(&self.plan);
-        while begins && state.tick_in_ms().is_some() {
+        while is_new_second && state.tick_in_ms().is_some() {
             handle(state, Input::Tick, now, &mut self.net, steps_max);
         }
-        if begins || state.tick_in_ms().is_some() {
+        if is_new_second || state.tick_in_ms().is_some() {
             self.loops[shard].ticked_s = self.truth.now_s;
             handle(state, Input::Tick, now, &mut self.net, steps_max);
         }
@@ -187,7 +184,7 @@ impl Simulation {
     }
 }
 
-/// Handles an input, and checks the number of steps that it took.
+/// Lets the shard handle an input, and checks the number of steps.
 fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, steps_max: u64) {
     let what = match &input {
         Input::Accepted(..) => "a connection",
@@ -201,9 +198,9 @@ fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, steps_ma
     };
     let before = shard.steps();
     shard.handle(input, now, net);
-    let took = shard.steps() - before;
-    if took > steps_max {
+    let steps = shard.steps() - before;
+    if steps > steps_max {
         net.violation
-            .get_or_insert(format!("{what} took {took} steps, at most {steps_max}"));
+            .get_or_insert(format!("{what} took {steps} steps, at most {steps_max}"));
     }
 }

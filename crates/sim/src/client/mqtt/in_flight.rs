@@ -12,7 +12,7 @@ pub(super) struct Sent {
     pub received: bool,
 }
 
-/// The progress of a received message.
+/// The last step in the exchange of packets for a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// PUBLISH was received.
@@ -27,7 +27,7 @@ pub(super) enum Stage {
     PubcompSent,
 }
 
-/// A received QoS 1 or 2 message. The client keeps it until the server certainly has its acknowledgement.
+/// A record of a received QoS 1 or 2 message. The client keeps it until the server certainly has the acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receipt {
     /// The number of the receipt, in the order of first receipt.
@@ -38,7 +38,7 @@ pub(super) struct Receipt {
     /// It was received with RETAIN.
     pub retained: bool,
     pub state: Stage,
-    /// The link on which the message or its PUBREL was last received.
+    /// The link on which the message or its PUBREL was received last.
     pub link: Option<u32>,
     /// It may belong to a session that has ended.
     pub of_ended_session: bool,
@@ -70,8 +70,8 @@ pub(super) struct PendingSubscribe {
     /// The packet id.
     pub id: u16,
     pub unsubscribes: bool,
-    /// For each subscription its index in `subs`, and whether it existed already with the same options.
+    /// For each subscription its index in `subs`, and whether it existed before with the same options.
     pub subscriptions: Vec<(usize, bool)>,
-    /// The request also contains `#`.
+    /// The request also subscribes to `#`.
     pub has_wildcard: bool,
 }

@@ -1,13 +1,12 @@
-//! A client of MQTT 3.1.1 or 5.0, over TCP or WebSocket. It subscribes, publishes, or both. Its session ends with the connection, or
-//! outlives it.
+//! A client of MQTT 3.1.1 or 5.0, over TCP or WebSocket. It subscribes, publishes, or both. Its session ends with the connection or
+//! outlives it, as its expiry interval says.
 //!
 //! `packets` reads and writes packets. `session` keeps the state between connections. `receive` and `publish` handle the messages in
 //! each direction, and `in_flight` has the types of unacknowledged packets. `subscribe` sends the requests for subscriptions, and
 //! `subscription` checks their messages. `track` finds missing messages at the end of a run.
 //!
-//! Invariant: the client fulfils what the specification requires of clients, and forgets nothing of a session that the server may still
-//! have. Its checks hold for every correct server. If the client cannot know whether the server received a packet, it checks nothing
-//! that depends on it.
+//! Invariant: the client obeys the specification, and forgets nothing of a session that the server may still have. Its checks hold for every
+//! correct server. If the client cannot know whether the server received a packet, it checks nothing that depends on that packet.
 
 mod in_flight;
 mod packets;
@@ -50,7 +49,7 @@ struct Conn {
     connect_s: u32,
     /// The flag "session present" of CONNACK; `None` before CONNACK.
     session_present: Option<bool>,
-    /// The session may not be the one that the client remembers, since an unanswered CONNECT may have begun a new one.
+    /// The session may be another one than the client remembers, since an unanswered CONNECT may have begun a new session.
     session_uncertain: bool,
     /// The most messages in flight to the client.
     receive_max: usize,
@@ -60,12 +59,13 @@ struct Conn {
     ids_in_flight: BTreeSet<u16>,
     /// Acknowledgements that it has not sent yet.
     acks: VecDeque<PendingAck>,
-    /// A new message was received. After it the server may repeat no message.
+    /// A new message was received. From then on the server may not repeat messages of the session.
     got_new: bool,
     /// The serial of the receipt that was repeated last.
     last_repeated: Option<u32>,
-    /// The topic aliases that the server may use, and the topics of those in use.
+    /// The highest topic alias that the server may use.
     aliases_max: u16,
+    /// The topic of each alias in use.
     aliases: BTreeMap<u16, usize>,
     /// Packet ids of publishes that wait for PUBACK, and of those that wait for PUBREC, in the order of sending.
     pubacks: VecDeque<u16>,
@@ -85,7 +85,7 @@ struct Role {
     over_websocket: bool,
     /// The session expiry interval in seconds. With 0 each connection has a new session.
     expiry_s: u32,
-    /// It also subscribes to `#`. Then it uses no QoS 0, so that each message comes once.
+    /// It also subscribes to `#`. Such a client uses no QoS 0, so that the server must send each message once.
     has_wildcard: bool,
     /// The topics that it publishes to.
     publishes: Vec<usize>,
@@ -93,7 +93,7 @@ struct Role {
     retains: bool,
 }
 
-/// What a client knows of its session at the server. A CONNECT without an answer may have resumed the session or begun a new one.
+/// The session at the server, as far as the client knows. A CONNECT without an answer may have resumed the session or begun a new one.
 #[derive(Default)]
 struct Session {
     /// The number of CONNECTs sent.
@@ -104,13 +104,13 @@ struct Session {
     unanswered_connects: u32,
     /// Links of the CONNECTs without an answer that the server may still handle.
     unanswered_links: Vec<u32>,
-    /// The server may have handled one of them after the last CONNECT that it answered.
+    /// The server may have handled an unanswered CONNECT after the last one that it answered.
     connect_may_arrive_late: bool,
     /// The second in which the client sent the last CONNECT that the server accepted.
     last_connect_s: Option<u32>,
     /// The session may have ended since that CONNECT.
     may_have_ended: bool,
-    /// Since that CONNECT the server may have begun a new session, without the state that the client remembers.
+    /// Since that CONNECT the server may have begun a new session, in which the client's state does not exist.
     may_be_replaced: bool,
     /// The server granted the subscription to `#` in this session.
     wildcard_granted: bool,
@@ -201,7 +201,7 @@ impl Client {
 
     /// The same client, with a subscription to `#`, which overlaps all others, if it may have one.
     pub fn with_wildcard(mut self) -> Client {
-        // In 3.1.1 it may not, since retained messages would come for both subscriptions.
+        // Not in 3.1.1, where retained messages would come for both subscriptions.
         self.role.has_wildcard = !self.subs.is_empty() && self.role.version == Version::V5;
         self
     }
@@ -219,8 +219,8 @@ impl Client {
         }
         self.link = Some(link);
         self.session.unanswered_links.push(link);
-        // The client asks for a new session only if all its old connections are closed. In 3.1.1 it never does, since such a session would
-        // end with its connection.
+        // The client asks for a new session only while it has no old connections, and never in 3.1.1, where such a session ends with its
+        // connection.
         let asks_new_session =
             self.abandoned_links.is_empty() && rng.chance(4) && self.role.version == Version::V5;
         self.conn = Conn {
@@ -368,7 +368,7 @@ impl Client {
         Ok(())
     }
 
-    /// The server refused the connection, since it has no room, or handles another connection of this client first.
+    /// The server refused the connection: it has no room, or an old connection of this client still holds the session.
     fn refused(
         &mut self,
         reason: ReasonCode,
@@ -461,7 +461,7 @@ impl Client {
                 Ok(())
             }
             ReasonCode::KEEP_ALIVE_TIMEOUT => Ok(()),
-            // The outcome of a publish is unknown.
+            // The server cannot answer a publish, since a slow engine has not reported its outcome.
             ReasonCode::SERVER_BUSY if truth.allowed.engine_is_late => Ok(()),
             _ if !truth.allowed.budgets_are_wide => Ok(()),
             reason => Err(format!("{} was sent away: {reason:?}", self.role.id)),
@@ -473,7 +473,7 @@ impl Client {
         for sub in &self.subs {
             let most = truth.allowed.session_messages;
             let order = match sub.is_split() {
-                // Each of the two subscriptions has an order of its own.
+                // The messages of the topic's subscription and of the one to `#` may interleave.
                 true => Ok(()),
                 false => sub.track.check_order_of_each_qos(truth),
             };

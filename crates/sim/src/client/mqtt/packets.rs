@@ -1,4 +1,4 @@
-//! Reads and writes packets. Over a WebSocket they are in binary frames, which may begin and end within a packet.
+//! Reads and writes packets. Over a WebSocket they are the content of binary frames, which may begin and end within a packet.
 
 use crore_wire::mqtt::{self, encode};
 use crore_wire::websocket::frame::{self, Opcode};
@@ -13,7 +13,7 @@ use crate::truth::{Truth, Violation};
 /// The longest packet that the client accepts.
 const PACKET_BYTES_MAX: usize = 1 << 20;
 /// A packet whose length in bytes is a multiple of this number is sent in two frames.
-const SPLIT_EACH: usize = 3;
+const SPLIT_DIVISOR: usize = 3;
 
 impl Client {
     /// Reads received bytes.
@@ -33,7 +33,7 @@ impl Client {
             self.conn.packet_bytes.append(&mut self.conn.received);
         }
         if self.conn.session_present.is_none() && self.conn.packet_bytes.first() == Some(&b'H') {
-            // This is an answer over HTTP. Its first 12 bytes contain the status.
+            // The server answers over HTTP. The first 12 bytes contain the status.
             return match self.conn.packet_bytes.len() {
                 ..12 => Ok(()),
                 _ => self.refused_over_http(truth, coverage),
@@ -120,7 +120,7 @@ impl Client {
         }
         let mut bytes = Vec::new();
         packet(&mut bytes);
-        let at = match bytes.len() % SPLIT_EACH {
+        let at = match bytes.len() % SPLIT_DIVISOR {
             0 => bytes.len() / 2,
             _ => 0,
         };
@@ -135,18 +135,19 @@ impl Client {
             return;
         }
         self.send_packet(encode::pingreq);
-        let told = |receipt: &&Receipt| receipt.is_acknowledged() && receipt.link == self.link;
-        let before = self.receipts.iter().filter(told);
-        let before = before.map(|receipt| receipt.serial).collect();
-        self.conn.pings.push_back(before);
+        let is_acknowledged =
+            |receipt: &&Receipt| receipt.is_acknowledged() && receipt.link == self.link;
+        let receipts = self.receipts.iter().filter(is_acknowledged);
+        let serials = receipts.map(|receipt| receipt.serial).collect();
+        self.conn.pings.push_back(serials);
     }
 
     pub(super) fn handle_pingresp(&mut self) -> Result<(), Violation> {
-        let known = self.conn.pings.pop_front();
-        let known = known.ok_or("a PINGRESP to nothing")?;
-        // If the server repeated a message meanwhile, the client must acknowledge it again, so the receipt stays.
+        let serials = self.conn.pings.pop_front();
+        let serials = serials.ok_or("a PINGRESP to nothing")?;
+        // If the server has repeated a message since the PINGREQ, the client must acknowledge it again, so the receipt stays.
         self.receipts
-            .retain(|receipt| !known.contains(&receipt.serial) || !receipt.is_acknowledged());
+            .retain(|receipt| !serials.contains(&receipt.serial) || !receipt.is_acknowledged());
         Ok(())
     }
 }

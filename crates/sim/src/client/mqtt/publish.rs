@@ -1,4 +1,4 @@
-//! Messages from the client, and their answers. On a new connection the client first sends the unanswered messages again, in order
+//! Messages from the client, and their answers. On a new connection the client first sends unanswered messages again, in their order
 //! [MQTT-4.4.0-1, -2].
 
 use crore_rng::Rng;
@@ -124,8 +124,8 @@ impl Client {
         });
     }
 
-    /// Sends unanswered messages again. At QoS 1 the server stores a repeat as another message, so the repeat gets its own number. In a new
-    /// session the same holds for QoS 2.
+    /// Sends unanswered messages again. The server stores a repeat at QoS 1 as another message, and in a new session also one at QoS 2. Such
+    /// a repeat gets a number of its own.
     pub(super) fn resend_unanswered(&mut self, truth: &mut Truth, coverage: &mut Coverage) {
         let present = self.conn.session_present == Some(true);
         for sent in std::mem::take(&mut self.sent) {
@@ -136,7 +136,8 @@ impl Client {
                     self.conn.acks.push_back(PendingAck::Pubrel(sent.id));
                 }
                 (true, Qos::ExactlyOnce) if self.conn.session_uncertain => {
-                    // If the session is a new one, the server would store a repeat as a new message. So the client abandons it.
+                    // If this is a new session, the server would store a repeat as a new message. So the client sends none: PUBREL ends the
+                    // exchange.
                     self.sent.push_back(Sent {
                         received: true,
                         ..sent
@@ -173,6 +174,7 @@ impl Client {
         self.sent.is_empty()
     }
 
+    /// Records the answer to a message. Returns its index in `sent`, or `usize::MAX` if it was refused.
     fn record_answer(
         &mut self,
         ack: &Ack<'_>,
@@ -190,7 +192,7 @@ impl Client {
         let at = at.ok_or_else(|| format!("an answer to id {id}, which is not under way"))?;
         let number = self.sent[at].number;
         if !ack.reason.is_error() {
-            if truth.messages[number as usize].acked.is_none() {
+            if truth.messages[number as usize].acked_step.is_none() {
                 truth.acknowledge(number);
             }
             coverage.acknowledged += 1;
@@ -205,7 +207,7 @@ impl Client {
         Ok(at)
     }
 
-    /// PUBACK.
+    /// Handles PUBACK, the answer to a QoS 1 message.
     pub(super) fn handle_puback(
         &mut self,
         ack: &Ack<'_>,
@@ -218,7 +220,7 @@ impl Client {
         Ok(())
     }
 
-    /// PUBREC.
+    /// Handles PUBREC, the first answer to a QoS 2 message.
     pub(super) fn handle_pubrec(
         &mut self,
         ack: &Ack<'_>,
@@ -234,7 +236,7 @@ impl Client {
         Ok(())
     }
 
-    /// PUBCOMP.
+    /// Handles PUBCOMP, the last answer to a QoS 2 message.
     pub(super) fn handle_pubcomp(
         &mut self,
         ack: &Ack<'_>,

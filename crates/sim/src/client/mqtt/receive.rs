@@ -8,6 +8,7 @@ use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation, key_name, printable};
 
 impl Client {
+    /// Handles PUBLISH: checks the message, and records it if it is no repeat.
     pub(super) fn handle_publish(
         &mut self,
         publish: &Publish<'_>,
@@ -125,9 +126,8 @@ impl Client {
         let found = self.receipts.iter().position(|receipt| receipt.id == id);
         if let Some(at) = found {
             let receipt = self.receipts[at];
-            let is = (receipt.number, receipt.exactly_once, receipt.retained);
-            // The server may deliver the same message a second time, if it is retained or also matches another subscription. If the packet
-            // id of the first delivery is free by then, the second delivery may have the same id. It is not a repeat.
+            // A message that is retained or also matches another subscription may be delivered twice. The second delivery is no repeat, but
+            // may have the same packet id if that is free again.
             let later_repeat_came = self
                 .conn
                 .last_repeated
@@ -135,8 +135,9 @@ impl Client {
             let may_be_new_delivery = (receipt.retained || self.role.has_wildcard)
                 && receipt.is_acknowledged()
                 && later_repeat_came;
-            let is_same_message =
-                is == (number, exactly_once, publish.retain) && !may_be_new_delivery;
+            let is_same_message = (receipt.number, receipt.exactly_once, receipt.retained)
+                == (number, exactly_once, publish.retain)
+                && !may_be_new_delivery;
             if is_same_message
                 && publish.dup
                 && receipt.link != link
@@ -167,15 +168,15 @@ impl Client {
             self.check_all_repeated()?;
         }
         if publish.dup {
-            coverage.dups += 1;
+            coverage.lost_first_sends += 1;
             if self.conn.got_new {
                 return Err(format!("message {number} is sent again behind newer ones"));
             }
         }
         self.last.receipts += 1;
         if publish.dup {
-            // The client never received the first delivery of this message. Repeats keep the order of the first deliveries, so each later
-            // repeat must be of a message that was first sent after this one.
+            // The client did not receive the first delivery of this message. Repeats keep the order of first deliveries, so this receipt gets
+            // the highest serial: a later repeat of an earlier receipt is a violation.
             self.conn.last_repeated = Some(self.last.receipts);
         }
         self.receipts.push(Receipt {
@@ -199,8 +200,8 @@ impl Client {
         });
     }
 
-    /// Records that the server repeated a message or its PUBREL. Checks that repeats keep the order of the first delivery and come before
-    /// new messages.
+    /// Records that the server repeated a message or its PUBREL. Checks that repeats come before new messages, in the order of the first
+    /// deliveries.
     fn record_repeat(&mut self, at: usize) -> Result<(), Violation> {
         let link = self.link;
         let receipt = &mut self.receipts[at];
@@ -225,7 +226,7 @@ impl Client {
         }
     }
 
-    /// PUBREL was received. Checks that the client has sent PUBREC for the message, and queues PUBCOMP.
+    /// Handles PUBREL: checks that the client has sent PUBREC for the message, and queues PUBCOMP.
     pub(super) fn handle_pubrel(&mut self, id: u16, truth: &mut Truth) -> Result<(), Violation> {
         let (link, session_uncertain) = (self.link, self.conn.session_uncertain);
         truth.note(|| format!("{link:?} PUBREL {id}"));

@@ -5,7 +5,7 @@ use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation};
 
 impl Client {
-    /// The server accepted the connection. It has resumed a session, if `present`, or begun a new one.
+    /// The server accepted the connection. If `present`, it has resumed a session, otherwise it has begun a new one.
     pub(super) fn session_opened(
         &mut self,
         present: bool,
@@ -25,8 +25,7 @@ impl Client {
             .session
             .last_connect_s
             .is_some_and(|last_connect_s| truth.now_s < last_connect_s + self.role.expiry_s);
-        // The server may have handled a CONNECT whose answer the client never received. If the session had ended by then, that CONNECT
-        // began a new one.
+        // A CONNECT whose answer the client never received may have begun a new session, if the former one had ended before.
         let has_unanswered_connect =
             self.session.unanswered_connects > 1 || self.session.connect_may_arrive_late;
         let may_be_replaced = self.session.may_be_replaced
@@ -46,7 +45,7 @@ impl Client {
         }
         if !present || may_be_replaced {
             self.session.wildcard_granted = false;
-            // The earlier session has ended, or may have ended. So its subscriptions need not receive more messages.
+            // The earlier session may have ended, so the server need not send more messages for its subscriptions.
             self.subs
                 .iter_mut()
                 .for_each(|sub| sub.connection_lost(true));
@@ -113,7 +112,7 @@ impl Client {
             .for_each(|sub| sub.connection_lost(true));
     }
 
-    /// Checks that the client waits for no answer. Called while the world is idle, since the server has answered everything by then.
+    /// Checks that the client waits for no answer. The world must be idle.
     pub fn check_nothing_pending(&self) -> Result<(), Violation> {
         let id = &self.role.id;
         if !self.is_connected() {

@@ -44,17 +44,16 @@ impl Client {
             && self.subs.iter().all(|sub| sub.state == State::Granted)
     }
 
-    /// The number of subscriptions for which the server must keep messages, as far as the client knows. The one to `#` counts once for each
-    /// home.
+    /// The number of subscriptions for which the server must keep messages. The one to `#` counts once for each home.
     pub fn subscriptions_with_retention(&self, homes: u32) -> u32 {
         let needs =
             |sub: &&Sub| sub.state == State::Granted && sub.options.max_qos != Qos::AtMostOnce;
-        let by_filter = if self.session.wildcard_granted {
+        let of_wildcard = if self.session.wildcard_granted {
             homes
         } else {
             0
         };
-        self.subs.iter().filter(needs).count() as u32 + by_filter
+        self.subs.iter().filter(needs).count() as u32 + of_wildcard
     }
 
     /// Whether it is connected and subscribed to this topic.
@@ -147,14 +146,15 @@ impl Client {
         options
     }
 
-    /// Random options for the subscription to `#`. Its messages match the other subscriptions too, so their checks must allow its options.
+    /// Random options for the subscription to `#`. Its messages match the other subscriptions too, so the checks of those must allow these
+    /// options.
     fn wildcard_options(&mut self, identifier: Option<u32>, rng: &mut Rng) -> SubscribeOptions {
         let qos = Qos::from_repr(rng.pick(&[1, 2])).expect("below three");
         let mut options = SubscribeOptions::of(qos);
         options.retain_handling = RetainHandling::DoNotSend;
         for sub in &mut self.subs {
             sub.requested_qoses[usize::from(qos.bits())] = true;
-            // Messages that came by the earlier subscription to `#` may come again by the other subscription.
+            // Messages that came by the earlier subscription to `#` may come again by this one.
             sub.was_split |= sub.wildcard_requested;
             (sub.gets_own_messages, sub.wildcard_requested) = (true, true);
             sub.identifiers.extend(identifier);
@@ -251,7 +251,7 @@ impl Client {
         Ok(())
     }
 
-    /// Checks that all due messages were received. Nothing may be in flight.
+    /// Checks that all due retained messages were received, and that each topic reaches its newest message. Nothing may be in flight.
     pub fn check_all_received(&mut self, truth: &Truth) -> Result<(), Violation> {
         if !self.is_connected() {
             return Ok(());

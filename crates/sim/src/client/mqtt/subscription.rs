@@ -18,7 +18,7 @@ pub(super) enum State {
     Unsubscribed,
 }
 
-/// A topic to which the client subscribes now and then.
+/// A topic to which the client subscribes and from which it unsubscribes, and its current subscription.
 pub(super) struct Sub {
     /// The received messages.
     pub track: Track,
@@ -32,11 +32,11 @@ pub(super) struct Sub {
     pub gets_own_messages: bool,
     /// The client requested `#` in this session.
     pub wildcard_requested: bool,
-    /// It was ended or changed while the client also had a subscription to `#`. Messages that came by one may come again by the other.
+    /// The subscription was ended or changed while the client also had one to `#`. Messages that came by one may come again by the other.
     pub was_split: bool,
-    /// The steps of the requests for retained messages that the server may still answer.
+    /// The step of each SUBSCRIBE to which the server may still send the retained message.
     retained_requests: VecDeque<u32>,
-    /// The step of a request that the server must answer with the retained message.
+    /// The step of the SUBSCRIBE to which the server must still send the retained message.
     pub retained_due: Option<u32>,
     /// The numbers of the latest values that were received as retained messages.
     latest_values: Vec<u32>,
@@ -69,7 +69,7 @@ impl Sub {
         let is_unchanged = self.state == State::Granted
             && (self.options.max_qos, self.options.no_local) == (options.max_qos, options.no_local);
         if !is_unchanged {
-            // Until SUBACK it is unknown which messages the server sends with the old options.
+            // Until SUBACK the client does not know whether a message comes under the old or the new options.
             self.track.end_stretch();
             self.state = State::NotGranted;
         }
@@ -113,8 +113,7 @@ impl Sub {
         self.identifiers.clear();
     }
 
-    /// Whether some messages may come only by this subscription and others only by the one to `#`, since this one was ended or changed, or has
-    /// No Local.
+    /// Whether this subscription and the one to `#` may bring different messages, since this one was ended or changed, or has No Local.
     pub fn is_split(&self) -> bool {
         self.was_split || self.wildcard_requested && self.options.no_local
     }
@@ -148,17 +147,17 @@ impl Sub {
     ) -> Result<(), Violation> {
         let mqtt_options = truth.mqtt_options(number);
         let qos = publish.qos.bits();
-        let granted = (0..3).any(|asked| {
-            self.requested_qoses[usize::from(asked)] && asked.min(mqtt_options.qos) == qos
+        let is_granted = (0..3).any(|requested| {
+            self.requested_qoses[usize::from(requested)] && requested.min(mqtt_options.qos) == qos
         });
-        if !granted {
+        if !is_granted {
             return Err(format!(
                 "message {number} of QoS {} came with QoS {qos}",
                 mqtt_options.qos
             ));
         }
-        let mut named = publish.properties.subscription_identifiers();
-        if named.any(|identifier| !self.identifiers.contains(&identifier)) {
+        let mut identifiers = publish.properties.subscription_identifiers();
+        if identifiers.any(|identifier| !self.identifiers.contains(&identifier)) {
             return Err(format!("message {number} came with a strange identifier"));
         }
         let may_be_old = publish.dup || publish.retain;
@@ -192,17 +191,17 @@ impl Sub {
             return Err(format!("message {number} was never retained"));
         }
         if dup {
-            // The server first sent it over an earlier connection, when it was the newest.
+            // It need not be the newest: the server sent it over an earlier connection first.
             return Ok(());
         }
         let newer = truth.retained(self.track.topic).find(|(_, other)| {
-            other.acked.is_some_and(|acked| acked < asked) && message.is_before(other)
+            other.acked_step.is_some_and(|acked| acked < asked) && message.is_before(other)
         });
         if let Some((newer, _)) = newer {
             return Err(format!("message {number} came as retained after {newer}"));
         }
         let deleted = |(sent, done): &(u32, Option<u32>)| {
-            message.acked.is_some_and(|acked| acked < *sent)
+            message.acked_step.is_some_and(|acked| acked < *sent)
                 && done.is_some_and(|done| done < asked)
         };
         match topic.deletes.iter().any(deleted) {
@@ -213,9 +212,9 @@ impl Sub {
 
     /// Checks that the client received each latest value that existed in the step `asked`, in which it requested them.
     fn check_latest_values(&self, asked: u32, truth: &Truth) -> Result<(), Violation> {
-        let mut due = truth.snapshot(self.track.topic).into_iter();
+        let mut due = truth.newest_of_each_key(self.track.topic).into_iter();
         let is_missing = |number: &u32| {
-            let acked = truth.messages[*number as usize].acked;
+            let acked = truth.messages[*number as usize].acked_step;
             acked.is_some_and(|acked| acked < asked)
                 && !self.latest_values.contains(number)
                 && !self.track.has(*number)
@@ -243,7 +242,8 @@ impl Sub {
         }
         let mut retained = truth.retained(self.track.topic);
         let due = retained.find(|(number, message)| {
-            message.acked.is_some_and(|acked| acked < asked) && !truth.has_crashed_since(*number)
+            message.acked_step.is_some_and(|acked| acked < asked)
+                && !truth.is_lost_in_crash(*number)
         });
         // If the newest message has expired, none is retained.
         let may_have_expired = truth

@@ -1,5 +1,5 @@
-//! The messages of one topic that a client received, and the check for missing ones. A stretch begins with a SUBACK and continues over
-//! all connections of the session. Within a stretch, the client must receive each message that the log still had.
+//! A track: the messages of one topic that a client received, in stretches. A stretch begins with a SUBACK and continues over all
+//! connections of the session. Within a stretch, the client must receive each message that the log still had.
 
 use crate::truth::{Message, Truth, Violation};
 
@@ -32,9 +32,9 @@ struct Stretch {
 pub(super) struct Track {
     /// The topic.
     pub topic: usize,
-    /// All received messages in order, each with its QoS.
+    /// The numbers of all received messages, in the order of receipt, each with its QoS.
     messages: Vec<(u32, u8)>,
-    /// The number of the first messages that need not be in order.
+    /// The number of messages at the beginning of `messages` whose order is not checked.
     unordered: usize,
     stretches: Vec<Stretch>,
 }
@@ -47,7 +47,7 @@ impl Track {
         }
     }
 
-    /// Excludes the messages received so far from the check of the order, since they came by two subscriptions.
+    /// Excludes the messages received so far from the check of the order, since they came by two subscriptions in no common order.
     pub fn restart_order(&mut self) {
         self.unordered = self.messages.len();
     }
@@ -73,7 +73,7 @@ impl Track {
         }
     }
 
-    /// The connection was lost. With `ends_stretch` no later message is required.
+    /// The connection was lost. If that `ends_stretch`, no later message is required.
     pub fn connection_lost(&mut self, ends_stretch: bool) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.was_interrupted = true;
@@ -139,7 +139,7 @@ impl Track {
                     "message {other} at {last} came before {number} at {offset}"
                 ));
             }
-            if let (Some(acked), Some((sent, other))) = (message.acked, latest)
+            if let (Some(acked), Some((sent, other))) = (message.acked_step, latest)
                 && acked < sent
             {
                 return Err(format!(
@@ -147,8 +147,8 @@ impl Track {
                 ));
             }
             newest = message.offset.map(|offset| (offset, *number)).or(newest);
-            if latest.is_none_or(|(sent, _)| message.sent > sent) {
-                latest = Some((message.sent, *number));
+            if latest.is_none_or(|(sent, _)| message.sent_step > sent) {
+                latest = Some((message.sent_step, *number));
             }
         }
         Ok(())
@@ -163,10 +163,10 @@ impl Track {
     ) -> Result<(), Violation> {
         for (number, message) in truth.messages.iter().enumerate() {
             let number = number as u32;
-            let published = message.acked.is_some() || message.offset.is_some();
+            let published = message.acked_step.is_some() || message.offset.is_some();
             let mqtt_options = truth.mqtt_options(number);
             if message.topic != self.topic
-                || message.sent <= stretch.granted_step
+                || message.sent_step <= stretch.granted_step
                 || message.refused
                 || !published
                 || self.has(number)
@@ -201,7 +201,7 @@ impl Track {
         Ok(())
     }
 
-    /// Whether the log may have dropped the message by this step.
+    /// Whether the limits of its topic's rule may have removed the message from the log by the step `at`.
     fn may_be_trimmed(
         &self,
         number: u32,
@@ -215,7 +215,7 @@ impl Track {
         let others = truth.messages.iter().enumerate().filter(|(n, other)| {
             other.topic == self.topic
                 && *n as u32 != number
-                && other.sent <= at
+                && other.sent_step <= at
                 && !other.refused
                 && !other.is_before(message)
         });
@@ -230,14 +230,15 @@ impl Track {
             || bytes > rule.log_bytes
     }
 
-    /// Whether a delete may have removed the message. It has not if the client received an earlier message that was sent after the delete.
+    /// Whether a delete may have removed the message by the step `at`. It has not if the client received an earlier message that was sent after
+    /// the delete.
     fn may_be_deleted(&self, stretch: &Stretch, message: &Message, at: u32, truth: &Truth) -> bool {
         let mut deletes = truth.topics[self.topic].deletes.iter();
         deletes.any(|(sent, done)| {
             let overlaps = *sent <= at && done.is_none_or(|done| done >= stretch.granted_step);
             let came_after_delete = |got: &Received| {
                 let other = &truth.messages[got.number as usize];
-                done.is_some_and(|done| other.sent > done) && other.is_before(message)
+                done.is_some_and(|done| other.sent_step > done) && other.is_before(message)
             };
             overlaps && !stretch.received.iter().any(came_after_delete)
         })

@@ -1,4 +1,4 @@
-//! Reads the answers to a publisher. Over HTTP they come in the order of the requests. Over a WebSocket each has its frame number.
+//! Reads the answers to a publisher. Over HTTP they come in the order of the requests. Over a WebSocket each has the number of its frame.
 
 use crore_broker::position::{self, Since};
 use crore_wire::websocket::receive::Event;
@@ -89,8 +89,7 @@ impl Publisher {
         truth: &mut Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
-        // Acknowledgements need not come in order, since a refusal may overtake answers from other shards. So the frame number
-        // identifies the message.
+        // The frame number identifies the message, since the order does not: a refusal may overtake answers from other shards.
         let frame = text
             .lines()
             .next()
@@ -201,6 +200,7 @@ fn subscribers_in(body: &[u8]) -> Result<u64, Violation> {
     count.ok_or_else(|| format!("no subscribers in {}", printable(body)))
 }
 
+/// The offset in the position of a message.
 fn offset_of(id: &str) -> Result<u64, Violation> {
     let since = position::parse(id.as_bytes(), 0, 1).ok();
     match since.as_deref() {

@@ -22,11 +22,11 @@ impl Subscriber {
             }
         };
         let all = all.map_err(|_| format!("a malformed position: {}", printable(id)))?;
-        let one = |since: Since| match since {
+        let position_of = |since: Since| match since {
             Since::At(position) => Ok(position),
             other => Err(format!("{} says {other:?}", printable(id))),
         };
-        let all: Vec<Position> = all.into_iter().map(one).collect::<Result<_, _>>()?;
+        let all: Vec<Position> = all.into_iter().map(position_of).collect::<Result<_, _>>()?;
         let Some(filtered) = &self.filtered else {
             return Ok(all);
         };
@@ -51,7 +51,7 @@ impl Subscriber {
         let positions = self.positions(id, truth)?;
         let (mut at, at_s) = (self.conn.request_step, self.conn.request_s);
         if self.filtered.is_some() {
-            // The server may still be sending old messages, and the position may be that of one of them.
+            // The position may be that of an old message, since the server may still be sending the log.
             at = 0;
         }
         for (track, position) in self.tracks.iter_mut().zip(positions) {
@@ -66,6 +66,7 @@ impl Subscriber {
         Ok(())
     }
 
+    /// A message was received; `id` is its position, if the transport has positions.
     pub(super) fn message_received(
         &mut self,
         data: &[u8],
@@ -96,44 +97,46 @@ impl Subscriber {
         self.check_not_expired(number, truth)
     }
 
-    /// Checks that no superseded message has waited for the stalled socket. The first page of a stream and the rest of a partly sent message
-    /// are allowed.
+    /// Checks that no superseded message has waited for the stalled socket, except a message that had been sent in part, and the messages
+    /// from before the stream began.
     fn check_not_superseded(&mut self, number: u32, truth: &Truth) -> Result<(), Violation> {
-        let (Some(stalled), Some(begun)) = (truth.last_stalled_step, self.conn.established_step)
+        let (Some(stalled), Some(established)) =
+            (truth.last_stalled_step, self.conn.established_step)
         else {
             return Ok(());
         };
         self.conn.received_after_unstall += 1;
         let message = &truth.messages[number as usize];
-        if self.conn.received_after_unstall == 1 || begun > stalled || message.sent <= begun {
+        let is_first = self.conn.received_after_unstall == 1;
+        if is_first || established > stalled || message.sent_step <= established {
             return Ok(());
         }
         if !truth.topics[message.topic].keeps_latest() {
             return Ok(());
         }
         truth.check_newest(number, "its socket opened", |other| {
-            other.acked.is_some_and(|acked| acked <= stalled)
+            other.acked_step.is_some_and(|acked| acked <= stalled)
         })
     }
 
-    /// Checks, in worlds with small outboxes, that a stalled subscription continues from the log, and gets no message that expired before
-    /// its socket opened. A partly sent page and the first page of its stream are allowed.
+    /// Checks, in worlds with small outboxes, that a stalled subscription continues from the log and gets no message that expired before its
+    /// socket opened. Exceptions are a page that had been sent in part, and the messages from before the stream began.
     fn check_not_expired(&self, number: u32, truth: &Truth) -> Result<(), Violation> {
-        let (Some(stalled), Some(begun), Some(waits)) = (
+        let (Some(stalled), Some(established), Some(page_messages)) = (
             truth.last_stalled_step,
             self.conn.established_step,
-            truth.allowed.waits,
+            truth.allowed.stalled_messages_max,
         ) else {
             return Ok(());
         };
         let message = &truth.messages[number as usize];
         let may_be_of_page =
-            self.conn.received_after_unstall as usize <= 1 + waits * self.tracks.len();
-        if may_be_of_page || begun > stalled || message.sent <= begun {
+            self.conn.received_after_unstall as usize <= 1 + page_messages * self.tracks.len();
+        if may_be_of_page || established > stalled || message.sent_step <= established {
             return Ok(());
         }
         let expired = |ttl_s| message.acked_s + ttl_s <= truth.now_s;
-        let was_handled = message.acked.is_some_and(|acked| acked <= stalled);
+        let was_handled = message.acked_step.is_some_and(|acked| acked <= stalled);
         match was_handled && message.ttl_s.is_some_and(expired) {
             true => Err(format!(
                 "message {number} had expired when its socket opened"
@@ -142,7 +145,7 @@ impl Subscriber {
         }
     }
 
-    /// A gap was received, with the new position. It concerns the named topic, or each topic whose position moved.
+    /// A gap was received, with the new position. The gap is in the topic `name`, or in each topic whose position moved if none is named.
     pub(super) fn gap_received(
         &mut self,
         name: Option<&[u8]>,
@@ -162,7 +165,7 @@ impl Subscriber {
         let positions = self.positions(id, truth)?;
         let name = name.filter(|_| self.filtered.is_none());
         let at_s = self.conn.request_s;
-        let only = self.tracks.len() == 1 && self.filtered.is_none();
+        let is_only_topic = self.tracks.len() == 1 && self.filtered.is_none();
         let (mut moved, mut lost) = (false, false);
         for (track, position) in self.tracks.iter_mut().zip(positions) {
             let named = name.map(|name| name == truth.topics[track.topic].name.as_bytes());
@@ -172,14 +175,14 @@ impl Subscriber {
                 .seen
                 .is_some_and(|seen| truth.must_reach_back(track.topic, seen));
             moved |= behind;
-            if named.unwrap_or(only || behind && !reaches_back) {
+            if named.unwrap_or(is_only_topic || behind && !reaches_back) {
                 lost = true;
                 if self.filtered.is_some() && track.seen.is_none() {
-                    // It had no position in this topic, so the server did not promise earlier messages.
+                    // The server owes no earlier messages, since the subscriber had no position in this topic.
                     track.may_have_lost();
                     continue;
                 }
-                // The step is 0, since the messages after the gap may have been acknowledged long ago.
+                // The step is unknown, so 0: the messages after the gap may have been acknowledged long ago.
                 let seen = SeenPosition {
                     offset: position.offset,
                     at: 0,
@@ -188,17 +191,17 @@ impl Subscriber {
                 track.gap_received(Some(seen), truth)?;
             }
         }
-        if moved && !lost && !self.may_have_crashed(truth) {
+        if moved && !lost && !self.may_be_lost_in_crash(truth) {
             return Err("a gap was told although each of the logs reaches back".into());
         }
         self.position = Some(id.to_vec());
         Ok(())
     }
 
-    /// Whether a crash may have removed messages that match its filters. They may belong to topics without a track.
-    fn may_have_crashed(&self, truth: &Truth) -> bool {
+    /// Whether a crash may have removed messages that match its filters, perhaps of topics that have no track.
+    fn may_be_lost_in_crash(&self, truth: &Truth) -> bool {
         let filtered = self.filtered.as_ref();
-        filtered.is_some_and(|it| truth.may_have_crashed_for(&it.filters))
+        filtered.is_some_and(|it| truth.may_have_lost_for(&it.filters))
     }
 
     /// A gap was received with a message of a long-poll.
@@ -208,21 +211,21 @@ impl Subscriber {
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         coverage.told_gaps += 1;
-        // A crash may also have removed messages of other topics than the one with a track.
-        let only = self.tracks.len() == 1 && !self.may_have_crashed(truth);
+        // With filters, a crash may also have removed messages of topics that have no track.
+        let is_only_topic = self.tracks.len() == 1 && !self.may_be_lost_in_crash(truth);
         let reaches_back = |track: &Track| {
             let seen = track.seen;
             seen.is_some_and(|seen| truth.must_reach_back(track.topic, seen))
         };
         let no_topic_has_gap = self.filtered.is_some() && self.tracks.iter().all(reaches_back);
-        if no_topic_has_gap && !self.may_have_crashed(truth) {
+        if no_topic_has_gap && !self.may_be_lost_in_crash(truth) {
             return Err("a gap was told although each of the logs reaches back".into());
         }
         for track in &mut self.tracks {
-            if only {
+            if is_only_topic {
                 track.gap_received(None, truth)?;
             } else {
-                // The gap does not say which topics it concerns.
+                // The gap does not name its topics.
                 track.may_have_lost();
             }
         }

@@ -163,11 +163,11 @@ impl Subscriber {
             Some(4410) => self.topic_deleted(coverage),
             Some(CLOSE_GAP) => {
                 let Some(id) = resumes_from(reason) else {
-                    // After a crash a new epoch begins, and a position of many partitions may not fit into a Close frame. Then the
-                    // subscriber subscribes without a position.
+                    // The reason has no position if it does not fit, as with many partitions and several epochs after a crash. Then the
+                    // subscriber subscribes again without a position.
                     self.position = None;
-                    let damaged = truth.topics.iter().any(|topic| topic.damaged.is_some());
-                    if !damaged && truth.crashed.is_none() {
+                    let damaged = truth.topics.iter().any(|topic| topic.damage_step.is_some());
+                    if !damaged && truth.crash_step.is_none() {
                         return Err(format!("no position in {}", printable(reason)));
                     }
                     coverage.told_gaps += 1;

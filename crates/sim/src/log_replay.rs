@@ -1,7 +1,7 @@
-//! Folds the engine's log in another server, with other limits, rules, clock and homes. The state that the log describes must not
-//! depend on any of these, so the digest must equal that of the server that wrote the log.
+//! Replays the engine's log in another server, with other limits, rules, clock and number of homes. The state that a log describes must
+//! not depend on any of these, so the other server must have the same digest as the server that wrote the log.
 //!
-//! Deliberately the same are the seeds, the number of partitions and the window of idempotency keys: these belong to the log.
+//! Deliberately the same are the seed, the number of partitions and the window of idempotency keys, since the state depends on them.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crore_broker::{Batch, Input, Now, Shard, ShardId, World};
 
 use crate::net::Net;
 
-/// The digest of another server that has folded these batches in the order of the log.
+/// The digest of another server that has replayed the batches of `log` in order. `writer` is the server that wrote them.
 ///
 /// # Errors
 /// When a batch cannot be read.
-pub fn digest(of: &World, log: &[Batch]) -> Result<u64, String> {
-    let mut settings = of.settings.clone();
+pub fn digest(writer: &World, log: &[Batch]) -> Result<u64, String> {
+    let mut settings = writer.settings.clone();
     settings.rules = vec![Rule {
         log_messages: 1,
         log_age_s: 1,
@@ -28,21 +28,21 @@ pub fn digest(of: &World, log: &[Batch]) -> Result<u64, String> {
     settings.limits.topics_per_address_per_s = 1;
     settings.limits.message_bytes = 1;
     settings.mqtt.session_messages = 0;
-    let shards = if of.homes == 1 {
-        of.partitions.min(3)
+    let shards = if writer.homes == 1 {
+        writer.partitions.min(3)
     } else {
         1
     } as ShardId;
     let server = Arc::new(World {
-        admission: Admission::new(&settings, of.seed),
+        admission: Admission::new(&settings, writer.seed),
         rules: Rules::new(&settings.rules),
         settings,
         shards,
         homes: shards,
         writer: None,
-        ..*of
+        ..*writer
     });
-    // Far ahead of the clock of the server that wrote the log, and one second later with each batch.
+    // The clock begins far ahead of the writer's, and advances by a second with each batch.
     let mut now = Now {
         s: 1,
         unix_s: 1_800_000_000,
