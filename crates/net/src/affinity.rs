@@ -28,8 +28,8 @@ pub fn lower_priority() -> io::Result<()> {
     Ok(setpriority_process(None, NICE)?)
 }
 
-/// The cores that the calling thread may run on, in order; at least one. Before any pinning they are the cores of the process
-/// (`taskset`, cpusets).
+/// The numbers of the cores that the calling thread may run on, in order; at least one. Before the thread is pinned they are the cores of the
+/// process (`taskset`, cpusets).
 pub fn cores() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else {
         // A sandbox forbids the call, or the kernel supports more cores than the set has room for.

@@ -1,10 +1,11 @@
 //! The clocks. A shard reads them once a turn.
 //!
-//! There are three. The monotonic clock stops while the machine is suspended, and is for deadlines of peers. The counted clock
-//! continues during a suspend, and is for everything with a lifetime. Steps of the wall clock move neither of them. The wall clock may
-//! jump, and is only for dates that people and other machines see or send.
+//! There are three clocks:
 //!
-//! The counted clock ("the count") is `CLOCK_BOOTTIME` plus a constant, and the corrections of [`follow_log`].
+//! * The monotonic clock is for deadlines of peers. It stops while the machine is suspended.
+//! * The counted clock is for everything with a lifetime. It continues while the machine is suspended. It is `CLOCK_BOOTTIME` plus a constant
+//!   and the corrections of [`follow_log`]. "The count" is the time that it shows.
+//! * The wall clock is only for dates that people and other machines see or send. It may jump; the other two clocks do not follow.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicI32, AtomicI64};
@@ -19,7 +20,7 @@ pub fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Milliseconds of the same clock. Cheaper to read, and late by up to a scheduler tick (1-10 ms).
+/// Milliseconds of `CLOCK_MONOTONIC`. This is cheaper than [`monotonic_ns`], and late by up to a scheduler tick (1-10 ms).
 pub fn monotonic_ms() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC_COARSE) / NS_PER_MS
 }
@@ -33,8 +34,8 @@ pub fn unix_s() -> u64 {
 
 /// The count minus `CLOCK_BOOTTIME`, in nanoseconds.
 static ORIGIN_NS: OnceLock<i64> = OnceLock::new();
-/// The last result of [`ahead_s`].
-static AHEAD_S: AtomicI32 = AtomicI32::new(0);
+/// The last result of [`wall_offset_s`].
+static WALL_OFFSET_S: AtomicI32 = AtomicI32::new(0);
 
 static CORRECTIONS: Corrections = Corrections::new();
 
@@ -47,8 +48,8 @@ fn seconds(ns: i64) -> u64 {
     (ns / NS_PER_S as i64).max(0) as u64
 }
 
-/// Continues the count of an earlier process, which stopped at `counted_s` when the wall clock showed `unix_s`. Only the wall clock
-/// tells the time between the two processes; a negative time counts as 0.
+/// Continues the count of an earlier process, which stopped at `counted_s` when the wall clock showed `unix_s`. The time between the two
+/// processes is known only from the wall clock. If that went back, the time is 0.
 ///
 /// # Panics
 /// If the count has already begun.
@@ -72,7 +73,7 @@ pub fn follow_log(written_s: u64, stored_s: u64) -> i64 {
 struct Corrections {
     /// The sum of all corrections, in nanoseconds.
     sum_ns: AtomicI64,
-    /// The time at which the count stood still last. The count is never below it, so that it does not go back.
+    /// The count at the last correction of a count that was ahead. The count is never below it, so that it does not go back.
     stood_ns: AtomicI64,
 }
 
@@ -93,23 +94,23 @@ impl Corrections {
     /// See [`follow_log`]. The log stored the batch after the write and before now. Only a `stored_s` outside of this
     /// interval corrects the count.
     fn follow(&self, begun_ns: i64, written_s: u64, stored_s: u64) -> i64 {
-        /// Both clocks are rounded down to seconds.
-        const PARTS_S: i64 = 1;
-        let apart_s = |from: u64, to: u64| to as i64 - from as i64;
+        /// Both clocks are rounded down to seconds, so their difference is uncertain by this.
+        const ROUNDING_S: i64 = 1;
+        let difference_s = |from: u64, to: u64| to as i64 - from as i64;
         let now_ns = self.count_ns(begun_ns);
         let now_s = seconds(now_ns);
         if written_s > now_s {
             // Another process wrote the batch.
             return 0;
         }
-        let behind_s = apart_s(now_s, stored_s) - PARTS_S;
+        let behind_s = difference_s(now_s, stored_s) - ROUNDING_S;
         if behind_s > 0 {
-            let going_on_ns = now_ns + behind_s * NS_PER_S as i64;
-            self.sum_ns.store(going_on_ns - begun_ns, Release);
+            let corrected_ns = now_ns + behind_s * NS_PER_S as i64;
+            self.sum_ns.store(corrected_ns - begun_ns, Release);
             return behind_s;
         }
-        let ahead_s = apart_s(stored_s, written_s) - PARTS_S;
-        // A batch that was written before the count continued shows a difference that has already been corrected.
+        let ahead_s = difference_s(stored_s, written_s) - ROUNDING_S;
+        // A batch that was written before the last correction shows a difference that has already been corrected.
         if ahead_s > 0 && written_s > seconds(self.stood_ns.load(Relaxed)) {
             self.stood_ns.store(now_ns, Relaxed);
             self.sum_ns.fetch_sub(ahead_s * NS_PER_S as i64, Release);
@@ -119,17 +120,17 @@ impl Corrections {
     }
 }
 
-/// The wall clock minus the count, in seconds. The value changes only with a step of the wall clock of at least a second.
-pub fn ahead_s() -> i32 {
-    let (apart_ns, told_s) = (wall_ns() - counted_ns(), AHEAD_S.load(Relaxed));
+/// The wall clock minus the counted clock, in seconds. The value changes only if the wall clock jumps by a second or more.
+pub fn wall_offset_s() -> i32 {
+    let (offset_ns, last_s) = (wall_ns() - counted_ns(), WALL_OFFSET_S.load(Relaxed));
     let second = NS_PER_S as i64;
-    if (apart_ns - i64::from(told_s) * second).abs() < second {
-        return told_s;
+    if (offset_ns - i64::from(last_s) * second).abs() < second {
+        return last_s;
     }
-    let ahead_s = (apart_ns + second / 2).div_euclid(second);
-    let ahead_s = ahead_s.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
-    AHEAD_S.store(ahead_s, Relaxed);
-    ahead_s
+    let offset_s = (offset_ns + second / 2).div_euclid(second);
+    let offset_s = offset_s.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
+    WALL_OFFSET_S.store(offset_s, Relaxed);
+    offset_s
 }
 
 fn counted_ns() -> i64 {
@@ -255,6 +256,6 @@ mod tests {
         assert!(counted.abs_diff(unix) <= 1, "{counted} {unix}");
         assert!(counted_s() >= counted);
         // Nothing steps the clock of the test machine.
-        assert_eq!(ahead_s(), ahead_s());
+        assert_eq!(wall_offset_s(), wall_offset_s());
     }
 }

@@ -71,7 +71,7 @@ fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = match first {
         0..=0x7f => (usize::from(first), rest),
-        // No key or certificate has a length field of more bytes.
+        // The length field of a key or certificate has at most this many bytes.
         0x81..=0x84 => {
             let (length, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
             let length = length

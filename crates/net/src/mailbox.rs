@@ -34,13 +34,13 @@ struct Shared<T> {
 
 struct State<T> {
     mail: Vec<T>,
-    /// The reader sleeps or is about to, and no sender has woken it yet.
+    /// The reader sleeps or is about to sleep, and no sender has woken it yet.
     asleep: bool,
 }
 
 impl<T> Shared<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // While the lock is held only an allocation can fail, and that aborts the process.
+        // The lock is never poisoned: while it is held only an allocation can fail, and that aborts the process.
         self.state
             .lock()
             .expect("no thread panics inside the mailbox")

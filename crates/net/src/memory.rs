@@ -22,8 +22,8 @@ pub fn machine_bytes() -> u64 {
     (pages as u64).saturating_mul(page as u64)
 }
 
-/// Returns freed memory to the kernel, even from between live allocations. It holds the allocator's locks, so it should be called
-/// after a burst of load, not during one. It does nothing with another C library than glibc.
+/// Returns freed memory to the kernel, even memory between live allocations. It holds the allocator's locks, so it should be called after a
+/// burst of load, not during one. With another C library than glibc it does nothing.
 pub fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes no pointers, and may be called at any time by any thread.

@@ -184,7 +184,7 @@ impl<T: Transport> ShardLoop<T> {
         if now.unix_s != self.schedule.wall_read_s {
             // Dates need the wall clock only once a second, so most turns do not read it.
             self.schedule.wall_read_s = now.unix_s;
-            self.shard.set_wall(clock::ahead_s());
+            self.shard.set_wall(clock::wall_offset_s());
         }
         self.tick(now_ms, now);
         self.handle_events(events, began_ns + EVENTS_NS, now);

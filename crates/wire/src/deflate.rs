@@ -1,8 +1,8 @@
 //! The data format of permessage-deflate without context takeover (RFC 7692 §7.2): every message is a raw DEFLATE stream of its own
 //! that ends in a sync flush, without the flush's last four bytes.
 //!
-//! Invariants: an inflated message is never longer than its limit. Whatever the message contains, inflating pauses when the work that
-//! the caller allows is done.
+//! Invariants: an inflated message is never longer than its limit. For any message, inflating pauses when the work that the caller allows
+//! is done.
 //!
 //! Context takeover is deliberately not supported: contexts cost memory for idle connections, and a broadcast could not be compressed
 //! once for all subscribers.
@@ -23,8 +23,8 @@ use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 /// The end of a sync flush. Senders remove it and receivers append it (RFC 7692 §7.2.1, §7.2.2).
 const FLUSH_TAIL: [u8; 4] = [0x00, 0x00, 0xFF, 0xFF];
 
-/// The bytes that the inflater appends to a message: the end of the flush and an empty final block. They end the stream only if the
-/// message stopped at the boundary of a block, so a truncated message is detected.
+/// The bytes that the inflater appends to a message: the end of the flush and an empty final block. They end the stream only if the message
+/// ends at the boundary of a block. So a truncated message is detected.
 const END: [u8; 9] = [0x00, 0x00, 0xFF, 0xFF, 0x01, 0x00, 0x00, 0xFF, 0xFF];
 
 /// The compressed form of an empty message (RFC 7692 §7.2.3.6).
@@ -33,7 +33,7 @@ const EMPTY: u8 = 0x00;
 /// DEFLATE's largest window, 2^15 bytes.
 const WINDOW_BITS: u8 = 15;
 
-/// The fixed work of a block, which builds its tables, expressed in bytes.
+/// The work of building the tables of a block, expressed in bytes.
 const BLOCK_WORK: usize = 2 << 10;
 
 /// The most bytes of output of one step.
@@ -177,9 +177,9 @@ impl Inflater {
         size_of::<DecompressorOxide>() + self.out.capacity()
     }
 
-    /// Continues until the message is inflated (true) or `work` is used up (false). `data` must be the whole compressed message in
-    /// every call. `work` is reduced by the bytes of input and output, and by `BLOCK_WORK` for each block, since an empty block has a
-    /// few bytes but costs as much as thousands. It is exceeded by at most a block or `OUTPUT_AT_ONCE`.
+    /// Continues until the message is inflated (true) or `work` is used up (false). `data` must be the whole compressed message in every call.
+    /// The bytes of input and output are subtracted from `work`, and `BLOCK_WORK` for each block, since even an empty block costs as much as
+    /// thousands of bytes. A call may exceed `work` by one block or `OUTPUT_AT_ONCE`.
     ///
     /// # Errors
     ///
@@ -239,7 +239,7 @@ impl Inflater {
         Ok(work)
     }
 
-    /// Makes room for more output: up to one byte over the limit, so that a message that is too long is detected.
+    /// Makes room for more output, up to one byte over the limit. That byte shows that a message is too long.
     fn grow(&mut self) -> Result<(), InflateError> {
         if self.filled > self.limit {
             return Err(InflateError::TooBig);

@@ -14,7 +14,7 @@ const LARGE: usize = 64 << 10;
 const BLOCK: usize = 32;
 /// The longest form of a byte: `\u001f`.
 const ESCAPED_MAX: usize = 6;
-/// The same, rounded up to a length that one instruction copies.
+/// [`ESCAPED_MAX`], rounded up to a length that one instruction copies.
 const CELL: usize = 8;
 
 /// Appends `text`, which must be UTF-8, as a string with its quotes.
@@ -26,7 +26,7 @@ pub fn write_string(out: &mut Vec<u8>, mut text: &[u8]) {
     out.push(b'"');
     out.extend_from_slice(&text[..plain]);
     text = &text[plain..];
-    // A special byte costs as much as another, and there is no branch: a client chooses the bytes, and must not make them slow.
+    // A special byte costs as much as any other, since there is no branch. So a client cannot slow the server down by its choice of bytes.
     while !text.is_empty() {
         let (block, rest) = text.split_at(text.len().min(BLOCK));
         let mut written = [0; BLOCK * ESCAPED_MAX + CELL];
@@ -91,7 +91,7 @@ pub fn write_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
 }
 
-/// Reserves memory: for a large string no more than it needs, since escapes may make it six times as long.
+/// Reserves memory. For a large string it is exactly `len` bytes, since escapes may make the string six times as long.
 fn make_room(out: &mut Vec<u8>, len: usize) {
     match len < LARGE {
         true => out.reserve(len),

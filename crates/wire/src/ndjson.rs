@@ -24,8 +24,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use scan::{Scan, Text};
 
-/// The most nested arrays and objects in `data`. Common parsers accept 100 to 128 levels, and no message needs half of that; one bit
-/// for each of 64 levels fits into a word.
+/// The most nested arrays and objects in `data`: one bit for each level fits into a word. Common parsers accept 100 to 128 levels, and no
+/// message needs half of that.
 pub const MAX_DEPTH: u32 = u64::BITS;
 
 /// Buffers for values that are not slices of the line: decoded strings, and bytes from base64. An empty one allocates nothing. It keeps
@@ -239,8 +239,7 @@ pub fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, L
     })
 }
 
-/// Where the bytes of a field are. It becomes a slice only after the whole line is read, since the scratch buffer may move when it
-/// grows.
+/// The place of a field's bytes. It becomes a slice only after the whole line is read, since the scratch buffer may move when it grows.
 #[derive(Clone, Copy)]
 enum Span {
     Line {
@@ -423,7 +422,7 @@ fn value(scan: &mut Scan<'_>, scratch: &mut Scratch, field: Field) -> Result<Spa
         } else {
             scan.slice(start, end)
         };
-        // This may append to the bytes of an earlier `data_base64`, but then the line is refused.
+        // This may append to the bytes of an earlier `data_base64`. A line with two such fields is refused.
         return match STANDARD.decode_vec(encoded, &mut scratch.bytes) {
             Ok(()) => Ok(Span::Bytes),
             Err(_) => Err(LineError::BadBase64),

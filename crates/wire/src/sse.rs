@@ -10,7 +10,7 @@ use memchr::{memchr, memchr_iter, memchr2};
 
 /// For data from this length on, exactly the needed memory is reserved.
 const LARGE: usize = 64 << 10;
-/// Number of bytes that are written together, when a line ends.
+/// Number of bytes that are written together from a line end on.
 const BLOCK: usize = 32;
 /// A line end and the prefix of the next line, in a length that one instruction copies.
 const CELL: usize = 8;
@@ -35,8 +35,8 @@ pub const fn topic_of_gap(data: &[u8]) -> &[u8] {
 /// Appends one event. `data` is split into lines at CRLF, CR and LF, and the reader joins them with LF. The caller must have checked
 /// that the id and the event name are [field safe](is_field_safe).
 ///
-/// The id is the last field. By the standard an id takes effect at the end of the event. But some readers use it at once, and after a
-/// disconnect they would resume behind an event of which they have only the beginning.
+/// The id is the last field. By the standard an id takes effect at the end of the event, but some readers use it at once. With an earlier id
+/// such a reader would resume after an event that it has received only in part.
 pub fn write_event(out: &mut Vec<u8>, id: Option<&[u8]>, event: Option<&[u8]>, data: &[u8]) {
     write_name(out, event);
     write_data(out, data);

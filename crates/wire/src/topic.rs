@@ -150,8 +150,8 @@ pub fn has_wildcard(filter: &[u8]) -> bool {
     filter.iter().any(|b| matches!(b, b'+' | b'#'))
 }
 
-/// The filter that was probably meant by a name in the syntax of NATS or of a shell. There dots may separate the levels, `*` means any
-/// one level, and `>` or `**` all levels that follow. Here such a text is a valid name of one topic.
+/// The filter that a user probably meant by a name in the syntax of NATS or of a shell. In that syntax dots may separate the levels, `*`
+/// means any one level, and `>` or `**` all levels that follow. For Crore such a text is a valid name of one topic.
 pub fn suggested_filter(name: &[u8]) -> Option<String> {
     memchr::memchr2(b'*', b'>', name)?;
     let name = core::str::from_utf8(name).ok()?;
@@ -221,7 +221,7 @@ pub fn overlaps(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// The hash of a topic, by which it is placed: XXH3 of 64 bits with seed 0, the same on every machine and in every version.
+/// The hash of a topic's name, which decides its partition: XXH3 of 64 bits with seed 0, the same on every machine and in every version.
 pub fn stable_hash(name: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(name)
 }
@@ -258,7 +258,7 @@ fn check_text(text: &[u8], max: usize) -> Result<bool, TopicError> {
         let len = text.len();
         return Err(TopicError::TooLong { len, max });
     }
-    // The common case needs one pass.
+    // Names in ASCII, nearly all, need only this pass.
     let (mut is_plain, mut has_wildcard) = (true, false);
     for byte in text {
         is_plain &= matches!(byte, b' '..=b'~');

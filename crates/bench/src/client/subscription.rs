@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use crore_wire::sse::{GAP_EVENT, topic_of_gap};
 use crore_wire::websocket::frame::Opcode;
-use crore_wire::websocket::gap::{CLOSE_GAP, resumes_from};
+use crore_wire::websocket::gap::{CLOSE_GAP, resume_position};
 
 use super::parse::{self, Response};
 use super::request;
@@ -280,7 +280,7 @@ impl Subscription {
         let code = u16::from_be_bytes(*code);
         if code == CLOSE_GAP {
             each(ServerEvent::Gap(Gap::Any))?;
-            let position = resumes_from(reason).ok_or("a gap without a position")?;
+            let position = resume_position(reason).ok_or("a gap without a position")?;
             self.position = Some(position.to_string());
         }
         let reason = String::from_utf8_lossy(reason);

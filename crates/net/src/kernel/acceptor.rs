@@ -23,7 +23,7 @@ use super::listener::{Accepted, Listener, Reserve, Shed, SocketOptions};
 use super::steering::{Group, Level, Member};
 use crate::transport::{Arrival, Link};
 
-/// The pause after neither an accept nor a refusal was possible.
+/// The pause after a failure of both the accept and the refusal.
 const STUCK_PAUSE_MS: u64 = 100;
 /// The pause after a failure that may be permanent: the smallest step of a coarse clock.
 const FAILED_PAUSE_MS: u64 = 10;
@@ -35,7 +35,7 @@ const QUEUE_PART: u32 = 16;
 const TURNED_AWAY_PART: u64 = 64;
 const TURNED_AWAY_MAX: u64 = 256;
 
-/// How many connections a shard accepts, and with which socket options.
+/// The limits of a shard's connections, and their socket options.
 #[derive(Clone, Default, Debug)]
 pub struct Limits {
     /// Length of each listener's accept queue, in connections.
@@ -121,7 +121,7 @@ impl Acceptor {
     /// pause. Call [`close`](Acceptor::close) afterwards.
     pub fn bar(&mut self) {
         for listener in &self.listeners {
-            // If this fails, a connection that arrives between the last accept and the close is reset. That can be tolerated.
+            // A failure is tolerable: a connection that arrives between the last accept and the close is reset.
             let _ = listener.bar();
         }
         self.pause = None;
@@ -224,8 +224,8 @@ impl Acceptor {
         }
     }
 
-    /// The level for this many connections. It rises at once, but falls only with some spare room. So single connections around a
-    /// threshold do not change it.
+    /// The level with this number of connections. It rises at once, but falls only when some more room is free. So it does not change with
+    /// each connection around a threshold.
     fn level_with(&self, connections: u32) -> Level {
         let queue = (self.room / QUEUE_PART).min(self.limits.backlog).max(1);
         let level = |connections: u32| match connections {

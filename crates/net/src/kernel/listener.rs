@@ -139,9 +139,9 @@ impl Listener {
         local_addr(self.fd().lend())
     }
 
-    /// Lets no more connections into the queue, by dropping the packets of TCP handshakes. So the queue can be emptied before the
-    /// close, which would reset its connections. A client that is kept out tries again, when the port is closed or belongs to
-    /// another process.
+    /// Lets no more connections into the queue, by dropping the packets of TCP handshakes. So the caller can empty the queue before it closes
+    /// the listener, which would reset the connections in the queue. The kernel of a client that is kept out tries again later, when the
+    /// port is closed or belongs to another process.
     ///
     /// # Errors
     /// Those of `SO_ATTACH_FILTER` (socket(7)).
@@ -253,7 +253,7 @@ impl Reserve {
 }
 
 fn spare() -> io::Result<Owned> {
-    // The cheapest descriptor, and it needs no file system.
+    // An eventfd is the cheapest descriptor, and needs no file system.
     Ok(eventfd(0, EventfdFlags::CLOEXEC)?.into())
 }
 

@@ -36,8 +36,8 @@ pub enum Level {
     Full = 3,
 }
 
-/// The open shards take all new connections if they are at least this part of the group. If there are fewer, nearly full shards take a
-/// share: otherwise the last open shard would get more than it has room for before the kernel learns that it is full.
+/// The open shards take all new connections if they are at least a quarter of the group. If fewer are open, nearly full shards take a share.
+/// Otherwise the last open shard would get more connections than it has room for, before the kernel learns that it is full.
 const RECEIVERS_PART: usize = 4;
 
 /// The room of all shards of a process, as each has reported it.

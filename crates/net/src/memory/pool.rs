@@ -22,7 +22,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const LEAST: usize = 256 << 10;
 /// Blocks of this size and more are not in the pool.
 const MOST: usize = 8 << 20;
-/// Number of classes between a power of two and the next.
+/// Number of classes between a power of two and the next one.
 const STEPS: usize = 8;
 /// There are five doublings from `LEAST` to `MOST`.
 const CLASSES: usize = 5 * STEPS + 1;
@@ -142,7 +142,7 @@ impl Pool {
         self.base + self.cut - length
     }
 
-    /// Puts a piece back with its memory. Returns false if freed pieces already keep too much.
+    /// Puts a piece back with its memory. Returns false, and does nothing, if freed pieces already keep too much memory.
     fn keep(&mut self, at: usize, class: usize) -> bool {
         if self.kept + length(class) > KEPT_BYTES {
             return false;

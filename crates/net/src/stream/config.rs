@@ -19,7 +19,7 @@ use crate::pem;
 
 /// The protocols of ALPN. Still, the first bytes decide which one the client speaks.
 const PROTOCOLS: [&[u8]; 2] = [b"http/1.1", b"mqtt"];
-/// Number of tickets that a TLS 1.3 client gets. One ticket resumes one connection, and that one gets the next ticket.
+/// Number of tickets that a TLS 1.3 client gets. One ticket resumes one connection, and the resumed connection gets the next ticket.
 const TICKETS: usize = 1;
 
 /// Whether clients present certificates.

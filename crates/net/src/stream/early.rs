@@ -14,17 +14,17 @@ use super::table::Entry;
 use crate::transport::{Link, Received, Sent, Transport};
 use crate::{clock, memory};
 
-/// The time for handshakes in a turn, in nanoseconds. It is enough for a few handshakes with an ECDSA key; at least one is done in any
-/// case. Deliveries may wait that much longer while many clients connect.
+/// The time for handshakes in a turn, in nanoseconds. It is enough for a few handshakes with an ECDSA key, and at least one step is done in
+/// each turn. While many clients connect, deliveries wait longer by this time.
 const TURN_NS: u64 = 300_000;
 
 /// The reason for a client that sends more bytes or records than a handshake needs.
 const TOO_LONG: &str = "its handshake is too long";
 /// The reason for a client that disconnects.
 const GONE: &str = "it ended before its handshake";
-/// The most finished handshakes in the lists, if the limit of handshakes is small.
+/// Finished handshakes are removed from a list when it is twice as long as the limit of handshakes plus this number.
 const STALE: usize = 64;
-/// This many simultaneous handshakes leave megabytes of freed memory, which is returned to the kernel when the last has ended.
+/// After this many simultaneous handshakes megabytes of memory are free. They are returned to the kernel when the last handshake has ended.
 const RUSH: usize = 128;
 /// The address of a peer that has disconnected.
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -40,7 +40,7 @@ impl Streams {
     ) {
         let mut early = Early {
             token,
-            // The first step finds out if the peer has disconnected.
+            // The first step notices that a peer without an address has disconnected.
             peer: transport.peer(link).unwrap_or(NOBODY),
             handshake: None,
             held: 0,
@@ -128,7 +128,7 @@ impl Streams {
         alive
     }
 
-    /// The same, if the server ends the connection because its deadline has passed or the server stops. It is counted as slow.
+    /// Ends an unfinished handshake because its deadline has passed or the server stops, and counts it as slow.
     pub(super) fn abandon(&mut self, link: Link) {
         if self.give_up(link) {
             self.count_trouble(Trouble::Slow, "its handshake was not over in time");
@@ -162,7 +162,7 @@ impl Streams {
         let handshake = early.handshake.as_ref();
         let room = handshake.map_or(buffer.len(), |handshake| handshake.room());
         if room == 0 {
-            // A queued step will make room. If none is queued, the last step had all these bytes and needs more.
+            // A queued step will make room. If no step is queued, the last step has seen all these bytes and needs more than there is room for.
             if early.queued {
                 return Taken::NOTHING;
             }

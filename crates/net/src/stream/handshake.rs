@@ -1,7 +1,7 @@
 //! One handshake, done by `rustls`. At its end only the secrets and the record counts of both directions are kept.
 //!
-//! Invariants: `rustls` gets one more record at a time, and none after the handshake's end, since later records are opened with our
-//! own counts. A failed handshake sends only its alert.
+//! Invariants: `rustls` gets one record at a time, and none after the handshake's end, since later records are opened with our own record
+//! counts. A failed handshake sends only its alert.
 //!
 //! Key updates need the traffic secrets of TLS 1.3, which `rustls` reveals only to its key log. Our key log puts them into a
 //! thread-local, from which the handshake takes them.
@@ -18,7 +18,7 @@ use super::cipher::{Cipher, HEADER_BYTES, SEALED_MAX, Secret, Start};
 
 /// The most received bytes that a handshake holds if clients send certificates: enough for a long chain.
 pub const INCOMING_MAX: usize = 1 << 16;
-/// The same if clients send no certificates: one record, of which their messages fill a tenth.
+/// The most received bytes that a handshake holds if clients send no certificates: one record. Their messages fill a tenth of it.
 pub const RECORD_MAX: usize = HEADER_BYTES + SEALED_MAX;
 /// The most records that a client may send in a handshake. [`INCOMING_MAX`] bytes in the smallest records that can be negotiated (512
 /// bytes, RFC 6066 section 4) are 128 records. In records of one byte they would cost as much as the handshake's signature.
@@ -133,12 +133,12 @@ impl Handshake {
         self.incoming.extend_from_slice(bytes);
     }
 
-    /// Continues as far as the received bytes allow. Returns whether the handshake is finished.
+    /// Does the steps for which all bytes have arrived. Returns whether the handshake is finished.
     ///
     /// # Errors
     /// If it has failed. The outgoing bytes may end with an alert.
     pub fn advance(&mut self) -> Result<bool, Error> {
-        // Without a whole record there is nothing to do. So a record in many pieces costs little.
+        // Without a whole record there is nothing to do. So a record that arrives in many pieces costs little.
         if !self.show_record() {
             return Ok(false);
         }
@@ -166,7 +166,7 @@ impl Handshake {
             match state {
                 ConnectionState::EncodeTlsData(encode) => append(encode, &mut self.outgoing),
                 ConnectionState::TransmitTlsData(transmit) => transmit.done(),
-                // A server may write before the client has finished. Then the handshake is not finished.
+                // `rustls` lets a server write before the client has finished, so this does not mean that the handshake is finished.
                 ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_) => {
                     waits = true;
                 }

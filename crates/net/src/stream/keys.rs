@@ -27,12 +27,12 @@ pub const UPDATE: u16 = 4;
 pub const HELD: u16 = 8;
 /// Above the flags: the peer's idle records, as counted by [`Direction::idle`].
 const IDLE_AT: u32 = FLAGS + 4;
-/// Above that: the peer's consecutive empty records, as counted by [`Direction::data`].
+/// Above the idle records: the peer's consecutive empty records, as counted by [`Direction::data`].
 const EMPTY_AT: u32 = IDLE_AT + 6;
 /// The most idle records (ones that change a key or say nothing) that a peer may send without others, as in BoringSSL. Also the
 /// most consecutive empty data records.
 pub const IDLE_MAX: u64 = 32;
-/// This many other records make up for one idle record, whose cost is then little beside theirs.
+/// This many other records pay for one idle record: beside their cost, its own is small.
 const OTHERS: u64 = 16;
 
 /// One direction of a connection.

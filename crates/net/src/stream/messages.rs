@@ -1,4 +1,4 @@
-//! Error messages for faults of TLS. Those of `rustls` contain names of its source code.
+//! Error messages for faults of TLS, in place of those of `rustls`, which contain names of its source code.
 
 use rustls::{AlertDescription, CertificateError, Error, InconsistentKeys};
 
@@ -61,7 +61,7 @@ fn certificate(error: &CertificateError) -> String {
     }
 }
 
-/// The meaning of a received alert (RFC 8446 section 6.2). "It" is the peer that sent the alert.
+/// The meaning of a received alert (RFC 8446 section 6.2). In the messages "it" is the peer that sent the alert.
 pub fn alert_message(alert: AlertDescription) -> &'static str {
     match alert {
         AlertDescription::UnknownCA => "it does not trust the root of the certificate",

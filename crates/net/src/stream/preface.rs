@@ -6,16 +6,16 @@ const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 /// Signature, version and command, family and transport, length of the rest.
 const FIXED_BYTES: usize = 16;
 
-/// How much of its header a connection has sent.
+/// The part of its header that a connection has sent.
 #[derive(Clone, Copy, Default)]
 pub struct Preface {
     /// Bytes that have arrived.
     seen: usize,
-    /// The length of the part after the fixed one, as far as its bytes have arrived.
+    /// The length of the rest of the header, read from the fixed part.
     rest: u16,
 }
 
-/// Where the header ends in a piece of the stream.
+/// The end of the header in a piece of the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// The whole piece belongs to the header, which is not complete yet.

@@ -11,7 +11,7 @@ const KEPT: usize = 64;
 const FEW: u16 = 8;
 /// The steps of addresses are counted in intervals of this many steps. The current and the previous interval count as recent.
 const LATELY: u32 = 256;
-/// One of this many steps is for an address with many steps, however many others there are.
+/// One of this many steps is always for an address with many steps, even if addresses with few steps wait.
 const OTHERS: u32 = 4;
 
 /// A queued connection: its link and its token.
@@ -119,7 +119,7 @@ impl ReadyHandshakes {
     }
 }
 
-/// The address by which a client is counted: of IPv6 only the first half, since a client has all addresses of its /64.
+/// The address by which a client is counted. Of IPv6 it is only the first half, since a client has all addresses of its /64.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),

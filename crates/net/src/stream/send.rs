@@ -8,7 +8,7 @@ use super::stats::Trouble;
 use super::table::Entry;
 use crate::transport::{Link, Sent, Transport};
 
-/// Bytes of content of a record while many sealed bytes already wait, so that not many more can be refused.
+/// Bytes of content of a record while many sealed bytes wait for sockets. A small record adds only a few waiting bytes.
 const SMALL_RECORD: usize = 1 << 10;
 
 impl Streams {
@@ -22,7 +22,7 @@ impl Streams {
     ) -> Option<usize> {
         match self.table.get(link.0) {
             Entry::Plain => None,
-            // Discard them: during the handshake the client could not read them.
+            // Discard the bytes: during the handshake the client could not read them.
             Entry::Early => Some(total(parts)),
             Entry::Sealed(place) => Some(self.send_sealed(transport, link, place, parts)),
         }
@@ -42,7 +42,7 @@ impl Streams {
         }
         let mut direction = self.crypt.keys.to(place);
         if direction.is(OVER) {
-            // The peer cannot read more. The bytes are discarded: if they were refused, the sender would try again for ever.
+            // The peer cannot read more, so the bytes are discarded. If they were reported as not taken, the sender would try again for ever.
             return total;
         }
         let mut taken = usize::from(direction.is(HELD));
@@ -87,13 +87,13 @@ impl Streams {
         self.shutdown(transport, link);
     }
 
-    /// Keeps the bytes that the socket refused. The sender must try again for the last one.
+    /// Keeps the sealed bytes that the socket did not take. The last byte of their content is reported as not taken, so the sender tries again.
     fn keep_sealed(&mut self, link: Link, place: Place, rest: Vec<u8>) {
         self.keep(link, place, rest);
         self.crypt.keys.to(place).set(HELD);
     }
 
-    /// Keeps sealed bytes for which no sender must try again.
+    /// Keeps sealed bytes that no sender waits for.
     pub(super) fn keep(&mut self, link: Link, place: Place, rest: Vec<u8>) {
         self.crypt.keys.to(place).set(BUSY);
         self.records.sealed_bytes += rest.capacity();

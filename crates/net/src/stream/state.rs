@@ -20,7 +20,7 @@ pub struct Limits {
     pub handshakes_max: usize,
     /// The most bytes of partial records.
     pub receive_bytes_max: usize,
-    /// Sealed bytes that wait for sockets. Above this limit records are small, so that not many more can wait.
+    /// A threshold for sealed bytes that wait for sockets. Above it records are small, so that not many more bytes can wait.
     pub send_bytes_max: usize,
     /// Whether connections without TLS are refused.
     pub required: bool,
@@ -89,7 +89,7 @@ pub struct Early {
     pub peer: IpAddr,
     /// `None` if the handshake has failed or was ended. Then received bytes are ignored.
     pub handshake: Option<Box<Handshake>>,
-    /// Its bytes in `early_bytes`.
+    /// The part of `early_bytes` that belongs to it.
     pub held: usize,
     /// Its next step is queued.
     pub queued: bool,
@@ -98,7 +98,7 @@ pub struct Early {
 }
 
 impl Early {
-    /// Whether this is an unfinished handshake of the connection with this token.
+    /// Whether this belongs to the connection with this token and is not finished.
     pub fn is(&self, token: u64) -> bool {
         self.token == token && self.handshake.is_some()
     }
@@ -114,7 +114,7 @@ pub(super) struct Handshakes {
     pub begun: VecDeque<(u32, u64)>,
     /// Number of unfinished handshakes.
     pub under_way: usize,
-    /// The largest `under_way` since memory was last returned to the kernel.
+    /// The largest `under_way` since freed memory was returned to the kernel.
     pub rush: usize,
     /// The time that this turn has spent on handshakes.
     pub turn_ns: u64,

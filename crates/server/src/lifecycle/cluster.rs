@@ -150,7 +150,7 @@ fn new_numbers(partitions: PartitionId) -> crore_nats::Numbers {
 /// Makes all expiry times follow the clock of NATS, as at the other nodes. This machine's clock is used only for the dates that this node shows.
 fn follow_clock(connected: &Connected) -> anyhow::Result<()> {
     clock::resume_count(connected.unix_s()?, clock::unix_s());
-    let ahead_s = clock::ahead_s();
+    let ahead_s = clock::wall_offset_s();
     if ahead_s.unsigned_abs() > CLOCK_AHEAD_S {
         tracing::warn!(
             "the clock of this machine is {ahead_s} s ahead of that of NATS: dates in answers and logs are wrong by that, and tokens expire early or late; set it right, with NTP"

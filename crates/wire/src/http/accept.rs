@@ -25,8 +25,8 @@ enum Range {
     Any,
 }
 
-/// Reads all `Accept` fields of a request. The type with the higher weight decides between JSON and text. At equal weights a named
-/// type comes before `*/*`, and then the first one counts.
+/// Reads all `Accept` fields of a request. Of JSON and text the one with the higher weight wins. At equal weights a named type wins over
+/// `*/*`, and otherwise the first one.
 pub fn read<'b>(values: impl Iterator<Item = &'b [u8]>) -> Accept {
     let mut accept = Accept::default();
     let mut best_rank = (0, false);

@@ -54,7 +54,7 @@ pub struct Progress {
     pub done: bool,
 }
 
-/// The place of the next byte in the grammar.
+/// The place of the next byte in the grammar of chunked bodies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]
@@ -88,7 +88,7 @@ enum State {
 /// The decoder of one chunked body. It buffers nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chunked {
-    /// The missing bytes of the current chunk, or the value of the digits of its size so far.
+    /// The bytes that the current chunk still lacks. While its size is read, the value of the digits so far.
     left: u64,
     /// The sum of all chunk sizes so far.
     total: u64,

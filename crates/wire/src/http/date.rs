@@ -10,7 +10,7 @@ const MONTHS: [&[u8; 3]; 12] = [
     b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
 ];
 const DAY_S: u64 = 24 * 60 * 60;
-/// The last second of the year 9999, and so the last that the format can express.
+/// The last second that the format can express, in the year 9999.
 pub const MAX_UNIX_S: u64 = 253_402_300_799;
 
 /// Appends a date such as `Sun, 06 Nov 1994 08:49:37 GMT`. A time after [`MAX_UNIX_S`] is written as [`MAX_UNIX_S`].
@@ -32,7 +32,7 @@ pub fn write_date(out: &mut Vec<u8>, unix_s: u64) {
 
 /// Parses an IMF-fixdate or one of the two obsolete forms; `None` if it is none of them or is before 1970.
 ///
-/// A year of two digits (RFC 850) is between 1970 and 2069, since there is no clock here that would tell the nearest century.
+/// A year of two digits (RFC 850) is between 1970 and 2069. The nearest century would need a clock.
 pub fn parse_date(text: &[u8]) -> Option<u64> {
     match memchr::memchr(b',', text) {
         Some(3) => imf(&in_utc(text)?[3..]),

@@ -7,7 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::list;
 
-/// The rightmost address that is no trusted proxy. This is the peer itself if it is not trusted.
+/// The rightmost address that is no trusted proxy: the peer itself if it is not trusted.
 ///
 /// `xff` are the values of all `X-Forwarded-For` fields in order; `trusted` are networks as address and prefix length in bits. If
 /// all addresses are trusted, the result is the leftmost one. An entry that is not an address ends the trust: the result is the
@@ -29,8 +29,8 @@ pub fn client_behind<'b>(
     xff: impl Iterator<Item = &'b [u8]>,
     trusted: &[(IpAddr, u8)],
 ) -> Option<IpAddr> {
-    // This reads from the left, so that no list is needed. The result is the same as from the right: the last untrusted address, or
-    // else the first address after the last entry that is not an address.
+    // The entries are read from the left, so that no list is needed. The result is the same as from the right: the last untrusted address,
+    // or the first address after the last entry that is not an address if all of these are trusted.
     let mut found = None;
     for entry in xff.flat_map(list) {
         found = match address(entry) {

@@ -17,8 +17,8 @@ pub use super::request_line::Method;
 use super::request_line::{self, RequestLine};
 use super::{accept, is_tchar, list, trim_ows};
 
-/// Nearly all heads have at most this many fields. A head with more is parsed a second time, and its fields are on the heap. The
-/// number is small because a head is copied when it is returned.
+/// Number of fields that a [`Head`] stores without the heap. It is small, since a head is copied when it is returned. Nearly all heads have
+/// fewer fields. A head with more is parsed a second time.
 const FEW_HEADERS: usize = 24;
 
 /// How the body after a head is delimited (RFC 9112 section 6.3).
@@ -70,9 +70,9 @@ pub fn parse(buf: &[u8], limit: usize) -> Result<Option<Head<'_>>, HeadError> {
         path,
         query,
         minor,
-    } = request_line::parse(&buf[lines.start..lines.first_end])?;
+    } = request_line::parse(&buf[lines.start..lines.request_line_end])?;
 
-    let block = &buf[lines.first_end + 2..lines.end];
+    let block = &buf[lines.request_line_end + 2..lines.end];
     let mut few = [EMPTY_HEADER; FEW_HEADERS];
     let mut many;
     let parsed = match httparse::parse_headers(block, &mut few) {
@@ -145,8 +145,8 @@ pub fn blank_lines(buf: &[u8]) -> usize {
         .count()
 }
 
-/// The value of a field in a head that was refused or is incomplete. The error response depends on it. Only complete lines are read.
-/// `None` if the field is missing, and also if there are several, since it is unknown which one counts.
+/// The value of a field in a head that was refused or is incomplete, as the error response needs it. Only complete lines are read. `None`
+/// if the field is missing or occurs several times.
 pub fn field_in<'b>(bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
     let bytes = &bytes[blank_lines(bytes)..];
     let end = memchr::memmem::find(bytes, b"\r\n\r\n");
@@ -166,30 +166,30 @@ pub fn accept_in(bytes: &[u8]) -> Accept {
     accept::read(field_in(bytes, "accept").into_iter())
 }
 
-/// Where the lines of a complete head are in the buffer.
-struct Lines {
+/// The offsets of a complete head in the buffer.
+struct Offsets {
     /// Start of the request line.
     start: usize,
     /// End of the request line, at its CR.
-    first_end: usize,
+    request_line_end: usize,
     /// After the blank line.
     end: usize,
 }
 
-/// Searches the blank line at the end of the head. An error is reported at the first wrong byte, so that it does not depend on how
+/// Searches for the blank line at the end of the head. An error is reported at the first wrong byte, so that it does not depend on how
 /// the stream is split into reads.
-fn find_end(buf: &[u8], limit: usize) -> Result<Option<Lines>, HeadError> {
+fn find_end(buf: &[u8], limit: usize) -> Result<Option<Offsets>, HeadError> {
     let window = &buf[..buf.len().min(limit)];
     let start = blank_lines(window);
     if let Some(&b) = window.get(start)
         && !is_tchar(b)
         && !matches!(b, b'\r' | b'\n')
     {
-        // This is a TLS hello or the like, which has no line ends to wait for.
+        // These bytes are no head but a TLS hello or the like: do not wait for a line end.
         return Err(HeadError::Malformed("this is not an HTTP request"));
     }
     let mut line = start;
-    let mut first_end = None;
+    let mut request_line_end = None;
     while let Some(i) = memchr::memchr2(b'\r', b'\n', &window[line..]) {
         let at = line + i;
         if window[at] == b'\n' {
@@ -201,15 +201,15 @@ fn find_end(buf: &[u8], limit: usize) -> Result<Option<Lines>, HeadError> {
             None => break,
         }
         if at == line
-            && let Some(first_end) = first_end
+            && let Some(request_line_end) = request_line_end
         {
-            return Ok(Some(Lines {
+            return Ok(Some(Offsets {
                 start,
-                first_end,
+                request_line_end,
                 end: at + 2,
             }));
         }
-        first_end.get_or_insert(at);
+        request_line_end.get_or_insert(at);
         line = at + 2;
     }
     if buf.len() >= limit {
@@ -318,7 +318,7 @@ impl<'b> Head<'b> {
         }
         let chunked = |c: &[u8]| c.eq_ignore_ascii_case(b"chunked");
         let all = || self.headers("transfer-encoding").flat_map(list);
-        // Where chunked is not the last coding, the end of the body is unknown (RFC 9112 section 6.3).
+        // If chunked is not the last coding, the end of the body is unknown (RFC 9112 section 6.3).
         if !all().last().is_some_and(chunked) {
             return Err(HeadError::Malformed(
                 "chunked is not the last transfer coding",
@@ -338,7 +338,7 @@ impl<'b> Head<'b> {
         let Some(digits) = lengths.next() else {
             return Ok(None);
         };
-        // Several lengths are refused even if they are equal: a proxy before us may read them differently.
+        // Several lengths are refused even if they are equal: a proxy in front of the server may read them differently.
         if lengths.next().is_some() || digits.is_empty() {
             return Err(bad);
         }

@@ -51,7 +51,7 @@ fn write_host(host: &str, out: &mut String) -> Option<()> {
         let _ = write!(out, "[{address}]");
         return Some(());
     }
-    // The time of IDNA grows with the square of a label's length: 8 KB of ideographs, which no browser sends, would take milliseconds.
+    // The time of IDNA grows with the square of a label's length: 8 KB of ideographs would take milliseconds. No browser sends such hosts.
     if host.strip_suffix('.').unwrap_or(host).len() > HOST_BYTES_MAX {
         return None;
     }
@@ -84,7 +84,7 @@ fn last_label(host: &str) -> &str {
     point.map_or(host, |at| &host[at + 1..])
 }
 
-/// Whether browsers read the host as an IPv4 address, which its last label tells (URL standard, "ends in a number").
+/// Whether browsers read the host as an IPv4 address. They decide that by its last label (URL standard, "ends in a number").
 fn is_ipv4(host: &str) -> bool {
     let last = last_label(host);
     // A hexadecimal number begins with a digit too, the 0 of `0x`.
@@ -172,8 +172,8 @@ pub fn is_loopback_alias(one: &str, other: &str) -> bool {
     one != other && one[..a.0] == other[..b.0] && a.2 == b.2
 }
 
-/// Whether the browser would run the response as code of its origin, or apply it as a style, by the value of `Sec-Fetch-Dest` (W3C
-/// Fetch Metadata, section 2.1). The Fetch standard lists the destinations that are like scripts.
+/// Whether a browser would run the response as code of its origin or apply it as a style. `destination` is the value of `Sec-Fetch-Dest`
+/// (W3C Fetch Metadata, section 2.1). The Fetch standard lists the destinations that are like scripts.
 pub fn runs_as_code(destination: &[u8]) -> bool {
     const RUN: [&str; 10] = [
         "audioworklet",
@@ -200,8 +200,8 @@ pub fn is_listed_host(listed: &[String], host: &[u8]) -> bool {
         .any(|one| one.as_bytes().eq_ignore_ascii_case(host))
 }
 
-/// Whether a page of another origin sent the request, by the value of `Sec-Fetch-Site`. `same-site` counts too: it means another port,
-/// or another name of the same domain. Unknown values mean no (W3C Fetch Metadata, section 2.3).
+/// Whether a page of another origin sent the request. `site` is the value of `Sec-Fetch-Site` (W3C Fetch Metadata, section 2.3).
+/// `same-site` is another origin too: another port, or another name of the same domain. False for unknown values.
 pub fn is_cross_origin(site: &[u8]) -> bool {
     let value = site.split(|b| *b == b';').next().unwrap_or_default();
     matches!(value.trim_ascii(), b"cross-site" | b"same-site")

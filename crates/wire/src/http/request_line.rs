@@ -1,8 +1,8 @@
 //! The request line: method, target and version (RFC 9112 section 3).
 //!
-//! A proxy before us must not take the line for another request than we do. Invariant: an accepted line has exactly two spaces, and a
-//! target that all servers split alike. The target is ASCII (RFC 3986 section 2). ASCII characters that are no part of URIs but that
-//! browsers send, such as `|`, are accepted.
+//! A proxy in front of the server must read the same request from the line as the server. Invariant: an accepted line has exactly two
+//! spaces, and a target that all servers split in the same way. The target is ASCII (RFC 3986 section 2). ASCII characters that URIs may
+//! not contain but that browsers send, such as `|`, are accepted.
 
 use super::is_tchar;
 use super::refusal::HeadError;
@@ -151,9 +151,8 @@ fn after_scheme(target: &[u8]) -> Option<&[u8]> {
         })
 }
 
-/// Whether the value is empty, or a host, perhaps with `:` and a port (RFC 3986 section 3.2). The host has no user part before it,
-/// and no character that separates the parts of a URI or the members of a list. A port without a host is refused (RFC 9110 section
-/// 4.2.1).
+/// Whether the value is empty, or a host with or without a port (RFC 3986 section 3.2). A user before the host is refused, and so is a
+/// character that separates the parts of a URI or the members of a list, and a port without a host (RFC 9110 section 4.2.1).
 pub(super) fn is_authority(value: &[u8]) -> bool {
     let (host, port) = match value.strip_prefix(b"[") {
         Some(inner) => {
@@ -168,7 +167,7 @@ pub(super) fn is_authority(value: &[u8]) -> bool {
         }
         None => {
             let end = memchr::memchr(b':', value).unwrap_or(value.len());
-            if !value[..end].iter().all(is_of_name) {
+            if !value[..end].iter().all(is_host_byte) {
                 return false;
             }
             value.split_at(end)
@@ -183,7 +182,7 @@ pub(super) fn is_authority(value: &[u8]) -> bool {
 
 /// Whether the character is allowed in a host name: the characters of RFC 3986 section 3.2.2, and some more that names have in
 /// practice. The comma is not allowed, since other servers read it as a list separator.
-fn is_of_name(b: &u8) -> bool {
+fn is_host_byte(b: &u8) -> bool {
     let delimits = matches!(
         b,
         b'@' | b'/'

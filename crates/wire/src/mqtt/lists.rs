@@ -33,7 +33,7 @@ impl<'a> Filters<'a> {
         })
     }
 
-    /// How many, at least one.
+    /// The number of filters, at least one.
     #[allow(clippy::len_without_is_empty)] // never empty
     pub const fn len(&self) -> usize {
         self.count
@@ -70,7 +70,7 @@ impl<'a> TopicFilters<'a> {
         Ok(Self { bytes, count })
     }
 
-    /// How many, at least one.
+    /// The number of filters, at least one.
     #[allow(clippy::len_without_is_empty)] // never empty
     pub const fn len(&self) -> usize {
         self.count
@@ -130,12 +130,12 @@ impl<'a> ReasonCodes<'a> {
         }
     }
 
-    /// How many.
+    /// The number of codes.
     pub const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no codes.
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

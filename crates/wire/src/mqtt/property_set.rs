@@ -89,12 +89,12 @@ impl<'a> Properties<'a> {
         set
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub const fn is_empty(&self) -> bool {
         self.seen == 0
     }
 
-    /// Whether this one is present.
+    /// Whether this property is present.
     pub const fn has(&self, property: Property) -> bool {
         self.seen & property.bit() != 0
     }

@@ -153,7 +153,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The error for a string without an end: that of its content, if it has one, because the string may end at an unescaped line end.
+    /// The error for a string without a closing quote. If the content has an error, it is that one: the string may contain an unescaped line
+    /// end.
     #[cold]
     fn unclosed(&self, start: usize) -> LineError {
         check(&self.line[start..])
@@ -321,8 +322,8 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Checks that the text between two quotes is UTF-8 without control characters. Nearly every text is ASCII, which the first pass finds
-/// out with a few instructions for each vector.
+/// Checks that the text between two quotes is UTF-8 without control characters. Nearly every text is ASCII. For these the first pass is
+/// enough, which needs a few instructions for each vector.
 fn check(text: &[u8]) -> Result<(), LineError> {
     // After subtracting the space, control characters wrap around into the range of non-ASCII bytes.
     if max_of(text, |b| b.wrapping_sub(b' ')) < 0x80 - b' ' {
@@ -334,8 +335,8 @@ fn check(text: &[u8]) -> Result<(), LineError> {
     core::str::from_utf8(text).map_or(Err(LineError::NotUtf8), |_| Ok(()))
 }
 
-/// The largest `measure` of any byte. The loop has no early exit, so that the compiler vectorizes it. The bytes after the last whole
-/// stride are measured as a part of the text's last `STRIDE` bytes.
+/// The largest `measure` of any byte. The loop has no early exit, so that the compiler vectorizes it. The bytes after the last whole stride
+/// are measured with the bytes before them, as the last `STRIDE` bytes of the text.
 #[inline]
 fn max_of(text: &[u8], measure: impl Fn(u8) -> u8) -> u8 {
     let most_of = |text: &[u8], most| text.iter().fold(most, |most: u8, &b| most.max(measure(b)));

@@ -95,7 +95,7 @@ pub fn header(opcode: Opcode, rsv1: bool, len: usize) -> ([u8; 10], usize) {
     }
 }
 
-/// The length of the header at the beginning of an unmasked frame, which its second byte tells (RFC 6455 §5.2).
+/// The length of the header at the beginning of an unmasked frame. The second byte determines it (RFC 6455 §5.2).
 #[inline]
 pub fn header_len(frame: &[u8]) -> usize {
     match frame[1] {

@@ -157,9 +157,8 @@ fn length(short: u8, bytes: &[u8]) -> Result<Option<(u64, usize)>, Violation> {
     Ok(Some((len, size)))
 }
 
-/// The most payload bytes that a message may have on the wire. A compressed message may be longer than the limit for messages,
-/// since compression makes random bytes longer: by an eighth at most with zlib's smallest memory. The inflated message is limited
-/// separately.
+/// The most payload bytes of a message on the wire. A compressed message may exceed the limit for messages, since compression makes random
+/// bytes longer: by at most an eighth, with zlib's smallest memory. The inflated message is limited separately.
 fn wire_limit(config: &Config, deflated: bool) -> usize {
     /// Allowance for the block headers of very small messages.
     const SMALL: usize = 64;

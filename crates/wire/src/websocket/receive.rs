@@ -93,14 +93,14 @@ struct Message {
     inflater: Option<Box<Inflater>>,
 }
 
-/// Where the payload of a finished event is: in the input or in the [`Partial`].
+/// The place of the payload of a finished event: the input or the [`Partial`].
 enum Found {
     Nothing,
     Input(Opcode, Range<usize>),
     Held(Opcode),
 }
 
-/// Reads the next event from `input`, whose consumed bytes it may change.
+/// Reads the next event from `input`. The consumed bytes of `input` may be changed.
 ///
 /// # Errors
 ///
@@ -114,9 +114,9 @@ pub fn next<'a>(
     next_within(partial, input, config, &mut work)
 }
 
-/// Like [`next`], with at most `work`, which is reduced by the work done: the bytes of the input and of inflated messages, and a
-/// fixed amount for each frame and for each compressed block. If `work` reaches 0 without an event, the caller must call again with
-/// the bytes that are left, even if there are none.
+/// Like [`next`], but does at most `work`, and subtracts the work done from it: the bytes of the input and of inflated messages, and a fixed
+/// amount for each frame and each compressed block. If `work` reaches 0 without an event, the caller must call again with the remaining
+/// bytes, even if none remain.
 ///
 /// # Errors
 ///

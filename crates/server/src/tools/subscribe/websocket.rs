@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use crore_net::memory::random_u64;
 use crore_wire::sse::GAP_EVENT;
 use crore_wire::websocket::frame::{Opcode, write_masked};
-use crore_wire::websocket::gap::{CLOSE_GAP, resumes_from};
+use crore_wire::websocket::gap::{CLOSE_GAP, resume_position};
 use crore_wire::websocket::handshake::{accept_key, client_key};
 use crore_wire::websocket::receive::{Config, Event, Role, next};
 
@@ -63,7 +63,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
                         payload.as_ref().map_or(&[], |code| &code[..]),
                     );
                     if code == Some(CLOSE_GAP) {
-                        session.notice(GAP_EVENT, resumes_from(words));
+                        session.notice(GAP_EVENT, resume_position(words));
                     }
                     return Err(closed(code, words));
                 }

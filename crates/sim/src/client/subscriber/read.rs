@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use crore_wire::sse::{GAP_EVENT, topic_of_gap};
-use crore_wire::websocket::gap::{CLOSE_GAP, resumes_from};
+use crore_wire::websocket::gap::{CLOSE_GAP, resume_position};
 use crore_wire::websocket::receive::Event;
 
 use super::{Subscriber, Transport};
@@ -162,7 +162,7 @@ impl Subscriber {
         match code {
             Some(4410) => self.topic_deleted(coverage),
             Some(CLOSE_GAP) => {
-                let Some(id) = resumes_from(reason) else {
+                let Some(id) = resume_position(reason) else {
                     // The reason has no position if it does not fit, as with many partitions and several epochs after a crash. Then the
                     // subscriber subscribes again without a position.
                     self.position = None;
