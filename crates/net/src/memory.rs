@@ -82,8 +82,8 @@ fn code_range(line: &str) -> Option<Range<usize>> {
 pub fn random_u64() -> u64 {
     let mut bytes = [0_u8; 8];
     // A call for 8 bytes is never partial, and only a signal early in the boot can interrupt it.
-    let got = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty()));
-    got.expect("the kernel gives random bytes");
+    let written = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty()));
+    written.expect("the kernel gives random bytes");
     u64::from_ne_bytes(bytes)
 }
 

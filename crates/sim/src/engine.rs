@@ -219,12 +219,12 @@ impl Engine {
                 })?;
             }
             if takes_all || rng.chance(self.behavior.progress) {
-                let most = if takes_all {
+                let batches_max = if takes_all {
                     usize::MAX
                 } else {
                     rng.range(1, 4)
                 };
-                reports.append(&mut cluster_log.report(node, partition, most));
+                reports.append(&mut cluster_log.report(node, partition, batches_max));
             }
         }
         Ok(reports)
@@ -241,12 +241,12 @@ impl Engine {
             return Ok(Vec::new());
         }
         if disk_log.waiting() > 0 && (takes_all || rng.chance(self.behavior.progress)) {
-            let most = if takes_all {
+            let batches_max = if takes_all {
                 usize::MAX
             } else {
                 rng.range(1, 8)
             };
-            for batch in disk_log.commit(most, rng)? {
+            for batch in disk_log.commit(batches_max, rng)? {
                 record(&mut self.messages, &mut self.log, batch);
                 self.committed += 1;
             }

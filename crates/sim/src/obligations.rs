@@ -7,12 +7,12 @@
 use crate::truth::{Message, Truth, Violation};
 
 impl Truth {
-    /// Whether a message may have expired by the second `at_s`. The server counts its time to live from the moment of sending or later.
-    pub fn may_have_expired(&self, number: u32, at_s: u32) -> bool {
+    /// Whether a message may have expired by the second `second`. The server counts its time to live from the moment of sending or later.
+    pub fn may_have_expired(&self, number: u32, second: u32) -> bool {
         let message = &self.messages[number as usize];
         message
             .ttl_s
-            .is_some_and(|ttl_s| message.sent_s + ttl_s <= at_s)
+            .is_some_and(|ttl_s| message.sent_s + ttl_s <= second)
     }
 
     /// Whether the limits of its topic's rule may have removed a message from the log by now.
@@ -34,8 +34,8 @@ impl Truth {
             || self.now_s - message.sent_s >= rule.log_age_s
     }
 
-    /// Whether a later message of the same key, sent in the step `at` or before, may have superseded this one.
-    pub fn may_be_superseded(&self, number: u32, at: u32) -> bool {
+    /// Whether a later message of the same key, sent in the step `by_step` or before, may have superseded this one.
+    pub fn may_be_superseded(&self, number: u32, by_step: u32) -> bool {
         let message = &self.messages[number as usize];
         let topic = &self.topics[message.topic];
         topic.keeps_latest()
@@ -47,15 +47,17 @@ impl Truth {
                         (Some(one), Some(other)) => other > one,
                         _ => *other != number,
                     };
-                    behind && other_message.sent_step <= at
+                    behind && other_message.sent_step <= by_step
                 })
     }
 
-    /// Whether a delete of the topic, sent in the step `at` or before, may have removed the message.
-    pub fn may_be_deleted(&self, number: u32, at: u32) -> bool {
+    /// Whether a delete of the topic, sent in the step `by_step` or before, may have removed the message.
+    pub fn may_be_deleted(&self, number: u32, by_step: u32) -> bool {
         let message = &self.messages[number as usize];
         let mut deletes = self.topics[message.topic].deletes.iter();
-        deletes.any(|(sent, done)| *sent <= at && done.is_none_or(|done| done >= message.sent_step))
+        deletes.any(|(sent, done)| {
+            *sent <= by_step && done.is_none_or(|done| done >= message.sent_step)
+        })
     }
 
     /// Checks that a received message had neither expired nor been superseded when its subscriber sent its request, in the step `asked` and
@@ -72,7 +74,11 @@ impl Truth {
             ));
         }
         // A message that the disk has lost supersedes nothing.
-        let still_exists = |acked| topic.damage_step.is_none_or(|at| acked > at);
+        let still_exists = |acked| {
+            topic
+                .damage_step
+                .is_none_or(|damage_step| acked > damage_step)
+        };
         self.check_newest(number, "it was asked for", |other| {
             let acked = other.acked_step.filter(|acked| *acked < asked);
             topic.keeps_latest() && acked.is_some_and(still_exists)

@@ -127,9 +127,9 @@ pub struct SeenPosition {
     /// The offset.
     pub offset: u64,
     /// In this step the topic's log had reached the offset already.
-    pub at: u32,
+    pub step: u32,
     /// The second of that step.
-    pub at_s: u32,
+    pub second: u32,
 }
 
 /// The losses and refusals that the plan of a world permits. The checks report all others.
@@ -187,12 +187,12 @@ impl Truth {
         !self.topics[topic].rule.durable
     }
 
-    /// Whether a crash or damage may have removed messages that were sent to a topic in the step `at` or before.
-    pub fn may_be_lost_in_crash(&self, topic: usize, at: u32) -> bool {
+    /// Whether a crash or damage may have removed messages that were sent to a topic in the step `by_step` or before.
+    pub fn may_be_lost_in_crash(&self, topic: usize, by_step: u32) -> bool {
         let state = &self.topics[topic];
         let crash_step = self.crash_step.filter(|_| !state.rule.durable);
         let last_loss = crash_step.max(state.damage_step);
-        last_loss.is_some_and(|last_loss| at <= last_loss)
+        last_loss.is_some_and(|last_loss| by_step <= last_loss)
     }
 
     /// Whether a crash may have removed a message.
@@ -335,11 +335,12 @@ impl Truth {
         let state = &self.topics[topic];
         let rule = &state.rule;
         let age_s = rule.log_age_s.min(rule.position_age_s);
-        let may_be_later = |(_, done): &(u32, Option<u32>)| done.is_none_or(|done| done >= seen.at);
+        let may_be_later =
+            |(_, done): &(u32, Option<u32>)| done.is_none_or(|done| done >= seen.step);
         if !self.allowed.budgets_are_wide
             || rule.messages_max() == 0
-            || self.may_be_lost_in_crash(topic, seen.at)
-            || self.now_s - seen.at_s >= age_s
+            || self.may_be_lost_in_crash(topic, seen.step)
+            || self.now_s - seen.second >= age_s
             || state.deletes.iter().any(may_be_later)
         {
             return false;
@@ -347,7 +348,9 @@ impl Truth {
         let since = self.messages.iter().enumerate().filter(|(_, m)| {
             let later = match m.offset {
                 Some(offset) => offset > seen.offset,
-                None => m.acked_step.is_none_or(|acked_step| acked_step >= seen.at),
+                None => m
+                    .acked_step
+                    .is_none_or(|acked_step| acked_step >= seen.step),
             };
             m.topic == topic && later
         });

@@ -76,12 +76,12 @@ pub fn write_comment(out: &mut Vec<u8>, text: &str) {
 pub fn write_retry(out: &mut Vec<u8>, ms: u32) {
     let mut digits = [0; 10];
     let mut at = digits.len();
-    let mut left = ms;
+    let mut remaining = ms;
     loop {
         at -= 1;
-        digits[at] = b'0' + (left % 10) as u8;
-        left /= 10;
-        if left == 0 {
+        digits[at] = b'0' + (remaining % 10) as u8;
+        remaining /= 10;
+        if remaining == 0 {
             break;
         }
     }
@@ -115,12 +115,12 @@ fn write_lines(out: &mut Vec<u8>, prefix: &[u8], mut text: &[u8]) {
 
 /// The most bytes that [`write_lines`] appends. CRLF counts as two line ends here.
 fn lines_len(prefix: &[u8], text: &[u8]) -> usize {
-    let ends = memchr_iter(b'\n', text).count() + memchr_iter(b'\r', text).count();
-    text.len() + ends * prefix.len() + prefix.len() + 1
+    let line_ends = memchr_iter(b'\n', text).count() + memchr_iter(b'\r', text).count();
+    text.len() + line_ends * prefix.len() + prefix.len() + 1
 }
 
-/// Appends the first bytes of `text`, in which lines may end; returns the rest. A line end costs as much as another byte, and there is
-/// no branch: a client chooses the bytes, and must not make them slow.
+/// Appends the first bytes of `text`, in which lines may end; returns the rest. A line end costs as much as any other byte, since there is
+/// no branch. So a client cannot slow the server down by its choice of bytes.
 fn write_block<'a>(out: &mut Vec<u8>, prefix: &[u8], text: &'a [u8]) -> &'a [u8] {
     let mut next_line = [0; CELL];
     next_line[0] = b'\n';

@@ -137,8 +137,8 @@ pub fn check_filter(filter: &[u8], max: usize) -> Result<(), TopicError> {
 pub(crate) fn wildcards_stand_alone(filter: &[u8]) -> bool {
     let mut rest = levels(filter).peekable();
     while let Some(level) = rest.next() {
-        let wild = memchr::memchr2(b'+', b'#', level).is_some();
-        if wild && (level.len() > 1 || (level == b"#" && rest.peek().is_some())) {
+        let has_wildcard = memchr::memchr2(b'+', b'#', level).is_some();
+        if has_wildcard && (level.len() > 1 || (level == b"#" && rest.peek().is_some())) {
             return false;
         }
     }
@@ -207,8 +207,8 @@ pub fn covers(granted: &[u8], filter: &[u8]) -> bool {
 
 /// Whether there is a name that both filters match. Both passed [`check_filter`] or [`check_name`].
 pub fn overlaps(one: &[u8], other: &[u8]) -> bool {
-    let wild = |filter: &[u8]| matches!(filter.first(), Some(b'+' | b'#'));
-    if is_reserved(one) && wild(other) || is_reserved(other) && wild(one) {
+    let starts_wild = |filter: &[u8]| matches!(filter.first(), Some(b'+' | b'#'));
+    if is_reserved(one) && starts_wild(other) || is_reserved(other) && starts_wild(one) {
         return false;
     }
     let (mut one, mut other) = (levels(one), levels(other));

@@ -27,11 +27,10 @@ use crate::transport::{Arrival, Link};
 const STUCK_PAUSE_MS: u64 = 100;
 /// The pause after a failure that may be permanent: the smallest step of a coarse clock.
 const FAILED_PAUSE_MS: u64 = 10;
-/// A shard is nearly full when only this part of its room is left. Half of that part is for connections in its accept queue.
+/// A shard is nearly full if only 1/16 of its room is left. Half of that is for connections in its accept queue.
 const QUEUE_PART: u32 = 16;
 
-/// Descriptors of a shard that are reserved for connections that will be turned away, since their requests are read first: a part of
-/// all, and a maximum.
+/// A shard reserves 1/64 of its descriptors, and at most 256, for connections that it turns away, since it reads their requests first.
 const TURNED_AWAY_PART: u64 = 64;
 const TURNED_AWAY_MAX: u64 = 256;
 

@@ -132,19 +132,20 @@ impl Member {
 
 /// The indexes of the members that get new connections.
 fn receivers(levels: &[u8]) -> Vec<u32> {
-    let up_to = |most: Level| {
-        let places = (0..)
+    let up_to = |fullest: Level| {
+        let members = (0..)
             .zip(levels)
-            .filter(move |(_, level)| **level <= most as u8);
-        places.map(|(place, _)| place).collect::<Vec<u32>>()
+            .filter(move |(_, level)| **level <= fullest as u8);
+        members.map(|(index, _)| index).collect::<Vec<u32>>()
     };
     let open = up_to(Level::Open);
     if open.len() * RECEIVERS_PART >= levels.len() {
         return open;
     }
-    let some = [Level::Near, Level::Last].into_iter().map(up_to);
-    some.into_iter()
-        .find(|places| !places.is_empty())
+    let fuller = [Level::Near, Level::Last].into_iter().map(up_to);
+    fuller
+        .into_iter()
+        .find(|indexes| !indexes.is_empty())
         .unwrap_or_else(|| up_to(Level::Full))
 }
 

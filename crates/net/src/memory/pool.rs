@@ -1,4 +1,4 @@
-//! The allocator of the program. Pieces (blocks from [`LEAST`] up to [`MOST`] bytes, mostly messages, pages and request bodies) come
+//! The allocator of the program. Pieces (blocks from [`PIECE_MIN`] up to [`PIECE_END`] bytes, mostly messages, pages and request bodies) come
 //! from a pool, which is a reserved range of addresses. All other blocks come from the system's allocator.
 //!
 //! The system's allocator is bad at such blocks. Either it keeps freed ones between live ones, tens of megabytes under load. Or it
@@ -19,19 +19,19 @@ use std::alloc::System;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The smallest block of the pool.
-const LEAST: usize = 256 << 10;
+const PIECE_MIN: usize = 256 << 10;
 /// Blocks of this size and more are not in the pool.
-const MOST: usize = 8 << 20;
+const PIECE_END: usize = 8 << 20;
 /// Number of classes between a power of two and the next one.
-const STEPS: usize = 8;
-/// There are five doublings from `LEAST` to `MOST`.
-const CLASSES: usize = 5 * STEPS + 1;
+const CLASSES_PER_DOUBLING: usize = 8;
+/// There are five doublings from `PIECE_MIN` to `PIECE_END`.
+const CLASSES: usize = 5 * CLASSES_PER_DOUBLING + 1;
 /// The most memory that freed pieces keep.
 const KEPT_BYTES: usize = 16 << 20;
 /// Bytes of reserved addresses. This is much more than is ever in use, since a piece of one class is never cut into pieces of another.
 const RANGE: usize = 128 << 30;
 /// The range is opened in steps of this many bytes. The rest counts for no memory limit and is in no core dump.
-const OPENED: usize = 64 << 20;
+const OPEN_STEP: usize = 64 << 20;
 /// Lengths are multiples of the largest base page of Linux, since returning the memory of a piece must not touch its neighbour.
 const PAGE_MAX: usize = 64 << 10;
 
@@ -55,8 +55,8 @@ struct Pool {
     /// Bytes of memory that freed pieces keep.
     kept: usize,
     classes: [Class; CLASSES],
-    /// For each free piece, the address of the next one in its list, or 0. The index is the offset divided by `LEAST`.
-    next: [usize; RANGE / LEAST],
+    /// For each free piece, the address of the next one in its list, or 0. The index is the offset divided by `PIECE_MIN`.
+    next: [usize; RANGE / PIECE_MIN],
 }
 
 /// The free pieces of one length, in two lists. Each list is the address of its first piece, or 0.
@@ -68,7 +68,7 @@ struct Class {
     cold: usize,
     warm_len: usize,
     /// The smallest `warm_len` since the last call of [`release_unused`].
-    warm_least: usize,
+    warm_len_min: usize,
 }
 
 impl Pool {
@@ -82,17 +82,17 @@ impl Pool {
             warm: 0,
             cold: 0,
             warm_len: 0,
-            warm_least: 0,
+            warm_len_min: 0,
         }; CLASSES],
-        next: [0; RANGE / LEAST],
+        next: [0; RANGE / PIECE_MIN],
     };
 
     fn range(&self) -> Range<usize> {
         self.base..self.base + self.cut
     }
 
-    fn next_of(&mut self, at: usize) -> &mut usize {
-        &mut self.next[(at - self.base) / LEAST]
+    fn next_of(&mut self, address: usize) -> &mut usize {
+        &mut self.next[(address - self.base) / PIECE_MIN]
     }
 
     /// Takes a piece; 0 if there is no room for one.
@@ -117,7 +117,7 @@ impl Pool {
             let row = &mut self.classes[class];
             row.warm = next;
             row.warm_len -= 1;
-            row.warm_least = row.warm_least.min(row.warm_len);
+            row.warm_len_min = row.warm_len_min.min(row.warm_len);
             self.kept -= length(class);
         }
         warm
@@ -136,46 +136,47 @@ impl Pool {
             if !open(self.base + self.open) {
                 return 0;
             }
-            self.open += OPENED;
+            self.open += OPEN_STEP;
         }
         self.cut += length;
         self.base + self.cut - length
     }
 
     /// Puts a piece back with its memory. Returns false, and does nothing, if freed pieces already keep too much memory.
-    fn keep(&mut self, at: usize, class: usize) -> bool {
+    fn keep(&mut self, address: usize, class: usize) -> bool {
         if self.kept + length(class) > KEPT_BYTES {
             return false;
         }
-        *self.next_of(at) = self.classes[class].warm;
+        *self.next_of(address) = self.classes[class].warm;
         let row = &mut self.classes[class];
-        row.warm = at;
+        row.warm = address;
         row.warm_len += 1;
         self.kept += length(class);
         true
     }
 
     /// Puts a piece back whose memory was returned.
-    fn keep_cold(&mut self, at: usize, class: usize) {
-        *self.next_of(at) = self.classes[class].cold;
-        self.classes[class].cold = at;
+    fn keep_cold(&mut self, address: usize, class: usize) {
+        *self.next_of(address) = self.classes[class].cold;
+        self.classes[class].cold = address;
     }
 }
 
 /// The class of a size; `None` if the size is not for the pool.
 fn class(size: usize) -> Option<usize> {
-    if !(LEAST..MOST).contains(&size) {
+    if !(PIECE_MIN..PIECE_END).contains(&size) {
         return None;
     }
-    let doubling = (size / LEAST).ilog2() as usize;
-    let step = (LEAST << doubling) / STEPS;
-    Some(doubling * STEPS + (size - (LEAST << doubling)).div_ceil(step))
+    let doubling = (size / PIECE_MIN).ilog2() as usize;
+    let step = (PIECE_MIN << doubling) / CLASSES_PER_DOUBLING;
+    Some(doubling * CLASSES_PER_DOUBLING + (size - (PIECE_MIN << doubling)).div_ceil(step))
 }
 
 /// The length of the pieces of a class.
 fn length(class: usize) -> usize {
-    let start = LEAST << (class / STEPS);
-    (start + class % STEPS * (start / STEPS)).next_multiple_of(PAGE_MAX)
+    let start = PIECE_MIN << (class / CLASSES_PER_DOUBLING);
+    (start + class % CLASSES_PER_DOUBLING * (start / CLASSES_PER_DOUBLING))
+        .next_multiple_of(PAGE_MAX)
 }
 
 fn pool() -> MutexGuard<'static, Pool> {
@@ -187,28 +188,34 @@ fn pool() -> MutexGuard<'static, Pool> {
 fn reserve() -> usize {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address that the kernel chooses.
-    let at = unsafe { libc::mmap(ptr::null_mut(), RANGE, libc::PROT_NONE, flags, -1, 0) };
-    if at == libc::MAP_FAILED {
+    let address = unsafe { libc::mmap(ptr::null_mut(), RANGE, libc::PROT_NONE, flags, -1, 0) };
+    if address == libc::MAP_FAILED {
         return 0;
     }
     // SAFETY: the mapping is ours. A huge page would give memory to neighbours of a piece as well. A kernel without huge pages
     // refuses the call, and then nothing needs to be done.
-    unsafe { libc::madvise(at, RANGE, libc::MADV_NOHUGEPAGE) };
-    at as usize
+    unsafe { libc::madvise(address, RANGE, libc::MADV_NOHUGEPAGE) };
+    address as usize
 }
 
 /// Makes the next part of the range readable and writable; false if the kernel refuses.
-fn open(at: usize) -> bool {
+fn open(address: usize) -> bool {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a part of our mapping that nothing uses yet.
-    unsafe { libc::mprotect(at as *mut libc::c_void, OPENED, rights) == 0 }
+    unsafe { libc::mprotect(address as *mut libc::c_void, OPEN_STEP, rights) == 0 }
 }
 
 /// Returns the memory of a piece to the kernel, and puts the piece into its list.
-fn release(at: usize, class: usize) {
+fn release(address: usize, class: usize) {
     // SAFETY: whole pages of a piece that is in no list and not in use.
-    unsafe { libc::madvise(at as *mut libc::c_void, length(class), libc::MADV_DONTNEED) };
-    pool().keep_cold(at, class);
+    unsafe {
+        libc::madvise(
+            address as *mut libc::c_void,
+            length(class),
+            libc::MADV_DONTNEED,
+        )
+    };
+    pool().keep_cold(address, class);
 }
 
 /// Bytes of memory that freed pieces keep now.
@@ -219,16 +226,16 @@ pub fn kept_bytes() -> usize {
 /// Returns the memory of the freed pieces that were not used since the last call. One thread should call it from time to time.
 pub fn release_unused() {
     for class in 0..CLASSES {
-        let spare = pool().classes[class].warm_least;
+        let spare = pool().classes[class].warm_len_min;
         for _ in 0..spare {
-            let at = pool().take_warm(class);
-            if at == 0 {
+            let address = pool().take_warm(class);
+            if address == 0 {
                 break;
             }
-            release(at, class);
+            release(address, class);
         }
         let mut pool = pool();
-        pool.classes[class].warm_least = pool.classes[class].warm_len;
+        pool.classes[class].warm_len_min = pool.classes[class].warm_len;
     }
 }
 
@@ -238,9 +245,9 @@ pub fn release_unused() {
 unsafe impl GlobalAlloc for PoolAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if let Some(class) = class_of(layout) {
-            let at = pool().take(class);
-            if at != 0 {
-                return at as *mut u8;
+            let address = pool().take(class);
+            if address != 0 {
+                return address as *mut u8;
             }
         }
         // SAFETY: as the caller promises.
@@ -250,41 +257,41 @@ unsafe impl GlobalAlloc for PoolAllocator {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if class_of(layout).is_some() {
             // SAFETY: as the caller promises.
-            let at = unsafe { self.alloc(layout) };
-            if !at.is_null() {
+            let address = unsafe { self.alloc(layout) };
+            if !address.is_null() {
                 // SAFETY: a new piece of this size.
-                unsafe { ptr::write_bytes(at, 0, layout.size()) };
+                unsafe { ptr::write_bytes(address, 0, layout.size()) };
             }
-            return at;
+            return address;
         }
         // SAFETY: as the caller promises.
         unsafe { System.alloc_zeroed(layout) }
     }
 
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
         if let Some(class) = class_of(layout) {
             let mut pool = pool();
-            if pool.range().contains(&(at as usize)) {
-                let kept = pool.keep(at as usize, class);
+            if pool.range().contains(&(address as usize)) {
+                let kept = pool.keep(address as usize, class);
                 drop(pool);
                 if !kept {
-                    release(at as usize, class);
+                    release(address as usize, class);
                 }
                 return;
             }
         }
         // SAFETY: as the caller promises; the block is not from the pool.
-        unsafe { System.dealloc(at, layout) }
+        unsafe { System.dealloc(address, layout) }
     }
 
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+    unsafe fn realloc(&self, address: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let (before, after) = (class_of(layout), class(size));
         if before.is_none() && after.is_none() {
             // SAFETY: as the caller promises; both blocks are from the system.
-            return unsafe { System.realloc(at, layout, size) };
+            return unsafe { System.realloc(address, layout, size) };
         }
-        if before == after && pool().range().contains(&(at as usize)) {
-            return at;
+        if before == after && pool().range().contains(&(address as usize)) {
+            return address;
         }
         // SAFETY: as the caller promises.
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
@@ -293,8 +300,8 @@ unsafe impl GlobalAlloc for PoolAllocator {
         if !new.is_null() {
             // SAFETY: two blocks, each at least as long as the bytes to copy; the old one is not used again.
             unsafe {
-                ptr::copy_nonoverlapping(at, new, layout.size().min(size));
-                self.dealloc(at, layout);
+                ptr::copy_nonoverlapping(address, new, layout.size().min(size));
+                self.dealloc(address, layout);
             }
         }
         new
@@ -312,33 +319,36 @@ mod tests {
 
     #[test]
     fn a_class_is_little_longer_than_a_size() {
-        for size in (LEAST..MOST).step_by(4093).chain([LEAST, MOST - 1]) {
+        for size in (PIECE_MIN..PIECE_END)
+            .step_by(4093)
+            .chain([PIECE_MIN, PIECE_END - 1])
+        {
             let length = length(class(size).unwrap());
             assert!(
-                length >= size && length < size + size / STEPS + PAGE_MAX,
+                length >= size && length < size + size / CLASSES_PER_DOUBLING + PAGE_MAX,
                 "{size}"
             );
             assert_eq!(length % PAGE_MAX, 0);
         }
-        assert_eq!((class(LEAST - 1), class(MOST)), (None, None));
-        assert_eq!(class(LEAST), Some(0));
-        assert_eq!(class(MOST - 1), Some(CLASSES - 1));
+        assert_eq!((class(PIECE_MIN - 1), class(PIECE_END)), (None, None));
+        assert_eq!(class(PIECE_MIN), Some(0));
+        assert_eq!(class(PIECE_END - 1), Some(CLASSES - 1));
     }
 
     /// Bytes of memory behind a piece.
-    fn resident(at: *mut u8, size: usize) -> usize {
+    fn resident(address: *mut u8, size: usize) -> usize {
         // SAFETY: takes no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let mut pages = vec![0_u8; size.div_ceil(page)];
         // SAFETY: whole pages of a piece, and a byte for each.
-        let done = unsafe { libc::mincore(at.cast(), size, pages.as_mut_ptr()) };
+        let done = unsafe { libc::mincore(address.cast(), size, pages.as_mut_ptr()) };
         assert_eq!(done, 0);
         pages.iter().filter(|page| **page & 1 == 1).count() * page
     }
 
     /// A block of a test, filled with one byte.
     struct Allocated {
-        at: *mut u8,
+        address: *mut u8,
         layout: Layout,
         fill: u8,
     }
@@ -347,9 +357,13 @@ mod tests {
         fn new(size: usize, fill: u8) -> Allocated {
             let layout = Layout::from_size_align(size, 8).unwrap();
             // SAFETY: the size is not 0.
-            let at = unsafe { PoolAllocator.alloc(layout) };
-            assert!(!at.is_null());
-            let held = Allocated { at, layout, fill };
+            let address = unsafe { PoolAllocator.alloc(layout) };
+            assert!(!address.is_null());
+            let held = Allocated {
+                address,
+                layout,
+                fill,
+            };
             held.fill(0);
             held
         }
@@ -357,19 +371,19 @@ mod tests {
         fn fill(&self, from: usize) {
             let rest = self.layout.size() - from;
             // SAFETY: a piece of this size.
-            unsafe { ptr::write_bytes(self.at.add(from), self.fill, rest) };
+            unsafe { ptr::write_bytes(self.address.add(from), self.fill, rest) };
         }
 
         fn bytes(&self) -> &[u8] {
             // SAFETY: a piece of this size, which was written.
-            unsafe { core::slice::from_raw_parts(self.at, self.layout.size()) }
+            unsafe { core::slice::from_raw_parts(self.address, self.layout.size()) }
         }
 
         fn grow(&mut self, size: usize) {
             let before = self.layout.size();
             // SAFETY: its own layout, and a size that is not 0.
-            self.at = unsafe { PoolAllocator.realloc(self.at, self.layout, size) };
-            assert!(!self.at.is_null());
+            self.address = unsafe { PoolAllocator.realloc(self.address, self.layout, size) };
+            assert!(!self.address.is_null());
             self.layout = Layout::from_size_align(size, 8).unwrap();
             if size > before {
                 self.fill(before);
@@ -381,7 +395,7 @@ mod tests {
         fn drop(&mut self) {
             assert!(self.bytes().iter().all(|byte| *byte == self.fill));
             // SAFETY: allocated with this layout, and not used again.
-            unsafe { PoolAllocator.dealloc(self.at, self.layout) };
+            unsafe { PoolAllocator.dealloc(self.address, self.layout) };
         }
     }
 
@@ -398,12 +412,12 @@ mod tests {
             };
             let mut held: Vec<Allocated> = Vec::new();
             for step in 0..200 {
-                let size = LEAST - 1000 + next(MOST - LEAST + 2000);
+                let size = PIECE_MIN - 1000 + next(PIECE_END - PIECE_MIN + 2000);
                 match next(4) {
                     0 if !held.is_empty() => drop(held.swap_remove(next(held.len()))),
                     1 if !held.is_empty() => {
-                        let at = next(held.len());
-                        held[at].grow(size);
+                        let address = next(held.len());
+                        held[address].grow(size);
                     }
                     _ if held.len() < 20 => held.push(Allocated::new(size, step as u8)),
                     _ => held.truncate(10),
@@ -415,30 +429,38 @@ mod tests {
         });
         assert!(pool().kept <= KEPT_BYTES);
 
-        let zeroed = Layout::from_size_align(LEAST, 8).unwrap();
+        let zeroed = Layout::from_size_align(PIECE_MIN, 8).unwrap();
         // SAFETY: the size is not 0; a piece of this size; allocated with this layout.
         unsafe {
-            let at = PoolAllocator.alloc_zeroed(zeroed);
-            let bytes = core::slice::from_raw_parts(at, LEAST);
+            let address = PoolAllocator.alloc_zeroed(zeroed);
+            let bytes = core::slice::from_raw_parts(address, PIECE_MIN);
             assert!(bytes.iter().all(|byte| *byte == 0));
-            PoolAllocator.dealloc(at, zeroed);
+            PoolAllocator.dealloc(address, zeroed);
         }
 
         // Pieces freed over the limit lose their memory at once; the others lose it when they were not used for a while.
         let many: Vec<Allocated> = (0..40).map(|n| Allocated::new(1 << 20, n)).collect();
-        let at: Vec<*mut u8> = many.iter().map(|held| held.at).collect();
-        let all = |at: &[*mut u8]| at.iter().map(|at| resident(*at, 1 << 20)).sum::<usize>();
-        assert_eq!(all(&at), 40 << 20);
+        let address: Vec<*mut u8> = many.iter().map(|held| held.address).collect();
+        let all = |address: &[*mut u8]| {
+            address
+                .iter()
+                .map(|address| resident(*address, 1 << 20))
+                .sum::<usize>()
+        };
+        assert_eq!(all(&address), 40 << 20);
         drop(many);
         assert!(
-            all(&at) <= kept_bytes() && kept_bytes() <= KEPT_BYTES,
+            all(&address) <= kept_bytes() && kept_bytes() <= KEPT_BYTES,
             "{}",
-            all(&at)
+            all(&address)
         );
         release_unused();
         release_unused();
-        assert_eq!((all(&at), kept_bytes()), (0, 0));
+        assert_eq!((all(&address), kept_bytes()), (0, 0));
         let again = Allocated::new(1 << 20, 7);
-        assert!(at.contains(&again.at), "its addresses are used again");
+        assert!(
+            address.contains(&again.address),
+            "its addresses are used again"
+        );
     }
 }

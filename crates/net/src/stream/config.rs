@@ -114,8 +114,8 @@ impl Handle {
 
     /// The server's own certificate.
     pub fn certificate(&self) -> CertificateDer<'static> {
-        let all = pem::certificates(&self.lock().source.certificate);
-        all.expect("what was taken has parsed").swap_remove(0)
+        let chain = pem::certificates(&self.lock().source.certificate);
+        chain.expect("loaded texts have parsed").swap_remove(0)
     }
 
     fn get(&self) -> HandshakeConfig {

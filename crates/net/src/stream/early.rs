@@ -21,13 +21,13 @@ const TURN_NS: u64 = 300_000;
 /// The reason for a client that sends more bytes or records than a handshake needs.
 const TOO_LONG: &str = "its handshake is too long";
 /// The reason for a client that disconnects.
-const GONE: &str = "it ended before its handshake";
+const DISCONNECTED: &str = "it ended before its handshake";
 /// Finished handshakes are removed from a list when it is twice as long as the limit of handshakes plus this number.
 const STALE: usize = 64;
 /// After this many simultaneous handshakes megabytes of memory are free. They are returned to the kernel when the last handshake has ended.
-const RUSH: usize = 128;
+const TRIM_AFTER: usize = 128;
 /// The address of a peer that has disconnected.
-const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 impl Streams {
     /// Begins a handshake with its first bytes.
@@ -41,7 +41,7 @@ impl Streams {
         let mut early = Early {
             token,
             // The first step notices that a peer without an address has disconnected.
-            peer: transport.peer(link).unwrap_or(NOBODY),
+            peer: transport.peer(link).unwrap_or(NO_ADDRESS),
             handshake: None,
             held: 0,
             queued: false,
@@ -173,7 +173,7 @@ impl Streams {
         let received = transport.receive(link, &mut buffer[..room]);
         let Received::Bytes(len) = received else {
             if received != Received::Again && self.give_up(link) {
-                self.count_trouble(Trouble::Gone, GONE);
+                self.count_trouble(Trouble::Gone, DISCONNECTED);
             }
             return Taken::of(received);
         };
@@ -251,7 +251,7 @@ impl Streams {
             }
             Ok(_) => {
                 self.handshakes.under_way -= 1;
-                self.count_trouble(Trouble::Gone, GONE);
+                self.count_trouble(Trouble::Gone, DISCONNECTED);
                 Taken::CLOSED
             }
             Err(error) => {
@@ -344,9 +344,10 @@ impl Streams {
     /// whether there are any.
     pub fn end_turn<T: Transport>(&mut self, transport: &mut T) -> bool {
         self.handshakes.turn_ns = 0;
-        self.handshakes.rush = self.handshakes.rush.max(self.handshakes.under_way);
-        if self.handshakes.rush >= RUSH && self.handshakes.under_way == 0 {
-            self.handshakes.rush = 0;
+        self.handshakes.under_way_max =
+            self.handshakes.under_way_max.max(self.handshakes.under_way);
+        if self.handshakes.under_way_max >= TRIM_AFTER && self.handshakes.under_way == 0 {
+            self.handshakes.under_way_max = 0;
             memory::trim();
         }
         for (link, token) in self.handshakes.ready.take_fresh() {

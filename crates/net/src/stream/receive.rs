@@ -214,19 +214,19 @@ impl Streams {
         Taken::CLOSED
     }
 
-    /// Appends these bytes to the kept partial record, and returns whether there was room. `None` if they may complete the record. So
-    /// the kept bytes are not copied for each piece; a record may arrive in sixteen thousand pieces.
+    /// Appends these bytes to the kept partial record, and returns whether there was room. `None`, and nothing is appended, if they may
+    /// complete the record. A record may arrive in sixteen thousand pieces, so the kept bytes must not be copied for each piece.
     fn grow_partial(&mut self, link: Link, bytes: &[u8]) -> Option<bool> {
         let busy = busy(&mut self.records.busy, link);
         let partial = &mut busy.partial;
         let before = partial.capacity();
-        let whole = record::length(partial)?;
+        let record_len = record::length(partial)?;
         let needed = partial.len() + bytes.len();
-        if needed >= whole {
+        if needed >= record_len {
             return None;
         }
         if needed > before {
-            partial.reserve_exact((2 * before).clamp(needed, whole) - partial.len());
+            partial.reserve_exact((2 * before).clamp(needed, record_len) - partial.len());
         }
         partial.extend_from_slice(bytes);
         self.records.partial_bytes += partial.capacity() - before;

@@ -229,8 +229,8 @@ fn length_of(cipher: Cipher, bytes: &[u8]) -> Result<Option<usize>, Alert> {
     let Some(&[content, major, _, high, low]) = bytes.first_chunk::<HEADER_BYTES>() else {
         return Ok(None);
     };
-    let known = Content::from_repr(content);
-    if known.is_none() || major != 3 || (cipher.is_13() && known != Some(Content::Data)) {
+    let content = Content::from_repr(content);
+    if content.is_none() || major != 3 || (cipher.is_13() && content != Some(Content::Data)) {
         return Err(Alert::UnexpectedMessage);
     }
     let sealed = usize::from(u16::from_be_bytes([high, low]));

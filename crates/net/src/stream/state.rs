@@ -115,7 +115,7 @@ pub(super) struct Handshakes {
     /// Number of unfinished handshakes.
     pub under_way: usize,
     /// The largest `under_way` since freed memory was returned to the kernel.
-    pub rush: usize,
+    pub under_way_max: usize,
     /// The time that this turn has spent on handshakes.
     pub turn_ns: u64,
     /// Bytes allocated for handshakes.
@@ -141,7 +141,7 @@ pub(super) fn busy(all: &mut HashMap<u32, Busy>, link: Link) -> &mut Busy {
 pub(super) struct Ends {
     pub stats: Stats,
     /// The first message for each reason since the last [`take_troubles`](Streams::take_troubles).
-    told: [Option<String>; Trouble::COUNT],
+    messages: [Option<String>; Trouble::COUNT],
     troubled: bool,
 }
 
@@ -221,12 +221,12 @@ impl Streams {
 
     /// The reasons for which connections were ended since the last call, each with its first message.
     pub fn take_troubles(&mut self) -> impl Iterator<Item = (Trouble, String)> {
-        let told = match std::mem::take(&mut self.ends.troubled) {
-            true => std::mem::replace(&mut self.ends.told, [const { None }; Trouble::COUNT]),
+        let messages = match std::mem::take(&mut self.ends.troubled) {
+            true => std::mem::replace(&mut self.ends.messages, [const { None }; Trouble::COUNT]),
             false => [const { None }; Trouble::COUNT],
         };
-        let all = Trouble::ALL.iter().copied().zip(told);
-        all.filter_map(|(trouble, what)| Some((trouble, what?)))
+        let by_trouble = Trouble::ALL.iter().copied().zip(messages);
+        by_trouble.filter_map(|(trouble, message)| Some((trouble, message?)))
     }
 
     /// The token of a connection that ended outside of a call for it, if there is one.
@@ -237,7 +237,7 @@ impl Streams {
     /// Counts an ended connection, and keeps the message if it is the first with this reason.
     pub(super) fn count_trouble(&mut self, trouble: Trouble, what: &str) {
         self.ends.stats.troubles[trouble as usize] += 1;
-        self.ends.told[trouble as usize].get_or_insert_with(|| what.to_string());
+        self.ends.messages[trouble as usize].get_or_insert_with(|| what.to_string());
         self.ends.troubled = true;
     }
 

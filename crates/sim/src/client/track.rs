@@ -35,7 +35,9 @@ struct Stretch {
 
 impl Stretch {
     fn has(&self, number: u32) -> bool {
-        self.received.iter().any(|got| got.number == number)
+        self.received
+            .iter()
+            .any(|received| received.number == number)
     }
 }
 
@@ -138,8 +140,8 @@ impl Track {
         self.last_offset = message.offset;
         self.seen = message.offset.map(|offset| SeenPosition {
             offset,
-            at: message.sent_step,
-            at_s: message.sent_s,
+            step: message.sent_step,
+            second: message.sent_s,
         });
         Ok(())
     }
@@ -225,9 +227,9 @@ impl Track {
         truth: &Truth,
         unplaced: &[Unplaced],
     ) -> Result<(), Violation> {
-        let with_offset = |got: &Received| {
-            let offset = truth.messages[got.number as usize].offset;
-            offset.map(|offset| (offset, *got))
+        let with_offset = |received: &Received| {
+            let offset = truth.messages[received.number as usize].offset;
+            offset.map(|offset| (offset, *received))
         };
         let all: Vec<(u64, Received)> = stretch.received.iter().filter_map(with_offset).collect();
         if let Some(two) = all.windows(2).find(|two| two[0].0 >= two[1].0) {
@@ -248,19 +250,19 @@ impl Track {
             }
             Start::First => first.is_some_and(|first| offset >= first),
         };
-        let mut got = all.iter().peekable();
+        let mut received = all.iter().peekable();
         for (offset, number) in topic.by_offset.range(..=end) {
-            if got.next_if(|(came, _)| came == offset).is_some() {
+            if received.next_if(|(came, _)| came == offset).is_some() {
                 continue;
             }
             // The server decided not to send this message before the subscriber read the next one.
-            let (at, at_s) = match got.peek() {
+            let (step, second) = match received.peek() {
                 Some((_, next)) => (next.step, next.second),
                 None => (truth.step, truth.now_s),
             };
-            let is_excused = truth.may_have_expired(*number, at_s)
-                || truth.may_be_superseded(*number, at)
-                || self.by_filter && truth.may_be_deleted(*number, at);
+            let is_excused = truth.may_have_expired(*number, second)
+                || truth.may_be_superseded(*number, step)
+                || self.by_filter && truth.may_be_deleted(*number, step);
             if must_be_received(*offset, *number) && !is_excused {
                 return Err(format!(
                     "message {number} at {offset} never came (from {:?}, {} messages, to the head: {})",

@@ -217,15 +217,20 @@ impl ClusterLog {
         Ok(void)
     }
 
-    /// Reports at most `most` batches of a partition that the node has not read yet.
-    pub fn report(&mut self, node: usize, partition: PartitionId, most: usize) -> Vec<Committed> {
+    /// Reports at most `batches_max` batches of a partition that the node has not read yet.
+    pub fn report(
+        &mut self,
+        node: usize,
+        partition: PartitionId,
+        batches_max: usize,
+    ) -> Vec<Committed> {
         let Node { read, is_cut, .. } = &mut self.nodes[node];
         if *is_cut {
             return Vec::new();
         }
         let at = usize::from(partition);
         let stored = &self.logs[at].stored[read[at]..];
-        let unread = stored.iter().take(most).zip(read[at]..);
+        let unread = stored.iter().take(batches_max).zip(read[at]..);
         let committed = unread.map(|((bytes, unix_s), before)| {
             let placement = Placement::new(self.logs.len() as PartitionId, 1);
             let (header, batch) = ForeignBatch::checked(bytes.clone(), placement, &self.backlog)

@@ -127,12 +127,12 @@ impl DiskLog {
         Ok(true)
     }
 
-    /// Writes and syncs at most `most` batches as one group. Returns the batches.
+    /// Writes and syncs at most `batches_max` batches as one group. Returns the batches.
     ///
     /// # Errors
     /// If the log fails. The disk does not.
-    pub fn commit(&mut self, most: usize, rng: &mut Rng) -> Result<Vec<Batch>, Violation> {
-        let group = self.take_waiting(most);
+    pub fn commit(&mut self, batches_max: usize, rng: &mut Rng) -> Result<Vec<Batch>, Violation> {
+        let group = self.take_waiting(batches_max);
         self.write(&group).map_err(|error| error.to_string())?;
         if rng.chance(50) {
             let prepared = self.log().prepare();
@@ -357,9 +357,9 @@ impl DiskLog {
         self.log.as_mut().expect("a process is running")
     }
 
-    fn take_waiting(&mut self, most: usize) -> Vec<Batch> {
-        let most = most.min(self.waiting.len());
-        self.waiting.drain(..most).collect()
+    fn take_waiting(&mut self, batches_max: usize) -> Vec<Batch> {
+        let batches_max = batches_max.min(self.waiting.len());
+        self.waiting.drain(..batches_max).collect()
     }
 
     fn write(&mut self, group: &[Batch]) -> Result<(), CommitError> {

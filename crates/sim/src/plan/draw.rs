@@ -101,34 +101,34 @@ const MESSAGE_BYTES: [usize; 4] = [8, 60, 400, 3000];
 impl Plan {
     /// The world of this seed.
     pub fn new(seed: u64) -> Plan {
-        let own = |salt: u64| Rng::new(seed ^ salt);
-        let mut plan = basic_world(&mut own(0x5EED_0F51));
-        lower_credit(&mut plan, &mut own(LOW_CREDIT));
-        let mut followers_rng = own(FOLLOWERS);
+        let rng_of = |salt: u64| Rng::new(seed ^ salt);
+        let mut plan = basic_world(&mut rng_of(0x5EED_0F51));
+        lower_credit(&mut plan, &mut rng_of(LOW_CREDIT));
+        let mut followers_rng = rng_of(FOLLOWERS);
         add_followers(&mut plan, &mut followers_rng);
         add_stalled_sockets(&mut plan, &mut followers_rng);
-        add_filters(&mut plan, &mut own(FILTERED));
-        add_mqtt_clients(&mut plan, &mut own(MQTT));
-        add_wildcards(&mut plan, &mut own(WILDCARDS));
-        add_restart(&mut plan, &mut own(RESTARTS));
-        shorten_turns(&mut plan, &mut own(SHORT_TURNS));
-        plan.envelopes = own(ENVELOPES).chance(ENVELOPES_PERCENT);
-        plan.turn_limits.forgets_per_turn = own(FORGETS).pick(&[1, 1, 256]);
-        plan.part_bytes = own(WRITES).pick(&[100, 3_000, 64 << 10]);
-        bound_outboxes(&mut plan, &mut own(BOUNDS));
-        limit_topic_creation(&mut plan, &mut own(TOPIC_LIMITS));
-        choose_partitions(&mut plan, &mut own(PARTITIONS));
-        add_engine(&mut plan, &mut own(ENGINES));
-        add_crashes(&mut plan, &mut own(CRASHES));
+        add_filters(&mut plan, &mut rng_of(FILTERED));
+        add_mqtt_clients(&mut plan, &mut rng_of(MQTT));
+        add_wildcards(&mut plan, &mut rng_of(WILDCARDS));
+        add_restart(&mut plan, &mut rng_of(RESTARTS));
+        shorten_turns(&mut plan, &mut rng_of(SHORT_TURNS));
+        plan.envelopes = rng_of(ENVELOPES).chance(ENVELOPES_PERCENT);
+        plan.turn_limits.forgets_per_turn = rng_of(FORGETS).pick(&[1, 1, 256]);
+        plan.part_bytes = rng_of(WRITES).pick(&[100, 3_000, 64 << 10]);
+        bound_outboxes(&mut plan, &mut rng_of(BOUNDS));
+        limit_topic_creation(&mut plan, &mut rng_of(TOPIC_LIMITS));
+        choose_partitions(&mut plan, &mut rng_of(PARTITIONS));
+        add_engine(&mut plan, &mut rng_of(ENGINES));
+        add_crashes(&mut plan, &mut rng_of(CRASHES));
         if seed >= CLUSTERS_FROM {
-            add_nodes(&mut plan, &mut own(CLUSTERS));
-            add_disk_damage(&mut plan, &mut own(DAMAGES));
-            add_purges(&mut plan, &mut own(PURGES));
+            add_nodes(&mut plan, &mut rng_of(CLUSTERS));
+            add_disk_damage(&mut plan, &mut rng_of(DAMAGES));
+            add_purges(&mut plan, &mut rng_of(PURGES));
         }
         if seed >= COPIES_FROM {
-            add_log_restore(&mut plan, &mut own(COPIES));
+            add_log_restore(&mut plan, &mut rng_of(COPIES));
         }
-        plan.wall_clock_jumps = own(WALL).chance(WALL_PERCENT);
+        plan.wall_clock_jumps = rng_of(WALL).chance(WALL_PERCENT);
         plan
     }
 }
@@ -344,9 +344,9 @@ fn add_filters(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(FILTERED_PERCENT) {
         plan.filtered_percent = rng.pick(&[30, 60, 100]);
         plan.turn_limits.page_visits = rng.pick(&[1, 3, 4096]);
-        let more = rng.range(0, 6);
+        let count = rng.range(0, 6);
         let name = |n| format!("{}/{}", rng.pick(&["a", "b", "c"]), 6 + n);
-        plan.topics.extend((0..more).map(name));
+        plan.topics.extend((0..count).map(name));
     }
 }
 

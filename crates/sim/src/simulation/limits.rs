@@ -77,12 +77,12 @@ pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
     let all: Vec<Accounts> = sim.shards.iter().map(Shard::accounts).collect();
     let accounts = &all[shard];
     let log_bytes = limits.log_bytes / usize::from(sim.server.homes);
-    let held = accounts.log_bytes;
+    let kept_bytes = accounts.log_bytes;
     let message = 2 * plan.message_bytes + ENCODING_BYTES;
     // The last message may displace many others, which the home removes in the next turns. It may be stored twice: in the log and as the
     // retained message.
-    if held > log_bytes + 2 * message {
-        return Err(format!("{held} bytes in a log of {log_bytes}"));
+    if kept_bytes > log_bytes + 2 * message {
+        return Err(format!("{kept_bytes} bytes in a log of {log_bytes}"));
     }
     check_topics(sim, accounts.home_topics as usize)?;
     let page = plan
@@ -100,18 +100,18 @@ pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
     if accounts.outbox_bytes > outbox_bytes {
         return Err(format!("{} bytes in outboxes", accounts.outbox_bytes));
     }
-    if let Some(most) = plan.waiting_max() {
+    if let Some(waiting_max) = plan.waiting_max() {
         let waiting = sim.shards[shard].most_messages_waiting();
-        if waiting > most {
-            return Err(format!("{waiting} messages wait, at most {most}"));
+        if waiting > waiting_max {
+            return Err(format!("{waiting} messages wait, at most {waiting_max}"));
         }
     }
     // A publish may begin while any credit is left, so one batch may exceed the credit. Other asks are limited to one request for each
     // connection.
     let publish = plan.batch_lines_max() * (plan.message_bytes + FIELDS_BYTES);
-    let most = limits.publish_credit_bytes + publish + sim.clients.count() * CONTROL_BYTES;
+    let in_flight_max = limits.publish_credit_bytes + publish + sim.clients.count() * CONTROL_BYTES;
     let bytes = sim.net.mail.most_bytes();
-    if bytes > most {
+    if bytes > in_flight_max {
         return Err(format!(
             "{bytes} bytes of asks under way from one shard to another"
         ));
@@ -125,14 +125,14 @@ pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
     let requests = sim.clients.count() + open.sum::<u32>() as usize;
     let asks = publishes + (4 + plan.partitions) * requests + 8;
     let under_way = ALL_WAIT_FACTOR * plan.turn_limits.turns_under_way;
-    let turns = under_way + plan.shards * asks;
-    if accounts.turns_held > turns {
+    let turns_max = under_way + plan.shards * asks;
+    if accounts.turns_held > turns_max {
         return Err(format!("{} turns under way", accounts.turns_held));
     }
     // The same numbers limit the inputs that wait for a starved shard. Each ask, and each turn that answers an ask, may come in a mail of its
     // own, and so may the next ask of the same client.
-    let asked = asks.min(sim.clients.count() * CLIENT_BATCHES * plan.batch_lines_max());
-    let inputs_max = 4 * (plan.shards * asked + under_way);
+    let waiting_asks = asks.min(sim.clients.count() * CLIENT_BATCHES * plan.batch_lines_max());
+    let inputs_max = 4 * (plan.shards * waiting_asks + under_way);
     for (to, held) in all.iter().enumerate() {
         let inputs = sim.net.mail.inputs(to) + held.asks + held.pages;
         if inputs > inputs_max {
@@ -150,8 +150,8 @@ fn check_topics(sim: &Simulation, topics: usize) -> Result<(), Violation> {
         0 => 1,
         _ => sim.plan.homes,
     };
-    let most = sim.plan.settings.limits.topics_per_shard * former;
-    match topics > most && sim.truth.crash_step.is_none() {
+    let topics_max = sim.plan.settings.limits.topics_per_shard * former;
+    match topics > topics_max && sim.truth.crash_step.is_none() {
         true => Err(format!("{topics} topics at a home")),
         false => Ok(()),
     }

@@ -316,16 +316,16 @@ impl<'b> Head<'b> {
         if codings.next().is_none() && first.eq_ignore_ascii_case(b"chunked") {
             return Ok(true);
         }
-        let chunked = |c: &[u8]| c.eq_ignore_ascii_case(b"chunked");
-        let all = || self.headers("transfer-encoding").flat_map(list);
+        let is_chunked = |coding: &[u8]| coding.eq_ignore_ascii_case(b"chunked");
+        let codings = || self.headers("transfer-encoding").flat_map(list);
         // If chunked is not the last coding, the end of the body is unknown (RFC 9112 section 6.3).
-        if !all().last().is_some_and(chunked) {
+        if !codings().last().is_some_and(is_chunked) {
             return Err(HeadError::Malformed(
                 "chunked is not the last transfer coding",
             ));
         }
-        let known = all().all(chunked);
-        Err(if known {
+        let is_repeated = codings().all(is_chunked);
+        Err(if is_repeated {
             HeadError::Malformed("bad Transfer-Encoding")
         } else {
             HeadError::UnknownTransferCoding

@@ -75,11 +75,11 @@ pub fn fixed_header(
     if matches!(kind, PacketType::PingReq | PacketType::PingResp) && remaining != 0 {
         return Err(Error::RemainingLength);
     }
-    let size = 1 + len;
-    let whole = size + remaining as usize;
-    if whole > max_packet_bytes {
+    let header_bytes = 1 + len;
+    let packet_bytes = header_bytes + remaining as usize;
+    if packet_bytes > max_packet_bytes {
         return Err(Error::TooLarge {
-            bytes: whole,
+            bytes: packet_bytes,
             max: max_packet_bytes,
         });
     }
@@ -89,7 +89,7 @@ pub fn fixed_header(
         padded: len > 1 && rest[len - 1] == 0,
         remaining,
     };
-    Ok(Some((header, size)))
+    Ok(Some((header, header_bytes)))
 }
 
 fn check_flags(kind: PacketType, flags: u8) -> Result<(), Error> {

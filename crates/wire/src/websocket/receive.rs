@@ -348,8 +348,8 @@ impl Partial {
         piece: &[u8],
         config: &Config,
     ) -> Result<Option<Opcode>, Violation> {
-        let whole = frame.received == frame.len;
-        if !whole {
+        let is_complete = frame.received == frame.len;
+        if !is_complete {
             self.frame = Some(frame);
             if piece.is_empty() {
                 return Ok(None); // allocate nothing yet: the payload may arrive in one piece
@@ -357,7 +357,7 @@ impl Partial {
         }
         if frame.opcode.is_control() {
             self.control.extend_from_slice(piece);
-            if !whole {
+            if !is_complete {
                 return Ok(None);
             }
             check(frame.opcode, &self.control)?;
@@ -366,7 +366,7 @@ impl Partial {
         }
         let message = self.message.get_or_insert_with(|| Message::new(&frame));
         message.take(piece)?;
-        if !(whole && frame.fin) {
+        if !(is_complete && frame.fin) {
             return Ok(None);
         }
         if message.deflated {

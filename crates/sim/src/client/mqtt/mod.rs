@@ -154,16 +154,16 @@ impl Client {
     pub fn new(number: usize, plan: &Plan, rng: &mut Rng) -> Client {
         let mut topics: Vec<usize> = (0..plan.topics.len()).collect();
         rng.shuffle(&mut topics);
-        let all = topics.clone();
+        let all_topics = topics.clone();
         topics.truncate(rng.range(1, 4));
         let (subscribes, publishes) =
             rng.pick(&[(true, false), (true, false), (true, true), (false, true)]);
         let version = rng.pick(&[Version::V311, Version::V5, Version::V5]);
-        let most_s = plan.settings.mqtt.session_expiry_max_s;
+        let expiry_max_s = plan.settings.mqtt.session_expiry_max_s;
         let expiry_s = match (rng.pick(&EXPIRIES_S), version) {
             // In 3.1.1 there is no expiry interval, and a session lasts as long as the server allows.
-            (1.., Version::V311) => most_s,
-            (expiry_s, _) => expiry_s.min(most_s),
+            (1.., Version::V311) => expiry_max_s,
+            (expiry_s, _) => expiry_s.min(expiry_max_s),
         };
         let over_websocket = rng.chance(30);
         let subs = match subscribes {
@@ -171,7 +171,7 @@ impl Client {
             false => Vec::new(),
         };
         let publishes = match publishes {
-            true => all[..rng.range(1, all.len())].to_vec(),
+            true => all_topics[..rng.range(1, all_topics.len())].to_vec(),
             false => Vec::new(),
         };
         Client {
@@ -262,13 +262,14 @@ impl Client {
             self.conn.aliases_max = rng.pick(&[0, 1, 2]);
             set.topic_alias_maximum(self.conn.aliases_max);
         }
-        let most = usize::from(plan.settings.mqtt.inflight_max);
-        self.conn.receive_max = self.conn.receive_max.min(most);
+        let inflight_max = usize::from(plan.settings.mqtt.inflight_max);
+        self.conn.receive_max = self.conn.receive_max.min(inflight_max);
         let keep_alive_s = rng.pick(&[0, 0, 0, 60]);
-        let (mut of_will, mut payload, mut topic) = (PropertyBuf::new(), Vec::new(), String::new());
+        let (mut will_set, mut payload, mut topic) =
+            (PropertyBuf::new(), Vec::new(), String::new());
         let qos = Qos::from_repr(rng.below(3) as u8).expect("below three");
-        let wills = rng.chance(20);
-        if wills {
+        let has_will = rng.chance(20);
+        if has_will {
             let at = rng.below(truth.topics.len());
             let number = truth.add_message(MessageSpec {
                 topic: at,
@@ -286,13 +287,13 @@ impl Client {
             payload = truth.data(number);
             topic.clone_from(&truth.topics[at].name);
             if self.role.version == Version::V5 {
-                of_will.will_delay_interval_s(rng.pick(&[0, 0, 3, 100]));
+                will_set.will_delay_interval_s(rng.pick(&[0, 0, 3, 100]));
             }
         }
-        let will = wills.then(|| Will {
+        let will = has_will.then(|| Will {
             qos,
             retain: false,
-            properties: of_will.properties(),
+            properties: will_set.properties(),
             topic: &topic,
             payload: &payload,
         });
@@ -471,14 +472,14 @@ impl Client {
     /// Compares all received messages with the published ones.
     pub fn check(&self, truth: &Truth) -> Result<(), Violation> {
         for sub in &self.subs {
-            let most = truth.allowed.session_messages;
+            let session_messages = truth.allowed.session_messages;
             let order = match sub.is_split() {
                 // The messages of the topic's subscription and of the one to `#` may interleave.
                 true => Ok(()),
                 false => sub.track.check_order_of_each_qos(truth),
             };
             order
-                .and_then(|()| sub.track.check(truth, most, self.role.number))
+                .and_then(|()| sub.track.check(truth, session_messages, self.role.number))
                 .map_err(|wrong| format!("{}, topic {}: {wrong}", self.role.id, sub.track.topic))?;
         }
         Ok(())

@@ -20,11 +20,11 @@ impl Client {
             return;
         }
         for _ in 0..count {
-            let most = self
+            let in_flight_max = self
                 .conn
                 .send_max
                 .min(plan.settings.mqtt.receive_max.into());
-            if self.sent.len() >= most.min(SENT_MAX) {
+            if self.sent.len() >= in_flight_max.min(SENT_MAX) {
                 return;
             }
             let topic = rng.pick(&self.role.publishes);
@@ -187,8 +187,8 @@ impl Client {
         if expected != Some(id) {
             return Err(format!("an answer to id {id} instead of {expected:?}"));
         }
-        let is = |sent: &Sent| sent.id == id && !sent.received;
-        let at = self.sent.iter().position(is);
+        let matches = |sent: &Sent| sent.id == id && !sent.received;
+        let at = self.sent.iter().position(matches);
         let at = at.ok_or_else(|| format!("an answer to id {id}, which is not under way"))?;
         let number = self.sent[at].number;
         if !ack.reason.is_error() {
@@ -244,8 +244,8 @@ impl Client {
     ) -> Result<(), Violation> {
         let id = ack.packet_id.get();
         truth.note(|| format!("{:?} PUBCOMP {id}", self.link));
-        let is = |sent: &Sent| sent.id == id && sent.received;
-        let at = self.sent.iter().position(is);
+        let matches = |sent: &Sent| sent.id == id && sent.received;
+        let at = self.sent.iter().position(matches);
         let at = at.ok_or_else(|| format!("PUBCOMP for id {id}, which is not under way"))?;
         self.sent.remove(at);
         Ok(())

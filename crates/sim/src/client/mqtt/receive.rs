@@ -115,9 +115,9 @@ impl Client {
         }
         self.conn.ids_in_flight.insert(id);
         if self.conn.ids_in_flight.len() > self.conn.receive_max {
-            let (open, most) = (self.conn.ids_in_flight.len(), self.conn.receive_max);
+            let (in_flight, receive_max) = (self.conn.ids_in_flight.len(), self.conn.receive_max);
             return Err(format!(
-                "{open} messages under way to a client that takes {most}"
+                "{in_flight} messages under way to a client that takes {receive_max}"
             ));
         }
         if publish.dup && self.conn.session_present != Some(true) {
@@ -230,8 +230,8 @@ impl Client {
     pub(super) fn handle_pubrel(&mut self, id: u16, truth: &mut Truth) -> Result<(), Violation> {
         let (link, session_uncertain) = (self.link, self.conn.session_uncertain);
         truth.note(|| format!("{link:?} PUBREL {id}"));
-        let is = |receipt: &Receipt| receipt.id == id && receipt.exactly_once;
-        let Some(at) = self.receipts.iter().position(is) else {
+        let matches = |receipt: &Receipt| receipt.id == id && receipt.exactly_once;
+        let Some(at) = self.receipts.iter().position(matches) else {
             self.conn.acks.push_back(PendingAck::Pubcomp(id));
             return match session_uncertain {
                 true => Ok(()),
@@ -253,9 +253,9 @@ impl Client {
         Ok(())
     }
 
-    /// Sends at most `most` of the due acknowledgements, in order.
-    pub fn acknowledge(&mut self, most: usize, truth: &mut Truth) {
-        for _ in 0..most {
+    /// Sends at most `acks_max` of the due acknowledgements, in order.
+    pub fn acknowledge(&mut self, acks_max: usize, truth: &mut Truth) {
+        for _ in 0..acks_max {
             let Some(ack) = self.conn.acks.pop_front() else {
                 return;
             };

@@ -58,8 +58,8 @@ impl Client {
 
     /// Whether it is connected and subscribed to this topic.
     pub fn subscribes_to(&self, topic: usize) -> bool {
-        let is = |sub: &Sub| sub.track.topic == topic && sub.state == State::Granted;
-        self.is_connected() && self.subs.iter().any(is)
+        let matches = |sub: &Sub| sub.track.topic == topic && sub.state == State::Granted;
+        self.is_connected() && self.subs.iter().any(matches)
     }
 
     /// Indexes of subscriptions without a request in flight.
@@ -193,9 +193,9 @@ impl Client {
         id: u16,
         unsubscribes: bool,
     ) -> Result<PendingSubscribe, Violation> {
-        let is =
+        let matches =
             |pending: &PendingSubscribe| pending.id == id && pending.unsubscribes == unsubscribes;
-        let at = self.conn.pending_subscribes.iter().position(is);
+        let at = self.conn.pending_subscribes.iter().position(matches);
         let at = at.ok_or_else(|| format!("an answer to id {id}, by which nothing was asked"))?;
         Ok(self.conn.pending_subscribes.remove(at))
     }

@@ -142,7 +142,7 @@ impl Sub {
         &self,
         number: u32,
         publish: &Publish<'_>,
-        me: usize,
+        own_number: usize,
         truth: &Truth,
     ) -> Result<(), Violation> {
         let mqtt_options = truth.mqtt_options(number);
@@ -164,7 +164,7 @@ impl Sub {
         if self.state == State::Unsubscribed && !may_be_old && !self.wildcard_requested {
             return Err(format!("message {number} came after UNSUBACK"));
         }
-        if mqtt_options.by == Some(me) && !self.gets_own_messages && !publish.retain {
+        if mqtt_options.by == Some(own_number) && !self.gets_own_messages && !publish.retain {
             return Err(format!("message {number} came back in spite of No Local"));
         }
         Ok(())

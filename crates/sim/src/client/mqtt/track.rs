@@ -117,9 +117,14 @@ impl Track {
     }
 
     /// Compares all received messages with the published ones.
-    pub fn check(&self, truth: &Truth, session_messages: u32, me: usize) -> Result<(), Violation> {
+    pub fn check(
+        &self,
+        truth: &Truth,
+        session_messages: u32,
+        own_number: usize,
+    ) -> Result<(), Violation> {
         for stretch in &self.stretches {
-            self.check_stretch(stretch, truth, session_messages, me)?;
+            self.check_stretch(stretch, truth, session_messages, own_number)?;
         }
         Ok(())
     }
@@ -159,7 +164,7 @@ impl Track {
         stretch: &Stretch,
         truth: &Truth,
         session_messages: u32,
-        me: usize,
+        own_number: usize,
     ) -> Result<(), Violation> {
         for (number, message) in truth.messages.iter().enumerate() {
             let number = number as u32;
@@ -170,23 +175,24 @@ impl Track {
                 || message.refused
                 || !published
                 || self.has(number)
-                || stretch.no_local && mqtt_options.by == Some(me)
+                || stretch.no_local && mqtt_options.by == Some(own_number)
                 || stretch.was_interrupted && stretch.qos.min(mqtt_options.qos) == 0
             {
                 continue;
             }
             let mut later = stretch.received.iter();
-            let later = later.find(|got| message.is_before(&truth.messages[got.number as usize]));
-            let (at, at_s) = match later {
-                Some(got) => (got.step, got.second),
+            let later =
+                later.find(|received| message.is_before(&truth.messages[received.number as usize]));
+            let (step, second) = match later {
+                Some(received) => (received.step, received.second),
                 None if stretch.must_reach_head => (truth.step, truth.now_s),
                 None => continue,
             };
             let kept_messages = if stretch.qos > 0 { session_messages } else { 0 };
-            if truth.may_have_expired(number, at_s)
-                || truth.may_be_superseded(number, at)
-                || self.may_be_trimmed(number, message, kept_messages, at, at_s, truth)
-                || self.may_be_deleted(stretch, message, at, truth)
+            if truth.may_have_expired(number, second)
+                || truth.may_be_superseded(number, step)
+                || self.may_be_trimmed(number, message, kept_messages, step, second, truth)
+                || self.may_be_deleted(stretch, message, step, truth)
             {
                 continue;
             }
@@ -201,21 +207,21 @@ impl Track {
         Ok(())
     }
 
-    /// Whether the limits of its topic's rule may have removed the message from the log by the step `at`.
+    /// Whether the limits of its topic's rule may have removed the message from the log by `step`.
     fn may_be_trimmed(
         &self,
         number: u32,
         message: &Message,
         kept_messages: u32,
-        at: u32,
-        at_s: u32,
+        step: u32,
+        second: u32,
         truth: &Truth,
     ) -> bool {
         let rule = &truth.topics[self.topic].rule;
         let others = truth.messages.iter().enumerate().filter(|(n, other)| {
             other.topic == self.topic
                 && *n as u32 != number
-                && other.sent_step <= at
+                && other.sent_step <= step
                 && !other.refused
                 && !other.is_before(message)
         });
@@ -225,19 +231,25 @@ impl Track {
             bytes += truth.bytes_of(other as u32);
         }
         !truth.allowed.budgets_are_wide
-            || at_s - message.sent_s >= rule.log_age_s
+            || second - message.sent_s >= rule.log_age_s
             || count >= rule.messages_max().max(kept_messages)
             || bytes > rule.log_bytes
     }
 
-    /// Whether a delete may have removed the message by the step `at`. It has not if the client received an earlier message that was sent after
+    /// Whether a delete may have removed the message by `step`. It has not if the client received an earlier message that was sent after
     /// the delete.
-    fn may_be_deleted(&self, stretch: &Stretch, message: &Message, at: u32, truth: &Truth) -> bool {
+    fn may_be_deleted(
+        &self,
+        stretch: &Stretch,
+        message: &Message,
+        step: u32,
+        truth: &Truth,
+    ) -> bool {
         let mut deletes = truth.topics[self.topic].deletes.iter();
         deletes.any(|(sent, done)| {
-            let overlaps = *sent <= at && done.is_none_or(|done| done >= stretch.granted_step);
-            let came_after_delete = |got: &Received| {
-                let other = &truth.messages[got.number as usize];
+            let overlaps = *sent <= step && done.is_none_or(|done| done >= stretch.granted_step);
+            let came_after_delete = |received: &Received| {
+                let other = &truth.messages[received.number as usize];
                 done.is_some_and(|done| other.sent_step > done) && other.is_before(message)
             };
             overlaps && !stretch.received.iter().any(came_after_delete)

@@ -96,8 +96,8 @@ impl Publisher {
             .and_then(|line| line.strip_prefix("ack: "));
         let frame = frame.and_then(|digits| digits.parse::<usize>().ok());
         let number = frame.and_then(|frame| self.sent_frames.get(frame).copied());
-        let is = |request: &Request| matches!(request, Request::One(n) if Some(*n) == number);
-        let at = self.pending.iter().position(is);
+        let matches = |request: &Request| matches!(request, Request::One(n) if Some(*n) == number);
+        let at = self.pending.iter().position(matches);
         let (Some(number), Some(at)) = (number, at) else {
             return Err(format!("an acknowledgement of nothing: {text:?}"));
         };

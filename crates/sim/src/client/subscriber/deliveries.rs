@@ -49,17 +49,17 @@ impl Subscriber {
         truth: &mut Truth,
     ) -> Result<(), Violation> {
         let positions = self.positions(id, truth)?;
-        let (mut at, at_s) = (self.conn.request_step, self.conn.request_s);
+        let (mut step, second) = (self.conn.request_step, self.conn.request_s);
         if self.filtered.is_some() {
             // The position may be that of an old message, since the server may still be sending the log.
-            at = 0;
+            step = 0;
         }
         for (track, position) in self.tracks.iter_mut().zip(positions) {
             truth.note(|| format!("{:?} is told {position:?}", self.link));
             track.position_received(SeenPosition {
                 offset: position.offset,
-                at,
-                at_s,
+                step,
+                second,
             });
         }
         self.position = Some(id.to_vec());
@@ -164,7 +164,7 @@ impl Subscriber {
         });
         let positions = self.positions(id, truth)?;
         let name = name.filter(|_| self.filtered.is_none());
-        let at_s = self.conn.request_s;
+        let second = self.conn.request_s;
         let is_only_topic = self.tracks.len() == 1 && self.filtered.is_none();
         let (mut moved, mut lost) = (false, false);
         for (track, position) in self.tracks.iter_mut().zip(positions) {
@@ -185,8 +185,8 @@ impl Subscriber {
                 // The step is unknown, so 0: the messages after the gap may have been acknowledged long ago.
                 let seen = SeenPosition {
                     offset: position.offset,
-                    at: 0,
-                    at_s,
+                    step: 0,
+                    second,
                 };
                 track.gap_received(Some(seen), truth)?;
             }

@@ -143,8 +143,8 @@ impl Subscriber {
     /// Checks that the key received with a message is the one with which it was published.
     fn check_key(&self, data: &[u8], key: Option<&[u8]>, truth: &Truth) -> Result<(), Violation> {
         let number = truth.number_of(data)?;
-        let own = key_name(truth.messages[number as usize].spec.key);
-        match own.as_deref().map(str::as_bytes) == key {
+        let expected = key_name(truth.messages[number as usize].spec.key);
+        match expected.as_deref().map(str::as_bytes) == key {
             true => Ok(()),
             false => Err(format!("message {number} came with the key {key:?}")),
         }
