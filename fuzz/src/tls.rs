@@ -6,7 +6,7 @@
 use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 
-use crore_net::stream::{Handle, Limits, Then};
+use crore_net::stream::{Handle, Limits, StreamState};
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 
@@ -122,7 +122,7 @@ pub fn tls(data: &[u8]) {
 
 impl Run {
     fn goes_on(&self) -> bool {
-        self.pair.then != Then::Closed && self.pair.error.is_none()
+        self.pair.state != StreamState::Closed && self.pair.error.is_none()
     }
 
     fn step(&mut self, program: &mut Program<'_>) {
@@ -202,7 +202,7 @@ impl Run {
         }
         self.pair.read();
         while self.pair.streams.take_ended().is_some() {
-            self.pair.then = Then::Closed;
+            self.pair.state = StreamState::Closed;
         }
     }
 
@@ -235,7 +235,7 @@ impl Run {
     fn end(mut self) {
         self.check();
         let pair = &mut self.pair;
-        if self.whole && pair.then == Then::Open {
+        if self.whole && pair.state == StreamState::Open {
             assert_eq!(pair.error, None, "nothing was changed");
             assert!(pair.served == self.sent && pair.got == self.answered);
         }

@@ -125,13 +125,13 @@ pub fn blocks(file: &[u8]) -> Result<Vec<Block>, String> {
 
 /// The file as text.
 fn text(file: &[u8]) -> Result<std::borrow::Cow<'_, str>, String> {
-    let marked = file.starts_with(&[0xff, 0xfe]) || file.starts_with(&[0xfe, 0xff]);
-    let wide = || {
-        let half = file.iter().copied().filter(|byte| *byte != 0).collect();
+    let has_utf16_mark = file.starts_with(&[0xff, 0xfe]) || file.starts_with(&[0xfe, 0xff]);
+    let is_utf16_without_mark = || {
+        let without_zeros = file.iter().copied().filter(|byte| *byte != 0).collect();
         file.iter().take(2).any(|byte| *byte == 0)
-            && String::from_utf8(half).is_ok_and(|text| text.contains(BEGIN))
+            && String::from_utf8(without_zeros).is_ok_and(|text| text.contains(BEGIN))
     };
-    if marked || wide() {
+    if has_utf16_mark || is_utf16_without_mark() {
         return Err(
             "line 1: is text in UTF-16; `iconv -f UTF-16 -t UTF-8 FILE` converts it".to_string(),
         );
@@ -157,7 +157,7 @@ fn read_outside<'t>(
         });
         return Ok(rest.trim_start());
     }
-    // A block that is commented out is ignored text.
+    // Text is ignored, and so is a block that is commented out.
     if rest.starts_with('#') || !is_boundary(rest) {
         return Ok("");
     }
@@ -198,7 +198,7 @@ fn read_in_block<'t>(
     let (base64, boundary) = rest.split_at(end);
     let label = shown(begun.label);
     if let Some((name, _)) = base64.split_once(':') {
-        // A header of the format before RFC 7468. Nearly always it tells of a passphrase.
+        // A header of the format before RFC 7468. Nearly always it means that the key has a passphrase.
         return Err(match matches!(name, "Proc-Type" | "DEK-Info") {
             true => format!("line {line}: {label} {ENCRYPTED}"),
             false => {
@@ -207,10 +207,10 @@ fn read_in_block<'t>(
         });
     }
     let is_base64 = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
-    let mut wrong = base64
+    let mut other_chars = base64
         .chars()
         .filter(|c| !c.is_whitespace() && !is_base64(*c));
-    if let Some(wrong) = wrong.next() {
+    if let Some(wrong) = other_chars.next() {
         return Err(match wrong {
             '\\' => format!("line {line}: {label} has a backslash; write line ends, not \\n"),
             wrong => format!(
@@ -249,20 +249,21 @@ fn decode(open: &Open<'_>) -> Result<Block, String> {
         let why = refused.map_or("is nothing that is read here; take it out", |(_, why)| why);
         return Err(format!("line {line}: {label} {why}"));
     };
-    // Everything is decoded with the label of a private key, so that decoding takes constant time for private keys.
-    let sole = format!(
+    // The decoder takes constant time only for private keys, so each block is decoded as one.
+    let as_private_key = format!(
         "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
         open.base64
     );
-    let (_, der) = <(SectionKind, Vec<u8>)>::from_pem_slice(sole.as_bytes())
+    let (_, der) = <(SectionKind, Vec<u8>)>::from_pem_slice(as_private_key.as_bytes())
         .map_err(|_| format!("line {line}: {label} is no base64; write the file anew"))?;
     if let Some(form) = form {
         let found = der::form(&der);
         if !found.is_some_and(|(found, length)| found == *form && length == der.len()) {
-            let (is, holds) = (form.name(), found.map(|(found, _)| found.name()));
+            let expected = form.name();
+            let found = found.map(|(found, _)| found.name());
             return Err(format!(
-                "line {line}: {label} is cut off, or is not {is}{}; write the file anew",
-                holds.map_or(String::new(), |holds| format!(" (it holds {holds})"))
+                "line {line}: {label} is cut off, or is not {expected}{}; write the file anew",
+                found.map_or(String::new(), |found| format!(" (it holds {found})"))
             ));
         }
     }

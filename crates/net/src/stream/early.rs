@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::handshake::Handshake;
 use super::messages::message;
-use super::state::{Early, Streams, Taken, Then};
+use super::state::{Early, PlainReceived, StreamState, Streams};
 use super::stats::Trouble;
 use super::table::Entry;
 use crate::transport::{Link, Received, Sent, Transport};
@@ -90,12 +90,16 @@ impl Streams {
     fn make_room(&mut self) {
         if self.handshakes.ready.len() > 2 * (self.limits.handshakes_max + STALE) {
             let early = &self.handshakes.early;
-            let alive = |(link, token): &(u32, u64)| early.get(link).is_some_and(|e| e.is(*token));
+            let alive = |(link, token): &(u32, u64)| {
+                early.get(link).is_some_and(|e| e.is_unfinished(*token))
+            };
             self.handshakes.ready.retain(alive);
         }
         if self.handshakes.begun.len() > 2 * (self.limits.handshakes_max + STALE) {
             let early = &self.handshakes.early;
-            let alive = |(link, token): &(u32, u64)| early.get(link).is_some_and(|e| e.is(*token));
+            let alive = |(link, token): &(u32, u64)| {
+                early.get(link).is_some_and(|e| e.is_unfinished(*token))
+            };
             self.handshakes.begun.retain(alive);
         }
         while let Some(&(link, token)) = self.handshakes.begun.front() {
@@ -103,7 +107,7 @@ impl Streams {
                 .handshakes
                 .early
                 .get(&link)
-                .is_some_and(|early| early.is(token));
+                .is_some_and(|early| early.is_unfinished(token));
             if alive && self.handshakes.under_way < self.limits.handshakes_max {
                 return;
             }
@@ -156,7 +160,7 @@ impl Streams {
         link: Link,
         token: u64,
         buffer: &mut [u8],
-    ) -> Taken {
+    ) -> PlainReceived {
         let early = self.handshakes.early.get(&link.0).expect("it is early");
         debug_assert_eq!(early.token, token, "an entry is that of its connection");
         let handshake = early.handshake.as_ref();
@@ -164,25 +168,25 @@ impl Streams {
         if room == 0 {
             // A queued step will make room. If no step is queued, the last step has seen all these bytes and needs more than there is room for.
             if early.queued {
-                return Taken::NOTHING;
+                return PlainReceived::NOTHING;
             }
             self.give_up(link);
             self.count_trouble(Trouble::TooLong, TOO_LONG);
-            return Taken::CLOSED;
+            return PlainReceived::CLOSED;
         }
         let received = transport.receive(link, &mut buffer[..room]);
         let Received::Bytes(len) = received else {
             if received != Received::Again && self.give_up(link) {
                 self.count_trouble(Trouble::Gone, DISCONNECTED);
             }
-            return Taken::of(received);
+            return PlainReceived::of(received);
         };
         if let Some(handshake) = &mut self.early_mut(link).handshake {
             handshake.take(&buffer[..len]);
             self.update_held(link);
             self.queue(link);
         }
-        Taken::NOTHING
+        PlainReceived::NOTHING
     }
 
     /// Continues handshakes until this turn's share is used up, or until one has a result. The result is the token of the connection
@@ -191,7 +195,7 @@ impl Streams {
         &mut self,
         transport: &mut T,
         buffer: &mut [u8],
-    ) -> Option<(u64, Taken)> {
+    ) -> Option<(u64, PlainReceived)> {
         while self.handshakes.turn_ns < TURN_NS {
             let (link, token) = self.handshakes.ready.pop()?;
             let early = self.handshakes.early.get_mut(&link);
@@ -208,12 +212,12 @@ impl Streams {
             self.update_held(Link(link));
             self.handshakes.turn_ns += clock::monotonic_ns() - began_ns;
             if parked
-                && taken.then == Then::Open
+                && taken.state == StreamState::Open
                 && self.read_again(transport, Link(link), token).is_err()
             {
-                return Some((token, Taken::CLOSED));
+                return Some((token, PlainReceived::CLOSED));
             }
-            if taken != Taken::NOTHING {
+            if taken != PlainReceived::NOTHING {
                 return Some((token, taken));
             }
         }
@@ -228,22 +232,22 @@ impl Streams {
         token: u64,
         mut handshake: Box<Handshake>,
         buffer: &mut [u8],
-    ) -> Taken {
+    ) -> PlainReceived {
         let over = handshake.advance();
         let open = send(transport, link, &mut handshake.outgoing);
         match over {
             Ok(false) if handshake.has_too_many_records() => {
                 self.handshakes.under_way -= 1;
                 self.count_trouble(Trouble::TooLong, TOO_LONG);
-                Taken::CLOSED
+                PlainReceived::CLOSED
             }
             Ok(false) if open => {
                 let waits = !handshake.outgoing.is_empty();
                 self.early_mut(link).handshake = Some(handshake);
                 if waits && transport.interest(link, token, true, true).is_err() {
-                    return Taken::CLOSED;
+                    return PlainReceived::CLOSED;
                 }
-                Taken::NOTHING
+                PlainReceived::NOTHING
             }
             Ok(true) if open => {
                 self.handshakes.under_way -= 1;
@@ -252,12 +256,12 @@ impl Streams {
             Ok(_) => {
                 self.handshakes.under_way -= 1;
                 self.count_trouble(Trouble::Gone, DISCONNECTED);
-                Taken::CLOSED
+                PlainReceived::CLOSED
             }
             Err(error) => {
                 self.handshakes.under_way -= 1;
                 self.count_trouble(Trouble::of(&error), &message(&error));
-                Taken::CLOSED
+                PlainReceived::CLOSED
             }
         }
     }
@@ -274,13 +278,13 @@ impl Streams {
         token: u64,
         mut handshake: Handshake,
         buffer: &mut [u8],
-    ) -> Taken {
+    ) -> PlainReceived {
         let unsent = std::mem::take(&mut handshake.outgoing);
         let (keys, rest) = match handshake.establish() {
             Ok(established) => established,
             Err(error) => {
                 self.count_trouble(Trouble::Internal, &message(&error));
-                return Taken::CLOSED;
+                return PlainReceived::CLOSED;
             }
         };
         match keys.resumed {
@@ -293,11 +297,11 @@ impl Streams {
         if !unsent.is_empty() {
             self.keep(link, place, unsent);
             if transport.interest(link, token, true, true).is_err() {
-                return Taken::CLOSED;
+                return PlainReceived::CLOSED;
             }
         }
         if rest.is_empty() {
-            return Taken::NOTHING;
+            return PlainReceived::NOTHING;
         }
         let bytes = &mut buffer[..rest.len()];
         bytes.copy_from_slice(&rest);

@@ -2,8 +2,8 @@
 //! [`Transport`](crate::Transport) that carries the bytes.
 //!
 //! `rustls` does the handshakes. Afterwards a connection needs only two secrets and two counts (80 or 112 bytes, `keys`) and 4 bytes
-//! in a table by link (`table`), and this module encrypts and decrypts its records (`record`). A connection without TLS takes one
-//! bit, until its first bytes arrive.
+//! in a table by link (`table`), and this module encrypts and decrypts its records (`record`); the code calls that seal and open. A
+//! connection without TLS takes one bit, until its first bytes arrive.
 //!
 //! Invariants:
 //! * After the handshake, a connection holds only the bytes of one record that has arrived in part, and of one encrypted record that the
@@ -34,5 +34,5 @@ mod table;
 pub use config::{Clients, Error as ConfigError, Handle, Source};
 pub use messages::{alert_message, message};
 pub use receive::BUFFER_MIN;
-pub use state::{Limits, Streams, Taken, Then};
+pub use state::{Limits, PlainReceived, StreamState, Streams};
 pub use stats::{Stats, Trouble, Usage};

@@ -6,13 +6,13 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
 /// An empty queue keeps room for this many addresses.
-const KEPT: usize = 64;
+const KEPT_ADDRESSES: usize = 64;
 /// An address has few recent steps if it has fewer than this, which is about three handshakes.
-const FEW: u16 = 8;
+const FEW_STEPS: u16 = 8;
 /// The steps of addresses are counted in intervals of this many steps. The current and the previous interval count as recent.
-const LATELY: u32 = 256;
+const INTERVAL_STEPS: u32 = 256;
 /// One of this many steps is always for an address with many steps, even if addresses with few steps wait.
-const OTHERS: u32 = 4;
+const BUSY_TURN: u32 = 4;
 
 /// A queued connection: its link and its token.
 pub type Queued = (u32, u64);
@@ -21,28 +21,28 @@ pub type Queued = (u32, u64);
 #[derive(Default)]
 pub struct ReadyHandshakes {
     /// The queued handshakes of each address.
-    all: HashMap<IpAddr, VecDeque<Queued>>,
+    by_address: HashMap<IpAddr, VecDeque<Queued>>,
     /// The order of the addresses with few recent steps, and of the others.
-    few: VecDeque<IpAddr>,
-    many: VecDeque<IpAddr>,
+    quiet: VecDeque<IpAddr>,
+    busy: VecDeque<IpAddr>,
     /// The steps of each address in the current interval, and in the previous one.
-    done: HashMap<IpAddr, u16>,
-    before: HashMap<IpAddr, u16>,
-    /// The sum of `done`.
-    steps: u32,
+    steps_now: HashMap<IpAddr, u16>,
+    steps_before: HashMap<IpAddr, u16>,
+    /// The sum of `steps_now`.
+    interval_steps: u32,
     /// The connections queued since the last `take_fresh`.
     fresh: Vec<Queued>,
     len: usize,
 }
 
 impl ReadyHandshakes {
-    /// Adds a connection from this address.
+    /// Adds a connection from the address `peer`.
     pub fn push(&mut self, peer: IpAddr, queued: Queued) {
         let peer = network(peer);
-        let of_peer = self.all.entry(peer).or_default();
+        let of_peer = self.by_address.entry(peer).or_default();
         of_peer.push_back(queued);
         if of_peer.len() == 1 {
-            self.line_up(peer);
+            self.queue_address(peer);
         }
         self.fresh.push(queued);
         self.len += 1;
@@ -50,50 +50,50 @@ impl ReadyHandshakes {
 
     /// Takes the next connection.
     pub fn pop(&mut self) -> Option<Queued> {
-        if self.steps >= LATELY {
-            self.before = std::mem::take(&mut self.done);
-            self.steps = 0;
+        if self.interval_steps >= INTERVAL_STEPS {
+            self.steps_before = std::mem::take(&mut self.steps_now);
+            self.interval_steps = 0;
         }
-        self.steps += 1;
-        let peer = match self.steps % OTHERS {
-            0 => self.many.pop_front().or_else(|| self.few.pop_front()),
-            _ => self.few.pop_front().or_else(|| self.many.pop_front()),
+        self.interval_steps += 1;
+        let peer = match self.interval_steps % BUSY_TURN {
+            0 => self.busy.pop_front().or_else(|| self.quiet.pop_front()),
+            _ => self.quiet.pop_front().or_else(|| self.busy.pop_front()),
         }?;
-        *self.done.entry(peer).or_default() += 1;
-        let of_peer = self.all.get_mut(&peer)?;
+        *self.steps_now.entry(peer).or_default() += 1;
+        let of_peer = self.by_address.get_mut(&peer)?;
         let next = of_peer.pop_front();
         match of_peer.is_empty() {
-            true => drop(self.all.remove(&peer)),
-            false => self.line_up(peer),
+            true => drop(self.by_address.remove(&peer)),
+            false => self.queue_address(peer),
         }
         self.len -= 1;
         if self.len == 0 {
-            for turns in [&mut self.few, &mut self.many] {
-                turns.shrink_to(KEPT);
+            for turns in [&mut self.quiet, &mut self.busy] {
+                turns.shrink_to(KEPT_ADDRESSES);
             }
-            self.all.shrink_to(KEPT);
+            self.by_address.shrink_to(KEPT_ADDRESSES);
         }
         next
     }
 
-    fn line_up(&mut self, peer: IpAddr) {
-        let done = [&self.done, &self.before].map(|done| done.get(&peer).copied());
-        match done.into_iter().flatten().sum::<u16>() < FEW {
-            true => self.few.push_back(peer),
-            false => self.many.push_back(peer),
+    fn queue_address(&mut self, peer: IpAddr) {
+        let done = [&self.steps_now, &self.steps_before].map(|done| done.get(&peer).copied());
+        match done.into_iter().flatten().sum::<u16>() < FEW_STEPS {
+            true => self.quiet.push_back(peer),
+            false => self.busy.push_back(peer),
         }
     }
 
     /// Removes the connections for which `is_alive` is false.
     pub fn retain(&mut self, is_alive: impl Fn(&Queued) -> bool) {
-        self.all.retain(|_, of_peer| {
+        self.by_address.retain(|_, of_peer| {
             of_peer.retain(&is_alive);
             !of_peer.is_empty()
         });
-        for turns in [&mut self.few, &mut self.many] {
-            turns.retain(|peer| self.all.contains_key(peer));
+        for turns in [&mut self.quiet, &mut self.busy] {
+            turns.retain(|peer| self.by_address.contains_key(peer));
         }
-        self.len = self.all.values().map(VecDeque::len).sum();
+        self.len = self.by_address.values().map(VecDeque::len).sum();
     }
 
     /// Number of queued connections.
@@ -112,9 +112,10 @@ impl ReadyHandshakes {
 
     /// The approximate number of bytes that the queue occupies.
     pub fn bytes(&self) -> usize {
-        self.all.capacity() * size_of::<(IpAddr, VecDeque<Queued>)>()
-            + (self.done.capacity() + self.before.capacity()) * size_of::<(IpAddr, u16)>()
-            + (self.few.capacity() + self.many.capacity()) * size_of::<IpAddr>()
+        self.by_address.capacity() * size_of::<(IpAddr, VecDeque<Queued>)>()
+            + (self.steps_now.capacity() + self.steps_before.capacity())
+                * size_of::<(IpAddr, u16)>()
+            + (self.quiet.capacity() + self.busy.capacity()) * size_of::<IpAddr>()
             + (self.len + self.fresh.capacity()) * size_of::<Queued>()
     }
 }

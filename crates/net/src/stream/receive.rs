@@ -6,7 +6,7 @@ use super::keys::{BUSY, OVER, Place};
 use super::messages::spell_out;
 use super::preface::{Part, Preface};
 use super::record::{self, After, Alert};
-use super::state::{Streams, Taken, Then, busy};
+use super::state::{PlainReceived, StreamState, Streams, busy};
 use super::stats::Trouble;
 use super::table::Entry;
 use crate::transport::{Link, Received, Transport};
@@ -40,7 +40,7 @@ impl Streams {
         link: Link,
         token: u64,
         buffer: &mut [u8],
-    ) -> Taken {
+    ) -> PlainReceived {
         assert!(buffer.len() >= BUFFER_MIN, "a record must fit twice");
         match self.table.get(link.0) {
             Entry::Plain => {
@@ -48,7 +48,7 @@ impl Streams {
                 if self.fresh.take(link.0) {
                     self.first(transport, link, token, received, buffer)
                 } else {
-                    Taken::of(received)
+                    PlainReceived::of(received)
                 }
             }
             Entry::Early => self.receive_early(transport, link, token, buffer),
@@ -64,7 +64,7 @@ impl Streams {
         token: u64,
         received: Received,
         buffer: &[u8],
-    ) -> Taken {
+    ) -> PlainReceived {
         match received {
             Received::Bytes(len) if self.limits.proxied => {
                 self.preface(transport, link, token, &buffer[..len])
@@ -72,9 +72,9 @@ impl Streams {
             Received::Bytes(len) => self.sniff(transport, link, token, &buffer[..len], 0),
             Received::Again => {
                 self.fresh.set(link.0);
-                Taken::NOTHING
+                PlainReceived::NOTHING
             }
-            _ => Taken::of(received),
+            _ => PlainReceived::of(received),
         }
     }
 
@@ -85,18 +85,18 @@ impl Streams {
         link: Link,
         token: u64,
         bytes: &[u8],
-    ) -> Taken {
+    ) -> PlainReceived {
         let mut preface = self.take_preface(link);
         match preface.take(bytes) {
             Part::End(count) if count < bytes.len() => {
                 self.sniff(transport, link, token, bytes, count)
             }
             // Not a header: the caller gets these bytes and refuses them.
-            Part::Other => Taken::of(Received::Bytes(bytes.len())),
+            Part::Other => PlainReceived::of(Received::Bytes(bytes.len())),
             Part::Header | Part::End(_) => {
                 self.prefaces.insert(link.0, preface);
                 self.fresh.set(link.0);
-                Taken::of(Received::Bytes(bytes.len()))
+                PlainReceived::of(Received::Bytes(bytes.len()))
             }
         }
     }
@@ -118,23 +118,23 @@ impl Streams {
         token: u64,
         bytes: &[u8],
         before: usize,
-    ) -> Taken {
+    ) -> PlainReceived {
         let begin = &bytes[before..];
         if begin[0] == HANDSHAKE {
             self.begin(transport, link, token, begin);
-            return Taken {
+            return PlainReceived {
                 plain: before,
-                ..Taken::NOTHING
+                ..PlainReceived::NOTHING
             };
         }
         if !self.limits.required {
-            return Taken::of(Received::Bytes(bytes.len()));
+            return PlainReceived::of(Received::Bytes(bytes.len()));
         }
         self.count_trouble(Trouble::Plain, "it does not begin with TLS");
         if begin[0].is_ascii_uppercase() {
             let _ = transport.send(link, &[PLAIN_REFUSED]);
         }
-        Taken::CLOSED
+        PlainReceived::CLOSED
     }
 
     fn receive_sealed<T: Transport>(
@@ -143,13 +143,13 @@ impl Streams {
         link: Link,
         place: Place,
         buffer: &mut [u8],
-    ) -> Taken {
+    ) -> PlainReceived {
         let direction = self.crypt.keys.from(place);
         if direction.is(OVER) {
             // Bytes after the peer's last record are ignored; only the end of the stream matters.
-            return Taken {
+            return PlainReceived {
                 plain: 0,
-                ..Taken::of(transport.receive(link, buffer))
+                ..PlainReceived::of(transport.receive(link, buffer))
             };
         }
         let kept = if direction.is(BUSY) {
@@ -161,13 +161,17 @@ impl Streams {
             Received::Bytes(len) if kept > 0 => {
                 let bytes = &mut buffer[..kept + len];
                 if let Some(fits) = self.grow_partial(link, &bytes[kept..]) {
-                    return if fits { Taken::NOTHING } else { self.no_room() };
+                    return if fits {
+                        PlainReceived::NOTHING
+                    } else {
+                        self.no_room()
+                    };
                 }
                 bytes[..kept].copy_from_slice(&self.records.busy[&link.0].partial);
                 self.open(transport, link, place, bytes)
             }
             Received::Bytes(len) => self.open(transport, link, place, &mut buffer[..len]),
-            other => Taken::of(other),
+            other => PlainReceived::of(other),
         }
     }
 
@@ -178,18 +182,18 @@ impl Streams {
         link: Link,
         place: Place,
         bytes: &mut [u8],
-    ) -> Taken {
+    ) -> PlainReceived {
         let opened = self.crypt.open(place, bytes);
         let rest = match opened.after {
             After::Open => &bytes[opened.rest..],
             _ => &[],
         };
         let fits = self.keep_partial(link, place, rest);
-        let then = match opened.after {
-            After::Open if fits => Then::Open,
-            After::Open => self.no_room().then,
-            After::End => Then::End,
-            After::Aborted => Then::Closed,
+        let state = match opened.after {
+            After::Open if fits => StreamState::Open,
+            After::Open => self.no_room().state,
+            After::End => StreamState::End,
+            After::Aborted => StreamState::Closed,
             After::Violation(alert) => {
                 let trouble = match alert {
                     Alert::NoRenegotiation => Trouble::Renegotiation,
@@ -200,18 +204,18 @@ impl Streams {
                     &format!("the peer is told of a fault: {}", spell_out(&alert)),
                 );
                 self.alert(transport, link, place, alert);
-                Then::Closed
+                StreamState::Closed
             }
         };
-        Taken {
+        PlainReceived {
             plain: opened.plain,
-            then,
+            state,
         }
     }
 
-    fn no_room(&mut self) -> Taken {
+    fn no_room(&mut self) -> PlainReceived {
         self.count_trouble(Trouble::Room, "there is no room for more partial records");
-        Taken::CLOSED
+        PlainReceived::CLOSED
     }
 
     /// Appends these bytes to the kept partial record, and returns whether there was room. `None`, and nothing is appended, if they may

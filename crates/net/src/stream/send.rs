@@ -52,7 +52,7 @@ impl Streams {
             self.scratch.clear();
             let write = |out: &mut Vec<u8>| copy(parts, taken, length, out);
             if !self.crypt.seal_data(place, &mut self.scratch, write) {
-                self.failed(transport, link);
+                self.end_for_used_up_key(transport, link);
                 return total;
             }
             taken += length;
@@ -71,6 +71,7 @@ impl Streams {
         taken
     }
 
+    /// The most bytes of content of the next record.
     fn record_bytes(&self) -> usize {
         if self.records.sealed_bytes > self.limits.send_bytes_max {
             SMALL_RECORD
@@ -80,14 +81,15 @@ impl Streams {
     }
 
     /// Ends a connection whose key may seal no more and cannot be changed.
-    fn failed<T: Transport>(&mut self, transport: &mut T, link: Link) {
+    fn end_for_used_up_key<T: Transport>(&mut self, transport: &mut T, link: Link) {
         self.count_trouble(Trouble::Key, "its key has sealed all that it may");
         // A reset would lose bytes in flight, so the peer is told to close, and the poller reports that. Until then all sends are
         // discarded, as on a broken connection. The client reconnects with its last position.
         self.shutdown(transport, link);
     }
 
-    /// Keeps the sealed bytes that the socket did not take. The last byte of their content is reported as not taken, so the sender tries again.
+    /// Keeps the sealed bytes that the socket did not take. The caller must report the last byte of their content as not taken, so that the
+    /// sender tries again.
     fn keep_sealed(&mut self, link: Link, place: Place, rest: Vec<u8>) {
         self.keep(link, place, rest);
         self.crypt.keys.to(place).set(HELD);

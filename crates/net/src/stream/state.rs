@@ -28,18 +28,18 @@ pub struct Limits {
     pub proxied: bool,
 }
 
-/// The result of a receive.
+/// The result of [`Streams::receive`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Taken {
+pub struct PlainReceived {
     /// Plain bytes for the caller, at the beginning of the buffer.
     pub plain: usize,
     /// The state of the connection after those bytes.
-    pub then: Then,
+    pub state: StreamState,
 }
 
 /// The state of a connection after the received bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Then {
+pub enum StreamState {
     /// More may come.
     Open,
     /// The peer sends no more.
@@ -48,24 +48,24 @@ pub enum Then {
     Closed,
 }
 
-impl Taken {
-    pub(super) const NOTHING: Taken = Taken {
+impl PlainReceived {
+    pub(super) const NOTHING: PlainReceived = PlainReceived {
         plain: 0,
-        then: Then::Open,
+        state: StreamState::Open,
     };
-    pub(super) const CLOSED: Taken = Taken {
+    pub(super) const CLOSED: PlainReceived = PlainReceived {
         plain: 0,
-        then: Then::Closed,
+        state: StreamState::Closed,
     };
 
-    pub(super) fn of(received: Received) -> Taken {
-        let (plain, then) = match received {
-            Received::Bytes(plain) => (plain, Then::Open),
-            Received::Again => (0, Then::Open),
-            Received::End => (0, Then::End),
-            Received::Failed(_) => (0, Then::Closed),
+    pub(super) fn of(received: Received) -> PlainReceived {
+        let (plain, state) = match received {
+            Received::Bytes(plain) => (plain, StreamState::Open),
+            Received::Again => (0, StreamState::Open),
+            Received::End => (0, StreamState::End),
+            Received::Failed(_) => (0, StreamState::Closed),
         };
-        Taken { plain, then }
+        PlainReceived { plain, state }
     }
 }
 
@@ -99,7 +99,7 @@ pub struct Early {
 
 impl Early {
     /// Whether this belongs to the connection with this token and is not finished.
-    pub fn is(&self, token: u64) -> bool {
+    pub fn is_unfinished(&self, token: u64) -> bool {
         self.token == token && self.handshake.is_some()
     }
 }
@@ -107,6 +107,7 @@ impl Early {
 /// The connections whose handshakes are not finished.
 #[derive(Default)]
 pub(super) struct Handshakes {
+    /// By link.
     pub early: HashMap<u32, Early>,
     /// Handshakes that can continue.
     pub ready: ReadyHandshakes,
@@ -125,6 +126,7 @@ pub(super) struct Handshakes {
 /// The partial records of established connections.
 #[derive(Default)]
 pub(super) struct Records {
+    /// Only of connections that have such records, by link.
     pub busy: HashMap<u32, Busy>,
     /// Bytes allocated for partial received records, and for sealed bytes that wait.
     pub partial_bytes: usize,

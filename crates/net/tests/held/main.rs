@@ -11,7 +11,7 @@ mod pair;
 use std::io::Write as _;
 
 use counting::{allocations, grown_bytes};
-use crore_net::stream::{Clients, Handle, Source, Then};
+use crore_net::stream::{Clients, Handle, Source, StreamState};
 use pair::{Pair, client, source, suites};
 
 /// How far the count may be from the allocator's own, for one connection: the memory that `rustls` holds for a handshake
@@ -104,7 +104,7 @@ fn a_record_in_pieces_is_not_copied_for_each_of_them_and_takes_its_length_at_mos
         );
         assert!(most <= record.len(), "{suite:?}: {most} bytes are held");
         pair.bring(&record[record.len() - 1..], &[1]);
-        assert_eq!((pair.then, pair.served.len()), (Then::Open, 16_000));
+        assert_eq!((pair.state, pair.served.len()), (StreamState::Open, 16_000));
         assert_eq!(pair.streams.usage().record_bytes, 0);
     }
 }

@@ -1,6 +1,6 @@
 //! Bytes sent on one side arrive on the other, for any cuts of the bytes and any refusals of the socket.
 
-use crore_net::stream::{Handle, Then, Trouble};
+use crore_net::stream::{Handle, StreamState, Trouble};
 use proptest::prelude::*;
 
 use crate::pair::{Pair, client, source, suites};
@@ -61,7 +61,7 @@ proptest! {
         }
         pair.shake(&cuts);
         prop_assert_eq!(&pair.error, &None);
-        prop_assert_eq!(pair.then, Then::Open);
+        prop_assert_eq!(pair.state, StreamState::Open);
         prop_assert!(pair.served == said, "{} bytes of {}", pair.served.len(), said.len());
         prop_assert!(pair.got == answered, "{} bytes of {}", pair.got.len(), answered.len());
     }
@@ -81,7 +81,7 @@ fn bytes_right_behind_a_handshake_are_no_part_of_it() {
             for _ in 0..40 {
                 pair.serve();
             }
-            assert_eq!(pair.then, Then::Open, "{suite:?}");
+            assert_eq!(pair.state, StreamState::Open, "{suite:?}");
             assert!(
                 pair.served == text,
                 "{suite:?}: {} bytes",
@@ -145,7 +145,7 @@ fn a_changed_byte_ends_the_connection_with_an_alert() {
         let mut out = pair.outgoing();
         *out.last_mut().unwrap() ^= 1;
         pair.bring(&out, &[1000]);
-        assert_eq!((pair.then, pair.served.len()), (Then::Closed, 0));
+        assert_eq!((pair.state, pair.served.len()), (StreamState::Closed, 0));
         assert_eq!(pair.streams.stats().of(Trouble::Record), 1);
         pair.read();
         let told = pair.error.clone().expect("an alert");
@@ -169,7 +169,7 @@ fn records_that_no_peer_sends_are_refused() {
             let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
             pair.shake(&[1000]);
             pair.bring(bytes, &[1]);
-            assert_eq!(pair.then, Then::Closed, "{bytes:?} {suite:?}");
+            assert_eq!(pair.state, StreamState::Closed, "{bytes:?} {suite:?}");
         }
     }
 }
@@ -183,7 +183,7 @@ fn a_farewell_ends_the_hearing_and_is_answered_when_we_close() {
         pair.client.send_close_notify();
         let out = pair.outgoing();
         pair.bring(&out, &[5]);
-        assert_eq!(pair.then, Then::End);
+        assert_eq!(pair.state, StreamState::End);
         // After its `close_notify` a peer can still receive.
         assert_eq!(pair.send(&[b"bye"]), Some(3));
         pair.streams.shutdown(&mut pair.sockets, pair.link);

@@ -1,7 +1,7 @@
 //! How connections begin: sniffed, resumed, refused, replaced, and in their turn.
 
 use crore_net::Transport as _;
-use crore_net::stream::{Clients, ConfigError, Handle, Limits, Source, Then, Trouble};
+use crore_net::stream::{Clients, ConfigError, Handle, Limits, Source, StreamState, Trouble};
 use crore_net::transport::Link;
 use proptest::prelude::*;
 use rustls::HandshakeKind;
@@ -71,7 +71,7 @@ fn a_replaced_certificate_is_shown_from_the_next_handshake_on_and_connections_st
         third.error.is_some(),
         "who trusts the old one alone is not content"
     );
-    assert_eq!(third.then, Then::Closed);
+    assert_eq!(third.state, StreamState::Closed);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn plain_bytes_pass_unless_tls_is_required() {
     };
     let mut pair = Pair::with(handle, client(&source, suites()[0]), required);
     pair.bring(b"GET / HTTP/1.1\r\n\r\n", &[100]);
-    assert_eq!((pair.then, pair.served.len()), (Then::Closed, 0));
+    assert_eq!((pair.state, pair.served.len()), (StreamState::Closed, 0));
     assert_eq!(pair.streams.stats().of(Trouble::Plain), 1);
 }
 
@@ -162,7 +162,7 @@ fn a_proxy_header_is_handed_on_and_what_follows_it_says_what_the_connection_is()
         };
         let mut refused = Pair::with(handle.clone(), client(&source, suites()[0]), required);
         refused.bring(&request, &[cut]);
-        assert_eq!(refused.then, Then::Closed, "{cut}");
+        assert_eq!(refused.state, StreamState::Closed, "{cut}");
         assert_eq!(troubles(&mut refused), [Trouble::Plain]);
     }
     // Without the header it is not TLS: the caller refuses it.
@@ -184,7 +184,7 @@ fn garbage_is_refused_with_an_alert() {
     for bytes in garbage {
         let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
         pair.bring(bytes, &[1]);
-        assert_eq!(pair.then, Then::Closed, "{bytes:?}");
+        assert_eq!(pair.state, StreamState::Closed, "{bytes:?}");
         assert_eq!(pair.streams.stats().of(Trouble::Garbage), 1);
         assert_eq!(under_way(&pair), 0);
         assert_eq!(troubles(&mut pair), [Trouble::Garbage]);
@@ -214,7 +214,7 @@ fn a_handshake_that_fails_is_counted_by_its_reason() {
         let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client);
         pair.shake(&[500]);
         assert_eq!(troubles(&mut pair), [trouble]);
-        assert_eq!((under_way(&pair), pair.then), (0, Then::Closed));
+        assert_eq!((under_way(&pair), pair.state), (0, StreamState::Closed));
         let stats = pair.streams.stats();
         assert_eq!((stats.handshakes, stats.of(trouble)), (0, 1));
     }
@@ -263,7 +263,7 @@ fn a_flight_without_end_is_refused() {
         let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
         pair.bring(&record.repeat(8), &[cut]);
         let ended = pair.streams.take_ended().is_some();
-        assert!(ended || pair.then == Then::Closed, "{cut}");
+        assert!(ended || pair.state == StreamState::Closed, "{cut}");
         assert_eq!(troubles(&mut pair), [trouble], "{cut}");
         assert_eq!(under_way(&pair), 0);
     }
@@ -334,7 +334,7 @@ proptest! {
             }
             pair.bring(&out, &cuts);
             pair.read();
-            if pair.then != Then::Open || pair.error.is_some() {
+            if pair.state != StreamState::Open || pair.error.is_some() {
                 break;
             }
         }

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use crore_net::Transport as _;
-use crore_net::stream::{Handle, Then, Trouble};
+use crore_net::stream::{Handle, StreamState, Trouble};
 use rustls::{AlertDescription, Error};
 
 use crate::pair::{Pair, client, source, suites};
@@ -32,7 +32,7 @@ fn updates(pair: &mut Pair, most: usize, records: usize) -> usize {
         pair.client.refresh_traffic_keys().unwrap();
         let out = pair.outgoing();
         pair.bring(&out, &[1000]);
-        if pair.then != Then::Open {
+        if pair.state != StreamState::Open {
             return n;
         }
     }
@@ -45,7 +45,7 @@ fn keys_that_are_changed_for_nothing_end_the_connection() {
         for (records, most) in [(0, 32), (1, 32), (8, 32)] {
             let mut pair = established(suite);
             assert_eq!(updates(&mut pair, 200, records), most, "{suite} {records}");
-            assert_eq!(pair.then, Then::Closed);
+            assert_eq!(pair.state, StreamState::Closed);
             assert_eq!(pair.streams.stats().of(Trouble::Record), 1);
             pair.read();
             let told = Error::AlertReceived(AlertDescription::UnexpectedMessage);
@@ -103,10 +103,13 @@ fn a_handshake_in_crumbs_is_refused_and_one_in_small_records_is_not() {
             let hello = crumbs(&hello, 1);
             // So many are accepted, and not one more.
             pair.bring(&hello[..6 * 255], &[cut]);
-            assert_eq!(pair.then, Then::Open, "{suite:?} {cut}");
+            assert_eq!(pair.state, StreamState::Open, "{suite:?} {cut}");
             pair.bring(&hello[6 * 255..], &[cut]);
             let ended = pair.streams.take_ended().is_some();
-            assert!(ended || pair.then == Then::Closed, "{suite:?} {cut}");
+            assert!(
+                ended || pair.state == StreamState::Closed,
+                "{suite:?} {cut}"
+            );
             assert_eq!(pair.streams.stats().of(Trouble::TooLong), 1);
             assert_eq!(pair.streams.usage().under_way, 0);
         }
@@ -130,11 +133,11 @@ fn client_without_certificate_may_send_one_record_before_an_answer() {
     for piece in record.repeat(8).chunks(700) {
         pair.bring(piece, &[700]);
         most = most.max(pair.streams.held_bytes() - before);
-        if pair.then != Then::Open {
+        if pair.state != StreamState::Open {
             break;
         }
     }
-    assert_eq!(pair.then, Then::Closed);
+    assert_eq!(pair.state, StreamState::Closed);
     assert_eq!(pair.streams.stats().of(Trouble::TooLong), 1);
     // Twice a record, as vectors grow, and the handshake itself.
     assert!(most < 48 << 10, "{most} bytes");
@@ -167,5 +170,5 @@ fn client_that_ended_its_side_during_a_waiting_handshake_is_not_reported_as_clos
     pair.read();
     assert!(reported(&mut pair));
     pair.receive();
-    assert_eq!(pair.then, Then::End);
+    assert_eq!(pair.state, StreamState::End);
 }

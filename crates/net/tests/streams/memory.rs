@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 
 use crore_net::Transport;
-use crore_net::stream::{BUFFER_MIN, Handle, Streams, Then};
+use crore_net::stream::{BUFFER_MIN, Handle, StreamState, Streams};
 use crore_net::transport::{Arrival, Event, Link, Readiness, Received, Sent};
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
@@ -118,7 +118,7 @@ fn a_link_that_is_no_descriptor_shakes_hands_sends_and_ends() {
             }
             if ready.readable {
                 let taken = streams.receive(&mut memory, LINK, ready.token, &mut buffer);
-                assert_eq!(taken.then, Then::Open);
+                assert_eq!(taken.state, StreamState::Open);
             }
         }
         while streams.next_handshake(&mut memory, &mut buffer).is_some() {}

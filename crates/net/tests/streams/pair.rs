@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crore_net::Transport as _;
 use crore_net::kernel::{Kernel, acceptor, steering::Group};
-use crore_net::stream::{BUFFER_MIN, Handle, Limits, Source, Streams, Taken, Then};
+use crore_net::stream::{BUFFER_MIN, Handle, Limits, PlainReceived, Source, StreamState, Streams};
 use crore_net::transport::Link;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
@@ -78,7 +78,7 @@ pub struct Pair {
     buffer: Vec<u8>,
     /// Bytes received by the server's side.
     pub served: Vec<u8>,
-    pub then: Then,
+    pub state: StreamState,
     /// Bytes received by the client.
     pub got: Vec<u8>,
     /// The client's error.
@@ -112,7 +112,7 @@ impl Pair {
             wire,
             buffer: vec![0; BUFFER_MIN],
             served: Vec::new(),
-            then: Then::Open,
+            state: StreamState::Open,
             got: Vec::new(),
             error: None,
             ended: false,
@@ -180,17 +180,17 @@ impl Pair {
         while let Some((token, taken)) = self.streams.next_handshake(sockets, buffer) {
             assert_eq!(token, TOKEN);
             self.served.extend_from_slice(&buffer[..taken.plain]);
-            if taken.then != Then::Open {
-                self.then = taken.then;
+            if taken.state != StreamState::Open {
+                self.state = taken.state;
             }
         }
         self.streams.end_turn(sockets);
     }
 
-    fn take(&mut self, taken: Taken) {
+    fn take(&mut self, taken: PlainReceived) {
         self.served.extend_from_slice(&self.buffer[..taken.plain]);
-        if taken.then != Then::Open {
-            self.then = taken.then;
+        if taken.state != StreamState::Open {
+            self.state = taken.state;
         }
     }
 

@@ -1,7 +1,7 @@
 //! The part of a turn that handles ready connections and TLS handshakes.
 
 use crore_broker::{ConnId, Input, Now};
-use crore_net::stream::{Taken, Then};
+use crore_net::stream::{PlainReceived, StreamState};
 use crore_net::transport::{self, Readiness, Received, Transport};
 
 use super::ShardLoop;
@@ -57,17 +57,17 @@ impl<T: Transport> ShardLoop<T> {
     }
 
     /// Hands the plaintext of a TLS connection, which is at the beginning of the buffer, to the broker.
-    fn handle_plaintext(&mut self, conn: ConnId, taken: Taken, now: Now) {
+    fn handle_plaintext(&mut self, conn: ConnId, taken: PlainReceived, now: Now) {
         if taken.plain > 0 {
             self.io.meter.loop_stats.received_bytes += taken.plain as u64;
             let bytes = &mut self.buffer[..taken.plain];
             self.shard
                 .handle(Input::Received(conn, bytes), now, &mut self.io);
         }
-        let input = match taken.then {
-            Then::Open => return,
-            Then::End => Input::End(conn),
-            Then::Closed => Input::Closed(conn),
+        let input = match taken.state {
+            StreamState::Open => return,
+            StreamState::End => Input::End(conn),
+            StreamState::Closed => Input::Closed(conn),
         };
         self.shard.handle(input, now, &mut self.io);
     }

@@ -88,7 +88,7 @@ fn connect<'a>(header: Header, mut rest: Reader<'a>) -> Result<Connect<'a>, Erro
     }
     let flags = rest.byte()?;
     let will_qos = check_connect_flags(version, flags)?;
-    let keep_alive_s = rest.two()?;
+    let keep_alive_s = rest.u16()?;
     let properties = properties(version, PacketType::Connect, &mut rest)?;
     let client_id = rest.text()?;
     let will = match flags & flag::WILL != 0 {
@@ -134,10 +134,10 @@ fn protocol(rest: &mut Reader<'_>) -> Result<(Version, bool), Error> {
 /// Checks the connect flags against each other; returns the will's QoS.
 fn check_connect_flags(version: Version, flags: u8) -> Result<Qos, Error> {
     let will_qos = Qos::from_repr((flags & flag::WILL_QOS) >> 3).ok_or(Error::ConnectFlags)?;
-    let of_will = flags & (flag::WILL_QOS | flag::WILL_RETAIN) != 0;
+    let has_will_bits = flags & (flag::WILL_QOS | flag::WILL_RETAIN) != 0;
     let password_alone = flags & (flag::PASSWORD | flag::USER_NAME) == flag::PASSWORD;
     if flags & flag::RESERVED != 0
-        || (of_will && flags & flag::WILL == 0)
+        || (has_will_bits && flags & flag::WILL == 0)
         || (password_alone && version == Version::V311)
     {
         return Err(Error::ConnectFlags);

@@ -17,7 +17,7 @@ use super::property_set::Properties;
 use super::property_table::{WILL, allowed};
 use super::reason::ReasonCode;
 use super::write::{
-    field, field_len, head, properties, properties_len, remaining_length, two, variable_len,
+    field, field_len, head, properties, properties_len, remaining_length, u16, variable_len,
 };
 use alloc::vec::Vec;
 
@@ -42,7 +42,7 @@ pub fn connect(out: &mut Vec<u8>, connect: &Connect<'_>) {
         _ => version.level(),
     };
     out.extend_from_slice(&[level, connect_flags(connect)]);
-    two(out, connect.keep_alive_s);
+    u16(out, connect.keep_alive_s);
     properties(
         out,
         version,
@@ -121,7 +121,7 @@ pub fn publish_head(
     remaining_length(out, publish_len(version, publish, payload_bytes));
     field(out, publish.topic.as_bytes());
     if let Some(id) = publish.packet_id {
-        two(out, id.get());
+        u16(out, id.get());
     }
     properties(
         out,
@@ -168,7 +168,7 @@ pub fn pubcomp(out: &mut Vec<u8>, version: Version, ack: &Ack<'_>) {
 fn acknowledge(out: &mut Vec<u8>, version: Version, kind: PacketType, ack: &Ack<'_>) {
     let len = reason_and_properties_len(version, ack.reason, &ack.properties);
     head(out, kind, 2 + len);
-    two(out, ack.packet_id.get());
+    u16(out, ack.packet_id.get());
     reason_and_properties(out, kind, len, ack.reason, &ack.properties);
 }
 
@@ -215,7 +215,7 @@ pub fn subscribe<'a>(
         .map(|(filter, _)| field_len(filter) + 1)
         .sum();
     head(out, kind, 2 + properties_len(version, set) + filters_len);
-    two(out, packet_id.get());
+    u16(out, packet_id.get());
     properties(out, version, set, allowed(kind));
     for (filter, options) in filters {
         field(out, filter.as_bytes());
@@ -237,7 +237,7 @@ pub fn suback(
     let kind = PacketType::SubAck;
     let count = reasons.clone().count();
     head(out, kind, 2 + properties_len(version, set) + count);
-    two(out, packet_id.get());
+    u16(out, packet_id.get());
     properties(out, version, set, allowed(kind));
     out.extend(reasons.map(|reason| match version {
         Version::V311 if reason.is_error() => 0x80,
@@ -256,7 +256,7 @@ pub fn unsubscribe<'a>(
     let kind = PacketType::Unsubscribe;
     let filters_len: usize = filters.clone().map(field_len).sum();
     head(out, kind, 2 + properties_len(version, set) + filters_len);
-    two(out, packet_id.get());
+    u16(out, packet_id.get());
     properties(out, version, set, allowed(kind));
     filters.for_each(|filter| field(out, filter.as_bytes()));
 }
@@ -275,7 +275,7 @@ pub fn unsuback(
         Version::V5 => reasons.clone().count(),
     };
     head(out, kind, 2 + properties_len(version, set) + count);
-    two(out, packet_id.get());
+    u16(out, packet_id.get());
     properties(out, version, set, allowed(kind));
     out.extend(reasons.take(count).map(ReasonCode::value));
 }

@@ -17,7 +17,7 @@ impl<'a> Properties<'a> {
 
     /// Message Expiry Interval in seconds; absent is never (section 3.3.2.3.3).
     pub fn message_expiry_interval_s(&self) -> Option<u32> {
-        self.four(P::MessageExpiryInterval)
+        self.u32(P::MessageExpiryInterval)
     }
 
     /// Content Type (section 3.3.2.3.9).
@@ -48,7 +48,7 @@ impl<'a> Properties<'a> {
     /// Session Expiry Interval in seconds, `u32::MAX` for never. Absent is 0 in CONNECT, and no change in CONNACK
     /// and DISCONNECT (sections 3.1.2.11.2, 3.2.2.3.2, 3.14.2.2.2).
     pub fn session_expiry_interval_s(&self) -> Option<u32> {
-        self.four(P::SessionExpiryInterval)
+        self.u32(P::SessionExpiryInterval)
     }
 
     /// Assigned Client Identifier (section 3.2.2.3.7).
@@ -58,7 +58,7 @@ impl<'a> Properties<'a> {
 
     /// Server Keep Alive in seconds (section 3.2.2.3.14).
     pub fn server_keep_alive_s(&self) -> Option<u16> {
-        self.two(P::ServerKeepAlive)
+        self.u16(P::ServerKeepAlive)
     }
 
     /// Authentication Method (section 3.1.2.11.9).
@@ -83,7 +83,7 @@ impl<'a> Properties<'a> {
 
     /// Will Delay Interval in seconds; absent is 0 (section 3.1.3.2.2).
     pub fn will_delay_interval_s(&self) -> u32 {
-        self.four(P::WillDelayInterval).unwrap_or(0)
+        self.u32(P::WillDelayInterval).unwrap_or(0)
     }
 
     /// Response Information (section 3.2.2.3.15).
@@ -103,17 +103,17 @@ impl<'a> Properties<'a> {
 
     /// Receive Maximum, from 1 on; absent is 65,535 (section 3.1.2.11.3).
     pub fn receive_maximum(&self) -> u16 {
-        self.two(P::ReceiveMaximum).unwrap_or(u16::MAX)
+        self.u16(P::ReceiveMaximum).unwrap_or(u16::MAX)
     }
 
     /// Topic Alias Maximum; absent is 0 (section 3.1.2.11.5).
     pub fn topic_alias_maximum(&self) -> u16 {
-        self.two(P::TopicAliasMaximum).unwrap_or(0)
+        self.u16(P::TopicAliasMaximum).unwrap_or(0)
     }
 
     /// Topic Alias, from 1 on (section 3.3.2.3.4).
     pub fn topic_alias(&self) -> Option<u16> {
-        self.two(P::TopicAlias)
+        self.u16(P::TopicAlias)
     }
 
     /// Maximum QoS; absent is 2 (section 3.2.2.3.4).
@@ -133,7 +133,7 @@ impl<'a> Properties<'a> {
     /// Maximum Packet Size in bytes, from 1 on, fixed header included; absent is no limit but the
     /// protocol's (section 3.1.2.11.4).
     pub fn maximum_packet_size_bytes(&self) -> Option<u32> {
-        self.four(P::MaximumPacketSize)
+        self.u32(P::MaximumPacketSize)
     }
 
     /// Wildcard Subscription Available; absent is yes (section 3.2.2.3.11).

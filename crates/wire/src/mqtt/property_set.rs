@@ -137,12 +137,12 @@ impl<'a> Properties<'a> {
         self.find(property)?.byte().ok()
     }
 
-    pub(super) fn two(&self, property: Property) -> Option<u16> {
-        self.find(property)?.two().ok()
+    pub(super) fn u16(&self, property: Property) -> Option<u16> {
+        self.find(property)?.u16().ok()
     }
 
-    pub(super) fn four(&self, property: Property) -> Option<u32> {
-        self.find(property)?.four().ok()
+    pub(super) fn u32(&self, property: Property) -> Option<u32> {
+        self.find(property)?.u32().ok()
     }
 
     pub(super) fn text(&self, property: Property) -> Option<&'a str> {
@@ -158,8 +158,8 @@ impl<'a> Properties<'a> {
 fn check_value(property: Property, rest: &mut Reader<'_>) -> Result<(), Error> {
     let value = match property.kind() {
         Byte => rest.byte()?.into(),
-        Two => rest.two()?.into(),
-        Four => rest.four()?,
+        Two => rest.u16()?.into(),
+        Four => rest.u32()?,
         Variable => rest.variable()?,
         Text => {
             let text = rest.text()?;

@@ -82,7 +82,7 @@ impl PropertyBuf {
 
     /// Message Expiry Interval in seconds.
     pub fn message_expiry_interval_s(&mut self, value: u32) -> &mut Self {
-        self.four(P::MessageExpiryInterval, value)
+        self.u32(P::MessageExpiryInterval, value)
     }
 
     /// Content Type.
@@ -122,7 +122,7 @@ impl PropertyBuf {
 
     /// Session Expiry Interval in seconds, `u32::MAX` for never.
     pub fn session_expiry_interval_s(&mut self, value: u32) -> &mut Self {
-        self.four(P::SessionExpiryInterval, value)
+        self.u32(P::SessionExpiryInterval, value)
     }
 
     /// Assigned Client Identifier.
@@ -135,7 +135,7 @@ impl PropertyBuf {
 
     /// Server Keep Alive in seconds.
     pub fn server_keep_alive_s(&mut self, value: u16) -> &mut Self {
-        self.two(P::ServerKeepAlive, value)
+        self.u16(P::ServerKeepAlive, value)
     }
 
     /// Authentication Method.
@@ -166,7 +166,7 @@ impl PropertyBuf {
 
     /// Will Delay Interval in seconds.
     pub fn will_delay_interval_s(&mut self, value: u32) -> &mut Self {
-        self.four(P::WillDelayInterval, value)
+        self.u32(P::WillDelayInterval, value)
     }
 
     /// Response Information.
@@ -196,18 +196,18 @@ impl PropertyBuf {
     /// Receive Maximum, not zero.
     pub fn receive_maximum(&mut self, value: u16) -> &mut Self {
         assert!(value != 0, "a receive maximum is not zero");
-        self.two(P::ReceiveMaximum, value)
+        self.u16(P::ReceiveMaximum, value)
     }
 
     /// Topic Alias Maximum.
     pub fn topic_alias_maximum(&mut self, value: u16) -> &mut Self {
-        self.two(P::TopicAliasMaximum, value)
+        self.u16(P::TopicAliasMaximum, value)
     }
 
     /// Topic Alias, not zero.
     pub fn topic_alias(&mut self, value: u16) -> &mut Self {
         assert!(value != 0, "a topic alias is not zero");
-        self.two(P::TopicAlias, value)
+        self.u16(P::TopicAlias, value)
     }
 
     /// Maximum QoS. For 2 nothing is written, since that is the meaning of an absent property.
@@ -226,7 +226,7 @@ impl PropertyBuf {
     /// Maximum Packet Size in bytes, not zero.
     pub fn maximum_packet_size_bytes(&mut self, value: u32) -> &mut Self {
         assert!(value != 0, "a maximum packet size is not zero");
-        self.four(P::MaximumPacketSize, value)
+        self.u32(P::MaximumPacketSize, value)
     }
 
     /// Wildcard Subscription Available.
@@ -276,13 +276,13 @@ impl PropertyBuf {
         self
     }
 
-    fn two(&mut self, property: P, value: u16) -> &mut Self {
+    fn u16(&mut self, property: P, value: u16) -> &mut Self {
         self.begin(property);
         self.bytes.extend_from_slice(&value.to_be_bytes());
         self
     }
 
-    fn four(&mut self, property: P, value: u32) -> &mut Self {
+    fn u32(&mut self, property: P, value: u32) -> &mut Self {
         self.begin(property);
         self.bytes.extend_from_slice(&value.to_be_bytes());
         self

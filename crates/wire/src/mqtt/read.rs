@@ -25,14 +25,14 @@ impl<'a> Reader<'a> {
     }
 
     /// Two Byte Integer (section 1.5.2).
-    pub fn two(&mut self) -> Result<u16, Error> {
+    pub fn u16(&mut self) -> Result<u16, Error> {
         let (bytes, rest) = self.0.split_first_chunk().ok_or(Error::Truncated)?;
         self.0 = rest;
         Ok(u16::from_be_bytes(*bytes))
     }
 
     /// Four Byte Integer (section 1.5.3).
-    pub fn four(&mut self) -> Result<u32, Error> {
+    pub fn u32(&mut self) -> Result<u32, Error> {
         let (bytes, rest) = self.0.split_first_chunk().ok_or(Error::Truncated)?;
         self.0 = rest;
         Ok(u32::from_be_bytes(*bytes))
@@ -56,7 +56,7 @@ impl<'a> Reader<'a> {
 
     /// Binary Data (section 1.5.6).
     pub fn binary(&mut self) -> Result<&'a [u8], Error> {
-        let len = self.two()?;
+        let len = self.u16()?;
         self.take(len.into())
     }
 
@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
 
     /// A packet identifier, never zero [MQTT-2.2.1-3].
     pub fn packet_id(&mut self) -> Result<PacketId, Error> {
-        PacketId::new(self.two()?).ok_or(Error::PacketId)
+        PacketId::new(self.u16()?).ok_or(Error::PacketId)
     }
 
     /// Checks that nothing is left.

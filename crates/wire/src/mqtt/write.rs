@@ -33,7 +33,7 @@ pub(super) const fn variable_len(value: usize) -> usize {
     }
 }
 
-pub(super) fn two(out: &mut Vec<u8>, value: u16) {
+pub(super) fn u16(out: &mut Vec<u8>, value: u16) {
     out.extend_from_slice(&value.to_be_bytes());
 }
 
@@ -43,7 +43,7 @@ pub(super) const fn field_len(text: &str) -> usize {
 
 pub(super) fn field(out: &mut Vec<u8>, bytes: &[u8]) {
     assert!(bytes.len() <= FIELD_MAX, "a field's length has two bytes");
-    two(out, bytes.len() as u16);
+    u16(out, bytes.len() as u16);
     out.extend_from_slice(bytes);
 }
 

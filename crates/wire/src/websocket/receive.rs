@@ -150,6 +150,7 @@ pub fn next_within<'a>(
     Ok(Decoded { consumed, event })
 }
 
+/// Reads frames until an event is complete, the input is consumed or `work` is used up. Returns the number of consumed bytes.
 fn advance(
     partial: &mut Option<Box<Partial>>,
     input: &mut [u8],
@@ -162,43 +163,44 @@ fn advance(
         let found = held.inflate(work)?.map_or(Found::Nothing, Found::Held);
         return Ok((0, found));
     }
-    let mut at = 0;
+    let mut consumed = 0;
     loop {
         if *work == 0 {
-            return Ok((at, Found::Nothing));
+            return Ok((consumed, Found::Nothing));
         }
         let mut frame = match partial.as_mut().and_then(|held| held.frame.take()) {
             Some(frame) => frame,
-            None => match read_head(partial, &input[at..], config)? {
+            None => match read_head(partial, &input[consumed..], config)? {
                 Some((frame, size)) => {
-                    at += size;
+                    consumed += size;
                     frame
                 }
                 None => return Ok((input.len(), Found::Nothing)),
             },
         };
-        let range = at..at + (frame.len - frame.received).min(input.len() - at);
+        let missing = frame.len - frame.received;
+        let range = consumed..consumed + missing.min(input.len() - consumed);
         let piece = &mut input[range.clone()];
         if let Some(mask) = frame.mask {
             apply_mask(piece, mask, frame.received);
         }
         frame.received += piece.len();
-        at = range.end;
+        consumed = range.end;
         *work = work.saturating_sub(FRAME_WORK + piece.len());
-        if piece.len() == frame.len && stands_alone(&frame) {
+        if piece.len() == frame.len && is_whole_event(&frame) {
             check(frame.opcode, piece)?;
-            return Ok((at, Found::Input(frame.opcode, range)));
+            return Ok((consumed, Found::Input(frame.opcode, range)));
         }
         let held = partial.get_or_insert_default();
         if let Some(opcode) = held.take(frame, piece, config)? {
-            return Ok((at, Found::Held(opcode)));
+            return Ok((consumed, Found::Held(opcode)));
         }
         if held.is_inflating() {
             let found = held.inflate(work)?.map_or(Found::Nothing, Found::Held);
-            return Ok((at, found));
+            return Ok((consumed, found));
         }
         if held.frame.is_some() {
-            return Ok((at, Found::Nothing));
+            return Ok((consumed, Found::Nothing));
         }
     }
 }
@@ -221,22 +223,22 @@ fn read_head(
         return Ok(None);
     }
     let held = partial.get_or_insert_default();
-    let more = input.len().min(HEADER_MAX - before);
-    held.head[before..before + more].copy_from_slice(&input[..more]);
-    match head::parse(&held.head[..before + more], open, config)? {
+    let copied = input.len().min(HEADER_MAX - before);
+    held.head[before..before + copied].copy_from_slice(&input[..copied]);
+    match head::parse(&held.head[..before + copied], open, config)? {
         Some((frame, size)) => {
             held.head_len = 0;
             Ok(Some((frame, size - before)))
         }
         None => {
-            held.head_len = (before + more) as u8;
+            held.head_len = (before + copied) as u8;
             Ok(None)
         }
     }
 }
 
 /// Whether the payload of this frame alone is an event.
-fn stands_alone(frame: &Frame) -> bool {
+fn is_whole_event(frame: &Frame) -> bool {
     frame.fin && !frame.deflated && frame.opcode != Opcode::Continuation
 }
 
