@@ -139,7 +139,7 @@ impl Truth {
             });
             message.offset.is_some()
                 && is_newest
-                && !self.may_be_lost_in_crash(topic, message.sent_step)
+                && !self.crash_may_have_removed(topic, message.sent_step)
                 && !self.may_have_expired(*number, self.now_s)
                 && self.now_s - message.sent_s < state.rule.log_age_s
         };

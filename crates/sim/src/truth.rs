@@ -188,17 +188,17 @@ impl Truth {
     }
 
     /// Whether a crash or damage may have removed messages that were sent to a topic in the step `by_step` or before.
-    pub fn may_be_lost_in_crash(&self, topic: usize, by_step: u32) -> bool {
+    pub fn crash_may_have_removed(&self, topic: usize, by_step: u32) -> bool {
         let state = &self.topics[topic];
         let crash_step = self.crash_step.filter(|_| !state.rule.durable);
         let last_loss = crash_step.max(state.damage_step);
         last_loss.is_some_and(|last_loss| by_step <= last_loss)
     }
 
-    /// Whether a crash may have removed a message.
-    pub fn is_lost_in_crash(&self, number: u32) -> bool {
+    /// Whether a crash or damage may have removed a message.
+    pub fn may_be_lost_in_crash(&self, number: u32) -> bool {
         let message = &self.messages[number as usize];
-        self.may_be_lost_in_crash(message.topic, message.sent_step)
+        self.crash_may_have_removed(message.topic, message.sent_step)
     }
 
     /// Whether a crash or damage may have removed messages that match one of these filters.
@@ -339,7 +339,7 @@ impl Truth {
             |(_, done): &(u32, Option<u32>)| done.is_none_or(|done| done >= seen.step);
         if !self.allowed.budgets_are_wide
             || rule.messages_max() == 0
-            || self.may_be_lost_in_crash(topic, seen.step)
+            || self.crash_may_have_removed(topic, seen.step)
             || self.now_s - seen.second >= age_s
             || state.deletes.iter().any(may_be_later)
         {
@@ -397,7 +397,7 @@ impl Truth {
             let Some(acked) = message.acked_step else {
                 continue;
             };
-            let is_lost = self.may_be_lost_in_crash(message.topic, message.sent_step);
+            let is_lost = self.crash_may_have_removed(message.topic, message.sent_step);
             if message.offset.is_some() || message.refused || is_lost {
                 continue;
             }

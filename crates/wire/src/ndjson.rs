@@ -242,14 +242,11 @@ pub fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, L
 /// The place of a field's bytes. It becomes a slice only after the whole line is read, since the scratch buffer may move when it grows.
 #[derive(Clone, Copy)]
 enum Span {
-    Line {
-        start: usize,
-        end: usize,
-    },
-    Text {
-        start: usize,
-        end: usize,
-    },
+    /// These bytes of the line.
+    Line { start: usize, end: usize },
+    /// These bytes of [`Scratch::text`].
+    Text { start: usize, end: usize },
+    /// All of [`Scratch::bytes`].
     Bytes,
     /// The value is `null`.
     Null,

@@ -162,6 +162,7 @@ impl Acceptor {
         }
     }
 
+    /// Turns a waiting connection away: there is no descriptor or memory for it (`errno`).
     fn shed(
         &mut self,
         listener: usize,
@@ -233,7 +234,7 @@ impl Acceptor {
             n if n >= self.room.saturating_sub(queue) => Level::Near,
             _ => Level::Open,
         };
-        let spared = level(connections.saturating_add(queue / 4 + 1));
-        level(connections).max(spared.min(self.member.level()))
+        let level_with_spare = level(connections.saturating_add(queue / 4 + 1));
+        level(connections).max(level_with_spare.min(self.member.level()))
     }
 }

@@ -71,12 +71,12 @@ impl Group {
         let mut joined = self.joined.lock().expect("nobody panics while listening");
         let listeners = listen()?;
         assert!((*joined as usize) < MEMBERS_MAX, "too many shards");
-        let place = *joined;
+        let index = *joined;
         *joined += 1;
         let group = Arc::clone(self);
         let member = Member {
             group,
-            place,
+            index,
             level: Level::Open,
         };
         Ok((member, listeners))
@@ -92,7 +92,7 @@ impl Group {
 #[derive(Debug)]
 pub struct Member {
     group: Arc<Group>,
-    place: u32,
+    index: u32,
     level: Level,
 }
 
@@ -112,7 +112,7 @@ impl Member {
         }
         self.level = level;
         let group = &self.group;
-        group.levels[self.place as usize].store(level as u8, SeqCst);
+        group.levels[self.index as usize].store(level as u8, SeqCst);
         let members = *group.joined.lock().expect("nobody panics while listening") as usize;
         let mut levels = group.levels(members);
         loop {
@@ -164,7 +164,7 @@ fn program(levels: &[u8]) -> Vec<libc::sock_filter> {
             open.len() as u32,
         ),
     ];
-    for (n, place) in (0..).zip(&open) {
+    for (n, index) in (0..).zip(&open) {
         if n + 1 < open.len() as u32 {
             // Skips the return if the random number is another one.
             program.push(instruction(
@@ -173,7 +173,7 @@ fn program(levels: &[u8]) -> Vec<libc::sock_filter> {
                 n,
             ));
         }
-        program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, *place));
+        program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, *index));
     }
     program
 }

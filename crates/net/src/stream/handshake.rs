@@ -47,9 +47,9 @@ pub struct SecretLog;
 
 impl KeyLog for SecretLog {
     fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
-        SECRETS.with_borrow_mut(|seen| match label {
-            "CLIENT_TRAFFIC_SECRET_0" => seen.client = Some(Secret::of(&[secret])),
-            "SERVER_TRAFFIC_SECRET_0" => seen.server = Some(Secret::of(&[secret])),
+        SECRETS.with_borrow_mut(|secrets| match label {
+            "CLIENT_TRAFFIC_SECRET_0" => secrets.client = Some(Secret::of(&[secret])),
+            "SERVER_TRAFFIC_SECRET_0" => secrets.server = Some(Secret::of(&[secret])),
             _ => {}
         });
     }
@@ -89,7 +89,8 @@ pub struct Handshake {
     records_left: u32,
     /// Bytes to be sent.
     pub outgoing: Vec<u8>,
-    seen: TrafficSecrets,
+    /// The traffic secrets that the key log has received so far.
+    secrets: TrafficSecrets,
 }
 
 impl Handshake {
@@ -105,7 +106,7 @@ impl Handshake {
             shown: 0,
             records_left: RECORDS_MAX,
             outgoing: Vec::new(),
-            seen: TrafficSecrets::default(),
+            secrets: TrafficSecrets::default(),
         })
     }
 
@@ -142,9 +143,9 @@ impl Handshake {
         if !self.show_record() {
             return Ok(false);
         }
-        SECRETS.with_borrow_mut(|seen| *seen = mem::take(&mut self.seen));
+        SECRETS.with_borrow_mut(|secrets| *secrets = mem::take(&mut self.secrets));
         let over = self.process();
-        SECRETS.with_borrow_mut(|seen| self.seen = mem::take(seen));
+        SECRETS.with_borrow_mut(|secrets| self.secrets = mem::take(secrets));
         if over.is_err() {
             self.append_alert();
         }
@@ -234,15 +235,15 @@ impl Handshake {
         let (secrets, connection) = self.tls.dangerous_into_kernel_connection()?;
         let suite = connection.negotiated_cipher_suite().suite();
         let cipher = Cipher::of(suite, &secrets.tx.1).ok_or(Error::HandshakeNotComplete)?;
-        let secret = |seen: Option<Secret>, traffic: &ConnectionTrafficSecrets| {
+        let secret = |logged: Option<Secret>, traffic: &ConnectionTrafficSecrets| {
             if cipher.is_13() {
-                seen.filter(|secret| secret.bytes().len() == cipher.secret_bytes())
+                logged.filter(|secret| secret.bytes().len() == cipher.secret_bytes())
             } else {
                 key_and_iv(traffic)
             }
         };
-        let to = secret(self.seen.server.take(), &secrets.tx.1);
-        let from = secret(self.seen.client.take(), &secrets.rx.1);
+        let to = secret(self.secrets.server.take(), &secrets.tx.1);
+        let from = secret(self.secrets.client.take(), &secrets.rx.1);
         let (Some(to), Some(from)) = (to, from) else {
             return Err(Error::HandshakeNotComplete);
         };

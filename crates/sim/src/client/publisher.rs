@@ -116,7 +116,7 @@ impl Publisher {
         for request in std::mem::take(&mut self.to_retry) {
             let number_of_retry = |number: u32, truth: &mut Truth| match self.idempotent {
                 // A crash also removes the remembered answer to the key if the topic is not durable. Then the retry is a new message.
-                true if !truth.is_lost_in_crash(number) => number,
+                true if !truth.may_be_lost_in_crash(number) => number,
                 _ => truth.add_message(truth.messages[number as usize].spec),
             };
             match request {

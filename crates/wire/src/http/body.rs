@@ -122,7 +122,7 @@ impl Chunked {
                     self.state = State::DataCr;
                 }
             } else {
-                self.state = self.framing(buf[read], limit)?;
+                self.state = self.next_state(buf[read], limit)?;
                 read += 1;
             }
         }
@@ -134,7 +134,7 @@ impl Chunked {
     }
 
     /// The state after one byte that is not data.
-    fn framing(&mut self, b: u8, limit: usize) -> Result<State, BodyError> {
+    fn next_state(&mut self, b: u8, limit: usize) -> Result<State, BodyError> {
         let plain = b == b'\t' || (b >= b' ' && b != 0x7f);
         match (self.state, b) {
             (State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => self.digit(b),
@@ -154,7 +154,7 @@ impl Chunked {
                 | State::QuotedEnd,
                 _,
             ) => self.extension(b),
-            (State::SizeLf, b'\n') => self.begin(limit),
+            (State::SizeLf, b'\n') => self.after_size_line(limit),
             (State::DataCr, b'\r') => Ok(State::DataLf),
             (State::DataLf, b'\n') | (State::TrailerLf, b'\n') => Ok(match self.state {
                 State::DataLf => State::Size,
@@ -235,7 +235,7 @@ impl Chunked {
     }
 
     /// The state after the line of a chunk size: the data, or the trailers after the last chunk.
-    fn begin(&mut self, limit: usize) -> Result<State, BodyError> {
+    fn after_size_line(&mut self, limit: usize) -> Result<State, BodyError> {
         self.digits = 0;
         if self.left == 0 {
             return Ok(State::TrailerStart);

@@ -15,14 +15,14 @@ use crate::topic::has_wildcard;
 pub struct Properties<'a> {
     pub(super) bytes: &'a [u8],
     /// The properties that are present: a bit for each identifier.
-    pub(super) seen: u64,
+    pub(super) present: u64,
 }
 
 impl<'a> Properties<'a> {
     /// The empty set.
     pub const NONE: Properties<'static> = Properties {
         bytes: &[],
-        seen: 0,
+        present: 0,
     };
 
     /// Reads the property length and checks the properties.
@@ -54,7 +54,7 @@ impl<'a> Properties<'a> {
 
     /// Checks the properties in `bytes`, which do not begin with their length.
     fn check(bytes: &'a [u8], allowed: u64, repeatable: u64) -> Result<Self, Error> {
-        let mut seen = 0;
+        let mut present = 0;
         let mut users = 0;
         let mut rest = Reader(bytes);
         while !rest.is_empty() {
@@ -63,10 +63,10 @@ impl<'a> Properties<'a> {
                 Some(property) if allowed & property.bit() != 0 => property,
                 _ => return Err(Error::Property(id)),
             };
-            if seen & property.bit() & !repeatable != 0 {
+            if present & property.bit() & !repeatable != 0 {
                 return Err(Error::DuplicateProperty(id));
             }
-            seen |= property.bit();
+            present |= property.bit();
             check_value(property, &mut rest)?;
             users += usize::from(property == P::UserProperty);
             if users > USER_PROPERTIES_MAX {
@@ -74,29 +74,29 @@ impl<'a> Properties<'a> {
             }
         }
         let [method, data] = [P::AuthenticationMethod.bit(), P::AuthenticationData.bit()];
-        if seen & (method | data) == data {
+        if present & (method | data) == data {
             return Err(Error::AuthenticationMethod);
         }
-        Ok(Properties { bytes, seen })
+        Ok(Properties { bytes, present })
     }
 
     /// The set of the properties in `bytes`, which were checked before: they are items of [`Properties::iter`].
     pub fn stored(bytes: &'a [u8]) -> Self {
-        let mut set = Properties { bytes, seen: 0 };
-        set.seen = set
+        let mut set = Properties { bytes, present: 0 };
+        set.present = set
             .iter()
-            .fold(0, |seen, (property, _)| seen | property.bit());
+            .fold(0, |present, (property, _)| present | property.bit());
         set
     }
 
     /// Whether the set is empty.
     pub const fn is_empty(&self) -> bool {
-        self.seen == 0
+        self.present == 0
     }
 
     /// Whether this property is present.
     pub const fn has(&self, property: Property) -> bool {
-        self.seen & property.bit() != 0
+        self.present & property.bit() != 0
     }
 
     /// The properties in order, each with its bytes, identifier included.

@@ -25,7 +25,8 @@ impl core::error::Error for Unfit {}
 #[derive(Clone, Debug, Default)]
 pub struct PropertyBuf {
     bytes: Vec<u8>,
-    seen: u64,
+    present: u64,
+    /// Number of user properties.
     users: usize,
 }
 
@@ -34,7 +35,7 @@ impl PropertyBuf {
     pub const fn new() -> Self {
         Self {
             bytes: Vec::new(),
-            seen: 0,
+            present: 0,
             users: 0,
         }
     }
@@ -43,14 +44,14 @@ impl PropertyBuf {
     pub fn properties(&self) -> Properties<'_> {
         Properties {
             bytes: &self.bytes,
-            seen: self.seen,
+            present: self.present,
         }
     }
 
     /// Removes all properties and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
-        self.seen = 0;
+        self.present = 0;
         self.users = 0;
     }
 
@@ -69,7 +70,7 @@ impl PropertyBuf {
                     if !self.properties().has(property) => {}
                 _ => continue,
             }
-            self.seen |= property.bit();
+            self.present |= property.bit();
             self.bytes.extend_from_slice(item);
         }
         self
@@ -116,7 +117,7 @@ impl PropertyBuf {
         assert!(fits, "a subscription identifier has 28 bits");
         self.bytes.push(P::SubscriptionIdentifier.id());
         write::variable(&mut self.bytes, value as usize);
-        self.seen |= P::SubscriptionIdentifier.bit();
+        self.present |= P::SubscriptionIdentifier.bit();
         self
     }
 
@@ -253,7 +254,7 @@ impl PropertyBuf {
             return Err(Unfit);
         }
         self.users += 1;
-        self.seen |= P::UserProperty.bit();
+        self.present |= P::UserProperty.bit();
         self.bytes.push(P::UserProperty.id());
         self.field(name.as_bytes());
         self.field(value.as_bytes());
@@ -266,7 +267,7 @@ impl PropertyBuf {
 
     fn begin(&mut self, property: P) {
         self.once(property);
-        self.seen |= property.bit();
+        self.present |= property.bit();
         self.bytes.push(property.id());
     }
 

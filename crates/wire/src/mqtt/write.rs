@@ -58,7 +58,7 @@ pub(super) fn properties(out: &mut Vec<u8>, version: Version, set: &Properties<'
     if version == Version::V311 {
         return;
     }
-    debug_assert_eq!(set.seen & !allowed, 0, "properties of this packet");
+    debug_assert_eq!(set.present & !allowed, 0, "properties of this packet");
     variable(out, set.bytes.len());
     out.extend_from_slice(set.bytes);
 }

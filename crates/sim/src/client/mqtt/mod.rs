@@ -60,7 +60,7 @@ struct Conn {
     /// Acknowledgements that it has not sent yet.
     acks: VecDeque<PendingAck>,
     /// A new message was received. From then on the server may not repeat messages of the session.
-    got_new: bool,
+    received_new: bool,
     /// The serial of the receipt that was repeated last.
     last_repeated: Option<u32>,
     /// The highest topic alias that the server may use.

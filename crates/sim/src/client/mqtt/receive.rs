@@ -163,13 +163,13 @@ impl Client {
             }
             self.receipts.remove(at);
         }
-        if !publish.dup && !self.conn.got_new {
-            self.conn.got_new = true;
+        if !publish.dup && !self.conn.received_new {
+            self.conn.received_new = true;
             self.check_all_repeated()?;
         }
         if publish.dup {
             coverage.lost_first_sends += 1;
-            if self.conn.got_new {
+            if self.conn.received_new {
                 return Err(format!("message {number} is sent again behind newer ones"));
             }
         }
@@ -207,7 +207,7 @@ impl Client {
         let receipt = &mut self.receipts[at];
         receipt.link = link;
         let (serial, number) = (receipt.serial, receipt.number);
-        if self.conn.got_new || self.conn.last_repeated.is_some_and(|last| last > serial) {
+        if self.conn.received_new || self.conn.last_repeated.is_some_and(|last| last > serial) {
             return Err(format!("message {number} is sent again behind newer ones"));
         }
         self.conn.last_repeated = Some(serial);

@@ -243,7 +243,7 @@ impl Sub {
         let mut retained = truth.retained(self.track.topic);
         let due = retained.find(|(number, message)| {
             message.acked_step.is_some_and(|acked| acked < asked)
-                && !truth.is_lost_in_crash(*number)
+                && !truth.may_be_lost_in_crash(*number)
         });
         // If the newest message has expired, none is retained.
         let may_have_expired = truth

@@ -15,6 +15,7 @@ impl Subscriber {
         let all = match &self.filtered {
             Some(filtered) => position::parse_partitions(id, filtered.partitions as PartitionId),
             None => {
+                // A position of several topics begins with the hash of the set of topics.
                 let set = id[1..].split(|b| *b == b'-').next().unwrap_or_default();
                 let set = std::str::from_utf8(set).unwrap_or_default();
                 let set = u32::from_str_radix(set, 16).unwrap_or_default();
@@ -191,7 +192,7 @@ impl Subscriber {
                 track.gap_received(Some(seen), truth)?;
             }
         }
-        if moved && !lost && !self.may_be_lost_in_crash(truth) {
+        if moved && !lost && !self.crash_may_have_removed(truth) {
             return Err("a gap was told although each of the logs reaches back".into());
         }
         self.position = Some(id.to_vec());
@@ -199,7 +200,7 @@ impl Subscriber {
     }
 
     /// Whether a crash may have removed messages that match its filters, perhaps of topics that have no track.
-    fn may_be_lost_in_crash(&self, truth: &Truth) -> bool {
+    fn crash_may_have_removed(&self, truth: &Truth) -> bool {
         let filtered = self.filtered.as_ref();
         filtered.is_some_and(|it| truth.may_have_lost_for(&it.filters))
     }
@@ -212,13 +213,13 @@ impl Subscriber {
     ) -> Result<(), Violation> {
         coverage.told_gaps += 1;
         // With filters, a crash may also have removed messages of topics that have no track.
-        let is_only_topic = self.tracks.len() == 1 && !self.may_be_lost_in_crash(truth);
+        let is_only_topic = self.tracks.len() == 1 && !self.crash_may_have_removed(truth);
         let reaches_back = |track: &Track| {
             let seen = track.seen;
             seen.is_some_and(|seen| truth.must_reach_back(track.topic, seen))
         };
         let no_topic_has_gap = self.filtered.is_some() && self.tracks.iter().all(reaches_back);
-        if no_topic_has_gap && !self.may_be_lost_in_crash(truth) {
+        if no_topic_has_gap && !self.crash_may_have_removed(truth) {
             return Err("a gap was told although each of the logs reaches back".into());
         }
         for track in &mut self.tracks {
