@@ -139,11 +139,13 @@ impl Streams {
         }
     }
 
+    /// Lets a connection end because of its handshake.
     fn refuse_early(&mut self, token: u64, trouble: Trouble, why: &str) {
         self.count_trouble(trouble, why);
         self.ended.push(token);
     }
 
+    /// Queues the next step of a handshake.
     fn queue(&mut self, link: Link) {
         let early = self.handshakes.early.get_mut(&link.0).expect("it is early");
         if early.handshake.is_some() && !early.queued {
@@ -154,6 +156,7 @@ impl Streams {
         }
     }
 
+    /// Receives bytes of a handshake, and queues its next step.
     pub(super) fn receive_early<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -233,15 +236,15 @@ impl Streams {
         mut handshake: Box<Handshake>,
         buffer: &mut [u8],
     ) -> PlainReceived {
-        let over = handshake.advance();
-        let open = send(transport, link, &mut handshake.outgoing);
-        match over {
+        let finished = handshake.advance();
+        let is_open = send(transport, link, &mut handshake.outgoing);
+        match finished {
             Ok(false) if handshake.has_too_many_records() => {
                 self.handshakes.under_way -= 1;
                 self.count_trouble(Trouble::TooLong, TOO_LONG);
                 PlainReceived::CLOSED
             }
-            Ok(false) if open => {
+            Ok(false) if is_open => {
                 let waits = !handshake.outgoing.is_empty();
                 self.early_mut(link).handshake = Some(handshake);
                 if waits && transport.interest(link, token, true, true).is_err() {
@@ -249,7 +252,7 @@ impl Streams {
                 }
                 PlainReceived::NOTHING
             }
-            Ok(true) if open => {
+            Ok(true) if is_open => {
                 self.handshakes.under_way -= 1;
                 self.establish(transport, link, token, *handshake, buffer)
             }
@@ -270,7 +273,7 @@ impl Streams {
         self.handshakes.early.get_mut(&link.0).expect("it is early")
     }
 
-    /// Finishes the handshake: stores its keys, and opens the bytes that arrived after it.
+    /// Finishes the handshake: stores its keys, and opens the records that arrived after it.
     fn establish<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -308,6 +311,7 @@ impl Streams {
         self.open(transport, link, place, bytes)
     }
 
+    /// Restores the interest in reading after a pause.
     fn read_again<T: Transport>(
         &mut self,
         transport: &mut T,

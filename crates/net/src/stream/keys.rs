@@ -25,15 +25,15 @@ pub const OVER: u16 = 2;
 pub const UPDATE: u16 = 4;
 /// The last sealed byte was reported as not taken, so that the caller tries again.
 pub const HELD: u16 = 8;
-/// Above the flags: the peer's idle records, as counted by [`Direction::idle`].
+/// Above the flags: the peer's idle records, as counted by [`Direction::count_idle`].
 const IDLE_AT: u32 = FLAGS + 4;
-/// Above the idle records: the peer's consecutive empty records, as counted by [`Direction::data`].
+/// Above the idle records: the peer's consecutive empty records, as counted by [`Direction::count_data`].
 const EMPTY_AT: u32 = IDLE_AT + 6;
-/// The most idle records (ones that change a key or say nothing) that a peer may send without others, as in BoringSSL. Also the
-/// most consecutive empty data records.
+/// The most idle records that a peer may send without other records between them, as in BoringSSL. A record is idle if it changes a key or
+/// is an alert without effect. Also the most consecutive empty data records.
 pub const IDLE_MAX: u64 = 32;
 /// This many other records pay for one idle record: beside their cost, its own is small.
-const OTHERS: u64 = 16;
+const OTHERS_PER_IDLE: u64 = 16;
 
 /// One direction of a connection.
 pub struct Direction<'a> {
@@ -58,11 +58,11 @@ impl Direction<'_> {
         *self.count &= !((1 << FLAGS) - 1);
     }
 
-    /// Counts a record that changes the key or says nothing. `others` is the number of other records before it that were not passed to
-    /// an earlier call. Returns whether there are too many such records.
-    pub fn idle(&mut self, others: u64) -> bool {
+    /// Counts an idle record. `others` is the number of other records before it that were not passed to an earlier call. Returns whether
+    /// there are too many idle records.
+    pub fn count_idle(&mut self, others: u64) -> bool {
         let mask = (1 << EMPTY_AT) - (1 << IDLE_AT);
-        let idle = ((*self.count & mask) >> IDLE_AT).saturating_sub(others / OTHERS) + 1;
+        let idle = ((*self.count & mask) >> IDLE_AT).saturating_sub(others / OTHERS_PER_IDLE) + 1;
         if idle > IDLE_MAX {
             return true;
         }
@@ -71,7 +71,7 @@ impl Direction<'_> {
     }
 
     /// Counts consecutive empty data records. Returns whether there are too many.
-    pub fn data(&mut self, bytes: usize) -> bool {
+    pub fn count_data(&mut self, bytes: usize) -> bool {
         if bytes > 0 {
             *self.count &= (1 << EMPTY_AT) - 1;
             return false;
@@ -83,7 +83,7 @@ impl Direction<'_> {
         empty >= IDLE_MAX
     }
 
-    pub fn is(&self, flag: u16) -> bool {
+    pub fn has(&self, flag: u16) -> bool {
         *self.count >> FLAGS & u64::from(flag) != 0
     }
 

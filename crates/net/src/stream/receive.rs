@@ -145,14 +145,14 @@ impl Streams {
         buffer: &mut [u8],
     ) -> PlainReceived {
         let direction = self.crypt.keys.from(place);
-        if direction.is(OVER) {
+        if direction.has(OVER) {
             // Bytes after the peer's last record are ignored; only the end of the stream matters.
             return PlainReceived {
                 plain: 0,
                 ..PlainReceived::of(transport.receive(link, buffer))
             };
         }
-        let kept = if direction.is(BUSY) {
+        let kept = if direction.has(BUSY) {
             self.records.busy[&link.0].partial.len()
         } else {
             0
@@ -240,13 +240,13 @@ impl Streams {
     /// Keeps a partial record in place of the old one; false if there is no room.
     fn keep_partial(&mut self, link: Link, place: Place, rest: &[u8]) -> bool {
         let mut direction = self.crypt.keys.from(place);
-        if direction.is(BUSY) {
+        if direction.has(BUSY) {
             let busy = busy(&mut self.records.busy, link);
             self.records.partial_bytes -= busy.partial.capacity();
             busy.partial = Vec::new();
         }
         if rest.is_empty() {
-            if direction.is(BUSY) {
+            if direction.has(BUSY) {
                 direction.clear(BUSY);
                 self.forget_idle(link);
             }

@@ -98,7 +98,7 @@ impl Crypt {
                 break After::Violation(Alert::RecordOverflow);
             }
             let is_data = content == Content::Data as u8;
-            if is_data && direction.data(range.len()) {
+            if is_data && direction.count_data(range.len()) {
                 break After::Violation(Alert::UnexpectedMessage);
             }
             let range = rest + range.start..rest + range.end;
@@ -109,7 +109,7 @@ impl Crypt {
                 bytes.copy_within(range, to);
                 continue;
             }
-            let after = self.other(place, content, &bytes[range]);
+            let after = self.handle_other(place, content, &bytes[range]);
             if after == After::End {
                 self.keys.from(place).set(OVER);
             }
@@ -121,12 +121,12 @@ impl Crypt {
     }
 
     /// Handles a record that is not data.
-    fn other(&mut self, place: Place, content: u8, bytes: &[u8]) -> After {
+    fn handle_other(&mut self, place: Place, content: u8, bytes: &[u8]) -> After {
         match (Content::from_repr(content), bytes) {
             (Some(Content::Alert), &[level, description]) => match description {
                 0 => After::End,
                 _ if description == USER_CANCELED || level == WARNING && !place.cipher.is_13() => {
-                    self.idle(place, 0)
+                    self.count_idle(place, 0)
                 }
                 _ => After::Aborted,
             },
@@ -134,10 +134,12 @@ impl Crypt {
             (Some(Content::Handshake), _) if !place.cipher.is_13() => {
                 After::Violation(Alert::NoRenegotiation)
             }
-            (Some(Content::Handshake), [head @ .., asks @ (0 | 1)]) if *head == KEY_UPDATE => {
+            (Some(Content::Handshake), [head @ .., must_update @ (0 | 1)])
+                if *head == KEY_UPDATE =>
+            {
                 // The sequence number counts the records of the current key, including this one.
                 let others = self.keys.from(place).seq() - 1;
-                let after = self.idle(place, others);
+                let after = self.count_idle(place, others);
                 if after != After::Open {
                     return after;
                 }
@@ -145,7 +147,7 @@ impl Crypt {
                 place.cipher.update(direction.secret);
                 direction.restart();
                 self.from.forget(place);
-                if *asks == 1 {
+                if *must_update == 1 {
                     self.keys.to(place).set(UPDATE);
                 }
                 After::Open
@@ -154,10 +156,10 @@ impl Crypt {
         }
     }
 
-    /// Counts a record without data, after `others` other records. Too many of them are answered like an "inappropriate" message
-    /// (RFC 8446 section 6.2).
-    fn idle(&mut self, place: Place, others: u64) -> After {
-        match self.keys.from(place).idle(others) {
+    /// Counts an idle record, after `others` other records. Too many of them are answered like an "inappropriate" message (RFC 8446
+    /// section 6.2).
+    fn count_idle(&mut self, place: Place, others: u64) -> After {
+        match self.keys.from(place).count_idle(others) {
             true => After::Violation(Alert::UnexpectedMessage),
             false => After::Open,
         }
@@ -177,13 +179,14 @@ impl Crypt {
         if spent && !cipher.is_13() {
             return false;
         }
-        if spent || direction.is(UPDATE) {
+        if spent || direction.has(UPDATE) {
             self.update(place, out);
         }
         self.seal(place, Content::Data, out, write);
         true
     }
 
+    /// Appends a key update to `out`, and replaces the sending key.
     fn update(&mut self, place: Place, out: &mut Vec<u8>) {
         self.seal(place, Content::Handshake, out, |out| {
             out.extend_from_slice(&KEY_UPDATE);

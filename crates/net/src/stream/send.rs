@@ -36,16 +36,17 @@ impl Streams {
         parts: &[P],
     ) -> usize {
         let total = total(parts);
-        if total == 0 || (self.crypt.keys.to(place).is(BUSY) && !self.flush(transport, link, place))
+        if total == 0
+            || (self.crypt.keys.to(place).has(BUSY) && !self.flush(transport, link, place))
         {
             return 0;
         }
         let mut direction = self.crypt.keys.to(place);
-        if direction.is(OVER) {
+        if direction.has(OVER) {
             // The peer cannot read more, so the bytes are discarded. If they were reported as not taken, the sender would try again for ever.
             return total;
         }
-        let mut taken = usize::from(direction.is(HELD));
+        let mut taken = usize::from(direction.has(HELD));
         direction.clear(HELD);
         while taken < total {
             let length = self.record_bytes().min(total - taken);
@@ -168,7 +169,7 @@ impl Streams {
         alert: Alert,
     ) {
         let direction = self.crypt.keys.to(place);
-        if direction.is(OVER) || direction.is(BUSY) {
+        if direction.has(OVER) || direction.has(BUSY) {
             return;
         }
         self.scratch.clear();
@@ -182,7 +183,7 @@ impl Streams {
         let Entry::Sealed(place) = self.table.get(link.0) else {
             return (read, write);
         };
-        if !self.crypt.keys.to(place).is(BUSY) {
+        if !self.crypt.keys.to(place).has(BUSY) {
             return (read, write);
         }
         let busy = busy(&mut self.records.busy, link);
@@ -201,11 +202,11 @@ impl Streams {
             }
             Entry::Sealed(place) => {
                 let direction = self.crypt.keys.to(place);
-                if !direction.is(BUSY) {
+                if !direction.has(BUSY) {
                     return true;
                 }
                 let busy = &self.records.busy[&link.0];
-                let (waits, read) = (direction.is(HELD) || busy.waits, !busy.unread);
+                let (waits, read) = (direction.has(HELD) || busy.waits, !busy.unread);
                 if !self.flush(transport, link, place) {
                     return false;
                 }

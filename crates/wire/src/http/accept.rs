@@ -63,7 +63,7 @@ fn ranges<'b>(values: impl Iterator<Item = &'b [u8]>) -> impl Iterator<Item = (R
     let members = values.flat_map(|value| split(value, b','));
     members.filter_map(|member| {
         let mut parts = split(member, b';').map(trim_ows);
-        let range = named(parts.next()?)?;
+        let range = range_of(parts.next()?)?;
         let weight = parts.find_map(quality).unwrap_or(1000);
         (weight > 0).then_some((range, weight))
     })
@@ -83,7 +83,7 @@ fn split(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-fn named(range: &[u8]) -> Option<Range> {
+fn range_of(name: &[u8]) -> Option<Range> {
     const NAMES: [(&str, Range); 9] = [
         ("text/event-stream", Range::EventStream),
         ("application/json", Range::Json),
@@ -97,7 +97,7 @@ fn named(range: &[u8]) -> Option<Range> {
     ];
     NAMES
         .iter()
-        .find(|(name, _)| range.eq_ignore_ascii_case(name.as_bytes()))
+        .find(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()))
         .map(|&(_, range)| range)
 }
 

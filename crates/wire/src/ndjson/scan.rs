@@ -14,7 +14,7 @@ const NEAR: usize = 16;
 /// Number of bytes that are checked at once: two of the smallest vectors.
 const STRIDE: usize = 32;
 
-/// A string in the line, without its quotes.
+/// The place of a string in the line, without its quotes.
 #[derive(Clone, Copy)]
 pub(super) struct Text {
     pub(super) start: usize,
@@ -41,8 +41,10 @@ impl Sink for Discard {
     fn put(&mut self, _: &[u8]) {}
 }
 
+/// A cursor over a line.
 pub(super) struct Scan<'a> {
     line: &'a [u8],
+    /// The offset of the next byte.
     at: usize,
 }
 
@@ -284,16 +286,16 @@ impl<'a> Scan<'a> {
 
     /// Skips a number (RFC 8259 section 6). Any magnitude is accepted, since subscribers get the number as text.
     fn number(&mut self) -> Result<(), LineError> {
-        self.take(b"-");
-        // Nothing but a fraction or an exponent follows a leading zero.
-        if !self.take(b"0") {
+        self.skip_one_of(b"-");
+        // After a leading zero only a fraction or an exponent may follow.
+        if !self.skip_one_of(b"0") {
             self.digits()?;
         }
-        if self.take(b".") {
+        if self.skip_one_of(b".") {
             self.digits()?;
         }
-        if self.take(b"eE") {
-            self.take(b"+-");
+        if self.skip_one_of(b"eE") {
+            self.skip_one_of(b"+-");
             self.digits()?;
         }
         match self.line.get(self.at) {
@@ -302,10 +304,11 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn take(&mut self, any: &[u8]) -> bool {
-        let there = self.line.get(self.at).is_some_and(|b| any.contains(b));
-        self.at += usize::from(there);
-        there
+    /// Skips the next byte if it is one of `bytes`. Returns whether it was.
+    fn skip_one_of(&mut self, bytes: &[u8]) -> bool {
+        let found = self.line.get(self.at).is_some_and(|b| bytes.contains(b));
+        self.at += usize::from(found);
+        found
     }
 
     fn digits(&mut self) -> Result<(), LineError> {
@@ -339,12 +342,9 @@ fn check(text: &[u8]) -> Result<(), LineError> {
 /// are measured with the bytes before them, as the last `STRIDE` bytes of the text.
 #[inline]
 fn max_of(text: &[u8], measure: impl Fn(u8) -> u8) -> u8 {
-    let most_of = |text: &[u8], most| text.iter().fold(most, |most: u8, &b| most.max(measure(b)));
+    let max_in = |text: &[u8], max| text.iter().fold(max, |max: u8, &b| max.max(measure(b)));
     match text.last_chunk::<STRIDE>() {
-        Some(last) => most_of(
-            text.as_chunks::<STRIDE>().0.as_flattened(),
-            most_of(last, 0),
-        ),
-        None => most_of(text, 0),
+        Some(last) => max_in(text.as_chunks::<STRIDE>().0.as_flattened(), max_in(last, 0)),
+        None => max_in(text, 0),
     }
 }
