@@ -4,13 +4,13 @@
 //! Invariant: a cached key belongs to the current secret of its place. Code that changes or frees a secret must call
 //! [`forget`](Cache::forget).
 
-use super::cipher::Context;
+use super::cipher::ExpandedKey;
 use super::keys::Place;
 
 /// Number of cached keys, half a kilobyte each.
 const SLOTS: usize = 32;
 
-type Slot = Option<(Place, Context)>;
+type Slot = Option<(Place, ExpandedKey)>;
 
 /// The cache of expanded keys of one direction.
 pub struct Cache {
@@ -25,13 +25,13 @@ impl Cache {
     }
 
     /// The expanded key of a place, whose secret is `secret`.
-    pub fn get(&mut self, place: Place, secret: &[u8]) -> &Context {
+    pub fn get(&mut self, place: Place, secret: &[u8]) -> &ExpandedKey {
         let slot = &mut self.slots[place.row as usize % SLOTS];
         if slot.as_ref().is_none_or(|(of, _)| *of != place) {
-            *slot = Some((place, place.cipher.context(secret)));
+            *slot = Some((place, place.cipher.expand_key(secret)));
         }
-        let (_, context) = slot.as_ref().expect("it was just put there");
-        context
+        let (_, key) = slot.as_ref().expect("it was just put there");
+        key
     }
 
     pub fn forget(&mut self, place: Place) {

@@ -56,11 +56,11 @@ pub enum Cipher {
     /// `TLS13_CHACHA20_POLY1305_SHA256`.
     ChaCha = 3,
     /// TLS 1.2 with `AES_128_GCM`.
-    Old128 = 4,
+    Tls12Aes128 = 4,
     /// TLS 1.2 with `AES_256_GCM`.
-    Old256 = 5,
+    Tls12Aes256 = 5,
     /// TLS 1.2 with `CHACHA20_POLY1305`.
-    OldChaCha = 6,
+    Tls12ChaCha = 6,
 }
 
 /// The secret of one direction, until it is in the table. It is cleared on drop.
@@ -104,8 +104,8 @@ pub struct Start {
 }
 
 /// The expanded key of one direction, and its IV. The library clears the key on drop.
-pub struct Context {
-    key: LessSafeKey,
+pub struct ExpandedKey {
+    aead: LessSafeKey,
     iv: [u8; NONCE_LEN],
 }
 
@@ -126,9 +126,9 @@ impl Cipher {
             (CipherSuite::TLS13_AES_128_GCM_SHA256, _) => Some(Cipher::Aes128),
             (CipherSuite::TLS13_AES_256_GCM_SHA384, _) => Some(Cipher::Aes256),
             (CipherSuite::TLS13_CHACHA20_POLY1305_SHA256, _) => Some(Cipher::ChaCha),
-            (_, Traffic::Aes128Gcm { .. }) => Some(Cipher::Old128),
-            (_, Traffic::Aes256Gcm { .. }) => Some(Cipher::Old256),
-            (_, Traffic::Chacha20Poly1305 { .. }) => Some(Cipher::OldChaCha),
+            (_, Traffic::Aes128Gcm { .. }) => Some(Cipher::Tls12Aes128),
+            (_, Traffic::Aes256Gcm { .. }) => Some(Cipher::Tls12Aes256),
+            (_, Traffic::Chacha20Poly1305 { .. }) => Some(Cipher::Tls12ChaCha),
             _ => None,
         }
     }
@@ -140,9 +140,9 @@ impl Cipher {
 
     fn algorithm(self) -> &'static Algorithm {
         match self {
-            Cipher::Aes128 | Cipher::Old128 => &AES_128_GCM,
-            Cipher::Aes256 | Cipher::Old256 => &AES_256_GCM,
-            Cipher::ChaCha | Cipher::OldChaCha => &CHACHA20_POLY1305,
+            Cipher::Aes128 | Cipher::Tls12Aes128 => &AES_128_GCM,
+            Cipher::Aes256 | Cipher::Tls12Aes256 => &AES_256_GCM,
+            Cipher::ChaCha | Cipher::Tls12ChaCha => &CHACHA20_POLY1305,
         }
     }
 
@@ -166,20 +166,20 @@ impl Cipher {
     pub fn records_max(self) -> u64 {
         match self {
             // ChaCha20 has no such limit. The limit of the sequence number is never reached.
-            Cipher::ChaCha | Cipher::OldChaCha => 1 << 48,
+            Cipher::ChaCha | Cipher::Tls12ChaCha => 1 << 48,
             _ => RECORDS_MAX,
         }
     }
 
     fn explicit_bytes(self) -> usize {
         match self {
-            Cipher::Old128 | Cipher::Old256 => EXPLICIT_BYTES,
+            Cipher::Tls12Aes128 | Cipher::Tls12Aes256 => EXPLICIT_BYTES,
             _ => 0,
         }
     }
 
     /// The expanded key of a secret.
-    pub fn context(self, secret: &[u8]) -> Context {
+    pub fn expand_key(self, secret: &[u8]) -> ExpandedKey {
         let mut key = [0; KEY_MAX];
         let key = &mut key[..self.algorithm().key_len()];
         let mut iv = [0; NONCE_LEN];
@@ -193,8 +193,8 @@ impl Cipher {
         }
         let bound = UnboundKey::new(self.algorithm(), key).expect("a key of the right length");
         key.zeroize();
-        Context {
-            key: LessSafeKey::new(bound),
+        ExpandedKey {
+            aead: LessSafeKey::new(bound),
             iv,
         }
     }
@@ -212,14 +212,14 @@ impl Cipher {
     /// If the content is longer than [`PLAIN_MAX`].
     pub fn seal(
         self,
-        context: &Context,
+        key: &ExpandedKey,
         seq: u64,
         content: Content,
         out: &mut Vec<u8>,
         write: impl FnOnce(&mut Vec<u8>),
     ) {
         let begin = out.len();
-        let nonce = context.nonce(seq);
+        let nonce = key.nonce(seq);
         let outer = if self.is_13() { Content::Data } else { content };
         out.extend_from_slice(&[outer as u8, 3, 3, 0, 0]);
         out.extend_from_slice(&nonce[NONCE_LEN - self.explicit_bytes()..]);
@@ -237,8 +237,8 @@ impl Cipher {
         let aad = self.aad(seq, header, plain);
         let nonce = Nonce::assume_unique_for_key(nonce);
         let aad = Aad::from(aad.bytes());
-        let tag = context
-            .key
+        let tag = key
+            .aead
             .seal_in_place_separate_tag(nonce, aad, &mut out[body..]);
         out.extend_from_slice(tag.expect("a record is short").as_ref());
     }
@@ -249,7 +249,7 @@ impl Cipher {
     /// If it was not sealed with this key and this sequence number.
     pub fn open(
         self,
-        context: &Context,
+        key: &ExpandedKey,
         seq: u64,
         record: &mut [u8],
     ) -> Result<(u8, core::ops::Range<usize>), Unspecified> {
@@ -257,14 +257,14 @@ impl Cipher {
         let begin = HEADER_BYTES + self.explicit_bytes();
         let plain = record.len().checked_sub(begin + TAG_BYTES);
         let plain = plain.ok_or(Unspecified)?;
-        let mut nonce = context.nonce(seq);
+        let mut nonce = key.nonce(seq);
         // The peer may choose this part of the nonce.
         nonce[NONCE_LEN - self.explicit_bytes()..].copy_from_slice(&record[HEADER_BYTES..begin]);
         let aad = self.aad(seq, header, plain);
         let nonce = Nonce::assume_unique_for_key(nonce);
         let body = &mut record[begin..];
-        let opened = context
-            .key
+        let opened = key
+            .aead
             .open_in_place(nonce, Aad::from(aad.bytes()), body)?;
         if !self.is_13() {
             return Ok((header[0], begin..begin + plain));
@@ -303,7 +303,7 @@ impl Authenticated {
     }
 }
 
-impl Context {
+impl ExpandedKey {
     fn nonce(&self, seq: u64) -> [u8; NONCE_LEN] {
         let mut nonce = self.iv;
         for (byte, seq) in nonce[NONCE_LEN - 8..].iter_mut().zip(seq.to_be_bytes()) {

@@ -89,8 +89,8 @@ impl Crypt {
                 break After::Open;
             };
             let mut direction = self.keys.from(place);
-            let context = self.from.get(place, direction.secret);
-            let Ok((content, range)) = place.cipher.open(context, direction.seq(), record) else {
+            let key = self.from.get(place, direction.secret);
+            let Ok((content, range)) = place.cipher.open(key, direction.seq(), record) else {
                 break After::Violation(Alert::BadRecordMac);
             };
             direction.advance();
@@ -219,10 +219,8 @@ impl Crypt {
         write: impl FnOnce(&mut Vec<u8>),
     ) {
         let mut direction: Direction<'_> = self.keys.to(place);
-        let context = self.to.get(place, direction.secret);
-        place
-            .cipher
-            .seal(context, direction.seq(), content, out, write);
+        let key = self.to.get(place, direction.secret);
+        place.cipher.seal(key, direction.seq(), content, out, write);
         direction.advance();
     }
 }
@@ -259,9 +257,9 @@ mod tests {
         Cipher::Aes128,
         Cipher::Aes256,
         Cipher::ChaCha,
-        Cipher::Old128,
-        Cipher::Old256,
-        Cipher::OldChaCha,
+        Cipher::Tls12Aes128,
+        Cipher::Tls12Aes256,
+        Cipher::Tls12ChaCha,
     ];
 
     /// A peer of itself: it opens the records that it seals.

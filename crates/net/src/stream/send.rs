@@ -269,7 +269,7 @@ mod tests {
         let mut sockets =
             Kernel::open(&[], acceptor::Limits::default(), &steering::Group::new()).unwrap();
         let mut streams = Streams::new(Handle::new(source).unwrap(), limits);
-        let cipher = Cipher::Old128;
+        let cipher = Cipher::Tls12Aes128;
         let start = |seq| Start {
             secret: Secret::of(&[&[7; 28]]),
             seq,
