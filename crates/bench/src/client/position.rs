@@ -12,7 +12,7 @@ pub struct Position {
 impl Position {
     /// Parses the position that a subscription of one topic receives; its text begins with `1`. `None` for the positions that
     /// subscriptions of several topics or of a filter receive.
-    pub fn read(text: &str) -> Option<Position> {
+    pub fn parse(text: &str) -> Option<Position> {
         let text = text.trim_matches('"').strip_prefix('1')?;
         let (epoch, offset) = text.split_once('-')?;
         Some(Position {
@@ -27,15 +27,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_positions_of_one_topic_are_places() {
+    fn only_positions_of_one_topic_are_parsed() {
         let position = Position {
             epoch: 0xc9,
             offset: 12,
         };
-        assert_eq!(Position::read("1c9-12"), Some(position));
-        assert_eq!(Position::read("\"1c9-12\""), Some(position));
+        assert_eq!(Position::parse("1c9-12"), Some(position));
+        assert_eq!(Position::parse("\"1c9-12\""), Some(position));
         for other in ["2c9-12", "310-Aau4qskC", "", "1c9"] {
-            assert_eq!(Position::read(other), None);
+            assert_eq!(Position::parse(other), None);
         }
     }
 }

@@ -75,7 +75,7 @@ fn body(records: &[Record]) -> Result<String> {
 /// Reads these files. A file without a result is an error.
 fn named(files: &[PathBuf]) -> Result<Vec<Record>> {
     let record = |file: &PathBuf| {
-        Record::of(name(file), read(file)?).with_context(|| {
+        Record::from_file(name(file), read(file)?).with_context(|| {
             format!(
                 "{} is no result: it lacks `scenario` or `result`; name a file that a scenario wrote (--json FILE)",
                 file.display()
@@ -96,7 +96,7 @@ fn recorded(directory: &Path) -> Result<Vec<Record>> {
     paths.sort();
     let mut records = Vec::new();
     for path in &paths {
-        records.extend(Record::of(name(path), read(path)?));
+        records.extend(Record::from_file(name(path), read(path)?));
     }
     ensure!(
         !records.is_empty(),
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     fn record(value: Value) -> Record {
-        Record::of("a<b".into(), value).expect("a result")
+        Record::from_file("a<b".into(), value).expect("a result")
     }
 
     #[test]

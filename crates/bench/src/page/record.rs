@@ -13,8 +13,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// Makes a record of a file's name and content. None if the content is not the result of a scenario.
-    pub fn of(name: String, value: Value) -> Option<Record> {
+    /// A record of a file with this name and content. `None` if the content is not the result of a scenario.
+    pub fn from_file(name: String, value: Value) -> Option<Record> {
         let is_result = value["scenario"].is_string() && value["result"].is_object();
         is_result.then_some(Record { name, value })
     }
@@ -39,33 +39,34 @@ impl Record {
     }
 
     /// A number of the result, by JSON pointer.
-    pub fn number(&self, place: &str) -> Option<f64> {
-        self.result().pointer(place)?.as_f64()
+    pub fn number(&self, pointer: &str) -> Option<f64> {
+        self.result().pointer(pointer)?.as_f64()
     }
 
-    /// Bytes that an idle connection needs: in the server, and in the kernel. None if they were not measured, or measured wrongly.
-    pub fn bytes(&self) -> Option<[f64; 2]> {
+    /// Bytes that an idle connection needs in the server, and in the kernel. `None` if they were not measured, or measured wrongly.
+    pub fn bytes_per_connection(&self) -> Option<[f64; 2]> {
         let sockets = |moment: &str| self.number(&format!("/{moment}/kernel/slabs/TCP"));
         if sockets("empty").unwrap_or(0.0) > sockets("open").unwrap_or(f64::MAX) / 100.0 {
-            // When the run began, the kernel still had sockets of the run before. New ones reused their memory, so the cost would be too low.
+            // When the run began, the kernel still had sockets of an earlier run. New sockets reused their memory, so the cost would be too low.
             return None;
         }
         let cost = "/per_connection_open";
         let process = self.number(&format!("{cost}/server_pss_bytes"))?;
         let one_end = |kind: &str| {
-            let of = |name: &str| self.number(&format!("{cost}/kernel_{name}_bytes"));
+            let kernel_bytes = |name: &str| self.number(&format!("{cost}/kernel_{name}_bytes"));
             // If clients and server share a kernel, the figure covers both ends of a connection.
-            of(kind).or_else(|| of(&format!("both_ends_{kind}")).map(|both| both / 2.0))
+            kernel_bytes(kind)
+                .or_else(|| kernel_bytes(&format!("both_ends_{kind}")).map(|both| both / 2.0))
         };
         Some([process, one_end("slab")? + one_end("buffer").unwrap_or(0.0)])
     }
 
-    /// How the clients were connected.
+    /// The protocol of the clients.
     pub fn protocol(&self) -> &str {
         self.result()["protocol"].as_str().unwrap_or_default()
     }
 
-    /// The heading of its section.
+    /// The heading of its section of the page: file name, connections and protocol.
     pub fn title(&self) -> String {
         let connections = self.number("/connections");
         let protocol = self.protocol();
@@ -75,7 +76,7 @@ impl Record {
         }
     }
 
-    /// Machine, date and command.
+    /// A paragraph with machine, date and command, and a notice if the run failed.
     pub fn origin(&self) -> String {
         let machine = &self.value["machine"];
         let text = |value: &Value| value.as_str().map(String::from);
@@ -94,12 +95,12 @@ impl Record {
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         let command = text(&self.value["command"]).unwrap_or_default();
-        let clean = match self.result()["clean"].as_bool() {
+        let failure_notice = match self.result()["clean"].as_bool() {
             Some(false) => "<br><strong class=\"bad\">This run has failed.</strong>",
             _ => "",
         };
         format!(
-            "<p class=\"of\">{}<br><code>{}</code>{clean}</p>\n",
+            "<p class=\"of\">{}<br><code>{}</code>{failure_notice}</p>\n",
             escape(&parts.join(" · ")),
             escape(&command)
         )
@@ -110,8 +111,8 @@ impl Record {
 pub fn count(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut out = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) && digit.is_ascii_digit() {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) && digit.is_ascii_digit() {
             out.push(',');
         }
         out.push(digit);
@@ -119,17 +120,17 @@ pub fn count(value: f64) -> String {
     out
 }
 
-/// A number in a few characters.
+/// A number in a few characters, such as `1.5M`.
 pub fn short(value: f64) -> String {
     match value {
-        v if v >= 1e6 => format!("{}M", trim(v / 1e6)),
-        v if v >= 1e3 => format!("{}k", trim(v / 1e3)),
-        v => trim(v),
+        v if v >= 1e6 => format!("{}M", decimals(v / 1e6)),
+        v if v >= 1e3 => format!("{}k", decimals(v / 1e3)),
+        v => decimals(v),
     }
 }
 
-/// A number with at most three decimals.
-pub fn trim(value: f64) -> String {
+/// A number with at most three decimals, without zeros at the end.
+pub fn decimals(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }

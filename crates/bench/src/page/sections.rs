@@ -6,12 +6,12 @@ use serde_json::Value;
 use super::html::{escape, plots, table};
 use super::plot::{self, Axis, Line};
 use super::published;
-use super::record::{Record, bytes, count, short, trim};
+use super::record::{Record, bytes, count, decimals, short};
 
 const MS: Axis = Axis {
     name: "latency, ms",
     is_log: true,
-    text: trim,
+    text: decimals,
 };
 const SECONDS: Axis = Axis {
     name: "seconds since the start",
@@ -39,7 +39,9 @@ pub fn memory(records: &[Record]) -> Result<String> {
         })
         .collect();
     for record in best(records) {
-        if let (Some(both), Some(n)) = (record.bytes(), record.number("/connections")) {
+        if let (Some(both), Some(n)) =
+            (record.bytes_per_connection(), record.number("/connections"))
+        {
             rows.push((
                 format!("Crore: {} × {}", count(n), record.protocol()),
                 both.to_vec(),
@@ -60,7 +62,7 @@ fn best(records: &[Record]) -> Vec<&Record> {
     let mut found: Vec<&Record> = Vec::new();
     for record in records.iter().filter(|record| record.is_million()) {
         let keeps = record.number("/log_messages") > Some(0.0) && record.protocol() != "poll";
-        if keeps || record.bytes().is_none() {
+        if keeps || record.bytes_per_connection().is_none() {
             continue;
         }
         let key = |record: &Record| {
@@ -132,7 +134,12 @@ fn memory_by_connections(records: &[Record]) -> Result<Option<String>> {
     let points = |part: usize, protocol: &str| -> Vec<(f64, f64)> {
         let runs = best(records).into_iter();
         runs.filter(|record| record.protocol() == protocol)
-            .filter_map(|record| Some((record.number("/connections")?, record.bytes()?[part])))
+            .filter_map(|record| {
+                Some((
+                    record.number("/connections")?,
+                    record.bytes_per_connection()?[part],
+                ))
+            })
             .collect()
     };
     let lines = [
@@ -269,7 +276,7 @@ fn seconds(record: &Record) -> Result<Vec<String>> {
     let y = Axis {
         name: "busy cores",
         is_log: false,
-        text: trim,
+        text: decimals,
     };
     let opening = cores("live", opens);
     if !opening.is_empty() {
@@ -357,7 +364,7 @@ pub fn peers(records: &[Record]) -> Result<String> {
                         if value >= 1_000.0 {
                             count(value)
                         } else {
-                            trim(value)
+                            decimals(value)
                         }
                     })?);
                 }

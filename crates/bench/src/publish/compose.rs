@@ -32,7 +32,7 @@ pub enum MessageFormat {
 }
 
 impl MessageFormat {
-    /// Whether the server sends answers, be it for each message or for each group of messages.
+    /// Whether the server answers the messages, one by one or in groups.
     pub fn is_answered(self) -> bool {
         match self {
             MessageFormat::Batch | MessageFormat::Single => true,
@@ -95,13 +95,13 @@ impl Composer {
         }
     }
 
-    /// Uses these sequence numbers, so that others see the number of the last published message of each topic.
-    pub fn count_in(&mut self, sequences: Arc<[AtomicU32]>) {
+    /// Uses these sequence numbers from now on. The caller keeps the `Arc` to see the number of the last published message of each topic.
+    pub fn share_sequences(&mut self, sequences: Arc<[AtomicU32]>) {
         self.sequences = sequences;
     }
 
     /// Chooses the topic of the next message.
-    pub fn draw(&mut self) -> u32 {
+    pub fn draw_topic(&mut self) -> u32 {
         let count = self.topics.count();
         if !self.is_cyclic {
             return self.random.below(count);
@@ -112,7 +112,7 @@ impl Composer {
 
     /// Chooses the topic of the next message of one connection. The topics are divided among `links` connections: connection `link` has
     /// the topics `link`, `link + links`, and so on.
-    pub fn draw_of(&mut self, link: u32, links: u32) -> u32 {
+    pub fn draw_topic_of(&mut self, link: u32, links: u32) -> u32 {
         let own = (self.topics.count() - link).div_ceil(links);
         if !self.is_cyclic {
             return link + links * self.random.below(own);
@@ -134,7 +134,7 @@ impl Composer {
         }
     }
 
-    /// Begins a group of messages at the end of `out`. [`Composer::seal`] ends it and needs the returned mark.
+    /// Begins a group of messages at the end of `out`. Returns its start, for [`Composer::finish`].
     pub fn begin(&self, out: &mut Vec<u8>) -> usize {
         let mark = out.len();
         if matches!(self.format, MessageFormat::Batch) {
@@ -204,7 +204,7 @@ impl Composer {
 
     /// Ends the group that began at `mark`: writes the head of a batch directly before its body. Returns
     /// the start of the bytes to send.
-    pub fn seal(&self, mark: usize, out: &mut [u8]) -> usize {
+    pub fn finish(&self, mark: usize, out: &mut [u8]) -> usize {
         if !matches!(self.format, MessageFormat::Batch) {
             return mark;
         }
@@ -239,13 +239,16 @@ mod tests {
     #[test]
     fn a_connection_draws_its_own_topics_in_turn() {
         let mut composer = composer(MessageFormat::Single, "t/{1..10}");
-        let mut draws =
-            |link, count| -> Vec<u32> { (0..count).map(|_| composer.draw_of(link, 3)).collect() };
+        let mut draws = |link, count| -> Vec<u32> {
+            (0..count)
+                .map(|_| composer.draw_topic_of(link, 3))
+                .collect()
+        };
         assert_eq!(draws(0, 5), [3, 6, 9, 0, 3]);
         assert_eq!(draws(1, 4), [4, 7, 1, 4]);
         assert_eq!(draws(2, 4), [5, 8, 2, 5]);
         composer.is_cyclic = false;
-        let mut random: Vec<u32> = (0..200).map(|_| composer.draw_of(0, 3)).collect();
+        let mut random: Vec<u32> = (0..200).map(|_| composer.draw_topic_of(0, 3)).collect();
         random.sort_unstable();
         random.dedup();
         assert_eq!(random, [0, 3, 6, 9]);
@@ -259,7 +262,7 @@ mod tests {
         for topic in [0, 1, 1] {
             composer.message(topic, None, &mut out);
         }
-        let start = composer.seal(mark, &mut out);
+        let start = composer.finish(mark, &mut out);
         let text = std::str::from_utf8(&out[start..]).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("POST /pub HTTP/1.1\r\nHost: 127.0.0.1:80\r\n"));

@@ -152,9 +152,9 @@ impl Publisher {
         })
     }
 
-    /// Uses these sequence numbers.
-    pub fn count_in(&mut self, sequences: Arc<[AtomicU32]>) {
-        self.composer.count_in(sequences);
+    /// Uses these sequence numbers from now on ([`Composer::share_sequences`]).
+    pub fn share_sequences(&mut self, sequences: Arc<[AtomicU32]>) {
+        self.composer.share_sequences(sequences);
     }
 
     /// Changes the rate, and resets the largest delay.
@@ -285,7 +285,7 @@ impl Publisher {
         let mark = self.composer.begin(&mut link.out);
         let mut messages = 0;
         while messages < room && link.out.len() < bytes_max {
-            let topic = self.composer.draw_of(index, count);
+            let topic = self.composer.draw_topic_of(index, count);
             let before = link.out.len();
             let id = link.packet_id();
             self.composer.message(topic, id, &mut link.out);
@@ -294,7 +294,7 @@ impl Publisher {
                 break;
             }
         }
-        let start = self.composer.seal(mark, &mut link.out);
+        let start = self.composer.finish(mark, &mut link.out);
         link.skip(start);
         link.composed(messages);
         messages
@@ -330,7 +330,7 @@ impl Publisher {
         let mut groups: Vec<(usize, u64)> = vec![(usize::MAX, 0); count];
         let mut messages = 0;
         while messages < room {
-            let topic = self.composer.draw();
+            let topic = self.composer.draw_topic();
             let index = topic as usize % count;
             let link = &mut self.links[index];
             if groups[index].1 == 0 {
@@ -346,7 +346,7 @@ impl Publisher {
         }
         for (link, (mark, messages)) in self.links.iter_mut().zip(groups) {
             if messages > 0 {
-                let start = self.composer.seal(mark, &mut link.out);
+                let start = self.composer.finish(mark, &mut link.out);
                 link.skip(start);
                 link.composed(messages);
             }

@@ -43,7 +43,7 @@ impl PublisherThread {
         let thread = std::thread::Builder::new().name("feed".into());
         let thread = thread.spawn(move || {
             let mut publisher = Publisher::open(&args).context("the publisher")?;
-            publisher.count_in(published);
+            publisher.share_sequences(published);
             let _ = tell.send(());
             publish_until_stopped(publisher, &shared_control)
         })?;

@@ -59,8 +59,8 @@ fn tool(args: &RunArgs, name: &str, server: &Server) -> Result<Command> {
 /// A running `crore-bench subscribe --control`.
 pub struct Subscriber {
     guard: Guard,
-    words: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Subscriber {
@@ -71,7 +71,7 @@ impl Subscriber {
         server: &Server,
         connections: u32,
         topics: &str,
-        rest: &[&str],
+        flags: &[&str],
     ) -> Result<Subscriber> {
         let mut command = tool(args, "subscribe", server)?;
         if server.kind == Kind::Floor {
@@ -84,7 +84,7 @@ impl Subscriber {
             "--connections",
             &connections.to_string(),
         ]);
-        command.args(rest);
+        command.args(flags);
         if let Some(rate) = args.connect_rate {
             command.args(["--connect-rate", &rate.to_string()]);
         }
@@ -92,12 +92,12 @@ impl Subscriber {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let words = child.stdin.take().context("a pipe was asked for")?;
-        let answers = BufReader::new(child.stdout.take().context("a pipe was asked for")?);
+        let stdin = child.stdin.take().context("a pipe was asked for")?;
+        let stdout = BufReader::new(child.stdout.take().context("a pipe was asked for")?);
         let mut subscriber = Subscriber {
             guard: Guard(child),
-            words,
-            answers,
+            stdin,
+            stdout,
         };
         subscriber.ask("report")?;
         Ok(subscriber)
@@ -111,11 +111,11 @@ impl Subscriber {
     }
 
     /// Sends a command of `subscribe --control` and returns the answer.
-    pub fn ask(&mut self, word: &str) -> Result<Value> {
-        writeln!(self.words, "{word}").context("the subscriber ended")?;
+    pub fn ask(&mut self, command: &str) -> Result<Value> {
+        writeln!(self.stdin, "{command}").context("the subscriber ended")?;
         let mut line = String::new();
-        self.answers.read_line(&mut line)?;
-        serde_json::from_str(&line).with_context(|| format!("the subscriber ended at `{word}`"))
+        self.stdout.read_line(&mut line)?;
+        serde_json::from_str(&line).with_context(|| format!("the subscriber ended at `{command}`"))
     }
 
     /// Waits until all connections are open. It is an error if some could not be opened.
@@ -152,10 +152,10 @@ impl Publisher {
         server: &Server,
         topics: &str,
         size: usize,
-        rest: &[&str],
+        flags: &[&str],
     ) -> Result<Publisher> {
-        let feed = server.kind.publish_flags(args.publish_protocol()).0;
-        Publisher::start_with(args, server, topics, size, &[feed, rest].concat())
+        let server_flags = server.kind.publish_flags(args.publish_protocol()).0;
+        Publisher::start_with(args, server, topics, size, &[server_flags, flags].concat())
     }
 
     /// Starts `crore-bench publish` with these flags.

@@ -20,7 +20,7 @@ use crate::rig::{Directory, Kind, RunArgs, Server, Setting};
 const SECONDS: f64 = 900.0;
 /// Seconds between two kills.
 const LIFE_S: f64 = 60.0;
-/// Duration of the search for the possible rate, in seconds.
+/// Duration of the measurement of the possible rate, in seconds.
 const PROBE_S: f64 = 10.0;
 /// Default size of a message, in bytes.
 const SIZE: usize = 512;
@@ -28,7 +28,7 @@ const SIZE: usize = 512;
 const BATCH: u64 = 64;
 /// Messages to a topic before the next topic is used.
 const PER_TOPIC: u64 = 8;
-/// Publishing connections, each with one batch in flight.
+/// Number of publishing connections. Each has one batch in flight.
 const WRITERS: u64 = 4;
 /// Default number of shards.
 const SHARDS: u32 = 2;
@@ -47,7 +47,7 @@ struct WriterCounts {
     started: u64,
     /// Batches that were answered.
     answered: u64,
-    /// The number of the last answered batch.
+    /// The number of the last answered batch; `None` before the first.
     last: Option<u64>,
     /// Messages (lines of batches) that were refused.
     refused: u64,
@@ -67,8 +67,8 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let mut server = Server::start_with(args, setting, &settings, None)?;
     let size = args.size.unwrap_or(SIZE);
     let mut writers = [WriterCounts::default(); WRITERS as usize];
-    let possible = run_load(&mut server, &mut writers, size, PROBE_S, 0.0, |_| Ok(()))?.0;
-    let pause_s = (WRITERS * BATCH) as f64 / (possible / 2.0);
+    let max_rate = run_load(&mut server, &mut writers, size, PROBE_S, 0.0, |_| Ok(()))?.0;
+    let pause_s = (WRITERS * BATCH) as f64 / (max_rate / 2.0);
     let lives = (args.duration.unwrap_or(SECONDS) / LIFE_S).ceil().max(1.0) as u32;
     let (mut rows, mut missing) = (Vec::new(), 0);
     for life in 1..=lives {
@@ -90,14 +90,14 @@ pub fn run(args: &RunArgs) -> Result<Value> {
             "rate_per_s": rate, "disk_bytes": disk, "memory_bytes": memory, "start_s": start_s,
         }));
     }
-    Ok(outcome(&rows, &writers, possible, missing, size, &state))
+    Ok(outcome(&rows, &writers, max_rate, missing, size, &state))
 }
 
 /// Prints and returns the result.
 fn outcome(
     rows: &[Value],
     writers: &[WriterCounts],
-    possible: f64,
+    max_rate: f64,
     missing: u64,
     size: usize,
     state: &Path,
@@ -105,16 +105,16 @@ fn outcome(
     let refused: u64 = writers.iter().map(|it| it.refused).sum();
     let answered: u64 = writers.iter().map(|it| it.answered * BATCH).sum();
     report::say(&format!(
-        "{} kills: {answered} messages answered, {refused} refused, {missing} topics without their last messages; {possible:.0}/s would be possible",
+        "{} kills: {answered} messages answered, {refused} refused, {missing} topics without their last messages; {max_rate:.0}/s would be possible",
         rows.len(),
     ));
     for name in ["rate_per_s", "disk_bytes", "memory_bytes", "start_s"] {
         let third = rows.len().div_ceil(3);
-        let of = |rows: &[Value]| {
+        let mean = |rows: &[Value]| {
             let sum: f64 = rows.iter().filter_map(|row| row[name].as_f64()).sum();
             sum / rows.len() as f64
         };
-        let (first, last) = (of(&rows[..third]), of(&rows[rows.len() - third..]));
+        let (first, last) = (mean(&rows[..third]), mean(&rows[rows.len() - third..]));
         report::say(&format!(
             "{name}: {first:.2} in the first third, {last:.2} in the last"
         ));
@@ -123,7 +123,7 @@ fn outcome(
         "clean": missing == 0 && refused == 0,
         "lives": rows,
         "life_s": LIFE_S,
-        "possible_per_s": possible,
+        "possible_per_s": max_rate,
         "answered": answered,
         "refused": refused,
         "topics_without_their_last_messages": missing,
@@ -132,50 +132,50 @@ fn outcome(
     })
 }
 
-/// Publishes for `seconds`, then calls `end` while publishing continues. Each connection begins a batch every `pause_s` seconds, or later if the
-/// answer takes longer. Returns answered messages a second, and the result of `end`.
+/// Publishes for `seconds`, then calls `at_end` while publishing continues. Each connection begins a batch every `pause_s` seconds, or later if the
+/// answer takes longer. Returns answered messages a second, and the result of `at_end`.
 fn run_load<T>(
     server: &mut Server,
     writers: &mut [WriterCounts],
     size: usize,
     seconds: f64,
     pause_s: f64,
-    end: impl FnOnce(&mut Server) -> Result<T>,
+    at_end: impl FnOnce(&mut Server) -> Result<T>,
 ) -> Result<(f64, T)> {
-    let (address, ends) = (server.addresses[0], AtomicBool::new(false));
+    let (address, stop) = (server.addresses[0], AtomicBool::new(false));
     let count = |writers: &[WriterCounts]| writers.iter().map(|it| it.answered).sum::<u64>();
     let (before, begin) = (count(writers), Instant::now());
     let pause = Duration::from_secs_f64(pause_s);
-    let ended = std::thread::scope(|scope| {
+    let at_end_result = std::thread::scope(|scope| {
         for (writer, counts) in (0..).zip(&mut *writers) {
-            let ends = &ends;
-            scope.spawn(move || publish(address, writer, size, pause, counts, ends));
+            let stop = &stop;
+            scope.spawn(move || publish(address, writer, size, pause, counts, stop));
         }
         std::thread::sleep(Duration::from_secs_f64(seconds));
-        let ended = end(server);
-        ends.store(true, Relaxed);
-        ended
+        let at_end_result = at_end(server);
+        stop.store(true, Relaxed);
+        at_end_result
     })?;
     let batches = count(writers) - before;
     let rate = (batches * BATCH) as f64 / begin.elapsed().as_secs_f64();
-    Ok((rate, ended))
+    Ok((rate, at_end_result))
 }
 
-/// Publishes batches to new topics until `ends` is set or the server is gone.
+/// Publishes batches to new topics until `stop` is set or the server is gone.
 fn publish(
     address: SocketAddr,
     writer: u64,
     size: usize,
     pause: Duration,
     counts: &mut WriterCounts,
-    ends: &AtomicBool,
+    stop: &AtomicBool,
 ) {
     let Ok(mut link) = Link::open(address, TIMEOUT) else {
         return;
     };
     let mut next = Instant::now();
     let mut body = String::new();
-    while !ends.load(Relaxed) {
+    while !stop.load(Relaxed) {
         let number = counts.started;
         counts.started += 1;
         body.clear();

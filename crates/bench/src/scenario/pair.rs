@@ -92,7 +92,7 @@ const ROWS: [Row; 12] = [
         |args, kind| fan_out_with(args, kind, 256),
         &FAN_OUT,
     ),
-    Row::alone("broadcast", measure::once, &["last_has_it_ms"]),
+    Row::alone("broadcast", measure::broadcasts, &["last_has_it_ms"]),
     Row::at_rate(&["p99_ms", CPU]),
     Row::alone("idle", measure::idle, &IDLE),
 ];
@@ -103,7 +103,7 @@ const MQTT_ROWS: [Row; 7] = [
     Row::alone("fan-out", measure::fan_out, &FLOW),
     Row::alone("acknowledged", measure::acknowledged, &FLOW),
     Row::alone("quality-1", measure::quality_1, &FLOW),
-    Row::alone("broadcast", measure::once, &["last_has_it_ms"]),
+    Row::alone("broadcast", measure::broadcasts, &["last_has_it_ms"]),
     Row::at_rate(&["p99_ms", CPU]),
     Row::alone("idle", measure::idle, &IDLE),
 ];
@@ -143,7 +143,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let mut rows = Map::new();
     for row in all {
         if args.rows.is_empty() || args.rows.iter().any(|name| name == row.name) {
-            rows.insert(row.name.into(), pair(args, row, &kinds)?);
+            rows.insert(row.name.into(), measure_row(args, row, &kinds)?);
         }
     }
     let clean = rows.values().all(|row| row["clean"] == true);
@@ -175,7 +175,7 @@ struct Side {
 
 impl Side {
     /// Adds the result of a measurement. A failure of a peer is only recorded; a failure of Crore or the floor ends the run.
-    fn keep(&mut self, row: &str, run: Result<Value>) -> Result<()> {
+    fn record(&mut self, row: &str, run: Result<Value>) -> Result<()> {
         let number = self.runs.len() + 1;
         let is_peer = !matches!(self.kind, Kind::Floor | Kind::Crore);
         let run = match run {
@@ -248,7 +248,8 @@ fn describe_faults(run: &Value) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-fn pair(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
+/// Measures all servers in all rounds, and returns the medians, their ratios and the runs.
+fn measure_row(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
     let mut sides: Vec<Side> = kinds
         .iter()
         .map(|kind| Side {
@@ -261,13 +262,13 @@ fn pair(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
         match row.measure {
             Measure::Alone(measure) => {
                 for side in &mut sides {
-                    side.keep(row.name, measure(args, side.kind))?;
+                    side.record(row.name, measure(args, side.kind))?;
                 }
             }
             Measure::SideBySide(measure) => {
                 for (side, runs) in sides.iter_mut().zip(measure(args, kinds)) {
                     runs.into_iter()
-                        .try_for_each(|run| side.keep(row.name, run))?;
+                        .try_for_each(|run| side.record(row.name, run))?;
                 }
             }
         }
@@ -286,10 +287,10 @@ fn pair(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
         .iter()
         .filter(|side| side.kind == Kind::Crore)
         .all(|side| side.runs.iter().all(|run| run["clean"] == true));
-    let of = |what: fn(&Side) -> Value| -> Map<String, Value> {
+    let by_server = |value_of: fn(&Side) -> Value| -> Map<String, Value> {
         let pairs = sides
             .iter()
-            .map(|side| (side.kind.name().into(), what(side)));
+            .map(|side| (side.kind.name().into(), value_of(side)));
         pairs.filter(|(_, value)| *value != json!([])).collect()
     };
     Ok(json!({
@@ -297,27 +298,27 @@ fn pair(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
         "protocol": args.subscribe_protocol().name(),
         "values": values,
         "saturated": saturated,
-        "troubles": of(|side| json!(side.troubles)),
-        "runs": of(|side| json!(side.runs)),
+        "troubles": by_server(|side| json!(side.troubles)),
+        "runs": by_server(|side| json!(side.runs)),
     }))
 }
 
 /// Prints and returns the medians of one value and their ratios to the reference: the floor, or Mosquitto over MQTT.
 fn compare(args: &RunArgs, row: &str, name: &str, sides: &[Side]) -> Value {
-    let base = [Kind::Floor, Kind::Mosquitto][usize::from(is_mqtt(args))];
-    let floor = sides.iter().find(|side| side.kind == base);
-    let floor = floor.map_or(f64::NAN, |side| side.median(name));
+    let reference = [Kind::Floor, Kind::Mosquitto][usize::from(is_mqtt(args))];
+    let reference_side = sides.iter().find(|side| side.kind == reference);
+    let reference_median = reference_side.map_or(f64::NAN, |side| side.median(name));
     let (mut medians, mut ratios, mut words) = (Map::new(), Map::new(), Vec::new());
     for side in sides {
         let (who, value) = (side.kind.name(), side.median(name));
         medians.insert(who.into(), json!(value));
-        if side.kind != base {
-            ratios.insert(who.into(), json!(value / floor));
+        if side.kind != reference {
+            ratios.insert(who.into(), json!(value / reference_median));
         }
         words.push(match side.kind {
-            kind if kind == base => format!("{who} {value:.3}"),
+            kind if kind == reference => format!("{who} {value:.3}"),
             _ if value.is_nan() => format!("{who} not measured"),
-            _ => format!("{who} {value:.3} ({:.3})", value / floor),
+            _ => format!("{who} {value:.3} ({:.3})", value / reference_median),
         });
     }
     report::say(&format!(
@@ -325,15 +326,21 @@ fn compare(args: &RunArgs, row: &str, name: &str, sides: &[Side]) -> Value {
         args.subscribe_protocol().name(),
         words.join(", "),
     ));
-    let name = format!("ratios_to_{}", base.name());
+    let name = format!("ratios_to_{}", reference.name());
     json!({ "medians": medians, name: ratios })
 }
 
+/// Prints which servers were not saturated, or were measured at the limit of the load tool.
 fn tell_bottleneck(row: &str, sides: &[Side]) {
     for side in sides {
-        let limit = |run: &Value| run["bottleneck"].as_str().map(str::to_string);
-        let tool = |text: &String| text.starts_with("TOOL");
-        if side.runs.iter().filter_map(limit).any(|text| tool(&text)) {
+        let bottleneck = |run: &Value| run["bottleneck"].as_str().map(str::to_string);
+        let is_tool = |text: &String| text.starts_with("TOOL");
+        if side
+            .runs
+            .iter()
+            .filter_map(bottleneck)
+            .any(|text| is_tool(&text))
+        {
             let who = side.kind.name();
             report::say(&format!(
                 "{row:<10} {who}: the load tool was the bottleneck in some runs"

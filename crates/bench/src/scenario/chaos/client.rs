@@ -253,7 +253,7 @@ impl Topics {
         let what = format!("{number} came after {last} when {begun} had begun");
         totals.record_if_broken(&before, &self.plan, name, &what);
         let stands =
-            Position::read(position).map_or(Ok(()), |at| shared.check_position(topic, number, at));
+            Position::parse(position).map_or(Ok(()), |at| shared.check_position(topic, number, at));
         if let Err(other) = stands {
             totals.moved += 1;
             let what = format!("{number} came at {position}, stood at {other:?}");

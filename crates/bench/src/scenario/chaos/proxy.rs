@@ -40,7 +40,7 @@ const TURN: Duration = Duration::from_millis(20);
 enum Timer {
     Cut,
     CutAnyway,
-    Trouble,
+    StallOrTear,
     Pass(usize),
     Ghost,
 }
@@ -156,7 +156,7 @@ impl<'a> Proxy<'a> {
                 }
             }
             self.due();
-            self.begin_or_end();
+            self.follow_schedule();
         }
         for pair in 0..self.pairs.len() {
             self.drop_pair(pair, sys::reset);
@@ -251,7 +251,7 @@ impl<'a> Proxy<'a> {
                     self.timer(pair, CUT_TIMEOUT_NS, Timer::CutAnyway);
                 }
                 Timer::CutAnyway => self.cut(pair),
-                Timer::Trouble => self.trouble(pair),
+                Timer::StallOrTear => self.stall_or_tear(pair),
             }
         }
     }

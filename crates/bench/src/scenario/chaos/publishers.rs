@@ -357,7 +357,7 @@ impl<'a> Publishers<'a> {
                     answered_ns: sys::now_ns(),
                     retried: publisher.retried,
                 });
-                let position = lines["last_message_id"].as_str().and_then(Position::read);
+                let position = lines["last_message_id"].as_str().and_then(Position::parse);
                 publisher.request.clear();
                 publisher.answer.clear();
                 if let Some(position) = position {

@@ -13,12 +13,11 @@ use super::publishers::Publishers;
 use super::shared_state::SharedState;
 use crate::rig::pause;
 
-/// Clients of one thread.
+/// Clients that one thread runs.
 const PER_THREAD: u32 = 15_000;
 /// Timeout for opening, for the last acknowledgements and for the last messages.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Seconds between the last reconnect and the last messages. They are needed because a subscribe request may still be in flight to the
-/// topic's home.
+/// Seconds between the last reconnect and the last messages: a subscribe request may still be in flight to the topic's home.
 const REST_S: f64 = 2.0;
 /// Polling interval of the main thread.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -46,14 +45,14 @@ pub fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     thread.join().map_err(|_| anyhow!("a thread panicked"))?
 }
 
-/// Runs all clients, and publishers that send `rate` requests a second, while `course` causes the events of the scenario. Stops them
-/// when `course` returns. Returns their results and that of `course`.
+/// Runs all clients, and publishers that send `rate` requests a second, while `events` causes the events of the scenario. Stops them
+/// when `events` returns. Returns the results of the threads, and that of `events`.
 pub fn run_clients<T>(
     shared: &SharedState,
     addresses: &[SocketAddr],
     connections: u32,
     rate: f64,
-    course: impl FnOnce() -> Result<T>,
+    events: impl FnOnce() -> Result<T>,
 ) -> Result<(Outcome, T)> {
     std::thread::scope(|scope| {
         let guard = StopOnDrop(shared);
@@ -69,14 +68,14 @@ pub fn run_clients<T>(
         let publishers = scope.spawn(move || {
             stop_all_on_error(shared, || Publishers::new(shared, addresses)?.run(rate))
         });
-        let came = course();
+        let events_result = events();
         drop(guard);
         let mut outcome = Outcome::default();
         for client_thread in client_threads {
             outcome.clients.merge(join(client_thread)?);
         }
         outcome.publishers = join(publishers)?;
-        Ok((outcome, came?))
+        Ok((outcome, events_result?))
     })
 }
 
@@ -102,10 +101,10 @@ pub fn deliver_last_messages(shared: &SharedState, connections: u32) -> Result<(
     Ok(())
 }
 
-/// Waits until `there` is true, and returns whether that happened in time.
-pub fn wait_until(shared: &SharedState, there: impl Fn() -> bool) -> Result<bool> {
+/// Waits until `condition` is true, and returns whether that happened in time.
+pub fn wait_until(shared: &SharedState, condition: impl Fn() -> bool) -> Result<bool> {
     let begin = Instant::now();
-    while !there() {
+    while !condition() {
         ensure!(!shared.stop.load(Relaxed), "a thread ended");
         if begin.elapsed() > TIMEOUT {
             return Ok(false);

@@ -213,7 +213,7 @@ impl Publisher {
                 }
             }
             201 | 202 if !batch => {
-                let position = json["last_message_id"].as_str().and_then(Position::read);
+                let position = json["last_message_id"].as_str().and_then(Position::parse);
                 let position =
                     position.ok_or_else(|| End::violation(format!("no position in {body}")))?;
                 self.counts.replayed += u64::from(response.head.replayed);

@@ -272,6 +272,6 @@ fn message(topics: &[u32], position: Option<&str>, data: &[u8]) -> Result<Observ
     Ok(Observation::Message {
         topic,
         number,
-        position: position.and_then(Position::read),
+        position: position.and_then(Position::parse),
     })
 }

@@ -120,7 +120,7 @@ pub fn unicast(args: &RunArgs, kind: Kind) -> Result<Value> {
     Pair::start(args, kind, connections, false)?.window(args, &["--saturate"])
 }
 
-/// The same with short logs, and the ratio to the rate without logs. A server without logs is measured
+/// As [`unicast`] but with short logs, and the ratio to the rate without logs. A server without logs is measured
 /// once.
 pub fn logged(args: &RunArgs, kind: Kind) -> Result<Value> {
     let with_keep = |keep| RunArgs {
@@ -191,14 +191,14 @@ pub fn acknowledged(args: &RunArgs, kind: Kind) -> Result<Value> {
     pair.window(&args.at_qos(1), &ACKNOWLEDGED)
 }
 
-/// The same with subscribers with QoS 1.
+/// As [`acknowledged`], but with subscribers with QoS 1.
 pub fn quality_1(args: &RunArgs, kind: Kind) -> Result<Value> {
     let (args, connections) = (args.at_qos(1), args.connections.unwrap_or(CONNECTIONS));
     Pair::start(&args, kind, connections, false)?.window(&args, &ACKNOWLEDGED)
 }
 
-/// One message to 10,000 subscribers.
-pub fn once(args: &RunArgs, kind: Kind) -> Result<Value> {
+/// One message to 10,000 subscribers: the time until the last one has it.
+pub fn broadcasts(args: &RunArgs, kind: Kind) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let mut pair = Pair::start(args, kind, connections, true)?;
     let size = args.size.unwrap_or(512);

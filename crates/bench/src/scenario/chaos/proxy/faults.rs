@@ -7,20 +7,20 @@ use crate::sys::{self, Interest};
 
 /// Mean time to the cut of a connection, in nanoseconds.
 const CUT_EVERY_NS: u64 = 20_000_000_000;
-/// Mean time to the next stall or tear of a connection.
-const TROUBLE_EVERY_NS: u64 = 15_000_000_000;
-/// Shortest and longest stall. Some are longer than the server's timeout for a request's head (10 s).
+/// Mean time to the next stall or tear of a connection, in nanoseconds.
+const STALL_OR_TEAR_EVERY_NS: u64 = 15_000_000_000;
+/// Shortest and longest stall, in nanoseconds. Some are longer than the server's timeout for a request's head (10 s).
 const STALL_NS: (u64, u64) = (100_000_000, 12_000_000_000);
 /// Duration of a tear: bytes pass in small pieces.
 const TORN_NS: u64 = 2_000_000_000;
-/// Largest one-way delay of a connection.
+/// Largest delay of a connection, the same in both directions.
 const DELAY_NS: u64 = 30_000_000;
-/// Longest life of a "ghost": the client is gone, but the server can still write to it.
+/// Longest life of a "ghost": the client's side is closed, but the server does not know and writes on.
 const GHOST_NS: u64 = 8_000_000_000;
 
 impl Proxy<'_> {
-    /// Enables or disables the faults as the scenario says.
-    pub(super) fn begin_or_end(&mut self) {
+    /// Begins or ends the faults when the scenario has changed `SharedState::faults`.
+    pub(super) fn follow_schedule(&mut self) {
         let calm = !self.shared.faults.load(Relaxed);
         if calm == self.calm {
             return;
@@ -48,13 +48,13 @@ impl Proxy<'_> {
 
     /// Draws the delay of a connection and the times of its cut and its first stall or tear.
     pub(super) fn draw_faults(&mut self, pair: usize) {
-        let (cut, trouble) = (
+        let (cut_ns, stall_or_tear_ns) = (
             self.exponential(CUT_EVERY_NS),
-            self.exponential(TROUBLE_EVERY_NS),
+            self.exponential(STALL_OR_TEAR_EVERY_NS),
         );
         self.pairs[pair].delay_ns = self.between(0, DELAY_NS);
-        self.timer(pair, cut, Timer::Cut);
-        self.timer(pair, trouble, Timer::Trouble);
+        self.timer(pair, cut_ns, Timer::Cut);
+        self.timer(pair, stall_or_tear_ns, Timer::StallOrTear);
     }
 
     fn exponential(&mut self, mean_ns: u64) -> u64 {
@@ -66,7 +66,7 @@ impl Proxy<'_> {
         low + self.random.draw() % (high - low + 1)
     }
 
-    pub(super) fn trouble(&mut self, pair: usize) {
+    pub(super) fn stall_or_tear(&mut self, pair: usize) {
         let now = sys::now_ns();
         if self.random.below(3) == 0 {
             self.counts.tears += 1;
@@ -79,8 +79,8 @@ impl Proxy<'_> {
             let direction = self.random.below(3).min(1) as usize;
             self.pairs[pair].flows[direction].stalled_until_ns = now + length;
         }
-        let next = self.exponential(TROUBLE_EVERY_NS);
-        self.timer(pair, next, Timer::Trouble);
+        let next = self.exponential(STALL_OR_TEAR_EVERY_NS);
+        self.timer(pair, next, Timer::StallOrTear);
     }
 
     pub(super) fn cut(&mut self, pair: usize) {
