@@ -1,11 +1,11 @@
-//! Forbidden in the console's sources: making markup or code from text, and contact with any server but its own.
+//! Checks that the console's sources neither make markup or code from text, nor contact any server but their own.
 //!
-//! The page's policy forbids the same in the browser; here it is found before a browser opens the page.
+//! The page's content security policy forbids the same in the browser. This test finds it before a browser opens the page.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each makes markup or code from a string.
+/// Names in JavaScript and HTML that make markup or code from a string.
 const MARKUP: &[&str] = &[
     "innerHTML",
     "outerHTML",
@@ -21,7 +21,7 @@ const MARKUP: &[&str] = &[
     "javascript:",
 ];
 
-/// Each would load from another origin or send to one; or write the token where it stays.
+/// Names that load from another origin, send to one, or write a token to a permanent place.
 const ELSEWHERE: &[&str] = &[
     "http:/",
     "ws:/",

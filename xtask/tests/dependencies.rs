@@ -1,9 +1,8 @@
 //! The rules of `deny.toml` on licences, sources and banned crates, checked against the packages that Cargo resolves for
 //! Linux.
 //!
-//! It is the part of `cargo deny` that needs neither the advisory database nor a tool that takes minutes to
-//! build, so that every run of the tests has it. `deny.toml` stays the one place where the policy stands.
-//! Deliberately not here: advisories, licence texts, duplicate versions (`cargo xtask deny`).
+//! Unlike `cargo deny`, this needs neither the advisory database nor a tool that takes minutes to build. So it is part of every test run. Both read
+//! the same policy, `deny.toml`. Deliberately not here: advisories, licence texts, duplicate versions (`cargo xtask deny`).
 
 use serde_json::Value;
 use std::process::Command;
@@ -69,7 +68,8 @@ impl Policy {
         self.any_of(&mut tokens, None).unwrap_or(false)
     }
 
-    /// Reads to `end`, the closing parenthesis or that of the text; `AND` binds closer than `OR`.
+    /// Evaluates the tokens up to `end`: a closing parenthesis, or `None` for the end of the text. `AND` binds closer than `OR`. Returns `None` if they
+    /// are malformed.
     fn any_of<'t>(
         &self,
         tokens: &mut impl Iterator<Item = &'t str>,

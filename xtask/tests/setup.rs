@@ -1,16 +1,16 @@
-//! The way in for a newcomer: the two commands of the README do what it says, a missing compiler is told with its package, and no page,
-//! manifest or package leads to an address that belongs to somebody else.
+//! Checks what a newcomer meets first: the two commands of the README do what it says, the error for a missing compiler names its package, and no
+//! page, manifest or package has the address of somebody else.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the README tells to type in a new clone.
+/// The commands that the README gives for a new clone.
 const COMMANDS: [&str; 2] = ["cargo run --release -- serve", "cargo xtask test"];
 
-/// The package that brings a C compiler with its headers and the linker.
+/// The command that installs a C compiler with its headers and the linker.
 const COMPILER: &str = "sudo apt-get install build-essential";
 
-/// Sites on which anybody may register a name: a repository, a package or an image called `crore` there is a stranger's.
+/// Sites on which anybody may register a name. A repository, package or image called `crore` there is not ours.
 const FORGES: &[&str] = &[
     "bitbucket.org",
     "codeberg.org",
@@ -77,13 +77,13 @@ fn missing_compiler_is_told_with_its_package() {
     assert!(!nowhere.status.success() && nowhere.stdout.is_empty());
     assert!(said.contains(COMPILER), "{said}");
     assert!(read("README.md").contains(COMPILER));
-    // With a compiler rustc gets its arguments as they are.
+    // If a compiler exists, the wrapper passes its arguments on unchanged.
     let built = rustc().output().expect("it starts");
     assert_eq!(built.stdout, b"-C two words\n");
 }
 
-/// Words of the text that lead to something called `crore` on a site that is not ours. Nothing of the project is published anywhere, so
-/// that every such word is wrong.
+/// The words of a text that are an address of something called `crore` on a public site. The project is published nowhere, so every such word is
+/// wrong.
 fn foreign(text: &str) -> Vec<&str> {
     let ends = |it: char| it.is_whitespace() || "\"'`<>()[]{},".contains(it);
     let leads = |word: &&str| {
@@ -96,7 +96,7 @@ fn foreign(text: &str) -> Vec<&str> {
         let is_forge = FORGES
             .iter()
             .any(|forge| host == *forge || host.ends_with(&format!(".{forge}")));
-        // A site of that name, which example.com and the like never are.
+        // A site called `crore`, unless it is an example.
         let is_named = host.starts_with("crore.") || host.contains(".crore.");
         let is_site = !scheme.is_empty() && is_named && !host.contains("example");
         is_forge || is_site
@@ -152,12 +152,12 @@ fn nothing_leads_to_an_address_that_is_not_ours() {
     assert!(names.contains(&"README.md".to_string()), "{names:?}");
     let mut found = Vec::new();
     for name in names.iter().filter(|name| *name != "xtask/tests/setup.rs") {
-        // A file that is no text has no links.
+        // Skips files that are not text.
         let Ok(text) = std::fs::read_to_string(root().join(name)) else {
             continue;
         };
         found.extend(foreign(&text).iter().map(|word| format!("{name}: {word}")));
-        // Fields of manifests, packages, units and images that would name a site of the project.
+        // Fields of manifests, packages, units and images that give the address of a project. Ours must have none.
         let fields = text.lines().filter(|line| {
             let is = |begin: &str| line.trim_start().starts_with(begin);
             let is_manifest = name.ends_with("Cargo.toml")

@@ -1,7 +1,7 @@
-//! Which file of a crate imports which.
+//! Finds which files of a crate import which others.
 //!
-//! An import is a `use` tree or a path in code. It counts for the file of the module where the item is looked up, also where that file only
-//! re-exports it. `#[cfg(test)]` items and files that only tests need are left out, as are calls of methods, which need no import, and paths in the text of attributes.
+//! An import is a path in a `use` tree or in code. It leads to the file of the module that the path names, even if that module only re-exports the
+//! item. Ignored are `#[cfg(test)]` items, files that only tests use, calls of methods (they need no import), and paths in the text of attributes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use crate::tree::Tree;
 pub struct Imports {
     /// Paths below `src`, in order.
     pub files: Vec<String>,
-    /// Each import, as places in `files` of the importing and the imported file, with the line of the first one.
-    pub arrows: BTreeMap<(usize, usize), usize>,
+    /// The imports: the indices in `files` of the importing and of the imported file, and the line of the first such import.
+    pub edges: BTreeMap<(usize, usize), usize>,
 }
 
 /// A module's path from the root of its crate.
@@ -22,17 +22,17 @@ type Module<'a> = Vec<&'a str>;
 /// The contents of one file.
 #[derive(Default)]
 struct Source<'a> {
-    /// The modules that it holds itself: its own, and those in braces.
+    /// The modules in this file: its own, and those in braces.
     modules: BTreeSet<Module<'a>>,
-    /// The modules that exist in tests only.
+    /// Modules with `#[cfg(test)]`.
     tests: Vec<Module<'a>>,
-    mentions: Vec<Mention<'a>>,
+    path_uses: Vec<PathUse<'a>>,
 }
 
-/// A path as it is written.
-struct Mention<'a> {
+/// A path in the source, as written.
+struct PathUse<'a> {
     line: usize,
-    /// The module where it stands.
+    /// The module that contains it.
     place: Module<'a>,
     path: Vec<&'a str>,
     /// The name that a `use` gives to the imported item; `None` for a path in code, whose last part is never a module.
@@ -60,21 +60,21 @@ impl Imports {
                 owners.entry(module.clone()).or_insert(file);
             }
         }
-        let mut arrows = BTreeMap::new();
+        let mut edges = BTreeMap::new();
         for (file, (_, source)) in sources.iter().enumerate() {
             for (line, target) in source.targets(&owners) {
                 if target != file {
-                    arrows.entry((file, target)).or_insert(line);
+                    edges.entry((file, target)).or_insert(line);
                 }
             }
         }
         Imports {
             files: sources.iter().map(|(path, _)| path.to_string()).collect(),
-            arrows,
+            edges,
         }
     }
 
-    /// The largest sets of files that all reach one another.
+    /// The largest sets of two or more files in which each file imports each other one, directly or through others.
     pub fn circles(&self) -> Vec<Vec<usize>> {
         let reached: Vec<BTreeSet<usize>> = (0..self.files.len())
             .map(|file| self.reached(file))
@@ -93,7 +93,7 @@ impl Imports {
             .collect()
     }
 
-    /// The folder that a file is counted in: `a/mod.rs`, and `a.rs` where there is a folder `a`, belong to `a`.
+    /// The folder of a file. `a/mod.rs` belongs to `a`, and so does `a.rs` if a folder `a` exists.
     pub fn folder(&self, file: usize) -> &str {
         let path = &self.files[file];
         let stem = path.strip_suffix(".rs").unwrap_or(path);
@@ -113,7 +113,7 @@ impl Imports {
         let mut next = vec![from];
         while let Some(file) = next.pop() {
             let targets = self
-                .arrows
+                .edges
                 .range((file, 0)..(file + 1, 0))
                 .map(|((_, target), _)| *target);
             next.extend(targets.filter(|target| reached.insert(*target)));
@@ -123,32 +123,32 @@ impl Imports {
 }
 
 impl Source<'_> {
-    /// The files of the modules that this one mentions, with the line.
+    /// The files that this one imports: the line of each import, and the index of the file.
     fn targets(&self, owners: &BTreeMap<Module<'_>, usize>) -> Vec<(usize, usize)> {
         let mut names = BTreeMap::new();
-        for mention in &self.mentions {
+        for path_use in &self.path_uses {
             if let (Some(name), Some(module)) =
-                (mention.name, mention.absolute(owners, &BTreeMap::new()))
+                (path_use.name, path_use.absolute(owners, &BTreeMap::new()))
                 && owners.contains_key(&module)
             {
                 names.insert(name, module);
             }
         }
         let mut found = Vec::new();
-        for mention in &self.mentions {
-            if let Some(path) = mention.absolute(owners, &names) {
+        for path_use in &self.path_uses {
+            if let Some(path) = path_use.absolute(owners, &names) {
                 let owner = (0..=path.len())
                     .rev()
                     .find_map(|length| owners.get(&path[..length]));
-                found.extend(owner.map(|owner| (mention.line, *owner)));
+                found.extend(owner.map(|owner| (path_use.line, *owner)));
             }
         }
         found
     }
 }
 
-impl<'a> Mention<'a> {
-    /// The path from the root of the crate, or nothing when it leads out of the crate.
+impl<'a> PathUse<'a> {
+    /// The path from the root of the crate; `None` if it leads to another crate.
     fn absolute(
         &self,
         owners: &BTreeMap<Module<'_>, usize>,
@@ -194,19 +194,19 @@ fn module_of(path: &str) -> Module<'_> {
 fn read<'a>(path: &'a str, code: &'a str) -> Source<'a> {
     let tokens = lexer::tokens(code);
     let text = |at: usize| tokens.get(at).map_or("", |token: &Token<'a>| token.text);
-    let says = |at: usize, words: &[&str]| (at..).zip(words).all(|(at, word)| text(at) == *word);
+    let matches = |at: usize, words: &[&str]| (at..).zip(words).all(|(at, word)| text(at) == *word);
     let mut source = Source::default();
     let mut place = module_of(path);
     source.modules.insert(place.clone());
-    // Where the modules in braces end that are open at this place.
-    let mut ends = Vec::new();
+    // The ends of the modules in braces that contain this token, the innermost last.
+    let mut module_ends = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
-        if ends.last() == Some(&at) {
-            ends.pop();
+        if module_ends.last() == Some(&at) {
+            module_ends.pop();
             place.pop();
         }
-        if says(at, &["#", "[", "cfg", "(", "test", ")", "]"]) {
+        if matches(at, &["#", "[", "cfg", "(", "test", ")", "]"]) {
             let item = skip_attributes(&tokens, at);
             let end = head_end(&tokens, item);
             let module = (item..end).find(|at| text(*at) == "mod");
@@ -217,7 +217,7 @@ fn read<'a>(path: &'a str, code: &'a str) -> Source<'a> {
         } else if text(at) == "mod" && text(at + 2) == "{" {
             place.push(text(at + 1));
             source.modules.insert(place.clone());
-            ends.push(closing(&tokens, at + 2));
+            module_ends.push(closing(&tokens, at + 2));
             at += 2;
         } else if text(at) == "use" && text(at + 1) != "<" {
             let end = at
@@ -225,19 +225,19 @@ fn read<'a>(path: &'a str, code: &'a str) -> Source<'a> {
                     .iter()
                     .position(|token| token.text == ";")
                     .unwrap_or(1);
-            let mut leaves = Vec::new();
-            leaves_of(&tokens[at + 1..end], &mut Vec::new(), &mut leaves);
+            let mut paths = Vec::new();
+            use_paths(&tokens[at + 1..end], &mut Vec::new(), &mut paths);
             let line = tokens[at].line;
             source
-                .mentions
-                .extend(leaves.into_iter().map(|(path, name)| Mention {
+                .path_uses
+                .extend(paths.into_iter().map(|(path, name)| PathUse {
                     line,
                     place: place.clone(),
                     path,
                     name: Some(name),
                 }));
             at = end;
-        } else if says(at, &["pub", "(", "in"]) {
+        } else if matches(at, &["pub", "(", "in"]) {
             at = closing(&tokens, at + 1);
         } else if text(at + 1) == "::" && is_word(text(at)) && (at == 0 || text(at - 1) != "::") {
             let mut path = vec![text(at)];
@@ -246,7 +246,7 @@ fn read<'a>(path: &'a str, code: &'a str) -> Source<'a> {
                 path.push(text(at + 2));
                 at += 2;
             }
-            source.mentions.push(Mention {
+            source.path_uses.push(PathUse {
                 line,
                 place: place.clone(),
                 path,
@@ -258,11 +258,11 @@ fn read<'a>(path: &'a str, code: &'a str) -> Source<'a> {
     source
 }
 
-/// Each path of a `use` tree with the name that it is imported by; `*` and `self` stand for what is before them.
-fn leaves_of<'a>(
+/// Collects each path of a `use` tree with the name that it gives to the item. For `*` and `self` the path is that of the module before them.
+fn use_paths<'a>(
     tree: &[Token<'a>],
     before: &mut Vec<&'a str>,
-    leaves: &mut Vec<(Vec<&'a str>, &'a str)>,
+    paths: &mut Vec<(Vec<&'a str>, &'a str)>,
 ) {
     let length = before.len();
     let mut name = None;
@@ -272,7 +272,7 @@ fn leaves_of<'a>(
             "{" => {
                 let end = closing(tree, at);
                 for part in parts(&tree[at + 1..end]) {
-                    leaves_of(part, before, leaves);
+                    use_paths(part, before, paths);
                 }
                 before.truncate(length);
                 return;
@@ -289,12 +289,12 @@ fn leaves_of<'a>(
         at += 1;
     }
     if let Some(last) = before.last() {
-        leaves.push((before.clone(), name.unwrap_or(last)));
+        paths.push((before.clone(), name.unwrap_or(last)));
     }
     before.truncate(length);
 }
 
-/// The parts between the commas that are outside of braces.
+/// The parts between the commas that are not in braces.
 fn parts<'a, 'b>(tokens: &'b [Token<'a>]) -> Vec<&'b [Token<'a>]> {
     let mut depth = 0;
     let parts = tokens.split(|token| {
@@ -305,7 +305,7 @@ fn parts<'a, 'b>(tokens: &'b [Token<'a>]) -> Vec<&'b [Token<'a>]> {
         }
         depth == 0 && token.text == ","
     });
-    // Nothing follows the last comma.
+    // After a trailing comma the last part is empty.
     parts.filter(|part| !part.is_empty()).collect()
 }
 

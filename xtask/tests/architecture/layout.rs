@@ -1,16 +1,16 @@
-//! The order of the files within each crate: no wide circles of imports, and no import of a higher floor.
+//! The order of the rooms within each crate: no import of a higher floor, and no wide circles of imports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::imports::Imports;
-use crate::known::{self, besides};
+use crate::known::{self, unexcused};
 use crate::tree::Tree;
 
-/// Files that import one another in a circle must lie in one folder with at most so many files.
+/// Files may import one another in a circle only if they are in one folder that has at most this many files.
 const FOLDER_MAX: usize = 6;
 
-/// The folders and files right below a crate's `src`, from the lowest floor to the highest. Each may import what is on lower floors; those
-/// on one floor do not import one another. The root (`lib.rs`, `main.rs`) is above all.
+/// The rooms of each crate: the folders and files directly below `src`, from the lowest floor to the highest. A room may import only rooms on lower
+/// floors, so rooms on the same floor do not import one another. The root (`lib.rs`, `main.rs`) is above all.
 pub const FLOORS: &[(&str, &[&[&str]])] = &[
     (
         "settings",
@@ -152,10 +152,10 @@ pub fn circles(tree: &Tree) -> Vec<String> {
             found.push((key.clone(), what));
         }
     }
-    besides(known::CIRCLES, found)
+    unexcused(known::CIRCLES, found)
 }
 
-/// The lowest folder that holds all files of a circle; empty for all of the crate.
+/// The lowest folder that contains all files of a circle; empty if that is `src`.
 fn folder_around(imports: &Imports, circle: &[usize]) -> String {
     let parts = |file: &usize| imports.folder(*file).split('/').map(String::from);
     let mut folder: Vec<String> = parts(&circle[0]).collect();
@@ -167,20 +167,20 @@ fn folder_around(imports: &Imports, circle: &[usize]) -> String {
     folder.join("/")
 }
 
-/// The imports that make a crate's wide circles.
-pub fn circling(tree: &Tree, name: &str) -> Vec<String> {
+/// A line for each import within a wide circle of a crate.
+pub fn wide_circle_imports(tree: &Tree, name: &str) -> Vec<String> {
     let imports = Imports::of(tree, name);
     let circles = wide_circles(&imports);
-    let within = |from: &usize, to: &usize| {
+    let is_within = |from: &usize, to: &usize| {
         circles
             .iter()
             .any(|circle| circle.contains(from) && circle.contains(to))
     };
-    let arrows = imports
-        .arrows
+    let edges = imports
+        .edges
         .iter()
-        .filter(|((from, to), _)| within(from, to));
-    let lines = arrows.map(|((from, to), line)| {
+        .filter(|((from, to), _)| is_within(from, to));
+    let lines = edges.map(|((from, to), line)| {
         format!(
             "circle: crates/{name}/src/{}:{line} imports {}",
             imports.files[*from], imports.files[*to]
@@ -189,7 +189,7 @@ pub fn circling(tree: &Tree, name: &str) -> Vec<String> {
     lines.collect()
 }
 
-/// The circles that do not lie in one small folder.
+/// The circles that are not in one folder of at most [`FOLDER_MAX`] files.
 fn wide_circles(imports: &Imports) -> Vec<Vec<usize>> {
     let mut sizes = BTreeMap::new();
     for file in 0..imports.files.len() {
@@ -228,10 +228,10 @@ pub fn floors(tree: &Tree) -> Vec<String> {
                 format!("crates/{name}/src: {room} {what}"),
             ));
         }
-        for ((from, to), line) in &imports.arrows {
+        for ((from, to), line) in &imports.edges {
             let file = &imports.files[*from];
             let (importer, imported) = (room(file), room(&imports.files[*to]));
-            if importer != imported && height(floors, importer) <= height(floors, imported) {
+            if importer != imported && floor_of(floors, importer) <= floor_of(floors, imported) {
                 let what = format!(
                     "crates/{name}/src/{file}:{line} imports {imported}, which is on no lower floor than {importer}"
                 );
@@ -239,13 +239,13 @@ pub fn floors(tree: &Tree) -> Vec<String> {
             }
         }
     }
-    besides(known::FLOORS, found)
+    unexcused(known::FLOORS, found)
 }
 
 /// The name for the root of a crate.
 const ROOT: &str = "the root";
 
-/// The folder or file below `src` that a file belongs to.
+/// The room of a file below `src`.
 fn room(file: &str) -> &str {
     let name = file.split(['/', '.']).next().unwrap_or_default();
     match file {
@@ -254,29 +254,29 @@ fn room(file: &str) -> &str {
     }
 }
 
-/// The floor that a room is on; the root is above all, and a room without a floor is below.
-fn height(floors: &[&[&str]], room: &str) -> Option<usize> {
+/// The index of the floor of a room. The root is above all floors; `None`, which compares as lowest, if the room has no floor.
+fn floor_of(floors: &[&[&str]], room: &str) -> Option<usize> {
     match room {
         ROOT => Some(floors.len()),
         _ => floors.iter().position(|floor| floor.contains(&room)),
     }
 }
 
-/// The floors of a crate, the highest first: each room with the number of its files, and how often they import files of which other room.
+/// A text with the floors of a crate, the highest first: each room with the number of its files, and its imports of each other room.
 pub fn picture(tree: &Tree, name: &str, floors: &[&[&str]]) -> String {
     let imports = Imports::of(tree, name);
-    let mut arrows = BTreeMap::new();
-    for (from, to) in imports.arrows.keys() {
+    let mut edges = BTreeMap::new();
+    for (from, to) in imports.edges.keys() {
         let (importer, imported) = (room(&imports.files[*from]), room(&imports.files[*to]));
         if importer != imported {
-            *arrows.entry((importer, imported)).or_insert(0) += 1;
+            *edges.entry((importer, imported)).or_insert(0) += 1;
         }
     }
     let mut text = format!(
         "{name}: {} files, {} imports, {} from room to room\n",
         imports.files.len(),
-        imports.arrows.len(),
-        arrows.values().sum::<usize>()
+        imports.edges.len(),
+        edges.values().sum::<usize>()
     );
     let top = (floors.len(), &[ROOT][..]);
     for (floor, rooms) in std::iter::once(top).chain(floors.iter().copied().enumerate().rev()) {
@@ -286,14 +286,14 @@ pub fn picture(tree: &Tree, name: &str, floors: &[&[&str]]) -> String {
                 .iter()
                 .filter(|file| room(file) == *importer)
                 .count();
-            let mut targets: Vec<(&str, usize)> = arrows
+            let mut targets: Vec<(&str, usize)> = edges
                 .iter()
                 .filter(|((from, _), _)| from == importer)
                 .map(|((_, to), count)| (*to, *count))
                 .collect();
-            targets.sort_by_key(|(imported, _)| std::cmp::Reverse(height(floors, imported)));
+            targets.sort_by_key(|(imported, _)| std::cmp::Reverse(floor_of(floors, imported)));
             let targets = targets.into_iter().map(|(imported, count)| {
-                let up = if height(floors, imported) >= Some(floor) {
+                let up = if floor_of(floors, imported) >= Some(floor) {
                     "UP TO "
                 } else {
                     ""

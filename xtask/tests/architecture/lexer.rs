@@ -1,6 +1,6 @@
 //! Just enough of Rust's lexical rules to tell code from comments and literals.
 
-/// The text with comments, strings and character literals blanked; line breaks stay.
+/// The text, with spaces in place of comments, strings and character literals. Line breaks stay, so line numbers do, too.
 pub fn code(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = String::with_capacity(text.len());
@@ -33,12 +33,12 @@ pub fn code(text: &str) -> String {
     out
 }
 
-/// Whether `word` stands in `code` as a whole identifier or path.
+/// Whether `code` contains `word` as a whole identifier or path.
 pub fn has_word(code: &str, word: &str) -> bool {
     line_of_word(code, word).is_some()
 }
 
-/// The line, counted from 1, where `word` stands first.
+/// The first line, counted from 1, that contains `word` as a whole identifier or path.
 pub fn line_of_word(code: &str, word: &str) -> Option<usize> {
     let part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let found = code.match_indices(word).find(|(at, _)| {
@@ -84,7 +84,7 @@ fn string_end(bytes: &[u8], mut at: usize) -> usize {
     bytes.len()
 }
 
-/// `r"…"` and `r#"…"#`; also behind a `b` or `c`, which is left as a stray letter.
+/// The end of a raw string that begins with the `r` at `at`. A `b` or `c` before it stays in the code as a letter.
 fn raw_string_end(bytes: &[u8], at: usize) -> Option<usize> {
     let hashes = bytes[at + 1..]
         .iter()
@@ -103,7 +103,7 @@ fn raw_string_end(bytes: &[u8], at: usize) -> Option<usize> {
     Some(open + 1 + length + close.len())
 }
 
-/// The end of a character literal, or nothing when the quote opens a lifetime.
+/// The end of a character literal; `None` if the quote begins a lifetime.
 fn char_end(bytes: &[u8], at: usize) -> Option<usize> {
     if bytes.get(at + 1) == Some(&b'\\') {
         // The escaped character itself may be a quote.
@@ -122,7 +122,7 @@ fn char_end(bytes: &[u8], at: usize) -> Option<usize> {
     (bytes.get(at + 1 + width) == Some(&b'\'')).then_some(at + width + 2)
 }
 
-/// Whether the letter at `at` goes on a word; `br` and `cr` open literals and do not count.
+/// Whether the letter at `at` is not the first of its word. The `r` of `br` and `cr` counts as the first, because it may begin a literal.
 fn continues_word(bytes: &[u8], at: usize) -> bool {
     let word = |back: usize| {
         at.checked_sub(back)
@@ -137,7 +137,7 @@ pub struct Token<'a> {
     pub line: usize,
 }
 
-/// The tokens of `code`, which is text as [`code`] leaves it.
+/// The tokens of a text that [`code`] has returned.
 pub fn tokens(code: &str) -> Vec<Token<'_>> {
     let mut found = Vec::new();
     let (mut at, mut line) = (0, 1);
@@ -160,7 +160,7 @@ pub fn tokens(code: &str) -> Vec<Token<'_>> {
     found
 }
 
-/// Where the bracket that opens at `open` closes, or the last token.
+/// The index of the token that closes the bracket at `open`; the last token if none does.
 pub fn closing(tokens: &[Token<'_>], open: usize) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate().skip(open) {
@@ -176,7 +176,7 @@ pub fn closing(tokens: &[Token<'_>], open: usize) -> usize {
     tokens.len() - 1
 }
 
-/// Where the braces of the item at `at` open, or its `;`.
+/// The index of the `{` or `;` that ends the head of the item at `at`.
 pub fn head_end(tokens: &[Token<'_>], mut at: usize) -> usize {
     while at + 1 < tokens.len() && !matches!(tokens[at].text, "{" | ";") {
         if matches!(tokens[at].text, "(" | "[") {

@@ -1,12 +1,11 @@
-//! The walls of the workspace, checked: which crate imports which, where `unsafe` may stand, what the two sans-io crates
-//! must never touch, and who may ask which protocol a connection speaks. Deliberately not here: limits on numbers of lines, fields, methods or
-//! arguments. They are met by moving code, and no reader gains by it.
+//! Checks the architecture: which crate imports which, which files may contain `unsafe`, what the two sans-io crates must not use, and which
+//! files may ask for the protocol of a connection. Deliberately not here: limits on numbers of lines, fields, methods or arguments. They are met
+//! by moving code, which helps no reader.
 //!
-//! The rules read manifests and sources as text; they do not compile anything. Each rule is a
-//! function from a [`Tree`] to its violations, so that the second test can plant a violation in
-//! an in-memory copy of the tree and see the rule find it: a rule that cannot fail is no rule.
+//! The rules read manifests and sources as text; they compile nothing. Each rule is a function from a [`Tree`] to its violations. So the second
+//! test can plant a violation of each rule in a copy of the tree in memory, and check that the rule finds it.
 
-#![allow(clippy::print_stdout)] // the picture of the rooms is a report, shown by `--nocapture`
+#![allow(clippy::print_stdout)] // prints the report that `--nocapture` shows
 
 mod imports;
 mod known;
@@ -35,7 +34,7 @@ fn the_workspace_keeps_its_walls() {
     assert!(found.is_empty(), "\n{}\n", found.join("\n"));
 }
 
-/// The report that `--nocapture` shows.
+/// Prints the floors of each crate and the imports of its wide circles. `--nocapture` shows this.
 fn report(tree: &Tree) {
     for (name, floors) in layout::FLOORS {
         println!("{}", layout::picture(tree, name, floors));
@@ -43,13 +42,13 @@ fn report(tree: &Tree) {
     for what in tree
         .crates()
         .iter()
-        .flat_map(|name| layout::circling(tree, name))
+        .flat_map(|name| layout::wide_circle_imports(tree, name))
     {
         println!("{what}");
     }
 }
 
-/// A rule, a file that it must refuse, and that file's text (appended to what is there).
+/// Planted violations: the rule that must find it, the file, and the text that is added to the file ([`Tree::plant`]).
 const PLANTED: &[(&str, &str, &str)] = &[
     (
         "edges",
@@ -214,7 +213,7 @@ fn every_rule_can_fail() {
         );
     }
     for (name, _) in rules::ALL {
-        // A circle takes two files: it has a test of its own.
+        // A circle needs two files, so it has a test of its own.
         assert!(
             *name == "circles" || PLANTED.iter().any(|planted| planted.0 == *name),
             "{name} is never broken"
@@ -286,7 +285,7 @@ fn imports_are_found_however_they_are_written() {
         ("only_tests/below.rs", "use crate::d::D;"),
     ]);
     let imports = imports::Imports::of(&tree, "new");
-    let arrows = imports.arrows.iter().map(|((from, to), line)| {
+    let edges = imports.edges.iter().map(|((from, to), line)| {
         format!("{}:{line} {}", imports.files[*from], imports.files[*to])
     });
     let expected = [
@@ -302,7 +301,7 @@ fn imports_are_found_however_they_are_written() {
         "c.rs:1 lib.rs",
         "lib.rs:1 a/mod.rs",
     ];
-    assert_eq!(arrows.collect::<Vec<_>>(), expected);
+    assert_eq!(edges.collect::<Vec<_>>(), expected);
 }
 
 #[test]
@@ -354,11 +353,11 @@ fn entry_of_the_known_list_excuses_itself_and_nothing_else() {
             ("new".to_string(), "new is long".to_string()),
         ]
     };
-    assert_eq!(known::besides(&["old", "new"], found()), [""; 0]);
-    assert_eq!(known::besides(&["old"], found()), ["new is long"]);
-    let idle = known::besides(&["old", "new", "mended"], found());
+    assert_eq!(known::unexcused(&["old", "new"], found()), [""; 0]);
+    assert_eq!(known::unexcused(&["old"], found()), ["new is long"]);
+    let unused = known::unexcused(&["old", "new", "mended"], found());
     assert!(
-        matches!(&idle[..], [what] if what.contains("`mended` keeps the rule")),
-        "{idle:?}"
+        matches!(&unused[..], [what] if what.contains("`mended` keeps the rule")),
+        "{unused:?}"
     );
 }

@@ -1,5 +1,5 @@
-//! The pages of the project: a link leads to a file and a heading that exist, and a page for users begins with what its reader can do after it
-//! and ends with where to go next.
+//! Rules for the pages of the project. Every link leads to a file and a heading that exist. A page for users begins with what its reader can do
+//! after reading it, and ends with links to the next pages.
 
 use crate::tree::{Tree, root};
 
@@ -10,7 +10,7 @@ pub fn links(tree: &Tree) -> Vec<String> {
             let (file, heading) = target.split_once('#').unwrap_or((target, ""));
             let to = match file {
                 "" => path.to_string(),
-                file => beside(path, file),
+                file => resolve(path, file),
             };
             let leads = match tree.get(&to) {
                 Some(page) => heading.is_empty() || headings(page).any(|it| it == heading),
@@ -24,7 +24,7 @@ pub fn links(tree: &Tree) -> Vec<String> {
     found
 }
 
-pub fn frames(tree: &Tree) -> Vec<String> {
+pub fn first_and_last_sections(tree: &Tree) -> Vec<String> {
     let for_users = |path: &str| {
         let page = path.strip_prefix("docs/").unwrap_or_default();
         page.ends_with(".md") && !page.contains('/') && page != "README.md"
@@ -47,7 +47,7 @@ pub fn frames(tree: &Tree) -> Vec<String> {
     found
 }
 
-/// Where the links of a page lead, but for those to other sites.
+/// The targets of the links of a page, except links to other sites.
 fn targets(text: &str) -> Vec<&str> {
     let links = prose(text).flat_map(|line| line.split("](").skip(1));
     links
@@ -57,7 +57,7 @@ fn targets(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The headings as links name them: small letters, digits, `-` and `_`, and a `-` for each space.
+/// The headings in the form that links use: lowercase letters, digits, `-` and `_`, with `-` for each space.
 fn headings(text: &str) -> impl Iterator<Item = String> {
     let name = |it: char| match it {
         ' ' => Some('-'),
@@ -81,8 +81,8 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `file` as it is named beside `path`, from the root.
-fn beside(path: &str, file: &str) -> String {
+/// The path from the root of a link to `file` in the page `path`.
+fn resolve(path: &str, file: &str) -> String {
     let mut parts: Vec<&str> = path.split('/').collect();
     parts.pop();
     for part in file.split('/') {

@@ -1,7 +1,7 @@
 //! The rooms of the broker: what every connection has (`client/`), and one folder for each protocol over it.
 //!
-//! Methods of `Front` and `Clients` need no import, so calls of them are looked at as well. Files right in `protocol/` are the switchboard: they call each protocol, and
-//! each protocol calls them.
+//! Calls of methods of `Front` and `Clients` need no import, so they are checked separately. Files directly in `protocol/` may call every protocol, and
+//! every protocol may call them.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::imports::Imports;
 use crate::lexer::{self, Token, closing, head_end};
 use crate::tree::Tree;
 
-/// The protocols, each with those that it may import.
+/// The protocols, and for each the other protocols that it may import.
 const PROTOCOLS: &[(&str, &[&str])] = &[
     ("http", &[]),
     ("sse", &["http"]),
@@ -22,7 +22,7 @@ const CLIENT: &str = "crates/broker/src/client/";
 const PROTOCOL: &str = "protocol/";
 /// The row of a connection lists the states of all protocols: the only place in `client/` that names them.
 const ROW: &str = "crates/broker/src/client/row.rs";
-/// The states that belong to protocols; a connection of any protocol may be `Draining`.
+/// The states that belong to one protocol. `Draining` is not here, because a connection of any protocol may have it.
 const STATES: &[&str] = &[
     "State::Proxy",
     "State::Http",
@@ -48,11 +48,11 @@ fn may_use(from: &str, to: &str) -> bool {
     from == to || allowed.is_some_and(|(_, allowed)| allowed.contains(&to))
 }
 
-/// No protocol imports another but by [`PROTOCOLS`], and no folder stands in `protocol/` that is not listed there.
+/// A protocol imports only those that [`PROTOCOLS`] permits, and every folder in `protocol/` is listed there.
 pub fn imports(tree: &Tree) -> Vec<String> {
     let imports = Imports::of(tree, "broker");
     let mut found = Vec::new();
-    for ((from, to), line) in &imports.arrows {
+    for ((from, to), line) in &imports.edges {
         let (file, target) = (&imports.files[*from], &imports.files[*to]);
         let (Some(one), Some(other)) = (protocol_of(file), protocol_of(target)) else {
             continue;
@@ -79,7 +79,7 @@ pub fn imports(tree: &Tree) -> Vec<String> {
     found
 }
 
-/// No protocol calls methods of `Front` that another one has, but by [`PROTOCOLS`].
+/// A protocol calls only methods of `Front` and `Clients` that it defines itself, or that a protocol defines which it may import.
 pub fn calls(tree: &Tree) -> Vec<String> {
     let sources: Vec<(&str, Vec<Token<'_>>)> = tree
         .codes()
@@ -137,7 +137,7 @@ fn methods_of_front<'a>(tokens: &[Token<'a>]) -> Vec<&'a str> {
     names
 }
 
-/// `client/` names no protocol: it asks none what state only that one knows.
+/// Files in `client/`, except [`ROW`], name no state that belongs to one protocol.
 pub fn states(tree: &Tree) -> Vec<String> {
     let client = tree.codes().filter(|(path, _)| {
         path.starts_with(CLIENT) && *path != ROW && !path.ends_with("tests.rs")

@@ -1,4 +1,4 @@
-//! The rules themselves. A violation is a sentence that names the file.
+//! The list of all rules, and those that have no file of their own. A violation is a text that names the file.
 
 use crate::tree::{Tree, root};
 use crate::{layout, lexer, pages, rooms};
@@ -21,7 +21,7 @@ pub const ALL: &[(&str, Rule)] = &[
     ("rooms: states", rooms::states),
     ("words", words),
     ("links", pages::links),
-    ("pages", pages::frames),
+    ("pages", pages::first_and_last_sections),
 ];
 
 /// Which crate may import which, by directory; tests (`dev-dependencies`) may import anything.
@@ -57,11 +57,11 @@ const EDGES: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Where `unsafe` may stand: system calls, and allocators that tests count with.
+/// The files that may contain `unsafe`: system calls, and allocators that count for tests.
 const UNSAFE: &[&str] = &[
     "crates/net/",
     "crates/bench/src/sys.rs",
-    // Interfaces are set up by `ioctl`, which `rustix` does not have for them.
+    // Sets up network interfaces by `ioctl`; `rustix` has no such calls.
     "crates/bench/src/sys/tun.rs",
     "crates/broker/tests/allocations/counting.rs",
     "crates/server/tests/allocations.rs",
@@ -89,7 +89,7 @@ const IMPURE_WORDS: &[&str] = &[
     "libc",
 ];
 
-/// The packages that a pure crate may depend on besides our own. Each is a codec, a hash, a collection or a derive, without a system call.
+/// The packages that a pure crate may depend on. Each is a codec, a hash, a collection or a derive, without a system call.
 const PURE_DEPENDENCIES: &[&str] = &[
     "base64",
     "derive_more",
@@ -100,10 +100,10 @@ const PURE_DEPENDENCIES: &[&str] = &[
     "miniz_oxide",
     "strum",
     "sha1",
-    // Without std it only computes.
+    // Without `std` it makes no system calls.
     "blake2",
     "xxhash-rust",
-    // Plain data. Its derives, and what they import, are for the server that reads a file into it.
+    // Plain data. Its derives, with their dependencies, are for the server, which reads the settings from a file.
     "crore-settings",
     "crore-wire",
     "hashbrown",
@@ -121,16 +121,16 @@ const RUNTIMES: &[&str] = &[
     "async-io",
 ];
 
-/// The control plane and the log in JetStream are no shards: they alone use a runtime, each its own.
+/// The files that may use a runtime. The control plane and the log in JetStream do not run on shards, and each has a runtime of its own.
 const ASYNC_PLACES: &[&str] = &[
-    // The bare client of NATS, which others are measured beside.
+    // The bare NATS client with which benchmarks compare.
     "crates/bench/src/rig/bare.rs",
     "crates/nats/",
     "crates/server/src/control/",
     "crates/server/src/lifecycle/",
 ];
 
-/// Where a connection may be asked whether it speaks MQTT: in the protocol itself, in the contract, and where its transport gets its name.
+/// The files that may check whether a connection speaks MQTT: the protocol itself, the contract, and the row that names the transport.
 const MQTT_PLACES: &[&str] = &[
     "crates/broker/src/protocol/mqtt/",
     "crates/broker/src/protocol/contract.rs",
@@ -249,7 +249,7 @@ fn module_docs(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-/// Code that depends on the protocol of a connection asks the contract, which names every protocol.
+/// Code whose behaviour depends on the protocol of a connection must call the contract instead of checking for MQTT.
 fn protocols(tree: &Tree) -> Vec<String> {
     let elsewhere = tree.codes().filter(|(path, _)| {
         path.starts_with("crates/broker/src/")
@@ -260,7 +260,7 @@ fn protocols(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-/// Notes to oneself belong in an issue; praise and paths of one machine do not belong here at all.
+/// Forbids notes such as TODO, which belong in an issue, and praise and paths of one machine, which belong nowhere.
 fn words(tree: &Tree) -> Vec<String> {
     let checkout = format!("{}/", root().display());
     let never = [
@@ -290,7 +290,7 @@ fn word_in(path: &str, code: &str, word: &str) -> Option<String> {
     Some(format!("{path}:{line} says `{word}`"))
 }
 
-/// The packages that a manifest's library or program is built with, renamed ones by their real name.
+/// The dependencies of a manifest's library or program. A renamed package has its real name.
 fn dependencies(manifest: &toml::Table) -> Vec<String> {
     let target_tables = manifest.get("target").and_then(toml::Value::as_table);
     let targets = target_tables

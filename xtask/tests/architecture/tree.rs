@@ -8,13 +8,13 @@ use std::rc::Rc;
 
 use crate::lexer;
 
-/// Text files only; build products, hidden directories and installed packages are left out.
+/// The text files, without build products, hidden directories and installed packages.
 #[derive(Clone, Default)]
 pub struct Tree(BTreeMap<String, Rc<File>>);
 
 struct File {
     text: String,
-    /// The text as [`lexer::code`] leaves it, after its first use.
+    /// The result of [`lexer::code`], computed at its first use.
     code: OnceCell<String>,
 }
 
@@ -25,7 +25,7 @@ impl Tree {
         tree
     }
 
-    /// Appends to a file, makes it, or with a leading `=` replaces it.
+    /// Appends `text` to a file, or creates it. If `text` begins with `=`, the rest replaces the file.
     pub fn plant(&mut self, path: &str, text: &str) {
         let text = match text.strip_prefix('=') {
             Some(whole) => whole.to_string(),
@@ -54,7 +54,7 @@ impl Tree {
         self.all().filter(|(path, _)| path.ends_with(".rs"))
     }
 
-    /// The sources with comments and literals blanked.
+    /// The path of each source file, and its text without comments and literals ([`lexer::code`]).
     pub fn codes(&self) -> impl Iterator<Item = (&str, &str)> {
         let sources = self.0.iter().filter(|(path, _)| path.ends_with(".rs"));
         sources.map(|(path, file)| {
@@ -71,7 +71,7 @@ impl Tree {
         parts.map(|(name, _)| name).collect()
     }
 
-    /// The manifests of the members, parsed, by the directory that holds them.
+    /// The directory and the parsed manifest of each member.
     pub fn manifests(&self) -> Vec<(&str, toml::Table)> {
         let own = self
             .all()
@@ -98,7 +98,7 @@ impl Tree {
                 .iter()
                 .any(|end| name.ends_with(&format!(".{end}")))
             {
-                // A file that another process is just writing may be gone or torn; the next run sees it.
+                // Another process may be writing this file, so that it is gone or incomplete. The next run checks it.
                 if let Ok(text) = fs::read_to_string(&path) {
                     let relative = path.strip_prefix(root()).expect("below the root");
                     self.add(&relative.to_string_lossy(), text);
