@@ -266,13 +266,13 @@ pub fn event(bytes: &[u8]) -> Option<(Option<&[u8]>, usize)> {
     }
 }
 
-/// Passes the data of the complete events at the start of `buffer` to `each`, after [`unchunk`] if the stream is chunked. Returns
+/// Passes the data of the complete events at the start of `buffer` to `on_data`, after [`unchunk`] if the stream is chunked. Returns
 /// the bytes to keep, and how many of them are decoded; `None` at the end of the stream.
 pub fn events<'a>(
     buffer: &'a mut [u8],
     decoded: usize,
     chunk_left: Option<&mut u32>,
-    mut each: impl FnMut(&[u8]),
+    mut on_data: impl FnMut(&[u8]),
 ) -> Result<Option<(&'a [u8], usize)>, Error> {
     let (end, rest) = match chunk_left {
         Some(left) => match unchunk(buffer, decoded, left)? {
@@ -283,7 +283,7 @@ pub fn events<'a>(
     };
     let mut used = 0;
     while let Some((data, length)) = event(&buffer[used..end]) {
-        data.into_iter().for_each(&mut each);
+        data.into_iter().for_each(&mut on_data);
         used += length;
     }
     // Keeps the rest of the content, followed by the raw bytes.

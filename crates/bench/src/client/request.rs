@@ -90,16 +90,16 @@ mod tests {
 
     #[test]
     fn names_that_a_path_cannot_carry_go_in_the_query() {
-        let of = |topic: &str| {
+        let target_of = |topic: &str| {
             let mut out = String::new();
             target("/sub", topic, &mut out);
             out
         };
-        assert_eq!(of("scores/7"), "/sub/scores/7");
-        assert_eq!(of("/p/s1/-"), "/sub?topic=/p/s1/-");
-        assert_eq!(of("a//b"), "/sub?topic=a//b");
-        assert_eq!(of("a/../b"), "/sub?topic=a/../b");
-        assert_eq!(of("a b&c"), "/sub/a%20b%26c");
+        assert_eq!(target_of("scores/7"), "/sub/scores/7");
+        assert_eq!(target_of("/p/s1/-"), "/sub?topic=/p/s1/-");
+        assert_eq!(target_of("a//b"), "/sub?topic=a//b");
+        assert_eq!(target_of("a/../b"), "/sub?topic=a/../b");
+        assert_eq!(target_of("a b&c"), "/sub/a%20b%26c");
     }
 
     #[test]

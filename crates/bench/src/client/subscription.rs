@@ -152,27 +152,27 @@ impl Subscription {
         self.out.extend_from_slice(text.as_bytes());
     }
 
-    /// Handles received bytes, and passes each event in them to `each`.
+    /// Handles received bytes, and passes each event in them to `on_event`.
     pub fn received(
         &mut self,
         bytes: &[u8],
-        each: &mut impl FnMut(ServerEvent<'_>) -> Result,
+        on_event: &mut impl FnMut(ServerEvent<'_>) -> Result,
     ) -> Result<Next> {
         self.held.extend_from_slice(bytes);
         if !self.is_streaming {
-            let next = self.responses(each)?;
+            let next = self.responses(on_event)?;
             if next == Next::Reconnect || !self.is_streaming {
                 return Ok(next);
             }
         }
         match self.transport {
-            Transport::Ws => self.frames(each),
-            Transport::Sse => self.events(each),
+            Transport::Ws => self.frames(on_event),
+            Transport::Sse => self.events(on_event),
             Transport::Poll => Ok(Next::Continue),
         }
     }
 
-    fn responses(&mut self, each: &mut impl FnMut(ServerEvent<'_>) -> Result) -> Result<Next> {
+    fn responses(&mut self, on_event: &mut impl FnMut(ServerEvent<'_>) -> Result) -> Result<Next> {
         loop {
             let resumes = self.resumes;
             let response = parse::response(&self.held)?;
@@ -185,9 +185,9 @@ impl Subscription {
                 (Transport::Poll, status @ (200 | 204 | 304)) => {
                     let tag = head.etag.map(String::from_utf8_lossy);
                     if head.gap {
-                        each(ServerEvent::Gap(Gap::Any))?;
+                        on_event(ServerEvent::Gap(Gap::Any))?;
                     }
-                    each(match &tag {
+                    on_event(match &tag {
                         Some(tag) if status == 200 => ServerEvent::Message {
                             position: tag,
                             topic: None,
@@ -198,13 +198,13 @@ impl Subscription {
                     })?;
                     self.position = tag.map(String::from).or(self.position.take());
                     self.held.drain(..bytes);
-                    each(ServerEvent::Answer { resumes })?;
+                    on_event(ServerEvent::Answer { resumes })?;
                     self.ask();
                     continue;
                 }
                 // The network stalled within the request (408), or the server has no capacity now.
                 (_, 408 | 429 | 503) => {
-                    each(ServerEvent::Unavailable)?;
+                    on_event(ServerEvent::Unavailable)?;
                     return Ok(Next::Reconnect);
                 }
                 (transport, status) => {
@@ -214,12 +214,12 @@ impl Subscription {
             }
             self.held.drain(..bytes);
             self.is_streaming = true;
-            each(ServerEvent::Answer { resumes })?;
+            on_event(ServerEvent::Answer { resumes })?;
             return Ok(Next::Continue);
         }
     }
 
-    fn frames(&mut self, each: &mut impl FnMut(ServerEvent<'_>) -> Result) -> Result<Next> {
+    fn frames(&mut self, on_event: &mut impl FnMut(ServerEvent<'_>) -> Result) -> Result<Next> {
         let held = std::mem::take(&mut self.held);
         let (mut used, mut next) = (0, Next::Continue);
         while next == Next::Continue {
@@ -227,9 +227,9 @@ impl Subscription {
             let Some(frame) = frame else { break };
             used += frame.bytes;
             match frame.opcode {
-                Opcode::Text | Opcode::Binary => self.meta(frame.payload, each)?,
+                Opcode::Text | Opcode::Binary => self.meta(frame.payload, on_event)?,
                 Opcode::Close => {
-                    self.closed(frame.payload, each)?;
+                    self.closed(frame.payload, on_event)?;
                     next = Next::Reconnect;
                 }
                 Opcode::Ping => request::pong(frame.payload, &mut self.out),
@@ -242,7 +242,11 @@ impl Subscription {
     }
 
     /// A message of `ws+meta.nchan`: lines, an empty line, data.
-    fn meta(&mut self, text: &[u8], each: &mut impl FnMut(ServerEvent<'_>) -> Result) -> Result {
+    fn meta(
+        &mut self,
+        text: &[u8],
+        on_event: &mut impl FnMut(ServerEvent<'_>) -> Result,
+    ) -> Result {
         let end = text.windows(2).position(|two| two == b"\n\n");
         let end = end.ok_or("a message without its empty line")?;
         let head = std::str::from_utf8(&text[..end]).map_err(|_| "a line that is not text")?;
@@ -257,7 +261,7 @@ impl Subscription {
         }
         let position = id.ok_or("a message without an id")?;
         let data = &text[end + 2..];
-        each(match gap {
+        on_event(match gap {
             true => ServerEvent::Gap(Gap::Of(topic.map(str::as_bytes))),
             false => ServerEvent::Message {
                 position,
@@ -272,31 +276,31 @@ impl Subscription {
     fn closed(
         &mut self,
         payload: &[u8],
-        each: &mut impl FnMut(ServerEvent<'_>) -> Result,
+        on_event: &mut impl FnMut(ServerEvent<'_>) -> Result,
     ) -> Result {
         let Some((code, reason)) = payload.split_first_chunk() else {
             return Err("a close without a code".into());
         };
         let code = u16::from_be_bytes(*code);
         if code == CLOSE_GAP {
-            each(ServerEvent::Gap(Gap::Any))?;
+            on_event(ServerEvent::Gap(Gap::Any))?;
             let position = resume_position(reason).ok_or("a gap without a position")?;
             self.position = Some(position.to_string());
         }
         let reason = String::from_utf8_lossy(reason);
-        each(ServerEvent::End(Some(code))).map_err(|why| format!("{why} {reason}"))
+        on_event(ServerEvent::End(Some(code))).map_err(|why| format!("{why} {reason}"))
     }
 
-    fn events(&mut self, each: &mut impl FnMut(ServerEvent<'_>) -> Result) -> Result<Next> {
+    fn events(&mut self, on_event: &mut impl FnMut(ServerEvent<'_>) -> Result) -> Result<Next> {
         let unchunked = parse::unchunk(&mut self.held, self.decoded, &mut self.chunk_left);
         let Some((end, rest)) = unchunked? else {
-            each(ServerEvent::End(None))?;
+            on_event(ServerEvent::End(None))?;
             return Ok(Next::Reconnect);
         };
         let held = std::mem::take(&mut self.held);
         let mut used = 0;
         while let Some(bytes) = held[used..end].windows(2).position(|two| two == b"\n\n") {
-            self.event(&held[used..used + bytes], each)?;
+            self.event(&held[used..used + bytes], on_event)?;
             used += bytes + 2;
         }
         self.decoded = end - used;
@@ -306,7 +310,11 @@ impl Subscription {
         Ok(Next::Continue)
     }
 
-    fn event(&mut self, bytes: &[u8], each: &mut impl FnMut(ServerEvent<'_>) -> Result) -> Result {
+    fn event(
+        &mut self,
+        bytes: &[u8],
+        on_event: &mut impl FnMut(ServerEvent<'_>) -> Result,
+    ) -> Result {
         let (mut id, mut kind, mut data) = (None, "", None);
         let text = std::str::from_utf8(bytes).map_err(|_| "an event that is not text")?;
         for line in text.lines() {
@@ -320,15 +328,15 @@ impl Subscription {
         match (kind, data, id) {
             (GAP_EVENT, data, _) => {
                 let topic = data.map(|data| topic_of_gap(data.as_bytes()));
-                each(ServerEvent::Gap(Gap::Of(topic)))?;
+                on_event(ServerEvent::Gap(Gap::Of(topic)))?;
             }
-            ("", Some(data), Some(position)) => each(ServerEvent::Message {
+            ("", Some(data), Some(position)) => on_event(ServerEvent::Message {
                 position,
                 topic: None,
                 data: data.as_bytes(),
             })?,
             ("", Some(_), None) => return Err("a message without an id".into()),
-            ("", None, Some(_)) => each(ServerEvent::Position)?,
+            ("", None, Some(_)) => on_event(ServerEvent::Position)?,
             ("", None, None) => {}
             (kind, ..) => return Err(format!("an event `{kind}`")),
         }

@@ -110,13 +110,13 @@ fn times(stat: &str) -> Option<(f64, f64)> {
 /// Seconds that the threads of `pid` waited for a core; 0 if the kernel does not count that.
 fn waited_s(pid: u32) -> f64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task"));
-    let of = |text: String| text.split_whitespace().nth(1)?.parse::<f64>().ok();
+    let second_number = |text: String| text.split_whitespace().nth(1)?.parse::<f64>().ok();
     threads
         .into_iter()
         .flatten()
         .flatten()
         .filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok())
-        .filter_map(of)
+        .filter_map(second_number)
         .sum::<f64>()
         / 1e9
 }
@@ -255,14 +255,17 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(200));
         let tree = Process::tree(shell.id());
         let whole = Process::read_tree(shell.id());
-        let each: Vec<_> = tree.iter().map(|pid| Process::read(*pid)).collect();
+        let processes: Vec<_> = tree.iter().map(|pid| Process::read(*pid)).collect();
         tree[1..]
             .iter()
             .for_each(|pid| sys::signal(*pid, sys::Signal::KILL));
         shell.kill().unwrap();
         shell.wait().unwrap();
         assert_eq!((tree.len(), tree[0]), (2, shell.id()));
-        let sum: u64 = each.into_iter().map(|one| one.unwrap().rss_bytes).sum();
+        let sum: u64 = processes
+            .into_iter()
+            .map(|one| one.unwrap().rss_bytes)
+            .sum();
         assert_eq!(whole.unwrap().rss_bytes, sum);
     }
 

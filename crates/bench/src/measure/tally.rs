@@ -111,9 +111,9 @@ impl Tally {
         header
     }
 
-    /// Compares a message's number with the last one of its topic on its connection. `why` is the
+    /// Compares a message's number with the last one of its topic on its connection. `cause` is the
     /// known reason for a gap between them.
-    pub fn in_sequence(&mut self, last: &mut u32, sequence: u32, why: Gap) {
+    pub fn in_sequence(&mut self, last: &mut u32, sequence: u32, cause: Gap) {
         if sequence <= *last {
             self.doubled += 1;
             return;
@@ -124,7 +124,7 @@ impl Tally {
         } else {
             u64::from(sequence - *last - 1)
         };
-        match why {
+        match cause {
             Gap::Unexplained => self.lost += gap,
             Gap::Away => self.missed_away += gap,
             Gap::Told => self.told_lost += gap,

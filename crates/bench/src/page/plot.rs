@@ -170,9 +170,9 @@ pub fn bars(title: &str, parts: &[&str], rows: &[Bar], unit: fn(f64) -> String) 
             x += 34 + LETTER * name.len() as i32;
         }
         let sum = |row: &Bar| row.1.iter().sum::<f64>();
-        let most = rows.iter().map(sum).fold(1e-9, f64::max);
+        let longest = rows.iter().map(sum).fold(1e-9, f64::max);
         // Leaves room for the figure after the longest bar.
-        let scale = f64::from(WIDTH as i32 - left - 90) / most;
+        let scale = f64::from(WIDTH as i32 - left - 90) / longest;
         for (index, row) in rows.iter().enumerate() {
             let y = top + ROW * index as i32;
             put(&row.0, left, y, SMALL)?;

@@ -110,7 +110,7 @@ fn rows(records: &[Record]) -> Vec<Vec<String>> {
         else {
             continue;
         };
-        let of = |name: &str| {
+        let latency = |name: &str| {
             let calm = record.number(&format!("/windows/calm/latency_ms/{name}"));
             text(calm.or_else(|| record.number(&format!("/received/latency_ms/{name}"))))
         };
@@ -119,10 +119,10 @@ fn rows(records: &[Record]) -> Vec<Vec<String>> {
             format!("{} ({})", record.name, record.protocol()),
             count(n),
             count(rate),
-            of("mean"),
-            of("standard_deviation"),
-            of("p99"),
-            of("max"),
+            latency("mean"),
+            latency("standard_deviation"),
+            latency("p99"),
+            latency("max"),
             text(cores.or_else(|| record.number("/server_cores_busy"))),
         ]);
     }

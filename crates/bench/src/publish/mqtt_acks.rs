@@ -70,21 +70,23 @@ impl MqttAcks {
     }
 
     /// Whether so many messages may be sent that a write pays.
-    pub fn has_room(&self, most: usize) -> bool {
-        let enough = most.min(self.receive_max) as u64 / GROUPS;
-        self.window(most) >= enough.max(1)
+    pub fn has_room(&self, in_flight_max: usize) -> bool {
+        let group = in_flight_max.min(self.receive_max) as u64 / GROUPS;
+        self.window(in_flight_max) >= group.max(1)
     }
 
-    /// How many more messages may be sent, if `most` may be unacknowledged.
-    pub fn window(&self, most: usize) -> u64 {
+    /// How many more messages may be sent, if `in_flight_max` may be unacknowledged.
+    pub fn window(&self, in_flight_max: usize) -> u64 {
         if !self.is_connected {
             return 0;
         }
         if !self.has_ids {
             return u64::MAX;
         }
-        let under_way = self.unreceived.len() + self.unreleased.len();
-        most.min(self.receive_max).saturating_sub(under_way) as u64
+        let in_flight = self.unreceived.len() + self.unreleased.len();
+        in_flight_max
+            .min(self.receive_max)
+            .saturating_sub(in_flight) as u64
     }
 
     /// The packet id of the next message, if messages have them.

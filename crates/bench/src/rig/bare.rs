@@ -62,29 +62,29 @@ async fn run(
     let inbox = client.new_inbox();
     let mut answers = client.subscribe(format!("{inbox}.*")).await?;
     let payload = Bytes::from(vec![b'x'; bytes]);
-    let (began, mut sent, mut waits, mut answered, mut stalls) = (Instant::now(), 0, 0, 0, 0);
+    let (began, mut sent, mut waiting, mut answered, mut stalls) = (Instant::now(), 0, 0, 0, 0);
     // Answers to batches before this number are too late.
-    let mut since = 0;
+    let mut first_valid = 0;
     while began.elapsed().as_secs_f64() < seconds {
-        while waits < in_flight {
+        while waiting < in_flight {
             let subject = format!("bare.{}", sent % streams);
             let reply = format!("{inbox}.{sent}");
             client
                 .publish_with_reply(subject, reply, payload.clone())
                 .await?;
-            (sent, waits) = (sent + 1, waits + 1);
+            (sent, waiting) = (sent + 1, waiting + 1);
         }
         let Ok(answer) = tokio::time::timeout(LOST, answers.next()).await else {
-            (since, waits, stalls) = (sent, 0, stalls + 1);
+            (first_valid, waiting, stalls) = (sent, 0, stalls + 1);
             continue;
         };
         let answer = answer.context("the connection to NATS ended")?;
         let number = answer.subject.rsplit('.').next();
         let number: u64 = number.and_then(|it| it.parse().ok()).context("a number")?;
-        if number < since {
+        if number < first_valid {
             continue;
         }
-        waits -= 1;
+        waiting -= 1;
         let said = String::from_utf8_lossy(&answer.payload);
         ensure!(!said.contains("\"error\""), "NATS: {said}");
         // A stream without a leader stores nothing and answers with a status.

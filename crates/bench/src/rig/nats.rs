@@ -74,18 +74,18 @@ impl Nats {
             _held: held,
             children: clients.iter().map(|_| None).collect(),
         };
-        let all: Vec<String> = routes
+        let route_urls: Vec<String> = routes
             .iter()
             .map(|route| format!("nats://{route}"))
             .collect();
         for (at, (client, route)) in clients.iter().zip(routes).enumerate() {
-            let more = format!(
+            let cluster_config = format!(
                 "server_name: n{at}\nmax_payload: 2MB\ncluster {{ name: bench, listen: {route}, no_advertise: true, routes: [{}] }}\n",
-                all.join(", ")
+                route_urls.join(", ")
             );
             let store = nats.directory.path().join(format!("{at}"));
             let listen = format!("{listen}:{}", client.port());
-            let text = config(&listen, &store, &more);
+            let text = config(&listen, &store, &cluster_config);
             nats.directory.write(&format!("{at}.conf"), &text)?;
         }
         for at in 0..nats.count() {

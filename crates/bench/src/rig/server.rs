@@ -217,13 +217,13 @@ impl Server {
         self.wait()
     }
 
-    /// Starts it again with `shards` shards on all cores, and returns the seconds until it accepted; an error after `most`.
-    pub fn timed_restart(&mut self, shards: u32, most: Duration) -> Result<f64> {
+    /// Starts it again with `shards` shards on all cores, and returns the seconds until it accepted; an error after `timeout`.
+    pub fn timed_restart(&mut self, shards: u32, timeout: Duration) -> Result<f64> {
         let begin = Instant::now();
         self.respawn_with_shards(shards)?;
         while TcpStream::connect(self.addresses[0]).is_err() {
             self.ensure_running()?;
-            ensure!(begin.elapsed() < most, "the start takes too long");
+            ensure!(begin.elapsed() < timeout, "the start takes too long");
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(begin.elapsed().as_secs_f64())
@@ -278,8 +278,8 @@ impl Server {
     /// The server's processor time, in seconds.
     pub fn cpu_s(&mut self) -> Result<f64> {
         self.ensure_running()?;
-        let each = Process::tree(self.child.id()).into_iter();
-        Ok(each.filter_map(|pid| sys::cpu_ns_of(pid).ok()).sum::<u64>() as f64 / 1e9)
+        let pids = Process::tree(self.child.id()).into_iter();
+        Ok(pids.filter_map(|pid| sys::cpu_ns_of(pid).ok()).sum::<u64>() as f64 / 1e9)
     }
 
     /// The beginning of a peer's error log, if it is not empty.

@@ -63,22 +63,22 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         ));
         rounds.push((memory, node));
     }
-    let of =
+    let median_of =
         |value: fn(&(Cost, Cost)) -> f64| median(&rounds.iter().map(value).collect::<Vec<_>>());
-    let each = rounds
+    let rounds_json = rounds
         .iter()
         .map(|(memory, node)| json!({ "memory": memory, "node": node }));
     Ok(json!({
         "delivery": {
-            "memory": of(|(memory, _)| memory.delivery),
-            "node": of(|(_, node)| node.delivery),
-            "ratio": of(|(memory, node)| node.delivery / memory.delivery),
+            "memory": median_of(|(memory, _)| memory.delivery),
+            "node": median_of(|(_, node)| node.delivery),
+            "ratio": median_of(|(memory, node)| node.delivery / memory.delivery),
         },
         "publish": {
-            "memory": of(|(memory, _)| memory.publish),
-            "node": of(|(_, node)| node.publish),
+            "memory": median_of(|(memory, _)| memory.publish),
+            "node": median_of(|(_, node)| node.publish),
         },
-        "rounds": each.collect::<Vec<_>>(),
+        "rounds": rounds_json.collect::<Vec<_>>(),
         "subscribers": SUBSCRIBERS,
         "messages": MESSAGES,
         "window_s": args.duration.unwrap_or(SECONDS),

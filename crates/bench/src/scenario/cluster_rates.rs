@@ -118,19 +118,19 @@ fn rates(args: &RunArgs, testbed: &mut Testbed) -> Result<Value> {
         for _ in 0..args.rounds {
             rounds.push(round(args, testbed, load).with_context(|| load.name)?);
         }
-        let of = |name: &str| {
-            let all: Vec<f64> = rounds.iter().map(|round| number(round, name)).collect();
-            median(&all)
+        let median_of = |name: &str| {
+            let values: Vec<f64> = rounds.iter().map(|round| number(round, name)).collect();
+            median(&values)
         };
         report::say(&format!(
             "{}: {:.0} publishes/s, the bare client {:.0}/s: {:.2}",
             load.name,
-            of("/per_s"),
-            of("/bare_per_s"),
-            of("/of_bare")
+            median_of("/per_s"),
+            median_of("/bare_per_s"),
+            median_of("/of_bare")
         ));
         let row = json!({
-            "per_s": of("/per_s"), "bare_per_s": of("/bare_per_s"), "of_bare": of("/of_bare"), "rounds": rounds,
+            "per_s": median_of("/per_s"), "bare_per_s": median_of("/bare_per_s"), "of_bare": median_of("/of_bare"), "rounds": rounds,
         });
         rows.insert(load.name.into(), row);
     }
@@ -154,7 +154,7 @@ fn round(args: &RunArgs, testbed: &mut Testbed, load: &Load) -> Result<Value> {
     let after = Log::of(testbed)?;
     let accepted = number(&result, "/accepted");
     let batches = (after.batches - before.batches).max(1) as f64;
-    let each = accepted / batches;
+    let messages_per_batch = accepted / batches;
     let bytes = (after.bytes - before.bytes) as f64 / batches;
     let per_s = accepted / number(&result, "/seconds");
     let urls = testbed.urls();
@@ -167,12 +167,12 @@ fn round(args: &RunArgs, testbed: &mut Testbed, load: &Load) -> Result<Value> {
     let us = |cpu_s: f64| cpu_s * 1e6 / accepted;
     Ok(json!({
         "per_s": per_s,
-        "bare_per_s": bare.per_s * each,
-        "of_bare": per_s / (bare.per_s * each),
+        "bare_per_s": bare.per_s * messages_per_batch,
+        "of_bare": per_s / (bare.per_s * messages_per_batch),
         "batches_per_s": batches / number(&result, "/seconds"),
         "bare_batches_per_s": bare.per_s,
         "bare_stalls": bare.stalls,
-        "messages_of_a_batch": each,
+        "messages_of_a_batch": messages_per_batch,
         "bytes_of_a_batch": bytes,
         "nats_cpu_us_a_batch": used[2] * 1e6 / batches,
         "bare_nats_cpu_us_a_batch": bare_nats_cpu_s * 1e6 / (bare.per_s * bare.seconds),
@@ -214,11 +214,11 @@ struct Log {
 impl Log {
     /// Reads the counters of node 0, which receives all publishes.
     fn of(testbed: &Testbed) -> Result<Log> {
-        let told = get(testbed.admin(0), "/api/v1/cluster")?;
-        let partitions = told["partitions"].as_array().context("partitions")?;
+        let status = get(testbed.admin(0), "/api/v1/cluster")?;
+        let partitions = status["partitions"].as_array().context("partitions")?;
         let bytes = partitions.iter().filter_map(|it| it["bytes"].as_u64());
         Ok(Log {
-            batches: told["engine"]["appended"].as_u64().context("a count")?,
+            batches: status["engine"]["appended"].as_u64().context("a count")?,
             bytes: bytes.sum(),
         })
     }
@@ -284,7 +284,7 @@ fn memory(args: &RunArgs, testbed: &mut Testbed) -> Result<Value> {
         "--in-flight",
         "4",
     ];
-    let each = |server: &mut Server, publishes: bool, before: u64| -> Result<f64> {
+    let bytes_per_topic = |server: &mut Server, publishes: bool, before: u64| -> Result<f64> {
         if publishes {
             let result = Publisher::start_with(args, server, &names, size, &flags)?.result()?;
             ensure!(result["accepted"] == count, "refused publishes: {result}");
@@ -299,9 +299,9 @@ fn memory(args: &RunArgs, testbed: &mut Testbed) -> Result<Value> {
     let before = [&mut *one, &mut *other, &mut single]
         .map(|server| Sample::of(server).map(|sample| sample.process.pss_bytes));
     let [at_one, at_other, at_single] = before;
-    let one = each(one, true, at_one?)?;
-    let other = each(other, false, at_other?)?;
-    let single = each(&mut single, true, at_single?)?;
+    let one = bytes_per_topic(one, true, at_one?)?;
+    let other = bytes_per_topic(other, false, at_other?)?;
+    let single = bytes_per_topic(&mut single, true, at_single?)?;
     report::say(&format!(
         "{count} topics with a message of {size} B: {one:.0} B each at the node that took them, {other:.0} B at the other, {single:.0} B at a single server"
     ));

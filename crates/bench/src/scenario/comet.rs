@@ -27,9 +27,12 @@ const POLLS_MAX: usize = 200;
 
 /// Runs the rows up to `--connections`.
 pub fn run(args: &RunArgs) -> Result<Value> {
-    let most = args.connections.unwrap_or(10_000);
-    let mut rows: Vec<u32> = ROWS.into_iter().filter(|row| *row < most).collect();
-    rows.push(most);
+    let connections_max = args.connections.unwrap_or(10_000);
+    let mut rows: Vec<u32> = ROWS
+        .into_iter()
+        .filter(|row| *row < connections_max)
+        .collect();
+    rows.push(connections_max);
     let results = rows
         .iter()
         .map(|row| measure(args, *row))
@@ -85,22 +88,22 @@ fn measure(args: &RunArgs, connections: u32) -> Result<Value> {
 /// received it.
 pub fn broadcast(args: &RunArgs, audience: &mut Audience, topic: &str, size: usize) -> Result<f64> {
     audience.subscriber.ask("restart")?;
-    let mut how = vec!["--messages", "1", "--rate", "1"];
+    let mut flags = vec!["--messages", "1", "--rate", "1"];
     if audience.server.kind == Kind::Floor {
-        how.push("--broadcast");
+        flags.push("--broadcast");
     }
-    let publisher = Publisher::start(args, &audience.server, topic, size, &how)?;
+    let publisher = Publisher::start(args, &audience.server, topic, size, &flags)?;
     let published = publisher.result()?;
-    let everybody = u64::from(audience.connections);
+    let subscribers = u64::from(audience.connections);
     let mut report = Value::Null;
     for _ in 0..POLLS_MAX {
         pause(0.05);
         report = audience.subscriber.ask("report")?;
-        if count(&report, "/messages") >= everybody {
+        if count(&report, "/messages") >= subscribers {
             break;
         }
     }
-    if count(&report, "/messages") != everybody {
+    if count(&report, "/messages") != subscribers {
         return Ok(f64::NAN);
     }
     // Long-polls send their next request before the next broadcast.

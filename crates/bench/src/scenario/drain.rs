@@ -92,10 +92,10 @@ fn phases(
     report::note(&format!("{connections} clients are moved off"));
     let began = Instant::now();
     server.terminate();
-    let mut left = Vec::new();
+    let mut live_over_time = Vec::new();
     while !server.has_ended()? {
         ensure!(!shared.stop.load(Relaxed), "a thread ended");
-        left.push(json!([
+        live_over_time.push(json!([
             began.elapsed().as_secs_f64(),
             shared.live.load(Relaxed)
         ]));
@@ -112,12 +112,12 @@ fn phases(
     ));
     let all_live = || shared.live.load(Relaxed) == connections;
     // A client that found the port closed waits once more, perhaps several times.
-    let mut all = false;
+    let mut are_all_live = false;
     for _ in 0..TIMEOUTS {
-        all = all || wait_until(shared, all_live)?;
+        are_all_live = are_all_live || wait_until(shared, all_live)?;
     }
     ensure!(
-        all,
+        are_all_live,
         "long after the restart {} of {connections} clients are connected",
         shared.live.load(Relaxed)
     );
@@ -134,7 +134,7 @@ fn phases(
         "drained_s": drained_s,
         "next_serves_s": started_s,
         "all_back_s": back_s,
-        "clients_left": left,
+        "clients_left": live_over_time,
         "tool_cpu_s": sys::process_cpu_ns() as f64 / 1e9,
         "before": before.json(),
         "after": after.json(),

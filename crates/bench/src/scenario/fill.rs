@@ -38,8 +38,8 @@ const BYTES_LEAST: u64 = 3_500;
 pub fn run(args: &RunArgs) -> Result<Value> {
     let protocol = args.protocol.unwrap_or(Protocol::Ws);
     let limit = u64::from(args.memory_mib) << 20;
-    let most = u32::try_from(limit / BYTES_LEAST)?;
-    let setting = Setting::new(Kind::Crore, args.shards_for(most, 1, 2), 0);
+    let connections_max = u32::try_from(limit / BYTES_LEAST)?;
+    let setting = Setting::new(Kind::Crore, args.shards_for(connections_max, 1, 2), 0);
     let settings = format!(
         "[limits]\naccepts_per_s = {}\nconnections_max = {}\nlog_bytes = \"1 MiB\"\n\n[heartbeat]\ninterval_s = {}\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 0\npoll_timeout_s = 0\n",
         args.accepts(),

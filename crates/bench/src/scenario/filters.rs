@@ -153,17 +153,17 @@ impl Side {
         let cpu_s = server.sample()?.cpu_s - begin.1;
         pause(REST_S);
         let after = Sample::of(&mut server)?;
-        let grown = after.process.pss_bytes as f64 - before.process.pss_bytes as f64;
-        let each = grown / f64::from(clients.grants.granted.max(1));
+        let growth = after.process.pss_bytes as f64 - before.process.pss_bytes as f64;
+        let bytes_per_filter = growth / f64::from(clients.grants.granted.max(1));
         report::note(&format!(
-            "{name}: {} filters of {} clients subscribed in {took_s:.1} s ({cpu_s:.1} s of the server), {each:.0} B each",
+            "{name}: {} filters of {} clients subscribed in {took_s:.1} s ({cpu_s:.1} s of the server), {bytes_per_filter:.0} B each",
             clients.grants.granted,
             set.clients()
         ));
         let opening = json!({
             "subscribed_s": took_s,
             "server_cpu_s": cpu_s,
-            "pss_bytes_per_filter": each,
+            "pss_bytes_per_filter": bytes_per_filter,
             "empty": bare.json(),
             "connected": before.json(),
             "subscribed": after.json(),
@@ -199,10 +199,10 @@ impl Side {
         let (begin, before) = (Instant::now(), self.server.sample()?);
         let tally = self.clients.publish(&messages)?;
         let (took_s, after) = (begin.elapsed().as_secs_f64(), self.server.sample()?);
-        let due = if kind == "hit" { messages.len() } else { 0 };
-        let clean = tally.arrived == due && tally.doubled == 0 && tally.misdelivered == 0;
-        let each = |seconds: f64| seconds * 1e6 / f64::from(count);
-        let cpu_us = each(after.cpu_s - before.cpu_s);
+        let expected = if kind == "hit" { messages.len() } else { 0 };
+        let clean = tally.arrived == expected && tally.doubled == 0 && tally.misdelivered == 0;
+        let us_per_publish = |seconds: f64| seconds * 1e6 / f64::from(count);
+        let cpu_us = us_per_publish(after.cpu_s - before.cpu_s);
         self.windows.push(json!({
             "kind": kind,
             "clean": clean,
@@ -212,8 +212,8 @@ impl Side {
             "misdelivered": tally.misdelivered,
             "took_s": took_s,
             "server_cpu_us_per_publish": cpu_us,
-            "user_us": each(after.user_s - before.user_s),
-            "system_us": each(after.system_s - before.system_s),
+            "user_us": us_per_publish(after.user_s - before.user_s),
+            "system_us": us_per_publish(after.system_s - before.system_s),
             "pss_bytes": after.pss_bytes,
         }));
         Ok(cpu_us)

@@ -150,8 +150,8 @@ fn serve(args: &RunArgs, shape: &Shape, topics: &str, audience: &mut Audience) -
         None if shape.rate == 0.0 => (watch(server, shape.duration_s)?, json!({})),
         None => {
             let (rate, seconds) = (shape.rate.to_string(), shape.duration_s.to_string());
-            let how = ["--rate", &rate, "--duration", &seconds];
-            let publisher = Publisher::start(args, server, topics, shape.size, &how)?;
+            let flags = ["--rate", &rate, "--duration", &seconds];
+            let publisher = Publisher::start(args, server, topics, shape.size, &flags)?;
             (watch(server, shape.duration_s)?, publisher.result()?)
         }
     };

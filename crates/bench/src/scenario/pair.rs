@@ -134,14 +134,18 @@ fn kinds(args: &RunArgs) -> Vec<Kind> {
 
 /// Runs the rows, each `--rounds` times.
 pub fn run(args: &RunArgs) -> Result<Value> {
-    let all: &[Row] = if is_mqtt(args) { &MQTT_ROWS } else { &ROWS };
-    let known = |name: &String| all.iter().any(|row| row.name == *name);
-    let names: Vec<&str> = all.iter().map(|row| row.name).collect();
-    ensure!(args.rows.iter().all(known), "rows are {}", names.join(", "));
+    let known_rows: &[Row] = if is_mqtt(args) { &MQTT_ROWS } else { &ROWS };
+    let is_known = |name: &String| known_rows.iter().any(|row| row.name == *name);
+    let names: Vec<&str> = known_rows.iter().map(|row| row.name).collect();
+    ensure!(
+        args.rows.iter().all(is_known),
+        "rows are {}",
+        names.join(", ")
+    );
     ensure!(args.rounds > 0, "at least one round");
     let kinds = kinds(args);
     let mut rows = Map::new();
-    for row in all {
+    for row in known_rows {
         if args.rows.is_empty() || args.rows.iter().any(|name| name == row.name) {
             rows.insert(row.name.into(), measure_row(args, row, &kinds)?);
         }
@@ -308,23 +312,23 @@ fn compare(args: &RunArgs, row: &str, name: &str, sides: &[Side]) -> Value {
     let reference = [Kind::Floor, Kind::Mosquitto][usize::from(is_mqtt(args))];
     let reference_side = sides.iter().find(|side| side.kind == reference);
     let reference_median = reference_side.map_or(f64::NAN, |side| side.median(name));
-    let (mut medians, mut ratios, mut words) = (Map::new(), Map::new(), Vec::new());
+    let (mut medians, mut ratios, mut texts) = (Map::new(), Map::new(), Vec::new());
     for side in sides {
-        let (who, value) = (side.kind.name(), side.median(name));
-        medians.insert(who.into(), json!(value));
+        let (server, value) = (side.kind.name(), side.median(name));
+        medians.insert(server.into(), json!(value));
         if side.kind != reference {
-            ratios.insert(who.into(), json!(value / reference_median));
+            ratios.insert(server.into(), json!(value / reference_median));
         }
-        words.push(match side.kind {
-            kind if kind == reference => format!("{who} {value:.3}"),
-            _ if value.is_nan() => format!("{who} not measured"),
-            _ => format!("{who} {value:.3} ({:.3})", value / reference_median),
+        texts.push(match side.kind {
+            kind if kind == reference => format!("{server} {value:.3}"),
+            _ if value.is_nan() => format!("{server} not measured"),
+            _ => format!("{server} {value:.3} ({:.3})", value / reference_median),
         });
     }
     report::say(&format!(
         "{row:<10} {name} over {}: {}",
         args.subscribe_protocol().name(),
-        words.join(", "),
+        texts.join(", "),
     ));
     let name = format!("ratios_to_{}", reference.name());
     json!({ "medians": medians, name: ratios })
@@ -341,9 +345,9 @@ fn tell_bottleneck(row: &str, sides: &[Side]) {
             .filter_map(bottleneck)
             .any(|text| is_tool(&text))
         {
-            let who = side.kind.name();
+            let server = side.kind.name();
             report::say(&format!(
-                "{row:<10} {who}: the load tool was the bottleneck in some runs"
+                "{row:<10} {server}: the load tool was the bottleneck in some runs"
             ));
         }
         if side.is_saturated() == Some(false) {

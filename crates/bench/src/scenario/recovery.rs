@@ -117,8 +117,8 @@ fn publish(server: SocketAddr, line: impl Fn(u32) -> String + Sync) -> Result<()
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| scope.spawn(move || batch(server, writer, line)))
             .collect();
-        let mut ends = writers.into_iter().map(|writer| writer.join());
-        ends.try_for_each(|end| end.expect("no writer panics"))
+        let mut results = writers.into_iter().map(|writer| writer.join());
+        results.try_for_each(|end| end.expect("no writer panics"))
     })
 }
 

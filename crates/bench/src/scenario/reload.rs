@@ -33,13 +33,13 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         let calm = storm.window(&format!("calm {round}"))?;
         let opened = calm["connections"]["opened"].clone();
         let reload = storm.reloads(args, round, settings)?;
-        let of = |report: &Value| number(report, "/latency_ms/p99_9");
-        let ratio = of(&reload) / of(&calm);
+        let p99_9 = |report: &Value| number(report, "/latency_ms/p99_9");
+        let ratio = p99_9(&reload) / p99_9(&calm);
         let stayed = reload["connections"]["opened"] == opened;
         report::say(&format!(
             "round {round}: p99.9 {:.3} ms with readings, {:.3} ms without: {ratio:.2}; all stayed: {stayed}",
-            of(&reload),
-            of(&calm)
+            p99_9(&reload),
+            p99_9(&calm)
         ));
         ratios.push(ratio);
         windows.insert(format!("calm_{round}"), calm);

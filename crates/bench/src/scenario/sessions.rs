@@ -101,10 +101,10 @@ fn measure(args: &RunArgs, kind: Kind) -> Result<Value> {
         .iter()
         .map(|(n, bytes)| (f64::from(*n), *bytes))
         .collect();
-    let (each, fixed) = line(&points);
+    let (bytes_per_session, fixed) = line(&points);
     report::say(&format!(
         "{}: {sessions} sessions of absent clients with a subscription each: PSS {:.1} B a session; \
-         from batch to batch {each:.1} B, and {:.2} MB that do not grow; {present} of {checked} were there",
+         from batch to batch {bytes_per_session:.1} B, and {:.2} MB that do not grow; {present} of {checked} were there",
         kind.name(),
         number(&cost, "/server_pss_bytes"),
         fixed / 1e6,
@@ -121,7 +121,7 @@ fn measure(args: &RunArgs, kind: Kind) -> Result<Value> {
         "checked": checked,
         "present": present,
         "per_session": cost,
-        "per_session_of_growth": each,
+        "per_session_of_growth": bytes_per_session,
         "fixed_bytes_of_growth": fixed,
         "growth": growth.collect::<Vec<_>>(),
         "empty": empty.json(),
@@ -141,12 +141,12 @@ fn batch(args: &RunArgs, server: &Server, from: u32, count: u32) -> Result<Batch
     let flags = ["--protocol", "mqtt", "--local", &addresses];
     let mut subscriber = Subscriber::start(args, server, count, &topics, &flags)?;
     subscriber.open()?;
-    let left = subscriber.ask("part")?;
+    let report = subscriber.ask("part")?;
     pause(REST_S);
     Ok(Batch {
         process: subscriber.process(),
         count,
-        failed: left["connections"]["failed"] != 0,
+        failed: report["connections"]["failed"] != 0,
     })
 }
 

@@ -167,8 +167,8 @@ fn storm(args: &RunArgs) -> Result<Value> {
     let flags = ["--protocol", "ws"];
     let mut subscriber = Subscriber::start(args, &server, LISTENERS, &topics, &flags)?;
     subscriber.open()?;
-    let how = ["--rate", MESSAGES_PER_S];
-    let publisher = Publisher::start(args, &server, &topics, MESSAGE_BYTES, &how)?;
+    let publisher_flags = ["--rate", MESSAGES_PER_S];
+    let publisher = Publisher::start(args, &server, &topics, MESSAGE_BYTES, &publisher_flags)?;
     pause(REST_S);
     let window_s = args.duration.unwrap_or(WINDOW_S);
     let (mut windows, mut clean) = (Map::new(), true);

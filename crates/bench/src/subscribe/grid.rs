@@ -21,12 +21,12 @@ impl Grid {
     /// The neighbours of `client`, by direction.
     pub fn beside(&self, client: u32) -> [Option<u32>; DIRECTIONS] {
         let column = client % self.width;
-        let there = |at: Option<u32>| at.filter(|at| *at < self.clients);
+        let existing = |at: Option<u32>| at.filter(|at| *at < self.clients);
         [
             (column > 0).then(|| client - 1),
-            there((column + 1 < self.width).then_some(client + 1)),
+            existing((column + 1 < self.width).then_some(client + 1)),
             client.checked_sub(self.width),
-            there(client.checked_add(self.width)),
+            existing(client.checked_add(self.width)),
         ]
     }
 

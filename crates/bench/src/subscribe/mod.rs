@@ -82,16 +82,16 @@ fn hold(subscriber: &Subscriber, args: &SubscribeArgs) -> Vec<Value> {
     let begin = Instant::now();
     let mut reports = Vec::new();
     let (mut messages, mut opened) = (0, subscriber.tally().life.opened);
-    let mut told = begin;
+    let mut last_report = begin;
     loop {
         std::thread::sleep(control::POLL_INTERVAL);
         let over = subscriber.is_over()
             || args
                 .duration
                 .is_some_and(|s| begin.elapsed() >= Duration::from_secs(s));
-        if over || told.elapsed() >= Duration::from_secs(REPORT_S) {
-            let last_s = told.elapsed().as_secs_f64();
-            told = Instant::now();
+        if over || last_report.elapsed() >= Duration::from_secs(REPORT_S) {
+            let last_s = last_report.elapsed().as_secs_f64();
+            last_report = Instant::now();
             let tally = subscriber.tally();
             let opened_per_s = (tally.life.opened - opened) as f64 / last_s;
             let last_messages = tally.messages - messages;

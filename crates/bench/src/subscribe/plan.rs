@@ -105,9 +105,9 @@ impl Plan {
     /// The addresses of connection `number`. Consecutive numbers first vary the server, then the local address.
     pub fn dial(&self, number: u32) -> Dial {
         let number = number as usize;
-        let rest = number / self.servers.len();
+        let round = number / self.servers.len();
         let local = (!self.local_addresses.is_empty())
-            .then(|| self.local_addresses[rest % self.local_addresses.len()]);
+            .then(|| self.local_addresses[round % self.local_addresses.len()]);
         Dial {
             remote: self.servers[number % self.servers.len()],
             local: local.map(|address| SocketAddr::new(address, 0)),

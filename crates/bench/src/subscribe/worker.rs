@@ -242,9 +242,9 @@ impl Worker {
     }
 
     /// Closes an open connection from this side and queues it for reopening.
-    fn close_and_requeue(&mut self, row: u32, how: fn(i32)) {
+    fn close_and_requeue(&mut self, row: u32, close_fd: fn(i32)) {
         if self.is_live(row) {
-            self.close(row, how);
+            self.close(row, close_fd);
             self.enqueue(row);
         }
     }
@@ -282,7 +282,7 @@ impl Worker {
         self.connect_queue.pending.push_back(row);
     }
 
-    fn close(&mut self, row: u32, how: fn(i32)) {
+    fn close(&mut self, row: u32, close_fd: fn(i32)) {
         let live = self.is_live(row);
         let state = &mut self.conns.rows[row as usize];
         if state.stage == Stage::Closed {
@@ -302,7 +302,7 @@ impl Worker {
         } else {
             self.connect_queue.in_progress -= 1;
         }
-        how(state.fd);
+        close_fd(state.fd);
         if let Some(tls) = self.conns.tls.get_mut(row as usize) {
             *tls = None;
         }

@@ -194,10 +194,10 @@ impl SwarmRun {
         // Earlier counts belong to no window.
         self.record_second()?;
         let mut sum = Counts::default();
-        let mut left = seconds;
-        while left > 0.0 && !sys::interrupted() {
-            pause(left.min(1.0));
-            left -= 1.0;
+        let mut remaining_s = seconds;
+        while remaining_s > 0.0 && !sys::interrupted() {
+            pause(remaining_s.min(1.0));
+            remaining_s -= 1.0;
             sum.merge(&self.record_second()?);
         }
         Ok(sum)
@@ -288,12 +288,12 @@ impl SwarmRun {
         let buffers = self.swarm.buffers();
         // The workers close the devices when they end, so the counter is read before.
         let without_room = namespace::dropped_packets()?;
-        let rest = self.swarm.stop()?;
+        let last_counts = self.swarm.stop()?;
         let mut total = std::mem::take(&mut self.total);
-        total.merge(&rest);
-        let sent_again = namespace::retransmitted_segments()?;
+        total.merge(&last_counts);
+        let retransmitted = namespace::retransmitted_segments()?;
         let is_storm = self.is_faultless
-            && sent_again as f64 > RETRANSMITTED_MAX * total.traffic.received as f64;
+            && retransmitted as f64 > RETRANSMITTED_MAX * total.traffic.received as f64;
         let mut faults = total.faults();
         let published_json = published.unwrap_or_default();
         let count = |name: &str| published_json[name].as_u64().unwrap_or(0);
@@ -302,7 +302,7 @@ impl SwarmRun {
             ("segments that the tool had no room for", without_room),
             (
                 "segments that the server sent again",
-                if is_storm { sent_again } else { 0 },
+                if is_storm { retransmitted } else { 0 },
             ),
             ("messages that the server refused", count("refused")),
             (
@@ -318,7 +318,7 @@ impl SwarmRun {
             json: json!({
                 "received": total.json(),
                 "published": published_json,
-                "server_segments_sent_again": sent_again,
+                "server_segments_sent_again": retransmitted,
                 "server_segments_without_room": without_room,
                 "not_open_at_the_end": away,
                 "bytes_of_a_client": size_of::<ClientRow>(),

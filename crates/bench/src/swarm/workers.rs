@@ -33,9 +33,9 @@ impl Swarm {
         let connections = plan.topics.count();
         let pace = Pace::of(namespace.queue_packets());
         let devices = namespace.devices();
-        let each = connections.div_ceil(devices.len() as u32);
+        let clients_per_device = connections.div_ceil(devices.len() as u32);
         ensure!(
-            each <= CLIENTS_MAX,
+            clients_per_device <= CLIENTS_MAX,
             "more than {CLIENTS_MAX} clients for a device: give --threads"
         );
         let mut request = String::new();
@@ -49,10 +49,10 @@ impl Swarm {
         let mut workers = Vec::new();
         for (device, tun) in devices.into_iter().enumerate() {
             let shared = Arc::new(Shared::default());
-            let first = device as u32 * each;
+            let first = device as u32 * clients_per_device;
             let addresses = ClientAddresses {
                 first: namespace::clients(device as u8),
-                count: each.min(connections.saturating_sub(first)),
+                count: clients_per_device.min(connections.saturating_sub(first)),
             };
             let wire = Wire::new(tun, plan.faults, first.into());
             let worker = Worker::new(plan.clone(), shared.clone(), first, addresses, wire, pace);
@@ -111,9 +111,9 @@ impl Swarm {
 
     /// Makes this many clients reset their connections now and reconnect.
     pub fn reset(&self, clients: u32) {
-        let each = clients.div_ceil(self.workers.len() as u32);
+        let clients_per_worker = clients.div_ceil(self.workers.len() as u32);
         self.each()
-            .for_each(|shared| shared.to_reset.store(each, Relaxed));
+            .for_each(|shared| shared.to_reset.store(clients_per_worker, Relaxed));
     }
 
     /// Takes the counts since the last call.

@@ -54,18 +54,24 @@ impl ClientTotals {
         self.broken.extend_from_slice(&other.broken);
     }
 
-    fn record_if_broken(&mut self, before: &Counts, plan: &ClientPlan, topic: &str, what: &str) {
+    fn record_if_broken(
+        &mut self,
+        before: &Counts,
+        plan: &ClientPlan,
+        topic: &str,
+        description: &str,
+    ) {
         let clean = Counts {
             messages: self.counts.messages,
             told_losses: self.counts.told_losses,
             ..*before
         };
         if self.counts != clean {
-            self.record(plan, topic, what);
+            self.record(plan, topic, description);
         }
     }
 
-    fn record(&mut self, plan: &ClientPlan, topic: &str, what: &str) {
+    fn record(&mut self, plan: &ClientPlan, topic: &str, description: &str) {
         if self.broken.len() < BROKEN_MAX {
             let ClientPlan {
                 number,
@@ -74,7 +80,7 @@ impl ClientTotals {
                 ..
             } = plan;
             self.broken.push(format!(
-                "client {number}, {transport:?} on {} topics, {topic}: {what}",
+                "client {number}, {transport:?} on {} topics, {topic}: {description}",
                 topics.len()
             ));
         }
@@ -178,13 +184,13 @@ impl Client {
         let Topics { plan, checks } = &mut self.topics;
         for (topic, check) in plan.topics.iter().zip(checks) {
             let (before, newest) = (totals.counts, shared.begun(*topic));
-            let what = check.close(newest, &mut totals.counts);
+            let losses = check.close(newest, &mut totals.counts);
             let name = &shared.topics[*topic as usize].name;
             totals.record_if_broken(
                 &before,
                 plan,
                 name,
-                &format!("{what:?} of {newest} never came"),
+                &format!("{losses:?} of {newest} never came"),
             );
         }
     }
@@ -250,14 +256,14 @@ impl Topics {
         let last = self.checks[place].last();
         self.checks[place].arrived(number, kept, begun, &mut totals.counts);
         let name = &shared.topics[topic as usize].name;
-        let what = format!("{number} came after {last} when {begun} had begun");
-        totals.record_if_broken(&before, &self.plan, name, &what);
-        let stands =
+        let description = format!("{number} came after {last} when {begun} had begun");
+        totals.record_if_broken(&before, &self.plan, name, &description);
+        let checked =
             Position::parse(position).map_or(Ok(()), |at| shared.check_position(topic, number, at));
-        if let Err(other) = stands {
+        if let Err(other) = checked {
             totals.moved += 1;
-            let what = format!("{number} came at {position}, stood at {other:?}");
-            totals.record(&self.plan, name, &what);
+            let description = format!("{number} came at {position}, stood at {other:?}");
+            totals.record(&self.plan, name, &description);
         }
     }
 }

@@ -290,16 +290,16 @@ impl<'a> ClientThread<'a> {
     }
 
     fn schedule_reconnect(&mut self, slot: usize) {
-        let most = match self.shared.away_s.load(Relaxed) {
+        let away_max_ns = match self.shared.away_s.load(Relaxed) {
             0 if self.shared.faults.load(Relaxed) => AWAY_NS.0,
             0 => AWAY_NS.1,
             seconds => u64::from(seconds) * 1_000_000_000,
         };
         let unanswered = self.slots[slot].unanswered;
-        let grown = most.saturating_mul(1 << unanswered.min(16));
-        let away = self.random.draw() % grown.min(most.max(AWAY_MAX_NS));
+        let backoff_ns = away_max_ns.saturating_mul(1 << unanswered.min(16));
+        let away_ns = self.random.draw() % backoff_ns.min(away_max_ns.max(AWAY_MAX_NS));
         self.reconnects
-            .push(Reverse((sys::now_ns() + away, slot as u32)));
+            .push(Reverse((sys::now_ns() + away_ns, slot as u32)));
     }
 
     /// Updates the count of complete clients, once the last messages are published.

@@ -256,16 +256,16 @@ impl<'a> Proxy<'a> {
         }
     }
 
-    fn drop_pair(&mut self, pair: usize, how: fn(RawFd)) {
+    fn drop_pair(&mut self, pair: usize, close_fd: fn(RawFd)) {
         let row = &mut self.pairs[pair];
         if !row.open {
             return;
         }
         row.open = false;
         if !row.ghost {
-            how(row.fds[0]);
+            close_fd(row.fds[0]);
         }
-        how(row.fds[1]);
+        close_fd(row.fds[1]);
         row.flows = Default::default();
         self.free.push(pair as u32);
     }
@@ -338,8 +338,8 @@ impl<'a> Proxy<'a> {
             let torn = now < row.torn_until_ns;
             let mut piece = flow.waiting();
             if torn {
-                let most = (piece / 16).clamp(40, 4000) as u32;
-                piece = piece.min(1 + self.random.below(most) as usize);
+                let piece_max = (piece / 16).clamp(40, 4000) as u32;
+                piece = piece.min(1 + self.random.below(piece_max) as usize);
             }
             match sys::send(row.fds[1 - direction], &flow.bytes[flow.sent..][..piece]) {
                 Ok(0) => {

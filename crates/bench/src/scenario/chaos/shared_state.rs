@@ -257,8 +257,8 @@ impl SharedState {
         if self.topics[topic as usize].kind.is_large() {
             return LARGE_BYTES;
         }
-        let most = if random.below(40) == 0 { 20_000 } else { 600 };
-        HEADER_BYTES + random.below(most) as usize
+        let payload_max = if random.below(40) == 0 { 20_000 } else { 600 };
+        HEADER_BYTES + random.below(payload_max) as usize
     }
 }
 

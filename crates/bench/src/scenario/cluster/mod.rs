@@ -97,13 +97,14 @@ fn say(outcome: &Outcome, happened: &[FaultRecord], shared: &SharedState) {
         .into_iter()
         .flatten()
     {
-        let of = |what: &str| format!("{} s ({} s)", fault[what]["p50"], fault[what]["max"]);
+        let p50_and_max =
+            |field: &str| format!("{} s ({} s)", fault[field]["p50"], fault[field]["max"]);
         report::say(&format!(
             "{name}, {} times: nobody was answered for {}, the slowest publish took {}, all were back after {}: median and longest",
             fault["times"],
-            of("nobody_answered_s"),
-            of("slowest_publish_s"),
-            of("all_back_after_s"),
+            p50_and_max("nobody_answered_s"),
+            p50_and_max("slowest_publish_s"),
+            p50_and_max("all_back_after_s"),
         ));
     }
     outcome.say_why();

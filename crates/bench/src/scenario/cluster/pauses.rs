@@ -26,13 +26,13 @@ impl Pause {
         let silences = around
             .windows(2)
             .map(|two| two[1].answered_ns - two[0].answered_ns);
-        let within = &answers[first..(last + 1).min(answers.len())];
-        let took = |answer: &Answer| answer.answered_ns - answer.begun_ns;
-        let at_once = within.iter().filter(|answer| !answer.retried);
+        let answered_during = &answers[first..(last + 1).min(answers.len())];
+        let wait_ns = |answer: &Answer| answer.answered_ns - answer.begun_ns;
+        let at_once = answered_during.iter().filter(|answer| !answer.retried);
         Pause {
             silence_s: seconds(silences.max()),
-            slowest_s: seconds(within.iter().map(took).max()),
-            slowest_at_once_s: seconds(at_once.map(took).max()),
+            slowest_s: seconds(answered_during.iter().map(wait_ns).max()),
+            slowest_at_once_s: seconds(at_once.map(wait_ns).max()),
         }
     }
 }
@@ -43,41 +43,41 @@ fn seconds(ns: Option<u64>) -> f64 {
 
 /// The waits of each kind of fault, for the result.
 pub fn by_fault(happened: &[FaultRecord], answers: &[Answer]) -> Value {
-    let mut all = serde_json::Map::new();
+    let mut by_kind = serde_json::Map::new();
     for &kind in Fault::ALL {
-        let of: Vec<_> = happened.iter().filter(|one| one.fault == kind).collect();
-        if of.is_empty() {
+        let records: Vec<_> = happened.iter().filter(|one| one.fault == kind).collect();
+        if records.is_empty() {
             continue;
         }
-        let pauses: Vec<Pause> = of
+        let pauses: Vec<Pause> = records
             .iter()
             .map(|one| Pause::of(answers, one.begun_ns, one.back_ns))
             .collect();
-        let each = |value: fn(&Pause) -> f64| spread(pauses.iter().map(value));
-        let lasted = |from: fn(&FaultRecord) -> u64, to: fn(&FaultRecord) -> u64| {
-            spread(of.iter().map(|one| (to(one) - from(one)) as f64 / 1e9))
+        let pause_spread = |value: fn(&Pause) -> f64| spread(pauses.iter().map(value));
+        let duration_spread = |from: fn(&FaultRecord) -> u64, to: fn(&FaultRecord) -> u64| {
+            spread(records.iter().map(|one| (to(one) - from(one)) as f64 / 1e9))
         };
         let value = json!({
-            "times": of.len(),
-            "lasted_s": lasted(|one| one.begun_ns, |one| one.mended_ns),
-            "all_back_after_s": lasted(|one| one.mended_ns, |one| one.back_ns),
-            "nobody_answered_s": each(|one| one.silence_s),
-            "slowest_publish_s": each(|one| one.slowest_s),
-            "slowest_publish_sent_once_s": each(|one| one.slowest_at_once_s),
+            "times": records.len(),
+            "lasted_s": duration_spread(|one| one.begun_ns, |one| one.mended_ns),
+            "all_back_after_s": duration_spread(|one| one.mended_ns, |one| one.back_ns),
+            "nobody_answered_s": pause_spread(|one| one.silence_s),
+            "slowest_publish_s": pause_spread(|one| one.slowest_s),
+            "slowest_publish_sent_once_s": pause_spread(|one| one.slowest_at_once_s),
         });
-        all.insert(kind.name().into(), value);
+        by_kind.insert(kind.name().into(), value);
     }
-    Value::Object(all)
+    Value::Object(by_kind)
 }
 
 /// Median and largest.
 fn spread(values: impl Iterator<Item = f64>) -> Value {
-    let mut all: Vec<f64> = values.collect();
-    all.sort_by(f64::total_cmp);
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.sort_by(f64::total_cmp);
     let rounded = |value: f64| (value * 1e3).round() / 1e3;
     json!({
-        "p50": rounded(all[all.len() / 2]),
-        "max": rounded(all[all.len() - 1]),
+        "p50": rounded(sorted[sorted.len() / 2]),
+        "max": rounded(sorted[sorted.len() - 1]),
     })
 }
 

@@ -106,11 +106,11 @@ impl Message {
     /// A message for a random topic, with a random size of usually less than `size` bytes.
     pub fn draw(number: u32, size: u32, random: &mut Random) -> Message {
         let large = random.below(LARGE_EVERY) == 0;
-        let most = if large { size * LARGE_TIMES } else { size };
+        let size_max = if large { size * LARGE_TIMES } else { size };
         Message {
             topic: random.below(TOPICS),
             number,
-            size: random.below(most.max(1)),
+            size: random.below(size_max.max(1)),
         }
     }
 

@@ -103,9 +103,9 @@ impl Publisher {
         self.violations.extend(named);
     }
 
-    /// Adds at most `most` new messages to those in flight.
-    fn draw(&mut self, most: u32) {
-        for _ in 0..=self.random.below(most) {
+    /// Adds at most `max` new messages to those in flight.
+    fn draw(&mut self, max: u32) {
+        for _ in 0..=self.random.below(max) {
             self.sent += 1;
             let number = message::number(self.index, self.sent);
             let message = Message::draw(number, self.size, &mut self.random);
@@ -160,7 +160,7 @@ impl Publisher {
     }
 
     fn posts(&self) -> String {
-        let each = self.in_flight.iter().map(|message| {
+        let requests = self.in_flight.iter().map(|message| {
             let (name, data) = (message::name(message.topic), message.data());
             let key = if message::is_keyed(self.index) {
                 format!("Idempotency-Key: \"{}\"\r\n", message.key(self.run))
@@ -173,7 +173,7 @@ impl Publisher {
                 data.len()
             )
         });
-        each.collect()
+        requests.collect()
     }
 
     fn batch(&self) -> String {
@@ -220,8 +220,8 @@ impl Publisher {
                 self.answered(Some(position));
             }
             408 | 429 | 503 => {
-                let all = if batch { self.in_flight.len() } else { 1 };
-                (0..all).for_each(|_| self.refused());
+                let requests = if batch { self.in_flight.len() } else { 1 };
+                (0..requests).for_each(|_| self.refused());
             }
             _ => return Err(End::violation(format!("answered {status} {body}"))),
         }

@@ -207,8 +207,8 @@ impl Rounds {
                 break;
             }
             if is_filled {
-                let took = filler::delete(self.address)?;
-                self.outcome.recovered_s.push(took.as_secs_f64());
+                let recovery = filler::delete(self.address)?;
+                self.outcome.recovered_s.push(recovery.as_secs_f64());
             }
             if crash.is_multiple_of(READ_AGAIN_EVERY) {
                 report::note(&format!(
@@ -253,13 +253,13 @@ impl Rounds {
             std::thread::sleep(Duration::from_millis(work.into()));
             if is_last {
                 stop.store(true, Relaxed);
-                let mut before = u64::MAX;
-                while before != received.load(Relaxed) {
-                    before = received.load(Relaxed);
+                let mut last_received = u64::MAX;
+                while last_received != received.load(Relaxed) {
+                    last_received = received.load(Relaxed);
                     std::thread::sleep(SILENCE);
                 }
             }
-            let ended = server.has_ended();
+            let ended_by_itself = server.has_ended();
             let copy = match volume {
                 Volume::Directory(_) | Volume::LosesNewestSegment(_) | Volume::Filled(_) => {
                     Ok(None)
@@ -271,7 +271,7 @@ impl Rounds {
             };
             // The clients' threads wait for this, so it happens after a failure, too.
             server.kill();
-            ensure!(!ended?, "the server ended by itself");
+            ensure!(!ended_by_itself?, "the server ended by itself");
             copy
         })?;
         if let (Volume::Disk(disk), Some(copy)) = (&mut self.volume, copy) {

@@ -313,9 +313,9 @@ fn file_system(path: &Path) -> String {
             fields.next()?,
         ))
     });
-    let of = fields.filter(|(_, mount, ..)| path.starts_with(mount));
+    let mounts_above = fields.filter(|(_, mount, ..)| path.starts_with(mount));
     // Of several mounts on the same path the last one is visible.
-    let longest = of.max_by_key(|(_, mount, ..)| mount.len());
+    let longest = mounts_above.max_by_key(|(_, mount, ..)| mount.len());
     longest.map_or("unknown".into(), |(device, _, kind, options)| {
         format!("{kind} on {device} ({options})")
     })

@@ -143,11 +143,11 @@ impl Client {
         Ok(true)
     }
 
-    fn packets(&mut self, mut each: impl FnMut(Packet<'_>) -> Result<()>) -> Result<()> {
+    fn packets(&mut self, mut on_packet: impl FnMut(Packet<'_>) -> Result<()>) -> Result<()> {
         let mut used = 0;
         while let Some((packet, bytes)) = self.dialect.packet(&self.received[used..])? {
             used += bytes;
-            each(packet)?;
+            on_packet(packet)?;
         }
         self.received.drain(..used);
         Ok(())
@@ -225,10 +225,10 @@ impl Clients {
         Ok(tally)
     }
 
-    /// Handles the packets that arrive within `most`. Returns whether a ping was answered.
-    fn turn(&mut self, most: Duration, tally: &mut Tally) -> Result<bool> {
+    /// Handles the packets that arrive within `timeout`. Returns whether a ping was answered.
+    fn turn(&mut self, timeout: Duration, tally: &mut Tally) -> Result<bool> {
         let mut answered = false;
-        for index in 0..self.epoll.wait(most)? {
+        for index in 0..self.epoll.wait(timeout)? {
             let key = self.epoll.ready(index).key;
             let client = match key {
                 PUBLISHER => &mut self.publisher,

@@ -41,8 +41,8 @@ const BUFFER_BYTES: usize = 256 << 10;
 const FRAME_HEADER_BYTES: usize = 4;
 const SIZES: std::ops::RangeInclusive<usize> = 126..=65_535;
 
-/// Measures the rate with `most` messages in flight, each to all of 1,000 subscribers.
-pub fn fan_out_with(args: &RunArgs, kind: Kind, most: u64) -> Result<Value> {
+/// Measures the rate with `in_flight` messages in flight, each to all of 1,000 subscribers.
+pub fn fan_out_with(args: &RunArgs, kind: Kind, in_flight: u64) -> Result<Value> {
     ensure!(
         kind.protocol(args.subscribe_protocol()) == Protocol::Ws,
         "only subscribers over WebSocket are measured with few messages under way"
@@ -52,13 +52,13 @@ pub fn fan_out_with(args: &RunArgs, kind: Kind, most: u64) -> Result<Value> {
     std::thread::scope(|scope| {
         let run = scope.spawn(|| {
             args.pin_tool()?;
-            measure(args, &mut server, most)
+            measure(args, &mut server, in_flight)
         });
         run.join().expect("the load does not panic")
     })
 }
 
-fn measure(args: &RunArgs, server: &mut Server, most: u64) -> Result<Value> {
+fn measure(args: &RunArgs, server: &mut Server, in_flight: u64) -> Result<Value> {
     let size = args.size.unwrap_or(SIZE);
     ensure!(SIZES.contains(&size), "messages have {SIZES:?} bytes");
     let mut audience = Audience::open(
@@ -66,11 +66,11 @@ fn measure(args: &RunArgs, server: &mut Server, most: u64) -> Result<Value> {
         args.connections.unwrap_or(FAN_OUT_SUBSCRIBERS),
         size,
     )?;
-    let mut publisher = publisher(server, size, most)?;
-    audience.serve(&mut publisher, most, WARM_S)?;
+    let mut publisher = publisher(server, size, in_flight)?;
+    audience.serve(&mut publisher, in_flight, WARM_S)?;
     audience.restart();
     let (before, tools_before) = (Sample::of(server)?, sys::process_cpu_ns());
-    audience.serve(&mut publisher, most, args.duration.unwrap_or(WINDOW_S))?;
+    audience.serve(&mut publisher, in_flight, args.duration.unwrap_or(WINDOW_S))?;
     let (after, tools_after) = (Sample::of(server)?, sys::process_cpu_ns());
     let elapsed_s = after.seconds_since(&before);
     let deliveries_per_s = audience.window.messages as f64 / elapsed_s;
@@ -80,7 +80,7 @@ fn measure(args: &RunArgs, server: &mut Server, most: u64) -> Result<Value> {
     let latency = audience.window.latency.summary().json();
     Ok(json!({
         "clean": publisher.refused() == 0,
-        "under_way": most,
+        "under_way": in_flight,
         "deliveries_per_s": deliveries_per_s,
         "p50_ms": latency["p50"],
         "latency_ms": latency,
@@ -95,7 +95,7 @@ fn measure(args: &RunArgs, server: &mut Server, most: u64) -> Result<Value> {
 }
 
 /// A publisher with the flags that are fastest for this kind of server.
-fn publisher(server: &Server, size: usize, most: u64) -> Result<Publisher> {
+fn publisher(server: &Server, size: usize, in_flight: u64) -> Result<Publisher> {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
@@ -110,7 +110,7 @@ fn publisher(server: &Server, size: usize, most: u64) -> Result<Publisher> {
         server: vec![server.addresses[0].to_string()],
         topics: TOPIC.into(),
         size,
-        in_flight: most as usize,
+        in_flight: in_flight as usize,
         ..Line::parse_from(line).args
     };
     Publisher::open(&args)
@@ -197,11 +197,11 @@ impl Audience {
     }
 
     /// Publishes and reads for `seconds`.
-    fn serve(&mut self, publisher: &mut Publisher, most: u64, seconds: f64) -> Result<()> {
+    fn serve(&mut self, publisher: &mut Publisher, in_flight: u64, seconds: f64) -> Result<()> {
         let begun_ns = sys::now_ns();
         let (mut now_ns, mut heard_ns) = (begun_ns, begun_ns);
         while now_ns - begun_ns < (seconds * 1e9) as u64 {
-            publisher.allow(self.done + self.in_flight_max(most));
+            publisher.allow(self.done + self.in_flight_max(in_flight));
             publisher.turn(now_ns, now_ns)?;
             let ready = self.epoll.wait(Duration::from_millis(1))?;
             now_ns = sys::now_ns();
@@ -214,10 +214,10 @@ impl Audience {
         Ok(())
     }
 
-    /// The number of messages that may be in flight: one at first, rising to `most` during the first fan-out.
-    fn in_flight_max(&self, most: u64) -> u64 {
+    /// The number of messages that may be in flight: one at first, rising to `in_flight` during the first fan-out.
+    fn in_flight_max(&self, in_flight: u64) -> u64 {
         let connections = self.connections.len() as u64;
-        most.min(1 + self.deliveries * most / connections)
+        in_flight.min(1 + self.deliveries * in_flight / connections)
     }
 
     /// Reads from a connection.

@@ -65,10 +65,10 @@ impl Pair {
     }
 
     /// Publishes with these flags, and measures a window while that lasts.
-    fn window(&mut self, args: &RunArgs, how: &[&str]) -> Result<Value> {
+    fn window(&mut self, args: &RunArgs, flags: &[&str]) -> Result<Value> {
         let seconds = args.duration.unwrap_or(WINDOW_S);
         let size = args.size.unwrap_or(512);
-        let publisher = Publisher::start(args, &self.audience.server, &self.topics, size, how)?;
+        let publisher = Publisher::start(args, &self.audience.server, &self.topics, size, flags)?;
         pause(if self.is_warm { WARM_AGAIN_S } else { WARM_S });
         self.is_warm = true;
         let Audience {
@@ -108,7 +108,7 @@ impl Pair {
             "server_cores_waited_for": server_waited,
             "tools_cores_busy": tools_busy,
             "bottleneck": bottleneck(server_busy + server_waited, 1.0, tools_busy, 1.0),
-            "is_saturating": how.contains(&"--saturate"),
+            "is_saturating": flags.contains(&"--saturate"),
             "published": published,
         }))
     }
@@ -153,11 +153,11 @@ pub fn post(args: &RunArgs, kind: Kind) -> Result<Value> {
 
 /// Saturating messages, each to all of 1,000 subscribers.
 pub fn fan_out(args: &RunArgs, kind: Kind) -> Result<Value> {
-    let mut how = vec!["--saturate"];
+    let mut flags = vec!["--saturate"];
     if kind == Kind::Floor {
-        how.push("--broadcast");
+        flags.push("--broadcast");
     }
-    Pair::start(args, kind, FAN_OUT_SUBSCRIBERS, true)?.window(args, &how)
+    Pair::start(args, kind, FAN_OUT_SUBSCRIBERS, true)?.window(args, &flags)
 }
 
 /// 10,000 messages a second, each to one of 10,000 subscribers. Half of a delivery's cost here is waking the reader, and that cost
