@@ -1,5 +1,5 @@
-//! Batches in the log of a cluster, as a faulty or malicious writer could write them. Checked: no bytes end a node, readers get nothing that
-//! clients may not publish, and a node that reads a batch live has the same state as one that reads it at its start.
+//! Batches in the log of a cluster, as a faulty or malicious writer could write them. Checked: no batch makes a node panic, subscribers receive
+//! nothing that clients may not publish, and a node that reads a batch live has the same state as one that reads it at its start.
 //!
 //! The first byte says how the input becomes a batch. With bit 7 the input is a whole batch. Otherwise its bytes are the records of a
 //! batch with a valid header, and the other bits are the count of records and the partition.
@@ -22,7 +22,7 @@ const NOW: Now = Now {
     unix_s: 1_800_000_000,
 };
 const PARTITIONS: u16 = 2;
-/// The input is a whole batch.
+/// The bit of the first byte for an input that is a whole batch.
 const WHOLE: u8 = 0x80;
 
 /// Parts of records: kinds, and topics of both partitions with their lengths.
@@ -66,7 +66,7 @@ fn node() -> Node {
     Node::of(Shard::new(0, world, NOW), 0, NOW)
 }
 
-/// Everything that a node keeps, as clients of each kind read it.
+/// Everything that a node keeps, as clients of each protocol receive it.
 fn kept(node: &mut Node) -> Vec<Vec<u8>> {
     let clients = readers("oldest").map(|says| node.client(&says));
     clients.map(|link| node.got(link).to_vec()).into()

@@ -7,9 +7,9 @@ use crore_wire::websocket::frame::{Opcode, write_masked};
 use crate::requests;
 use crate::shards::{SHARDS, Shards};
 
-/// Clients connected at once: a few more than the shards have room for.
+/// Clients connected at once: a few more than the limits of the shards allow.
 const CLIENTS: usize = 10;
-/// A window that is never exhausted.
+/// A receive window of a client that is never exhausted.
 const WIDE: usize = 1 << 20;
 /// The most operations of a program: more would only be slow.
 const OPERATIONS_MAX: usize = 400;

@@ -6,7 +6,7 @@ use crore_wire::websocket::receive::{Config, Event, Role, Violation, next};
 
 use crate::Input;
 
-/// Parts of frames, among them headers with a zero mask, which leaves the bytes behind it unchanged.
+/// Parts of frames, among them headers with a mask of zeros, which leaves the payload unchanged.
 pub const WORDS: &[&str] = &[
     "\u{1}\0",
     "\0\0\0\0",
@@ -20,7 +20,7 @@ pub const WORDS: &[&str] = &[
 /// Choices for the longest message: small, so that inputs reach it.
 const MESSAGE_LIMITS: [usize; 4] = [0, 5, 300, 70_000];
 
-/// An event that outlives its buffer.
+/// A copy of an event, which outlives the receive buffer.
 #[derive(Clone, Debug, PartialEq)]
 enum Got {
     Message(Opcode, Vec<u8>),
@@ -99,7 +99,7 @@ pub fn frames(data: &[u8]) {
     again(&whole, &input, &config);
 }
 
-/// Puts the received messages into frames again (one, two, or compressed), and receives these.
+/// Frames the received messages again (in one frame, in two, or compressed), and receives these frames.
 fn again(whole: &[Got], input: &Input<'_>, config: &Config) {
     let mut bytes = Vec::new();
     let mut expected = Vec::new();

@@ -71,12 +71,12 @@ pub const FIELD_WORDS: &[&str] = &[
     "\n",
 ];
 
-/// Choices for the limit of a head: from one in which nothing fits to the server's own.
+/// Choices for the limit of a head: from one that is too small for any head to the server's own.
 const HEAD_LIMITS: [usize; 4] = [16, 64, 256, 8192];
 /// Choices for the limit of a body's data.
 const BODY_LIMITS: [usize; 4] = [0, 10, 1000, 1 << 20];
 
-/// The parts of a head to compare.
+/// The parts of a head that are compared.
 #[derive(Debug, PartialEq)]
 struct Seen<'b> {
     len: usize,
@@ -131,7 +131,7 @@ pub fn head(data: &[u8]) {
     );
 }
 
-/// Compares the length of the body with the fields, read as strictly as possible.
+/// Checks the length of the body against the header fields, which are read as strictly as possible.
 fn framing(head: &Head<'_>) {
     let lengths: Vec<&[u8]> = head.headers("content-length").collect();
     let codings: Vec<&[u8]> = head.headers("transfer-encoding").collect();

@@ -1,8 +1,8 @@
 //! Fuzz targets for all input from the network. Each is a plain function of bytes that panics if Crore breaks a promise about them.
 //!
-//! Invariant: a target depends only on its bytes, so that a kept input means the same for ever. In most targets the first two bytes are
-//! options and the seed of the cuts. Deliberately absent: clocks, sockets (except a pair of them in `tls`), and any dependence on the
-//! fuzzer that calls. On the stable toolchain that is `src/main.rs`, on nightly `libfuzzer/`.
+//! Invariant: a target depends only on its bytes, so a kept input always repeats the same run. In most targets the first two bytes are the options
+//! and the seed of the cuts, which split the rest into pieces. Deliberately absent: clocks, sockets (except a pair of them in `tls`), and any
+//! dependence on the fuzzer that calls the target: `src/main.rs` on the stable toolchain, `libfuzzer/` on nightly.
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -129,7 +129,7 @@ pub(crate) struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// `None` for inputs that are too short.
+    /// Splits an input into its parts. `None` if it is too short.
     pub fn of(data: &'a [u8]) -> Option<Input<'a>> {
         let [options, cuts, bytes @ ..] = data else {
             return None;
@@ -141,7 +141,7 @@ impl<'a> Input<'a> {
         })
     }
 
-    /// The bytes in pieces, none of them empty. For one in 16 values of `cuts` each piece has one byte, otherwise sizes are mixed.
+    /// The bytes in pieces, none of them empty. For one in 16 values of `cuts` each piece has one byte; for the others sizes vary.
     pub fn pieces(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let mut rng = crore_rng::Rng::new(self.cuts.into());
         let longest = match self.cuts & 15 {

@@ -19,10 +19,10 @@ cargo xtask fuzz [--seconds N] [--seed S] [TARGET...]    all targets share N sec
 cargo xtask fuzz --replay TARGET FILE                    one input again
 ";
 
-/// A hundred times as long as any input of these sizes should take.
+/// Longest time for one input: a hundred times as long as any input of these sizes should take.
 const TOO_LONG: Duration = Duration::from_secs(20);
 
-/// The input being tried: since when, the name of its target, and its bytes.
+/// The input that is being tried: when it began, the name of its target, and its bytes.
 static TRYING: Mutex<Option<(Instant, &'static str, Vec<u8>)>> = Mutex::new(None);
 
 fn main() -> ExitCode {
@@ -143,9 +143,9 @@ fn watch() {
     }
 }
 
-/// Keeps a failed input. Returns a text that says how to repeat it.
+/// Writes a failed input to a file. Returns a text with the command that repeats it.
 fn kept(name: &str, data: &[u8]) -> String {
-    // Named by its content, so that the same failure is one file.
+    // The name is a hash of the content, so that the same input is written only once.
     let hash = data.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &b| {
         (hash ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
     });

@@ -1,13 +1,13 @@
 //! A small mutator: flips, inserts, removals, splices of two kept inputs, and words of the target.
 //!
-//! It does not measure coverage, but it is fast, since nothing is instrumented.
+//! It does not measure coverage. So nothing is instrumented, and runs are fast.
 
 use crore_rng::Rng;
 
 /// The most bytes of an input: enough for every limit that the targets set, and quick.
 pub const BYTES_MAX: usize = 4096;
 
-/// Values at the borders of lengths and types.
+/// Bytes at the limits of lengths and types.
 const EDGES: [u8; 10] = [0, 1, 0x7d, 0x7e, 0x7f, 0x80, 0x81, 0xff, b'\r', b'\n'];
 
 /// A new input, made from an input of the corpus.

@@ -7,7 +7,7 @@ use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Part, Shard, Shard
 /// Turns within which a shard must become idle.
 const TURNS_MAX: usize = 20_000;
 
-/// What each client has received, by link.
+/// The bytes that each client has received, by link.
 struct Clients {
     conns: Vec<Option<ConnId>>,
     got: Vec<Vec<u8>>,
@@ -48,7 +48,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A shard with this number.
+    /// A node whose only shard is `shard`, with the number `me`.
     pub fn of(shard: Shard, me: ShardId, now: Now) -> Node {
         let clients = Clients {
             conns: Vec::new(),
@@ -86,7 +86,7 @@ impl Node {
         self.shard.handle(input, self.now, &mut self.clients);
     }
 
-    /// Turns until nothing is left to do at this moment.
+    /// Runs turns until the shard is idle. The clock does not advance.
     pub fn settle(&mut self) {
         for _ in 0..TURNS_MAX {
             let moved = self.shard.flush(self.now, &mut self.clients);

@@ -1,4 +1,4 @@
-//! A connection that sends anything, and its answers.
+//! A connection that sends any bytes, and the answers to it.
 
 use crate::Input;
 use crate::shards::Shards;
@@ -33,7 +33,7 @@ pub const WORDS: &[&str] = &[
 /// An answer that may come twice or not at all, depending on when the body arrives.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// All answers to a connection that sends these pieces, each once the server is idle.
+/// All answers to a connection that sends these pieces. It sends each one when the server is idle.
 fn answers<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut shards = Shards::new();
     let link = shards.connect(0, usize::MAX);

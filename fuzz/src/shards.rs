@@ -1,4 +1,4 @@
-//! A server with two shards in one thread, with sockets in memory that have a window. Mail arrives when the target says so.
+//! A server with two shards in one thread. Its sockets are in memory and have a receive window. Mail arrives when the target says so.
 //!
 //! Checked at every step: a shard touches only its own links, sends nothing after it has closed one, and holds no more than its settings
 //! allow. After all clients have left and time has passed, it holds nothing.
@@ -18,13 +18,13 @@ use std::sync::Arc;
 pub const SHARDS: usize = 2;
 /// Turns within which the shards must become idle.
 const TURNS_MAX: usize = 20_000;
-/// Rounds in which nothing happens although a shard waits for credit.
+/// Consecutive rounds that may pass without an event while a shard waits for credit.
 const WAITS_MAX: usize = 8;
 /// The most bytes of one read.
 const READ_BYTES: usize = 600;
 /// Longer than every deadline, linger and window of these settings.
 const LATER_S: u32 = 400;
-/// Ticks, a minute apart, at the end: each one forgets a part of the state.
+/// Ticks at the end, a minute apart. Each one forgets a part of the state that has expired.
 const FORGET_TICKS: usize = 8;
 /// The most bytes of answers to the pipelined requests of one read.
 const ANSWERS_BYTES: usize = 64 << 10;
@@ -162,7 +162,7 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// A server without connections.
+    /// A new server without connections.
     pub fn new() -> Shards {
         let settings = settings();
         let now = Now {
