@@ -14,10 +14,15 @@ use crate::shards::{SavedHome, Shards, saved};
 /// A window that is never exhausted.
 const WIDE: usize = 1 << 20;
 
-/// An MQTT client with a session that outlives its connection and a delayed will. It subscribes to a plain filter and a shared one.
+/// An MQTT client with a session that outlives its connection and a delayed will. It subscribes to a plain filter and a shared one. It sends a QoS 2
+/// message that it does not release, and does not acknowledge the copy that it gets.
 const SESSION: &[u8] =
     b"\x10\x20\0\x04MQTT\x05\x0c\0\x3c\x05\x11\0\0\0\xff\0\x01c\x05\x18\0\0\0\x64\0\x01w\0\x02hi\
-    \x82\x18\0\x01\0\0\x03a/+\x01\0\x0c$share/g/a/#\x01";
+    \x82\x18\0\x01\0\0\x03a/+\x01\0\x0c$share/g/a/#\x01\
+    \x34\x09\0\x03a/d\0\x07\0x";
+
+/// The same client connects again with the session that it has.
+const RECONNECT: &[u8] = b"\x10\x13\0\x04MQTT\x05\x00\0\x3c\x05\x11\0\0\0\xff\0\x01c";
 
 /// Publishes of each kind that a snapshot stores.
 const REQUESTS: &[&str] = &[
@@ -99,8 +104,9 @@ pub fn snapshot(data: &[u8]) {
     }
 }
 
-/// Clients read the topics of this home. No field of a snapshot may make the shard panic.
+/// Clients read the topics of this home, and its session goes on. No field of a snapshot may make the shard panic.
 fn read_all(node: &mut Node) {
+    node.client(RECONNECT);
     const ACCEPT: &str = "Accept: text/event-stream\r\n";
     const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
     for topic in ["a/b", "a/c", "latest/x", "skip/y"] {

@@ -58,7 +58,6 @@ use crate::io::{Close, Input, Io};
 use crate::mail::Mail;
 use crate::mail::lanes::WaitingAsks;
 use crate::protocol::http::interest::ask_pages;
-use crate::protocol::mqtt::kept::needs_bytes;
 use crate::shard::cluster_view::ClusterView;
 use crate::shard::drain_progress::DrainProgress;
 use crate::shard::pending_request::PendingRequest;
@@ -104,7 +103,7 @@ impl Shard {
         let steps = home.as_ref().map(|home| home.steps().clone());
         Shard {
             home,
-            sessions: SessionsAtHome::new(world.placement(), me, needs_bytes),
+            sessions: SessionsAtHome::new(world.placement(), me),
             commits: Commits::new(
                 world.placement(),
                 me,

@@ -8,8 +8,7 @@
 //! of all homes that had one of its partitions, and skips records of other partitions.
 //!
 //! Invariants: a snapshot is taken when no connection is left and nothing is in flight ([`Settled`](crate::Settled)). It is valid as a whole or not at
-//! all. Damaged bytes are refused. A session's state is stored as its carrier wrote it (`protocol/mqtt/kept.rs`): when that format changes, [`FORMAT`]
-//! does too.
+//! all. Damaged bytes are refused. A session has its stored form (`mail/session/stored.rs`): when that changes, [`FORMAT`] does too.
 //!
 //! Deliberately not here: files, and the removal of unused snapshots.
 

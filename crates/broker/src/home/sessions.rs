@@ -1,19 +1,18 @@
-//! MQTT sessions in the partition of their client id (MQTT 5.0 section 4.1): the connection that holds a session now, or the
-//! state that the session left behind when its client went away.
+//! MQTT sessions of a partition, which a client id has as a topic does (MQTT 5.0 section 4.1). A session is held by a connection, or it is away: its
+//! client is disconnected, and the session has its [stored form](crate::mail::session::stored).
 //!
-//! A session is not a queue. While its client is away it is its subscriptions with their positions, and the messages
-//! that were sent and not yet acknowledged, as the carrier of its connection wrote them down ([`SavedSession::state`]); the
-//! messages that come meanwhile are in the logs.
+//! A session is not a queue. Messages that are published while it is away are in the logs of their topics, and it has its positions there.
 //!
-//! Invariants: a client id has one row at most, and a row one holder; a claimant of a session that another connection
-//! holds gets it only after the holder gave it back. A serial names one holder: mail from a former one is ignored. The
-//! home of sessions knows neither connections nor topics; the shard does what follows from an end (sends a will,
-//! releases logs).
+//! Invariants:
+//! * A client id has at most one row. A row has at most one holder.
+//! * If a connection claims a session that another one holds, it gets the session only when the holder has given it back.
+//! * A serial number names one holder. A request of an earlier holder is ignored.
 //!
-//! It imports nothing from the rest of `home`: a client id has its home by its slot as a topic has, but sessions and topics share no state.
+//! Deliberately not here: what follows from the end of a session. The shard publishes its will and releases its logs (`shard/sessions.rs`).
 
 mod absent;
 mod at_home;
+mod retention;
 mod snapshot;
 mod wills;
 
@@ -43,24 +42,30 @@ pub const FOREVER_S: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hold {
-    /// By a connection.
+    /// A connection holds it.
     Connected,
-    /// By nobody: it is away.
+    /// No connection holds it.
     Away,
-    /// By a connection that was told to give it back to a claimant.
+    /// A connection holds it and was told to give it back to a claimant.
     Claimed,
 }
 
 struct Row {
+    /// The keyed hash of the client id.
     hash: u32,
+    /// The next row with the same bucket of the index.
     next: u32,
     client: Blob,
-    /// The holder's connection, or what the session left behind.
+    /// The slot of the holder's connection, or the row of a session that is away in [`AbsentStates::rows`].
     holder: u32,
+    /// The generation of the holder's connection.
     generation: u16,
+    /// The shard of the holder's connection.
     shard: ShardId,
+    /// Counts the holders.
     serial: u16,
     held: Hold,
+    /// Counts the sessions that have used the row.
     life: u8,
 }
 
@@ -99,54 +104,49 @@ chained!(Row);
 
 /// A connection's claim to a session, which another may hold.
 pub struct Claim {
-    /// The carrier.
+    /// The shard of the connection.
     pub shard: ShardId,
     /// The connection.
     pub to: ReplyTo,
-    /// Whether the session begins anew.
+    /// Clean Start: the former session ends, and a new one begins.
     pub clean: bool,
-    /// The client that the session will be counted for.
+    /// The client that the session counts for.
     pub owner: Client,
 }
 
-/// Takes room for another session of this client, if there is some.
+/// Counts another session of this client, if it may have one more.
 fn room_for_session(owner: Client, counts: &Admission) -> bool {
     counts.has_room_for_session() && counts.enter_session(owner).is_ok()
 }
 
 /// The outcome of a claim.
 pub enum Opening {
-    /// The claimant has the session: the former one with what it left behind, or a new one, for which the former ends.
-    /// Before that the end is dealt with, and the will that is due is sent.
+    /// The claimant holds a session. The caller first releases the logs of the session that ends and publishes the will.
     Opened {
-        /// Names the session and its holder from now on.
+        /// The session and its new holder.
         id: SessionId,
-        /// State that the session left behind, if it goes on.
+        /// The state of the session that goes on; `None` if a new one begins.
         kept: Option<SavedSession>,
-        /// State left behind by the session that ends.
+        /// The state of the session that ends.
         ended: Option<SavedSession>,
         /// The will that is due.
         will: Option<Box<Will>>,
     },
-    /// Another connection holds it and is told to give it back; a former claimant does not get it.
+    /// Another connection holds it. The claimant waits until that gives it back.
     Claimed {
-        /// The holder, when it has not been told yet.
+        /// The holder, if it must be told to give the session back.
         holder: Option<(ShardId, ConnId)>,
-        /// The former claimant.
+        /// A claimant that has waited, and that does not get the session now.
         superseded: Option<Claim>,
     },
     /// No room for another session.
     Full,
 }
 
-/// Bytes that so many homes need for the subscriptions in a stored state, if no other session has the same.
-pub type Weigh = fn(state: &[u8], homes: usize) -> usize;
-
 /// All sessions of a partition.
 pub struct Sessions {
-    /// The partition.
     partition: PartitionId,
-    weigh: Weigh,
+    /// The number of homes of the server.
     homes: usize,
     rows: Slab<Row>,
     index: Index,
@@ -159,11 +159,10 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// None yet, in this partition.
-    pub fn new(partition: PartitionId, weigh: Weigh, homes: usize) -> Sessions {
+    /// No sessions yet, in this partition of a server with this number of homes.
+    pub fn new(partition: PartitionId, homes: usize) -> Sessions {
         Sessions {
             partition,
-            weigh,
             homes,
             rows: Slab::default(),
             index: Index::default(),
@@ -175,7 +174,7 @@ impl Sessions {
         }
     }
 
-    /// Sessions, held or away.
+    /// The number of sessions, held or away.
     pub fn len(&self) -> u32 {
         self.rows.len()
     }
@@ -187,7 +186,7 @@ impl Sessions {
         accounts.name_bytes += self.clients.bytes().saturating_sub(self.states.name_bytes);
     }
 
-    /// Bytes of the rows and their index, without those that are charged for sessions that are away.
+    /// Bytes of the rows and their index, without the bytes that [`held_bytes`](Self::held_bytes) counts.
     pub fn bytes(&self) -> usize {
         let all = self.rows.bytes() + self.index.bytes();
         all.saturating_sub(self.states.rows.len() as usize * absent::ROW_BYTES)
@@ -210,7 +209,7 @@ impl Sessions {
         self.find(hash, client).is_some()
     }
 
-    /// A client connects. `counts` says whether there may be another session.
+    /// A client connects. `counts` limits the number of sessions.
     pub fn open(
         &mut self,
         (hash, client): (u32, &[u8]),
@@ -250,8 +249,8 @@ impl Sessions {
         Opening::Claimed { holder, superseded }
     }
 
-    /// Gives the session to the claimant. A will whose delay is not over is not sent, unless the session has ended: with its connection,
-    /// where it keeps nothing, or because the claimant begins anew (section 3.1.3.2.2).
+    /// Gives the session to the claimant. A will with a delay is due only if the session ends now: because it has no state, or because of Clean Start
+    /// (section 3.1.3.2.2).
     fn hand_over(
         &mut self,
         id: u32,
@@ -284,15 +283,15 @@ impl Sessions {
         }
     }
 
-    /// The holder gives a session back. Returns the claimant that gets it next, and the will that is due.
-    pub fn close(&mut self, farewell: ClosingSession, counts: &Admission, now: Now) -> Closing {
+    /// The holder gives its session back.
+    pub fn close(&mut self, session: ClosingSession, counts: &Admission, now: Now) -> Closing {
         let ClosingSession {
             id,
             owner,
             kept,
             will,
             ..
-        } = farewell;
+        } = session;
         let holds = |row: &Row| row.serial == id.serial && row.held != Hold::Away;
         if !self.rows.try_get(id.row).is_some_and(holds) {
             return Closing::Stale;
@@ -342,10 +341,10 @@ impl Sessions {
 
 /// The outcome of giving a session back.
 pub enum Closing {
-    /// It is away or over; this will is due.
+    /// The session is away or has ended. This will is due.
     Done(Option<Box<Will>>),
-    /// A claimant waited for it.
+    /// A claimant has waited for the session and has it now.
     Next(Claim, Opening),
-    /// Nothing: the connection that gave it back did not hold it, which is a bug.
+    /// The connection does not hold the session, which is a bug. Nothing has changed.
     Stale,
 }

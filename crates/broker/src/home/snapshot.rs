@@ -245,10 +245,8 @@ impl Logs {
         for slot in 0..=u8::MAX {
             let is_its = former.home_of(former.of_slot(slot)) == origin.home;
             let floor = if is_its { from.number()? } else { 0 };
-            if floor > Slotted::OFFSET_MAX {
-                return Err(Damaged("an offset is too large"));
-            }
-            if is_its && self.place_here(former.of_slot(slot)).is_some() {
+            if is_its && let Some(at) = self.place_here(former.of_slot(slot)) {
+                self.check_given(at, floor)?;
                 self.floors[usize::from(slot)] = floor;
             }
         }
@@ -264,6 +262,18 @@ impl Logs {
             logs.for_each(|log| log.losses.watch());
         }
         Ok(rows)
+    }
+
+    /// Checks that partition `at` has given this offset. A topic that begins after it would have its next messages before that.
+    ///
+    /// # Errors
+    /// It has not.
+    fn check_given(&self, at: usize, offset: u64) -> Result<(), Damaged> {
+        let Partition { sequence, mark, .. } = self.partitions[at];
+        match offset <= sequence.max(mark) {
+            true => Ok(()),
+            false => Err(Damaged("an offset is ahead of its partition")),
+        }
     }
 
     /// Writes losses from this partition and offset on; returns the next cursor.
@@ -318,6 +328,7 @@ impl Logs {
         let mut row = TopicRow::vacant(NONE);
         row.set_slot(topic::slot(name));
         let at = self.place_of(&row);
+        self.check_given(at, lost)?;
         let forgotten = &mut self.partitions[at].forgotten;
         forgotten.add(rules.number_for(name), lost, number, name);
         Ok(())
@@ -332,6 +343,7 @@ impl Logs {
         if partition < self.placement.partitions()
             && let Some(at) = self.place_here(partition)
         {
+            self.check_given(at, lost)?;
             self.partitions[at]
                 .forgotten
                 .note_for_filter(filter, lost, rules);

@@ -1,15 +1,17 @@
-//! MQTT sessions in mail between shards: the session's id, its will, and its saved state.
+//! MQTT sessions in mail between shards: the session's id, its will, and its stored form ([`stored`]).
+
+pub(crate) mod stored;
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
 use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 use crate::budget::admission::Client;
 use crate::mail::fields::{check_stored_message, check_stored_name};
 use crate::mail::message::{Headers, is_binary};
-use crate::store::shared::Slice;
 use crate::store::slab::NONE;
+
+pub use stored::EncodedSession;
 
 /// A session as one connection holds it: the session's row in its partition, and a number for the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,27 +129,6 @@ impl Will {
 pub struct SavedSession {
     /// Seconds until the session expires.
     pub expiry_s: u32,
-    /// The state, as the carrier encoded it.
+    /// The state.
     pub state: EncodedSession,
-}
-
-/// The place of the epoch in an encoded session.
-const EPOCH_AT: core::ops::Range<usize> = 1..5;
-
-/// A session as its carrier encodes it: a format byte, the epoch of its positions, and bytes that only carriers read.
-#[derive(Clone, Debug, Default)]
-pub struct EncodedSession {
-    /// The encoded bytes without large payloads.
-    pub bytes: Box<[u8]>,
-    /// The payloads of large unacknowledged messages, in order, shared.
-    pub payloads: Vec<Slice>,
-}
-
-/// Moves the positions of an encoded session from the epoch `from` to the epoch `to`, of a log that continues under a new epoch.
-pub fn move_positions(state: &mut [u8], from: u32, to: u32) {
-    if let Some(epoch) = state.get_mut(EPOCH_AT)
-        && epoch == from.to_le_bytes()
-    {
-        epoch.copy_from_slice(&to.to_le_bytes());
-    }
 }

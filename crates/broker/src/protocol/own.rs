@@ -6,12 +6,12 @@ use crore_wire::mqtt::PropertyBuf;
 use crore_wire::ndjson;
 
 use crate::base::time::Now;
-use crate::protocol::mqtt::farewells::Farewells;
+use crate::protocol::mqtt::closing_sessions::ClosingSessions;
 
 /// The state that protocols keep for a shard as a whole.
 pub(crate) struct Own {
     /// Sessions that are given back when the publishes of their connections are answered.
-    pub leaving: Farewells,
+    pub closing_sessions: ClosingSessions,
     /// MQTT clients that the server gave an id.
     pub clients_named: u64,
     /// A buffer for the MQTT properties that are being written.
@@ -28,7 +28,7 @@ impl Own {
     /// Of a shard that begins now.
     pub fn new(now: Now) -> Own {
         Own {
-            leaving: Farewells::default(),
+            closing_sessions: ClosingSessions::default(),
             clients_named: u64::from(now.unix_s) << 32,
             properties: PropertyBuf::new(),
             name: Vec::new(),

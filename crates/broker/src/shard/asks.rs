@@ -11,7 +11,7 @@ use crate::mail::orders::Report;
 use crate::mail::{Answer, Ask, Fact, Outcome, Tell, TopicRequest};
 use crate::protocol::front::{Clients, Lanes, Matching, Subscriptions};
 use crate::shard::Shard;
-use crate::shard::sessions::trim;
+use crate::shard::sessions::end_if_memory_is_short;
 
 impl Shard {
     /// Takes the asks of this shard to its own home. No delivery is in progress, since a publish writes frames.
@@ -154,11 +154,11 @@ impl Shard {
                 };
                 self.session_open(claim, (hash, &client));
             }
-            Ask::SessionClose(mut farewell) => {
+            Ask::SessionClose(mut session) => {
                 let front = &mut self.front;
                 let (clients, lanes) = (&mut front.clients, &mut front.subs.lanes);
-                trim(clients, lanes, &front.census, &self.sessions, &mut farewell);
-                self.session_close(*farewell);
+                end_if_memory_is_short(clients, lanes, &front.census, &self.sessions, &mut session);
+                self.session_close(*session);
             }
             Ask::DeclareWriterDead(writer) => {
                 let cluster = self.cluster.iter_mut();

@@ -11,7 +11,6 @@ use crate::base::time::Now;
 use crate::budget::world::World;
 use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
-use crate::protocol::mqtt::kept::needs_bytes;
 use crate::shard::Shard;
 
 /// A home and its sessions, while they are read.
@@ -60,7 +59,7 @@ impl Restored {
             local_state: true,
             keeps_epoch: true,
             home: Box::new(Home::of(&world, shard)),
-            sessions: SessionsAtHome::new(world.placement(), shard, needs_bytes),
+            sessions: SessionsAtHome::new(world.placement(), shard),
             reader: None,
             newest_removed: Vec::new(),
             world,

@@ -13,7 +13,7 @@ use crate::mail::message::Publish;
 use crate::mail::session::Will;
 use crate::mail::{Answer, ClosingSession, ReplyTo, SessionReply, Tell};
 use crate::protocol::front::{Census, Clients, Front, Lanes, Subscriptions};
-use crate::protocol::mqtt::kept::session_ended;
+use crate::protocol::mqtt::retention::session_ended;
 use crate::shard::Shard;
 
 use crore_wire::mqtt::ReasonCode;
@@ -41,11 +41,11 @@ impl Shard {
     }
 
     /// A connection gives its session back.
-    pub(crate) fn session_close(&mut self, farewell: ClosingSession) {
+    pub(crate) fn session_close(&mut self, session: ClosingSession) {
         let (Front { clients, subs, .. }, sessions) = (&mut self.front, &mut self.sessions);
         let before = sessions.len();
         let admission = &clients.ctx.world.admission;
-        let closing = sessions.close(farewell, admission, clients.ctx.now);
+        let closing = sessions.close(session, admission, clients.ctx.now);
         count_sessions(clients, sessions, before);
         match closing {
             Closing::Done(will) => publish_will(clients, subs, will),
@@ -82,24 +82,24 @@ fn may_open(
     may_leave(clients, census, party, 0) || sessions.has(hash, client)
 }
 
-/// When memory is short, a client that holds much may leave no state of a session: the session ends with its connection.
-pub(super) fn trim(
+/// When memory is short, the session of a client that holds much ends with its connection, instead of being stored.
+pub(super) fn end_if_memory_is_short(
     clients: &mut Clients,
     lanes: &mut Lanes,
     census: &Census,
     sessions: &SessionsAtHome,
-    farewell: &mut ClosingSession,
+    session: &mut ClosingSession,
 ) {
-    let Some(name) = sessions.name_of(farewell.id) else {
+    let Some(name) = sessions.name_of(session.id) else {
         return;
     };
-    let party = Party::of_session(name, farewell.owner, clients.ctx.world.seed);
-    let will = farewell.will.as_ref().map_or(0, |will| will.bytes());
-    let state = farewell.kept.as_ref().map(|kept| kept.state.bytes.len());
+    let party = Party::of_session(name, session.owner, clients.ctx.world.seed);
+    let will = session.will.as_ref().map_or(0, |will| will.bytes());
+    let state = session.kept.as_ref().map(|kept| kept.state.bytes.len());
     if let Some(state) = state
         && !may_leave(clients, census, party, state + will)
     {
-        let ended = farewell.kept.take();
+        let ended = session.kept.take();
         session_ended(lanes, &clients.meter.work, &clients.ctx, ended);
         clients.meter.stats.sessions_evicted += 1;
     }

@@ -74,7 +74,7 @@ impl Shard {
                 .map(|lane| lane.under_way_bytes)
                 .sum(),
             turns_held: self.front.subs.lanes.turns_held(),
-            waiting: self.front.queues.len() + self.front.clients.own.leaving.len(),
+            waiting: self.front.queues.len() + self.front.clients.own.closing_sessions.len(),
             asks: self.front.subs.lanes.asks_waiting() + self.commits.len(),
             ..Accounts::default()
         };

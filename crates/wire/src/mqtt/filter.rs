@@ -72,3 +72,9 @@ impl<'a> Filter<'a> {
         }
     }
 }
+/// The ShareName and the filter of a checked filter `$share/{ShareName}/{filter}`. `None` if the subscription is not shared.
+pub fn split_shared(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let rest = text.strip_prefix(b"$share/")?;
+    let slash = memchr::memchr(b'/', rest)?;
+    Some((&rest[..slash], &rest[slash + 1..]))
+}

@@ -39,7 +39,7 @@ pub use base::{
 };
 pub use decode::decode;
 pub use error::Error;
-pub use filter::{Filter, FilterError};
+pub use filter::{Filter, FilterError, split_shared};
 pub use header::{Header, fixed_header};
 pub use lists::{Filters, ReasonCodes, TopicFilters};
 pub use options::{RetainHandling, SubscribeOptions};

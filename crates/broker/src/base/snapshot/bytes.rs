@@ -63,6 +63,12 @@ impl<'a> FieldReader<'a> {
         self.0 = rest;
         Ok(u64::from_le_bytes(*word))
     }
+    /// A 16-bit number of fixed length.
+    pub fn fixed16(&mut self) -> Result<u16, Damaged> {
+        let (word, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
+        self.0 = rest;
+        Ok(u16::from_le_bytes(*word))
+    }
     /// A 32-bit number of fixed length.
     pub fn fixed32(&mut self) -> Result<u32, Damaged> {
         let (word, rest) = self.0.split_first_chunk().ok_or(SHORT)?;

@@ -1,8 +1,8 @@
-//! The bytes of sessions whose clients are away: the charge for them, its party, and the sessions that end when memory is short.
+//! Sessions that are away: their states, the bytes that are charged for them, and their eviction when memory is short.
 //!
-//! Two sums. The account of the process has what a home's tables hold ([`Sessions::held_bytes`]). The counters by party
-//! ([`Counts::change_absent`](crate::budget::admission::Counts::change_absent)) have besides what all homes need for a session's subscriptions, as if nobody shared them: they say who
-//! holds much, and are at once the same for all shards.
+//! The bytes are in two sums. The account of the process has the bytes of this home's tables ([`Sessions::held_bytes`]). The counters by party
+//! ([`Counts::change_absent`](crate::budget::admission::Counts::change_absent)) also have the bytes that all homes need for the session's
+//! subscriptions, as if no other session had the same ones: they tell all shards who holds most.
 //!
 //! Invariant: a session counts for its party exactly while it is away.
 
@@ -10,6 +10,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use super::retention::retention_bytes;
 use super::wills::Delayed;
 use super::{FOREVER_S, Hold, Row, Sessions};
 use crate::base::time::Now;
@@ -19,49 +20,50 @@ use crate::store::blobs::{Blob, Blobs, Placed, occupied};
 use crate::store::shared::{SHARED_BESIDE, Shared, Slice};
 use crate::store::slab::{Side, Slot};
 
-/// States from this length on have an allocation of their own, so that their bytes are free again when the session goes.
+/// States from this length on have an allocation of their own, so that their memory is given back when the session ends.
 const OWN_MIN: usize = 512;
 /// A session's row and its bucket.
 pub(super) const ROW_BYTES: usize = size_of::<Row>() + 4;
-/// Of each session with a client that is away: these, its state, and an entry in the order of ends, a tree with leaves that are half full.
+/// Bytes of each session that is away, besides its client id and state: its row, its [`Away`], and its entry in [`Sessions::due`], a tree whose leaves
+/// may be half full.
 const ROWS_BYTES: usize = ROW_BYTES + size_of::<Slot<Away>>() + 16;
 /// Bytes of a list of payloads, without the payloads.
 const PAYLOADS_BYTES: usize = 128;
-/// An arena that has become empty is given back when it is larger than this: a few sessions come and go without it.
+/// An empty arena is given back only if it is larger than this, so that a few sessions that come and go do not allocate it each time.
 const EMPTY_MAX: usize = 1 << 20;
-/// The end of a session that is evicted: no clock is there any more.
+/// The end of an evicted session: in the past of every clock.
 const EVICTED_S: u32 = 0;
 
 /// A session that is away.
 pub struct Absent {
     /// The party that is charged for it.
     pub party: Party,
-    /// Its name for [`Sessions::evict`].
+    /// Names it for [`Sessions::evict`].
     pub id: SessionId,
-    /// Bytes that its end sets free at this home; of shared messages its part.
+    /// Bytes that its end frees at this home, with its part of messages that it shares.
     pub bytes: usize,
 }
 
 /// A session that is away, as an operator sees it.
 pub struct Left<'s> {
-    /// The name of the session: the client id, and the user where there is one.
+    /// The name of the session: the client id, and the user if there is one.
     pub name: &'s [u8],
-    /// When it ends, in counted seconds; [`FOREVER_S`]: never.
+    /// The Unix second in which it expires, or [`FOREVER_S`].
     pub expires_s: u32,
-    /// Bytes that it occupies, without those of large messages.
+    /// Its bytes, without those of large messages.
     pub bytes: usize,
-    /// Its subscriptions and messages, in their stored form.
+    /// Its [stored form](crate::mail::session::stored).
     pub state: &'s [u8],
 }
 
-/// The state that a session left behind when its client went away.
+/// A session that is away.
 #[derive(Default)]
 pub(super) struct Away {
     pub state: Blob,
     pub state_bytes: u32,
     pub will: Option<Box<Delayed>>,
     pub expires_s: u32,
-    /// The client that it is counted for.
+    /// The client that it counts for.
     pub owner: Client,
 }
 
@@ -73,7 +75,7 @@ impl Away {
         will.map_or(0, |delayed| delayed.bytes())
     }
 
-    /// When the will is due or the session is forgotten, whichever is first.
+    /// The second in which the will is due or the session expires, whichever is first.
     pub fn due_s(&self) -> u32 {
         let will_s = self.will.as_ref().map_or(FOREVER_S, |will| will.due_s);
         self.expires_s.min(will_s)
@@ -89,24 +91,25 @@ impl Placed for Slot<Away> {
     }
 }
 
-/// The states of sessions that are away.
+/// All sessions that are away.
 #[derive(Default)]
 pub(super) struct AbsentStates {
     pub rows: Side<Away>,
     pub blobs: Blobs,
-    /// Payloads of large messages that clients who are away have not acknowledged.
+    /// Payloads of large messages that the clients have not acknowledged, by the row in `rows`.
     pub payloads: BTreeMap<u32, Vec<Slice>>,
     pub state_bytes: usize,
     pub will_bytes: usize,
-    /// Of their client ids.
+    /// Bytes of their client ids.
     pub name_bytes: usize,
 }
 
-/// Sessions that are evicted and have not ended yet, with the bytes that their ends set free.
+/// Sessions that are evicted and have not ended yet.
 #[derive(Default)]
 pub(super) struct Evicted {
+    /// The bytes that the end of each one frees, by row.
     sessions: BTreeMap<u32, usize>,
-    /// The sum of these: it is asked for before each eviction.
+    /// Their sum, which is needed before each eviction.
     bytes: usize,
 }
 
@@ -119,7 +122,7 @@ impl Sessions {
         }
     }
 
-    /// Keeps what the session in this row left behind.
+    /// The session in this row is away from now on.
     pub(super) fn insert_away(&mut self, row: u32, away: Away, payloads: Vec<Slice>) {
         self.states.state_bytes += away.state_bytes as usize;
         self.states.will_bytes += away.will_bytes();
@@ -136,7 +139,7 @@ impl Sessions {
         self.states.name_bytes += self.clients.get(left.client).len();
     }
 
-    /// Takes what the session in this row left behind.
+    /// The session in this row is not away any more. Returns its state, will and owner.
     pub(super) fn take_away(
         &mut self,
         id: u32,
@@ -168,7 +171,7 @@ impl Sessions {
         (SavedSession { expiry_s, state }, will, away.owner)
     }
 
-    /// Bytes of what the sessions that are away left behind, with their rows and names.
+    /// Bytes of the sessions that are away, with their rows and names.
     pub fn held_bytes(&self) -> usize {
         self.states.blobs.bytes()
             + self.states.blobs.own() as usize * SHARED_BESIDE
@@ -185,16 +188,19 @@ impl Sessions {
         ROWS_BYTES + name + occupied(away.state_bytes as usize) + away.will_bytes()
     }
 
-    /// The party that is charged for the session in this row, which is away, and for how many bytes.
+    /// The party that is charged for the session in this row, which is away, and the bytes.
     pub(super) fn charged(&self, id: u32, counts: &Admission) -> (Party, usize) {
         let row = self.rows.get(id);
         let away = self.states.rows.get(row.holder);
         let party = counts.party_of_session(self.clients.get(row.client), away.owner);
         let state = &self.states.blobs.get(away.state)[..away.state_bytes as usize];
-        (party, self.bytes_of(row) + (self.weigh)(state, self.homes))
+        (
+            party,
+            self.bytes_of(row) + retention_bytes(state, self.homes),
+        )
     }
 
-    /// Rows of the table: all of them have lower numbers.
+    /// The number after the last row.
     pub fn end(&self) -> u32 {
         self.rows.end()
     }
@@ -222,7 +228,7 @@ impl Sessions {
         self.left(self.find(hash, client)?)
     }
 
-    /// The same session is due to end now. Says whether there was one.
+    /// Makes this session due to end now. Returns whether it was away.
     pub(super) fn evict_named(&mut self, hash: u32, client: &[u8], counts: &Admission) -> bool {
         let found = self.find(hash, client);
         let absent = found.and_then(|id| self.absent(id, counts));
@@ -247,7 +253,7 @@ impl Sessions {
         })
     }
 
-    /// This session is due to end now, as if it had expired. Says whether it still was away.
+    /// Makes this session due to end now, as if it had expired. Returns whether it was still away.
     pub fn evict(&mut self, id: SessionId, counts: &Admission) -> bool {
         let is = |row: &&Row| (row.serial, row.life) == (id.serial, id.life);
         let there = self.rows.try_get(id.row).filter(is);
@@ -274,7 +280,7 @@ impl Sessions {
         self.evicted.bytes
     }
 
-    /// The last session that was away is gone: gives back tables that have grown large.
+    /// Gives large tables back when no session is away any more.
     fn give_back(&mut self) {
         if self.states.rows.len() == 0
             && self.states.blobs.reserved_bytes() + self.states.rows.bytes() > EMPTY_MAX

@@ -1,13 +1,13 @@
 //! The sessions of a home: a table for each of its partitions.
 //!
-//! Invariant: what each turn asks for (whether something is due, and what is held) is known without a look at the tables.
+//! Invariant: each turn needs to know whether something is due and how many bytes are held. Both are known without a look at the tables.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::absent::{Absent, Left};
-use super::{Claim, Closing, FOREVER_S, Opening, Sessions, Weigh};
+use super::{Claim, Closing, FOREVER_S, Opening, Sessions};
 use crate::base::ids::ShardId;
 use crate::base::placement::Placement;
 use crate::base::snapshot::{Block, Damaged, FieldReader, Origin, kind};
@@ -29,11 +29,11 @@ pub struct SessionsAtHome {
 }
 
 impl SessionsAtHome {
-    /// None yet, at the home `me`.
-    pub fn new(placement: Placement, me: ShardId, weigh: Weigh) -> SessionsAtHome {
+    /// No sessions yet, at the home `me`.
+    pub fn new(placement: Placement, me: ShardId) -> SessionsAtHome {
         let all = (me < placement.homes()).then(|| placement.of_home(me));
         let homes = placement.homes().into();
-        let sessions = |partition| Sessions::new(partition, weigh, homes);
+        let sessions = |partition| Sessions::new(partition, homes);
         SessionsAtHome {
             placement,
             me,
@@ -47,7 +47,7 @@ impl SessionsAtHome {
         self.partitions.iter().map(of).sum()
     }
 
-    /// Sessions, held or away.
+    /// The number of sessions, held or away.
     pub fn len(&self) -> u32 {
         self.sum(Sessions::len)
     }
@@ -59,12 +59,12 @@ impl SessionsAtHome {
         }
     }
 
-    /// Bytes of what the sessions that are away left behind.
+    /// Bytes of the sessions that are away.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
-    /// Does something with the sessions of a partition that may change when something is due, or what is held.
+    /// Calls `with` for the sessions of a partition, and updates what is due and held.
     fn change<T>(&mut self, at: usize, with: impl FnOnce(&mut Sessions) -> T) -> T {
         let sessions = &mut self.partitions[at];
         let before = sessions.held_bytes();
@@ -111,7 +111,7 @@ impl SessionsAtHome {
         self.partitions[self.place_of_client(client)].has(hash, client)
     }
 
-    /// A client connects. `counts` says whether there may be another session.
+    /// A client connects. `counts` limits the number of sessions.
     pub fn open(
         &mut self,
         client: (u32, &[u8]),
@@ -123,15 +123,15 @@ impl SessionsAtHome {
         self.change(at, |it| it.open(client, claim, counts, now))
     }
 
-    /// The holder gives a session back. Returns the claimant that gets it next, and the will that is due.
-    pub fn close(&mut self, farewell: ClosingSession, counts: &Admission, now: Now) -> Closing {
-        match self.place_of(farewell.id) {
-            Some(at) => self.change(at, |it| it.close(farewell, counts, now)),
+    /// The holder gives its session back.
+    pub fn close(&mut self, session: ClosingSession, counts: &Admission, now: Now) -> Closing {
+        match self.place_of(session.id) {
+            Some(at) => self.change(at, |it| it.close(session, counts, now)),
             None => Closing::Stale,
         }
     }
 
-    /// Rows of all partitions.
+    /// The number of rows of all partitions.
     pub fn end(&self) -> u32 {
         self.sum(Sessions::end)
     }
@@ -143,7 +143,7 @@ impl SessionsAtHome {
         });
     }
 
-    /// The same with what an operator is shown of them.
+    /// The same, as an operator sees them.
     pub fn each_left(&self, rows: Range<u32>, mut each: impl FnMut(Left<'_>)) {
         self.each_row(rows, |sessions, row| {
             sessions.left(row).into_iter().for_each(&mut each);
@@ -162,7 +162,7 @@ impl SessionsAtHome {
         }
     }
 
-    /// This session is due to end now, as if it had expired. Says whether it still was away.
+    /// Makes this session due to end now, as if it had expired. Returns whether it was still away.
     pub fn evict(&mut self, id: SessionId, counts: &Admission) -> bool {
         let at = self.place_of(id);
         at.is_some_and(|at| self.change(at, |it| it.evict(id, counts)))
@@ -174,7 +174,7 @@ impl SessionsAtHome {
         self.partitions[at].left_named(hash, client)
     }
 
-    /// That session is due to end now, as if it had expired. Says whether there was one.
+    /// Makes this session due to end now, as if it had expired. Returns whether it was away.
     pub fn evict_named(&mut self, hash: u32, client: &[u8], counts: &Admission) -> bool {
         let at = self.place_here(client);
         at.is_some_and(|at| self.change(at, |it| it.evict_named(hash, client, counts)))
@@ -258,7 +258,7 @@ impl SessionsAtHome {
             let partition = self.placement.partition_of(saved.client);
             let at = self.placement.place_at_home(partition);
             let life = (origin.epoch, world.epoch);
-            self.change(at, |it| it.restore(saved, world, life, now, snapshot_age_s));
+            self.change(at, |it| it.restore(saved, world, life, now, snapshot_age_s))?;
         }
         Ok(())
     }
@@ -278,7 +278,7 @@ impl SessionsAtHome {
         Ok(())
     }
 
-    /// All is read: rows without a session are free.
+    /// All records are read: rows without a session are free.
     pub(crate) fn close_gaps(&mut self) {
         self.partitions.iter_mut().for_each(Sessions::close_gaps);
     }

@@ -1,7 +1,7 @@
-//! Sessions in a snapshot: those that are away, which is all of them when no connection is left.
+//! Sessions in a snapshot. All are away, since a snapshot is taken when no connection is left.
 //!
-//! They keep their rows, and rows without a session keep their count of lives: a message names its publisher by both,
-//! for subscribers that want none of their own messages.
+//! A message names its publisher by the row and the life of its session, for subscribers with No Local. So sessions keep their rows, and rows without a
+//! session keep their count of lives.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -13,25 +13,26 @@ use crate::base::snapshot::{Block, Damaged, FieldReader, FieldWriter, kind};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
 use crate::budget::world::World;
-use crate::mail::session::{Will, move_positions};
+use crate::mail::session::stored::{StoredSession, move_positions};
+use crate::mail::session::{EncodedSession, Will};
 use crate::store::blobs::Blob;
 use crate::store::shared::Shared;
 use crate::store::slab::{NONE, Vacant as _};
 
-/// In a session's record.
+/// Flags of a session's record.
 const ENDLESS: u8 = 1;
 const HAS_WILL: u8 = 2;
 const HAS_PAYLOADS: u8 = 4;
-/// Bytes that a session takes at most, besides its client id, its state and its will.
+/// The most bytes of a session's record, besides its client id, state and will.
 const SESSION_BYTES: usize = 48;
 
-/// A session as it was written.
+/// A session as read from a snapshot.
 pub(super) struct Saved<'a> {
     serial: u16,
     life: u8,
     pub client: &'a [u8],
     owner: Client,
-    /// Seconds until it is forgotten, if it ever is.
+    /// Seconds until it expires, if it does.
     left_s: Option<u32>,
     state: &'a [u8],
     payloads: Vec<&'a [u8]>,
@@ -40,12 +41,12 @@ pub(super) struct Saved<'a> {
 }
 
 impl Sessions {
-    /// Bytes that they take in a snapshot at most, without wills.
+    /// The most bytes of their records, without wills.
     pub(crate) fn saved_bytes(&self) -> usize {
         self.clients.bytes() + self.states.state_bytes + self.rows.end() as usize * SESSION_BYTES
     }
 
-    /// From the row `from` on; returns where to go on.
+    /// Writes the sessions from row `from` on. Returns the next row.
     pub(crate) fn save(&self, from: u64, now: Now, block: &mut Block<'_>) -> Option<u64> {
         for id in from as u32..self.rows.end() {
             if block.is_full() {
@@ -125,16 +126,19 @@ impl Sessions {
         })
     }
 
-    /// Restores a session in the next row, with its positions of the first life as ones of the second. `snapshot_age_s` have passed since it was
-    /// written.
+    /// Restores a session in the next row. Its positions of the epoch `before` become positions of the epoch `epoch`. The snapshot was written
+    /// `snapshot_age_s` ago.
+    ///
+    /// # Errors
+    /// Its state is not valid.
     pub(super) fn restore(
         &mut self,
         saved: Saved<'_>,
         world: &World,
-        (before, life): (u32, u32),
+        (before, epoch): (u32, u32),
         now: Now,
         snapshot_age_s: u32,
-    ) {
+    ) -> Result<(), Damaged> {
         let due = |left_s: u32| {
             now.unix_s
                 .saturating_add(left_s.saturating_sub(snapshot_age_s))
@@ -149,10 +153,14 @@ impl Sessions {
             let shared = Shared::new((*payload).into(), &world.admission);
             shared.slice(0..payload.len())
         });
-        let mut state = Box::from(saved.state);
-        move_positions(&mut state, before, life);
+        let mut state = EncodedSession {
+            bytes: saved.state.into(),
+            payloads: payloads.collect(),
+        };
+        StoredSession::decode(&state)?.check(world.partitions)?;
+        move_positions(&mut state.bytes, before, epoch);
         let away = Away {
-            state: self.insert_state(state, &world.admission),
+            state: self.insert_state(state.bytes, &world.admission),
             state_bytes: saved.state.len() as u32,
             will: saved.will.map(delayed),
             expires_s: saved.left_s.map_or(FOREVER_S, due),
@@ -166,7 +174,8 @@ impl Sessions {
             ..Row::vacant(NONE)
         });
         self.index.insert(&mut self.rows, id);
-        self.insert_away(id, away, payloads.collect());
+        self.insert_away(id, away, state.payloads);
+        Ok(())
     }
 
     /// Restores a row without a session.
@@ -178,7 +187,7 @@ impl Sessions {
         });
     }
 
-    /// Begins to count them, each for its client and its party.
+    /// Counts the restored sessions, each for its client and its party.
     pub(super) fn adopt(&self, counts: &Admission) {
         for id in 0..self.rows.end() {
             let row = self.rows.get(id);
@@ -190,7 +199,7 @@ impl Sessions {
         }
     }
 
-    /// All is read: rows without a session are free.
+    /// All records are read: rows without a session are free.
     pub(crate) fn close_gaps(&mut self) {
         for id in 0..self.rows.end() {
             if self.rows.get(id).client == Blob::NONE {

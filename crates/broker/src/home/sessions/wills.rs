@@ -1,4 +1,4 @@
-//! Wills whose delay is not over, and what is due next of sessions that are away: a will, or the end of the session.
+//! What becomes due of sessions that are away: a will after its delay, and the end of the session.
 
 use alloc::boxed::Box;
 
@@ -7,7 +7,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Admission;
 use crate::mail::session::{SavedSession, Will};
 
-/// A will that is sent when its delay is over, unless its client comes back before.
+/// A will that is published at the end of its delay, unless the client connects again before.
 pub(super) struct Delayed {
     pub will: Box<Will>,
     pub due_s: u32,
@@ -26,12 +26,12 @@ impl Delayed {
 }
 
 impl Sessions {
-    /// The first second in which a session has something due, [`FOREVER_S`] if none has.
+    /// The first second in which something is due, [`FOREVER_S`] if nothing is.
     pub fn next_due_s(&self) -> u32 {
         self.due.first().map_or(FOREVER_S, |(due_s, _)| *due_s)
     }
 
-    /// The session in which something is due first, and is due now: its will, and its state if it has expired.
+    /// Takes what is due first, which is due now: the will of a session, and its state if it has expired.
     pub fn next_due(
         &mut self,
         counts: &Admission,
@@ -59,7 +59,7 @@ impl Sessions {
     }
 }
 
-/// The second in which so many seconds have passed for certain: the current one has begun already.
+/// The second in which `seconds` have surely passed: the current second has already begun.
 pub(super) fn end_s(now: Now, seconds: u32) -> u32 {
     now.unix_s.saturating_add(seconds).saturating_add(1)
 }

@@ -10,7 +10,7 @@ use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crore_wire::mqtt::{Connect, ReasonCode};
+use crore_wire::mqtt::{Connect, ReasonCode, split_shared};
 
 use crate::base::access::{Credential, Right};
 use crate::base::ids::ConnId;
@@ -25,7 +25,6 @@ use crate::io::Io;
 use crate::protocol::front::{Clients, Gate, Queues, Subscriptions};
 use crate::protocol::mqtt::client::{self, is_asked_for, mqtt_state};
 use crate::protocol::mqtt::close::mqtt_end_because;
-use crate::protocol::mqtt::options::{is_shared, split};
 use crate::protocol::mqtt::state::{Asked, Inflight};
 use crate::store::slab::NONE;
 
@@ -206,7 +205,7 @@ fn mqtt_loses(
     let extra = (row.extra != NONE).then(|| clients.conns.extra_of(slot));
     let list = extra.into_iter().flat_map(|extra| &extra.list);
     let groups = list.filter_map(|sub| sub.own.group.as_deref());
-    let mut judged = groups.map(|shared| split(&shared.text).1);
+    let mut judged = groups.map(|shared| unshared(&shared.text));
     let judged = judged.try_for_each(|filter| clients.may(slot, Right::Subscribe, filter));
     let judged = judged.and_then(|()| may_will(clients, slot));
     if let Err(denied) = judged.and_then(|()| may_keep(clients, subs, slot)) {
@@ -235,8 +234,12 @@ fn may_will(clients: &Clients, slot: u32) -> Result<(), Reason> {
 
 /// Whether the client may still have this subscription of its session.
 pub(super) fn may_still(clients: &Clients, slot: u32, name: &[u8]) -> bool {
-    let filter = if is_shared(name) { split(name).1 } else { name };
-    clients.may(slot, Right::Subscribe, filter).is_ok()
+    clients.may(slot, Right::Subscribe, unshared(name)).is_ok()
+}
+
+/// The filter without the share name of a shared subscription.
+fn unshared(filter: &[u8]) -> &[u8] {
+    split_shared(filter).map_or(filter, |(_, filter)| filter)
 }
 
 /// The messages among these that the client may still have.

@@ -29,13 +29,14 @@ use crate::protocol::mqtt::access::{
 };
 use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, home_of_session, mqtt_state};
 use crate::protocol::mqtt::close::{mqtt_end, mqtt_shut};
-use crate::protocol::mqtt::kept::{release_unplaced, restore_session, session_ended, write_down};
-use crate::protocol::mqtt::leaving::{fence_needs, give_back};
+use crate::protocol::mqtt::closing_sessions::{fence_retention, give_back};
 use crate::protocol::mqtt::list::collapse;
-use crate::protocol::mqtt::need::release_logs;
 use crate::protocol::mqtt::options::{SMALL, V5};
 use crate::protocol::mqtt::publish::{Fields, is_bridge_state};
+use crate::protocol::mqtt::resume::resume_session;
+use crate::protocol::mqtt::retention::{release_logs, release_unplaced, session_ended};
 use crate::protocol::mqtt::state::{Answer, Connecting, MqttRow};
+use crate::protocol::mqtt::suspend::suspend_session;
 use crate::protocol::mqtt::unsubscribe::{leave_unanswered, part_groups};
 use crate::protocol::mqtt::{client, close};
 use crate::protocol::own::Own;
@@ -114,20 +115,20 @@ impl Front {
             (_, given) => {
                 let state = given.unwrap_or_else(|| {
                     leave_unanswered(clients, subs, queues, slot);
-                    write_down(clients, subs, &feed.deliveries, slot)
+                    suspend_session(clients, subs, &feed.deliveries, slot)
                 });
                 Some(SavedSession { expiry_s, state })
             }
         };
         clients.leave_filters(subs, slot);
         if needs_told && kept.is_some() {
-            fence_needs(clients, &mut subs.lanes, slot, &mut due);
+            fence_retention(clients, &mut subs.lanes, slot, &mut due);
         }
         let owner = clients.conns.get(slot).client;
         let admission = &clients.ctx.world.admission;
-        let farewell = ClosingSession::new(mqtt.session, owner, kept, will, admission);
+        let session = ClosingSession::new(mqtt.session, owner, kept, will, admission);
         let from = clients.conns.id_of(slot);
-        give_back(clients, &mut subs.lanes, from, farewell, due);
+        give_back(clients, &mut subs.lanes, from, session, due);
     }
 }
 
@@ -241,9 +242,9 @@ pub(crate) fn session_given<I: Io>(
         }
         (false, SessionReply::Yes { id, owner, kept }) => {
             let admission = &clients.ctx.world.admission;
-            let farewell = ClosingSession::new(*id, *owner, kept.clone(), None, admission);
+            let session = ClosingSession::new(*id, *owner, kept.clone(), None, admission);
             let home = home_of_session(&clients.ctx, *id);
-            lanes.ask(home, |_| Ask::SessionClose(farewell));
+            lanes.ask(home, |_| Ask::SessionClose(session));
         }
         (false, SessionReply::Refused(_)) => {}
     }
@@ -297,7 +298,7 @@ pub(super) fn open_session<I: Io>(
     };
     clients.write_packet(slot, |out| encode::connack(out, version, &connack));
     match state {
-        Some(state) => restore_session(clients, subs, slot, &state, io),
+        Some(state) => resume_session(clients, subs, slot, &state, io),
         None => {
             clients.send_reply(slot, io);
             collapse(&mut clients.conns, slot);

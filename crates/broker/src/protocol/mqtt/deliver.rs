@@ -309,7 +309,7 @@ fn drop_inflight(
         .own
         .mqtt
         .as_ref()
-        .is_some_and(|mqtt| !mqtt.waiting.is_empty() || !mqtt.shows.is_empty());
+        .is_some_and(|mqtt| !mqtt.waiting.is_empty() || !mqtt.retained_latest.is_empty());
     let filters = extra.filters.as_ref();
     let behind = !extra.behind.is_empty() || filters.is_some_and(|all| all.is_behind());
     if waits || behind {

@@ -24,9 +24,9 @@ use crate::protocol::mqtt::list;
 use crate::protocol::mqtt::list::{
     Wanted, add_sub, list_of, part_of_group, serial_of, sub_mut, wildcard_at,
 };
-use crate::protocol::mqtt::need::{await_need, keep_log_of};
 use crate::protocol::mqtt::options::{qos, qos_of};
 use crate::protocol::mqtt::overlap::{give_in_turn, start_live};
+use crate::protocol::mqtt::retention::{await_retention, keep_log_of};
 use crate::protocol::mqtt::state::Subscribed;
 use crate::store::slab::NONE;
 
@@ -283,7 +283,7 @@ pub(super) fn resubscribe_wildcard(
     let needs_log = wanted.options.max_qos != Qos::AtMostOnce;
     if (former > 0) != needs_log {
         keep_log_of(&mut subs.lanes, &clients.ctx, 0, wanted.filter, needs_log);
-        await_need(clients, &mut subs.lanes, slot, wanted);
+        await_retention(clients, &mut subs.lanes, slot, wanted);
     }
     if !waits {
         let reason = ReasonCode::granted(wanted.options.max_qos);

@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use crore_wire::mqtt::SubscribeOptions;
+use crore_wire::mqtt::{SubscribeOptions, split_shared};
 use crore_wire::topic;
 
 use crate::base::ids::PartitionId;
@@ -15,7 +15,7 @@ use crate::client::joining::filtered;
 use crate::client::row::{COUNTED, LIVE, MULTI};
 use crate::protocol::front::{Clients, Connections, Matching, Sub, Subscriptions};
 use crate::protocol::mqtt::client::mqtt_state;
-use crate::protocol::mqtt::options::{QOS_SHIFT, is_shared};
+use crate::protocol::mqtt::options::QOS_SHIFT;
 use crate::protocol::mqtt::state::Subscribed;
 use crate::store::slab::NONE;
 
@@ -63,7 +63,7 @@ pub(super) fn part_of(
     name: &[u8],
 ) -> Option<u32> {
     let list = list_of(&clients.conns, slot);
-    let found = if is_shared(name) {
+    let found = if split_shared(name).is_some() {
         let is = |sub: &Sub| {
             sub.own
                 .group

@@ -1,4 +1,4 @@
-//! The options and the texts of subscriptions, as they stand in the list of a connection and on the wire (MQTT 5.0 section 3.8.3).
+//! The options of subscriptions, as in the list of a connection and on the wire (MQTT 5.0 section 3.8.3).
 
 use crore_wire::mqtt::{Qos, RetainHandling, SubscribeOptions};
 
@@ -52,18 +52,4 @@ pub(crate) fn packets_of(row: &Row) -> Encoding {
         (false, true) => Encoding::FramedPacket,
         (true, true) => Encoding::FramedPacket5,
     }
-}
-
-/// Splits `$share/{name}/{filter}`, which must have been checked. The name of any other text is empty.
-pub(super) fn split(text: &[u8]) -> (&[u8], &[u8]) {
-    let rest = text.strip_prefix(b"$share/").unwrap_or(text);
-    match rest.iter().position(|b| *b == b'/') {
-        Some(slash) => (&rest[..slash], &rest[slash + 1..]),
-        None => (&[], rest),
-    }
-}
-
-/// Whether the text names a shared subscription.
-pub(super) fn is_shared(text: &[u8]) -> bool {
-    text.starts_with(b"$share/")
 }

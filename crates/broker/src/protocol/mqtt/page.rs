@@ -18,14 +18,14 @@ use crate::protocol::mqtt::close::end_unplaced;
 use crate::protocol::mqtt::deliver::{give_all, give_waiting, has_room, places};
 use crate::protocol::mqtt::filters::wildcards_go_on;
 use crate::protocol::mqtt::give::{Wants, give_once, topic_name};
-use crate::protocol::mqtt::kept::text_of;
 use crate::protocol::mqtt::list::{self, collapse, part_name, sub_mut};
 use crate::protocol::mqtt::options::qos_of;
 use crate::protocol::mqtt::overlap::{start_anew, start_live};
+use crate::protocol::mqtt::retained_latest::{begin_show, end_show, show_page, shows_go_on};
 use crate::protocol::mqtt::shared::give_owed;
-use crate::protocol::mqtt::shows::{begin_show, end_show, show_page, shows_go_on};
 use crate::protocol::mqtt::state::RESUMED;
 use crate::protocol::mqtt::subscribe::page_of;
+use crate::protocol::mqtt::suspend::text_of;
 use crate::protocol::mqtt::unsubscribe::leave_part;
 use crate::store::slab::NONE;
 

@@ -21,11 +21,11 @@ use crate::mail::properties::{
 };
 use crate::mail::{self, Outcome};
 use crate::protocol::front::{Clients, Queues, Subscriptions};
-use crate::protocol::mqtt::beyond::Beyond;
 use crate::protocol::mqtt::client::{self, SENT_PER_STEP, is_bridge, mqtt_state, next_answer};
 use crate::protocol::mqtt::close::{mqtt_end_saying, mqtt_end_wrong};
 use crate::protocol::mqtt::list::collapse;
 use crate::protocol::mqtt::options::V5;
+use crate::protocol::mqtt::receive_maximum::PastMaximum;
 use crate::protocol::mqtt::state::Answer;
 use crate::store::slab::NONE;
 
@@ -289,7 +289,7 @@ fn expect_answer(clients: &mut Clients, slot: u32, id: u16, qos: Qos) {
     let mqtt = mqtt_state(&mut clients.conns, slot);
     let known = mqtt.received.contains(&id);
     if v5 && !known && mqtt.received.len() >= most {
-        mqtt.beyond = Some(Beyond::sent(mqtt.beyond, now_s));
+        mqtt.past_maximum = Some(PastMaximum::sent(mqtt.past_maximum, now_s));
     }
     mqtt.answers.push_back(Answer {
         packet_id: id,
@@ -304,14 +304,14 @@ fn does_not_release(clients: &mut Clients, slot: u32) -> bool {
     let closing = row.is(CLOSING);
     let waits_for_us = row.is(PAUSED) || row.spill != NONE || row.outbox != NONE;
     let now_s = clients.ctx.now.s;
-    if client::mqtt(&clients.conns, slot).is_none_or(|mqtt| mqtt.beyond.is_none()) {
+    if client::mqtt(&clients.conns, slot).is_none_or(|mqtt| mqtt.past_maximum.is_none()) {
         return false;
     }
     let mqtt = mqtt_state(&mut clients.conns, slot);
     if waits_for_us || !mqtt.answers.is_empty() {
-        mqtt.beyond = Some(Beyond::released(now_s));
+        mqtt.past_maximum = Some(PastMaximum::released(now_s));
     }
-    !closing && mqtt.beyond.is_some_and(|beyond| beyond.is_over(now_s))
+    !closing && mqtt.past_maximum.is_some_and(|past| past.is_over(now_s))
 }
 
 /// Whether a QoS 2 message came before and was not released: then it is only acknowledged again [MQTT-4.3.3-10]. While
@@ -371,9 +371,9 @@ pub(super) fn client_released(
         return Err(ReasonCode::PROTOCOL_ERROR);
     }
     let known = mqtt.received.remove(&id.get());
-    if known && mqtt.beyond.is_some() {
-        let is_beyond = mqtt.received.len() >= most;
-        mqtt.beyond = is_beyond.then(|| Beyond::released(now_s));
+    if known && mqtt.past_maximum.is_some() {
+        let is_past = mqtt.received.len() >= most;
+        mqtt.past_maximum = is_past.then(|| PastMaximum::released(now_s));
     }
     clients.meter.work.steps.add(seen / SENT_PER_STEP);
     let ack = Ack {

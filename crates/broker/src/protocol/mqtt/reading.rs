@@ -14,7 +14,7 @@ pub struct Start {
 }
 
 /// A subscription that is shown the latest values of its topic.
-pub struct Show {
+pub struct LatestShown {
     /// Its place in the list.
     pub part: u32,
     /// The values up to this offset were shown.

@@ -4,7 +4,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crore_wire::mqtt::ReasonCode;
+use crore_wire::mqtt::{ReasonCode, split_shared};
 
 use crate::base::ids::ShardId;
 use crate::io::Io;
@@ -13,8 +13,8 @@ use crate::protocol::front::{Clients, Connections, Lanes, Sub};
 use crate::protocol::mqtt::client::{asked_pages, mqtt_state};
 use crate::protocol::mqtt::give::{Wants, give_once};
 use crate::protocol::mqtt::list::{Wanted, add_sub, part_name, part_named, sub_mut};
-use crate::protocol::mqtt::need::homes_of;
-use crate::protocol::mqtt::options::{qos_of, split};
+use crate::protocol::mqtt::options::qos_of;
+use crate::protocol::mqtt::retention::homes_of;
 use crate::protocol::mqtt::state::{Inflight, Shared, Step, Subscribed};
 use crate::protocol::mqtt::{client, list};
 use crate::store::slab::NONE;
@@ -115,7 +115,9 @@ pub(super) fn join_group(
     wanted: &Wanted<'_>,
     restored: bool,
 ) {
-    let (name, filter) = split(wanted.filter);
+    let Some((name, filter)) = split_shared(wanted.filter) else {
+        return clients.broken(slot);
+    };
     let homes = homes_of(&clients.ctx, filter);
     let shared = Box::new(Shared {
         text: wanted.filter.into(),

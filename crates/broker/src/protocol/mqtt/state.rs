@@ -9,12 +9,14 @@ use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
 
 use crate::base::ids::ShardId;
 use crate::base::position::write_varint;
+use crate::base::snapshot::FieldReader;
 use crate::base::verdict::Identity;
 use crate::client::progress::Progress;
 use crate::mail::inbox::Inbox;
+use crate::mail::session::stored::StoredSubscription;
 use crate::mail::session::{EncodedSession, SessionId, Will};
-use crate::protocol::mqtt::beyond::Beyond;
-use crate::protocol::mqtt::reading::{Show, Start};
+use crate::protocol::mqtt::reading::{LatestShown, Start};
+use crate::protocol::mqtt::receive_maximum::PastMaximum;
 use crate::store::shared::Slice;
 use crate::store::slab::{NONE, Vacant};
 
@@ -86,7 +88,7 @@ pub struct Mqtt {
     /// QoS 2 messages of the client that it has not released.
     pub received: BTreeSet<u16>,
     /// There are more of these than the Receive Maximum, or as many and other messages came besides.
-    pub beyond: Option<Beyond>,
+    pub past_maximum: Option<PastMaximum>,
     /// The answers to the client's publishes, in their order.
     pub answers: VecDeque<Answer>,
     /// Acknowledgements of SUBSCRIBE packets that wait for homes.
@@ -111,8 +113,8 @@ pub struct Mqtt {
     /// The offsets from which on subscriptions miss nothing, while some read on from the log.
     pub starts: Vec<Start>,
     /// Subscriptions that are shown the latest values of their topics, the first one now.
-    pub shows: Vec<Show>,
-    /// Subscriptions of the session that found no room, in their stored form. The connection is about to end.
+    pub retained_latest: Vec<LatestShown>,
+    /// [Stored](StoredSubscription) subscriptions of the session for which this connection had no room. It is about to end.
     pub unplaced: Vec<Box<[u8]>>,
     /// Homes were told to keep messages for a subscription; they do not confirm that.
     pub needs_told: bool,
@@ -355,7 +357,7 @@ impl Mqtt {
             && self.groups_behind.is_empty()
             && self.fresh.is_empty()
             && self.starts.is_empty()
-            && self.shows.is_empty()
+            && self.retained_latest.is_empty()
             && self.unplaced.is_empty()
             && !self.needs_told
             && !self.left_group
@@ -363,6 +365,13 @@ impl Mqtt {
             && self.connecting.is_none()
             && self.unconfirmed == 0
             && self.asked.is_none()
+    }
+
+    /// Subscriptions of the session for which this connection had no room.
+    pub(super) fn unplaced(&self) -> impl Iterator<Item = StoredSubscription<'_>> {
+        let stored = self.unplaced.iter();
+        // This connection has encoded them.
+        stored.filter_map(|bytes| StoredSubscription::decode(&mut FieldReader(bytes)).ok())
     }
 
     /// Notes the outcome of a publish, for all that came with its id while it was under way; false when none waits for one.
@@ -401,7 +410,7 @@ impl Mqtt {
             + self.groups_behind.capacity() * size_of::<(u32, ShardId)>()
             + self.fresh.capacity() * size_of::<u32>()
             + self.starts.capacity() * size_of::<Start>()
-            + self.shows.capacity() * size_of::<Show>()
+            + self.retained_latest.capacity() * size_of::<LatestShown>()
             + self.unplaced.capacity() * size_of::<Box<[u8]>>()
             + unplaced
             + connecting

@@ -21,8 +21,8 @@ use crate::protocol::mqtt::filters::{join_wildcard, resubscribe_wildcard};
 use crate::protocol::mqtt::list::{
     Wanted, add_sub, is_vacant, list_of, part_name, part_of, sub_mut,
 };
-use crate::protocol::mqtt::need::{await_need, keep_log};
 use crate::protocol::mqtt::options::qos;
+use crate::protocol::mqtt::retention::{await_retention, keep_log};
 use crate::protocol::mqtt::shared::join_group;
 use crate::protocol::mqtt::state::{RESUMED, Suback, Subscribed};
 use crate::store::slab::NONE;
@@ -225,7 +225,7 @@ fn resubscribe(
     let needs_log = options.max_qos.bits();
     if (former > 0) != (needs_log > 0) {
         keep_log(subs, &clients.ctx, topic, needs_log > 0);
-        await_need(clients, &mut subs.lanes, slot, wanted);
+        await_retention(clients, &mut subs.lanes, slot, wanted);
     }
     let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
         return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);

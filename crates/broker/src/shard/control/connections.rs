@@ -18,10 +18,9 @@ use crate::client::review::{all_filters_of, all_topics_of};
 use crate::client::rights::user_of;
 use crate::client::row::{CLOSING, State};
 use crate::io::Io;
-use crate::mail::session::SessionId;
+use crate::mail::session::{SessionId, stored};
 use crate::protocol::contract::{details_of, session_of};
 use crate::protocol::mqtt::access::{client_id_in, session_named, user_in};
-use crate::protocol::mqtt::kept::subscriptions_kept;
 use crate::store::slab::NONE;
 
 /// The most rows that one order looks at: some hundred microseconds if few match.
@@ -165,7 +164,8 @@ pub(super) fn session(
 ) -> Option<Session> {
     let (hash, name) = hashed(clients, name);
     let left = at_home.left_named(hash, &name)?;
-    let subscriptions = subscriptions_kept(left.state).map(|(filter, qos)| (filter.into(), qos));
+    let subscriptions = stored::subscriptions(left.state);
+    let subscriptions = subscriptions.map(|it| (Box::from(&*it.filter), it.qos()));
     Some(Session {
         subscriptions: subscriptions.collect(),
         ..session_left(&left, clients.ctx.now)

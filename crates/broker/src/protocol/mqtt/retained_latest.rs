@@ -15,7 +15,7 @@ use crate::protocol::mqtt::client::{has_place, mqtt_state};
 use crate::protocol::mqtt::deliver::places;
 use crate::protocol::mqtt::give::{Offered, Wants, offer_packet, topic_name};
 use crate::protocol::mqtt::list::collapse;
-use crate::protocol::mqtt::reading::Show;
+use crate::protocol::mqtt::reading::LatestShown;
 use crate::protocol::mqtt::subscribe::page_of;
 use crate::protocol::mqtt::{client, list};
 
@@ -29,8 +29,8 @@ pub(super) fn show_page<I: Io>(
     (records, frames): (&[Record], &Frames),
     io: &mut I,
 ) {
-    let shows = client::mqtt(&clients.conns, slot).map_or(&[][..], |mqtt| &mqtt.shows);
-    let asked = |show: &&Show| show.part == part && show.asked;
+    let shows = client::mqtt(&clients.conns, slot).map_or(&[][..], |mqtt| &mqtt.retained_latest);
+    let asked = |show: &&LatestShown| show.part == part && show.asked;
     let Some((mut offset, until)) = shows
         .iter()
         .find(asked)
@@ -61,7 +61,7 @@ pub(super) fn show_page<I: Io>(
         offset = record.offset;
     }
     let ends = !is_full && (page.at_head || page.head >= until);
-    let shows = &mut mqtt_state(&mut clients.conns, slot).shows;
+    let shows = &mut mqtt_state(&mut clients.conns, slot).retained_latest;
     if let Some(at) = shows.iter().position(|show| show.part == part) {
         let show = &mut shows[at];
         show.asked = false;
@@ -74,7 +74,7 @@ pub(super) fn show_page<I: Io>(
     if !out.bytes.is_empty() {
         clients.put_messages(slot, &out.bytes, &out.ends, io);
     }
-    match client::mqtt(&clients.conns, slot).is_some_and(|mqtt| !mqtt.shows.is_empty()) {
+    match client::mqtt(&clients.conns, slot).is_some_and(|mqtt| !mqtt.retained_latest.is_empty()) {
         true => queues.resume_later(clients, clients.conns.id_of(slot)),
         false => collapse(&mut clients.conns, slot),
     }
@@ -88,10 +88,10 @@ pub(super) fn begin_show(
     part: u32,
     until: u64,
 ) {
-    let shows = &mut mqtt_state(&mut clients.conns, slot).shows;
+    let shows = &mut mqtt_state(&mut clients.conns, slot).retained_latest;
     match shows.iter_mut().find(|show| show.part == part) {
         Some(show) => (show.offset, show.until, show.anew) = (0, until, show.asked),
-        None => shows.push(Show {
+        None => shows.push(LatestShown {
             part,
             offset: 0,
             until,
@@ -104,7 +104,7 @@ pub(super) fn begin_show(
 
 /// Whether a subscription was not shown all values yet.
 pub(super) fn is_shown_values(conns: &Connections, slot: u32, part: u32) -> bool {
-    let shows = client::mqtt(conns, slot).map_or(&[][..], |mqtt| &mqtt.shows);
+    let shows = client::mqtt(conns, slot).map_or(&[][..], |mqtt| &mqtt.retained_latest);
     shows.iter().any(|show| show.part == part)
 }
 
@@ -114,7 +114,7 @@ pub(super) fn end_show(clients: &mut Clients, queues: &mut Queues, slot: u32, pa
         return false;
     }
     mqtt_state(&mut clients.conns, slot)
-        .shows
+        .retained_latest
         .retain(|show| show.part != part);
     // The next one may be asked for.
     queues.resume_later(clients, clients.conns.id_of(slot));
@@ -123,7 +123,7 @@ pub(super) fn end_show(clients: &mut Clients, queues: &mut Queues, slot: u32, pa
 
 /// Asks for the next values of the topic whose turn it is, if the client takes some.
 pub(super) fn shows_go_on(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
-    let show = client::mqtt(&clients.conns, slot).and_then(|mqtt| mqtt.shows.first());
+    let show = client::mqtt(&clients.conns, slot).and_then(|mqtt| mqtt.retained_latest.first());
     let Some((part, offset)) = show
         .filter(|show| !show.asked)
         .map(|show| (show.part, show.offset))
@@ -149,7 +149,10 @@ pub(super) fn shows_go_on(clients: &mut Clients, subs: &mut Subscriptions, slot:
         ..page_of(clients, &subs.topics, slot, part, topic, since)
     };
     subs.attach(&clients.ctx, ask);
-    if let Some(show) = mqtt_state(&mut clients.conns, slot).shows.first_mut() {
+    if let Some(show) = mqtt_state(&mut clients.conns, slot)
+        .retained_latest
+        .first_mut()
+    {
         show.asked = true;
     }
 }

@@ -1,16 +1,22 @@
-//! Subscriptions of QoS 1 and 2 make homes keep more messages than the rules say, until they end.
+//! Subscriptions of QoS 1 and 2, and groups of shared subscriptions, make homes keep more messages than the rules say. This tells the homes when
+//! such a subscription begins and ends, also for the [stored](crate::mail::session::stored) subscriptions of a session that ends while its client is
+//! away.
 
-use crate::protocol::mqtt::options::{QOS_SHIFT, qos};
 use alloc::vec::Vec;
 
+use crore_wire::mqtt::split_shared;
 use crore_wire::topic;
 
 use crate::base::ids::ShardId;
+use crate::base::planted::{self, Fault};
 use crate::client::row::MULTI;
+use crate::mail::session::SavedSession;
+use crate::mail::session::stored::{StoredSubscription, subscriptions};
 use crate::mail::{Ask, Span};
-use crate::protocol::front::{Clients, Context, Lanes, Sub, Subscriptions};
-use crate::protocol::mqtt::client::{asked_pages, mqtt_state};
+use crate::protocol::front::{Clients, Context, Lanes, Sub, Subscriptions, Work};
+use crate::protocol::mqtt::client::{self, asked_pages, mqtt_state};
 use crate::protocol::mqtt::list::{self, Wanted, is_vacant, list_of, wildcard_of};
+use crate::protocol::mqtt::options::{QOS_SHIFT, qos};
 use crate::store::slab::NONE;
 
 /// Tells a topic's home that a subscription needs its messages kept, or no longer needs them.
@@ -32,7 +38,12 @@ pub(crate) fn keep_log_of(lanes: &mut Lanes, ctx: &Context, hash: u32, name: &[u
 
 /// The SUBACK waits until the homes know whether the messages of the subscription are to be kept, which they are told by [`keep_log`].
 /// The fences count like pages: a client that changes its mind again and again does not fill the lanes to the homes.
-pub(super) fn await_need(clients: &mut Clients, lanes: &mut Lanes, slot: u32, wanted: &Wanted<'_>) {
+pub(super) fn await_retention(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    slot: u32,
+    wanted: &Wanted<'_>,
+) {
     let (packet_id, _) = wanted.granted;
     let to = clients.conns.reply_to(slot, packet_id.into());
     let homes = homes_of(&clients.ctx, wanted.filter);
@@ -82,4 +93,46 @@ pub(crate) fn homes_of(ctx: &Context, filter: &[u8]) -> core::ops::Range<ShardId
     }
     let (_, home) = ctx.place_of(filter);
     home..home + 1
+}
+
+/// A session ends: homes need not keep messages for its subscriptions any more.
+pub(crate) fn session_ended(
+    lanes: &mut Lanes,
+    work: &Work,
+    ctx: &Context,
+    ended: Option<SavedSession>,
+) {
+    let Some(ended) = ended else { return };
+    let bytes = &ended.state.bytes;
+    work.steps.add_bytes(bytes.len());
+    for subscription in subscriptions(bytes).filter(StoredSubscription::needs_log) {
+        work.steps.add(1);
+        release_stored(lanes, ctx, &subscription.filter);
+    }
+}
+
+/// A stored subscription with this filter ends: homes need not keep messages for it any more.
+pub(super) fn release_stored(lanes: &mut Lanes, ctx: &Context, filter: &[u8]) {
+    if let Some((group, filter)) = split_shared(filter) {
+        for home in homes_of(ctx, filter) {
+            let (name, filter) = (group.into(), filter.into());
+            lanes.ask(home, |_| Ask::ReleaseGroup { name, filter });
+        }
+        return;
+    }
+    let (hash, _) = ctx.place_of(filter);
+    keep_log_of(lanes, ctx, hash, filter, false);
+    if planted::is(Fault::DoubleRelease) {
+        keep_log_of(lanes, ctx, hash, filter, false);
+    }
+}
+
+/// The session ends: releases the logs of its subscriptions for which this connection had no room.
+pub(super) fn release_unplaced(clients: &Clients, lanes: &mut Lanes, slot: u32) {
+    let Some(mqtt) = client::mqtt(&clients.conns, slot) else {
+        return;
+    };
+    for subscription in mqtt.unplaced().filter(StoredSubscription::needs_log) {
+        release_stored(lanes, &clients.ctx, &subscription.filter);
+    }
 }

@@ -11,23 +11,23 @@ const BURST_S: u32 = 300;
 
 /// When a client that has gone past the maximum last sent a message, and last released one.
 #[derive(Clone, Copy)]
-pub struct Beyond {
+pub struct PastMaximum {
     sent_s: u32,
     released_s: u32,
 }
 
-impl Beyond {
+impl PastMaximum {
     /// It has released a message, or cannot release any before we go on.
-    pub fn released(now_s: u32) -> Beyond {
-        Beyond {
+    pub fn released(now_s: u32) -> PastMaximum {
+        PastMaximum {
             sent_s: now_s,
             released_s: now_s,
         }
     }
 
     /// It has sent a further message.
-    pub fn sent(before: Option<Beyond>, now_s: u32) -> Beyond {
-        Beyond {
+    pub fn sent(before: Option<PastMaximum>, now_s: u32) -> PastMaximum {
+        PastMaximum {
             sent_s: now_s,
             released_s: before.map_or(now_s, |before| before.released_s),
         }
@@ -45,15 +45,15 @@ mod tests {
 
     #[test]
     fn a_client_is_over_when_it_is_quiet_or_has_sent_for_long_and_released_nothing() {
-        let mut beyond = Beyond::sent(None, 10);
+        let mut past = PastMaximum::sent(None, 10);
         for now_s in 11..=10 + BURST_S - QUIET_S {
-            beyond = Beyond::sent(Some(beyond), now_s);
-            assert!(!beyond.is_over(now_s + QUIET_S), "{now_s}");
-            assert!(beyond.is_over(now_s + QUIET_S + 1), "{now_s}");
+            past = PastMaximum::sent(Some(past), now_s);
+            assert!(!past.is_over(now_s + QUIET_S), "{now_s}");
+            assert!(past.is_over(now_s + QUIET_S + 1), "{now_s}");
         }
         let last_s = 10 + BURST_S;
-        assert!(!Beyond::sent(Some(beyond), last_s).is_over(last_s));
-        assert!(Beyond::sent(Some(beyond), last_s + 1).is_over(last_s + 1));
-        assert!(!Beyond::released(last_s + 1).is_over(last_s + 1));
+        assert!(!PastMaximum::sent(Some(past), last_s).is_over(last_s));
+        assert!(PastMaximum::sent(Some(past), last_s + 1).is_over(last_s + 1));
+        assert!(!PastMaximum::released(last_s + 1).is_over(last_s + 1));
     }
 }

@@ -1,0 +1,488 @@
+//! The stored form of a session while its client is disconnected: subscriptions with their positions, messages that the client has not acknowledged,
+//! and packet ids of its QoS 2 messages that it has not released (MQTT 5.0 section 4.1). A session is one byte string, since millions of clients may
+//! be away at once.
+//!
+//! The bytes: a version, the epoch of all positions (4 bytes, little endian), then four lists, each with its length first: subscriptions, messages
+//! in flight, messages that wait for room, packet ids. Payloads of large messages are shared with the log, so they are beside the bytes.
+//!
+//! Invariants: [`StoredSession::encode`] makes all stored bytes of this process. Bytes of a snapshot are [checked](StoredSession::check) before
+//! they are used.
+//!
+//! Deliberately not here: what a resumed session does with its subscriptions and messages (`protocol/mqtt/resume.rs`).
+
+use alloc::borrow::Cow;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crore_settings::MAX_TOPIC_BYTES;
+use crore_wire::mqtt::{self, Packet, Version};
+use crore_wire::topic;
+
+use crate::base::ids::PartitionId;
+use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
+use crate::store::shared::Slice;
+
+/// The version of the stored form. No other one is read.
+const VERSION: u8 = 1;
+/// The bytes of the epoch.
+const EPOCH_AT: core::ops::Range<usize> = 1..5;
+
+/// The bits of a stored subscription: QoS, No Local and Retain As Published as in SUBSCRIBE (section 3.8.3.1), and three more.
+const OPTIONS: u8 = 0x0F;
+/// Both bits of Retain Handling, which no client can set together.
+const LACKS_LATEST: u8 = 0x30;
+const HAS_STARTS: u8 = 0x40;
+const HAS_POSITIONS: u8 = 0x80;
+/// The QoS among the options.
+const QOS: u8 = 3;
+
+/// The flags of a stored message.
+const RELEASED: u8 = 1;
+const V5: u8 = 2;
+const HAS_PAYLOAD: u8 = 4;
+/// Its time to live ends after [`LATE_S`]; the stored second counts from there.
+const LATE: u8 = 8;
+/// The last second that 32 bits can count.
+const LATE_S: u64 = u32::MAX as u64;
+/// The stored second of a message without a time to live.
+const NO_END_S: u32 = u32::MAX;
+
+/// A session as bytes.
+#[derive(Clone, Debug, Default)]
+pub struct EncodedSession {
+    /// The bytes, without the payloads of large messages.
+    pub bytes: Box<[u8]>,
+    /// The payloads of large messages that the client has not acknowledged, in the order of these messages.
+    pub payloads: Vec<Slice>,
+}
+
+/// A session as a connection leaves it and finds it again.
+#[derive(Debug, Default)]
+pub(crate) struct StoredSession<'a> {
+    /// The epoch of all positions.
+    pub epoch: u32,
+    pub subscriptions: Vec<StoredSubscription<'a>>,
+    /// Messages that were sent and not acknowledged, in the order of sending.
+    pub inflight: Vec<StoredMessage<'a>>,
+    /// Messages that were not sent because the client's Receive Maximum was reached.
+    pub waiting: Vec<StoredMessage<'a>>,
+    /// Packet ids of QoS 2 messages from the client that it has not released, in ascending order.
+    pub received: Vec<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoredSubscription<'a> {
+    /// The filter as in the SUBSCRIBE; of a shared subscription `$share/{name}/{filter}`.
+    pub filter: Cow<'a, [u8]>,
+    /// QoS, No Local and Retain As Published, as in the SUBSCRIBE.
+    pub options: u8,
+    /// The subscription identifier; 0 without one.
+    pub identifier: u32,
+    /// The client has not yet been sent all latest values that it asked for by subscribing.
+    pub lacks_latest: bool,
+    /// Offsets up to which the client has been sent all messages: one for a topic, one for each partition for a filter with wildcards. Empty if
+    /// the subscription has no position: it has QoS 0, is shared, or its home has not answered.
+    pub positions: Vec<u64>,
+    /// Offsets after which this subscription has sent all its messages, each at most its position. Messages before them were sent by
+    /// overlapping subscriptions of the client, if at all. Empty if equal to the positions.
+    pub starts: Vec<u64>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct StoredMessage<'a> {
+    pub packet_id: u16,
+    /// The client has received the message; its PUBCOMP is due.
+    pub is_released: bool,
+    /// The version that the packet is written in.
+    pub version: Version,
+    /// The Unix second in which its time to live ends.
+    pub end_s: Option<u64>,
+    /// The PUBLISH; with an empty payload if `payload` has it. Empty if the message is released.
+    pub packet: Cow<'a, [u8]>,
+    pub payload: Option<Slice>,
+}
+
+impl StoredSubscription<'_> {
+    pub fn qos(&self) -> u8 {
+        self.options & QOS
+    }
+
+    pub fn is_shared(&self) -> bool {
+        mqtt::split_shared(&self.filter).is_some()
+    }
+
+    /// Whether logs keep messages for it while the client is away.
+    pub fn needs_log(&self) -> bool {
+        self.qos() > 0 || self.is_shared()
+    }
+
+    pub fn encode(&self, bytes: &mut Vec<u8>) {
+        let mut out = FieldWriter(bytes);
+        let flag = |set, flag| if set { flag } else { 0 };
+        out.byte(
+            self.options & OPTIONS
+                | flag(self.lacks_latest, LACKS_LATEST)
+                | flag(!self.starts.is_empty(), HAS_STARTS)
+                | flag(!self.positions.is_empty(), HAS_POSITIONS),
+        );
+        out.number(self.identifier.into());
+        out.field(&self.filter);
+        if !self.positions.is_empty() {
+            out.number(self.positions.len() as u64);
+            for offset in self.positions.iter().chain(&self.starts) {
+                out.number(*offset);
+            }
+        }
+    }
+
+    /// # Errors
+    /// The bytes end too early, or a number is too large.
+    pub fn decode<'a>(from: &mut FieldReader<'a>) -> Result<StoredSubscription<'a>, Damaged> {
+        let bits = from.byte()?;
+        let identifier = from.number32()?;
+        let filter = from.field()?.into();
+        let (mut positions, mut starts): (Vec<u64>, Vec<u64>) = Default::default();
+        if bits & HAS_POSITIONS != 0 {
+            let count = from.number()?;
+            let mut offsets = || (0..count).map(|_| from.number()).collect::<Result<_, _>>();
+            positions = offsets()?;
+            if bits & HAS_STARTS != 0 {
+                starts = offsets()?;
+            }
+        }
+        Ok(StoredSubscription {
+            filter,
+            options: bits & OPTIONS,
+            identifier,
+            lacks_latest: bits & LACKS_LATEST == LACKS_LATEST,
+            positions,
+            starts,
+        })
+    }
+
+    /// # Errors
+    /// What no server has written.
+    fn check(&self, partitions: PartitionId) -> Result<(), Damaged> {
+        let filter = match mqtt::split_shared(&self.filter) {
+            Some((_, filter)) => filter,
+            None => &*self.filter,
+        };
+        topic::check_filter(filter, MAX_TOPIC_BYTES)
+            .map_err(|_| Damaged("a subscription of a session has no valid filter"))?;
+        let expected = match topic::has_wildcard(filter) {
+            true => usize::from(partitions),
+            false => 1,
+        };
+        let is_right = |offsets: &[u64]| offsets.is_empty() || offsets.len() == expected;
+        match self.qos() < QOS && is_right(&self.positions) && is_right(&self.starts) {
+            true => Ok(()),
+            false => Err(Damaged("a subscription of a session is not valid")),
+        }
+    }
+}
+
+impl StoredMessage<'_> {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.packet_id.to_le_bytes());
+        let (end_s, late) = match self.end_s {
+            None => (NO_END_S, 0),
+            Some(end_s) if end_s < LATE_S => (end_s as u32, 0),
+            Some(end_s) => ((end_s - LATE_S) as u32, LATE),
+        };
+        bytes.extend_from_slice(&end_s.to_le_bytes());
+        let flag = |set, flag| if set { flag } else { 0 };
+        let mut out = FieldWriter(bytes);
+        out.byte(
+            flag(self.is_released, RELEASED)
+                | flag(self.version == Version::V5, V5)
+                | flag(self.payload.is_some(), HAS_PAYLOAD)
+                | late,
+        );
+        out.field(&self.packet);
+    }
+
+    fn decode<'a>(
+        from: &mut FieldReader<'a>,
+        payloads: &mut impl Iterator<Item = Slice>,
+    ) -> Result<StoredMessage<'a>, Damaged> {
+        let packet_id = from.fixed16()?;
+        let end_s = from.fixed32()?;
+        let flags = from.byte()?;
+        let packet = from.field()?.into();
+        let missing = Damaged("the payload of a session's message is missing");
+        Ok(StoredMessage {
+            packet_id,
+            is_released: flags & RELEASED != 0,
+            version: match flags & V5 {
+                0 => Version::V311,
+                _ => Version::V5,
+            },
+            end_s: match end_s {
+                end_s if flags & LATE != 0 => Some(LATE_S + u64::from(end_s)),
+                NO_END_S => None,
+                end_s => Some(end_s.into()),
+            },
+            packet,
+            payload: match flags & HAS_PAYLOAD {
+                0 => None,
+                _ => Some(payloads.next().ok_or(missing)?),
+            },
+        })
+    }
+
+    /// # Errors
+    /// Its packet is no PUBLISH.
+    fn check(&self) -> Result<(), Damaged> {
+        let publish = || {
+            let (header, length) = mqtt::fixed_header(&self.packet, usize::MAX).ok()??;
+            let packet = mqtt::decode(self.version, header, &self.packet[length..]).ok()?;
+            matches!(packet, Packet::Publish(_)).then_some(())
+        };
+        let is_right = self.is_released && self.packet.is_empty() || publish().is_some();
+        match is_right && self.packet_id != 0 {
+            true => Ok(()),
+            false => Err(Damaged("a message of a session is not valid")),
+        }
+    }
+}
+
+impl<'a> StoredSession<'a> {
+    pub fn encode(&self) -> EncodedSession {
+        let (mut bytes, mut payloads) = (Vec::with_capacity(64), Vec::new());
+        bytes.push(VERSION);
+        bytes.extend_from_slice(&self.epoch.to_le_bytes());
+        FieldWriter(&mut bytes).number(self.subscriptions.len() as u64);
+        for subscription in &self.subscriptions {
+            subscription.encode(&mut bytes);
+        }
+        for messages in [&self.inflight, &self.waiting] {
+            FieldWriter(&mut bytes).number(messages.len() as u64);
+            for message in messages {
+                message.encode(&mut bytes);
+                payloads.extend(message.payload.clone());
+            }
+        }
+        FieldWriter(&mut bytes).number(self.received.len() as u64);
+        for packet_id in &self.received {
+            bytes.extend_from_slice(&packet_id.to_le_bytes());
+        }
+        EncodedSession {
+            bytes: bytes.into_boxed_slice(),
+            payloads,
+        }
+    }
+
+    /// # Errors
+    /// The bytes have another version, end too early or go on behind the end, or a payload is missing.
+    pub fn decode(session: &'a EncodedSession) -> Result<StoredSession<'a>, Damaged> {
+        let mut from = FieldReader(&session.bytes);
+        let mut payloads = session.payloads.iter().cloned();
+        let epoch = read_epoch(&mut from)?;
+        let subscriptions = read_list(&mut from, StoredSubscription::decode)?;
+        let mut messages =
+            || read_list(&mut from, |from| StoredMessage::decode(from, &mut payloads));
+        let (inflight, waiting) = (messages()?, messages()?);
+        let received = read_list(&mut from, FieldReader::fixed16)?;
+        from.end()?;
+        Ok(StoredSession {
+            epoch,
+            subscriptions,
+            inflight,
+            waiting,
+            received,
+        })
+    }
+
+    /// Checks a session of a snapshot, in which a filter with wildcards has a position for each of these partitions.
+    ///
+    /// # Errors
+    /// What no server has written.
+    pub fn check(&self, partitions: PartitionId) -> Result<(), Damaged> {
+        (self.subscriptions.iter()).try_for_each(|subscription| subscription.check(partitions))?;
+        let mut messages = self.inflight.iter().chain(&self.waiting);
+        messages.try_for_each(StoredMessage::check)
+    }
+}
+
+fn read_epoch(from: &mut FieldReader<'_>) -> Result<u32, Damaged> {
+    match from.byte()? {
+        VERSION => from.fixed32(),
+        _ => Err(Damaged("a session is stored in a form of another version")),
+    }
+}
+
+fn read_list<'a, T>(
+    from: &mut FieldReader<'a>,
+    mut read: impl FnMut(&mut FieldReader<'a>) -> Result<T, Damaged>,
+) -> Result<Vec<T>, Damaged> {
+    // A damaged count reserves no memory: each item takes at least one byte of `from`.
+    let count = from.number()?;
+    (0..count).map(|_| read(from)).collect()
+}
+
+/// The subscriptions of a stored session, without its messages. Bytes that cannot be decoded have none.
+pub(crate) fn subscriptions(bytes: &[u8]) -> impl Iterator<Item = StoredSubscription<'_>> {
+    let mut from = FieldReader(bytes);
+    let count = read_epoch(&mut from).and_then(|_| from.number());
+    (0..count.unwrap_or(0)).map_while(move |_| StoredSubscription::decode(&mut from).ok())
+}
+
+/// Moves the positions of a stored session from the epoch `from` to the epoch `to`, of a log that continues under a new epoch.
+pub(crate) fn move_positions(bytes: &mut [u8], from: u32, to: u32) {
+    if let Some(epoch) = bytes.get_mut(EPOCH_AT)
+        && epoch == from.to_le_bytes()
+    {
+        epoch.copy_from_slice(&to.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::settings::Settings;
+    use crate::budget::admission::Admission;
+    use crate::store::shared::Shared;
+    use proptest::prelude::*;
+
+    fn subscription() -> impl Strategy<Value = StoredSubscription<'static>> {
+        let filter = prop_oneof![Just("a/b"), Just("$share/workers/a/b")];
+        let offsets = proptest::option::of((0..1_u64 << 62, any::<bool>()));
+        let rest = (0..3_u8, 0..1_u32 << 28, any::<bool>(), offsets);
+        (filter, rest).prop_map(|(filter, (qos, identifier, lacks_latest, offsets))| {
+            let positions: Vec<u64> = offsets.iter().map(|(offset, _)| *offset).collect();
+            let started = offsets.filter(|(_, has_starts)| *has_starts);
+            StoredSubscription {
+                filter: filter.as_bytes().into(),
+                options: qos | 0b1100,
+                identifier,
+                lacks_latest,
+                positions,
+                starts: started.iter().map(|(offset, _)| offset / 2).collect(),
+            }
+        })
+    }
+
+    /// A message that is released, or a PUBLISH, large or small.
+    fn message() -> impl Strategy<Value = StoredMessage<'static>> {
+        let end_s = proptest::option::of(0..1_u64 << 33);
+        (1..=u16::MAX, end_s, 0..3_u8).prop_map(|(packet_id, end_s, kind)| {
+            let packet: &[u8] = if kind == 0 {
+                b""
+            } else {
+                b"\x32\x05\0\x01t\0\x09"
+            };
+            let payload =
+                || Shared::new([7; 9].into(), &Admission::new(&Settings::default(), 7)).slice(0..9);
+            StoredMessage {
+                packet_id,
+                is_released: kind == 0,
+                version: Version::V311,
+                end_s,
+                packet: packet.into(),
+                payload: (kind == 2).then(payload),
+            }
+        })
+    }
+
+    fn session() -> impl Strategy<Value = StoredSession<'static>> {
+        let messages = || proptest::collection::vec(message(), 0..4);
+        let subscriptions = proptest::collection::vec(subscription(), 0..4);
+        let received = proptest::collection::vec(any::<u16>(), 0..4);
+        let parts = (
+            any::<u32>(),
+            subscriptions,
+            messages(),
+            messages(),
+            received,
+        );
+        parts.prop_map(
+            |(epoch, subscriptions, inflight, waiting, received)| StoredSession {
+                epoch,
+                subscriptions,
+                inflight,
+                waiting,
+                received,
+            },
+        )
+    }
+
+    /// What a message must keep; payloads have no equality.
+    fn fields<'a>(message: &'a StoredMessage<'_>) -> impl PartialEq + core::fmt::Debug + 'a {
+        let payload = message.payload.as_deref();
+        let StoredMessage {
+            packet_id,
+            is_released,
+            version,
+            end_s,
+            packet,
+            ..
+        } = message;
+        (packet_id, is_released, version, end_s, packet, payload)
+    }
+
+    proptest! {
+        #[test]
+        fn a_stored_session_is_read_as_it_was(session in session()) {
+            let encoded = session.encode();
+            let read = StoredSession::decode(&encoded).expect("it was just encoded");
+            prop_assert_eq!(read.check(1), Ok(()));
+            prop_assert_eq!(read.epoch, session.epoch);
+            prop_assert_eq!(&read.subscriptions, &session.subscriptions);
+            prop_assert_eq!(&read.received, &session.received);
+            for (read, written) in [
+                (&read.inflight, &session.inflight),
+                (&read.waiting, &session.waiting),
+            ] {
+                let read: Vec<_> = read.iter().map(fields).collect();
+                let written: Vec<_> = written.iter().map(fields).collect();
+                prop_assert_eq!(read, written);
+            }
+            let alone: Vec<_> = subscriptions(&encoded.bytes).collect();
+            prop_assert_eq!(alone, session.subscriptions);
+        }
+
+        #[test]
+        fn a_cut_or_longer_session_is_refused(session in session(), at in any::<prop::sample::Index>()) {
+            let encoded = session.encode();
+            let cut = encoded.bytes[..at.index(encoded.bytes.len())].into();
+            let longer = [&*encoded.bytes, b"x"].concat().into_boxed_slice();
+            for bytes in [cut, longer] {
+                let payloads = encoded.payloads.clone();
+                let changed = EncodedSession { bytes, payloads };
+                prop_assert!(StoredSession::decode(&changed).is_err());
+            }
+        }
+
+        #[test]
+        fn moved_positions_have_the_new_epoch(session in session(), to in any::<u32>()) {
+            let mut encoded = session.encode();
+            move_positions(&mut encoded.bytes, session.epoch.wrapping_add(1), to);
+            prop_assert_eq!(StoredSession::decode(&encoded).map(|it| it.epoch), Ok(session.epoch));
+            move_positions(&mut encoded.bytes, session.epoch, to);
+            prop_assert_eq!(StoredSession::decode(&encoded).map(|it| it.epoch), Ok(to));
+        }
+    }
+
+    #[test]
+    fn what_no_server_has_written_is_refused() {
+        let subscription = StoredSubscription {
+            filter: b"a/b"[..].into(),
+            options: 1,
+            identifier: 0,
+            lacks_latest: false,
+            positions: alloc::vec![7],
+            starts: Vec::new(),
+        };
+        let changed = |change: fn(&mut StoredSubscription<'_>)| {
+            let mut it = subscription.clone();
+            change(&mut it);
+            it.check(4)
+        };
+        assert_eq!(changed(|_| {}), Ok(()));
+        assert!(changed(|it| it.options = 3).is_err());
+        assert!(changed(|it| it.filter = b"a/#/b"[..].into()).is_err());
+        assert!(changed(|it| it.filter = b"$share/g/"[..].into()).is_err());
+        assert!(changed(|it| it.filter = b"a/+"[..].into()).is_err());
+        assert!(changed(|it| it.starts = alloc::vec![1, 2]).is_err());
+    }
+}

@@ -1,0 +1,169 @@
+//! A session goes on with a new connection: its subscriptions and messages return from their [stored form](crate::mail::session::stored).
+//!
+//! Invariant: the CONNACK waits until each subscription without a position is in force. So the client gets what is published after the CONNACK.
+//! Subscriptions with a position get from the log what they miss meanwhile.
+//!
+//! The opposite, the stored form of a connection's session, is in `suspend.rs`.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::{Qos, ReasonCode};
+use crore_wire::topic;
+
+use crate::base::planted::{self, Fault};
+use crate::base::position::Since;
+use crate::client::row::MULTI;
+use crate::io::Io;
+use crate::mail::session::EncodedSession;
+use crate::mail::session::stored::{StoredMessage, StoredSession, StoredSubscription};
+use crate::protocol::front::{Clients, Subscriptions};
+use crate::protocol::mqtt::access::{may_have, may_still};
+use crate::protocol::mqtt::client::mqtt_state;
+use crate::protocol::mqtt::close::end_unplaced;
+use crate::protocol::mqtt::deliver::send_inflight;
+use crate::protocol::mqtt::filters::{join_wildcard, since_all};
+use crate::protocol::mqtt::list::Wanted;
+use crate::protocol::mqtt::options::options_of;
+use crate::protocol::mqtt::overlap::{end_starts, starts_at};
+use crate::protocol::mqtt::retention::{keep_log_of, release_stored};
+use crate::protocol::mqtt::shared::join_group;
+use crate::protocol::mqtt::state::{Inflight, NO_END_S, RESUMED, Step};
+use crate::protocol::mqtt::subscribe::join_topic;
+
+/// Resumes a session on the connection in `slot`, whose CONNACK is written and not yet sent.
+pub(super) fn resume_session<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    state: &EncodedSession,
+    io: &mut I,
+) {
+    let Ok(session) = StoredSession::decode(state) else {
+        // Cannot happen: this process has encoded or checked it.
+        return clients.broken(slot);
+    };
+    let StoredSession {
+        epoch,
+        subscriptions,
+        inflight,
+        waiting,
+        received,
+    } = session;
+    clients.expand(slot);
+    let (inflight, waiting) = (
+        may_have(clients, slot, resumed(inflight)),
+        may_have(clients, slot, resumed(waiting)),
+    );
+    let mqtt = mqtt_state(&mut clients.conns, slot);
+    (mqtt.inflight, mqtt.waiting) = (inflight, waiting);
+    mqtt.received = received.into_iter().collect();
+    if planted::is(Fault::LostInflight) {
+        mqtt.inflight.pop_front();
+    }
+    if planted::is(Fault::ResendOrder) {
+        mqtt.inflight.make_contiguous().reverse();
+    }
+    if planted::is(Fault::ForgottenIds) {
+        mqtt.received.clear();
+    }
+    debug_assert!(clients.conns.get(slot).wants(MULTI));
+    match subscriptions.iter().any(begins_live) {
+        true => clients.hold_reply(slot, io),
+        false => clients.send_reply(slot, io),
+    }
+    send_inflight(clients, slot, io);
+    let mut unplaced = None;
+    for subscription in &subscriptions {
+        if resume_subscription(clients, subs, slot, epoch, subscription).is_err() {
+            let mut bytes = Vec::new();
+            subscription.encode(&mut bytes);
+            let state = mqtt_state(&mut clients.conns, slot);
+            state.unplaced.push(bytes.into_boxed_slice());
+            unplaced = Some(&subscription.filter);
+        }
+    }
+    end_starts(&mut clients.conns, slot);
+    clients.confirm_resumed(slot, io);
+    if let Some(filter) = unplaced {
+        end_unplaced(clients, slot, filter, ReasonCode::QUOTA_EXCEEDED, io);
+    }
+}
+
+/// Whether a subscription without a position begins with the next message. A shared one does not, since its group has the position.
+fn begins_live(subscription: &StoredSubscription<'_>) -> bool {
+    subscription.positions.is_empty() && !subscription.is_shared()
+}
+
+/// Joins a subscription again. If the client may no longer have it, releases its log.
+///
+/// # Errors
+/// There is no room for its filter.
+fn resume_subscription(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    epoch: u32,
+    subscription: &StoredSubscription<'_>,
+) -> Result<(), ReasonCode> {
+    let filter = &*subscription.filter;
+    if !may_still(clients, slot, filter) {
+        if subscription.needs_log() {
+            release_stored(&mut subs.lanes, &clients.ctx, filter);
+        }
+        return Ok(());
+    }
+    let all = since_all(epoch, &subscription.positions);
+    let options = options_of(subscription.options);
+    let waits = begins_live(subscription);
+    let wanted = Wanted {
+        filter,
+        options,
+        identifier: subscription.identifier,
+        since: all.first().copied().unwrap_or(Since::Live),
+        retained: subscription.lacks_latest,
+        granted: if waits { RESUMED } else { (0, 0) },
+    };
+    mqtt_state(&mut clients.conns, slot).unconfirmed += u32::from(waits);
+    if subscription.is_shared() {
+        join_group(clients, &mut subs.lanes, slot, &wanted, true);
+        return Ok(());
+    }
+    if topic::has_wildcard(filter) {
+        join_wildcard(clients, subs, slot, &wanted, &all)?;
+    } else {
+        join_topic(clients, subs, slot, &wanted);
+    }
+    if options.max_qos != Qos::AtMostOnce {
+        if epoch == clients.ctx.world.epoch {
+            let starts = match subscription.starts.is_empty() {
+                true => &subscription.positions,
+                false => &subscription.starts,
+            };
+            starts_at(clients, subs, slot, filter, starts);
+        }
+        // Joining has counted the subscription at its homes, which count it already.
+        let (hash, _) = clients.ctx.place_of(filter);
+        keep_log_of(&mut subs.lanes, &clients.ctx, hash, filter, false);
+    }
+    Ok(())
+}
+
+fn resumed(messages: Vec<StoredMessage<'_>>) -> VecDeque<Inflight> {
+    let one = |message: StoredMessage<'_>| Inflight {
+        packet_id: message.packet_id,
+        step: match message.is_released {
+            false => Step::Published,
+            true => Step::Released,
+        },
+        end_s: message.end_s.unwrap_or(NO_END_S),
+        // Needed only to return a group's message, and a stored session has none of those.
+        offset: 0,
+        group: None,
+        version: message.version,
+        packet: Box::from(message.packet),
+        payload: message.payload,
+    };
+    messages.into_iter().map(one).collect()
+}

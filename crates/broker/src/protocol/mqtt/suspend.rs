@@ -1,0 +1,102 @@
+//! The [stored form](crate::mail::session::stored) of a connection's session, made when the connection ends. `resume.rs` reads it.
+
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
+
+use crate::base::planted::{self, Fault};
+use crate::mail::session::EncodedSession;
+use crate::mail::session::stored::{StoredMessage, StoredSession, StoredSubscription};
+use crate::protocol::front::{Clients, Connections, Deliveries, Matching, Sub, Subscriptions};
+use crate::protocol::mqtt::filters::wildcard_seen;
+use crate::protocol::mqtt::list::{self, is_vacant, wildcard_of};
+use crate::protocol::mqtt::options::qos;
+use crate::protocol::mqtt::overlap::starts_of;
+use crate::protocol::mqtt::retained_latest::is_shown_values;
+use crate::protocol::mqtt::state::{Inflight, Mqtt, NO_END_S, Step};
+use crate::store::slab::NONE;
+
+/// The stored form of the session on the connection in `slot`.
+pub(super) fn suspend_session(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    deliveries: &Deliveries,
+    slot: u32,
+) -> EncodedSession {
+    clients.expand(slot);
+    let extra = clients.conns.extra_of(slot);
+    let nothing = Mqtt::default();
+    let mqtt = extra.own.mqtt.as_deref().unwrap_or(&nothing);
+    let mut subscriptions: Vec<_> = mqtt.unplaced().collect();
+    for (part, sub) in (0..).zip(&extra.list) {
+        if !is_granted(sub) {
+            continue;
+        }
+        let positions = positions_of(clients, &subs.matching, deliveries, slot, sub);
+        subscriptions.push(StoredSubscription {
+            filter: text_of(&clients.conns, subs, slot, part).into(),
+            options: sub.own.options,
+            identifier: sub.own.identifier,
+            lacks_latest: is_shown_values(&clients.conns, slot, part),
+            starts: starts_of(&clients.conns, slot, part, &positions),
+            positions,
+        });
+    }
+    let session = StoredSession {
+        epoch: clients.ctx.world.epoch,
+        subscriptions,
+        inflight: mqtt.inflight.iter().map(stored).collect(),
+        waiting: mqtt.waiting.iter().map(stored).collect(),
+        received: mqtt.received.iter().copied().collect(),
+    };
+    session.encode()
+}
+
+/// Whether a subscription belongs to the session. One to a group that has not answered belongs to it only if it did before.
+fn is_granted(sub: &Sub) -> bool {
+    let group = sub.own.group.as_ref();
+    !is_vacant(sub) && group.is_none_or(|group| group.restored || group.waiting == 0)
+}
+
+/// The filter of a subscription as in its SUBSCRIBE.
+pub(super) fn text_of(conns: &Connections, subs: &Subscriptions, slot: u32, part: u32) -> Vec<u8> {
+    let Some(sub) = list::sub(conns, slot, part) else {
+        return Vec::new();
+    };
+    match &sub.own.group {
+        Some(group) => group.text.to_vec(),
+        None if sub.topic != NONE => subs.topics.name(sub.topic).to_vec(),
+        // It has wildcards.
+        None => wildcard_of(conns, &subs.matching, slot, part).unwrap_or_default(),
+    }
+}
+
+/// See [`StoredSubscription::positions`].
+fn positions_of(
+    clients: &Clients,
+    matching: &Matching,
+    deliveries: &Deliveries,
+    slot: u32,
+    sub: &Sub,
+) -> Vec<u64> {
+    if qos(sub.own.options) == 0 || sub.own.group.is_some() {
+        return Vec::new();
+    }
+    if let Some(serial) = sub.own.filter.checked_sub(1) {
+        return wildcard_seen(clients, matching, deliveries, slot, serial);
+    }
+    match sub.epoch == clients.ctx.world.epoch {
+        true => alloc::vec![sub.offset + u64::from(planted::is(Fault::FarPosition))],
+        false => Vec::new(),
+    }
+}
+
+fn stored(message: &Inflight) -> StoredMessage<'_> {
+    StoredMessage {
+        packet_id: message.packet_id,
+        is_released: message.step == Step::Released,
+        version: message.version,
+        end_s: (message.end_s != NO_END_S).then_some(message.end_s),
+        packet: Cow::Borrowed(&message.packet),
+        payload: message.payload.clone(),
+    }
+}
