@@ -69,7 +69,7 @@ fn node() -> Node {
 /// Everything that a node keeps, as clients of each protocol receive it.
 fn kept(node: &mut Node) -> Vec<Vec<u8>> {
     let clients = readers("oldest").map(|says| node.client(&says));
-    clients.map(|link| node.got(link).to_vec()).into()
+    clients.map(|link| node.received(link).to_vec()).into()
 }
 
 /// Requests that read everything since this position: events with envelopes, a long-poll, a WebSocket, MQTT 5.
@@ -139,7 +139,7 @@ pub fn batch(data: &[u8]) {
         assert_eq!(read.shard.digest(), empty);
     }
     assert_eq!(kept(&mut live), kept(&mut read));
-    let head = live.got(readers[1]).split(|byte| *byte == b'\n');
+    let head = live.received(readers[1]).split(|byte| *byte == b'\n');
     for line in head.take_while(|line| line.len() > 1) {
         let line = line
             .strip_suffix(b"\r")

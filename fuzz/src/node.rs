@@ -10,7 +10,7 @@ const TURNS_MAX: usize = 20_000;
 /// The bytes that each client has received, by link.
 struct Clients {
     conns: Vec<Option<ConnId>>,
-    got: Vec<Vec<u8>>,
+    received: Vec<Vec<u8>>,
     me: ShardId,
     to_itself: Vec<Mail>,
 }
@@ -21,12 +21,12 @@ impl Io for Clients {
     }
 
     fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize {
-        let got = &mut self.got[link.0 as usize];
-        let before = got.len();
+        let received = &mut self.received[link.0 as usize];
+        let before = received.len();
         parts
             .iter()
-            .for_each(|part| got.extend_from_slice(part.as_ref()));
-        got.len() - before
+            .for_each(|part| received.extend_from_slice(part.as_ref()));
+        received.len() - before
     }
 
     fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
@@ -52,7 +52,7 @@ impl Node {
     pub fn of(shard: Shard, me: ShardId, now: Now) -> Node {
         let clients = Clients {
             conns: Vec::new(),
-            got: Vec::new(),
+            received: Vec::new(),
             me,
             to_itself: Vec::new(),
         };
@@ -65,8 +65,8 @@ impl Node {
 
     /// Connects a client that sends these bytes. Returns its link.
     pub fn client(&mut self, bytes: &[u8]) -> usize {
-        let link = self.clients.got.len();
-        self.clients.got.push(Vec::new());
+        let link = self.clients.received.len();
+        self.clients.received.push(Vec::new());
         self.clients.conns.push(None);
         let from = IpAddr::from([127, 0, 0, 1]);
         self.handle(Input::Accepted(Link(link as u32), from));
@@ -78,8 +78,8 @@ impl Node {
     }
 
     /// The bytes that a client has received.
-    pub fn got(&self, link: usize) -> &[u8] {
-        &self.clients.got[link]
+    pub fn received(&self, link: usize) -> &[u8] {
+        &self.clients.received[link]
     }
 
     pub fn handle(&mut self, input: Input<'_>) {

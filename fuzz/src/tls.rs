@@ -100,7 +100,7 @@ pub fn tls(data: &[u8]) {
     };
     // The options also select the flights of the handshake to change, by their bits.
     let mut tampers = usize::from(input.options) / server().clients.len();
-    while run.goes_on() {
+    while run.is_open() {
         let mut records = records(&run.pair.outgoing());
         if records.is_empty() {
             break;
@@ -112,7 +112,7 @@ pub fn tls(data: &[u8]) {
         run.deliver(&records);
     }
     for _ in 0..STEPS_MAX {
-        if program.0.is_empty() || !run.goes_on() || run.pair.client.is_handshaking() {
+        if program.0.is_empty() || !run.is_open() || run.pair.client.is_handshaking() {
             break;
         }
         run.step(&mut program);
@@ -121,7 +121,7 @@ pub fn tls(data: &[u8]) {
 }
 
 impl Run {
-    fn goes_on(&self) -> bool {
+    fn is_open(&self) -> bool {
         self.pair.state != StreamState::Closed && self.pair.error.is_none()
     }
 
@@ -192,7 +192,7 @@ impl Run {
         let mut rest = &bytes[..];
         let cuts = self.cuts.clone();
         for cut in cuts.iter().cycle() {
-            if rest.is_empty() || !self.goes_on() {
+            if rest.is_empty() || !self.is_open() {
                 break;
             }
             let (piece, behind) = rest.split_at((*cut).min(rest.len()));

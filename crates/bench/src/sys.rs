@@ -49,7 +49,7 @@ pub fn process_cpu_ns() -> u64 {
 /// Processor time of process `pid` so far (0 is this process), in nanoseconds. Threads that have ended are included.
 ///
 /// # Errors
-/// When there is no such process.
+/// If the process does not exist.
 pub fn cpu_ns_of(pid: u32) -> io::Result<u64> {
     let mut clock = 0;
     let mut time = libc::timespec {
@@ -76,7 +76,7 @@ fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// Bytes to read, and room to write while something waits to be sent.
+/// The events to watch of a connection that is read: readable and, if `and_writing`, also writable.
 pub fn reading(and_writing: bool) -> Interest {
     if and_writing {
         Interest::IN | Interest::OUT

@@ -57,7 +57,7 @@ pub enum ServerEvent<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap<'a> {
     /// This topic. `None` if the server names no topic; then the connection must have only one.
-    Of(Option<&'a [u8]>),
+    Topic(Option<&'a [u8]>),
     /// Any topic of the connection.
     Any,
 }
@@ -227,7 +227,7 @@ impl Subscription {
             let Some(frame) = frame else { break };
             used += frame.bytes;
             match frame.opcode {
-                Opcode::Text | Opcode::Binary => self.meta(frame.payload, on_event)?,
+                Opcode::Text | Opcode::Binary => self.message_frame(frame.payload, on_event)?,
                 Opcode::Close => {
                     self.closed(frame.payload, on_event)?;
                     next = Next::Reconnect;
@@ -242,7 +242,7 @@ impl Subscription {
     }
 
     /// A message of `ws+meta.nchan`: lines, an empty line, data.
-    fn meta(
+    fn message_frame(
         &mut self,
         text: &[u8],
         on_event: &mut impl FnMut(ServerEvent<'_>) -> Result,
@@ -262,7 +262,7 @@ impl Subscription {
         let position = id.ok_or("a message without an id")?;
         let data = &text[end + 2..];
         on_event(match gap {
-            true => ServerEvent::Gap(Gap::Of(topic.map(str::as_bytes))),
+            true => ServerEvent::Gap(Gap::Topic(topic.map(str::as_bytes))),
             false => ServerEvent::Message {
                 position,
                 topic,
@@ -328,7 +328,7 @@ impl Subscription {
         match (kind, data, id) {
             (GAP_EVENT, data, _) => {
                 let topic = data.map(|data| topic_of_gap(data.as_bytes()));
-                on_event(ServerEvent::Gap(Gap::Of(topic)))?;
+                on_event(ServerEvent::Gap(Gap::Topic(topic)))?;
             }
             ("", Some(data), Some(position)) => on_event(ServerEvent::Message {
                 position,

@@ -1,6 +1,6 @@
 //! The connections of a worker: a row for each, and further state for some of them.
 //!
-//! Invariant: an incomplete unit is kept in the connection's spill and nowhere else.
+//! Invariant: an incomplete unit (response, frame, event or packet) is kept in the connection's spill and nowhere else.
 
 use std::io;
 

@@ -19,7 +19,7 @@ impl Grid {
     }
 
     /// The neighbours of `client`, by direction.
-    pub fn beside(&self, client: u32) -> [Option<u32>; DIRECTIONS] {
+    pub fn neighbours(&self, client: u32) -> [Option<u32>; DIRECTIONS] {
         let column = client % self.width;
         let existing = |at: Option<u32>| at.filter(|at| *at < self.clients);
         [
@@ -48,11 +48,15 @@ mod tests {
             let grid = Grid::of(clients);
             let mut messages = 0;
             for client in 0..clients {
-                for (direction, there) in grid.beside(client).into_iter().enumerate() {
+                for (direction, there) in grid.neighbours(client).into_iter().enumerate() {
                     let Some(there) = there else { continue };
                     messages += 1;
                     assert!(there < clients && there != client);
-                    assert_eq!(grid.beside(there)[direction ^ 1], Some(client), "{clients}");
+                    assert_eq!(
+                        grid.neighbours(there)[direction ^ 1],
+                        Some(client),
+                        "{clients}"
+                    );
                 }
             }
             assert_eq!(grid.messages(), messages, "{clients}");
@@ -61,8 +65,11 @@ mod tests {
 
     #[test]
     fn four_stand_beside_whoever_is_not_at_the_edge() {
-        assert_eq!(Grid::of(9).beside(4), [Some(3), Some(5), Some(1), Some(7)]);
-        assert_eq!(Grid::of(9).beside(0), [None, Some(1), None, Some(3)]);
-        assert_eq!(Grid::of(8).beside(7), [Some(6), None, Some(4), None]);
+        assert_eq!(
+            Grid::of(9).neighbours(4),
+            [Some(3), Some(5), Some(1), Some(7)]
+        );
+        assert_eq!(Grid::of(9).neighbours(0), [None, Some(1), None, Some(3)]);
+        assert_eq!(Grid::of(8).neighbours(7), [Some(6), None, Some(4), None]);
     }
 }

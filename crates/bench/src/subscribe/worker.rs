@@ -1,7 +1,7 @@
 //! One thread of the subscriber: a share of the connections, with its own descriptor table, epoll set and receive buffer.
 //!
-//! Invariants: a row is `Closed` if and only if it has no descriptor. An idle connection has no buffer; only an incomplete unit is
-//! kept in a spill until it is complete. A connection that fails or is closed is opened again, until
+//! Invariants: a row is `Closed` if and only if it has no descriptor. An idle connection has no buffer; only the bytes of an incomplete unit
+//! (response, frame, event or packet) are kept in a spill until it is complete. A connection that fails or is closed is opened again, until
 //! [`ATTEMPTS_MAX`] consecutive attempts have failed.
 
 mod grid_publisher;

@@ -31,7 +31,7 @@ const QUIET_S: u32 = 2;
 /// The largest share of segments that the kernel may retransmit. On a busy machine it retransmits a few, also of the publisher's
 /// connection. With more than this the latencies are those of TCP's retransmissions, not of the server.
 const RETRANSMITTED_MAX: f64 = 0.005;
-/// A shorter interval is too short for a record.
+/// Shortest interval that is recorded.
 const SECOND_LEAST_S: f64 = 0.3;
 /// `QUIET_S` if the tool drops packets on purpose: one that is lost six times in a row arrives after 12.6 s.
 const QUIET_WITH_LOSS_S: u32 = 16;
@@ -82,11 +82,11 @@ impl SwarmRun {
             Some(command) => Server::start_by(command, address)?,
             None => crore(args, address)?,
         };
-        SwarmRun::on(args, &mut namespace, Some(server))
+        SwarmRun::in_namespace(args, &mut namespace, Some(server))
     }
 
     /// A run in a namespace where a server already listens.
-    pub fn on(
+    pub fn in_namespace(
         args: &SwarmArgs,
         namespace: &mut Namespace,
         server: Option<Server>,
@@ -272,12 +272,12 @@ impl SwarmRun {
             .map(PublisherThread::stop)
             .transpose()?;
         let (mut quiet, mut waited) = (0, 0);
-        let enough = if self.is_faultless {
+        let quiet_max_s = if self.is_faultless {
             QUIET_S
         } else {
             QUIET_WITH_LOSS_S
         };
-        while waited < REST_S && quiet < enough {
+        while waited < REST_S && quiet < quiet_max_s {
             pause(1.0);
             waited += 1;
             let counts = self.record_second()?;

@@ -196,7 +196,7 @@ fn run(fault: Fault, queue_packets: u32, flags: &str) -> Option<Outcome> {
         }
     };
     Small::start(fault);
-    let mut run = SwarmRun::on(&args, &mut namespace, None).unwrap();
+    let mut run = SwarmRun::in_namespace(&args, &mut namespace, None).unwrap();
     run.open().unwrap();
     run.publish(args.rate()).unwrap();
     run.swarm.drop_per_s(args.drop_rate);

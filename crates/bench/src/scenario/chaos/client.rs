@@ -9,9 +9,9 @@ use crate::client::position::Position;
 use crate::client::subscription::{Gap, Next, ServerEvent, Subscription};
 use crate::measure::add::add;
 
-/// Broken promises that are described in words.
+/// Limit of the broken promises that are described in words.
 const BROKEN_MAX: usize = 20;
-/// WebSocket close codes of the server: it restarts, or a frame of the client arrived too slowly.
+/// WebSocket close codes of the server: 1012 before it restarts, and the code for a frame of the client that arrived too slowly.
 const CLOSE_RESTART: u16 = 1012;
 const CLOSE_SLOW: u16 = 1001;
 
@@ -159,7 +159,7 @@ impl Client {
                     data,
                 } => topics.message(position, topic, data, shared, totals),
                 ServerEvent::Gap(Gap::Any) => topics.gap(None, shared, totals),
-                ServerEvent::Gap(Gap::Of(name)) => {
+                ServerEvent::Gap(Gap::Topic(name)) => {
                     let place = topics.named(name, shared)?;
                     topics.gap(Some(place), shared, totals);
                 }
@@ -197,7 +197,7 @@ impl Client {
 }
 
 impl Topics {
-    /// From when a client has a position it must receive every message whose publish begins later.
+    /// Records that every message whose publish begins from now on must arrive, because the client has a position.
     fn promise(&mut self, shared: &SharedState) {
         for (topic, check) in self.plan.topics.iter().zip(&mut self.checks) {
             if check.last() == 0 {

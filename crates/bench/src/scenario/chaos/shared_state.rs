@@ -13,7 +13,7 @@ pub use crate::client::subscription::Transport;
 use crate::measure::payload::Random;
 use strum::{IntoStaticStr, VariantArray};
 
-/// Clients per ordinary topic, if each had one topic.
+/// The number of ordinary topics is the number of clients divided by this.
 const CLIENTS_PER_TOPIC: u32 = 10;
 /// One in this many clients subscribes only to a topic with large messages.
 const LARGE_EVERY: u32 = 50;
@@ -28,17 +28,17 @@ const TOPICS_MAX: u32 = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Retention {
-    /// Everything that a run publishes.
+    /// Keeps everything that a run publishes.
     Deep,
-    /// Too few messages for a client that is away for long.
+    /// Keeps too few messages for a client that is away for long.
     Short,
-    /// Nothing.
+    /// Keeps nothing.
     Unkept,
-    /// Large messages of about a minute.
+    /// Keeps the large messages of about a minute.
     LargeDeep,
-    /// Large messages of about a second. A slow client receives a gap and continues.
+    /// Keeps the large messages of about a second. A slow client receives a gap and continues.
     LargeSkip,
-    /// Large messages of about a second. A slow client is disconnected.
+    /// Keeps the large messages of about a second. A slow client is disconnected.
     LargeShort,
 }
 
@@ -80,7 +80,7 @@ impl Retention {
 
 /// The server's settings for a run.
 pub fn settings(accepts_per_s: u32) -> String {
-    // Outboxes of two large messages; heartbeats and poll timeouts that a run meets.
+    // Outboxes have room for two large messages. Heartbeats and poll timeouts are so short that they occur in a run.
     let mut text = format!(
         "[limits]\naccepts_per_s = {accepts_per_s}\noutbox_bytes = 131072\n\n[heartbeat]\ninterval_s = 7\n\n[publish]\nidempotency_keys = 1000000\n"
     );
@@ -217,7 +217,7 @@ impl SharedState {
                 topics.push(topic);
             }
         }
-        // Without a position nothing is promised between two long-polls.
+        // A long-poll never begins live: without a position the server promises nothing between two polls.
         let live = transport != Transport::Poll && random.below(10) < 3;
         ClientPlan {
             number,

@@ -42,7 +42,7 @@ pub struct FaultRecord {
     /// When it began.
     pub begun_ns: u64,
     /// When it was repaired: the process runs again, or the cut is removed.
-    pub mended_ns: u64,
+    pub repaired_ns: u64,
     /// When all nodes answered publishes and nearly all clients were connected.
     pub back_ns: u64,
 }
@@ -68,7 +68,7 @@ pub fn plan(times: impl Fn(Fault) -> usize, seed: u64) -> Vec<Planned> {
             let (least, most) = lasts_ms(fault);
             let planned = Planned {
                 fault,
-                of: random.below(fault.choice() as u32) as usize,
+                of: random.below(fault.process_count() as u32) as usize,
                 lasts_ms: least + random.below(most - least),
             };
             // All orders are equally likely (Fisher-Yates).
@@ -110,8 +110,8 @@ pub fn run(
             "fault {} of the run: {} for {:.1} s, all is well {:.1} s later",
             number + 1,
             planned.fault.name(),
-            s(came.begun_ns, came.mended_ns),
-            s(came.mended_ns, came.back_ns),
+            s(came.begun_ns, came.repaired_ns),
+            s(came.repaired_ns, came.back_ns),
         ));
         happened.push(came);
     }
@@ -139,8 +139,8 @@ fn one(
     let begun_ns = sys::now_ns();
     testbed.inject(fault, of)?;
     pause(f64::from(lasts_ms) / 1e3);
-    testbed.mend(fault, of)?;
-    let mended_ns = sys::now_ns();
+    testbed.repair(fault, of)?;
+    let repaired_ns = sys::now_ns();
     let addresses = testbed.addresses();
     await_all(shared, "answers of all nodes, and the clients", || {
         testbed.check()?;
@@ -150,7 +150,7 @@ fn one(
     Ok(FaultRecord {
         fault,
         begun_ns,
-        mended_ns,
+        repaired_ns,
         back_ns: sys::now_ns(),
     })
 }

@@ -59,8 +59,8 @@ pub fn by_fault(happened: &[FaultRecord], answers: &[Answer]) -> Value {
         };
         let value = json!({
             "times": records.len(),
-            "lasted_s": duration_spread(|one| one.begun_ns, |one| one.mended_ns),
-            "all_back_after_s": duration_spread(|one| one.mended_ns, |one| one.back_ns),
+            "lasted_s": duration_spread(|one| one.begun_ns, |one| one.repaired_ns),
+            "all_back_after_s": duration_spread(|one| one.repaired_ns, |one| one.back_ns),
             "nobody_answered_s": pause_spread(|one| one.silence_s),
             "slowest_publish_s": pause_spread(|one| one.slowest_s),
             "slowest_publish_sent_once_s": pause_spread(|one| one.slowest_at_once_s),

@@ -30,7 +30,7 @@ pub enum Fault {
     /// No packet passes between a node and NATS.
     #[strum(serialize = "node_cut_off")]
     CutOff,
-    /// The same for so long that the other node gets far ahead in the same topics, and what the first node appends afterwards is too late.
+    /// As `NodeCutOff`, but for so long that the other node gets far ahead in the same topics. What the first node appends afterwards is too late.
     #[strum(serialize = "node_cut_off_long")]
     LongCutOff,
     /// `kill -9` of all nodes and all NATS servers.
@@ -51,8 +51,8 @@ impl Fault {
         matches!(self, Fault::CutOff | Fault::LongCutOff)
     }
 
-    /// The number of processes of which it affects one.
-    pub fn choice(self) -> usize {
+    /// The number of processes that it may affect. A run of the fault affects one of them.
+    pub fn process_count(self) -> usize {
         match self {
             Fault::NodeKilled | Fault::CutOff | Fault::LongCutOff => NODES,
             Fault::NatsKilled => usize::from(SERVERS),
@@ -63,7 +63,7 @@ impl Fault {
 
 /// The running NATS servers and nodes.
 pub struct Testbed {
-    /// Declared first so that they end before NATS.
+    /// The nodes. This field is first, so that they end before NATS.
     pub nodes: Vec<Server>,
     pub nats: Nats,
     /// The nodes' reserved admin ports.
@@ -132,13 +132,13 @@ impl Testbed {
             .collect()
     }
 
-    /// Causes a fault at process `of`.
-    pub fn inject(&mut self, fault: Fault, of: usize) -> Result<()> {
+    /// Causes a fault at the process with this index.
+    pub fn inject(&mut self, fault: Fault, process: usize) -> Result<()> {
         match fault {
-            Fault::NodeKilled => self.nodes[of].kill(),
-            Fault::NatsKilled => self.nats.kill(of),
+            Fault::NodeKilled => self.nodes[process].kill(),
+            Fault::NatsKilled => self.nats.kill(process),
             Fault::CutOff | Fault::LongCutOff => {
-                let addresses = addresses(of);
+                let addresses = addresses(process);
                 self.nft(&format!(
                     "table inet crore {{ chain cut {{ type filter hook output priority 0; ip daddr {addresses} drop; ip saddr {addresses} drop; }}; }}"
                 ))?;
@@ -152,10 +152,10 @@ impl Testbed {
     }
 
     /// Repairs a fault, and waits until all processes accept connections.
-    pub fn mend(&mut self, fault: Fault, of: usize) -> Result<()> {
+    pub fn repair(&mut self, fault: Fault, process: usize) -> Result<()> {
         match fault {
-            Fault::NodeKilled => self.nodes[of].restart()?,
-            Fault::NatsKilled => self.nats.spawn(of)?,
+            Fault::NodeKilled => self.nodes[process].restart()?,
+            Fault::NatsKilled => self.nats.spawn(process)?,
             Fault::CutOff | Fault::LongCutOff => self.nft("delete table inet crore")?,
             Fault::AllKilled => {
                 for at in 0..self.nats.count() {

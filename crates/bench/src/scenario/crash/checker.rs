@@ -34,7 +34,7 @@ pub enum Fault {
     Skipped,
     /// A subscriber received a message again, or out of order.
     SeenAgain,
-    /// A subscriber received a gap although no message is lost, or none although messages are lost.
+    /// A subscriber received a gap although no message is lost, or received no gap although messages are lost.
     Gap,
     /// A position has another epoch than its message, or an epoch occurs again after a later one.
     Epoch,
@@ -110,7 +110,7 @@ impl Progress {
     }
 
     /// Records that the log has lost its newest segment. A subscriber with positions in `positions` topics must receive a gap.
-    pub fn lost_end(&mut self, positions: usize) {
+    pub fn segment_lost(&mut self, positions: usize) {
         if positions > 0 {
             self.next.fill(Next::Any);
             self.gap_due = true;
@@ -154,7 +154,7 @@ impl Checker {
         std::mem::replace(&mut self.logs, Checker::new().logs)
     }
 
-    /// Counts the messages of `before` that are lost. What is left of each log must be a prefix.
+    /// Counts the messages of `before` that are lost. The rest of each log must be a prefix of the log before.
     pub fn lost_since(&mut self, before: &[Log]) -> u64 {
         let mut lost = 0;
         for ((topic, now), before) in (0..).zip(&self.logs).zip(before) {
@@ -172,7 +172,7 @@ impl Checker {
         lost
     }
 
-    /// Whether the message of this answer is in its log.
+    /// Whether the log of the topic has the message of this answer.
     pub fn has(&self, answer: &Answer) -> bool {
         let log = &self.logs[answer.message.topic as usize];
         log.indices.contains_key(&answer.message.number)
@@ -331,7 +331,7 @@ impl Checker {
     }
 
     /// The number of messages of this topic that a subscriber has not received yet.
-    pub fn left(&self, topic: u32, progress: &Progress) -> usize {
+    pub fn unreceived(&self, topic: u32, progress: &Progress) -> usize {
         match progress.next[topic as usize] {
             Next::Any => 0,
             Next::At(at) => self.count(topic).saturating_sub(at),
@@ -428,7 +428,7 @@ mod tests {
             let (number, position) = (number(0, count), Some(position(u64::from(count) * 10)));
             saw(&mut checker, &mut progress, number, position);
         }
-        assert_eq!(checker.left(0, &progress), 0);
+        assert_eq!(checker.unreceived(0, &progress), 0);
         assert_eq!(kinds(&checker), []);
     }
 
@@ -503,11 +503,11 @@ mod tests {
         checker.check_logged(0, number(0, 1), position(10), &[5; 32]);
         assert_eq!(checker.lost_since(&before), 2);
         assert!(checker.has(&answer(1, 10)) && !checker.has(&answer(2, 20)));
-        progress.lost_end(1);
+        progress.segment_lost(1);
         checker.check_observation("one", &mut progress, Observation::Gap);
         saw(&mut checker, &mut progress, number(0, 1), None);
         assert_eq!(kinds(&checker), []);
-        progress.lost_end(1);
+        progress.segment_lost(1);
         saw(&mut checker, &mut progress, number(0, 1), None);
         assert_eq!(kinds(&checker), [Fault::Gap], "it was told none");
         let before = checker.take_logs();

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::measure::payload::Random;
 use crate::scenario::chaos::{read_payload, write_payload};
 
-/// Topics. There are more than partitions, so most partitions have several.
+/// The number of topics. There are more than partitions, so most partitions have several.
 pub const TOPICS: u32 = 48;
 /// Topics that [`Changer`](super::changer::Changer) uses. Their numbers follow those of the others.
 pub const CHANGED_TOPICS: u32 = 9;
@@ -69,11 +69,11 @@ pub fn retains(topic: u32) -> bool {
 /// The retention of a topic that the changer uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogKind {
-    /// Everything.
+    /// Keeps everything.
     Long,
-    /// The newest messages.
+    /// Keeps the newest messages.
     Short,
-    /// The newest message of each key.
+    /// Keeps the newest message of each key.
     Latest,
 }
 

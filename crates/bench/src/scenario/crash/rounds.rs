@@ -44,8 +44,8 @@ const DISK_MIB: (u32, u32) = (32, 8);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Longest start and longest shutdown.
 const READY: Duration = Duration::from_secs(60);
-/// The same limit if the log loses its newest segments: a base in MiB, and the number of crashes for one more MiB. The segments are small then, so
-/// most of a round survives.
+/// The limit of the state directory if the log loses its newest segments: a base in MiB, and the number of crashes for one more MiB. With this
+/// small limit segments are small, so most messages of a round survive.
 const LOSING_MIB: (u32, u32) = (8, 8);
 /// In the last round subscribers run until no message has arrived for this long.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -162,7 +162,7 @@ impl Rounds {
         let received = Arc::default();
         let subscriber = |index| {
             let subscriber = Subscriber::new(index, &received);
-            let progress = Progress::new(subscriber.gets_all());
+            let progress = Progress::new(subscriber.must_receive_all());
             (subscriber, progress)
         };
         Ok(Rounds {
@@ -199,7 +199,7 @@ impl Rounds {
             let lost = self.volume.delete_newest_segment()?;
             self.start(crash)?;
             if lost {
-                self.compare_without_end();
+                self.compare_after_loss();
             }
             self.compare(crash.is_multiple_of(READ_AGAIN_EVERY) || crash == crashes);
             if !self.checker.faults.counts.is_empty() {
@@ -221,7 +221,7 @@ impl Rounds {
             self.work(true)?;
             self.start(0)?;
             self.compare(true);
-            self.nothing_is_left();
+            self.check_all_received();
         }
         for publisher in &self.publishers {
             self.outcome.counts += publisher.counts;
@@ -355,8 +355,9 @@ impl Rounds {
         }
     }
 
-    /// The check after the log has lost its newest segment: what is left must be a prefix of the old log, and every subscriber with a position must receive a gap.
-    fn compare_without_end(&mut self) {
+    /// Checks the logs after they have lost their newest segment. The rest must be a prefix of the old log, and every subscriber with a position
+    /// must receive a gap.
+    fn compare_after_loss(&mut self) {
         let before = self.checker.take_logs();
         self.log_reader = LogReader::new();
         let sent: Vec<u32> = self.publishers.iter().map(|one| one.sent).collect();
@@ -373,18 +374,18 @@ impl Rounds {
                 self.outcome.gaps += u64::from(seen == Observation::Gap);
                 self.checker.check_before_loss(&name, progress, seen);
             }
-            progress.lost_end(subscriber.position_count());
+            progress.segment_lost(subscriber.position_count());
         }
         self.changer
             .start_over(self.address, &mut self.checker.faults);
     }
 
     /// Checks that every subscriber that resumes has received its topics to the end.
-    fn nothing_is_left(&mut self) {
+    fn check_all_received(&mut self) {
         for (subscriber, progress) in &self.subscribers {
             for topic in subscriber.topics() {
-                let left = self.checker.left(topic, progress);
-                if left > 0 && subscriber.gets_all() {
+                let left = self.checker.unreceived(topic, progress);
+                if left > 0 && subscriber.must_receive_all() {
                     let name = subscriber.name();
                     self.checker.faults.add(Fault::Skipped, || {
                         format!("{name}: {left} messages at the end of topic {topic} never came")

@@ -16,9 +16,9 @@ use crate::client::subscription::{Next, ServerEvent, Subscription, Transport};
 /// Timeout for the next byte. The topics are busy, and long-polls end earlier.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// One in this many event streams and WebSockets does not resume.
-const ANEW_EVERY: u32 = 4;
-/// The number of topics of a subscriber with several.
-const SEVERAL: u32 = 3;
+const RESTART_EVERY: u32 = 4;
+/// The number of topics of a subscriber that has several.
+const TOPICS_OF_SEVERAL: u32 = 3;
 
 /// The topics of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Interest {
     fn topics(self) -> Vec<u32> {
         match self {
             Interest::Topic(topic) => vec![topic],
-            Interest::Topics(first) => (first..first + SEVERAL).collect(),
+            Interest::Topics(first) => (first..first + TOPICS_OF_SEVERAL).collect(),
             Interest::Group(group) => (0..TOPICS)
                 .filter(|topic| topic % GROUPS == group)
                 .collect(),
@@ -40,7 +40,7 @@ impl Interest {
     }
 }
 
-/// A record of a subscriber.
+/// Something that a subscriber has recorded for the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observation {
     /// It connected without a position: the next messages need not follow the earlier ones.
@@ -68,7 +68,7 @@ pub struct Subscriber {
     /// Records that are not checked yet.
     pub observations: Vec<Observation>,
     /// It disconnects after this many observations.
-    enough: usize,
+    observations_max: usize,
     /// The number of messages that all subscribers received.
     received: Arc<AtomicU64>,
     /// Connections that resumed at a position.
@@ -92,13 +92,13 @@ impl Subscriber {
                     .nth(turn as usize % 32)
                     .unwrap_or(1),
             ),
-            _ if turn % 8 == 6 => Interest::Topics(turn % (TOPICS - SEVERAL)),
+            _ if turn % 8 == 6 => Interest::Topics(turn % (TOPICS - TOPICS_OF_SEVERAL)),
             // A long-poll needs a request for each message, and would not keep up with this many topics.
             _ if streams && turn % 16 == 7 => Interest::Group(turn % GROUPS),
             _ => Interest::Topic((turn * 3 + index % 4) % TOPICS),
         };
         let polls = transport == Some(Transport::Poll);
-        let resumes = polls || streams && turn % ANEW_EVERY != 1;
+        let resumes = polls || streams && turn % RESTART_EVERY != 1;
         Subscriber::of(index, transport, interest, resumes, received.clone())
     }
 
@@ -133,7 +133,7 @@ impl Subscriber {
             interest,
             resumes,
             observations: Vec::new(),
-            enough: usize::MAX,
+            observations_max: usize::MAX,
             received,
             resumed: 0,
             violations: Vec::new(),
@@ -160,11 +160,11 @@ impl Subscriber {
     }
 
     /// Whether it must receive every message from the first on.
-    pub fn gets_all(&self) -> bool {
+    pub fn must_receive_all(&self) -> bool {
         self.resumes
     }
 
-    /// In how many topics it resumes at a position.
+    /// The number of topics in which it resumes at a position.
     pub fn position_count(&self) -> usize {
         let named = |(_, http): &(_, Subscription)| self.resumes && http.position.is_some();
         match self.http.as_ref().is_some_and(named) {
@@ -173,9 +173,9 @@ impl Subscriber {
         }
     }
 
-    /// Subscribes until it has `enough` observations or the server is gone.
-    pub fn run(&mut self, address: SocketAddr, enough: usize) {
-        self.enough = enough;
+    /// Subscribes until it has `observations_max` observations or the server is gone.
+    pub fn run(&mut self, address: SocketAddr, observations_max: usize) {
+        self.observations_max = observations_max;
         let wrong = reconnect_until_gone(|| match self.http {
             Some(_) => self.over_http(address),
             None => self.over_mqtt(address),
@@ -196,7 +196,7 @@ impl Subscriber {
         }
         self.resumed += u64::from(http.position.is_some());
         http.connected();
-        while self.observations.len() < self.enough {
+        while self.observations.len() < self.observations_max {
             link.send(&http.out)?;
             http.out.clear();
             link.read()?;
@@ -233,7 +233,7 @@ impl Subscriber {
         let mut out = Vec::new();
         dialect.connect(&client_id(0, 's', self.index), &filters, &mut out);
         self.observations.push(Observation::Restart);
-        while self.observations.len() < self.enough {
+        while self.observations.len() < self.observations_max {
             link.send(&out)?;
             out.clear();
             let mut used = 0;

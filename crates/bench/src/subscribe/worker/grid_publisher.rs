@@ -224,17 +224,17 @@ impl GridPublishers {
 
     /// The number of messages in a request of this client.
     fn messages(&self, row: u32) -> u64 {
-        let beside = self.grid.beside(self.first + row);
-        beside.iter().flatten().count() as u64
+        let neighbours = self.grid.neighbours(self.first + row);
+        neighbours.iter().flatten().count() as u64
     }
 
     /// Sends the request.
     fn send_request(&mut self, slot: usize, remote: SocketAddr) -> io::Result<()> {
         let request = self.requests[slot].as_mut().expect("it has connected");
         let sequence = self.requests_made[request.row as usize] + 1;
-        let beside = self.grid.beside(self.first + request.row);
+        let neighbours = self.grid.neighbours(self.first + request.row);
         self.lines.clear();
-        for (direction, topic) in beside.into_iter().enumerate() {
+        for (direction, topic) in neighbours.into_iter().enumerate() {
             let Some(topic) = topic else { continue };
             let header = Header {
                 run: direction as u16,

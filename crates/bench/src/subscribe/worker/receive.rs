@@ -1,4 +1,4 @@
-//! Receiving: reads bytes, splits them into units, counts messages, and sends the answers that a protocol requires.
+//! Receiving: reads bytes, splits them into units (responses, frames, events, packets), counts messages, and sends the answers that a protocol requires.
 //!
 //! The bytes of an incomplete unit are kept, and the next read puts them before the new bytes.
 
