@@ -1,11 +1,14 @@
-//! A connection that speaks MQTT 3.1.1 or 5.0, over TCP or within the binary frames of a WebSocket. `packets` reads
-//! what comes; `connect` opens the session and ends it, `publish` takes the client's messages, `subscribe` makes its
-//! subscriptions, `list` has them and `unsubscribe` ends them, `deliver` sends it messages and takes its
-//! acknowledgements, `suspend` makes the stored form of its session and `resume` reads it.
+//! A connection with MQTT 3.1.1 or 5.0, over TCP or in binary frames of a WebSocket.
 //!
-//! Invariants: nothing is done for a client before its session is there; answers to its publishes go out in their
-//! order [MQTT-4.6.0-2, -3]; a wrong packet ends its own connection and no other, with the reason code of the
-//! specification. A single subscription costs as much memory as over WebSocket, and 20 bytes.
+//! `packets` decodes received packets. `connect` opens and ends the session, `publish` takes the client's messages, `subscribe`, `list` and
+//! `unsubscribe` are its subscriptions, `deliver` sends messages and takes acknowledgements. `suspend` makes the stored form of a session, and `resume`
+//! reads it.
+//!
+//! Invariants:
+//! * Nothing is done for a client before it has its session.
+//! * Its publishes are answered in their order [MQTT-4.6.0-2, -3].
+//! * A wrong packet ends its own connection only, with the reason code of the specification.
+//! * A single subscription costs as much memory as over WebSocket, and 20 bytes more.
 
 pub(crate) mod access;
 pub(crate) mod client;

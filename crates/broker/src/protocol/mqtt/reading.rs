@@ -1,28 +1,28 @@
-//! How far subscriptions of a client have read, where some of them have not come to the newest message.
+//! The read positions of a client's subscriptions while some of them have not reached the newest message.
 
 use crate::base::ids::PartitionId;
 
-/// The offset from which on a subscription sends all that it matches in one partition.
+/// A subscription's start in one partition: it sends all matching messages after it. Earlier ones are left to overlapping subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// Its place in the list.
+    /// The subscription's index in the connection's list.
     pub part: u32,
     /// The partition.
     pub partition: PartitionId,
-    /// It sends the messages after this offset.
+    /// The offset before the first message that it sends.
     pub offset: u64,
 }
 
-/// A subscription that is shown the latest values of its topic.
+/// A subscription that is being sent the latest values of its topic.
 pub struct LatestShown {
-    /// Its place in the list.
+    /// The subscription's index in the connection's list.
     pub part: u32,
-    /// The values up to this offset were shown.
+    /// The values up to this offset were sent.
     pub offset: u64,
-    /// The last offset that counts: messages behind it come by the subscription.
+    /// The last offset to send. Later messages are sent by the subscription itself.
     pub until: u64,
-    /// A page was asked for and has not come.
+    /// A page was requested, and the home has not answered.
     pub asked: bool,
-    /// The client has asked for all values again since then.
+    /// Since that request, the client has subscribed again and gets all values once more.
     pub anew: bool,
 }

@@ -1,15 +1,15 @@
 //! Clients of 5.0 that send messages past the Receive Maximum [MQTT-3.3.4-7].
 //!
-//! Libraries send at once what their users publish, each packet by itself, whatever the CONNACK says, and the PUBRELs stand behind all that.
-//! Such a burst is served, however it comes: it is bounded by the packet ids, as all that clients of 3.1.1 send. A client that has its PUBRECs and sends no
-//! PUBREL is ended.
+//! Many client libraries ignore the Receive Maximum of the CONNACK: they send all messages of a burst at once, and the PUBRELs after them. Such a burst is
+//! served, since the 65,535 packet ids bound it, as they bound clients of 3.1.1. A client that has received its PUBRECs and sends no PUBREL is
+//! disconnected.
 
-/// Seconds that a client which has gone past the maximum may send no message and release none: longer than its way to us and back takes.
+/// A client past the maximum is disconnected after this many seconds without a message and without a PUBREL. It is longer than a round trip.
 const QUIET_S: u32 = 3;
-/// Seconds for which it may send messages and release none: what its library has taken from its user takes minutes on a slow link.
+/// It is disconnected after this many seconds of messages without a PUBREL. A burst that its library has queued can take minutes on a slow link.
 const BURST_S: u32 = 300;
 
-/// When a client that has gone past the maximum last sent a message, and last released one.
+/// The seconds in which a client past the maximum last sent a message and last released one.
 #[derive(Clone, Copy)]
 pub struct PastMaximum {
     sent_s: u32,
@@ -17,7 +17,7 @@ pub struct PastMaximum {
 }
 
 impl PastMaximum {
-    /// It has released a message, or cannot release any before we go on.
+    /// The client has released a message, or it waits for us and cannot release one.
     pub fn released(now_s: u32) -> PastMaximum {
         PastMaximum {
             sent_s: now_s,
@@ -25,7 +25,7 @@ impl PastMaximum {
         }
     }
 
-    /// It has sent a further message.
+    /// The client has sent another message.
     pub fn sent(before: Option<PastMaximum>, now_s: u32) -> PastMaximum {
         PastMaximum {
             sent_s: now_s,
@@ -33,7 +33,7 @@ impl PastMaximum {
         }
     }
 
-    /// Whether it has had the time to release messages.
+    /// Whether the client has had enough time to release a message.
     pub fn is_over(self, now_s: u32) -> bool {
         self.sent_s + QUIET_S < now_s || self.released_s + BURST_S < now_s
     }

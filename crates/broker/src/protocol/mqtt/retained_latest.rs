@@ -1,10 +1,11 @@
-//! The latest values of a topic whose rule keeps only those, shown to a subscription of the topic's name as its retained state (MQTT 5.0
-//! section 3.8.4).
+//! In a topic whose rule keeps only latest values, these values are its retained messages (MQTT 5.0 section 3.8.4). This sends them to a new
+//! subscription to the topic's name.
 //!
-//! The subscription itself begins with the next message, so subscriptions that overlap with it know nothing of this: the values come beside
-//! it in pages, each asked for when the client takes more, one topic after the other. A value that is published meanwhile comes by the
-//! subscription and not once more from here. Deliberately elsewhere: a single retained message (`page.rs`), and the values of topics
-//! that a filter matches (`filters.rs`).
+//! The subscription itself begins with the next message. The values are read beside it, in pages: the next page is requested when the client has room
+//! for it, and topics take turns. So subscriptions that overlap with this one are not affected. A value that is published meanwhile is sent by the
+//! subscription only.
+//!
+//! Deliberately elsewhere: a single retained message (`page.rs`), and the values of topics that match a filter with wildcards (`filters.rs`).
 
 use crate::base::position::{Position, Since};
 use crate::client::outbox::Packets;
@@ -19,7 +20,7 @@ use crate::protocol::mqtt::reading::LatestShown;
 use crate::protocol::mqtt::subscribe::page_of;
 use crate::protocol::mqtt::{client, list};
 
-/// A page of values came.
+/// Sends a page of values that the home has answered with.
 pub(super) fn show_page<I: Io>(
     clients: &mut Clients,
     topics: &Topics,
@@ -80,7 +81,7 @@ pub(super) fn show_page<I: Io>(
     }
 }
 
-/// A subscription is to be shown the latest values of its topic up to this offset, all of them.
+/// Begins to send all latest values of a subscription's topic up to the offset `until`.
 pub(super) fn begin_show(
     clients: &mut Clients,
     queues: &mut Queues,
@@ -102,13 +103,13 @@ pub(super) fn begin_show(
     queues.resume_later(clients, clients.conns.id_of(slot));
 }
 
-/// Whether a subscription was not shown all values yet.
+/// Whether a subscription has not yet been sent all values.
 pub(super) fn is_shown_values(conns: &Connections, slot: u32, part: u32) -> bool {
     let shows = client::mqtt(conns, slot).map_or(&[][..], |mqtt| &mqtt.retained_latest);
     shows.iter().any(|show| show.part == part)
 }
 
-/// Nothing more is shown to a subscription; says whether there was something.
+/// Stops sending values to a subscription. Returns whether some were left.
 pub(super) fn end_show(clients: &mut Clients, queues: &mut Queues, slot: u32, part: u32) -> bool {
     if !is_shown_values(&clients.conns, slot, part) {
         return false;
@@ -121,7 +122,7 @@ pub(super) fn end_show(clients: &mut Clients, queues: &mut Queues, slot: u32, pa
     true
 }
 
-/// Asks for the next values of the topic whose turn it is, if the client takes some.
+/// Requests the next page of the first topic, if the client has room for it.
 pub(super) fn shows_go_on(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
     let show = client::mqtt(&clients.conns, slot).and_then(|mqtt| mqtt.retained_latest.first());
     let Some((part, offset)) = show
