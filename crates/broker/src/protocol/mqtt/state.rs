@@ -1,5 +1,5 @@
-//! The state of an MQTT connection. A client with one plain subscription has its row and [`MqttRow`]; all else
-//! stands in [`Mqtt`], which exists while it is needed.
+//! The state of an MQTT connection. A client with one plain subscription has only its row and [`MqttRow`]. Everything else is in [`Mqtt`], which exists
+//! while it is needed.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
@@ -20,15 +20,15 @@ use crate::protocol::mqtt::receive_maximum::PastMaximum;
 use crate::store::shared::Slice;
 use crate::store::slab::{NONE, Vacant};
 
-/// Between CONNECT and the end of the connection.
+/// The row of an MQTT connection, from its CONNECT on.
 pub struct MqttRow {
-    /// The session; its row is [`NONE`] until the home has given it.
+    /// The session. Its row is [`NONE`] until the home has answered.
     pub session: SessionId,
     /// In seconds; 0 for no limit.
     pub keep_alive_s: u16,
-    /// The packet id that was given last.
+    /// The packet id of the last message to the client.
     pub packet_id: u16,
-    /// QoS 1 and 2 messages that may be under way to the client.
+    /// The Receive Maximum: unacknowledged QoS 1 and 2 messages that the client takes.
     pub receive_max: u16,
     /// The largest packet that the client takes.
     pub packet_bytes_max: u32,
@@ -55,12 +55,12 @@ impl Vacant for MqttRow {
 }
 
 impl MqttRow {
-    /// Whether the home has given the session.
+    /// Whether the connection has its session.
     pub fn is_open(&self) -> bool {
         self.session.row != NONE
     }
 
-    /// The origin of the client's messages, over all its connections, for No Local; never 0.
+    /// Identifies the session as the publisher of its messages, for No Local. Equal for all its connections, and never 0.
     pub fn origin(&self) -> u64 {
         let SessionId {
             row,
@@ -72,67 +72,67 @@ impl MqttRow {
     }
 }
 
-/// State that few clients need, or that is needed only for a while.
+/// State that few clients need, or that clients need only for a while.
 #[derive(Default)]
 pub struct Mqtt {
     /// Seconds that the session outlives the connection.
     pub expiry_s: u32,
-    /// The client is a bridge of 3.1.1: its subscriptions do not bring back its own messages, and keep RETAIN as published.
+    /// The client is a bridge of 3.1.1: all its subscriptions have No Local and Retain As Published.
     pub bridge: bool,
-    /// The message to publish when the client is gone.
+    /// The will.
     pub will: Option<Box<Will>>,
     /// QoS 1 and 2 messages that the client has not acknowledged, in the order in which they were sent.
     pub inflight: VecDeque<Inflight>,
-    /// Messages that wait for room there: those to be sent again, then retained ones and those of groups.
+    /// Messages that wait for room in `inflight`: first those to be sent again, then retained messages and messages of groups.
     pub waiting: VecDeque<Inflight>,
     /// QoS 2 messages of the client that it has not released.
     pub received: BTreeSet<u16>,
-    /// There are more of these than the Receive Maximum, or as many and other messages came besides.
+    /// Set while the client has exceeded the Receive Maximum of the CONNACK.
     pub past_maximum: Option<PastMaximum>,
     /// The answers to the client's publishes, in their order.
     pub answers: VecDeque<Answer>,
-    /// Acknowledgements of SUBSCRIBE packets that wait for homes.
+    /// SUBACKs that wait for homes.
     pub subacks: Vec<Suback>,
-    /// Grants that are given together with another one, which stands first: those of earlier SUBSCRIBE packets to a subscription that no home
-    /// has answered yet.
+    /// Pairs of grants: when the first one is given, the second one is given too. The second one belongs to an earlier SUBSCRIBE of the same
+    /// filter, which no home has answered yet.
     pub grants_behind: Vec<((u16, u16), (u16, u16))>,
-    /// Filters of the SUBSCRIBE at hand that are done, where a turn had no time for the others.
+    /// The number of filters of the current SUBSCRIBE that are done, if they need more than one turn.
     pub filters_done: u16,
-    /// Pages that homes were asked for and that have not come.
+    /// Pages that were requested from homes and are not answered.
     pub pages: u32,
-    /// Topics by alias, from the client; an empty one is not set.
+    /// The client's topic aliases, as topics; an unset alias is empty.
     pub aliases: Vec<Vec<u8>>,
-    /// Aliases that the client allows the server.
+    /// The client's Topic Alias Maximum.
     pub aliases_max: u16,
-    /// Aliases that are given.
+    /// The number of aliases that the server has assigned.
     pub aliases_given: u16,
-    /// Credit of groups that waits for the socket: the part and the home.
+    /// Groups whose credit is given back when the socket is writable: the subscription's index and the home.
     pub groups_behind: Vec<(u32, ShardId)>,
-    /// Places of the list whose topic was deleted: they begin anew.
+    /// Indexes of subscriptions whose topic was deleted: they begin anew.
     pub fresh: Vec<u32>,
-    /// The offsets from which on subscriptions miss nothing, while some read on from the log.
+    /// Where subscriptions begin, while some still read from the log.
     pub starts: Vec<Start>,
-    /// Subscriptions that are shown the latest values of their topics, the first one now.
+    /// Subscriptions that are being sent the latest values of their topics, one after another.
     pub retained_latest: Vec<LatestShown>,
     /// [Stored](StoredSubscription) subscriptions of the session for which this connection had no room. It is about to end.
     pub unplaced: Vec<Box<[u8]>>,
-    /// Homes were told to keep messages for a subscription; they do not confirm that.
+    /// Homes were told to keep messages for a subscription, and have not confirmed it.
     pub needs_told: bool,
-    /// It has left a group, whose messages may still be under way to the place of the list that the subscription had.
+    /// The client has left a group. Messages of the group may still arrive for the index that the subscription had.
     pub left_group: bool,
-    /// Over WebSocket: bytes that did not end on a packet boundary.
+    /// Over WebSocket: the received part of an incomplete packet.
     pub partial: Inbox,
-    /// The progress of the packet that `partial` is the beginning of.
+    /// The progress of that packet.
     pub progress: Progress,
     /// The verdict on the CONNECT's credential, until the CONNECT is carried out.
     pub asked: Option<Box<Asked>>,
-    /// Values for the CONNACK.
+    /// Set until the CONNACK is written.
     pub connecting: Option<Box<Connecting>>,
-    /// Subscriptions of the session for which the CONNACK waits.
+    /// The number of resumed subscriptions that the CONNACK waits for.
     pub unconfirmed: u32,
 }
 
-/// A CONNECT whose session is not there yet.
+/// What the CONNACK needs, while the connection waits for its session.
 pub struct Connecting {
     /// The client id that the server assigned.
     pub assigned: Option<Box<str>>,
@@ -140,17 +140,17 @@ pub struct Connecting {
     pub server_keep_alive: bool,
     /// The server has set the session expiry.
     pub server_expiry: bool,
-    /// There are no shared subscriptions here.
+    /// The server does not support shared subscriptions.
     pub no_groups: bool,
-    /// The home's answer: the stored session, if there was one.
+    /// The home's answer: the stored session, or `None` if a new one begins.
     pub given: Option<Option<EncodedSession>>,
 }
 
-/// DUP in the first byte of a PUBLISH; in one that waits it says that it was sent before (section 3.3.1.1).
+/// DUP in the first byte of a PUBLISH (section 3.3.1.1). A message in `waiting` has it if it was sent before.
 const DUP: u8 = 0b1000;
 
 impl Connecting {
-    /// Bytes of heap that it occupies, itself included.
+    /// Heap bytes, with those of the struct.
     fn bytes(&self) -> usize {
         let given = self.given.as_ref().and_then(Option::as_ref);
         size_of::<Connecting>()
@@ -159,34 +159,34 @@ impl Connecting {
     }
 }
 
-/// Memory for a packet id in a B-tree: its leaves of eleven are two thirds full, and have a header.
+/// Memory of a packet id in a `BTreeSet`: leaves have eleven slots, are two thirds full, and have a header.
 const RECEIVED_BYTES: usize = 6;
 
-/// How far a message under way is (section 4.3).
+/// The step of the delivery of a message (section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Sent; PUBACK or PUBREC is due.
+    /// PUBLISH was sent; PUBACK or PUBREC is due.
     Published,
-    /// PUBREC came and PUBREL was sent; PUBCOMP is due.
+    /// PUBREC was received and PUBREL was sent; PUBCOMP is due.
     Released,
 }
 
 /// The end of a message without a time to live.
 pub const NO_END_S: u64 = u64::MAX;
 
-/// A message under way.
+/// A QoS 1 or 2 message to the client that is not acknowledged.
 pub struct Inflight {
     /// Its packet id.
     pub packet_id: u16,
-    /// How far it is.
+    /// The step of its delivery.
     pub step: Step,
-    /// The second of its end, [`NO_END_S`] without one. A time to live may reach beyond what 32 bits count.
+    /// The Unix second in which its time to live ends, or [`NO_END_S`]. 64 bits, since a time to live may end after 2106.
     pub end_s: u64,
-    /// Its position.
+    /// Its offset.
     pub offset: u64,
-    /// The part and the home, when it is a group's message.
+    /// For a message of a group: the subscription's index and the home.
     pub group: Option<(u16, ShardId)>,
-    /// The version that its packet is written in.
+    /// The version of its packet.
     pub version: Version,
     /// The PUBLISH packet; that of a large message has an empty payload.
     pub packet: Box<[u8]>,
@@ -194,7 +194,7 @@ pub struct Inflight {
     pub payload: Option<Slice>,
 }
 
-/// The packet that stands for one with a large payload: the same with an empty payload. `head` is all of it but the payload.
+/// The PUBLISH of a large message with an empty payload. `head` is the packet up to the payload.
 pub fn without_payload(head: &[u8]) -> Option<Box<[u8]>> {
     let (_, len) = mqtt::fixed_header(head, usize::MAX).ok()??;
     let body = &head[len..];
@@ -213,12 +213,12 @@ impl Inflight {
         packet.map_or(b"", |publish| publish.topic.as_bytes())
     }
 
-    /// The QoS in its packet; 0 when the client has received it and the packet was dropped.
+    /// The QoS of its packet; 0 if the packet was dropped because the client has received it.
     pub fn qos(&self) -> u8 {
         self.packet.first().map_or(0, |first| first >> 1 & 3)
     }
 
-    /// Whether it waits to be sent again: the client was sent it before.
+    /// Whether it was sent before, so that it is sent again with DUP.
     pub fn was_sent(&self) -> bool {
         self.packet.first().is_some_and(|first| first & DUP != 0)
     }
@@ -230,7 +230,7 @@ impl Inflight {
         }
     }
 
-    /// The packet, unless the client has received it and it was dropped.
+    /// The decoded packet; `None` if it was dropped because the client has received it.
     pub fn publish(&self) -> Option<Publish<'_>> {
         let (header, len) = mqtt::fixed_header(&self.packet, usize::MAX).ok()??;
         match mqtt::decode(self.version, header, &self.packet[len..]).ok()? {
@@ -242,7 +242,7 @@ impl Inflight {
         }
     }
 
-    /// Bytes that go out when it is sent.
+    /// Bytes on the wire.
     pub fn wire_bytes(&self) -> usize {
         self.packet.len() + self.payload.as_ref().map_or(0, |payload| payload.len())
     }
@@ -259,7 +259,7 @@ pub struct Answer {
     pub packet_id: u16,
     /// PUBREC instead of PUBACK.
     pub exactly_once: bool,
-    /// Its message came before: the home's answer to the first one answers this one too.
+    /// The client has sent the message again: the home's answer to the first one answers this one too.
     pub again: bool,
     /// The reason code, when the home has answered.
     pub reason: Option<ReasonCode>,
@@ -278,21 +278,21 @@ impl Answer {
 pub struct Suback {
     /// Its packet id.
     pub packet_id: u16,
-    /// Answers of homes that have not come.
+    /// The number of answers that homes owe.
     pub waiting: u32,
-    /// One for each filter.
+    /// A reason code for each filter.
     pub reasons: Vec<ReasonCode>,
 }
 
 /// The verdict on the credential of a CONNECT.
 pub enum Asked {
-    /// It is being asked for.
+    /// The verifier has not answered.
     Out,
-    /// It has come.
+    /// The verdict.
     Back(Identity),
 }
 
-/// The grant of a subscription of the session, for which the CONNACK waits: no packet has this id.
+/// Stands for the grant of a resumed subscription, which the CONNACK waits for. No packet has the id 0.
 pub const RESUMED: (u16, u16) = (0, 1);
 
 /// The options of a subscription in MQTT.
@@ -304,37 +304,37 @@ pub struct Subscribed {
     pub identifier: u32,
     /// The alias of its topic.
     pub alias: u16,
-    /// How many subscriptions had its place in the list before.
+    /// Counts the subscriptions that have had this index.
     pub serial: u16,
-    /// Where its grant goes: the packet id of the SUBSCRIBE, and the place among its reason codes; or [`RESUMED`].
+    /// The grant that is due: the packet id of the SUBSCRIBE and the index of the reason code in its SUBACK, or [`RESUMED`].
     pub granted: (u16, u16),
-    /// It has wildcards: the serial of its group among the connection's filters, and 1.
+    /// For a filter with wildcards: the serial of its group among the connection's filters, plus 1. Otherwise 0.
     pub filter: u32,
-    /// It is a part in a shared subscription, and of no topic.
+    /// Set for a shared subscription, which has no topic.
     pub group: Option<Box<Shared>>,
 }
 
 /// A client's subscription to a group.
 pub struct Shared {
-    /// The name and the filter as the client gave them.
+    /// `$share/{name}/{filter}` as in the SUBSCRIBE.
     pub text: Box<[u8]>,
     /// The group at each home that has answered.
     pub homes: Vec<(ShardId, u64)>,
-    /// Homes that have not answered.
+    /// The number of homes that have not answered.
     pub waiting: u16,
-    /// The subscription was in the session before this connection.
+    /// The session had the subscription before this connection.
     pub restored: bool,
 }
 
 impl Shared {
-    /// Bytes of heap that it occupies, itself included; they never change.
+    /// Heap bytes, with those of the struct. They never change.
     pub fn bytes(&self) -> usize {
         size_of::<Shared>() + self.text.len() + self.homes.capacity() * size_of::<(ShardId, u64)>()
     }
 }
 
 impl Mqtt {
-    /// Whether the verdict on the client's credential is awaited.
+    /// Whether the connection waits for the verdict on its credential.
     pub fn is_asked_for(&self) -> bool {
         matches!(self.asked.as_deref(), Some(Asked::Out))
     }
@@ -374,7 +374,7 @@ impl Mqtt {
         stored.filter_map(|bytes| StoredSubscription::decode(&mut FieldReader(bytes)).ok())
     }
 
-    /// Notes the outcome of a publish, for all that came with its id while it was under way; false when none waits for one.
+    /// Notes the outcome of a publish for all messages that the client has sent with its packet id. Returns false if none waits for one.
     pub fn answer(&mut self, id: u16, exactly_once: bool, reason: ReasonCode) -> bool {
         let answers = self.answers.iter_mut();
         let own = answers
@@ -386,7 +386,7 @@ impl Mqtt {
         noted.count() > 0
     }
 
-    /// Bytes of heap that it occupies, itself included. It costs a step for each message under way.
+    /// Heap bytes, with those of the struct. Visits each message in flight and waiting.
     pub fn bytes(&self) -> usize {
         let packets = |list: &VecDeque<Inflight>| {
             let packets: usize = list.iter().map(|sent| sent.packet.len()).sum();
@@ -417,20 +417,20 @@ impl Mqtt {
             + self.asked.as_ref().map_or(0, |_| size_of::<Asked>())
     }
 
-    /// Its share of the large messages that it holds with others.
+    /// Its part of the bytes of large messages that it shares.
     pub fn payload_weight(&self) -> usize {
         let all = self.inflight.iter().chain(&self.waiting);
         let parts = all.filter_map(|sent| Some(sent.payload.as_ref()?.weight()));
         parts.sum()
     }
 
-    /// The packet id of the next message: the first behind `last` that no message has, neither one under way nor one that waits to be sent
-    /// again. Looks at each once, however many ids in a row are taken.
+    /// The packet id of the next message: the first one after `last` that no message in flight or waiting has. Visits each message once, however
+    /// many ids in a row are taken.
     pub fn next_packet_id(&self, last: u16) -> u16 {
         const IDS: usize = u16::MAX as usize;
         let first = usize::from(last) % IDS;
         let all = || self.inflight.iter().chain(&self.waiting);
-        // How far behind the first candidate.
+        // The distance of a message's id from the first candidate.
         let distance = |sent: &Inflight| (usize::from(sent.packet_id) + 2 * IDS - 1 - first) % IDS;
         let mut at = 0;
         if all().any(|sent| distance(sent) == 0) {
