@@ -169,11 +169,11 @@ struct ProbeEnd {
 /// Prints a line each second until the probe ends.
 fn watch(args: &ProbeArgs, subscriber: &Subscriber, publisher: &PublisherThread) -> ProbeEnd {
     let begin = Instant::now();
-    for look in 1u32.. {
+    for poll in 1u32.. {
         std::thread::sleep(POLL_INTERVAL);
         let tally = subscriber.tally();
         let summary = tally.latency.summary();
-        if look % POLLS_PER_LINE == 0 && !args.quiet {
+        if poll % POLLS_PER_LINE == 0 && !args.quiet {
             report::live(&format!(
                 "{:.0} s  {} messages  ms: last {:.3}, p50 {:.3}, p99 {:.3}, max {:.3}  lost {}",
                 begin.elapsed().as_secs_f64(),
@@ -185,17 +185,17 @@ fn watch(args: &ProbeArgs, subscriber: &Subscriber, publisher: &PublisherThread)
                 tally.lost + tally.told_lost,
             ));
         }
-        let slow = summary.count >= MESSAGES_LEAST
-            && args.p99_max.is_some_and(|most| summary.p99_ms > most);
-        let enough = args.messages.is_some_and(|most| tally.messages >= most)
+        let is_too_slow = summary.count >= MESSAGES_LEAST
+            && args.p99_max.is_some_and(|p99_max| summary.p99_ms > p99_max);
+        let is_limit_reached = args.messages.is_some_and(|count| tally.messages >= count)
             || args
                 .duration
-                .is_some_and(|most| begin.elapsed().as_secs_f64() >= most);
-        if slow || enough || subscriber.is_over() || publisher.has_ended() {
+                .is_some_and(|seconds| begin.elapsed().as_secs_f64() >= seconds);
+        if is_too_slow || is_limit_reached || subscriber.is_over() || publisher.has_ended() {
             if !args.quiet {
                 report::end_live();
             }
-            return ProbeEnd { slow };
+            return ProbeEnd { slow: is_too_slow };
         }
     }
     ProbeEnd { slow: false }

@@ -134,8 +134,8 @@ impl Composer {
         }
     }
 
-    /// Begins a group of messages at the end of `out`. Returns its start, for [`Composer::finish`].
-    pub fn begin(&self, out: &mut Vec<u8>) -> usize {
+    /// Begins a group of messages at the end of `out`. Returns its start, for [`Composer::finish_group`].
+    pub fn begin_group(&self, out: &mut Vec<u8>) -> usize {
         let mark = out.len();
         if matches!(self.format, MessageFormat::Batch) {
             out.resize(mark + HEAD_ROOM, b' ');
@@ -144,7 +144,7 @@ impl Composer {
     }
 
     /// Appends the next message of `topic`, with a packet id if the format has them.
-    pub fn message(&mut self, topic: u32, id: Option<PacketId>, out: &mut Vec<u8>) {
+    pub fn append(&mut self, topic: u32, id: Option<PacketId>, out: &mut Vec<u8>) {
         // Only this thread writes the sequence numbers.
         let last = &self.sequences[topic as usize];
         let sequence = last.load(Ordering::Relaxed).wrapping_add(1);
@@ -204,7 +204,7 @@ impl Composer {
 
     /// Ends the group that began at `mark`: writes the head of a batch directly before its body. Returns
     /// the start of the bytes to send.
-    pub fn finish(&self, mark: usize, out: &mut [u8]) -> usize {
+    pub fn finish_group(&self, mark: usize, out: &mut [u8]) -> usize {
         if !matches!(self.format, MessageFormat::Batch) {
             return mark;
         }
@@ -258,11 +258,11 @@ mod tests {
     fn a_batch_is_one_request_of_valid_lines() {
         let mut composer = composer(MessageFormat::Batch, "a\"{1..3}");
         let mut out = b"earlier".to_vec();
-        let mark = composer.begin(&mut out);
+        let mark = composer.begin_group(&mut out);
         for topic in [0, 1, 1] {
-            composer.message(topic, None, &mut out);
+            composer.append(topic, None, &mut out);
         }
-        let start = composer.finish(mark, &mut out);
+        let start = composer.finish_group(mark, &mut out);
         let text = std::str::from_utf8(&out[start..]).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("POST /pub HTTP/1.1\r\nHost: 127.0.0.1:80\r\n"));
@@ -280,7 +280,7 @@ mod tests {
     fn records_hold_a_frame_that_the_subscriber_reads() {
         let mut composer = composer(MessageFormat::Record, "/p/s{5..9}/-");
         let mut out = Vec::new();
-        composer.message(1, None, &mut out);
+        composer.append(1, None, &mut out);
         assert_eq!(out[..4], 6u32.to_le_bytes());
         assert_eq!(out[4..8], (out.len() as u32 - 8).to_le_bytes());
         let frame = crate::client::parse::frame(&out[8..]).unwrap().unwrap();
@@ -293,7 +293,7 @@ mod tests {
         let dialect = Dialect::new(&mqtt::MqttArgs::default(), false);
         let mut composer = composer(MessageFormat::Packet(dialect), "/p/s{5..9}/-");
         let mut out = Vec::new();
-        composer.message(1, None, &mut out);
+        composer.append(1, None, &mut out);
         let (packet, bytes) = dialect.packet(&out).unwrap().unwrap();
         assert!(matches!(packet, mqtt::Packet::Publish(None, payload) if payload.len() == 40));
         assert_eq!(bytes, out.len());

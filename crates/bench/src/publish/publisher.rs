@@ -282,19 +282,19 @@ impl Publisher {
     fn group(&mut self, index: u32, room: u64) -> u64 {
         let (count, link) = (self.links.len() as u32, &mut self.links[index as usize]);
         let bytes_max = self.batch.map_or(BATCH_BYTES, |_| usize::MAX / 2);
-        let mark = self.composer.begin(&mut link.out);
+        let mark = self.composer.begin_group(&mut link.out);
         let mut messages = 0;
         while messages < room && link.out.len() < bytes_max {
             let topic = self.composer.draw_topic_of(index, count);
             let before = link.out.len();
             let id = link.packet_id();
-            self.composer.message(topic, id, &mut link.out);
+            self.composer.append(topic, id, &mut link.out);
             messages += 1;
             if link.out.len() * 2 - before > bytes_max {
                 break;
             }
         }
-        let start = self.composer.finish(mark, &mut link.out);
+        let start = self.composer.finish_group(mark, &mut link.out);
         link.skip(start);
         link.composed(messages);
         messages
@@ -334,10 +334,10 @@ impl Publisher {
             let index = topic as usize % count;
             let link = &mut self.links[index];
             if groups[index].1 == 0 {
-                groups[index].0 = self.composer.begin(&mut link.out);
+                groups[index].0 = self.composer.begin_group(&mut link.out);
             }
             let id = link.packet_id();
-            self.composer.message(topic, id, &mut link.out);
+            self.composer.append(topic, id, &mut link.out);
             groups[index].1 += 1;
             messages += 1;
             if link.out.len() >= BATCH_BYTES || link.window(self.requests_max) == 0 {
@@ -346,7 +346,7 @@ impl Publisher {
         }
         for (link, (mark, messages)) in self.links.iter_mut().zip(groups) {
             if messages > 0 {
-                let start = self.composer.finish(mark, &mut link.out);
+                let start = self.composer.finish_group(mark, &mut link.out);
                 link.skip(start);
                 link.composed(messages);
             }

@@ -23,4 +23,6 @@ pub use peers::{program, versions};
 pub use ports::reserve_ports;
 pub use sample::{Sample, bottleneck, pause, per_connection, wait_for_freed_sockets, watch};
 pub use server::{Server, Setting, in_control_group, server_program};
-pub use tools::{Publisher, Subscriber, count, is_clean, local_addresses, number, topics};
+pub use tools::{
+    Publisher, Subscriber, count, is_clean, local_address_pattern, number, topic_pattern,
+};

@@ -16,7 +16,7 @@ use crate::measure::sample::Process;
 use crate::sys::{self, Signal};
 
 /// The pattern of the topics, one for each connection. Each topic has 13 bytes.
-pub fn topics(connections: u32) -> String {
+pub fn topic_pattern(connections: u32) -> String {
     if connections < 90_000 {
         format!("/topic/s{{10001..{}}}", 10_000 + connections)
     } else {
@@ -26,7 +26,7 @@ pub fn topics(connections: u32) -> String {
 
 /// The pattern of local addresses that have enough ports for `connections`. An address usually has 28,000 ports. The kernel first
 /// uses every second one; when those are used up, each connect searches the whole range. So an address gets only 10,000 connections.
-pub fn local_addresses(connections: u32) -> String {
+pub fn local_address_pattern(connections: u32) -> String {
     format!(
         "127.0.{{1..{}}}.1",
         connections.div_ceil(10_000).clamp(1, 250)
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn every_topic_has_thirteen_bytes() {
         for connections in [1, 10_000, 89_999, 90_000, 1_000_000] {
-            let pattern = Pattern::parse(&topics(connections)).unwrap();
+            let pattern = Pattern::parse(&topic_pattern(connections)).unwrap();
             assert_eq!(pattern.count(), connections);
             for index in [0, connections / 2, connections - 1] {
                 assert_eq!(pattern.name(index).len(), 13, "{}", pattern.name(index));
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn addresses_hold_what_is_asked() {
         for connections in [1, 10_000, 15_000, 1_000_000] {
-            let addresses = Pattern::parse(&local_addresses(connections))
+            let addresses = Pattern::parse(&local_address_pattern(connections))
                 .unwrap()
                 .count();
             assert!(addresses * 14_000 >= connections);

@@ -18,7 +18,7 @@ use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{
     Directory, Kind, Nats, Publisher, RunArgs, Server, Setting, Subscriber, count, is_clean,
-    local_addresses, pause, program, server_program,
+    local_address_pattern, pause, program, server_program,
 };
 
 /// Default size of a message, in bytes.
@@ -141,7 +141,7 @@ fn instructions(args: &RunArgs, settings: &str, subscribers: u32, messages: u32)
         "--threads",
         "1",
         "--local",
-        &local_addresses(subscribers),
+        &local_address_pattern(subscribers),
     ];
     let mut subscriber = Subscriber::start(&args, &server, subscribers, TOPIC, &flags)?;
     subscriber.open()?;

@@ -14,8 +14,8 @@ use crate::measure::sample::Process;
 use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{
-    Kind, Publisher, RunArgs, Sample, Server, Setting, Subscriber, bare, is_clean, local_addresses,
-    number, pause, topics,
+    Kind, Publisher, RunArgs, Sample, Server, Setting, Subscriber, bare, is_clean,
+    local_address_pattern, number, pause, topic_pattern,
 };
 
 /// Default size of a message, in bytes.
@@ -234,7 +234,10 @@ fn get(address: SocketAddr, path: &str) -> Result<Value> {
 /// Measures the time from the publish at node 0 to the delivery at node 1.
 fn latency(args: &RunArgs, testbed: &Testbed) -> Result<Vec<Value>> {
     let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
-    let (names, addresses) = (topics(SUBSCRIBERS), local_addresses(SUBSCRIBERS));
+    let (names, addresses) = (
+        topic_pattern(SUBSCRIBERS),
+        local_address_pattern(SUBSCRIBERS),
+    );
     let flags = ["--protocol", "ws", "--threads", "1", "--local", &addresses];
     let mut rows = Vec::new();
     for rate in RATES {

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::report;
 use crate::rig::{
-    Directory, Kind, RunArgs, Server, Setting, Subscriber, in_control_group, local_addresses,
-    pause, server_program, topics,
+    Directory, Kind, RunArgs, Server, Setting, Subscriber, in_control_group, local_address_pattern,
+    pause, server_program, topic_pattern,
 };
 use crate::subscribe::Protocol;
 use group::Group;
@@ -113,9 +113,9 @@ fn fill(
         connect_rate: args.connect_rate.or(Some(RATE_PER_S)),
         ..args.clone()
     };
-    let addresses = local_addresses(clients);
+    let addresses = local_address_pattern(clients);
     let flags = ["--protocol", protocol.name(), "--local", &addresses];
-    let mut subscriber = Subscriber::start(args, server, clients, &topics(clients), &flags)?;
+    let mut subscriber = Subscriber::start(args, server, clients, &topic_pattern(clients), &flags)?;
     subscriber.ask("open")?;
     let (mut reached, mut quiet, mut samples) = (0, 0, Vec::new());
     for poll in 0.. {

@@ -16,7 +16,7 @@ use crate::report;
 use crate::rig::args::Preset;
 use crate::rig::{
     Audience, Kind, Publisher, RunArgs, Sample, Server, Setting, bottleneck, count, is_clean,
-    local_addresses, number, pause, per_connection, topics, watch,
+    local_address_pattern, number, pause, per_connection, topic_pattern, watch,
 };
 use crate::subscribe::Protocol;
 use crate::subscribe::grid::Grid;
@@ -97,9 +97,9 @@ pub fn run(args: &RunArgs) -> Result<Value> {
             args.keep(shape.protocol),
         )
     };
-    let topics = topics(shape.connections);
+    let topics = topic_pattern(shape.connections);
     let server = Server::start(args, setting)?;
-    let addresses = local_addresses(shape.connections);
+    let addresses = local_address_pattern(shape.connections);
     let mut flags = vec!["--protocol", shape.protocol.name()];
     if shape.ports == 1 {
         flags.extend(["--local", &addresses]);

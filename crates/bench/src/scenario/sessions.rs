@@ -17,7 +17,7 @@ use crate::client::mqtt::{Dialect, Error, MqttArgs, Packet, Session, client_id};
 use crate::measure::stats::line;
 use crate::report;
 use crate::rig::{
-    Kind, RunArgs, Sample, Server, Setting, Subscriber, local_addresses, number, pause,
+    Kind, RunArgs, Sample, Server, Setting, Subscriber, local_address_pattern, number, pause,
     per_connection, versions,
 };
 use crate::subscribe::Protocol;
@@ -137,7 +137,7 @@ fn grown(before: &Sample, after: &Sample) -> f64 {
 fn batch(args: &RunArgs, server: &Server, from: u32, count: u32) -> Result<Batch> {
     let first = 1_000_001 + from;
     let topics = format!("/p/s{{{first}..{}}}/-", first + count - 1);
-    let addresses = local_addresses(count);
+    let addresses = local_address_pattern(count);
     let flags = ["--protocol", "mqtt", "--local", &addresses];
     let mut subscriber = Subscriber::start(args, server, count, &topics, &flags)?;
     subscriber.open()?;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::report;
 use crate::rig::{
     Kind, Publisher, RunArgs, Sample, Server, Setting, Subscriber, count, is_clean,
-    local_addresses, number, pause, topics, watch,
+    local_address_pattern, number, pause, topic_pattern, watch,
 };
 
 /// Default number of connections.
@@ -43,7 +43,10 @@ impl Storm {
             None => Server::start(args, setting)?,
             Some(settings) => Server::start_with(args, setting, settings, None)?,
         };
-        let (topics, addresses) = (topics(connections), local_addresses(connections));
+        let (topics, addresses) = (
+            topic_pattern(connections),
+            local_address_pattern(connections),
+        );
         let flags = ["--protocol", protocol.name(), "--local", &addresses];
         let mut subscriber = Subscriber::start(args, &server, connections, &topics, &flags)?;
         let opening_s = subscriber.open()?;

@@ -15,7 +15,7 @@ use self::handshakes::{BackgroundHandshakes, Handshakes, do_handshakes};
 use crate::report;
 use crate::rig::{
     Audience, Certificate, Directory, Kind, Publisher, RunArgs, Sample, Server, Setting,
-    Subscriber, is_clean, local_addresses, number, pause, topics, versions,
+    Subscriber, is_clean, local_address_pattern, number, pause, topic_pattern, versions,
 };
 use crate::subscribe::Protocol;
 
@@ -101,7 +101,10 @@ fn idle(args: &RunArgs) -> Result<Value> {
 fn idle_cost(args: &RunArgs, kind: Kind, protocol: Protocol) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let server = Server::start(args, Setting::new(kind, 1, 0))?;
-    let (topics, addresses) = (topics(connections), local_addresses(connections));
+    let (topics, addresses) = (
+        topic_pattern(connections),
+        local_address_pattern(connections),
+    );
     let flags = ["--protocol", protocol.name(), "--local", &addresses];
     let audience = Audience::open(args, server, connections, &topics, &flags, REST_S)?;
     let mut cost = audience.cost_open();
@@ -163,7 +166,7 @@ fn measure_handshakes(args: &RunArgs, server: &mut Server, resumes: bool) -> Res
 fn storm(args: &RunArgs) -> Result<Value> {
     let certificate = args.certificate.clone().context("a certificate")?;
     let mut server = Server::start(args, Setting::new(Kind::Crore, 1, 0))?;
-    let topics = topics(LISTENERS);
+    let topics = topic_pattern(LISTENERS);
     let flags = ["--protocol", "ws"];
     let mut subscriber = Subscriber::start(args, &server, LISTENERS, &topics, &flags)?;
     subscriber.open()?;

@@ -18,7 +18,7 @@ use super::wire::NetworkFaults;
 use super::workers::Swarm;
 use crate::measure::pattern::Pattern;
 use crate::publish::{self, PublishArgs, PublisherThread};
-use crate::rig::{Kind, Sample, Server, Setting, pause, topics};
+use crate::rig::{Kind, Sample, Server, Setting, pause, topic_pattern};
 use crate::{report, sys};
 
 /// Connections per shard. A descriptor table may be limited to 20,000, and a server reserves the last ninth of its connections for other
@@ -92,7 +92,7 @@ impl SwarmRun {
         server: Option<Server>,
     ) -> Result<SwarmRun> {
         let pattern = args.topics.clone();
-        let topics = Pattern::parse(&pattern.unwrap_or_else(|| topics(args.connections)))?;
+        let topics = Pattern::parse(&pattern.unwrap_or_else(|| topic_pattern(args.connections)))?;
         ensure!(
             topics.count() == args.connections && args.connections > 0,
             "--topics names {} topics for {} clients: each has one",
@@ -393,7 +393,7 @@ impl SwarmArgs {
     /// The flags of the publisher.
     fn publish(&self) -> PublishArgs {
         let topics_all = self.topics.clone();
-        let topics = topics_all.unwrap_or_else(|| topics(self.connections));
+        let topics = topics_all.unwrap_or_else(|| topic_pattern(self.connections));
         let server = format!("{SERVER}:{}", self.server_port);
         let mut args = PublishArgs::of(&server, &topics, self.size);
         args.single = self.single;

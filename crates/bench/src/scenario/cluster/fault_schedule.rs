@@ -30,7 +30,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy, Debug)]
 pub struct Planned {
     fault: Fault,
-    of: usize,
+    process: usize,
     lasts_ms: u32,
 }
 
@@ -68,7 +68,7 @@ pub fn plan(times: impl Fn(Fault) -> usize, seed: u64) -> Vec<Planned> {
             let (least, most) = lasts_ms(fault);
             let planned = Planned {
                 fault,
-                of: random.below(fault.process_count() as u32) as usize,
+                process: random.below(fault.process_count() as u32) as usize,
                 lasts_ms: least + random.below(most - least),
             };
             // All orders are equally likely (Fisher-Yates).
@@ -93,7 +93,7 @@ pub fn run(
     report::note(&format!("{connections} subscribers are connected"));
     shared.publishing.store(true, Relaxed);
     let mut random = Random::new(seed ^ 0xca11);
-    let mut calm = || {
+    let mut wait_calmly = || {
         let (least, most) = CALM_MS;
         shared.stays_s.store(STAYS_S, Relaxed);
         pause(f64::from(least + random.below(most - least)) / 1e3);
@@ -101,21 +101,21 @@ pub fn run(
     };
     let mut happened = Vec::new();
     for (number, planned) in planned.iter().enumerate() {
-        calm();
+        wait_calmly();
         testbed.check()?;
-        let came = one(shared, testbed, planned, connections);
-        let came = came.with_context(|| format!("fault {number}, {planned:?}"))?;
-        let s = |from: u64, to: u64| (to - from) as f64 / 1e9;
+        let record = run_fault(shared, testbed, planned, connections);
+        let record = record.with_context(|| format!("fault {number}, {planned:?}"))?;
+        let seconds = |from: u64, to: u64| (to - from) as f64 / 1e9;
         report::note(&format!(
             "fault {} of the run: {} for {:.1} s, all is well {:.1} s later",
             number + 1,
             planned.fault.name(),
-            s(came.begun_ns, came.repaired_ns),
-            s(came.repaired_ns, came.back_ns),
+            seconds(record.begun_ns, record.repaired_ns),
+            seconds(record.repaired_ns, record.back_ns),
         ));
-        happened.push(came);
+        happened.push(record);
     }
-    calm();
+    wait_calmly();
     shared.publishing.store(false, Relaxed);
     await_all(shared, "the last answers and clients", || {
         Ok(Publishers::all_idle(shared) && shared.live.load(Relaxed) == connections)
@@ -125,7 +125,8 @@ pub fn run(
     Ok(happened)
 }
 
-fn one(
+/// Causes a fault, repairs it after its duration, and waits until all nodes answer and nearly all clients are connected.
+fn run_fault(
     shared: &SharedState,
     testbed: &mut Testbed,
     planned: &Planned,
@@ -133,13 +134,13 @@ fn one(
 ) -> Result<FaultRecord> {
     let Planned {
         fault,
-        of,
+        process,
         lasts_ms,
     } = *planned;
     let begun_ns = sys::now_ns();
-    testbed.inject(fault, of)?;
+    testbed.inject(fault, process)?;
     pause(f64::from(lasts_ms) / 1e3);
-    testbed.repair(fault, of)?;
+    testbed.repair(fault, process)?;
     let repaired_ns = sys::now_ns();
     let addresses = testbed.addresses();
     await_all(shared, "answers of all nodes, and the clients", || {
@@ -155,13 +156,14 @@ fn one(
     })
 }
 
+/// Waits until `condition` is true. `what` names it in the error if that takes longer than [`TIMEOUT`].
 fn await_all(
     shared: &SharedState,
     what: &str,
-    mut is_so: impl FnMut() -> Result<bool>,
+    mut condition: impl FnMut() -> Result<bool>,
 ) -> Result<()> {
     let begin = Instant::now();
-    while !is_so()? {
+    while !condition()? {
         ensure!(!shared.stop.load(Relaxed), "a thread ended");
         ensure!(
             begin.elapsed() < TIMEOUT,

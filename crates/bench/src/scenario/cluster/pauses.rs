@@ -17,7 +17,7 @@ struct Pause {
 }
 
 impl Pause {
-    /// The waits among the answers between these times.
+    /// The waits for the answers that arrived between these times.
     fn of(answers: &[Answer], from_ns: u64, to_ns: u64) -> Pause {
         let first = answers.partition_point(|answer| answer.answered_ns < from_ns);
         let last = answers.partition_point(|answer| answer.answered_ns < to_ns);
@@ -70,7 +70,7 @@ pub fn by_fault(happened: &[FaultRecord], answers: &[Answer]) -> Value {
     Value::Object(by_kind)
 }
 
-/// Median and largest.
+/// The median and the largest of the values, for the result.
 fn spread(values: impl Iterator<Item = f64>) -> Value {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);

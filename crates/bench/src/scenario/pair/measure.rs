@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::measure::stats::median;
 use crate::rig::{
     Audience, Kind, Publisher, RunArgs, Sample, Server, Setting, bottleneck, count, is_clean,
-    local_addresses, pause, topics,
+    local_address_pattern, pause, topic_pattern,
 };
 use crate::scenario::comet::broadcast;
 
@@ -52,9 +52,9 @@ impl Pair {
         let topics = if fan {
             "news".to_string()
         } else {
-            topics(connections)
+            topic_pattern(connections)
         };
-        let (name, addresses) = (protocol.name(), local_addresses(connections));
+        let (name, addresses) = (protocol.name(), local_address_pattern(connections));
         let flags = ["--protocol", name, "--threads", "1", "--local", &addresses];
         let audience = Audience::open(args, server, connections, &topics, &flags, 1.0)?;
         Ok(Pair {
