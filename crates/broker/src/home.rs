@@ -3,7 +3,8 @@
 //! Invariants:
 //! * A topic's row lives while the topic has carriers, messages, or an offset younger than `position_age_s` of its rule. It may be evicted
 //!   earlier to make room for a new topic.
-//! * Freeing a row raises the floor of its slot. So an old position of a forgotten topic is told a gap.
+//! * When a row is freed, the floor of its slot rises to the last offset of the topic. So a subscriber that resumes a forgotten topic from
+//!   an old position is told a gap.
 //! * Live messages and pages for one carrier share one lane, so they arrive in order.
 //!
 //! The home knows no connections: it addresses a carrier by the carrier's row for the topic and that row's serial. The parts of `Home` own
@@ -165,7 +166,7 @@ impl Home {
         }
     }
 
-    /// Whether it has no topics, no filters and no groups.
+    /// Whether the home has no topics, no filters and no groups.
     pub fn is_idle(&self) -> bool {
         self.topics.rows.len() == 0
             && self.subscriptions.filters.is_empty()

@@ -1,6 +1,7 @@
-//! Admission of facts: whatever depends on this process's limits. Applying an admitted fact does not refuse it (`apply.rs`).
+//! Admission of facts: all checks against the limits of this process. An admitted fact is not refused later, when it is applied
+//! (`apply.rs`).
 //!
-//! Invariant: what is reserved for a fact in flight to the engine is released once, when the fact is applied.
+//! Invariant: the reservation for a fact in flight to the engine is released exactly once, when the fact is applied.
 
 use crore_wire::topic;
 
@@ -20,8 +21,8 @@ use crate::mail::{Fact, Outcome};
 use crate::store::index::Chained as _;
 use crate::store::slab::{NONE, Vacant as _};
 
-/// A client at its share of all topics evicts another client's topic only if that is idle for this many seconds: longer than a client takes
-/// from making a topic to using it.
+/// A client that has its full share of the topics evicts another client's topic only if the topic has been idle for this many seconds. That
+/// is longer than a client takes from making a topic to using it.
 const IDLE_S: u32 = 60;
 
 impl Home {
@@ -29,7 +30,7 @@ impl Home {
     ///
     /// # Errors
     /// The outcome, if the fact is not admitted.
-    #[inline(always)] // a call costs as much as it does
+    #[inline(always)] // the call would cost as much as the body
     pub(crate) fn admit(
         &mut self,
         fact: &Fact<'_>,
@@ -55,7 +56,7 @@ impl Home {
         Ok(Found { row, key })
     }
 
-    /// Admits a fact that goes to the engine, and reserves what it will need.
+    /// Admits a fact that will be sent to the engine, and reserves room for its topic, bytes and key.
     ///
     /// # Errors
     /// The outcome, if the fact is not admitted.

@@ -45,7 +45,7 @@ pub(crate) struct IdempotencyKey {
     pub key: u64,
     /// The hash of the message.
     pub message: u64,
-    /// The most answers of the home.
+    /// The maximum number of answers at the home.
     pub max: u32,
 }
 
@@ -250,7 +250,7 @@ impl Answers {
         None
     }
 
-    /// Drops a group's answers that have expired by this second, `most` at most; returns what is left of `most`.
+    /// Drops at most `most` of a group's answers that have expired by this second. Returns how many more may be dropped.
     pub fn expire(&mut self, group: usize, unix_s: u32, most: usize) -> usize {
         for left in (1..=most).rev() {
             let oldest = self.groups[group].oldest;

@@ -25,7 +25,7 @@ use crate::mail::{Change, Fact, Outcome, Tell};
 use crate::store::blobs::Blob;
 use crate::store::slab::NONE;
 
-/// A batch may come this many seconds after younger batches of other partitions in the log.
+/// In the log, a batch may stand behind batches of other partitions that are up to this many seconds younger.
 const BEHIND_S: u32 = 600;
 /// How far after the last known offset a new epoch of a partition begins: more offsets than damage can have lost.
 const EPOCH_OFFSETS: u64 = 1 << 40;

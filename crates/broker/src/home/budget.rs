@@ -15,7 +15,8 @@
 //! and a half times the budget, plus what an empty log keeps. Beyond it the oldest messages are removed, since the largest topics may have
 //! none in the chunks that are nearly empty.
 //!
-//! Invariant: `held_max` is at least the sum of all logs' bytes. Growth is counted at once; shrinking when all logs are counted.
+//! Invariant: `held_max` is at least the sum of all logs' bytes. Growth is counted at once, shrinking only when all logs are
+//! counted again.
 
 use alloc::vec::Vec;
 

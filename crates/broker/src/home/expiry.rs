@@ -11,7 +11,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::store::slab::NONE;
 
-/// The most topics in use that are skipped in search of an idle one: some hundred microseconds.
+/// The most topics in use that a search for an idle one skips. Skipping this many takes some hundred microseconds.
 const ROOM_TRIES: usize = 1024;
 
 impl Home {

@@ -239,7 +239,7 @@ enum Fate {
     Lost,
     /// The page is full.
     Full,
-    /// The page begins with it, and has to wait in the queue of large ones.
+    /// The item is a large message at the beginning of the page, so the page has to wait in the queue of large ones.
     Large,
 }
 

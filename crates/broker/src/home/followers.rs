@@ -14,7 +14,7 @@ use crate::mail::{InterestChanges, InterestPart, ReplyTo, Tell};
 /// The most bytes of unsent news for another node: some ten thousand changes. A node asks twice a second.
 const NODE_NEWS_BYTES_MAX: usize = 256 << 10;
 
-/// Who follows.
+/// Identifies a follower.
 #[derive(Clone, Copy)]
 pub(super) enum FollowerKey {
     /// A connection of this shard.
@@ -180,7 +180,7 @@ impl Followers {
         connections.flat_map(|it| it.filters.clone()).collect()
     }
 
-    /// Interest stops lingering, because the topic has a subscriber again or is forgotten. Returns whether it lingered.
+    /// Ends the lingering of a topic's interest, because the topic has a subscriber again or is forgotten. Returns whether it lingered.
     pub fn stop_lingering(&mut self, topic: u32) -> bool {
         let end_s = self.lingering.remove(&topic);
         end_s.is_some_and(|end_s| self.ends.remove(&(end_s, topic)))

@@ -1,7 +1,8 @@
 //! The losses of forgotten topics of a partition: subscribers by filter are still told of them.
 //!
-//! The newest are remembered by name, and only filters that match the name are told. Of older ones only the rule is remembered: every
-//! filter that may have topics of that rule is told a gap, if its position is older than the loss.
+//! The newest losses are remembered by topic name, and only subscribers whose filter matches the name are told a gap. Of older losses only
+//! the topic's rule is remembered: every subscriber whose filter may match topics of that rule is told a gap, if its position is older than
+//! the loss.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

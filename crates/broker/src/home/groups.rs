@@ -149,9 +149,9 @@ pub(super) struct Groups {
     ids: u64,
     /// Bytes of all groups, without the filters.
     bytes: usize,
-    /// The groups that get the present message.
+    /// The groups that get the message being published.
     pub due: Vec<u64>,
-    /// The lists of groups that are late with it.
+    /// The lists of groups that are late with that message.
     late: Vec<u32>,
     /// Whether a turn for the late groups is queued.
     late_queued: bool,

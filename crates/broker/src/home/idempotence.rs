@@ -29,7 +29,7 @@ use crate::store::slab::NONE;
 
 /// Expired answers that one publish drops: more than it adds, so the table does not grow without bound.
 const EXPIRED_PER_PUBLISH: usize = 4;
-/// Expired answers that a tick of the clock drops: some hundred microseconds.
+/// Expired answers that a tick of the clock drops. Dropping them takes some hundred microseconds.
 const EXPIRED_PER_TICK: usize = 4096;
 
 impl Home {
@@ -142,7 +142,7 @@ impl Home {
             requested_s: from.number32()?,
             subscribers: from.number32()?,
             time_s: match origin.local {
-                // A time by the log's clock.
+                // This time is by the log's clock.
                 _ if self.logs.is_replicated() => time_s,
                 true => now.unix_s,
                 false => time_s.min(now.unix_s),

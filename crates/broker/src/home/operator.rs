@@ -12,7 +12,7 @@ use crate::mail::Frames;
 use crate::mail::orders::{LogPage, Message, Messages, Page, Topic, TopicsPage};
 use crate::store::blobs::Blob;
 
-/// The most rows that one order looks at: some hundred microseconds if few match.
+/// The most rows that one order looks at. This takes some hundred microseconds if few match.
 const ROWS_PER_TURN: u32 = 4_096;
 /// The most bytes of messages that one order reads; a single message may be larger.
 const LOG_BYTES_PER_TURN: usize = 256 << 10;

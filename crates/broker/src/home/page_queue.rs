@@ -169,7 +169,8 @@ const KINDS: [Kind; 2] = [Kind::Group, Kind::Large];
 #[derive(Default)]
 struct ThrottledQueue {
     queue: FairQueue<PendingPage>,
-    /// Steps by which this queue is ahead of its share. It runs again when the others have caught up.
+    /// The steps that this queue has used beyond its fair share. It runs again when the other queues have caught
+    /// up.
     ahead: u64,
 }
 

@@ -1,6 +1,6 @@
 //! A publish at its topic's home: the message gets its offset, is kept as its rule says, and is sent to carriers.
 //!
-//! Invariant: this is one step; no attach and no other publish comes between.
+//! Invariant: a publish is one step. No attach and no other publish happens in the middle of it.
 
 use crore_wire::websocket::frame;
 

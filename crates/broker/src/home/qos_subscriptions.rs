@@ -36,7 +36,7 @@ pub(super) struct QosSubscriptions {
     subscriptions: u32,
 }
 
-/// Bytes of a filter that no other subscription has, in whichever map.
+/// Bytes that a filter takes if no other subscription has the same filter.
 pub(crate) fn bytes_alone(filter: &[u8]) -> usize {
     let levels = filter.split(|b| *b == b'/');
     let other = match levels.filter(|level| *level == b"+").count() {

@@ -1,8 +1,8 @@
 //! The home of a cluster node: its log has other writers, and its subscribers may come from other nodes.
 //!
 //! Invariants:
-//! * State that is derived from the log is the same at all nodes that have applied the same records. What this process has no room for is
-//!   forgotten only here.
+//! * State that is derived from the log is the same at all nodes that have applied the same records, except for what a process drops for
+//!   lack of room: only that process forgets it.
 //! * A position that another node has given is not taken for a gap too early: its subscription begins when this node has applied the log up
 //!   to it.
 

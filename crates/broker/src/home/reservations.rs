@@ -1,5 +1,5 @@
-//! The topics of records in flight, by the hash of their names. They are not forgotten meanwhile, and room is reserved for those that the
-//! records will make.
+//! The topics of records in flight, by the hash of their names. A topic is not forgotten while a record of it is in flight. If the record
+//! will make the topic, room for it is reserved.
 
 use alloc::collections::BTreeMap;
 

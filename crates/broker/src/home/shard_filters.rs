@@ -19,7 +19,7 @@ pub const SEPARATOR: u8 = b'\n';
 pub(super) struct ShardFilters {
     filters: Filters,
     sets: Side<Vec<ShardId>>,
-    /// The shards that get the present message.
+    /// The shards that get the message being published.
     due: Vec<ShardId>,
 }
 

@@ -11,7 +11,7 @@ use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
 use crate::log::arrival::Arrivals;
 
-/// The kind of record to write next. Its cursor tells where to continue within that kind.
+/// The kind of record to write next, with the cursor from which to continue within that kind.
 enum Stage {
     Head,
     Topics(u64),

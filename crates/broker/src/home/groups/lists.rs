@@ -12,7 +12,8 @@ use core::ops::Bound;
 
 use crate::store::slab::{NONE, Side};
 
-/// The most groups that one publish gives its message to: far more than have one filter in practice, some hundred microseconds.
+/// The most groups that one publish gives its message to. It takes some hundred microseconds, and in practice far fewer groups share a
+/// filter.
 pub(super) const AT_ONCE: usize = 256;
 
 /// A leaf of the tree of names has room for eleven entries.
