@@ -13,7 +13,7 @@ pub trait Engine: Send {
     fn is_lossless(&self) -> bool;
 }
 
-/// The batches of one shard that the engine has not got yet.
+/// The batches of one shard that were not handed to the engine yet.
 pub struct Appender {
     engine: Box<dyn Engine>,
     /// The number of the last batch of each partition. Used with a lossless engine, which gets no batch twice.

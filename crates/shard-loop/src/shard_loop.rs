@@ -28,7 +28,7 @@ use fair_order::FairOrder;
 const RECEIVE_BYTES: usize = 128 << 10;
 /// Sleep of a shard that waits for credit from another shard.
 const STALL_MS: u32 = 1;
-/// Most ticks in one turn: a shard that is late catches up on missed ticks.
+/// Most ticks in one turn. A shard that is late makes up for missed ticks.
 const TICKS_PER_TURN: u32 = 8;
 /// A turn with more events than this handles them in [`FairOrder`], otherwise in the poller's order.
 const FEW_EVENTS: usize = 8;
@@ -37,7 +37,7 @@ const EVENTS_NS: u64 = 400_000;
 /// The clock is read after this many events, or earlier when they have moved more than [`BYTES_TOGETHER`].
 const EVENTS_TOGETHER: usize = 8;
 const BYTES_TOGETHER: u64 = 64 << 10;
-/// Bytes of outboxes written in one turn, divided among its writable sockets: hundreds may be ready at once.
+/// Bytes of outboxes written in one turn. The writable sockets divide them, since hundreds may be ready at once.
 const WRITES_BYTES: usize = 4 << 20;
 /// The least share of one socket (some 150 us of work). With 64 KiB, large messages took 33% more CPU.
 const WRITE_BYTES: usize = 256 << 10;

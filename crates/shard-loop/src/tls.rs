@@ -16,7 +16,7 @@ pub struct Tls {
     pub failures: FailureLog,
 }
 
-/// The number of connections that TLS ended, by reason. All shards share it.
+/// The numbers of connections that TLS ended, by reason. All shards share this table.
 #[derive(Debug, Default)]
 pub struct FailureCounts([FailureCount; Trouble::COUNT]);
 

@@ -39,8 +39,8 @@ impl Home {
         self.logs.of_home.losses.get() * LOSS_BYTES
     }
 
-    /// Remembers the losses of at most `most` topics by topic. Of the topics with the oldest losses only the rule is remembered from now on. One
-    /// call treats at most `at_once` topics. Returns whether there are still too many.
+    /// Remembers single topics with losses, at most `most`. Of those with the oldest losses only the rule is remembered from now on. One call
+    /// treats at most `at_once` topics. Returns whether there are still too many.
     pub(crate) fn trim_losses(&mut self, most: usize, mut at_once: usize) -> bool {
         let most = most / self.logs.partitions.len().max(1);
         // Called in each turn: returns early if even all partitions together are below the limit of each.

@@ -13,7 +13,8 @@ use crate::mail::Frames;
 use crate::protocol::front::{Clients, Connections, Deliveries, Forms, Front, Stats, Topics};
 use crate::store::slab::NONE;
 
-/// Visits of a flow before the next one's turn: as many as in a whole turn, since each turn of a flow encodes its messages again.
+/// The visits of a flow before the next flow continues. They fill a whole turn, because a flow encodes its messages again each time that it
+/// continues.
 const FLOW_VISITS: u32 = 256;
 
 impl Front {
@@ -195,7 +196,7 @@ pub(super) fn park_topic(
     deliveries.park(flow, party, delivery.take_topic());
 }
 
-/// Charges the bytes encoded: megabytes for one message cost as much as many visits.
+/// Charges the budget for the bytes encoded, because encoding a message of megabytes costs as much as many visits.
 pub(super) fn charge_encoding(forms: &mut Forms, budget: &mut u32) {
     let made = forms.take_made_bytes() / STEP_BYTES;
     *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));

@@ -1,8 +1,8 @@
 //! The shadow of a partition: a home without clients. It reads a checkpoint, applies the log after it, drops the messages that the serving
 //! home has dropped, and writes a new checkpoint. So no serving home has to stop for a checkpoint.
 //!
-//! Invariants: a shadow is never ahead of the serving home, so whatever that lacks was dropped there; it drops nothing that the serving
-//! home still has. It has no local state (sessions, groups, filters whose messages are kept).
+//! Invariants: a shadow is never ahead of the serving home, so a message that the serving home lacks was dropped there. A shadow drops
+//! nothing that the serving home still has. It has no local state (sessions, groups, filters whose messages are kept).
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -30,7 +30,7 @@ pub struct Shadow {
     last_s: u32,
     /// The next row to ask about.
     asked: u32,
-    /// The rows of the last question.
+    /// The rows that the last order asked about.
     rows: Vec<u32>,
 }
 

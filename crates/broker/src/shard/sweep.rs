@@ -20,7 +20,7 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// For a shard started in this second; the first sweep is in the next.
+    /// The sweep of a shard that starts in this second. The first sweep begins in the next second.
     pub fn new(now_s: u32) -> Sweep {
         Sweep {
             next: 0,

@@ -77,7 +77,7 @@ pub(super) const TOPICS: &[(&str, SysValue)] = &[
     ("$SYS/broker/crore/gaps", SysValue::Sum(&[Gaps])),
 ];
 
-/// With MQTT packets count, with other protocols messages.
+/// MQTT counts packets, the other protocols count messages.
 const RECEIVED: &[Total] = &[Published, PacketsReceived];
 const SENT: &[Total] = &[Delivered, PacketsSent];
 /// The number of messages in a gap is unknown: a gap counts as one.

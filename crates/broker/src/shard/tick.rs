@@ -19,7 +19,7 @@ use crate::shard::drain::move_due_clients;
 
 /// The time for a sweep.
 const SWEEP_MS: u32 = 1000;
-/// The most ticks of a sweep: the poller's timeout is in whole milliseconds.
+/// The most ticks of a sweep. More are not possible, because the poller's timeout is in whole milliseconds.
 const TICKS_MAX: u32 = 500;
 
 impl Shard {

@@ -40,7 +40,7 @@ impl Front {
                 continue;
             };
             if self.clients.conns.get(slot).waits_for_history() {
-                // Its page is on the way and says what became of the topic.
+                // This connection's page is on the way and tells it what became of the topic.
                 continue;
             }
             let reason = match gone {

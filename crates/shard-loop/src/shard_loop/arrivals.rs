@@ -25,7 +25,7 @@ impl<T: Transport> ShardLoop<T> {
         }
     }
 
-    /// Moves connections from the listener's queue to the accept queue while it has room, then admits one, as the `n`th of this turn. Connections
+    /// Moves connections from the listener's queue to the accept queue while that has room, then admits one, as the `n`th of this turn. Connections
     /// leave the kernel's queue even while the rate limit admits nobody: it is first in, first out, so they would block those behind them. Returns
     /// false if no other connection waits now.
     fn accept_one(&mut self, listener: &mut Option<usize>, n: u32, now: Now) -> bool {
