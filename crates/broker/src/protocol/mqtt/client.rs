@@ -1,5 +1,5 @@
-//! A client of MQTT: its state, and what all that is done for it shares: its version, the packets that are written to it, packet ids, the largest
-//! packet that it takes, and what makes its packets wait.
+//! An MQTT client, for all files of this module: its state, its version, writing packets to it, packet ids, the largest packet that it takes, and the
+//! reasons for which its received packets wait.
 
 use alloc::vec::Vec;
 
@@ -25,10 +25,9 @@ use crate::store::slab::NONE;
 
 /// Bytes that a packet may have in addition to the largest message: a topic, a content type, properties.
 pub(crate) const PACKET_BESIDE_BYTES: usize = 80 << 10;
-/// Pages that a client may have asked homes for: with more, its packets wait until some have come, so that the pages
-/// under way are bounded.
+/// Pages that may be requested for a client at once. With more, its received packets wait, so that the pages in flight are bounded.
 const PAGES_MAX: u32 = 64;
-/// Messages under way that are looked at in the time of a step: they lie side by side.
+/// Messages in flight that are visited in one step: they are adjacent in memory.
 pub(super) const SENT_PER_STEP: usize = 16;
 
 /// The connection's MQTT state, if it has more than its rows.
@@ -48,7 +47,7 @@ pub(super) fn version(conns: &Connections, slot: u32) -> Version {
     }
 }
 
-/// Whether the client is a bridge of another broker, by 3.1.1.
+/// Whether the client has connected as a bridge of another broker, with 3.1.1.
 pub(super) fn is_bridge(conns: &Connections, slot: u32) -> bool {
     mqtt(conns, slot).is_some_and(|mqtt| mqtt.bridge)
 }
@@ -70,7 +69,7 @@ pub(crate) fn receive_max(conns: &Connections, slot: u32) -> usize {
     usize::from(conns.own_row(slot).receive_max)
 }
 
-/// Whether a QoS 1 or 2 message may be sent: messages that wait go first.
+/// Whether a new QoS 1 or 2 message may be sent: there is room, and no message waits, since those are sent first.
 pub(super) fn has_place(conns: &Connections, slot: u32) -> bool {
     let Some(mqtt) = mqtt(conns, slot) else {
         return true;
@@ -95,13 +94,13 @@ pub(super) fn take_packet_id(conns: &mut Connections, work: &Work, slot: u32) ->
 }
 
 impl Meter {
-    /// Tells of a subscription that is refused, since libraries hide the SUBACK's codes.
+    /// Logs a refused subscription, since client libraries hide the SUBACK's codes.
     pub(super) fn refused_subscription(&mut self, reason: &str, filter: &str) {
         let reason = alloc::format!("SUBSCRIBE: {reason}: ");
         self.refused_packet(&reason, filter.as_bytes());
     }
 
-    /// Refuses a packet for the topic or filter that it names.
+    /// Refuses a packet because of its topic or filter, and returns the code.
     pub(super) fn refused_name(
         &mut self,
         packet: &str,
@@ -114,7 +113,7 @@ impl Meter {
         self.refused_packet(&reason, name);
     }
 
-    /// Refuses a message for its properties or its coding, and returns the code.
+    /// Refuses a message because of its properties or encoding, and returns the code.
     pub(super) fn refused_fields(
         &mut self,
         packet: &str,
@@ -126,8 +125,8 @@ impl Meter {
         code
     }
 
-    /// Counts what a client asked for and is refused, but for want of a grant. The log tells of it once in a while and names one: 3.1.1 has
-    /// no word for most reasons, and no user sees the codes of 5.0.
+    /// Counts a refusal that is not for a missing right. The server's log names one of them now and then, since 3.1.1 has no code for most reasons, and
+    /// users do not see the codes of 5.0.
     pub(crate) fn refused_packet(&mut self, reason: &str, name: &[u8]) {
         self.stats.mqtt_refused += 1;
         self.notices.note_with_reason(Notice::Mqtt, reason, name);
@@ -135,8 +134,8 @@ impl Meter {
 }
 
 impl Clients {
-    /// Notes what a filter was granted, and writes the SUBACK with the last one. The CONNACK of a session waits in the outbox for the grants
-    /// of its subscriptions.
+    /// Notes the reason code of a filter; with the last one of its SUBSCRIBE, writes the SUBACK. For a resumed subscription, the CONNACK waits in the
+    /// outbox instead.
     pub(super) fn grant(&mut self, slot: u32, (packet_id, n): (u16, u16), reason: ReasonCode) {
         if (packet_id, n) == RESUMED {
             let mqtt = mqtt_state(&mut self.conns, slot);
@@ -162,7 +161,7 @@ impl Clients {
                 .zip(Some(&mut it.waiting))
         });
         let (Some((place, waiting)), Some(id)) = (place, PacketId::new(packet_id)) else {
-            // Each grant has its SUBACK.
+            // Cannot happen: each grant has a SUBACK that waits for it.
             return self.broken(slot);
         };
         *place = reason;
@@ -172,7 +171,7 @@ impl Clients {
         }
     }
 
-    /// The CONNACK of a session that is there again goes out, unless a home still has to answer to one of its subscriptions.
+    /// Sends the CONNACK of a resumed session, unless it still waits for a home.
     pub(super) fn confirm_resumed<I: Io>(&mut self, slot: u32, io: &mut I) {
         let waits = mqtt(&self.conns, slot).is_some_and(|mqtt| mqtt.unconfirmed > 0);
         if !waits {
@@ -180,13 +179,13 @@ impl Clients {
         }
     }
 
-    /// A home keeps the messages of a subscription of this SUBSCRIBE from now on.
+    /// A home keeps the messages for a subscription of this SUBSCRIBE from now on, so the SUBACK waits for one answer less.
     pub(super) fn granted_at_home(&mut self, slot: u32, packet_id: u32) {
         let subacks = &mut mqtt_state(&mut self.conns, slot).subacks;
         let found = (subacks.iter_mut().enumerate())
             .find(|(_, suback)| u32::from(suback.packet_id) == packet_id);
         let Some((at, suback)) = found else {
-            // The SUBACK has waited for it.
+            // Cannot happen: the SUBACK waits for it.
             return self.broken(slot);
         };
         suback.waiting = suback.waiting.saturating_sub(1);
@@ -217,7 +216,7 @@ impl Clients {
         })
     }
 
-    /// Refuses a message that a packet of this kind has, of this topic, and returns the code.
+    /// Refuses a message to this topic in a packet of this kind, and returns the code.
     pub(super) fn refuse_message(
         &mut self,
         slot: u32,
@@ -258,7 +257,7 @@ impl Clients {
         reason.mqtt()
     }
 
-    /// Appends a packet to `reply`, in a frame of its own where there are frames.
+    /// Appends a packet to `reply`; over WebSocket in a frame of its own.
     pub(super) fn write_packet(&mut self, slot: u32, packet: impl FnOnce(&mut Vec<u8>)) {
         let start = self.scratch.reply.len();
         packet(&mut self.scratch.reply);
@@ -268,7 +267,8 @@ impl Clients {
         }
     }
 
-    /// When a silent client's connection ends: one and a half times its keep alive. The second that runs has begun.
+    /// The second in which the connection ends if the client stays silent: after one and a half times its keep alive. One second is added since the
+    /// current one has begun.
     pub(crate) fn keep_alive_end_s(&self, slot: u32) -> u32 {
         let row = self.conns.get(slot);
         if row.own == NONE {
@@ -291,12 +291,12 @@ impl Clients {
     }
 }
 
-/// Whether the verdict on the client's credential is awaited.
+/// Whether the connection waits for the verdict on its credential.
 pub(super) fn is_asked_for(conns: &Connections, slot: u32) -> bool {
     mqtt(conns, slot).is_some_and(Mqtt::is_asked_for)
 }
 
-/// Whether the home has given the session and the client has not been told yet.
+/// Whether the home has answered with the session and the CONNACK is not written yet.
 pub(super) fn opens_session(conns: &Connections, slot: u32) -> bool {
     let connecting = mqtt(conns, slot).and_then(|mqtt| mqtt.connecting.as_ref());
     connecting.is_some_and(|connecting| connecting.given.is_some())
@@ -307,7 +307,7 @@ pub(super) fn home_of_session(ctx: &Context, id: SessionId) -> ShardId {
     ctx.world.placement().home_of(id.partition.into())
 }
 
-/// The session, once the home has given it.
+/// The session; `None` before the home has answered.
 pub(crate) fn mqtt_session(clients: &Clients, slot: u32) -> Option<(ShardId, SessionId)> {
     if clients.conns.get(slot).own == NONE {
         return None;
@@ -317,7 +317,7 @@ pub(crate) fn mqtt_session(clients: &Clients, slot: u32) -> Option<(ShardId, Ses
     mqtt.is_open().then_some((home, mqtt.session))
 }
 
-/// What an operator is shown of the connection.
+/// The connection as an operator sees it.
 pub(crate) fn mqtt_details(clients: &Clients, slot: u32) -> Option<MqttState> {
     let row = clients.conns.get(slot);
     if row.own == NONE {
@@ -335,7 +335,7 @@ pub(crate) fn mqtt_details(clients: &Clients, slot: u32) -> Option<MqttState> {
     })
 }
 
-/// So many pages were asked for.
+/// Counts requested pages.
 pub(crate) fn asked_pages(conns: &mut Connections, slot: u32, count: u32) {
     if let Some(extra) = conns.find_extra_mut(slot)
         && let Some(mqtt) = &mut extra.own.mqtt
@@ -344,7 +344,7 @@ pub(crate) fn asked_pages(conns: &mut Connections, slot: u32, count: u32) {
     }
 }
 
-/// A page has come, for a connection that is still there: its packets may go on.
+/// Counts an answered page, if the connection is still open. Its received packets may continue.
 pub(crate) fn took_page_of(clients: &mut Clients, queues: &mut Queues, slot: u32) {
     if let Some(extra) = clients.conns.find_extra_mut(slot)
         && let Some(mqtt) = &mut extra.own.mqtt
@@ -357,7 +357,7 @@ pub(crate) fn took_page_of(clients: &mut Clients, queues: &mut Queues, slot: u32
     }
 }
 
-/// The client was heard: its keep alive begins anew [MQTT-3.1.2-22].
+/// The client has sent a packet: its keep alive begins anew [MQTT-3.1.2-22].
 pub(crate) fn touch(clients: &mut Clients, slot: u32) {
     let row = clients.conns.get(slot);
     if row.own == NONE || row.outbox != NONE {

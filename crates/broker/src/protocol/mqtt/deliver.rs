@@ -1,9 +1,8 @@
 //! Messages to the client, and its acknowledgements (MQTT 5.0 sections 3.3, 4.3, 4.4 and 4.9).
 //!
-//! A QoS 1 or 2 message is copied for as long as it is not acknowledged: it is sent again, with its id and before newer
-//! ones, when the client comes back. When as many are under way as the client takes, the subscription falls back to its
-//! position and reads on from the log as acknowledgements come. QoS 0 is not held back by that, but where a log is kept for
-//! the subscription it waits behind messages that are to be sent again.
+//! A QoS 1 or 2 message is copied until it is acknowledged: when the client connects again, it is sent again with its packet id, before newer
+//! messages. When the client's Receive Maximum is reached, the subscription falls back to its position, and reads from the log as acknowledgements
+//! arrive. QoS 0 messages do not count there. But if the subscription has a log, they wait behind messages that must be sent again.
 
 use alloc::collections::VecDeque;
 
@@ -36,11 +35,11 @@ use crate::protocol::mqtt::{client, list};
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
-/// Bytes of messages that are sent again at once when a session is resumed.
+/// The most bytes of messages that are sent again at once when a session is resumed.
 const AGAIN_BYTES: usize = 256 << 10;
 
-/// Live messages of the run, for a subscription of a list. If a live filter of the client matches the topic too, they come by
-/// that filter instead.
+/// Sends the live messages of a run to a subscription in a list. If a live filter of the client matches the topic too, that filter sends them
+/// instead.
 pub(crate) fn mqtt_deliver<I: Io>(
     clients: &mut Clients,
     subs: &Subscriptions,
@@ -84,7 +83,7 @@ pub(crate) fn mqtt_deliver<I: Io>(
     }
 }
 
-/// Sends messages of a topic in their order; returns the first one without room.
+/// Sends messages of a topic in their order. Returns the first one for which there was no room.
 pub(super) fn give_all<'r, I: Io>(
     clients: &mut Clients,
     subs: &Subscriptions,
@@ -128,7 +127,7 @@ pub(super) fn give_all<'r, I: Io>(
     left
 }
 
-/// Sends messages that waited for room: messages of the session that were sent before, then retained ones and those of groups.
+/// Sends messages that waited for room: first those that are sent again, then retained messages and messages of groups.
 pub(super) fn give_waiting<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
@@ -156,7 +155,7 @@ pub(super) fn give_waiting<I: Io>(
         };
         let again = next.was_sent();
         if !again && next.end_s <= u64::from(now_s) {
-            // [MQTT-3.3.2-5]: its delivery had not begun.
+            // [MQTT-3.3.2-5]: it has expired before its delivery began.
             if let Some((part, home)) = next.group {
                 give_credit(&mut clients.conns, lanes, slot, u32::from(part), home);
             }
@@ -176,10 +175,10 @@ pub(super) fn give_waiting<I: Io>(
     }
 }
 
-/// How many messages a subscription may be given.
+/// The number of messages that a subscription may be sent now.
 pub(crate) fn places(conns: &Connections, slot: u32, part: u32) -> u32 {
     let row = conns.get(slot);
-    // The only subscription stands in the row, with nothing but its QoS.
+    // The only subscription is in the row, which has only its QoS.
     let options = match row.wants(MULTI) {
         true => list::sub(conns, slot, part).map_or(0, |sub| sub.own.options),
         false => (row.options >> QOS_SHIFT & 3) as u8,
@@ -192,7 +191,7 @@ pub(crate) fn places(conns: &Connections, slot: u32, part: u32) -> u32 {
     u32::from(conns.own_row(slot).receive_max).saturating_sub(under_way as u32)
 }
 
-/// Whether any subscription that fell behind may go on.
+/// Whether a subscription that has fallen behind may read on.
 pub(super) fn has_room(conns: &Connections, slot: u32) -> bool {
     let unbound = |behind: &Behind| places(conns, slot, behind.part) == u32::MAX;
     let behind = |extra: &Extra| extra.behind.iter().any(unbound);
@@ -212,7 +211,7 @@ pub(super) fn acknowledged(
     Ok(())
 }
 
-/// PUBREC: the client has the message; its id is released.
+/// PUBREC: the client has received the message. Answers with PUBREL.
 pub(super) fn was_received(
     clients: &mut Clients,
     lanes: &mut Lanes,
@@ -251,8 +250,7 @@ pub(super) fn was_received(
     Ok(())
 }
 
-/// Finds the message under way that is acknowledged. An id that is not under way is ignored: acknowledgements may
-/// come twice.
+/// Finds the acknowledged message in flight. An unknown packet id is ignored, since acknowledgements may be sent twice.
 ///
 /// # Errors
 /// The message waits for another kind of acknowledgement: that of its QoS [MQTT-4.3.2-3, MQTT-4.3.3-3], or an earlier one
@@ -268,7 +266,7 @@ fn acknowledges(
         return Ok(None);
     }
     let mqtt = mqtt_state(conns, slot);
-    // Messages that wait to be sent again were sent on a former connection.
+    // Messages in `waiting` that have DUP were sent on an earlier connection.
     let is_old = |next: &Inflight| next.packet_id == id.get() && next.was_sent();
     let old = mqtt.waiting.iter().position(is_old);
     if let Some(at) = old {
@@ -291,7 +289,7 @@ fn acknowledges(
     }
 }
 
-/// Drops the message at this place: the client is done with it.
+/// Drops a message in flight, whose delivery is complete.
 fn drop_inflight(
     clients: &mut Clients,
     lanes: &mut Lanes,
@@ -317,15 +315,15 @@ fn drop_inflight(
     }
 }
 
-/// When a session is resumed: sends its unacknowledged messages again, in their order [MQTT-4.4.0-1]. Messages beyond the number
-/// that this connection takes at once [MQTT-3.3.4-9] wait before all others.
+/// Sends the unacknowledged messages of a resumed session again, in their order [MQTT-4.4.0-1]. Messages beyond the Receive Maximum of this
+/// connection [MQTT-3.3.4-9] wait, before all others.
 pub(super) fn send_inflight<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     let most = receive_max(&clients.conns, slot);
     let mqtt = mqtt_state(&mut clients.conns, slot);
     let mut later = VecDeque::new();
     let mut bytes = 0;
     for mut sent in core::mem::take(&mut mqtt.inflight) {
-        // Messages beyond one turn's bytes wait too, which keeps the order.
+        // Messages beyond the bytes of a turn wait too, in their order.
         let fits = bytes < AGAIN_BYTES && mqtt.inflight.len() < most;
         bytes += sent.wire_bytes();
         if sent.step == Step::Released || fits {
@@ -344,7 +342,7 @@ pub(super) fn send_inflight<I: Io>(clients: &mut Clients, slot: u32, io: &mut I)
     clients.send_reply(slot, io);
 }
 
-/// Sends one message that is under way, with the rest of its expiry, or writes its PUBREL into the reply.
+/// Sends one message in flight again, with the rest of its expiry; if the client has received it, writes PUBREL into the reply.
 fn send_again<I: Io>(clients: &mut Clients, slot: u32, at: usize, dup: bool, io: &mut I) {
     let (version, now_s) = (
         client::version(&clients.conns, slot),
@@ -362,7 +360,7 @@ fn send_again<I: Io>(clients: &mut Clients, slot: u32, at: usize, dup: bool, io:
             reason: ReasonCode::SUCCESS,
             properties: Properties::NONE,
         };
-        // Sent with the packets behind it: very many may be released.
+        // Sent together with the following packets, since a session may have many released messages.
         return clients.write_packet(slot, |out| encode::pubrel(out, version, &release));
     }
     let Some(publish) = sent.publish() else {

@@ -1,8 +1,7 @@
 //! The list of a client's subscriptions.
 //!
-//! A client with one plain subscription keeps it in its row, as a WebSocket does. With more, or while it has other
-//! state, they stand in a list. A free place in the list is used again under another serial, so that an answer to its
-//! former subscription is ignored.
+//! A client with one plain subscription has it in its row, as a WebSocket does. With more subscriptions, or while the client has other state, they are in
+//! a list. A free index of the list is used again with another serial number, so that a late answer to its former subscription is ignored.
 
 use alloc::vec::Vec;
 
@@ -19,7 +18,7 @@ use crate::protocol::mqtt::options::QOS_SHIFT;
 use crate::protocol::mqtt::state::Subscribed;
 use crate::store::slab::NONE;
 
-/// Where the serial of a place begins in [`ReplyTo::part`](crate::mail::ReplyTo::part).
+/// The bit at which the serial number begins in [`ReplyTo::part`](crate::mail::ReplyTo::part). The index is below it.
 const SERIAL_SHIFT: u32 = 16;
 /// Retain Handling among the options: it matters only when the subscription is made.
 const RETAIN_HANDLING: u8 = 0b11_0000;
@@ -31,21 +30,22 @@ pub(super) struct Wanted<'a> {
     pub identifier: u32,
     pub since: Since,
     pub retained: bool,
-    /// Where its grant goes.
+    /// See [`Subscribed::granted`](crate::protocol::mqtt::state::Subscribed::granted).
     pub granted: (u16, u16),
 }
 
-/// Whether a place in the list is free.
+/// Whether this index of the list is free.
 pub(super) fn is_vacant(sub: &Sub) -> bool {
     sub.topic == NONE && sub.own.filter == 0 && sub.own.group.is_none()
 }
 
-/// The connection's subscriptions, if they stand in a list.
+/// The connection's list of subscriptions; empty if it has none.
 pub(super) fn list_of(conns: &Connections, slot: u32) -> &[Sub] {
     conns.find_extra(slot).map_or(&[], |extra| &extra.list)
 }
 
-/// One of them. A caller whose place comes from a table of ours and finds none ends the connection ([`Clients::broken`]).
+/// The subscription with this index. If the index comes from a table of the server and there is none, the caller ends the connection
+/// ([`Clients::broken`]).
 pub(super) fn sub(conns: &Connections, slot: u32, part: u32) -> Option<&Sub> {
     list_of(conns, slot).get(part as usize)
 }
@@ -55,7 +55,7 @@ pub(super) fn sub_mut(conns: &mut Connections, slot: u32, part: u32) -> Option<&
     conns.extra(slot).list.get_mut(part as usize)
 }
 
-/// The place of a topic in the list.
+/// The index of the subscription with this filter.
 pub(super) fn part_of(
     clients: &Clients,
     subs: &Subscriptions,
@@ -81,7 +81,7 @@ pub(super) fn part_of(
     found.map(|part| part as u32)
 }
 
-/// Puts a subscription into a free place of the list.
+/// Adds a subscription, at a free index if there is one. Returns the index.
 pub(super) fn add_sub(conns: &mut Connections, slot: u32, sub: Sub) -> u32 {
     let list = &mut conns.extra(slot).list;
     let part = match list.iter().position(is_vacant) {
@@ -99,7 +99,7 @@ pub(super) fn add_sub(conns: &mut Connections, slot: u32, sub: Sub) -> u32 {
     part as u32
 }
 
-/// A place in the list with its serial, to be named in answers.
+/// An index of the list with its serial number, for [`ReplyTo::part`](crate::mail::ReplyTo::part).
 pub(crate) fn part_name(conns: &Connections, slot: u32, part: u32) -> u32 {
     let row = conns.get(slot);
     if !row.wants(MULTI) {
@@ -109,7 +109,7 @@ pub(crate) fn part_name(conns: &Connections, slot: u32, part: u32) -> u32 {
     part | u32::from(serial) << SERIAL_SHIFT
 }
 
-/// The place that an answer is for, if its subscription is still the same.
+/// The index that an answer is for, if it still has the same subscription.
 pub(crate) fn part_named(conns: &Connections, slot: u32, name: u32) -> Option<u32> {
     let row = conns.get(slot);
     let part = name & ((1 << SERIAL_SHIFT) - 1);
@@ -151,8 +151,8 @@ impl Clients {
     }
 }
 
-/// Drops the state of a client that has nothing but one plain subscription, or none. Free places go too: while no page is under way no
-/// answer names one of them.
+/// Drops the state of a client that has at most one plain subscription and nothing else. Free indexes are dropped too: no page is in flight, so no
+/// answer refers to them.
 pub(crate) fn collapse(conns: &mut Connections, slot: u32) {
     let row = conns.get(slot);
     if row.extra == NONE || row.own == NONE || row.spill != NONE {
@@ -184,7 +184,7 @@ pub(crate) fn collapse(conns: &mut Connections, slot: u32) {
     conns.drop_extra(slot);
 }
 
-/// The text of a subscription with wildcards.
+/// The filter of a subscription with wildcards.
 pub(super) fn wildcard_of(
     conns: &Connections,
     matching: &Matching,
@@ -196,12 +196,12 @@ pub(super) fn wildcard_of(
     Some(matching.name(found.row))
 }
 
-/// The serial of the group of a subscription with wildcards.
+/// The serial number of a subscription with wildcards among the connection's filters.
 pub(crate) fn serial_of(conns: &Connections, slot: u32, part: u32) -> Option<u32> {
     sub(conns, slot, part)?.own.filter.checked_sub(1)
 }
 
-/// The place in the list of a subscription with wildcards.
+/// The index of the subscription with this filter, which has wildcards.
 pub(super) fn part_of_wildcard(
     conns: &Connections,
     matching: &Matching,
@@ -226,7 +226,7 @@ pub(crate) fn wildcard_at(
     at.map_or(0, |at| at.offset)
 }
 
-/// The place in the list of the subscription that this group belongs to.
+/// The index of the subscription with this serial number among the connection's filters.
 pub(crate) fn part_of_group(conns: &Connections, slot: u32, serial: u32) -> Option<u32> {
     let (_, part) = filtered(conns, slot)?.parts_of(serial).next()?;
     Some(part.id)

@@ -1,4 +1,4 @@
-//! Messages of the client (MQTT 5.0 sections 3.3 and 4.3).
+//! Messages that the client publishes (MQTT 5.0 sections 3.3 and 4.3).
 
 use alloc::vec::Vec;
 
@@ -29,7 +29,7 @@ use crate::protocol::mqtt::receive_maximum::PastMaximum;
 use crate::protocol::mqtt::state::Answer;
 use crate::store::slab::NONE;
 
-/// The properties of a message that other protocols know too, and as attributes all that subscribers of MQTT get unaltered.
+/// The properties of a message: those that other protocols have too, and as attributes those that MQTT subscribers get unaltered.
 pub(super) struct Fields<'a> {
     pub content_type: &'a [u8],
     pub key: &'a [u8],
@@ -87,7 +87,7 @@ impl<'a> Fields<'a> {
                 | Property::ResponseTopic
                 | Property::CorrelationData
                 | Property::UserProperty => true,
-                // For other protocols an empty one is as good as none, so that the field does not hold it.
+                // Other protocols do not distinguish an empty type from none.
                 Property::ContentType => content_type.is_empty(),
                 _ => false,
             };
@@ -110,11 +110,11 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Where bridges say whether they are connected: the only names beginning with `$` that clients may publish to (mosquitto.conf(5),
+/// The topics in which bridges announce whether they are connected: the only names with `$` that clients may publish to (mosquitto.conf(5),
 /// `notifications`).
 const BRIDGE_STATES: &[u8] = b"$SYS/broker/connection/+/state";
 
-/// Whether a bridge says by this name whether it is connected.
+/// Whether this is such a topic.
 pub(super) fn is_bridge_state(name: &[u8]) -> bool {
     topic::matches(BRIDGE_STATES, name)
 }
@@ -150,7 +150,7 @@ pub(super) fn client_published(
     Ok(())
 }
 
-/// A second has passed: ends a client that has gone past the Receive Maximum and does not release.
+/// Called once a second: disconnects a client that has exceeded the Receive Maximum and sends no PUBREL.
 pub(crate) fn mqtt_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     if does_not_release(clients, slot) {
         let reason = ReasonCode::RECEIVE_MAXIMUM_EXCEEDED;
@@ -229,7 +229,7 @@ pub(crate) fn mqtt_outcome<I: Io>(
     let waited = mqtt_state(&mut clients.conns, slot).answers.len() > most;
     let reason = told(clients, outcome);
     let answered = answer_publish(clients, slot, part, reason);
-    // It is not acknowledged: the client sends it again.
+    // It is not acknowledged, so the client sends it again.
     let unknown = (outcome == Outcome::Unknown).then_some(ReasonCode::SERVER_BUSY);
     if let Some(reason) = answered.err().or(unknown) {
         clients.scratch.reply.clear();
@@ -280,8 +280,8 @@ fn named(clients: &mut Clients, slot: u32, publish: &Publish<'_>) -> Result<Vec<
     Ok(name)
 }
 
-/// Takes a place among the answers, which keep the order of the publishes. Notes that a client of 5.0 sends a message past the Receive
-/// Maximum [MQTT-3.3.4-7]. One of 3.1.1 is told no limit, and has 65,535 ids.
+/// Queues the answer to a message, since answers keep the order of the messages. Notes if a client of 5.0 exceeds the Receive Maximum
+/// [MQTT-3.3.4-7]. 3.1.1 has no such limit, only its 65,535 packet ids.
 fn expect_answer(clients: &mut Clients, slot: u32, id: u16, qos: Qos) {
     let v5 = clients.conns.get(slot).wants(V5);
     let most = usize::from(clients.ctx.world.settings.mqtt.receive_max);
@@ -314,8 +314,8 @@ fn does_not_release(clients: &mut Clients, slot: u32) -> bool {
     !closing && mqtt.past_maximum.is_some_and(|past| past.is_over(now_s))
 }
 
-/// Whether a QoS 2 message came before and was not released: then it is only acknowledged again [MQTT-4.3.3-10]. While
-/// the answer to the first one is due, this one waits for the same answer.
+/// Whether a QoS 2 message was received before and is not released. Then it is not published again, only acknowledged [MQTT-4.3.3-10]. If the
+/// first one is not answered yet, this one waits for the same answer.
 fn came_before(clients: &mut Clients, slot: u32, id: u16, qos: Qos) -> bool {
     if qos != Qos::ExactlyOnce {
         return false;
@@ -332,7 +332,7 @@ fn came_before(clients: &mut Clients, slot: u32, id: u16, qos: Qos) -> bool {
 }
 
 impl Clients {
-    /// Writes the answers that are not held back by an earlier one.
+    /// Writes the answers up to the first one that is not known yet.
     fn write_answers(&mut self, slot: u32) {
         let version = client::version(&self.conns, slot);
         while let Some((answer, reason)) = next_answer(&mut self.conns, slot) {
@@ -367,7 +367,7 @@ pub(super) fn client_released(
     let seen = mqtt.answers.len();
     let mut answers = mqtt.answers.iter();
     if answers.any(|answer| answer.is_due(id.get(), true)) {
-        // [MQTT-4.3.3-4]: PUBREL answers a PUBREC, and there was none.
+        // [MQTT-4.3.3-4]: PUBREL answers a PUBREC, and none was sent.
         return Err(ReasonCode::PROTOCOL_ERROR);
     }
     let known = mqtt.received.remove(&id.get());
@@ -388,18 +388,18 @@ pub(super) fn client_released(
     Ok(())
 }
 
-/// Added to the packet id of a QoS 2 message in the number that its home answers with: a client may use one id for both kinds.
+/// Added to the packet id of a QoS 2 message in the number of its answer, since a client may use one id for QoS 1 and QoS 2 at once.
 const EXACTLY_ONCE: u32 = 1 << 16;
 
 impl Answer {
-    /// The number that its home answers with.
+    /// The number that identifies the home's answer.
     pub fn part(&self) -> u32 {
         let kind = if self.exactly_once { EXACTLY_ONCE } else { 0 };
         u32::from(self.packet_id) | kind
     }
 }
 
-/// The number that the home answers this publish with; 0 when it has no answer.
+/// The number that identifies the home's answer to this publish; 0 if it has none.
 fn part_of(id: u16, qos: Qos) -> u32 {
     match qos {
         Qos::AtMostOnce => 0,
@@ -418,13 +418,13 @@ pub(super) fn reason_of(outcome: Outcome) -> ReasonCode {
         Outcome::Done(info) if info.subscribers == 0 && !info.wanted => {
             ReasonCode::NO_MATCHING_SUBSCRIBERS
         }
-        // Told of QoS 1 only, and not to the client (`mqtt_outcome`).
+        // Happens with QoS 1 only, and the client is not told (`mqtt_outcome`).
         Outcome::Unknown => ReasonCode::SUCCESS,
         outcome => outcome.refusal().map_or(ReasonCode::SUCCESS, Reason::mqtt),
     }
 }
 
-/// The code of this outcome, about which the client is told.
+/// The reason code of an outcome.
 fn told(clients: &mut Clients, outcome: Outcome) -> ReasonCode {
     if let Some(reason) = outcome.refusal() {
         clients.meter.stats.refusals.add(reason);
@@ -432,8 +432,8 @@ fn told(clients: &mut Clients, outcome: Outcome) -> ReasonCode {
     reason_of(outcome)
 }
 
-/// Handles the outcome of a publish. QoS 0 has no answer; 3.1.1 cannot report a failure, so that the connection
-/// ends with it [MQTT-3.3.5-2 of 3.1.1].
+/// Handles the outcome of a publish. QoS 0 has no answer. 3.1.1 has no code for a failure, so the connection ends
+/// [MQTT-3.3.5-2 of 3.1.1].
 fn answer_publish(
     clients: &mut Clients,
     slot: u32,
@@ -456,7 +456,7 @@ fn answer_publish(
     let mqtt = mqtt_state(&mut clients.conns, slot);
     let answers = mqtt.answers.len();
     if exactly_once && reason.is_error() {
-        // Refused: its id is free again [MQTT-4.3.3-9], also for the session on a later connection.
+        // It was refused, so its packet id is free again [MQTT-4.3.3-9], also on a later connection of the session.
         mqtt.received.remove(&id);
     }
     if reason.is_error() && version == Version::V311 {
@@ -465,7 +465,7 @@ fn answer_publish(
         return Err(reason);
     }
     if !mqtt.answer(id, exactly_once, reason) {
-        // No answer is due for this one, though each publish has exactly one.
+        // Cannot happen: each publish has exactly one answer.
         return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
     }
     // Each was looked at.

@@ -1,5 +1,5 @@
-//! Subscriptions that a client makes (MQTT 5.0 sections 3.8 and 3.9): its SUBSCRIBE, what the homes are asked, and the SUBACK.
-//! `list` has where they stand, `unsubscribe` how they end.
+//! SUBSCRIBE, the requests to homes that follow from it, and SUBACK (MQTT 5.0 sections 3.8 and 3.9). The list of a client's subscriptions is in
+//! `list`, their end in `unsubscribe`.
 
 use crore_wire::mqtt::{
     Filter, Properties, Qos, ReasonCode, RetainHandling, Subscribe, SubscribeOptions, encode,
@@ -29,14 +29,14 @@ use crate::store::slab::NONE;
 
 /// A SUBACK or UNSUBACK without its codes: header, packet id, no properties.
 const ACK_BYTES: usize = 6;
-/// Filters carried out in one go at least, even if the turn's budget is spent: a packet is read anew each time that it goes on.
+/// The fewest filters of a SUBSCRIBE that one turn carries out, even if its budget is spent: the packet is decoded again for each turn.
 const FILTERS_AT_ONCE: usize = 16;
-/// A wildcard is a whole level, so that looking for the byte is enough once the filter is checked.
+/// In a checked filter a wildcard is a whole level, so the search for the byte is enough.
 const WILDCARDS: [char; 2] = ['+', '#'];
 /// Why a node refuses a shared subscription.
 const NO_GROUPS: &str = "a cluster has no shared subscriptions";
 
-/// A SUBSCRIBE, as far as the turn allows; the SUBACK follows when the homes have answered.
+/// Carries out a SUBSCRIBE within the budget of the turn. The SUBACK follows when the homes have answered.
 pub(super) fn client_subscribed(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -53,7 +53,7 @@ pub(super) fn client_subscribed(
     let done = usize::from(core::mem::take(&mut mqtt.filters_done));
     let in_use = mqtt.subacks.iter().any(|it| it.packet_id == packet_id);
     if done == 0 && in_use {
-        // [MQTT-2.2.1-3]: answers could not be told apart.
+        // [MQTT-2.2.1-3]: the packet id is in use, so the answers could not be distinguished.
         let reasons = core::iter::repeat_n(ReasonCode::PACKET_IDENTIFIER_IN_USE, count);
         let (version, id) = (client::version(&clients.conns, slot), subscribe.packet_id);
         clients.write_packet(slot, |out| {
@@ -97,7 +97,7 @@ pub(super) fn client_subscribed(
     Ok(())
 }
 
-/// One filter. Its grant comes with the answer of the topic's home.
+/// Carries out one filter of a SUBSCRIBE. Its reason code follows with the answer of the home.
 fn subscribe_one(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -156,7 +156,7 @@ fn subscribe_one(
         return Err(clients.refuse_packet(reached));
     }
     if !clients.may_take(census, slot, 0) {
-        // Memory is short, and this client holds much.
+        // Memory is short, and this client holds most.
         return Err(ReasonCode::QUOTA_EXCEEDED);
     }
     if wildcard {
@@ -169,13 +169,13 @@ fn subscribe_one(
     Ok(())
 }
 
-/// Whether the connection may subscribe to one more topic or filter, of this name.
+/// Whether the connection may have one more subscription, to this topic or filter.
 fn has_room(clients: &Clients, subs: &Subscriptions, slot: u32, name: &[u8]) -> Result<(), Reason> {
     let limits = &clients.ctx.world.settings.limits;
     let list = list_of(&clients.conns, slot);
     clients.meter.work.steps.add(1 + list.len() / 8);
     let count = 1 + list.iter().filter(|sub| !is_vacant(sub)).count();
-    // Few have room whatever their names.
+    // A few subscriptions are allowed however long their filters are.
     if limits.has_room_for_names(count, count * limits.topic_bytes) {
         return has_room_for(limits, count, 0);
     }
@@ -192,7 +192,7 @@ fn has_room(clients: &Clients, subs: &Subscriptions, slot: u32, name: &[u8]) -> 
     has_room_for(limits, count, bytes)
 }
 
-/// A subscription that exists takes new options, and perhaps the retained message again [MQTT-3.8.4-3].
+/// Gives an existing subscription new options, and sends its retained message again if the client asks for it [MQTT-3.8.4-3].
 fn resubscribe(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -206,7 +206,7 @@ fn resubscribe(
     };
     let waits = sub.own.granted != (0, 0);
     if waits {
-        // The home has not answered the former SUBSCRIBE yet: both grants are given when it does.
+        // The home has not answered the earlier SUBSCRIBE. Its answer grants both.
         let former = core::mem::replace(&mut sub.own.granted, granted);
         let behind = &mut mqtt_state(&mut clients.conns, slot).grants_behind;
         behind.push((granted, former));
@@ -241,7 +241,7 @@ fn resubscribe(
     if !shows {
         return Ok(());
     }
-    // Only the retained message: live messages go on.
+    // Only for the retained message. Live messages continue.
     let ask = Attach {
         is_next_page: true,
         retained: true,
@@ -251,7 +251,7 @@ fn resubscribe(
     Ok(())
 }
 
-/// Whether the client takes a SUBACK or UNSUBACK with so many codes [MQTT-3.1.2-24].
+/// Whether the client's Maximum Packet Size allows a SUBACK or UNSUBACK with `count` reason codes [MQTT-3.1.2-24].
 pub(super) fn has_room_for_codes(
     conns: &Connections,
     slot: u32,
@@ -293,7 +293,7 @@ pub(super) fn join_topic(
     };
     let part = add_sub(&mut clients.conns, slot, sub);
     subs.topics.get_mut(topic).waiting += 1;
-    // A subscription of the session was counted when it was made, and is not counted again.
+    // A resumed subscription was counted when it was made.
     let client = match wanted.granted {
         (0, 0) | RESUMED => Client::NOBODY,
         _ => clients.conns.get(slot).client,
@@ -309,7 +309,7 @@ pub(super) fn join_topic(
     }
 }
 
-/// The first page of a subscription's topic, which is counted as asked for.
+/// The request for the first page of a subscription's topic. Counts the page.
 pub(super) fn page_of(
     clients: &mut Clients,
     topics: &Topics,

@@ -1,4 +1,4 @@
-//! How subscriptions of the client end (MQTT 5.0 sections 3.10 and 3.11): by UNSUBSCRIBE, or because the client goes.
+//! The end of subscriptions: by UNSUBSCRIBE (MQTT 5.0 sections 3.10 and 3.11), or with the connection.
 
 use alloc::vec::Vec;
 
@@ -18,7 +18,7 @@ use crate::protocol::mqtt::subscribe::has_room_for_codes;
 use crate::protocol::mqtt::{client, list};
 use crate::store::slab::NONE;
 
-/// An UNSUBSCRIBE, which is answered at once.
+/// Carries out an UNSUBSCRIBE, which is answered at once.
 pub(super) fn client_unsubscribed(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -49,7 +49,7 @@ pub(super) fn client_unsubscribed(
     Ok(())
 }
 
-/// Takes one subscription out of the list; its place stays.
+/// Removes one subscription from the list. Its index becomes free.
 pub(super) fn leave_part(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -92,8 +92,8 @@ pub(super) fn leave_part(
     part_one(clients, subs, topic, place, counted);
 }
 
-/// Removes subscriptions that were never granted from the session: their home might hear of them only after another home
-/// has ended the session.
+/// Removes subscriptions that no home has granted yet from the session. Otherwise a home could learn of one only after the home of the client id has
+/// ended the session, and would keep messages for ever.
 pub(super) fn leave_unanswered(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -114,7 +114,7 @@ pub(super) fn leave_unanswered(
     let list = list_of(&clients.conns, slot);
     let parts = (0..list.len()).filter(|part| waits(&list[*part]));
     for part in parts.collect::<Vec<_>>() {
-        // There is no client to tell.
+        // The connection has ended, so nobody is told.
         if let Some(sub) = sub_mut(&mut clients.conns, slot, part as u32) {
             sub.own.granted = (0, 0);
         }
