@@ -1,7 +1,6 @@
-//! Subscriptions with wildcards (MQTT 5.0 section 4.7.1). Each is a group of its own among the connection's filters
-//! (see `matching.rs`), with a position for each partition; a message that several live subscriptions match is sent once, with
-//! the highest QoS of them and all their identifiers. A subscription that has fallen behind reads its messages
-//! from the log; `overlap.rs` decides which one sends a message then.
+//! Subscriptions with wildcards (MQTT 5.0 section 4.7.1). Each one is a group of its own among the connection's filters (`matching.rs`), with a position
+//! for each partition. If a message matches several live subscriptions, it is sent once, with their highest QoS and all their identifiers. A
+//! subscription that has fallen behind reads its messages from the log; then `overlap.rs` decides which subscription sends a message.
 
 use alloc::vec::Vec;
 
@@ -30,7 +29,7 @@ use crate::protocol::mqtt::retention::{await_retention, keep_log_of};
 use crate::protocol::mqtt::state::Subscribed;
 use crate::store::slab::NONE;
 
-/// A home's page for a subscription with wildcards; returns the part of a subscription that the home has no room for.
+/// Handles a home's page for a subscription with wildcards. Returns the subscription's index if the home has no room for it.
 pub(crate) fn mqtt_match_page<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -113,7 +112,7 @@ pub(crate) fn mqtt_match_page<I: Io>(
 /// Subscribes to a filter. `since` has a position for each partition, or is empty.
 ///
 /// # Errors
-/// When there is no room for it.
+/// There is no room for it.
 pub(super) fn join_wildcard(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -172,8 +171,8 @@ pub(super) fn join_wildcard(
     }
 }
 
-/// A page of a group that only shows retained messages again was taken up to `offset`. The group is never live: live
-/// messages come by the subscription's own group. It ends when all of every partition were shown.
+/// Notes that a page of a group that only sends retained messages again was sent up to `offset`. Such a group is never live, since live messages are sent
+/// by the subscription's own group. It ends when the retained messages of all partitions were sent.
 fn showed(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -200,7 +199,7 @@ fn showed(
     goes_on_behind(clients, queues, slot);
 }
 
-/// Asks for a subscription's retained messages once more, beside its other messages.
+/// Requests a subscription's retained messages once more, beside its other messages.
 fn show_again(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -210,7 +209,7 @@ fn show_again(
 ) {
     leave_shown(clients, subs, slot, part);
     let since = alloc::vec![Since::Default; usize::from(clients.ctx.world.partitions)];
-    // If there is no room for that, the subscription goes on unchanged.
+    // If there is no room for that, the subscription continues without them.
     if join_filters(clients, subs, slot, &[(filter, part)], &since, false).is_ok() {
         asked_pages(
             &mut clients.conns,
@@ -220,7 +219,7 @@ fn show_again(
     }
 }
 
-/// Asks homes for the messages that subscriptions with wildcards have missed, as far as there is room.
+/// Requests the next pages of subscriptions with wildcards that have fallen behind, as far as there is room.
 pub(super) fn wildcards_go_on(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
     let Some(filtered) = joining::filtered(&clients.conns, slot).filter(|all| all.is_behind())
     else {
@@ -231,7 +230,7 @@ pub(super) fn wildcards_go_on(clients: &mut Clients, subs: &mut Subscriptions, s
     let mut behind = Vec::new();
     for group in filtered.groups() {
         let mut parts = filtered.parts_of(group.serial);
-        // QoS 0 is never held back by messages under way.
+        // Messages in flight never hold back QoS 0.
         let held = |(_, part): (u32, &Part)| {
             bound
                 && list
@@ -260,7 +259,7 @@ pub(super) fn wildcards_go_on(clients: &mut Clients, subs: &mut Subscriptions, s
     }
 }
 
-/// A subscription with wildcards takes new options.
+/// Gives a subscription with wildcards new options.
 pub(super) fn resubscribe_wildcard(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -275,7 +274,7 @@ pub(super) fn resubscribe_wildcard(
     (sub.own.options, sub.own.identifier) = (wanted.options.bits(), wanted.identifier);
     let waits = sub.own.granted != (0, 0);
     if waits {
-        // Homes have not answered the former SUBSCRIBE yet: both grants are given when all have.
+        // Homes have not answered the earlier SUBSCRIBE. Their last answer grants both.
         let former = core::mem::replace(&mut sub.own.granted, wanted.granted);
         let behind = &mut mqtt_state(&mut clients.conns, slot).grants_behind;
         behind.push((wanted.granted, former));
@@ -290,13 +289,13 @@ pub(super) fn resubscribe_wildcard(
         clients.grant(slot, wanted.granted, reason);
     }
     if wanted.options.retain_handling == RetainHandling::Send {
-        // [MQTT-3.8.4-3]; live messages go on.
+        // [MQTT-3.8.4-3]. Live messages continue.
         show_again(clients, subs, slot, part, wanted.filter);
     }
     Ok(())
 }
 
-/// The positions of a subscription with wildcards by partition; empty until every home has answered for all of them.
+/// The positions of a subscription with wildcards, one for each partition. Empty until homes have answered for all partitions.
 pub(super) fn wildcard_seen(
     clients: &Clients,
     matching: &Matching,
@@ -326,14 +325,14 @@ pub(super) fn wildcard_seen(
         .unwrap_or_default()
 }
 
-/// A page was taken: the next one is asked for, if there is one to ask for.
+/// A page was handled: requests the next one if necessary.
 fn goes_on_behind(clients: &Clients, queues: &mut Queues, slot: u32) {
     if joining::filtered(&clients.conns, slot).is_some_and(|all| all.is_behind()) {
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
 }
 
-/// Stops showing a subscription's retained messages again.
+/// Stops sending a subscription's retained messages again.
 fn leave_shown(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, part: u32) {
     let own = serial_of(&clients.conns, slot, part);
     let Some(filtered) = joining::filtered(&clients.conns, slot) else {
@@ -368,19 +367,19 @@ fn grant_pending(clients: &mut Clients, slot: u32, part: u32, reason: ReasonCode
     }
 }
 
-/// Where a restored subscription with wildcards goes on.
+/// The positions at which a resumed subscription continues.
 pub(super) fn since_all(epoch: u32, seen: &[u64]) -> Vec<Since> {
     let at = |offset: &u64| Since::At(Position::new(epoch, *offset));
     seen.iter().map(at).collect()
 }
 
-/// Whether homes have answered for all partitions that the group asked for.
+/// Whether homes have answered for all partitions.
 fn is_answered(conns: &Connections, slot: u32, serial: u32) -> bool {
     let group = joining::filtered(conns, slot).and_then(|all| all.group(serial));
     group.is_some_and(|group| group.positions().iter().all(|at| !at.asked))
 }
 
-/// Grants what the subscription asked for.
+/// Grants the requested QoS of a subscription.
 fn grant_asked(clients: &mut Clients, slot: u32, part: u32) {
     let options = list::sub(&clients.conns, slot, part).map_or(0, |sub| sub.own.options);
     let reason = ReasonCode::granted(qos_of(options));

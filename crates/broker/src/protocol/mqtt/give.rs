@@ -1,4 +1,4 @@
-//! One message on its way to one client: the options of its subscriptions together, and the packet.
+//! One message for one client: combines the options of the client's subscriptions, and writes the packet.
 
 use alloc::vec::Vec;
 
@@ -26,25 +26,25 @@ use crate::store::slab::NONE;
 /// The combined options of the subscriptions that match a message.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Wants<'a> {
-    /// Their highest QoS, and the flags.
+    /// The highest QoS, with the flags.
     pub options: u8,
-    /// Their identifiers; 0 stands for none.
+    /// The subscription identifiers; 0 stands for none.
     pub identifiers: &'a [u32],
-    /// The part whose topic it is, for an alias.
+    /// The index of the subscription to the message's topic, for its alias.
     pub alias: Option<u32>,
-    /// It is the topic's retained message.
+    /// The message is the retained message of its topic.
     pub retained: bool,
-    /// The part and the home, when it is a group's message.
+    /// For a message of a group: the subscription's index and the home.
     pub group: Option<(u16, ShardId)>,
-    /// It is in no log: it is sent whatever waits before it.
+    /// The message is in no log, so it is sent even if other messages wait.
     pub unbound: bool,
 }
 
 /// The outcome of offering a message.
 pub(super) enum Offered {
-    /// It was sent or is on its way; with this packet id if it will be acknowledged.
+    /// It was written to the outbox; with this packet id if it needs an acknowledgement.
     Sent(Option<PacketId>),
-    /// The client does not get it.
+    /// The client does not get the message.
     Skipped,
     /// There is no room.
     Full,
@@ -67,7 +67,7 @@ pub(super) fn offer_packet(
     let acknowledged = record.qos.min(qos(wants.options)) > 0;
     let bytes = out.bytes.len() + frames.frame(record).len();
     let bounds = || clients.ctx.bounds_of(topic).after(out.ends.len());
-    // If the topic's log is kept for the subscription, no newer message overtakes those to be sent again.
+    // If the subscription has a log, no newer message overtakes those that are sent again.
     let overtakes = qos(wants.options) > 0 && has_waiting(&clients.conns, slot);
     if acknowledged && !has_place(&clients.conns, slot)
         || !wants.unbound
@@ -99,14 +99,14 @@ pub(super) fn offer_packet(
     Offered::Sent(id)
 }
 
-/// Keeps a message until there is room for it; false when the client does not get it.
+/// Keeps a message until there is room for it. Returns false if the client does not get it.
 pub(super) fn wait_packet(
     clients: &mut Clients,
     slot: u32,
     wants: &Wants<'_>,
     message: (&[u8], &Record, &Frames),
 ) -> bool {
-    // A placeholder: the message gets its id when it is sent.
+    // A placeholder: the message gets its packet id when it is sent.
     let id = PacketId::MAX;
     let Some(packet) = encode_publish(clients, slot, wants, message, Some(id)) else {
         return false;
@@ -118,7 +118,7 @@ pub(super) fn wait_packet(
     true
 }
 
-/// The PUBLISH, unless it has expired or is larger than the client takes [MQTT-3.1.2-25].
+/// The PUBLISH; `None` if the message has expired or is larger than the client takes [MQTT-3.1.2-25].
 fn encode_publish(
     clients: &mut Clients,
     slot: u32,
@@ -155,7 +155,7 @@ fn encode_publish(
     };
     let bytes = encode::publish_bytes(version, &publish, publish.payload.len());
     let takes = bytes <= packet_bytes_max(&clients.conns, slot);
-    // A message that is not kept is for those who are there.
+    // A message with an expiry of 0 is for the clients that are connected.
     let lives = left_s != Some(0) || record.ttl_s() == Some(0);
     let mut out = Rope::default();
     if takes && lives && !name.is_empty() {
@@ -207,7 +207,7 @@ fn under_way(
     }
 }
 
-/// The alias of a subscription's topic, and whether the client knows it; 0 when the client allows no further alias.
+/// The alias of a subscription's topic, and whether the client knows it. 0 if the client allows no further alias.
 fn alias_for(conns: &Connections, slot: u32, part: u32) -> (bool, u16) {
     let (Some(sub), Some(mqtt)) = (list::sub(conns, slot, part), client::mqtt(conns, slot)) else {
         return (false, 0);
@@ -225,7 +225,7 @@ pub(super) fn topic_name(conns: &Connections, topics: &Topics, slot: u32, part: 
     topic.map_or(Vec::new(), |topic| topics.name(topic).to_vec())
 }
 
-/// A retained message of QoS 0 overtakes the messages that wait: older ones of its topic must not follow it.
+/// Removes waiting older messages of a topic, since a retained message of QoS 0 overtakes them.
 fn drop_outdated(conns: &mut Connections, slot: u32, topic: &[u8], offset: u64) {
     let waiting = &mut mqtt_state(conns, slot).waiting;
     waiting.retain(|old| {
@@ -233,8 +233,8 @@ fn drop_outdated(conns: &mut Connections, slot: u32, topic: &[u8], offset: u64) 
     });
 }
 
-/// Sends a message that the client cannot read from a log later: a retained one, or a group's. Without room it waits, where
-/// others fall back. Returns whether an acknowledgement will come.
+/// Sends a message that the client cannot read from a log later: a retained message, or one of a group. If there is no room it waits, whereas other messages
+/// are read from the log later. Returns whether it needs an acknowledgement.
 pub(super) fn give_once<I: Io>(
     clients: &mut Clients,
     slot: u32,

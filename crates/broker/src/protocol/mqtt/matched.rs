@@ -1,4 +1,4 @@
-//! Live messages that come to a client by its filters, each once, with the options of all its subscriptions that match.
+//! Live messages that match a client's filters. Each is sent once, with the options of all subscriptions that match.
 use crate::client::delivery::{Addressee, Matched};
 use crate::client::joining;
 use crate::client::outbox::Packets;
@@ -13,7 +13,7 @@ use crate::protocol::mqtt::{list, overlap};
 use crate::store::slab::NONE;
 use alloc::vec::Vec;
 
-/// Live messages of a run for one client: each once, whatever number of its subscriptions match.
+/// Sends the live messages of a run to one client, each once.
 pub(crate) fn mqtt_matched<I: Io>(
     clients: &mut Clients,
     subs: &Subscriptions,
@@ -130,7 +130,7 @@ fn live_parts(
     (parts, exact)
 }
 
-/// A subscription that is live cannot take this message: it reads on from its log.
+/// A live subscription has no room for this message: from now on it reads from the log.
 fn fell_behind_with(
     clients: &mut Clients,
     matching: &Matching,

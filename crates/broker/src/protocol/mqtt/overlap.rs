@@ -1,13 +1,14 @@
-//! Subscriptions of one client that match the same messages while some of them read on from the log: decides which of them
-//! sends a message, so that it is sent once, with the highest QoS and all identifiers (MQTT 5.0 section 3.3.4).
+//! Overlapping subscriptions of a client, while some of them read from the log: decides which of them sends a message, so that it is sent once, with the
+//! highest QoS and all identifiers (MQTT 5.0 section 3.3.4).
 //!
-//! While all are live a message finds all of them at once, and none of this state exists. From the moment that one falls
-//! behind, or that a session is resumed, a [`Start`] says from which offset on each subscription misses nothing in a partition.
-//! Of the subscriptions that match a message the one with the earliest start sends it. The others skip messages that it has
-//! passed, and wait before those that it has not, so that a topic keeps its order and no position is ahead of its client.
+//! While all subscriptions are live, a message finds all of them at once, and none of this state exists. It begins when a subscription falls behind or a
+//! session is resumed. Then each subscription has a [`Start`] in each partition: after that offset it misses nothing. Among the subscriptions that match a
+//! message, the one with the earliest start sends it. The others skip the messages that it has passed, and wait before those that it has not. So a topic
+//! keeps its order, and no position is ahead of the client.
 //!
-//! Only subscriptions of QoS 1 and 2 do so: QoS 0 never waits, since its log may not keep the messages to wait
-//! for. Deliberately not here: retained messages, which come to each new subscription, and shared subscriptions.
+//! Only QoS 1 and 2 take part. QoS 0 never waits, since its log may not keep the messages.
+//!
+//! Deliberately not here: retained messages, which each new subscription gets, and shared subscriptions.
 
 use alloc::vec::Vec;
 
@@ -30,7 +31,7 @@ use crate::protocol::mqtt::reading::Start;
 use crate::protocol::mqtt::{client, list};
 use crate::store::slab::NONE;
 
-/// The subscriptions that share a message, and the one of them that sends it.
+/// The subscriptions that match a message, and the one of them that sends it.
 pub(super) struct Sharers {
     /// All of them.
     pub parts: Vec<u32>,
@@ -40,7 +41,7 @@ pub(super) struct Sharers {
     pub done: bool,
 }
 
-/// Sends a message that a subscription has come to, on behalf of all that share it, unless another of them sends it.
+/// Sends a message that a subscription has reached, for all subscriptions that match it, unless another of them sends it.
 pub(super) fn give_in_turn(
     clients: &mut Clients,
     subs: &Subscriptions,
@@ -71,7 +72,7 @@ pub(super) fn give_in_turn(
         &mut identifiers,
     );
     let wants = Wants {
-        // The leading subscription takes the message.
+        // The subscription with the earliest start sends it.
         options: options.unwrap_or(wants.options),
         identifiers: &identifiers,
         ..*wants
@@ -79,7 +80,7 @@ pub(super) fn give_in_turn(
     offer_packet(clients, slot, &wants, message, out)
 }
 
-/// A restored subscription goes on from these offsets: that of its topic, or one for each partition.
+/// Sets the starts of a resumed subscription: one offset for its topic, or one for each partition.
 pub(super) fn starts_at(
     clients: &mut Clients,
     subs: &Subscriptions,
@@ -93,7 +94,7 @@ pub(super) fn starts_at(
     let partition = clients.ctx.partition_of(filter);
     let wildcard = list::sub(&clients.conns, slot, part).is_some_and(|sub| sub.own.filter != 0);
     if wildcard && seen.len() != usize::from(clients.ctx.world.partitions) {
-        // With another number of partitions the positions were invalid.
+        // The positions are of a server with another number of partitions, and are not valid.
         return;
     }
     let first = if wildcard { 0 } else { partition };
@@ -106,8 +107,8 @@ pub(super) fn starts_at(
     mqtt_state(&mut clients.conns, slot).starts.extend(starts);
 }
 
-/// The offsets from which on a subscription with position `seen`, at its topic or in each partition, has sent all; empty when no
-/// other subscription relies on it.
+/// The starts of a subscription whose positions are `seen`: one for its topic, or one for each partition. Empty if no other subscription of the client
+/// depends on them.
 pub(super) fn starts_of(conns: &Connections, slot: u32, part: u32, seen: &[u64]) -> Vec<u64> {
     let starts = client::mqtt(conns, slot).map_or(&[][..], |mqtt| &mqtt.starts);
     let own: Vec<&Start> = starts.iter().filter(|it| it.part == part).collect();
@@ -124,8 +125,7 @@ pub(super) fn starts_of(conns: &Connections, slot: u32, part: u32, seen: &[u64])
     (0..).zip(seen).map(at).collect()
 }
 
-/// A subscription falls behind in this partition before the message with this offset: the live subscriptions there miss nothing
-/// from that message on.
+/// A subscription falls behind in this partition before the message with this offset. The live subscriptions there start with that message.
 pub(super) fn start_all(
     clients: &mut Clients,
     topics: &Topics,
@@ -135,12 +135,12 @@ pub(super) fn start_all(
 ) {
     for part in live_in(clients, topics, slot, partition) {
         let start = add_start(&mut clients.conns, slot, part, partition, offset - 1);
-        // The start was added for a later message of the same run.
+        // The start was added for a later message of the same run, so it moves back.
         start.offset = start.offset.min(offset - 1);
     }
 }
 
-/// The subscriptions that are live in a partition.
+/// The live subscriptions of a partition.
 pub(crate) fn live_in(
     clients: &Clients,
     topics: &Topics,
@@ -162,7 +162,7 @@ pub(crate) fn live_in(
     parts.map(|(part, _)| part).collect()
 }
 
-/// A subscription is live in this partition, having seen it up to `offset`. When the last one is live the starts are dropped.
+/// A subscription has become live in this partition, at `offset`. When all are live, the starts are dropped.
 pub(super) fn start_live(
     conns: &mut Connections,
     slot: u32,
@@ -177,7 +177,7 @@ pub(super) fn start_live(
     end_starts(conns, slot);
 }
 
-/// The start of a subscription in a partition; added with this offset if there is none.
+/// The start of a subscription in a partition. If there is none, adds one with this offset.
 pub(crate) fn add_start(
     conns: &mut Connections,
     slot: u32,
@@ -198,9 +198,8 @@ pub(crate) fn add_start(
     &mut starts[at]
 }
 
-/// A subscription whose topic was deleted at this offset reads on from there, while live ones send what comes. A live
-/// subscription without a start misses nothing of that topic from there on. One with a start keeps it: it may have become
-/// live later, and has not sent what came to other topics in between.
+/// The topic of a subscription was deleted at this offset, so that it reads on from there. A live subscription without a start starts there too, since it
+/// misses nothing of the topic. One with a start keeps it: it may have become live later, and then it has not sent earlier messages of other topics.
 pub(super) fn start_anew(
     clients: &mut Clients,
     topics: &Topics,
@@ -215,14 +214,14 @@ pub(super) fn start_anew(
     add_start(&mut clients.conns, slot, part, partition, offset).offset = offset;
 }
 
-/// A subscription ends: others send the messages that it has not sent.
+/// A subscription ends: the other ones send the messages that it has not sent.
 pub(super) fn forget_starts(conns: &mut Connections, slot: u32, part: u32) {
     if client::mqtt(conns, slot).is_some_and(|mqtt| !mqtt.starts.is_empty()) {
         mqtt_state(conns, slot).starts.retain(|it| it.part != part);
     }
 }
 
-/// Drops the starts when no subscription is behind.
+/// Drops the starts if no subscription is behind.
 pub(super) fn end_starts(conns: &mut Connections, slot: u32) {
     let groups = filtered(conns, slot).map_or(&[][..], |all| all.groups());
     let list = list_of(conns, slot);
@@ -237,7 +236,7 @@ pub(crate) fn topic_partition(topics: &Topics, ctx: &Context, sub: &Sub) -> Part
     ctx.partition_of(topics.name(sub.topic))
 }
 
-/// The subscriptions that share a message, if there are any.
+/// The subscriptions that match a message; `None` if no other one can send it.
 pub(super) fn sharers(
     clients: &Clients,
     subs: &Subscriptions,
@@ -261,7 +260,7 @@ pub(super) fn sharers(
         }),
         None => sub.topic != NONE && subs.topics.name(sub.topic) == topic,
     };
-    // Each looks at its parts in the client's list.
+    // Each one visits its indexes in the client's list.
     clients.meter.work.steps.add(starts.len() / 4);
     let mut parts = Vec::new();
     let mut first: Option<(u64, u32)> = None;
@@ -288,7 +287,7 @@ pub(super) fn sharers(
     Some(Sharers { parts, lead, done })
 }
 
-/// The offset up to which a subscription has seen this partition, or its topic there.
+/// The position of a subscription in this partition, or at its topic there.
 pub(crate) fn stands(
     clients: &Clients,
     matching: &Matching,
@@ -312,7 +311,7 @@ pub(crate) fn stands(
     }
 }
 
-/// The combined options of these subscriptions for a message; `None` when none of them takes it.
+/// The combined options of these subscriptions for a message; `None` if none of them takes it.
 pub(super) fn wants_of(
     conns: &Connections,
     slot: u32,

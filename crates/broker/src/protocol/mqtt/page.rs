@@ -1,7 +1,7 @@
-//! Answers of homes to a client's subscriptions: grants, retained messages and pages of the log; and going on with
-//! subscriptions that fell behind (MQTT 5.0 sections 3.8.4 and 3.9).
+//! Answers of homes to a client's subscriptions: grants, retained messages and pages of the log (MQTT 5.0 sections 3.8.4 and 3.9). Requests the next
+//! pages of subscriptions that have fallen behind.
 //!
-//! A subscription gets nothing live before the page that is marked `at_head`; retained messages come before both.
+//! Order of a subscription's messages: retained messages first, then pages of the log up to the page marked `at_head`, then live messages.
 
 use crore_wire::mqtt::ReasonCode;
 
@@ -29,7 +29,7 @@ use crate::protocol::mqtt::suspend::text_of;
 use crate::protocol::mqtt::unsubscribe::leave_part;
 use crate::store::slab::NONE;
 
-/// Why a home has no room for a subscription.
+/// The reason code if a home has no room for a subscription.
 const NO_ROOM: &str = "no room by limits.topics_per_shard, limits.filters_per_shard, limits.topics_max or limits.topics_per_address_per_s";
 
 /// A home's answer to an attach.
@@ -42,7 +42,7 @@ pub(crate) fn mqtt_page<I: Io>(
     (page, frames): (&Page, &Frames),
     io: &mut I,
 ) {
-    // A subscription that stood in the row fell behind there.
+    // A subscription in the row has noted there that it has fallen behind.
     clients.expand(slot);
     let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
         return clients.broken(slot);
@@ -81,7 +81,7 @@ pub(crate) fn mqtt_page<I: Io>(
         give_once(clients, slot, &wants, (&name, record, frames), io);
     }
     if page.values == LatestValues::Wait {
-        // Values behind the position of a session come by the subscription.
+        // Values after the position of a resumed session are sent by the subscription.
         let position = list::sub(&clients.conns, slot, part).filter(|sub| sub.epoch == page.epoch);
         let until = position.filter(|_| !page.only_retained);
         let until = until.map_or(page.head, |sub| sub.offset);
@@ -125,14 +125,14 @@ pub(crate) fn mqtt_not_attached<I: Io>(
     let attached = page.attached;
     clients.expand(slot);
     if page.only_retained && end_show(clients, queues, slot, part) {
-        // The subscription itself stands, and is told of a delete.
+        // The subscription itself continues, and will learn of the deletion.
         return;
     }
     let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
         return clients.broken(slot);
     };
     if attached == Attached::Gone {
-        // The kept messages are deleted: it goes on with those after the deletion.
+        // The kept messages were deleted. It continues after the deletion.
         (sub.offset, sub.epoch) = (page.head, page.epoch);
         mqtt_state(&mut clients.conns, slot).fresh.push(part);
         let partition =
@@ -149,8 +149,8 @@ pub(crate) fn mqtt_not_attached<I: Io>(
     refuse_part(clients, subs, queues, slot, part, reason, io);
 }
 
-/// A home has no room for a subscription. A new one is refused. For one of the session the connection ends, since MQTT has no
-/// other way to tell the client; the session stays unchanged, so that its next connection tries again.
+/// A home has no room for a subscription. A new subscription is refused. For a resumed one the connection ends, since MQTT has no other way to tell
+/// the client. The session keeps it, so that the next connection tries again.
 pub(crate) fn refuse_part<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -179,7 +179,7 @@ pub(crate) fn refuse_part<I: Io>(
     clients.send_reply(slot, io);
 }
 
-/// Goes on with subscriptions that fell behind, as far as there is room for the messages that they have missed.
+/// Requests the next pages of subscriptions that have fallen behind, as far as there is room for their messages.
 pub(super) fn mqtt_go_on<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -191,7 +191,7 @@ pub(super) fn mqtt_go_on<I: Io>(
     give_owed(&mut clients.conns, &mut subs.lanes, slot);
     let row = clients.conns.get(slot);
     let full = row.outbox != NONE;
-    // A CONNACK may wait in the outbox for subscriptions that begin anew.
+    // Nothing may overtake a CONNACK that waits in the outbox for resumed subscriptions.
     if full && !row.is(HELD) || row.extra == NONE || row.state != State::Mqtt {
         return;
     }
@@ -225,7 +225,7 @@ pub(super) fn mqtt_go_on<I: Io>(
     }
 }
 
-/// The outbox is empty: subscriptions that fell behind read on from the log, as far as the client may be sent more messages.
+/// The outbox is empty: subscriptions that have fallen behind read on from the log, as far as the client takes messages.
 fn catch_up_list(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
     if clients.conns.get(slot).extra == NONE {
         return;

@@ -158,7 +158,7 @@ fn resumed(messages: Vec<StoredMessage<'_>>) -> VecDeque<Inflight> {
             true => Step::Released,
         },
         end_s: message.end_s.unwrap_or(NO_END_S),
-        // Needed only to return a group's message, and a stored session has none of those.
+        // Offsets are not stored. 0 counts as older than every message of the topic.
         offset: 0,
         group: None,
         version: message.version,

@@ -1,5 +1,5 @@
-//! A client's part in shared subscriptions (MQTT 5.0 section 4.8.2). The group and its cursor are at the homes; here are
-//! the members, which give back credit for each message that they are done with.
+//! A client as a member of shared subscriptions (MQTT 5.0 section 4.8.2). The groups and their cursors are at the homes. A member gives credit back for each
+//! message whose delivery is complete.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -19,11 +19,11 @@ use crate::protocol::mqtt::state::{Inflight, Shared, Step, Subscribed};
 use crate::protocol::mqtt::{client, list};
 use crate::store::slab::NONE;
 
-/// Messages of one group and home that a client may have unacknowledged: enough to keep it busy, few enough for a
-/// fair share among the members.
+/// The most unacknowledged messages of a client from one home of a group: enough to keep the client busy, and few enough that all members get
+/// messages.
 const CREDIT: u16 = 16;
 
-/// A home has taken the client into a group, or had no room for the filter: then returns the part.
+/// Handles a home's answer to a join. Returns the subscription's index if the home has no room for the filter.
 pub(crate) fn group_joined<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
@@ -38,7 +38,7 @@ pub(crate) fn group_joined<I: Io>(
         .flatten();
     let shared = part.and_then(|part| shared_mut(&mut clients.conns, to.slot, part));
     let Some(shared) = shared else {
-        // The client that asked is gone.
+        // The connection has ended.
         if let Some(group) = group {
             quit_group(lanes, home, group, to, Vec::new(), counts);
         }
@@ -67,7 +67,7 @@ pub(crate) fn group_joined<I: Io>(
     None
 }
 
-/// A message of a group for this client; if the client is gone the message goes back to the group.
+/// Sends a message of a group to this client. If the connection has ended, gives the message back to the group.
 #[allow(clippy::too_many_arguments)] // a tell, and what a delivery is always given
 pub(crate) fn shared_message<I: Io>(
     clients: &mut Clients,
@@ -107,7 +107,7 @@ pub(crate) fn shared_message<I: Io>(
     }
 }
 
-/// Joins a group at its homes. The grant comes when all have answered.
+/// Joins a group at its homes. The subscription is granted when all homes have answered.
 pub(super) fn join_group(
     clients: &mut Clients,
     lanes: &mut Lanes,
@@ -180,7 +180,7 @@ fn quit_group(
     lanes.ask(home, |_| Ask::LeaveGroup(leave));
 }
 
-/// The client is done with one message of a group.
+/// The delivery of one message of a group is complete: gives credit back.
 pub(super) fn give_credit(
     conns: &mut Connections,
     lanes: &mut Lanes,
@@ -189,7 +189,7 @@ pub(super) fn give_credit(
     home: ShardId,
 ) {
     if conns.get(slot).outbox != NONE {
-        // Only when the socket has taken the bytes before it.
+        // Not before the socket has taken the bytes of the message.
         return mqtt_state(conns, slot).groups_behind.push((part, home));
     }
     let to = conns.reply_to(slot, part_name(conns, slot, part));
@@ -207,7 +207,7 @@ pub(super) fn give_credit(
     lanes.ask(home, |_| ask);
 }
 
-/// Gives back credit that waited for the socket.
+/// Gives the credit back that waited for the socket.
 pub(super) fn give_owed(conns: &mut Connections, lanes: &mut Lanes, slot: u32) {
     if client::mqtt(conns, slot).is_none_or(|mqtt| mqtt.groups_behind.is_empty()) {
         return;
@@ -217,8 +217,8 @@ pub(super) fn give_owed(conns: &mut Connections, lanes: &mut Lanes, slot: u32) {
     }
 }
 
-/// Takes the client out of a group; messages that were never sent go back, and if its session ends the subscription also the
-/// unacknowledged ones, except those of QoS 2.
+/// Takes the client out of a group. Gives messages back that were never sent. If the subscription ends too, also gives unacknowledged messages of QoS 1
+/// back.
 pub(super) fn part_group(
     conns: &mut Connections,
     lanes: &mut Lanes,
@@ -259,12 +259,12 @@ pub(super) fn part_group(
 }
 
 impl Inflight {
-    /// QoS 1, and not acknowledged.
+    /// Whether it has QoS 1 and is not acknowledged.
     fn is_at_least_once(&self) -> bool {
         self.step == Step::Published && self.qos() == 1
     }
 
-    /// The message in the form that the group takes back.
+    /// The message as its group takes it back.
     fn unacked(&self) -> Unacked {
         Unacked {
             topic: self.topic().into(),
