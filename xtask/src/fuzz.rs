@@ -13,13 +13,18 @@ pub fn run(args: &[&str]) -> Result<()> {
         .args(["build", "--profile", "sim", "--locked"])
         .args(["--workspace", "--bin", "crore-fuzz"])
         .run()?;
+    start(args)
+}
+
+fn start(args: &[&str]) -> Result<()> {
     Program::new(target_directory()?.join("sim/crore-fuzz"))
         .args(args)
         .run()
 }
 
-/// A short run of every target. The seed of the mutations depends on the source code, so that every change gets new ones.
+/// A short run of every target. The seed of the mutations depends on the source code, so that every change gets new ones. The runner is
+/// built already, by [`crate::sim::beside`].
 pub fn short() -> Result<()> {
     let seed = source_seed()?.to_string();
-    run(&["--seconds", SHORT_SECONDS, "--seed", &seed])
+    start(&["--seconds", SHORT_SECONDS, "--seed", &seed])
 }

@@ -94,6 +94,8 @@ fn test(release: bool) -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = (2 * cores).to_string();
     let profile: &[&str] = if release { &["--release"] } else { &[] };
+    // These tests wait more than they compute.
+    let beside = std::thread::spawn(sim::beside);
     let all = Program::new("cargo")
         .args(["test", "--workspace", "--locked", "--no-fail-fast"])
         .args(profile)
@@ -114,16 +116,15 @@ fn test(release: bool) -> Result<()> {
         .args(profile)
         .args(["--", "--ignored", "ten_thousand_do_not_read"])
         .run_tests();
+    let model = model(profile);
+    let console = console::check();
+    let beside = beside
+        .join()
+        .unwrap_or_else(|_| bail!("the steps beside the tests ended with a panic, above"));
+    // Alone and last: it has a few seconds for all targets, and its program is built beside the tests.
+    let fuzz = fuzz::short();
     // All are run, so that one run shows all failures.
-    together([
-        all,
-        model(profile),
-        clients,
-        stalled,
-        console::check(),
-        fuzz::short(),
-        sim::fresh(),
-    ])
+    together([all, model, clients, stalled, console, fuzz, beside])
 }
 
 /// Model checking of the mailbox: every interleaving of its senders and its reader.

@@ -8,7 +8,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 /// Builds the server and the load tools for measurements, into the same directory.
 pub fn build_programs() -> Result<()> {
@@ -32,6 +32,11 @@ impl Program {
             command: Command::new(program),
             shown: program.to_string_lossy().into_owned(),
         }
+    }
+
+    /// A program that gets only the time that no other program wants, for what computes beside tests that mostly wait.
+    pub fn behind(program: impl AsRef<OsStr>) -> Program {
+        Program::new("nice").args(["-n", "19"]).args([program])
     }
 
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Program {
@@ -78,25 +83,37 @@ impl Program {
         self.command.stdout(Stdio::piped());
         let mut child = self.command.spawn().with_context(context)?;
         let lines = BufReader::new(child.stdout.take().context("a pipe")?).split(b'\n');
-        let mut failed = Vec::new();
-        let mut reasons = Reasons::default();
+        let mut said = Said::default();
         for line in lines {
             let line = line.context("reading what the tests say")?;
             let text = String::from_utf8_lossy(&line);
             writeln!(out, "{text}").context("showing what the tests say")?;
-            failed.extend(failed_test(&text).map(str::to_string));
-            reasons.read(&text);
+            said.read(&text);
         }
         let status = child.wait().with_context(context)?;
-        if status.success() {
-            return Ok(());
-        }
-        let which = match &failed[..] {
-            [] => "no test has said so: a program did not build, or ended before its tests did (above)"
-                .to_string(),
-            failed => format!("failed tests:\n  {}\n{}", failed.join("\n  "), reasons.text),
-        };
-        bail!("`{}` failed: {status}; {which}", self.shown);
+        said.judge(&self.shown, status)
+    }
+
+    /// The same for a step that runs beside others: what it prints is shown in one piece when it has ended, so that no lines are mixed.
+    pub fn run_beside(mut self) -> Result<()> {
+        eprintln!(
+            "$ {} (beside the next steps; its output follows later)",
+            self.shown
+        );
+        let output = self
+            .command
+            .stdin(Stdio::null())
+            .output()
+            .with_context(|| format!("cannot start `{}`", self.shown))?;
+        let text = [output.stderr, output.stdout].concat();
+        let text = String::from_utf8_lossy(&text);
+        let shown = format!("$ {} (ended)\n{text}", self.shown);
+        let mut out = io::stdout().lock();
+        out.write_all(shown.as_bytes())
+            .context("showing what it has printed")?;
+        let mut said = Said::default();
+        text.lines().for_each(|line| said.read(line));
+        said.judge(&self.shown, output.status)
     }
 
     /// Runs it without output. True if it could be started and exited with 0.
@@ -107,6 +124,37 @@ impl Program {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         quiet.status().is_ok_and(|status| status.success())
+    }
+}
+
+/// What the output of tests says about failures.
+#[derive(Default)]
+struct Said {
+    failed: Vec<String>,
+    reasons: Reasons,
+}
+
+impl Said {
+    fn read(&mut self, line: &str) {
+        self.failed.extend(failed_test(line).map(str::to_string));
+        self.reasons.read(line);
+    }
+
+    /// An error for every exit status other than 0.
+    fn judge(self, shown: &str, status: ExitStatus) -> Result<()> {
+        if status.success() {
+            return Ok(());
+        }
+        let which = match &self.failed[..] {
+            [] => "no test has said so: a program did not build, is not a test, or ended before its tests did (above)"
+                .to_string(),
+            failed => format!(
+                "failed tests:\n  {}\n{}",
+                failed.join("\n  "),
+                self.reasons.text
+            ),
+        };
+        bail!("`{shown}` failed: {status}; {which}");
     }
 }
 

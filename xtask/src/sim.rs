@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 
-use crate::run::{Program, source_seed, target_directory};
+use std::path::PathBuf;
+
+use crate::run::{Program, source_seed, target_directory, together};
 
 /// Number of new seeds in every test run: two minutes on two cores.
 const FRESH_SEEDS: &str = "13000";
@@ -21,13 +23,30 @@ pub fn run(args: &[&str]) -> Result<()> {
         build = build.args(["--features", "crore-sim/planted"]);
     }
     build.run()?;
-    Program::new(target_directory()?.join("sim/crore-sim"))
-        .args(args)
-        .run()
+    Program::new(program()?).args(args).run()
 }
 
-/// Runs seeds that depend on the source code, so that every change gets new ones.
-pub fn fresh() -> Result<()> {
+/// What only computes, for the time in which other tests wait for their servers and clients: it gives way to them, and needs no server,
+/// no socket and no clock. First the tests of the broker's allocations, those too that take minutes without optimisation. Then seeds
+/// that depend on the source code, so that every change gets new ones.
+pub fn beside() -> Result<()> {
+    // One command for all programs of this profile, the fuzzer's too, so that their libraries are compiled once.
+    Program::behind("cargo")
+        .args(["build", "--profile", "sim", "--locked", "--workspace"])
+        .args(["--bin", "crore-sim", "--bin", "crore-fuzz"])
+        .args(["--test", "allocations"])
+        .run_beside()?;
+    let allocations = Program::behind("cargo")
+        .args(["test", "--profile", "sim", "--locked", "--workspace"])
+        .args(["--test", "allocations", "--", "--include-ignored"])
+        .run_beside();
     let from = (source_seed()? | CLUSTERS).to_string();
-    run(&["--seeds", FRESH_SEEDS, "--from", &from])
+    let seeds = Program::behind(program()?)
+        .args(["--seeds", FRESH_SEEDS, "--from", &from])
+        .run_beside();
+    together([allocations, seeds])
+}
+
+fn program() -> Result<PathBuf> {
+    Ok(target_directory()?.join("sim/crore-sim"))
 }

@@ -150,6 +150,7 @@ fn lists_of_turns(by: Transport, deliveries: usize) -> u64 {
 const FLOW_MAX: u64 = 12;
 
 #[test]
+#[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
 fn ten_thousand_subscribers_of_a_topic_cost_no_more_than_one() {
     for (shards, keep, by) in worlds() {
         let one = fan_out(shards, keep, by, shards as usize);
@@ -171,6 +172,7 @@ fn ten_thousand_subscribers_of_a_topic_cost_no_more_than_one() {
 const PER_TURN_MAX: u64 = 24;
 
 #[test]
+#[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
 fn a_delivery_to_a_topic_of_its_own_costs_nothing_beyond_its_turn() {
     for (shards, keep) in WORLDS {
         let nobody = [true, false].map(|one| unicast(shards, keep, None, one));

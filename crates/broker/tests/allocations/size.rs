@@ -27,6 +27,7 @@ const IDLE_BYTES: f64 = 52.0 + 24.0 + 40.0 + 2.0 * (16.0 + 4.0);
 const CHUNKS_BYTES: f64 = 2.5;
 
 #[test]
+#[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
 fn a_connection_that_waits_costs_its_rows_and_nothing_else() {
     let two_shards = [(2, Transport::WebSocket), (2, Transport::LongPoll)];
     for (shards, by) in Transport::ALL
@@ -50,6 +51,7 @@ fn a_connection_that_waits_costs_its_rows_and_nothing_else() {
 }
 
 #[test]
+#[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
 fn a_connection_that_was_served_costs_no_more_than_one_that_waits() {
     for by in [Transport::WebSocket, Transport::Deflated, Transport::Events] {
         let mut town = Town::new(1, keeping(0));
@@ -83,6 +85,7 @@ const CHAIN_BYTES: f64 = 24.0;
 const TOPIC_BYTES: f64 = 40.0 + 16.0 + 4.0;
 
 #[test]
+#[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
 fn a_kept_message_costs_its_place_and_its_entry() {
     for shards in [1, 2] {
         let mut town = Town::new(shards, keeping(2));
@@ -120,6 +123,7 @@ fn a_kept_message_costs_its_place_and_its_entry() {
 const KEY_BYTES: f64 = 16.0 + 4.0;
 
 #[test]
+#[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
 fn a_key_costs_its_row_beside_its_message_and_a_newer_value_nothing() {
     for shards in [1, 2] {
         let rule = Rule {
