@@ -83,14 +83,17 @@ pub struct QuestionSender {
 }
 
 impl QuestionSender {
-    /// Sends a question. Returns false if too many questions are open.
+    /// Sends a question. Returns false if too many questions are open, or the verifier's thread has ended: then nobody will answer, and the
+    /// question does not count as open.
     pub fn ask(&self, conn: ConnId, question: Question) -> bool {
-        if self.open.fetch_add(1, Relaxed) >= OPEN_QUESTIONS_MAX {
+        let asked = self.open.fetch_add(1, Relaxed) < OPEN_QUESTIONS_MAX
+            && (self.events)
+                .send(Event::Question(self.shard, conn, question))
+                .is_ok();
+        if !asked {
             self.open.fetch_sub(1, Relaxed);
-            return false;
         }
-        let asked = Event::Question(self.shard, conn, question);
-        self.events.send(asked).is_ok()
+        asked
     }
 }
 

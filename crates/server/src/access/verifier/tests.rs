@@ -110,3 +110,28 @@ fn made_up_tokens_push_no_good_one_out_of_memory() {
     answers.insert(digest(9), Ok(known), end_s, 0);
     assert!(answers.get(digest(9)).is_none() && answers.get(digest(103)).is_none());
 }
+
+#[test]
+fn only_a_question_that_was_sent_counts_as_open() {
+    let (events, inbox) = mpsc::channel();
+    let sender = QuestionSender {
+        shard: 0,
+        events,
+        open: Arc::new(AtomicUsize::new(OPEN_QUESTIONS_MAX - 1)),
+    };
+    let ask = || {
+        sender.ask(
+            ConnId {
+                slot: 1,
+                generation: 0,
+            },
+            question(b"token", 1),
+        )
+    };
+    let open = || sender.open.load(Relaxed);
+    assert!(ask() && open() == OPEN_QUESTIONS_MAX);
+    assert!(!ask() && open() == OPEN_QUESTIONS_MAX, "too many are open");
+    sender.open.store(0, Relaxed);
+    drop(inbox);
+    assert!(!ask() && open() == 0, "the thread has ended");
+}
