@@ -34,7 +34,7 @@ impl Home {
         let log = &partition.log;
         let begins = log.reaches_back_to(row.log).unwrap_or(row.last());
         if !self.logs.is_replicated() && begins <= partition.applied_to {
-            return String::from("damage of the log on disk (`crore log check` shows it), topic ");
+            return String::from("damage of the log on disk (`crore log verify` shows it), topic ");
         }
         let (count, bytes) = (log.count(row.log), log.chain_bytes(row.log) as usize);
         // One more message would have exceeded it.

@@ -336,7 +336,7 @@ fn segment_that_is_missing_or_empty_is_told_as_a_gap_and_the_others_are_served()
         });
         assert_eq!(first_behind(&server, "a", &seen), GAP_EVENT);
         // No setting could have kept them.
-        server.await_log("damage of the log on disk");
+        server.await_log("damage of the log on disk (`crore log verify` shows it)");
         assert!(!server.log().contains("rule.log_age_s"), "{}", server.log());
         let found = numbers(&server, "a", count - 1);
         assert!(found.is_sorted() && found[0] == 0, "{found:?}");

@@ -299,18 +299,10 @@ impl CheckpointMaker {
 
     /// The error message if the file system has no room for a checkpoint now.
     fn lacks_room(&self, state: &State) -> Option<String> {
-        let free = FileSystem::of(&self.context.settings.directory)
-            .ok()?
-            .free_bytes;
+        let directory = &self.context.settings.directory;
+        let free = FileSystem::of(directory).ok()?.free_bytes;
         let needed = self.needed_bytes(state, self.kept_bytes());
-        (free < needed).then(|| {
-            format!(
-                "the file system has {} MiB free, and the next checkpoint needs about {} MiB: publishes are refused until messages were deleted or have expired, or \
-                 the file system has more room",
-                free >> 20,
-                (needed >> 20) + 1
-            )
-        })
+        (free < needed).then(|| lack_of_room(directory, self.shares_disk, free, needed))
     }
 
     /// Makes a checkpoint of all sealed segments.
@@ -392,10 +384,50 @@ impl CheckpointMaker {
     }
 }
 
+/// The error message if the file system of this directory has `free` bytes free, and a checkpoint needs `needed`.
+fn lack_of_room(directory: &Path, shares_disk: bool, free: u64, needed: u64) -> String {
+    let meanwhile = match shares_disk {
+        true => "publishes are refused".to_string(),
+        // Only the log's own file system, or `bytes_max`, ends this.
+        false => format!(
+            "{}, which is on another file system, only grows",
+            directory.join(LOG).display()
+        ),
+    };
+    format!(
+        "the file system of {} has {} MiB free, and the next checkpoint needs about {} MiB: {meanwhile} until messages were deleted or have expired, or it has more room",
+        directory.display(),
+        free >> 20,
+        (needed >> 20) + 1
+    )
+}
+
 /// The bytes of the newest base in this directory.
 pub fn base_bytes(directory: &Path) -> u64 {
     let newest = Base::all(directory).ok().and_then(|mut all| all.pop());
     newest
         .and_then(|base| base.bytes(directory).ok())
         .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn publishes_are_refused_for_want_of_a_checkpoint_only_if_the_log_shares_its_disk() {
+        let of = |shares_disk| lack_of_room(Path::new("/s"), shares_disk, 5 << 20, 7 << 20);
+        for shares_disk in [true, false] {
+            let text = of(shares_disk);
+            let begin =
+                "the file system of /s has 5 MiB free, and the next checkpoint needs about 8 MiB: ";
+            assert!(text.starts_with(begin), "{text}");
+            assert_eq!(
+                text.contains("publishes are refused"),
+                shares_disk,
+                "{text}"
+            );
+            assert_eq!(text.contains("/s/log"), !shares_disk, "{text}");
+        }
+    }
 }
