@@ -34,10 +34,11 @@ static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 /// Groups larger than this part of `ZEROS` gain nothing by that.
 const ZEROS_PART: usize = 4;
 
-/// The end of a log.
+/// The end of a log, for a base of all that the log contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
-    /// The number of its last segment; 0 if it has none.
+    /// The number of the first segment that may get more groups: the open one, or the next one if none is open. A base that contains the log replaces
+    /// all segments before it.
     pub segment: u64,
     /// The number of its last group; 0 if it has none.
     pub group: u64,
@@ -162,8 +163,10 @@ impl<S: Storage> Log<S> {
             }
         }
         log.sealed.make_contiguous().sort_unstable();
-        if let Some(end) = end {
-            log.resume(end)?;
+        match end {
+            Some(end) => log.resume(end)?,
+            None if found.is_replaced => log.tail.next_group = options.contained + 1,
+            None => {}
         }
         let marked = match log.end_is_lost {
             true => log.mark(mark::LOST, mark::LOST),
@@ -180,10 +183,9 @@ impl<S: Storage> Log<S> {
     /// # Errors
     /// Those of the disk. They are final.
     pub(crate) fn mark_end(&mut self) -> io::Result<()> {
-        let End { segment, group } = self.end();
         match self.end_is_lost {
             true => Ok(()),
-            false => match self.mark(segment, group) {
+            false => match self.mark(self.segments, self.tail.next_group - 1) {
                 // A copy-on-write file system needs space even here. The previous mark proves less, but nothing false.
                 Err(error) if is_disk_full(&error) => Ok(()),
                 marked => marked,
@@ -241,10 +243,17 @@ impl<S: Storage> Log<S> {
         self.next_segment(0)
     }
 
+    /// Seals the open segment, if there is one. It needs no space: the next commit begins a segment.
+    pub fn seal(&mut self) {
+        let open = self.segment.take();
+        let sealed = open.map(|open| (open.header.number, open.header.bytes));
+        self.sealed.extend(sealed);
+    }
+
     /// The end of the log.
     pub fn end(&self) -> End {
         End {
-            segment: self.segments,
+            segment: self.segments + u64::from(self.segment.is_none()),
             group: self.tail.next_group - 1,
         }
     }
@@ -265,10 +274,10 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// The oldest segment.
+    /// The oldest segment, or the next one if there is none.
     pub(crate) fn first_segment(&self) -> u64 {
         let sealed = self.sealed.front().map(|(number, _)| *number);
-        sealed.unwrap_or(self.segments)
+        sealed.unwrap_or(self.end().segment)
     }
 
     /// Sets the bytes of other files that count towards [`Options::bytes_max`].
@@ -434,14 +443,13 @@ impl<S: Storage> Log<S> {
             self.failed = true;
             return Err(CommitError::Failed(error));
         }
-        let before = self.segment.replace(Segment {
+        self.seal();
+        self.segment = Some(Segment {
             file,
             header,
             offset: DATA_BEGIN,
             zeroed: DATA_BEGIN,
         });
-        let sealed = before.map(|before| (before.header.number, before.header.bytes));
-        self.sealed.extend(sealed);
         Ok(())
     }
 

@@ -97,6 +97,8 @@ pub struct Recovered {
     pub torn: Option<Torn>,
     /// Places where batches were lost, in the order of the log.
     pub damages: Vec<Damage>,
+    /// There is no segment, and the mark shows why: all were before the first segment to read, so a base has replaced them. Nothing is lost.
+    pub is_replaced: bool,
     /// Files in the directory that do not belong to the log. They are not touched.
     pub foreign: Vec<String>,
 }
@@ -242,6 +244,8 @@ pub(crate) fn scan_to_end<S: Storage>(
         });
     }
     if last.is_none() {
+        let first = first.unwrap_or(1);
+        scan.found.is_replaced = end.is_none() && mark.is_some_and(|it| it.segment < first);
         scan.check_end(mark, &mut end);
     }
     scan.report(None);
@@ -419,7 +423,8 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         let (segment, group) = end.map_or((0, 0), |end| (end.segment, end.next_group - 1));
         let is_lost = |mark: Mark| mark.segment > segment || mark.group > group;
         let is_cut = end.is_some_and(|end| end.is_cut);
-        if is_cut || mark.filter(of_this_log).is_some_and(is_lost) {
+        let mark = mark.filter(|mark| of_this_log(mark) && !self.found.is_replaced);
+        if is_cut || mark.is_some_and(is_lost) {
             let offset = end.map_or(0, |end| end.offset);
             self.record_loss(DamageKind::End, segment, offset);
             self.found.torn = None;

@@ -15,6 +15,7 @@ const OPTIONS: Options = Options {
     segment_bytes: 1 << 20,
     bytes_max: u64::MAX,
     first_segment: 1,
+    contained: 0,
 };
 
 /// A directory that is removed at the end.

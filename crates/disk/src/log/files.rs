@@ -20,6 +20,8 @@ pub struct Options {
     pub bytes_max: u64,
     /// The first segment of the log. Earlier ones have reappeared after their removal: they are removed without being read.
     pub first_segment: u64,
+    /// The last group that the caller has elsewhere. A log whose segments were all removed since they are contained there continues behind it.
+    pub contained: u64,
 }
 
 impl Default for Options {
@@ -29,6 +31,7 @@ impl Default for Options {
             segment_bytes: 64 << 20,
             bytes_max: u64::MAX,
             first_segment: 1,
+            contained: 0,
         }
     }
 }

@@ -11,6 +11,7 @@ const OPTIONS: Options = Options {
     segment_bytes: 4096 + 6100,
     bytes_max: u64::MAX,
     first_segment: 1,
+    contained: 0,
 };
 
 /// Bytes of the mark's file as it is made.
@@ -441,7 +442,7 @@ fn a_lost_end_is_told_until_what_is_left_is_kept_elsewhere() {
             let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, |_| ());
             let (mut log, found) = opened.expect("a log");
             assert_eq!(found.damages.len(), 1, "before {number}");
-            let before = log.end().segment;
+            let before = log.figures().sealed;
             log.begin_segment().expect("there is room");
             assert_eq!(log.end().segment, before + 1, "never behind a lost end");
             log.commit([&number.to_le_bytes()[..]])
@@ -453,6 +454,47 @@ fn a_lost_end_is_told_until_what_is_left_is_kept_elsewhere() {
         log.remove_before(1).expect("nothing to remove");
         drop(log);
         assert_eq!(found_in(&disk), (expected, vec![]));
+    }
+}
+
+/// After a lost end no segment is open until the next commit, which a full disk may refuse for long.
+#[test]
+fn a_log_whose_segments_are_all_kept_elsewhere_has_lost_nothing() {
+    for is_removed in [false, true] {
+        let disk = filled(60);
+        disk.truncate("segment-0000000004.log", 4096);
+        let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, |_| ());
+        let (mut log, _) = opened.expect("a log");
+        let end = log.end();
+        assert_eq!((end.segment, end.group), (5, 54));
+        // The process may be killed between the base and the removal, once the loss is no longer marked.
+        log.remove_before(if is_removed { end.segment } else { 1 })
+            .expect("it is removed");
+        drop(log);
+        let options = Options {
+            first_segment: end.segment,
+            contained: end.group,
+            ..OPTIONS
+        };
+        for number in 0..3u32 {
+            let found = scan(&disk, (Some(end.segment), None), |_| ()).expect("a log");
+            assert_eq!((found.damages.len(), found.batches), (0, number.into()));
+            let opened = Log::open(disk.clone(), options, IDENTITY, |_| ());
+            let (mut log, found) = opened.expect("a log");
+            assert_eq!((found.damages.len(), found.batches), (0, number.into()));
+            assert_eq!(log.end().group, end.group + u64::from(number));
+            assert_eq!(log.end().segment, end.segment);
+            log.commit([&number.to_le_bytes()[..]])
+                .expect("there is room");
+        }
+        // What comes after that is missed as ever.
+        crore_disk::Storage::remove(&disk, "segment-0000000005.log").expect("it is there");
+        let opened = Log::open(disk, options, IDENTITY, |_| ());
+        let (_, found) = opened.expect("a log");
+        let [damage] = found.damages[..] else {
+            panic!("a lost end: {found:?}");
+        };
+        assert_eq!(damage.kind, DamageKind::End);
     }
 }
 

@@ -9,6 +9,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crore_wire::sse::GAP_EVENT;
+
 use super::directory::{
     BYTES_MAX, all_is_there, is_answered, is_root, numbered, numbers, refused, settings,
     try_publish,
@@ -16,7 +18,8 @@ use super::directory::{
 use crate::support::http::{once, publish};
 use crate::support::program::output;
 use crate::support::state::State;
-use crate::support::{Server, eventually};
+use crate::support::stream::Stream;
+use crate::support::{Server, eventually, program};
 
 #[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
 fn only_root(what: &str) -> bool {
@@ -216,6 +219,73 @@ fn stop_on_a_full_disk_saves_the_state_or_says_what_is_lost_and_fails() {
     let server = Server::with(&settings);
     assert_eq!(numbers(&server, "a", 169).len(), 170);
     server.kill();
+}
+
+/// The log ends with a damaged segment, and the disk has no room for the next one: what is left is in a base, and the log has no segment until there is room.
+#[test]
+fn loss_is_told_once_though_a_full_disk_has_no_room_for_the_next_segment() {
+    let state = State::new();
+    // More than the file system has: a segment has 1 MiB.
+    let settings = settings(&state, 64 << 20);
+    let Some(_mount) = Mounted::tmpfs(&state.0, "16m") else {
+        return;
+    };
+    let server = Server::with(&settings);
+    publish(&server, "a", "0");
+    let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
+    let seen = stream.event().expect("an event").id;
+    server.kill();
+    let log = state.0.join("log");
+    let files = fs::read_dir(&log).expect("the log");
+    for file in files.map(|entry| entry.expect("an entry").path()) {
+        let name = file.file_name().expect("a name").to_string_lossy();
+        if name.starts_with("spare-") {
+            fs::remove_file(&file).expect("a spare file");
+        } else if name.starts_with("segment-") {
+            fs::write(&file, "").expect("a segment");
+        }
+    }
+    fill(&state);
+    // Room for a base.
+    let ballast = fs::OpenOptions::new()
+        .write(true)
+        .open(state.0.join("ballast"))
+        .expect("the ballast");
+    let len = ballast.metadata().expect("its length").len();
+    ballast.set_len(len - (256 << 10)).expect("room");
+    drop(ballast);
+    let server = Server::with(&settings);
+    server.await_log("has a damaged header");
+    let after = |server: &Server| {
+        let mut stream = Stream::open(server, "/sub/a", &[("Last-Event-ID", &seen)]);
+        stream.event().expect("an event").kind
+    };
+    assert_eq!(after(&server), GAP_EVENT);
+    assert_eq!(try_publish(&server, "a", "1"), Some(503));
+    let is_good = || {
+        let verified = output(
+            Command::new(program())
+                .args(["log", "verify"])
+                .arg(&state.0),
+        );
+        let said = String::from_utf8_lossy(&verified.stdout).into_owned();
+        assert!(verified.status.success(), "{said}");
+    };
+    server.kill();
+    is_good();
+    let server = Server::with(&settings);
+    empty(&state);
+    eventually("room", || {
+        is_answered(try_publish(&server, "a", &numbered(0))).then_some(())
+    });
+    let mut said = server.log();
+    server.kill();
+    let server = Server::with(&settings);
+    assert_eq!(numbers(&server, "a", 0), [0]);
+    said += &server.log();
+    assert!(!said.contains("told a gap"), "{said}");
+    server.kill();
+    is_good();
 }
 
 /// Publishes until the server is gone; returns how many were answered.

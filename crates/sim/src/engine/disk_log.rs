@@ -381,6 +381,7 @@ impl DiskLog {
             segment_bytes: self.segment_bytes,
             bytes_max: u64::MAX,
             first_segment: self.base_end.segment.max(1),
+            contained: self.base_end.group,
         };
         let opened = Log::open(self.disk.clone(), options, IDENTITY, each);
         let (log, found) = opened.map_err(|error| error.to_string())?;

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use crore_broker::lives::Lives;
 use crore_broker::{Now, PartitionId, Shard, World};
-use crore_disk::{CommitError, Directory, Identity, Log, Options};
+use crore_disk::{Directory, Identity, Log, Options};
 use crore_net::{clock, memory};
 
 use crate::settings::state::State;
@@ -111,6 +111,7 @@ pub fn resume(
                 segment_bytes: state.segment_bytes(),
                 bytes_max: state.bytes_max as u64,
                 first_segment: documents.as_ref().map_or(0, |it| it.base.end.0).max(1),
+                contained: documents.as_ref().map_or(0, |it| it.base.end.1),
             },
             new: Identity {
                 log: memory::random_u64(),
@@ -265,13 +266,8 @@ fn build_restored_state(
     if let Some(log) = &mut log
         && (base.is_none() || anew || damage.is_some() || is_damaged)
     {
-        if log.end().segment > 0 {
-            // The base will contain the damaged part, so that no later start reads it again.
-            match log.begin_segment() {
-                Ok(()) | Err(CommitError::Full) => {}
-                Err(error @ CommitError::Failed(_)) => return Err(error.into()),
-            }
-        }
+        // The base will contain the damaged part, so that no later start reads it again.
+        log.seal();
         // Before the base, which belongs to this life.
         lives::write_note(directory, &lives)?;
         let written = store::write_first(directory, &world, &mut homes, log.end());

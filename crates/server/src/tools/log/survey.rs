@@ -150,6 +150,7 @@ impl Survey {
             records: survey.partitions.iter().map(|it| it.records).sum(),
         };
         if let Some(base) = &survey.base
+            && !recovered.is_replaced
             && recovered.last_group < base.group
         {
             let what = format!(
