@@ -19,35 +19,35 @@ use crate::control::state::AdminState;
 /// A connection.
 #[derive(Serialize, ToSchema)]
 pub struct Connection {
-    /// Its name for as long as it lives.
+    /// Identifies the connection until it ends.
     id: String,
-    /// The shard that carries it.
+    /// The shard of the connection.
     shard: ShardId,
     /// http, longpoll, sse, websocket, mqtt, mqtt_websocket or closing.
     transport: &'static str,
     /// request (between or within requests), waiting (for an answer), open (it subscribes) or closing.
     state: &'static str,
-    /// Where it comes from: what a proxy of http.trusted_proxies said of its last request, or of the connection; else its peer's.
+    /// The client's address: as a proxy of http.trusted_proxies has named it for the last request or for the connection, otherwise that of the peer.
     address: Option<String>,
-    /// The user, where it is known.
+    /// The user, if it is known.
     user: Option<String>,
-    /// The MQTT client id, once its session is there.
+    /// The MQTT client id, once the connection has its session.
     client_id: Option<String>,
-    /// Topics that it subscribes to; in a list, the first 16.
+    /// The topics to which it subscribes; in a list, the first 16.
     topics: Vec<String>,
-    /// How many they are.
+    /// The number of topics.
     topic_count: u32,
-    /// Filters that it subscribes to; in a list, the first 16.
+    /// The filters to which it subscribes; in a list, the first 16.
     filters: Vec<String>,
-    /// Bytes that its socket has not taken.
+    /// Bytes that wait for its socket.
     outbox_bytes: u64,
-    /// It is slow and will continue from the log.
+    /// Whether it was too slow and continues from the log.
     behind: bool,
     /// Seconds since something was last sent to it.
     silent_s: u32,
-    /// It is encrypted by TLS of this server; behind a proxy that ends TLS, it is not.
+    /// Whether this server encrypts it with TLS. Behind a proxy that ends TLS, it does not.
     tls: bool,
-    /// What only clients of MQTT have.
+    /// Only for MQTT.
     mqtt: Option<Mqtt>,
 }
 
@@ -56,15 +56,15 @@ pub struct Connection {
 pub struct Mqtt {
     /// 5.0 or 3.1.1.
     version: &'static str,
-    /// Keep Alive; 0: none.
+    /// The keep alive in seconds; 0: none.
     keep_alive_s: u16,
-    /// QoS 1 and 2 messages that it has not acknowledged.
+    /// The number of QoS 1 and 2 messages that the client has not acknowledged.
     in_flight: u64,
-    /// How many there may be, its Receive Maximum.
+    /// The most of them that the client allows, its Receive Maximum.
     in_flight_max: u16,
-    /// Messages that wait for room there.
+    /// Messages that wait for acknowledgements before they are sent.
     waiting: u64,
-    /// How long its session outlives the connection; 4294967295: without end.
+    /// Seconds that the session outlives the connection; 4294967295: for ever.
     session_expiry_s: u32,
 }
 
@@ -72,51 +72,51 @@ pub struct Mqtt {
 #[derive(Serialize, ToSchema)]
 pub struct ConnectionPage {
     connections: Vec<Connection>,
-    /// `cursor` of the next page; a page may be short, or empty, before the last one.
+    /// The `cursor` of the next page. A page before the last one may be short or empty.
     next: Option<String>,
 }
 
-/// Which connections: those for which all that is said holds.
+/// Selects the connections that meet all given conditions.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct Listed {
-    /// Those that speak this: http, longpoll, sse, websocket, mqtt, mqtt_websocket or closing.
+    /// With this transport: http, longpoll, sse, websocket, mqtt, mqtt_websocket or closing.
     transport: Option<String>,
-    /// Those that subscribe to a topic that it matches, or to a filter that it covers.
+    /// With a subscription to a topic that matches this filter, or to a filter that it covers.
     filter: Option<String>,
-    /// Those of this user.
+    /// Of this user.
     user: Option<String>,
-    /// Those from this address.
+    /// From this address.
     #[param(value_type = Option<String>)]
     address: Option<IpAddr>,
-    /// Those for which something waits.
+    /// With an outbox: bytes wait for the socket.
     slow: Option<bool>,
-    /// Connections of a page, 1 to 1000; 100 without it.
+    /// The number of connections of a page, 1 to 1000. 100 without it.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// `next` of the page before.
+    /// The `next` of the previous page.
     cursor: Option<String>,
 }
 
-/// Which connections to end: those for which all that is said holds; something must be.
+/// Selects the connections to end: those that meet all given conditions, of which there must be one.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToEnd {
-    /// Those that speak this.
+    /// With this transport.
     transport: Option<String>,
-    /// Those that subscribe to a topic that it matches, or to a filter that it covers.
+    /// With a subscription to a topic that matches this filter, or to a filter that it covers.
     filter: Option<String>,
-    /// Those of this user.
+    /// Of this user.
     user: Option<String>,
-    /// Those from this address.
+    /// From this address.
     #[schema(value_type = Option<String>)]
     address: Option<IpAddr>,
-    /// Those for which something waits.
+    /// With an outbox: bytes wait for the socket.
     slow: Option<bool>,
 }
 
-/// How many connections were ended.
+/// The number of ended connections.
 #[derive(Serialize, ToSchema)]
 pub struct Ended {
     disconnected: u64,
@@ -279,7 +279,7 @@ pub async fn inspect(
 
 /// End a connection
 ///
-/// In its protocol's words: WebSocket 4403, MQTT 0x98. Clients may come back; a rule of access keeps them out.
+/// The client gets the reason in its protocol: WebSocket 4403, MQTT 0x98. It may connect again; only a rule of access prevents that.
 #[utoipa::path(
     delete,
     path = "/api/v1/connections/{id}",

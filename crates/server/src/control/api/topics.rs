@@ -32,30 +32,30 @@ pub struct Topic {
     name: String,
     /// The shard that keeps its log.
     home: ShardId,
-    /// Messages that are kept.
+    /// The number of kept messages.
     messages: u32,
-    /// The memory that they occupy.
+    /// The memory of the kept messages, in bytes.
     bytes: u32,
-    /// Subscribers to the topic itself at this node; those by filter are not counted, nor are tails of this port.
+    /// Subscribers to the topic at this node, without those by filter and without tails of the admin port.
     subscribers: u32,
-    /// The newest message's position, or where the topic begins.
+    /// The offset of the newest message, or the offset after which the topic begins.
     offset: u64,
-    /// The life of the log.
+    /// The epoch of the log.
     epoch: u32,
-    /// Seconds since a subscriber last asked for it.
+    /// Seconds since a subscriber last requested the topic.
     requested_s: Option<u32>,
-    /// The filter of the rule that governs it.
+    /// The filter of the rule that applies to the topic.
     rule: String,
-    /// Whether this is the built-in rule, which stands in no file.
+    /// Whether this is the built-in rule, which no file contains.
     built_in_rule: bool,
 }
 
-/// A topic, with its subscribers at all nodes.
+/// A topic, with its subscribers at all nodes of a cluster.
 #[derive(Serialize, ToSchema)]
 pub struct TopicOfAll {
     #[serde(flatten)]
     topic: Topic,
-    /// In a cluster: those of all nodes; else null.
+    /// In a cluster, the subscribers at all nodes. Otherwise null.
     cluster: Option<Subscribers>,
 }
 
@@ -63,46 +63,46 @@ pub struct TopicOfAll {
 #[derive(Serialize, ToSchema)]
 pub struct TopicPage {
     topics: Vec<Topic>,
-    /// `cursor` of the next page; a page may be short, or empty, before the last one.
+    /// The `cursor` of the next page. A page before the last one may be short or empty.
     next: Option<String>,
 }
 
-/// Which topics.
+/// Selects topics.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct Listed {
-    /// Topics that it matches; all without one.
+    /// Only topics that match this filter. Without it, all topics.
     filter: Option<String>,
-    /// Topics of a page, 1 to 1000; 100 without it.
+    /// The number of topics of a page, 1 to 1000. 100 without it.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// `next` of the page before.
+    /// The `next` of the previous page.
     cursor: Option<String>,
 }
 
-/// Which topic.
+/// Selects a topic.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct Named {
-    /// Its name.
+    /// The topic's name.
     name: String,
 }
 
-/// The part of a log that is asked for.
+/// Selects a part of a topic's log.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct Read {
     /// The topic's name.
     name: String,
-    /// Only messages after this offset; without it all kept messages.
+    /// Only messages after this offset. Without it, all kept messages.
     after: Option<u64>,
-    /// Messages of a page, 1 to 1000; 100 without it.
+    /// The number of messages of a page, 1 to 1000. 100 without it.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// The newest `limit` messages instead of the oldest; still oldest first.
+    /// Return the newest `limit` messages instead of the oldest ones. The order stays: oldest first.
     newest: Option<bool>,
 }
 
@@ -110,9 +110,9 @@ pub struct Read {
 #[derive(Serialize, ToSchema)]
 pub struct MessagePage {
     messages: Vec<Message>,
-    /// `after` of the next page.
+    /// The `after` of the next page.
     next: Option<u64>,
-    /// Messages between `after` and the first of these are gone.
+    /// Whether messages between `after` and the first message of this page were lost.
     lost: bool,
 }
 
@@ -120,11 +120,11 @@ pub struct MessagePage {
 #[derive(Serialize, ToSchema)]
 pub struct Message {
     offset: u64,
-    /// Unix seconds.
+    /// The Unix second of the publish.
     published_s: u32,
-    /// Its data, when that is text.
+    /// The data, if it is text.
     data: Option<String>,
-    /// Its data, when that is no text.
+    /// The data in Base64, if it is not text.
     data_base64: Option<String>,
     content_type: String,
     event: String,
@@ -137,7 +137,7 @@ pub struct Message {
 pub struct ToPublish {
     topic: String,
     data: Option<String>,
-    /// Binary data, in the standard alphabet.
+    /// Binary data in Base64, with the standard alphabet.
     data_base64: Option<String>,
     #[serde(default)]
     #[schema(max_length = 255)]
@@ -148,9 +148,9 @@ pub struct ToPublish {
     #[serde(default)]
     #[schema(max_length = 255)]
     key: String,
-    /// Seconds that it lives.
+    /// The time to live in seconds.
     ttl_s: Option<u32>,
-    /// It takes the place of the topic's retained message.
+    /// Whether it replaces the topic's retained message.
     #[serde(default)]
     retain: bool,
 }
@@ -158,25 +158,25 @@ pub struct ToPublish {
 /// The outcome of a publish.
 #[derive(Serialize, ToSchema)]
 pub struct Published {
-    /// The message's position.
+    /// The message's offset.
     offset: u64,
-    /// The life of the log.
+    /// The epoch of the log.
     epoch: u32,
-    /// Subscribers to the topic, without tails of this port, and shards with subscribers by filter.
+    /// The number of subscribers to the topic, without tails of the admin port, plus the number of shards with subscribers by filter.
     subscribers: u32,
-    /// Messages kept.
+    /// The number of kept messages.
     messages: u32,
-    /// The message's id, as clients know it.
+    /// The message's id as clients get it.
     last_message_id: String,
 }
 
-/// The topic or messages that were deleted.
+/// Whether the topic was deleted.
 #[derive(Serialize, ToSchema)]
 pub struct Deleted {
     deleted: bool,
 }
 
-/// How many messages are gone.
+/// The number of deleted messages.
 #[derive(Serialize, ToSchema)]
 pub struct Purged {
     purged: u64,
@@ -282,7 +282,7 @@ pub async fn info(
 
 /// Delete a topic
 ///
-/// Its subscribers are told that it is gone, its messages with it.
+/// Deletes the topic with its messages, and ends its subscriptions.
 #[utoipa::path(
     delete,
     path = "/api/v1/topic",
@@ -358,7 +358,7 @@ pub async fn messages(
 
 /// Purge a topic
 ///
-/// The messages of its log are lost to whoever has not seen them, and its retained message goes; subscribers stay.
+/// Removes the messages of its log and its retained message. Subscribers stay. Clients that have not seen the messages are told a gap.
 #[utoipa::path(
     delete,
     path = "/api/v1/topic/messages",
