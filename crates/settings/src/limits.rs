@@ -55,45 +55,45 @@ pub struct Limits {
     #[schemars(range(min = MIN_HEAD_BYTES, max = MAX_HEAD_BYTES))]
     #[schemars(extend("x-share" = "none: it bounds one request, which its own connection holds; `limits.memory_bytes` has the shares"))]
     pub head_bytes: usize,
-    /// Data of one message. Past it the answer is 413, or WebSocket close code 1009.
+    /// Bytes of data of one message. Past it the answer is 413, or WebSocket close code 1009.
     ///
-    /// Other clients of the shard wait while a message is copied and becomes JSON or an event: some 5 ms for each MiB of the worst
-    /// bytes.
+    /// While a message is copied and encoded as JSON or as an event, other clients of the shard wait: some 5 ms for each MiB of the worst
+    /// content.
     #[default(1 << 20)]
     #[schemars(range(min = 1, max = MAX_MESSAGE_BYTES), extend("x-flag" = "--message-bytes SIZE"))]
     #[schemars(extend("x-share" = "none: it bounds one request, which its own connection holds; `limits.memory_bytes` has the shares"))]
     pub message_bytes: usize,
-    /// Body of one NDJSON batch.
+    /// Bytes of the body of one NDJSON batch.
     #[default(8 << 20)]
     #[schemars(range(min = 1, max = MAX_BATCH_BYTES))]
     #[schemars(extend("x-share" = "none: it bounds one request, which its own connection holds; `limits.memory_bytes` has the shares"))]
     pub batch_bytes: usize,
-    /// Lines of one NDJSON batch.
+    /// Number of lines of one NDJSON batch.
     #[default(10_000)]
     #[schemars(range(min = 1, max = MAX_BATCH_LINES))]
     #[schemars(extend("x-share" = "none: it bounds one request, which its own connection holds; `limits.memory_bytes` has the shares"))]
     pub batch_lines: usize,
-    /// Name of a topic.
+    /// Bytes of the name of a topic.
     #[default(255)]
     #[schemars(range(min = 1, max = MAX_TOPIC_BYTES))]
     #[schemars(extend("x-share" = "none: it bounds one name; topics and filters have shares"))]
     pub topic_bytes: usize,
-    /// Bytes of all topics and filters that one connection subscribes to: its names, and 64 B for each. Past it 400 (MQTT 0x97, 3.1.1: 0x80).
+    /// Bytes of all subscriptions of one connection: the names of its topics and filters, and 64 B for each. Past it 400 (MQTT 0x97, 3.1.1: 0x80).
     ///
-    /// 256 KiB are some 3,000 topics with names of 20 B. Over HTTP all names and positions must fit into three quarters of `head_bytes`
-    /// besides, unless `topics_per_connection` is set, so that a client can resume: by default some 140 topics of 20 B. A
+    /// 256 KiB have room for some 3,000 topics with names of 20 B. Over HTTP, all names and positions must also fit into three quarters of `head_bytes`, so that a
+    /// client can resume: by default some 140 topics of 20 B. That does not apply if `topics_per_connection` is set. A
     /// [filter](PROTOCOLS.md#filters) needs less.
     #[default(256 << 10)]
     #[schemars(range(min = 1 << 10, max = MAX_SUBSCRIPTION_BYTES))]
     #[schemars(extend("x-share" = "none: it bounds one connection; topics and filters have shares"))]
     pub subscription_bytes: usize,
-    /// Topics and filters that one connection may subscribe to, likewise.
+    /// Number of topics and filters that one connection may subscribe to. Past it 400 (MQTT 0x97, 3.1.1: 0x80).
     #[schemars(range(min = 1, max = u16::MAX), extend("x-zero" = "as many as `subscription_bytes` has room for"))]
     #[schemars(extend("x-share" = "none: it bounds one connection; topics and filters have shares"))]
     pub topics_per_connection: usize,
     /// Topics that exist at once on all shards together; a new one gets 503 past it.
     ///
-    /// Each shard that keeps topics has an equal part of it. Names are hashed, so that the parts fill alike.
+    /// Each shard that keeps topics has an equal part of the limit. Names are hashed, so the parts fill evenly.
     #[schemars(range(min = 1, max = MAX_ROWS), extend("x-zero" = "only `topics_per_shard`"))]
     #[schemars(extend("x-share" = "of an address from half on: fewer than are free; past it its own idle topics go"))]
     pub topics_max: usize,
@@ -115,25 +115,25 @@ pub struct Limits {
     #[schemars(extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub connections_per_address_max: u32,
-    /// Connections taken in a second by all shards together. Those that come faster wait; none is refused for it. 0: 5,000 for each
-    /// core that has a shard.
+    /// Connections that all shards together accept in a second. More connections wait; none is refused. 0: 5,000 for each core that has a
+    /// shard.
     ///
-    /// Up to 512 connections wait for each shard, and a 16th of those that it has room for, in fair turns by address. The others wait
-    /// in the sockets' queues (`backlog`). A connection that is turned away at once counts a quarter.
+    /// For each shard, up to 512 connections wait, and a 16th of those that it has room for; addresses take turns. The others wait in the
+    /// queues of the sockets (`backlog`). A connection that is turned away at once counts a quarter.
     #[schemars(extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "addresses take turns"))]
     pub accepts_per_s: u32,
     /// Messages published in a second by all clients together; 503 past it. 0: no limit.
     #[schemars(extend("x-share" = "none: who comes first in a second has them; `publishes_per_address_per_s` bounds an address, and neither is set by default"))]
     pub publishes_per_s: u32,
-    /// Messages that may come at once after a quiet time, past `publishes_per_s`. 0: as many as in one second.
+    /// The burst for `publishes_per_s`: messages that are accepted at once after a quiet time. 0: as many as in one second.
     #[schemars(extend("x-share" = "none: as `publishes_per_s`"))]
     pub publishes_burst: u32,
     /// Messages published in a second from one client address; 429 past it. 0: no limit.
     #[schemars(extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub publishes_per_address_per_s: u32,
-    /// Messages that may come at once after a quiet time, likewise. 0: as many as in one second.
+    /// The burst for `publishes_per_address_per_s`: messages that are accepted at once after a quiet time. 0: as many as in one second.
     #[schemars(extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub publishes_per_address_burst: u32,
@@ -143,54 +143,54 @@ pub struct Limits {
     #[schemars(extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub topics_per_address_per_s: u32,
-    /// Topics that may be made at once after a quiet time, likewise. 0: as many as in one second.
+    /// The burst for `topics_per_address_per_s`: topics that may be made at once after a quiet time. 0: as many as in one second.
     #[schemars(extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub topics_per_address_burst: u32,
-    /// Memory that the messages published from one client address take in all logs together; past it a publish gets 429
+    /// Memory, in all logs together, of the messages published from one client address; past it a publish gets 429
     /// ([below](#what-one-address-can-take)). 0: no limit.
     #[schemars(extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub log_bytes_per_address_max: usize,
-    /// Connections of one shard. When all shards are full, the answer is 503. The host's limit of open files may bind first.
+    /// Connections of one shard. When all shards are full, the answer is 503. The operating system's limit of open files may be reached first.
     /// [Shared](#shares).
     ///
-    /// New connections go to shards with more room: a nearly full shard (less than a sixteenth of this left, at most `backlog`) gets
-    /// none while a quarter of the shards have more room.
+    /// Shards with more room get the new connections: a nearly full shard (with room for less than a sixteenth of this limit, and less than `backlog`)
+    /// gets none while a quarter of the shards have more room.
     #[default(1_000_000)]
     #[schemars(range(min = 1, max = MAX_ROWS), extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "of an address: eight times as many as are free in all shards; new connections go to shards with room"))]
     pub connections_per_shard: usize,
-    /// Memory for all logs of all shards together. When it is full, the oldest messages go. [Shared](#shares).
+    /// Memory for all logs of all shards together. When it is full, the oldest messages are removed. [Shared](#shares).
     ///
-    /// The memory is that of the control group's limit, when that is lower.
+    /// The memory of the machine, or of the control group if its limit is lower.
     #[schemars(range(min = MIN_LOG_BYTES, max = isize::MAX as usize), extend("x-zero" = "an eighth of the memory", "x-flag" = "--log-bytes SIZE"))]
     #[schemars(extend("x-share" = "of an address: a 16th; past it its own messages go before those of addresses that have less than half as much"))]
     pub log_bytes: usize,
-    /// Bytes that the kernel keeps unsent for one connection (`TCP_NOTSENT_LOWAT`), before anything waits in the process.
+    /// Bytes that the kernel keeps unsent for one connection (`TCP_NOTSENT_LOWAT`). More bytes wait in the process.
     ///
-    /// One piece of up to 64 KiB may come on top. A connection whose client has taken nothing for two seconds is charged for both
-    /// ([outboxes](#what-clients-make-the-server-hold)). Bytes that are on their way to the client do not count, so that a fast
-    /// connection is not slowed down. Without a limit the kernel keeps up to 4 MB for each connection that does not read (the last number of
-    /// `net.ipv4.tcp_wmem`): some hundred of them use up `net.ipv4.tcp_mem`, and the kernel then drops what all other connections send.
+    /// The kernel may take up to 64 KiB more. If a client has taken nothing for two seconds, both count as held by it
+    /// ([outboxes](#what-clients-make-the-server-hold)). Bytes on their way to the client do not count, so a fast connection is not slowed
+    /// down. Without a limit, the kernel keeps up to 4 MB for each connection that does not read (the last number of `net.ipv4.tcp_wmem`): some
+    /// hundred of them use up `net.ipv4.tcp_mem`, and then the kernel drops packets of all other connections.
     #[default(128 << 10)]
     #[schemars(range(min = MIN_SEND_BUFFER_BYTES, max = MAX_SEND_BUFFER_BYTES), extend("x-zero" = "as much as the kernel likes", "x-changes" = "restart"))]
     #[schemars(extend("x-share" = "none: it bounds one connection; who does not read is charged for it in `limits.memory_bytes`"))]
     pub send_buffer_bytes: usize,
-    /// Bytes that may wait for one connection that does not read, where the topic's rule has no `outbox_bytes` of its own.
+    /// Bytes that may wait for one connection that does not read, if the topic's rule does not set `outbox_bytes`.
     #[default(1 << 20)]
     #[schemars(range(min = 1, max = MAX_OUTBOX_BYTES))]
     #[schemars(extend("x-share" = "none: it bounds one connection; `limits.memory_bytes` has the shares"))]
     pub outbox_bytes: usize,
-    /// Memory for all that clients make the server hold besides rows, names and logs ([below](#what-clients-make-the-server-hold)). 0:
-    /// an eighth of the memory (of the control group's limit, when that is lower).
+    /// Memory for everything that clients make the server hold, except rows, names and logs ([below](#what-clients-make-the-server-hold)). 0:
+    /// an eighth of the machine's memory, or of the control group's limit if that is lower.
     #[schemars(extend("x-share" = "of an address or user, past seven eighths: a 32nd, and no more than the largest message; then what holds most ends first"))]
     pub memory_bytes: usize,
-    /// Bytes of publishes under way from one shard to another. Past it no further publish begins: its connection is not read until
-    /// there is room.
+    /// Bytes of publishes in flight from one shard to another. Past it no further publish begins: its connection is not read until there is
+    /// room.
     ///
-    /// Each publish counts with 4 KiB besides its bytes, so that 1 MiB has room for 256 of them. Bytes that were read of a connection that
-    /// waits counts for `memory_bytes`. The publish that begins last comes on top, a batch as a whole.
+    /// Each publish counts 4 KiB more than its bytes, so 1 MiB has room for 256 small ones. Received bytes of a connection that waits count
+    /// towards `memory_bytes`. The last publish may exceed the limit, a batch as a whole.
     #[default(4 << 20)]
     #[schemars(extend("x-share" = "addresses and users take turns when there is credit again"))]
     pub publish_credit_bytes: usize,

@@ -36,21 +36,21 @@ pub struct Mqtt {
     #[schemars(range(min = 1, max = MAX_KEYS))]
     #[schemars(extend("x-share" = "none: it bounds one topic; `limits.log_bytes` has the shares"))]
     pub session_messages: u32,
-    /// The longest time that a session outlives its connection. Clients of 3.1.1 without clean session get this one.
+    /// The longest time that a session outlives its connection. Clients of 3.1.1 without Clean Session get this time.
     #[default(86_400)]
     pub session_expiry_max_s: u32,
-    /// Sessions of all shards together, those with a connection included; past it 0x97 (3.1.1: 3). [Shared](#shares).
+    /// Sessions of all shards together, with and without a connection; past it 0x97 (3.1.1: 3). [Shared](#shares).
     #[default(1_000_000)]
     #[schemars(range(min = 1, max = u32::MAX))]
     #[schemars(extend("x-share" = "of an address: four times as many as are free"))]
     pub sessions_max: u32,
-    /// Sessions of the clients of one address, likewise. 0: no limit.
+    /// Sessions of the clients of one address, with and without a connection; past it 0x97 (3.1.1: 3). 0: no limit.
     ///
-    /// A session counts for the address that its client had last, and can be taken up from any.
+    /// A session counts for the last address of its client. The client can resume it from any address.
     #[schemars(extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub sessions_per_address_max: u32,
-    /// Seconds from one message of a `$SYS` topic to the next, while a client subscribes to it. 0: there are none.
+    /// Seconds between two messages of a `$SYS` topic, while a client subscribes to it. 0: no messages.
     #[default(10)]
     pub sys_interval_s: u32,
 }

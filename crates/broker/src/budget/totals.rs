@@ -30,7 +30,7 @@ totals! {
     SessionsExpired, |stats, _, _| stats.sessions_expired, "MQTT sessions that expired";
     PacketsReceived, |stats, _, _| stats.packets_received, "MQTT packets received, but for messages";
     PacketsSent, |stats, _, _| stats.packets_sent, "MQTT packets sent, but for messages";
-    Published, |stats, _, _| stats.published, "Messages that were published, through any door";
+    Published, |stats, _, _| stats.published, "Messages that were published, over all protocols";
     PublishedBytes, |stats, _, _| stats.published_bytes, "Bytes of those";
     Delivered, |stats, _, _| stats.delivered, "Messages that were sent to subscribers, over any transport";
     DeliveredBytes, |stats, _, _| stats.delivered_bytes, "Bytes of those";
