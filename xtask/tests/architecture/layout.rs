@@ -125,7 +125,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["close_frame", "coverage", "truth"],
             &["engine"],
             &["net", "obligations", "plan"],
-            &["checkpoint", "client", "shadow"],
+            &["checkpoint", "client", "log_replay"],
             &["simulation"],
             &["run"],
             &["shrink"],
