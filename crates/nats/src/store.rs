@@ -8,16 +8,18 @@
 //!
 //! Deliberately not here: the meaning of the bytes, and which node writes them when.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use async_nats::jetstream::object_store::ObjectInfo;
 use async_nats::jetstream::stream::{LastRawMessageErrorKind, State};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use futures_util::StreamExt as _;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::bucket::Bucket;
 use crate::checkpoint::{Checkpoint, New, name_of};
@@ -30,6 +32,8 @@ use crate::transfer::{Batches, Download, PATIENCE, Upload};
 
 /// Chunks without an object that are older than this were left by a dead writer.
 const ORPHAN_S: i64 = 600;
+/// Delay before a list is asked for again that lacks objects of the leader.
+const LIST_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// The checkpoints of a cluster, and the log behind them. All calls block.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
@@ -103,16 +107,44 @@ impl Store {
         Ok(all)
     }
 
+    /// All objects that the leader of the bucket knows.
+    ///
+    /// The replica that gives a list may lag behind the leader. A checkpoint that such a list lacks would pass for lost, and its chunks for
+    /// chunks without an object. So a list counts only if it has every object of the leader, and is asked for again otherwise.
     fn objects(&self) -> Result<Vec<ObjectInfo>, Error> {
+        let bucket = &self.0.bucket;
         self.wait("the list of checkpoints", async {
-            let list = self.0.bucket.objects.list().await;
-            let mut list = list.map_err(|error| chain(&error))?;
-            let mut found = Vec::new();
-            while let Some(object) = list.next().await {
-                found.push(object.map_err(|error| chain(&error))?);
+            loop {
+                let list = bucket.objects.list().await;
+                let mut list = list.map_err(|error| chain(&error))?;
+                let mut found = Vec::new();
+                while let Some(object) = list.next().await {
+                    found.push(object.map_err(|error| chain(&error))?);
+                }
+                let listed: HashSet<_> = found.iter().map(|it| self.metadata_subject(it)).collect();
+                let filter = format!("$O.{}.M.*", bucket.name);
+                let subjects = bucket.stream.info_with_subjects(filter).await;
+                let mut subjects = subjects.map_err(|error| chain(&error))?;
+                let mut is_complete = true;
+                while let Some(subject) = subjects.next().await {
+                    let (subject, _) = subject.map_err(|error| chain(&error))?;
+                    is_complete &= listed.contains(&subject);
+                }
+                if is_complete {
+                    return Ok(found);
+                }
+                sleep(LIST_RETRY_DELAY).await;
             }
-            Ok(found)
         })
+    }
+
+    /// The subject of an object's metadata.
+    fn metadata_subject(&self, object: &ObjectInfo) -> String {
+        format!(
+            "$O.{}.M.{}",
+            self.0.bucket.name,
+            URL_SAFE.encode(&object.name)
+        )
     }
 
     fn read_info(&self, object: &ObjectInfo) -> Option<Checkpoint> {
@@ -235,7 +267,7 @@ impl Store {
     /// Removes an object: first its metadata, so that nobody starts to read it.
     fn remove_object(&self, object: &ObjectInfo) -> Result<(), Error> {
         let bucket = &self.0.bucket.name;
-        self.purge_object(&format!("$O.{bucket}.M.{}", URL_SAFE.encode(&object.name)))?;
+        self.purge_object(&self.metadata_subject(object))?;
         self.purge_object(&format!("$O.{bucket}.C.{}", object.nuid))
     }
 

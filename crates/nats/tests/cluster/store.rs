@@ -21,9 +21,11 @@ fn new(partition: u16, sequence: u64, batch: &[u8]) -> New<'_> {
 /// Writes a checkpoint that ends with this batch, the number `at` of those that the node has read.
 fn write(node: &Node, partition: u16, at: usize, bytes: &[u8]) {
     let (sequence, batch) = node.log().batches[&partition][at].clone();
-    let mut upload = node.store.write(&new(partition, sequence, &batch));
-    upload.write_all(bytes).expect("it is taken");
-    upload.end().expect("it is there");
+    // There is no leader for some time after its server was killed.
+    until("a checkpoint", || {
+        let mut upload = node.store.write(&new(partition, sequence, &batch));
+        upload.write_all(bytes).is_ok() && upload.end().is_ok()
+    });
 }
 
 fn bytes(store: &Store, of: &Checkpoint) -> std::io::Result<Vec<u8>> {
@@ -63,7 +65,7 @@ fn a_checkpoint_is_read_as_it_was_written_and_the_log_goes_on_behind_it() {
     let late = Node::start(&servers);
     assert_eq!(late.store.all().expect("checkpoints"), all);
     late.store.tidy(&all[1..]).expect("one goes");
-    // The replica that answers may not have applied the deletion yet.
+    // The replica that gives the list may not have applied the deletion yet.
     until("the deletion", || {
         node.store.all().expect("checkpoints") == all[..1]
     });
@@ -117,4 +119,31 @@ fn a_checkpoint_of_a_log_that_has_gone_back_does_not_count() {
     other.store.purge(0, 15).expect("it is purged");
     assert!(misfit(0).expect("a reason").contains("begins with"));
     assert_eq!(other.store.first(0).expect("a place"), 15);
+}
+
+/// A list that lacks a checkpoint makes it pass for lost: nodes would not start, and its chunks would be removed.
+#[test]
+fn list_of_a_replica_that_lags_does_not_count() {
+    let Some(mut servers) = Servers::start(3) else {
+        return;
+    };
+    let node = Node::start(&servers);
+    node.write(1, 1..=60);
+    let each = node.places(0).len() / 3;
+    for killed in 0..3 {
+        servers.kill(killed);
+        let made = (killed + 1) * each;
+        for at in killed * each..made {
+            write(&node, 0, at, b"checkpoint");
+        }
+        servers.run(killed);
+        until("all replicas", || {
+            if let Ok(list) = node.store.all() {
+                assert_eq!(list.len(), made);
+            }
+            node.apply();
+            let status = node.cluster.status();
+            status.partitions.iter().all(|it| it.replicas_current == 3)
+        });
+    }
 }

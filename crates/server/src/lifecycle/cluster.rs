@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use crore_broker::batch::Header;
-use crore_broker::log_retention::{Hole, LogExtent};
+use crore_broker::log_retention::LogExtent;
 use crore_broker::{Committed, Now, PartitionId, Restored, Shard, ShardId, World};
 use crore_nats::{Checkpoint, Connected, Status, Store};
 use crore_net::{Sender, clock, memory};
@@ -275,7 +275,7 @@ fn check_log_continues(
         first: store.first(partition)?,
         contained: &contained,
     };
-    let Err(Hole { until }) = history.replay_after() else {
+    let Err(hole) = history.replay_after() else {
         return Ok(None);
     };
     let mut now = node::usable(store, &store.all()?, partition)?;
@@ -284,7 +284,9 @@ fn check_log_continues(
         return Ok(Some(now));
     }
     bail!(
-        "cluster: partition {partition} lacks batches up to {until}: its stream begins behind them, and no checkpoint that counts contains them. This node would serve less than was answered, so it does not start. Restore the streams and the object store from a backup, or begin anew without these messages: remove the streams and the buckets of this cluster, and start again"
+        "cluster: {} This node would serve less than was answered, so it does not start. {}",
+        node::describe_hole(hole, partition),
+        node::HOLE_REMEDY
     );
 }
 

@@ -40,6 +40,16 @@ const FULL_WITHOUT_STEWARD: Duration = Duration::from_secs(15);
 /// The full partitions, and since when each is full.
 type FullPartitions = BTreeMap<PartitionId, Instant>;
 
+/// What an operator does about batches that are missing.
+pub const HOLE_REMEDY: &str = "First see that all servers of NATS run and are current (`crore cluster status`), and start this node again: nothing may be lost. If this message comes again, restore the streams and the object store from a backup, or begin anew without these messages: remove the streams and the buckets of this cluster, and start again";
+
+/// Says which batches are missing.
+pub fn describe_hole(Hole { until }: Hole, partition: PartitionId) -> String {
+    format!(
+        "partition {partition} lacks batches up to {until}: its stream begins behind them, and no checkpoint that counts contains them."
+    )
+}
+
 /// The node that makes the checkpoints.
 type CheckpointContext = super::CheckpointContext<Settings, Member>;
 
@@ -300,6 +310,8 @@ impl CheckpointMaker {
         partition: PartitionId,
     ) -> Result<(Shadow, u64), CheckpointError> {
         let store = self.store();
+        // Before the list: another node may purge what a newer checkpoint contains, and the list has that checkpoint then.
+        let first = store.first(partition)?;
         let all = store.all()?;
         let usable = usable(store, &all, partition).map_err(|why| format!("{why:#}"))?;
         let shadows = Shadow::world(world);
@@ -323,12 +335,13 @@ impl CheckpointMaker {
             }
         }
         let history = LogExtent {
-            first: store.first(partition)?,
+            first,
             contained: &[],
         };
-        if let Err(Hole { until }) = history.replay_after() {
+        if let Err(hole) = history.replay_after() {
+            let why = describe_hole(hole, partition);
             return Err(format!(
-                "batches up to {until} are gone, and no checkpoint that counts contains them: no further one can be made, publishes are refused once the log is full, and a node that is started now exits. Restore the streams and the object store from a backup, or begin anew without these messages: remove the streams and the buckets of this cluster, and start again"
+                "{why} No further one can be made, publishes are refused once the log is full, and a node that is started now exits. {HOLE_REMEDY}"
             )
             .into());
         }
