@@ -1,17 +1,17 @@
-//! Places where batches of a log were lost.
+//! Describes the places where batches of a log were lost.
 
 use std::fmt;
 
 /// How batches were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DamageKind {
-    /// The bytes between two groups are not those that were written.
+    /// The bytes between two intact groups are not those that were written.
     Bytes,
     /// The header of a segment is unreadable, so the whole segment is lost.
     Header,
-    /// Segments are missing before this one.
+    /// Segments before this one are missing.
     Missing,
-    /// A group was written behind another group than the one before it.
+    /// The group or segment refers to another group than the one before it, so it is from another history of the log.
     Chain,
     /// The log ends here, but it was longer.
     End,
@@ -22,11 +22,11 @@ pub enum DamageKind {
 pub struct Damage {
     /// The kind of damage.
     pub kind: DamageKind,
-    /// The segment in which it was found.
+    /// The segment in which the damage was found.
     pub segment: u64,
     /// The offset in the segment at which the damage begins.
     pub offset: u64,
-    /// How many batches were lost, if a later group tells.
+    /// The number of lost batches, if a later group shows it.
     pub batches: Option<u64>,
 }
 

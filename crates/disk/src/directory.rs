@@ -1,6 +1,6 @@
-//! The storage of a real server: the files of one directory, locked for this process.
+//! The storage that a server uses: the files of one directory, which is locked for this process.
 //!
-//! Names are relative to the open directory, so it may be moved while in use. Symbolic links are not followed.
+//! File names are relative to the open directory, so the directory may be moved while it is in use. Symbolic links are not followed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,14 +11,14 @@ use rustix::fs::{self, Access, AtFlags, FallocateFlags, FileType, FlockOperation
 
 use crate::storage::{Entry, File, Storage};
 
-/// The file that is locked.
+/// The name of the lock file.
 const LOCK: &str = "lock";
 
-/// A directory that is open and locked.
+/// A directory that is open, and locked if it is open for writing.
 #[derive(Debug)]
 pub struct Directory {
     directory: OwnedFd,
-    /// The lock file, locked while it is open. None for a reader.
+    /// The lock file; the lock lasts while this is open. None for a reader.
     _lock: Option<OwnedFd>,
 }
 
@@ -28,7 +28,7 @@ pub enum OpenError {
     /// An error of the file system, at this path.
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
-    /// Another process has locked it.
+    /// Another process has locked the directory.
     #[error(
         "{0} is in use by another process: stop that server, or give this one another directory"
     )]
@@ -36,16 +36,16 @@ pub enum OpenError {
 }
 
 impl Directory {
-    /// Opens a directory for writing and locks it until this is dropped or the process ends. A missing directory is created, accessible to
-    /// this user only.
+    /// Opens a directory for writing and locks it until the `Directory` is dropped or the process ends. Creates a missing directory, which
+    /// only this user can access.
     ///
     /// # Errors
-    /// If it cannot be opened, or another process has locked it.
+    /// If the directory cannot be opened, or another process has locked it.
     pub fn lock(path: &Path) -> Result<Directory, OpenError> {
         let failed = |error: rustix::io::Errno| OpenError::Io(path.to_path_buf(), error.into());
         match fs::mkdir(path, Mode::RWXU) {
             Ok(()) => {
-                // Its name must survive a power cut before its content matters.
+                // The directory's own name must be on disk before files in it can survive a power cut.
                 let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
                 let parent = open_directory(parent.unwrap_or(Path::new(".")));
                 parent.and_then(fs::fsync).map_err(failed)?;
@@ -72,7 +72,7 @@ impl Directory {
     /// Opens a directory for reading, without a lock. A server may be writing to it, so the end of the log may be torn.
     ///
     /// # Errors
-    /// If it cannot be opened.
+    /// If the directory cannot be opened.
     pub fn read_only(path: &Path) -> Result<Directory, OpenError> {
         let directory = open_directory(path);
         let failed = |error: rustix::io::Errno| OpenError::Io(path.to_path_buf(), error.into());
@@ -86,7 +86,7 @@ impl Directory {
 /// Checks that this process may create files in a directory.
 ///
 /// # Errors
-/// If it may not, or the path is no directory.
+/// If it may not, or the path is not a directory.
 pub fn may_write(directory: &Path) -> io::Result<()> {
     if !std::fs::metadata(directory)?.is_dir() {
         return Err(io::ErrorKind::NotADirectory.into());
@@ -100,7 +100,7 @@ pub fn may_write(directory: &Path) -> io::Result<()> {
 pub struct FileSystem {
     /// Bytes free for this user.
     pub free_bytes: u64,
-    /// Its size in bytes.
+    /// The size of the file system in bytes.
     pub all_bytes: u64,
 }
 
@@ -114,7 +114,7 @@ impl FileSystem {
     }
 
     fn from(stat: &fs::StatVfs) -> FileSystem {
-        // Some file systems, mainly those of FUSE, do not report their size.
+        // Some file systems, mainly FUSE ones, report a size of 0 for "unknown".
         let bytes = |blocks: u64| match stat.f_blocks {
             0 => u64::MAX,
             _ => blocks.saturating_mul(stat.f_frsize),
@@ -155,7 +155,7 @@ impl Storage for Directory {
             }
             let stat = match fs::statat(&self.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stat,
-                // Removed in between, or not a file of the log: its name is no UTF-8.
+                // The file was removed meanwhile. Or its name is not UTF-8: then it is not a file of the log.
                 Err(rustix::io::Errno::NOENT) => continue,
                 Err(error) => return Err(error.into()),
             };
@@ -234,7 +234,7 @@ impl File for std::fs::File {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // The length of the file never changes, so only its data must reach the disk.
+        // Only the data must reach the disk: the length of the file never changes.
         self.sync_data()
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that commits: while one group is written and synced, the batches of the next group gather.
+//! The thread that commits batches to the log. While it writes and syncs one group, the batches of the next group gather in a queue.
 //!
 //! A single batch waits for one sync; batches that arrive together share one. Batches are acknowledged in the order of their arrival.
 
@@ -12,12 +12,12 @@ use crate::log::{CommitError, End, Figures, Log, Reserve, bytes_in_group};
 use crate::storage::Storage;
 
 const POISONED: &str = "the lock of the log's queue is not poisoned";
-/// How often the engine looks for space while the disk is full.
+/// How often the engine looks for space while there is none.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a checkpoint or a stop waits for a disk that hangs.
+/// The maximum time that a checkpoint or a stop waits for the thread, because a disk can hang.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The engine of one log. Dropping it commits everything that it was given, and then stops the thread.
+/// The engine of one log. Dropping it commits all batches that it was given, unless the disk is full, and then stops the thread.
 pub struct Engine<B> {
     shared: Arc<Shared<B>>,
     thread: Option<JoinHandle<()>>,
@@ -26,21 +26,21 @@ pub struct Engine<B> {
 struct Shared<B> {
     queue: Mutex<Queue<B>>,
     filled: Condvar,
-    /// Notified after requests were carried out.
+    /// Notified after the thread carried out requests.
     done: Condvar,
 }
 
 struct Queue<B> {
     waiting: VecDeque<B>,
-    /// The thread sleeps, so the next batches must wake it. While it is awake they cost no system call.
+    /// The thread sleeps, so whoever adds a batch must wake it. While it is awake, adding a batch costs no system call.
     sleeps: bool,
     /// The end of the log behind the last synced group.
     end: End,
-    /// The state of the log at that time.
+    /// The state of the log at that group.
     state: State,
-    /// What is requested besides commits.
+    /// Requests besides commits.
     requests: Requests,
-    /// The thread has not read `requests` since the last change.
+    /// `requests` has changed since the thread last read it.
     requested: bool,
     ends: bool,
 }
@@ -50,28 +50,29 @@ struct Queue<B> {
 struct Requests {
     /// Remove the segments before this one.
     remove_before: u64,
-    /// Bytes of other files that count towards [`Options::bytes_max`](crate::Options::bytes_max).
+    /// The size of the caller's other files, which counts towards [`Options::bytes_max`](crate::Options::bytes_max).
     other_bytes: u64,
-    /// What to keep free of the file system for a checkpoint.
+    /// What the log keeps free of the file system for a checkpoint.
     reserve: Reserve,
-    /// Seal the open segment. Reset once that was tried.
+    /// Seal the open segment. Reset to false after the attempt.
     seal: bool,
-    /// Remove the spare files. Reset once that is done.
+    /// Remove the spare files. Reset to false when they are removed.
     release: bool,
 }
 
 /// The state of an engine's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// The space that it occupies.
+    /// The space that the log occupies.
     pub figures: Figures,
-    /// There is no space for a spare file. Clients should send less before the space that is left is used up.
+    /// There is no space for another spare file. Clients should send less, before the rest of the space is used up too.
     pub is_full: bool,
-    /// Number of syncs.
+    /// Number of committed groups; each takes one sync.
     pub syncs: u64,
-    /// Total time of all writes and syncs.
+    /// Total time of all commits: writes, syncs, and waits for space.
     pub sync_time: Duration,
-    /// Syncs by duration: below 1, 2, 4, 8, ... microseconds and not below half of that. The last class has all longer ones.
+    /// Number of commits by duration: class `n` counts those below 2^n microseconds that no lower class counts. The last class counts all
+    /// longer ones.
     pub sync_counts: [u64; SYNC_TIMES],
     /// Number of synced batches.
     pub batches: u64,
@@ -82,7 +83,7 @@ pub struct State {
 pub struct Room {
     /// As in [`State::is_full`].
     pub is_full: bool,
-    /// Bytes that can be written before it is full.
+    /// Bytes that can be written before the log is full.
     pub free_bytes: u64,
     /// [`Options::bytes_max`](crate::Options::bytes_max).
     pub all_bytes: u64,
@@ -99,10 +100,10 @@ impl Room {
     }
 }
 
-/// Number of classes in [`State::sync_counts`]: up to 16 s.
+/// Number of classes in [`State::sync_counts`]; the last one begins at 16 s.
 pub const SYNC_TIMES: usize = 26;
 
-/// The next work of the thread.
+/// What the thread does next.
 struct Work<B> {
     requests: Option<Requests>,
     /// The batches to commit; may be empty.
@@ -117,8 +118,8 @@ impl<B> Shared<B> {
 }
 
 impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
-    /// Starts the thread. It calls `committed` with the batches of each group once the group is synced, `room` when the log's space has
-    /// changed, and `failed` once if the log fails. Nothing is committed after that, and the process should end.
+    /// Starts the thread. The thread calls `committed` with the batches of each group after the sync of that group, `room` when the log's
+    /// space has changed, and `failed` once if the log fails. After `failed` nothing is committed, and the process should end.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -161,7 +162,7 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
         })
     }
 
-    /// Appends batches behind all earlier ones. They share a sync if they fit into one group.
+    /// Appends batches after all earlier ones. Batches that fit into one group share a sync.
     pub fn append_all(&self, batches: impl IntoIterator<Item = B>) {
         let mut queue = self.shared.lock();
         queue.waiting.extend(batches);
@@ -182,8 +183,8 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
         self.shared.lock().state
     }
 
-    /// Requests the removal of the segments before this one; see [`Log::remove_before`]. From then on `other_bytes` bytes of other files count
-    /// towards [`Options::bytes_max`](crate::Options::bytes_max).
+    /// Requests the removal of the segments before this one; see [`Log::remove_before`]. From then on, `other_bytes` (the size of the
+    /// caller's other files) counts towards [`Options::bytes_max`](crate::Options::bytes_max).
     pub fn remove_before(&self, segment: u64, other_bytes: u64) {
         let mut queue = self.shared.lock();
         (queue.requests.remove_before, queue.requests.other_bytes) = (segment, other_bytes);
@@ -192,8 +193,8 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
         self.shared.filled.notify_one();
     }
 
-    /// Keeps this many bytes of the file system free for the next checkpoint, plus the bytes written since [`Figures::written`] was `from`.
-    /// With less free space the log counts as full ([`State::is_full`]). It can still commit into its spare files.
+    /// Keeps free what the next checkpoint needs of the file system: `bytes`, plus the bytes written since [`Figures::written`] was `from`.
+    /// With less free space the log counts as full ([`State::is_full`]), but can still commit into its spare files.
     pub fn reserve(&self, bytes: u64, from: u64) {
         let mut queue = self.shared.lock();
         queue.requests.reserve = Reserve { bytes, from };
@@ -202,8 +203,8 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
         self.shared.filled.notify_one();
     }
 
-    /// Seals the open segment, if it has groups, and waits until that is done, so that a checkpoint can replace everything synced before.
-    /// False if the spare files are missing or the disk does not answer in time: then the segment stays open.
+    /// Seals the open segment, if it has groups, and waits until that is done. A checkpoint can then replace everything that was synced
+    /// before. Returns false if the segment stays open, because spare files are missing or the disk does not answer in time.
     pub fn seal(&self) -> bool {
         let queue = self.shared.lock();
         if queue.state.figures.open_bytes == 0 {
@@ -216,8 +217,8 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
             > before
     }
 
-    /// Removes the spare files, and waits until that is done. To be called before the process ends, once nothing more will be committed: the
-    /// final checkpoint gets their space.
+    /// Removes the spare files, and waits until that is done, so that the final checkpoint can use their space. Call this at the end of the
+    /// process, when nothing more will be committed.
     pub fn release(&self) {
         let queue = self.shared.lock();
         drop(self.request(queue, |requests| requests.release = true));
@@ -245,14 +246,14 @@ impl<B> Drop for Engine<B> {
         self.shared.lock().ends = true;
         self.shared.filled.notify_one();
         if let Some(thread) = self.thread.take() {
-            // The panic hook has reported a panic of the thread.
+            // If the thread panicked, the panic hook has already reported it.
             let _ = thread.join();
         }
     }
 }
 
 impl<B: AsRef<[u8]>> Shared<B> {
-    /// Commits until the engine ends.
+    /// The loop of the thread: commits until the engine ends.
     fn run<S: Storage>(
         &self,
         mut log: Log<S>,
@@ -261,7 +262,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
     ) -> io::Result<()> {
         let mut full_since: Option<Instant> = None;
         loop {
-            // Clients that were told of a full disk send nothing more, so the engine must look for space without a request.
+            // While the disk is full, the clients send nothing, so no batch wakes the thread: it must look for space by itself.
             let is_prepared = log.is_prepared() && full_since.is_none();
             let Some(Work { requests, group }) = self.next(log.group_bytes(), is_prepared) else {
                 return log.mark_end();
@@ -277,13 +278,13 @@ impl<B: AsRef<[u8]>> Shared<B> {
                         Err(CommitError::Failed(error)) => return Err(error),
                         Err(CommitError::Full) => {}
                     }
-                    // A batch that is longer than a spare file may find no space although the spare files exist.
+                    // Even if the spare files exist: a batch that is longer than a spare file needs a larger file.
                     if full_since.replace(Instant::now()).is_none() {
                         room(Room::of(&log, true));
                         self.note(&log, |state| state.is_full = true);
                     }
                     match self.request_within(RETRY) {
-                        // The batches are dropped without an answer, as if they had never arrived.
+                        // The batches are dropped without an acknowledgement, as if they had never arrived.
                         Woken::Ends => return log.mark_end(),
                         Woken::Requested(requests) => self.carry_out(&mut log, requests)?,
                         Woken::InTime => {}
@@ -299,7 +300,8 @@ impl<B: AsRef<[u8]>> Shared<B> {
                 });
                 committed(group);
             }
-            // After the answers, so that nobody waits for it. On a full disk, not after every group.
+            // Makes spare files after the acknowledgements, so that no client waits for it. While the disk is full, tries once per `RETRY`
+            // and not after every group.
             let is_due = full_since.is_none_or(|since| since.elapsed() >= RETRY);
             if requests.is_some() || is_due && (full_since.is_some() || !log.is_prepared()) {
                 full_since = (!log.prepare()?).then(Instant::now);
@@ -319,7 +321,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
         if requests.seal {
             log.prepare()?;
         }
-        // Not without spare files: then no space would be left for further commits.
+        // Seals only if the spare files exist. Otherwise there might be no space for the next commit.
         if requests.seal && log.is_prepared() {
             match log.begin_segment() {
                 Ok(()) | Err(CommitError::Full) => {}
@@ -360,8 +362,8 @@ impl<B: AsRef<[u8]>> Shared<B> {
         }
     }
 
-    /// Waits for batches or requests, or, without spare files, for the time to try again. Takes batches up to `bytes_max` bytes, or a
-    /// single longer one. `None` once the engine ends.
+    /// Waits for batches or requests; without spare files at most for `RETRY`, so that the thread looks for space. Takes batches up to
+    /// `bytes_max` bytes, or a single longer one. Returns `None` when the engine ends and no batch is left.
     fn next(&self, bytes_max: usize, is_prepared: bool) -> Option<Work<B>> {
         let mut queue = self.lock();
         while queue.waiting.is_empty() && !queue.requested {
@@ -396,11 +398,11 @@ impl<B: AsRef<[u8]>> Shared<B> {
     }
 }
 
-/// Why a wait for a request has ended.
+/// Why the wait for a request has ended.
 enum Woken {
     /// The engine ends.
     Ends,
     Requested(Requests),
-    /// There was no request in time.
+    /// No request arrived in time.
     InTime,
 }

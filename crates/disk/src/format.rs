@@ -1,15 +1,17 @@
-//! The bytes of segment and group headers. All numbers are little endian. `docs/internals/LOG-FORMAT.md` has the same as tables.
+//! The encoding of segment and group headers. All numbers are little endian. `docs/internals/LOG-FORMAT.md` describes the same format in
+//! tables.
 
 use crate::planted::{self, Fault};
 
 /// The version of the format that this build reads and writes.
 pub const VERSION: u32 = 2;
 
-/// Where the groups of a segment begin. The header has its own page, which is never written again.
+/// The offset of the first group in a segment. The header has a page of its own, so that writing a group never writes the header's page
+/// again.
 pub(crate) const DATA_BEGIN: u64 = 4096;
 /// Bytes of a group's header.
 pub(crate) const GROUP_HEADER: usize = 32;
-/// Where a group's header has the checksum of the previous group, and its own length for the second time.
+/// The offsets in a group's header of the previous group's checksum and of the second copy of the group's length.
 pub(crate) const PREVIOUS_CRC: usize = 24;
 const LENGTH_AGAIN: usize = 28;
 /// Bytes of the length before each batch.
@@ -21,7 +23,7 @@ const MAGIC: &[u8; 8] = b"CRORELOG";
 /// Used bytes of a segment's header.
 pub(crate) const SEGMENT_HEADER: usize = 64;
 
-/// The numbers that are the same in all segments of a log.
+/// The numbers that all segments of a log have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Random, drawn when the log was created. It distinguishes segments of different logs.
@@ -33,13 +35,13 @@ pub struct Identity {
 /// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
-    /// Seeds the checksums of the segment's groups, so that older bytes in the same file are not taken for groups.
+    /// The seed of the checksums of the segment's groups. So older bytes in the same file are not taken for groups.
     pub salt: u32,
     /// 1, 2, 3, ...
     pub number: u64,
     /// The number of its first group.
     pub first_group: u64,
-    /// The checksum of the group before that; 0 if there is none.
+    /// The checksum of the last group before this segment; 0 if there is none.
     pub previous_crc: u32,
     /// The length of the file.
     pub bytes: u64,
@@ -94,12 +96,12 @@ impl SegmentHeader {
     }
 }
 
-/// The secret numbers in the groups of a segment.
+/// The secret numbers that go into the groups of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Salts {
-    /// Seeds their checksums.
+    /// The seed of the group checksums.
     pub crc: u32,
-    /// Masks the second length of each group.
+    /// XORed into the second copy of each group's length.
     pub length: u32,
 }
 
@@ -122,17 +124,18 @@ pub(crate) struct Group<'a> {
     pub crc: u32,
     /// The checksum of the previous group.
     pub previous_crc: u32,
-    /// Its batches, each after its length.
+    /// The batches, each preceded by its length.
     pub batches: &'a [u8],
 }
 
 impl<'a> Group<'a> {
-    /// Bytes that it occupies in its segment.
+    /// Bytes that the group occupies in its segment.
     pub fn bytes(&self) -> u64 {
         occupied(self.batches.len())
     }
 
-    /// Begins a group: clears the buffer and reserves the header. Batches follow, then [`seal`](Self::seal).
+    /// Begins a group: clears the buffer and reserves the header. [`push`](Self::push) adds batches, [`seal`](Self::seal) completes the
+    /// group.
     pub fn begin(out: &mut Vec<u8>) {
         out.clear();
         out.resize(GROUP_HEADER, 0);
@@ -166,11 +169,11 @@ impl<'a> Group<'a> {
         crc
     }
 
-    /// The group at the beginning of these bytes, which reach to the end of the segment; `None` if there is none.
+    /// Decodes the group at the beginning of these bytes, which reach to the end of the segment; `None` if there is no intact group.
     pub fn decode(bytes: &'a [u8], salts: Salts) -> Option<Group<'a>> {
         let len = read_u32(bytes.get(..GROUP_HEADER)?, 0);
-        // The second length is masked with the log's identity, which clients do not know. So a search for groups in a damaged segment
-        // computes no checksums of bytes that clients sent.
+        // The second copy of the length is masked with the log's identity, which clients do not know. So clients cannot fake a group header
+        // in a batch, and a search for groups in a damaged segment computes no checksums over their bytes.
         if len == 0 || len ^ salts.length != read_u32(bytes, LENGTH_AGAIN) {
             return None;
         }
@@ -187,7 +190,7 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// Its batches, in order.
+    /// The batches, in order.
     pub fn batches(&self) -> impl Iterator<Item = &'a [u8]> {
         let mut left = self.batches;
         core::iter::from_fn(move || {
@@ -199,7 +202,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Bytes that a group occupies whose batches, with their lengths, have this many bytes.
+/// Bytes that a group occupies. `batches` is the size of its batches and their lengths.
 pub(crate) fn occupied(batches: usize) -> u64 {
     (GROUP_HEADER as u64 + batches as u64).next_multiple_of(ALIGNMENT)
 }

@@ -1,8 +1,8 @@
 //! A log on disk. It stores *batches* (opaque bytes) and, after a crash, returns every acknowledged batch once and in order.
 //!
-//! * [`Log`] is the log itself: segments, groups, checksums, recovery. It uses a [`Storage`], so that tests can tear its writes.
+//! * [`Log`] is the log itself: segments, groups, checksums, recovery. It writes to a [`Storage`], so that tests can simulate torn writes.
 //! * [`Directory`] is the storage of a real server: files in a locked directory.
-//! * [`Engine`] is the thread that commits: it writes and syncs one group while the next one fills.
+//! * [`Engine`] is the thread that commits: it writes and syncs one group while the next group gathers.
 //! * [`scan()`] reads a log without changing it. [`Reader`] reads single batches again.
 //!
 //! Invariants:
@@ -10,9 +10,9 @@
 //! * A group is written only after the group before it is synced.
 //! * A group is recovered as a whole or not at all.
 //! * Bytes that the log did not write are never returned as a batch.
-//! * A failed write or sync is final: the log accepts nothing more, since the kernel may have dropped the bytes.
+//! * After a failed write or sync the log accepts nothing more, because the kernel may have dropped the bytes.
 //!
-//! Deliberately not here: the meaning of a batch, and checkpoints. A caller that has stored the content of old segments elsewhere removes
+//! Deliberately not here: the meaning of a batch, and checkpoints. A caller whose checkpoint contains the batches of old segments removes
 //! these segments. `docs/internals/LOG-FORMAT.md` describes the format byte by byte.
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
-//! The log: writes groups of batches to the end of the newest segment, with one sync for each group.
+//! The log: appends groups of batches to the newest segment, with one sync for each group.
 //!
-//! Invariants: a segment's header is on disk before the file gets its name as a segment. The name is on disk, and the previous segment is
-//! synced, before the first group is written.
+//! Invariants:
+//! * The header of a segment is on disk before the file is renamed to the segment's name.
+//! * Before the first group of a segment is written, the segment's name is on disk, and so are all groups of the previous segment.
 
 mod files;
 
@@ -22,25 +23,25 @@ pub(crate) use files::Reserve;
 pub use files::{CommitError, Options};
 use files::{Files, is_disk_full};
 
-/// The most bytes of a group: a few milliseconds of writing. A single longer batch is a group of its own.
+/// The maximum size of a group, which takes a few milliseconds to write. A single longer batch becomes a group of its own.
 const GROUP_BYTES_MAX: u64 = 8 << 20;
-/// If less than this part of a segment is left, groups of several batches go to the next segment.
+/// If less than 1/16 of a segment is left, a group of several batches goes to the next segment.
 const REST_PART: u64 = 16;
 
-/// Written ahead of the groups. The first write to a block that is only allocated changes metadata, which the next sync must write too:
-/// such a sync took three times as long. Fewer zeros at a time save less. With more, one publish in that many bytes waits for longer
-/// than a few milliseconds.
+/// Zeros that are written ahead of the groups. The first write to an allocated but unwritten block changes metadata, which the next sync
+/// must write too: such a sync took three times as long. Fewer zeros at a time would save less; with more zeros, the publish that has to
+/// wait for them would wait longer than a few milliseconds.
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
-/// Groups larger than this part of `ZEROS` gain nothing by that.
+/// No zeros are written after groups larger than 1/4 of `ZEROS`: they would gain nothing.
 const ZEROS_PART: usize = 4;
 
-/// The end of a log, for a base of all that the log contains.
+/// The end of a log. A checkpoint of all that the log contains records it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
-    /// The number of the first segment that may get more groups: the open one, or the next one if none is open. A base that contains the log replaces
-    /// all segments before it.
+    /// The first segment that can still get groups: the open segment, or the next one if none is open. A checkpoint of all that the log
+    /// contains replaces all segments before this one.
     pub segment: u64,
-    /// The number of its last group; 0 if it has none.
+    /// The number of the log's last group; 0 if it has none.
     pub group: u64,
 }
 
@@ -49,7 +50,7 @@ pub struct End {
 pub struct Figures {
     /// Bytes of all files.
     pub bytes: u64,
-    /// The last sealed segment, to which nothing more is written; 0 if there is none.
+    /// The number of the last sealed segment, to which nothing more is written; 0 if there is none.
     pub sealed: u64,
     /// Bytes of the files of all sealed segments.
     pub sealed_bytes: u64,
@@ -65,11 +66,11 @@ struct Segment<F> {
     header: SegmentHeader,
     /// The offset of the next group.
     offset: u64,
-    /// Everything up to this offset has been written, with groups or zeros.
+    /// Everything up to this offset has been written before, as groups or zeros.
     zeroed: u64,
 }
 
-/// What the next group needs to know about the log's end.
+/// What the next group's header needs to know about the groups before it.
 struct Tail {
     next_group: u64,
     /// Number of batches in all groups.
@@ -78,19 +79,19 @@ struct Tail {
     crc: u32,
 }
 
-/// A log that can be written.
+/// A log that is open for writing.
 pub struct Log<S: Storage> {
     files: Files<S>,
     identity: Identity,
     segment: Option<Segment<S::File>>,
     /// The sealed segments, with the bytes of their files.
     sealed: VecDeque<(u64, u64)>,
-    /// The number of the last segment.
+    /// The number of the newest segment.
     segments: u64,
     tail: Tail,
-    /// The mark's file; none if there was no space for it.
+    /// The file of the mark; none if there was no space for it.
     mark: Option<MarkFile<S::File>>,
-    /// The end was lost, and the caller has no base of what is left yet.
+    /// The end was lost, and the caller has no checkpoint of what is left yet.
     end_is_lost: bool,
     /// The buffer for the group being written.
     group: Vec<u8>,
@@ -99,8 +100,8 @@ pub struct Log<S: Storage> {
 }
 
 impl<S: Storage> Log<S> {
-    /// Reads the log in this storage, and continues it: a torn group at its end is cut off. If there is no log, creates one with the identity
-    /// `new`. Passes each batch and each loss to `each`, in order. Segments before [`Options::first_segment`] do not count.
+    /// Reads the log in this storage and continues it; cuts off a torn group at its end. If there is no log, creates one with the identity
+    /// `new`. Passes each batch and each loss to `each`, in order. Removes segments before [`Options::first_segment`] without reading them.
     ///
     /// # Errors
     /// If a file cannot be read or has a format that this build does not know. Then nothing was changed.
@@ -153,7 +154,7 @@ impl<S: Storage> Log<S> {
                     log.files.bytes += entry.bytes;
                     log.sealed.push_back((number, entry.bytes));
                 }
-                // Symbolic links and the like are not removed.
+                // A symbolic link, directory or device is not removed.
                 _ if !entry.is_file => {}
                 None if !is_spare(&entry.name) => {}
                 Some(_) | None => {
@@ -173,20 +174,21 @@ impl<S: Storage> Log<S> {
             false => log.mark_end(),
         };
         marked.map_err(|error| failed(mark::NAME, error))?;
-        // If there is no space now, the first commit tries again.
+        // If this fails, the first commit tries again to make a file.
         let _ = log.files.prepare();
         Ok((log, found))
     }
 
-    /// Marks the end, so that a later start notices if the log has become shorter. Everything must be synced. A lost end stays marked as lost.
+    /// Records the end in the mark, so that a later start notices if the log has become shorter. Everything must be synced already. A lost
+    /// end stays marked as lost.
     ///
     /// # Errors
-    /// Those of the disk. They are final.
+    /// Those of the disk. After one, the log must not be written any more.
     pub(crate) fn mark_end(&mut self) -> io::Result<()> {
         match self.end_is_lost {
             true => Ok(()),
             false => match self.mark(self.segments, self.tail.next_group - 1) {
-                // A copy-on-write file system needs space even here. The previous mark proves less, but nothing false.
+                // A copy-on-write file system needs space even to overwrite. The previous mark is older, but still true.
                 Err(error) if is_disk_full(&error) => Ok(()),
                 marked => marked,
             },
@@ -207,8 +209,8 @@ impl<S: Storage> Log<S> {
             .map_or(Ok(()), |mark| mark.write(log, segment, group))
     }
 
-    /// Continues behind the last group of the last segment. If the previous process was killed between a write and its sync, or a sync
-    /// failed, the bytes that were read may be in the kernel's memory only. So the last group is written again, and everything is synced.
+    /// Continues after the last group of the last segment. If the previous process was killed between a write and its sync, or if a sync
+    /// failed, the kernel may have the group in its memory only. So the last group is written again, and everything is synced.
     fn resume(&mut self, end: ScanEnd) -> Result<(), ScanError> {
         (self.segments, self.tail.next_group) = (end.segment, end.next_group);
         self.tail.batches = end.batches;
@@ -217,7 +219,7 @@ impl<S: Storage> Log<S> {
         }
         let name = segment_name(end.segment);
         let failed = |error| ScanError::Io(name.clone(), error);
-        // Not if the header of the last segment is damaged: then a new segment begins.
+        // If the header of the last segment is damaged, nothing is appended to it: a new segment begins.
         if let Some(header) = end.header {
             let file = self.files.storage.open(&name).map_err(failed)?;
             let mut last = vec![0; (end.offset - end.last) as usize];
@@ -235,7 +237,7 @@ impl<S: Storage> Log<S> {
         self.files.storage.sync_names().map_err(failed)
     }
 
-    /// Begins a new segment. The earlier ones can be removed once their batches are stored elsewhere.
+    /// Begins a new segment. After that, the caller can remove the earlier ones, once a checkpoint contains their batches.
     ///
     /// # Errors
     /// Those of [`commit`](Self::commit).
@@ -243,7 +245,7 @@ impl<S: Storage> Log<S> {
         self.next_segment(0)
     }
 
-    /// Seals the open segment, if there is one. It needs no space: the next commit begins a segment.
+    /// Seals the open segment, if there is one. This needs no space; the next commit begins a segment.
     pub fn seal(&mut self) {
         let open = self.segment.take();
         let sealed = open.map(|open| (open.header.number, open.header.bytes));
@@ -258,12 +260,12 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// The numbers that are the same in all segments.
+    /// The numbers that all segments have in common.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// The space that it occupies.
+    /// The space that the log occupies.
     pub fn figures(&self) -> Figures {
         Figures {
             bytes: self.files.bytes,
@@ -274,18 +276,18 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// The oldest segment, or the next one if there is none.
+    /// The number of the oldest segment; of the next one if there is none.
     pub(crate) fn first_segment(&self) -> u64 {
         let sealed = self.sealed.front().map(|(number, _)| *number);
         sealed.unwrap_or(self.end().segment)
     }
 
-    /// Sets the bytes of other files that count towards [`Options::bytes_max`].
+    /// Sets the size of the caller's other files, which counts towards [`Options::bytes_max`].
     pub fn set_other_bytes(&mut self, bytes: u64) {
         self.files.other_bytes = bytes;
     }
 
-    /// Keeps this many bytes of the file system free, plus the bytes written since [`Figures::written`] was `from`; see
+    /// Keeps free bytes of the file system for a checkpoint: `bytes`, plus the bytes written since [`Figures::written`] was `from`; see
     /// [`prepare`](Self::prepare).
     pub fn reserve(&mut self, bytes: u64, from: u64) {
         self.files.reserve = Reserve { bytes, from };
@@ -299,8 +301,8 @@ impl<S: Storage> Log<S> {
         self.files.release()
     }
 
-    /// Removes the sealed segments before this one. Their batches must be on disk elsewhere, and so must the number of the first segment that
-    /// counts: after a power cut, removed segments may reappear. From then on a lost end is no longer reported.
+    /// Removes the sealed segments before this one. A checkpoint on disk must contain their batches and the number of the first segment
+    /// that is left, because removed segments may reappear after a power cut. From then on a lost end is no longer reported.
     ///
     /// # Errors
     /// Those of the file system.
@@ -309,7 +311,7 @@ impl<S: Storage> Log<S> {
             && number < segment
         {
             match self.files.storage.remove(&segment_name(number)) {
-                // Something else has removed it already.
+                // Another program has removed the file already.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 removed => removed?,
             }
@@ -327,7 +329,8 @@ impl<S: Storage> Log<S> {
         here + self.files.spares.len() as u64 * spare
     }
 
-    /// Bytes that can be written before there is no space for a spare file, by [`Options::bytes_max`] and the file system; and `bytes_max`.
+    /// Bytes that can be written before there is no space for a spare file, limited by [`Options::bytes_max`] and the file system; and
+    /// `bytes_max`.
     pub(crate) fn free_bytes(&self) -> (u64, u64) {
         let Options {
             bytes_max,
@@ -335,7 +338,7 @@ impl<S: Storage> Log<S> {
             ..
         } = self.files.options;
         let taken = self.files.bytes.saturating_add(self.files.other_bytes);
-        // When a spare file becomes a segment, the next spare file needs its full size at once.
+        // When a spare file becomes a segment, the next spare file takes its full size at once.
         let more = bytes_max
             .saturating_sub(taken)
             .min(self.files.beyond_reserve())
@@ -344,7 +347,7 @@ impl<S: Storage> Log<S> {
         (more.saturating_add(here), bytes_max)
     }
 
-    /// The most bytes of batches for the next group, counted with [`bytes_in_group`].
+    /// The maximum size of the batches of the next group, counted with [`bytes_in_group`].
     pub(crate) fn group_bytes(&self) -> usize {
         let whole = self.files.options.segment_bytes - DATA_BEGIN;
         let here = self.segment.as_ref().map_or(0, Segment::room_bytes);
@@ -361,10 +364,11 @@ impl<S: Storage> Log<S> {
         self.files.is_prepared()
     }
 
-    /// Makes spare files as far as there is space. True if all of them exist and the file system has its reserve besides.
+    /// Makes the missing spare files, as far as there is space. Returns true if all spare files exist and the file system also has the
+    /// reserve free.
     ///
     /// # Errors
-    /// If a file cannot be made for another reason than lack of space. The log can still use the files that it has.
+    /// If a file cannot be made for a reason other than lack of space. The log can still use its existing files.
     pub fn prepare(&mut self) -> io::Result<bool> {
         self.files.prepare()
     }
@@ -372,7 +376,7 @@ impl<S: Storage> Log<S> {
     /// Writes and syncs the batches as one group. Once this returns, they survive a power cut.
     ///
     /// # Errors
-    /// [`CommitError::Full`] leaves the log as it was; [`CommitError::Failed`] is final.
+    /// [`CommitError::Full`]: the log has not changed. [`CommitError::Failed`]: the log accepts nothing more.
     pub fn commit<'a>(
         &mut self,
         batches: impl IntoIterator<Item = &'a [u8]>,
@@ -453,7 +457,7 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// The salt of a segment. In practice it differs between all segments of all logs.
+    /// The seed of the checksums of a segment. In practice it differs between all segments of all logs.
     fn salt(&self, number: u64) -> u32 {
         let mut seed = self.identity.log.to_le_bytes().to_vec();
         if !planted::is(Fault::Recycled) {
@@ -470,7 +474,7 @@ impl<F> Segment<F> {
 }
 
 impl<F: File> Segment<F> {
-    /// Writes a group at the end, and zeros ahead of it if there are none left.
+    /// Appends a group, and writes zeros ahead of it when the previous zeros are used up.
     fn write(&mut self, group: &[u8]) -> io::Result<()> {
         self.file.write_at(group, self.offset)?;
         let end = self.offset + group.len() as u64;

@@ -1,13 +1,13 @@
-//! The mark: a small file that says where the log ended. The segments alone cannot show that. If the newest one is deleted, or lost by
-//! the file system, the rest looks like a shorter, complete log.
+//! The mark: a small file that records where the log ended. The segments alone cannot show that: if the newest segment is deleted, or lost
+//! by the file system, the other segments look like a shorter, complete log.
 //!
 //! The log writes the mark when it is opened, when a segment begins, when old segments are removed, and at a planned stop. Invariants:
-//! * Everything up to the mark was synced before it was written, so a log that ends earlier has lost something.
-//! * A power cut during a write leaves the previous mark, since two places are written in turn.
+//! * Everything up to the mark was synced before the mark was written. So a log that ends before its mark has lost something.
+//! * A power cut while a mark is written leaves the previous mark, because marks are written to two places in turn.
 //! * A missing or damaged mark proves nothing.
 //!
-//! If the log has lost its end, every start must report the loss until the caller has a base of what is left, since the process may be
-//! killed before that. Until then the mark is [`LOST`], a number that no log reaches.
+//! If the log has lost its end, every start must report the loss until the caller has a checkpoint of what is left, because the process may
+//! be killed before that. Until then the mark has the value [`LOST`], which no log reaches.
 
 use std::io;
 
@@ -24,17 +24,17 @@ const BYTES: usize = 48;
 const PLACE: u64 = 4096;
 const PLACES: u64 = 2;
 
-/// The segment and the group of a mark that says that the end is lost.
+/// The segment and the group in a mark which records that the end is lost.
 pub(crate) const LOST: u64 = u64::MAX;
 
 /// Where a log ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// The number of the mark. The mark with the highest number counts.
+    /// The number of the mark. The mark with the highest number is valid.
     pub number: u64,
     /// The identity of the log.
     pub log: u64,
-    /// Its last segment.
+    /// The last segment of the log.
     pub segment: u64,
     /// The last synced group; 0 if there is none.
     pub group: u64,

@@ -1,5 +1,5 @@
-//! Faults that can be switched on to show that the simulator finds them. Without the feature `planted` every check is the constant
-//! `false`, so the product contains none of this.
+//! Faults that tests switch on to show that the simulator finds them. Without the feature `planted` every check is the constant `false`, so
+//! the product contains none of these faults.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub enum Fault {
     /// A group is acknowledged before it is synced.
     NoSync = 1,
-    /// A group counts even with a wrong checksum.
+    /// A group is accepted even if its checksum is wrong.
     NoChecksum,
-    /// A reopened log forgets the checksum of its last group, so the next group is not chained to it.
+    /// A reopened log forgets the checksum of its last group, so the next group does not refer to the last one.
     NoChain,
-    /// Groups that the file contained before it became this segment count.
+    /// Groups that were in the file before it became this segment are accepted.
     Recycled,
-    /// A removed segment that reappears counts.
+    /// A removed segment that reappears is accepted.
     Returned,
     /// A lost end goes unnoticed: neither the mark nor the length of the last segment is checked.
     LostEnd,

@@ -1,4 +1,4 @@
-//! Reads single batches again, at the places where a scan has found them. A caller that needs batches in another order has to keep only
+//! Reads single batches again, at the places where a scan has found them. So a caller that needs batches in another order has to keep only
 //! their places.
 //!
 //! Deliberately not here: checksums. The scan has verified them, and a sealed segment does not change.
@@ -9,15 +9,15 @@ use crate::format::BATCH_HEADER;
 use crate::scan::{Place, segment_name};
 use crate::storage::{File, Storage};
 
-/// Bytes of one read, so that neighbouring batches share it.
+/// Bytes of one read. Larger than most batches, so that one read serves neighbouring batches too.
 const WINDOW_BYTES: usize = 64 << 10;
 
-/// A reader of batches, in any order; forward is cheapest.
+/// Reads batches in any order; ascending order costs the fewest reads.
 pub struct Reader<S: Storage> {
     storage: S,
     /// The open segment, with its number.
     file: Option<(u64, S::File)>,
-    /// Bytes of the open segment.
+    /// A part of the open segment.
     window: Vec<u8>,
     /// The offset of `window` in the segment.
     begins: u64,

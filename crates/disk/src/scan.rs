@@ -1,11 +1,12 @@
 //! Reads a log: every batch in order, and every place where batches were lost.
 //!
-//! A group whose checksum is wrong is one of two things. At the end of the log it is *torn*: the power failed during the write, so nothing
-//! was acknowledged, and it is cut off. Anywhere else it is *damage*: there is a later group, which was written only after this one was
-//! synced. Damage is reported in its place among the batches, and the scan continues behind it.
+//! A wrong checksum of a group has one of two reasons:
+//! * At the end of the log the group is *torn*: the power failed during the write. Nothing in it was acknowledged, so it is cut off.
+//! * Anywhere else it is *damage*: a later group exists, and that one was written only after this one was synced. The scan reports the
+//!   damage between the batches around it, and continues after it.
 //!
-//! The end itself can be lost if the newest segment is deleted or cut. The length of the file, which is fixed from the beginning, and the
-//! [mark] show that. This is damage too.
+//! If the newest segment is deleted or cut, the end of the log is lost. That is damage too. The scan notices it from the [mark], and from
+//! the length of the file, which never changes.
 
 use std::io;
 
@@ -18,10 +19,10 @@ use crate::mark::{self, Mark};
 use crate::planted::{self, Fault};
 use crate::storage::{Entry, File, Storage};
 
-/// A segment's name is this, ten digits, and [`SUFFIX`].
+/// The name of a segment is this prefix, ten digits, and [`SUFFIX`].
 const PREFIX: &str = "segment-";
 const SUFFIX: &str = ".log";
-/// A spare file's name is this and a number. Spare files become the next segments.
+/// The name of a spare file is this prefix and a number. Spare files become the next segments.
 const SPARE: &str = "spare-";
 
 /// The name of the segment with this number.
@@ -29,7 +30,7 @@ pub(crate) fn segment_name(number: u64) -> String {
     format!("{PREFIX}{number:010}{SUFFIX}")
 }
 
-/// The number of the segment with this name; `None` if it is no segment's name.
+/// The number of the segment with this name; `None` if the name is not one of a segment.
 pub fn number_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
     let number = digits.parse().ok()?;
@@ -41,7 +42,7 @@ pub(crate) fn spare_name(number: u64) -> String {
     format!("{SPARE}{number}")
 }
 
-/// Whether a file with this name is a spare one.
+/// Whether a file with this name is a spare file.
 pub(crate) fn is_spare(name: &str) -> bool {
     let number = name.strip_prefix(SPARE).and_then(|it| it.parse().ok());
     number.is_some_and(|number| spare_name(number) == name)
@@ -52,36 +53,36 @@ pub(crate) fn is_spare(name: &str) -> bool {
 pub struct Place {
     /// The segment's number.
     pub segment: u64,
-    /// The offset of its group in the segment, in bytes.
+    /// The offset in the segment, in bytes, of the group that contains the batch.
     pub offset: u64,
     /// The group's number.
     pub group: u64,
-    /// The offset of the batch in the segment: where its length begins.
+    /// The offset of the batch in the segment, in bytes. The batch's length is stored there, before its bytes.
     pub batch: u64,
 }
 
-/// The events of a scan, in the order of the log.
+/// What a scan finds, in the order of the log.
 #[derive(Debug)]
 pub enum Found<'a> {
     /// A batch.
     Batch(Place, &'a [u8]),
-    /// Batches are missing here, or may be.
+    /// A place where batches are missing, or may be missing.
     Damage(Damage),
 }
 
 /// A group that was being written when the power failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Torn {
-    /// Its segment.
+    /// The segment that contains the group.
     pub segment: u64,
-    /// Its offset there.
+    /// The offset of the group in the segment, in bytes.
     pub offset: u64,
 }
 
 /// The result of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// The identity of the log; none if it has no segment.
+    /// The identity of the log; `None` if no segment has an intact header.
     pub identity: Option<Identity>,
     /// Number of segments read.
     pub segments: u64,
@@ -97,13 +98,14 @@ pub struct Recovered {
     pub torn: Option<Torn>,
     /// Places where batches were lost, in the order of the log.
     pub damages: Vec<Damage>,
-    /// There is no segment, and the mark shows why: all were before the first segment to read, so a base has replaced them. Nothing is lost.
+    /// There is no segment to read, and nothing is lost: the mark shows that all segments were before the first one to read, so a
+    /// checkpoint has replaced them.
     pub is_replaced: bool,
-    /// Files in the directory that do not belong to the log. They are not touched.
+    /// Files in the directory that do not belong to the log. The log does not touch them.
     pub foreign: Vec<String>,
 }
 
-/// Why a log cannot be read. Nothing was changed.
+/// Why a log cannot be read. Nothing was changed on disk.
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
     /// The disk or the file system failed, for this file.
@@ -117,7 +119,7 @@ pub enum ScanError {
     Version {
         /// The file.
         name: String,
-        /// The version of its format.
+        /// The version of the file's format.
         found: u32,
     },
     /// Two segments belong to different logs.
@@ -133,28 +135,28 @@ pub enum ScanError {
     NoFile(String),
 }
 
-/// The end of a log, with what is needed to write the next group.
+/// The end of a log: what is needed to write the next group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScanEnd {
-    /// The header of the last segment; none if it is damaged.
+    /// The header of the last segment; `None` if it is damaged or the end is lost, so that the log continues in a new segment.
     pub header: Option<SegmentHeader>,
-    /// Whether its file has become shorter.
+    /// Whether the segment's file is shorter than its header says.
     pub is_cut: bool,
-    /// Its number.
+    /// The number of the last segment.
     pub segment: u64,
-    /// The offset of its last group; 0, where the header begins, if it has none.
+    /// The offset of the segment's last group. If it has none, 0, where the segment's header begins.
     pub last: u64,
-    /// The offset behind that group, or behind the header.
+    /// The offset of the next group: after the last group, or after the header.
     pub offset: u64,
     pub next_group: u64,
-    /// Number of batches of the log up to here.
+    /// Number of batches in the log.
     pub batches: u64,
     /// The checksum of the last group.
     pub crc: u32,
 }
 
-/// Added to the count of batches if it is unknown how many were lost. It is more than any real loss, so that a later scan does not compute
-/// a number of lost batches from it.
+/// Added to the count of batches if it is unknown how many were lost. The sum is higher than any real count, so a later scan sees that it
+/// cannot compute the number of lost batches from it.
 const UNKNOWN: u64 = 1 << 40;
 
 /// The identity of the log in this storage, from the first segment with an intact header.
@@ -174,8 +176,8 @@ pub fn identity<S: Storage>(storage: &S) -> Result<Option<Identity>, ScanError> 
 /// The first and the last segment to read; `None` means no bound.
 pub type Segments = (Option<u64>, Option<u64>);
 
-/// Reads these segments of a log without changing them. It is damage if the first one is missing. Of the segment after the last one only
-/// the header is read, to check that it continues the log.
+/// Reads these segments of a log without changing them. A missing first segment counts as damage. Of the segment after the last one it
+/// reads only the header, to check that this header continues the log.
 ///
 /// # Errors
 /// If a file cannot be read or has a format that this build does not know.
@@ -187,7 +189,7 @@ pub fn scan<S: Storage>(
     Ok(scan_to_end(storage, segments, each)?.0)
 }
 
-/// The same, with the end of the log; `None` if it has no segment.
+/// Like `scan`, but returns the end of the log too; `None` if there is no segment.
 pub(crate) fn scan_to_end<S: Storage>(
     storage: &S,
     (first, last): Segments,
@@ -195,7 +197,7 @@ pub(crate) fn scan_to_end<S: Storage>(
 ) -> Result<(Recovered, Option<ScanEnd>), ScanError> {
     let mut scan = Scan::new(each);
     let follower = last.and_then(|last| last.checked_add(1));
-    // Before the segments are listed, since a running server may begin one in between.
+    // The mark is read before the segments are listed, because a running server may begin a segment in between.
     let mark = match last {
         None => Mark::read(storage).map_err(|error| ScanError::Io(mark::NAME.into(), error))?,
         Some(_) => None,
@@ -257,7 +259,7 @@ pub(crate) fn scan_to_end<S: Storage>(
 fn read_whole<S: Storage>(storage: &S, name: &str, bytes: &mut Vec<u8>) -> Result<(), ScanError> {
     let failed = |error| ScanError::Io(name.to_string(), error);
     let file = storage.open(name).map_err(failed)?;
-    // Not by the length in its header, which may be damaged.
+    // Takes the length from the file system, because the length in the header may be damaged.
     let most = usize::try_from(file.bytes().map_err(failed)?).unwrap_or(usize::MAX);
     bytes.resize(most, 0);
     let len = file.read_at(bytes, 0).map_err(failed)?;
@@ -269,15 +271,15 @@ fn read_whole<S: Storage>(storage: &S, name: &str, bytes: &mut Vec<u8>) -> Resul
 struct Scan<E> {
     each: E,
     found: Recovered,
-    /// The number of the next group; `None` before the first.
+    /// The number that the next group should have; `None` before the first segment.
     expected: Option<u64>,
     /// The checksum of the last group.
     crc: u32,
-    /// A loss to report with the next group, or at the end.
+    /// A loss that will be reported with the next group, or at the end.
     loss: Option<Damage>,
-    /// Number of batches of the log up to here; none before the first group if the scan does not start at the log's beginning.
+    /// Number of batches in the log so far. `None` before the first group, if the scan does not start at the log's beginning.
     batches: Option<u64>,
-    /// The offset of the segment's last group; 0, where the header begins, before the first one.
+    /// The offset of the segment's last group so far. Before the first group 0, where the segment's header begins.
     last: u64,
 }
 
@@ -294,7 +296,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         }
     }
 
-    /// The numbers of the segments, in order.
+    /// Lists the numbers of the segments in ascending order, and notes foreign files.
     fn list_segments<S: Storage>(
         &mut self,
         storage: &S,
@@ -317,7 +319,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         Ok(numbers)
     }
 
-    /// The header of a segment; `None` if it is damaged.
+    /// The header of a segment; `None` if it is damaged. Checks that all headers are of the same log.
     fn read_header<S: Storage>(
         &mut self,
         storage: &S,
@@ -342,7 +344,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         Ok(Some(header))
     }
 
-    /// Records a loss. Until the next group only the first one counts.
+    /// Records a loss. If several are recorded before the next group, only the first one is reported.
     fn record_loss(&mut self, kind: DamageKind, segment: u64, offset: u64) {
         self.loss.get_or_insert(Damage {
             kind,
@@ -352,7 +354,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         });
     }
 
-    /// Reports the recorded loss, if any, of this many batches.
+    /// Reports the recorded loss, if there is one, with the number of lost batches if it is known.
     fn report(&mut self, batches: Option<u64>) {
         if let Some(loss) = self.loss.take() {
             let damage = Damage { batches, ..loss };
@@ -361,13 +363,13 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         }
     }
 
-    /// The number of batches with which the log continues here.
+    /// The number of batches before the next group, increased by `UNKNOWN` if batches were lost just before it.
     fn batches_or_more(&self) -> u64 {
         let unknown = if self.loss.is_some() { UNKNOWN } else { 0 };
         self.batches.unwrap_or(0) + unknown
     }
 
-    /// Reads the groups of a segment. Returns the offset behind the last one.
+    /// Reads the groups of a segment. Returns the offset after the last one.
     fn read_segment(&mut self, header: &SegmentHeader, bytes: &[u8]) -> u64 {
         self.found.segments += 1;
         self.last = 0;
@@ -404,7 +406,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         offset
     }
 
-    /// Checks the end of the last segment: is there a torn group at this offset?
+    /// Checks whether a torn group is at this offset, the end of the last segment.
     fn check_torn(&mut self, header: &SegmentHeader, bytes: &[u8], offset: u64) {
         let expected = self.expected.unwrap_or(header.first_group);
         self.found.torn = is_torn(bytes, offset, expected, self.crc).then_some(Torn {
@@ -413,8 +415,8 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         });
     }
 
-    /// Checks by the length of the last segment and by the mark whether the log was longer. Then its end is damaged, and the log continues in a
-    /// new segment.
+    /// Checks by the length of the last segment and by the mark whether the log was longer. If so, the end is damaged, and the log
+    /// continues in a new segment.
     fn check_end(&mut self, mark: Option<Mark>, end: &mut Option<ScanEnd>) {
         if planted::is(Fault::LostEnd) {
             return;
@@ -448,7 +450,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     fn take_group(&mut self, segment: u64, offset: u64, group: &Group<'_>) {
         let before = group.batches_before;
         let lost = self.batches.and_then(|known| before.checked_sub(known));
-        // With a loss of 0, this group is from another history of the log.
+        // If no batch is missing, the group is from another history of the log.
         self.report(lost.filter(|lost| (1..UNKNOWN).contains(lost)));
         self.last = offset;
         self.crc = group.crc;
@@ -469,14 +471,14 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     }
 }
 
-/// Zeros compared at once: a multiple of the alignment.
+/// Zeros that are skipped at once. The length is a multiple of the alignment of groups.
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// The offset and number of the next intact group behind this offset whose number is at least `expected`.
+/// The offset and number of the next intact group after this offset whose number is at least `expected`.
 fn find_later(bytes: &[u8], offset: u64, salts: Salts, expected: u64) -> Option<(u64, u64)> {
     let mut at = offset + ALIGNMENT;
     while let Some(rest) = bytes.get(at as usize..).filter(|rest| !rest.is_empty()) {
-        // The unused rest of a segment is zeros, and no group begins with zeros.
+        // Skips the unused rest of a segment, which is zeros: no group begins with zeros.
         if rest.starts_with(&ZEROS) {
             at += ZEROS.len() as u64;
             continue;
@@ -490,7 +492,7 @@ fn find_later(bytes: &[u8], offset: u64, salts: Salts, expected: u64) -> Option<
     None
 }
 
-/// Whether the beginning of the next group was written.
+/// Whether a part of the next group was written here.
 fn is_torn(bytes: &[u8], offset: u64, expected: u64, crc: u32) -> bool {
     let header = bytes.get(offset as usize..).unwrap_or_default();
     let begins = |at: usize, wanted: &[u8]| header.get(at..at + wanted.len()) == Some(wanted);

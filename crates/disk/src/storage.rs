@@ -1,4 +1,5 @@
-//! The interface to the file system: the operations on a directory that the log needs. Tests implement it in memory, with power cuts.
+//! The interface to the file system: the operations on a directory that the log needs. Tests implement it in memory and simulate power
+//! cuts.
 
 use std::io;
 
@@ -54,10 +55,10 @@ pub trait Storage {
     /// Those of the file system.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Syncs the names. Returns once they are on disk.
+    /// Syncs the directory: returns once all creations, renames and removals are on disk.
     ///
     /// # Errors
-    /// Those of the disk. They are final.
+    /// Those of the disk. After one, the log must not be written any more.
     fn sync_names(&self) -> io::Result<()>;
 }
 
@@ -78,12 +79,12 @@ pub trait File {
     /// Writes all bytes at this offset.
     ///
     /// # Errors
-    /// Those of the file system. They are final.
+    /// Those of the file system. After one, the log must not be written any more.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
     /// Returns once everything written is on disk.
     ///
     /// # Errors
-    /// Those of the disk. They are final.
+    /// Those of the disk. After one, the log must not be written any more.
     fn sync(&self) -> io::Result<()>;
 }

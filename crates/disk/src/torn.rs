@@ -1,6 +1,6 @@
-//! A disk in memory that loses power: afterwards it has only some of the bytes that were not synced. For tests and the simulator.
+//! A disk in memory that simulates power cuts, for tests and the simulator: after a cut it has only some of the bytes that were not synced.
 //!
-//! Deliberately not here: faults within a sector, and damage to synced bytes other than by [`Disk::damage`].
+//! Deliberately not here: faults within a sector, and damage to synced bytes, except by [`Disk::damage`] and the like.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use crore_rng::Rng;
 use crate::mark;
 use crate::storage::{Entry, File, Storage};
 
-/// Bytes that a disk writes as a whole or not at all.
+/// Bytes of a sector, which a disk writes as a whole or not at all.
 const SECTOR: usize = 512;
 
 /// A fault of the disk itself.
@@ -32,7 +32,7 @@ struct Content {
     now: Vec<u8>,
     /// The bytes on the disk.
     kept: Vec<u8>,
-    /// Sectors in which the two may differ.
+    /// Sectors in which `now` and `kept` may differ.
     dirty: BTreeSet<usize>,
 }
 
@@ -42,11 +42,11 @@ struct Inner {
     names: BTreeMap<String, Shared>,
     /// The names on the disk.
     kept: BTreeMap<String, Shared>,
-    /// The changes of names since then, in order.
+    /// The changes of names since the last sync of the names, in order.
     changes: Vec<Change>,
-    /// Capacity in bytes.
+    /// Capacity for files in bytes.
     room: usize,
-    /// Calls until the power fails.
+    /// Number of calls until the power fails.
     calls_left: usize,
     fault: Fault,
     rng: Rng,
@@ -74,7 +74,7 @@ fn apply(names: &mut BTreeMap<String, Shared>, change: &Change) {
 pub struct Disk(Rc<RefCell<Inner>>);
 
 impl Disk {
-    /// An empty disk. The seed decides which bytes are lost.
+    /// An empty disk. The seed decides which unsynced bytes a power cut loses.
     pub fn new(seed: u64, fault: Fault) -> Disk {
         Disk(Rc::new(RefCell::new(Inner {
             names: BTreeMap::new(),
@@ -87,12 +87,12 @@ impl Disk {
         })))
     }
 
-    /// The power fails after this many calls: all later ones fail.
+    /// The power fails after this many calls: all later calls fail.
     pub fn power_goes_after(&self, calls: usize) {
         self.0.borrow_mut().calls_left = calls;
     }
 
-    /// Sets the capacity for files in bytes.
+    /// Sets the capacity for files, in bytes.
     pub fn set_room(&self, bytes: usize) {
         self.0.borrow_mut().room = bytes;
     }
@@ -105,12 +105,12 @@ impl Disk {
             .sum()
     }
 
-    /// The process was killed: the bytes that it wrote are still in the kernel's memory.
+    /// The process was killed and starts again: no byte is lost, because the kernel's memory has them all.
     pub fn process_restarts(&self) {
         self.0.borrow_mut().calls_left = usize::MAX;
     }
 
-    /// The power is back. Any sectors that were not synced may be lost, and so may the latest changes of names.
+    /// The power returns. Any unsynced sectors may be lost, and so may the latest unsynced changes of names.
     pub fn power_returns(&self) {
         let mut inner = self.0.borrow_mut();
         let Inner {
@@ -130,7 +130,7 @@ impl Disk {
         for content in all {
             let mut content = content.borrow_mut();
             let Content { now, kept, dirty } = &mut *content;
-            // Which of them survive: all, none, the first ones, or random ones.
+            // Which dirty sectors survive: all, none, the first ones, or random ones.
             let manner = rng.below(4);
             let first = rng.below(dirty.len() + 1);
             for (n, sector) in core::mem::take(dirty).into_iter().enumerate() {
@@ -152,7 +152,7 @@ impl Disk {
         inner.calls_left = usize::MAX;
     }
 
-    /// Changes a byte of a file on the disk. False if there is no such byte.
+    /// Changes a byte of a file on the disk. Returns false if there is no such byte.
     pub fn damage(&self, name: &str, at: usize) -> bool {
         let inner = self.0.borrow();
         let Some(content) = inner.names.get(name) else {
@@ -177,7 +177,7 @@ impl Disk {
         content.dirty.clear();
     }
 
-    /// Replaces the bytes of a file by those of the same file on another disk.
+    /// Replaces the bytes of a file with those of the file of the same name on another disk.
     pub fn copy_from(&self, other: &Disk, name: &str) {
         let bytes = other.0.borrow().names[name].borrow().now.clone();
         let inner = self.0.borrow();
@@ -227,7 +227,7 @@ impl Storage for Disk {
         if used + bytes > inner.room {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        // A new file may contain the bytes of another one.
+        // The content of a new file is undefined: it may be that of another file.
         let others: Vec<Shared> = inner.names.values().cloned().collect();
         let mut now = match inner.rng.below(others.len() + 1) {
             0 => Vec::new(),
@@ -235,7 +235,7 @@ impl Storage for Disk {
         };
         now.resize(bytes, 0);
         let dirty = (0..bytes.div_ceil(SECTOR)).collect();
-        // The length, too, reaches the disk only with the first sync.
+        // The length of the file, too, reaches the disk only with the first sync.
         let kept = Vec::new();
         let content = Rc::new(RefCell::new(Content { now, kept, dirty }));
         let change = Change::Add(name.to_string(), content.clone());
@@ -305,7 +305,7 @@ impl File for Open {
         if content.now.len() < end {
             content.now.resize(end, 0);
         }
-        // Written before the power may fail, so that the sectors of the last write can survive too.
+        // The write takes place before the power can fail, so that sectors of the last write can survive the power cut.
         content.now[at..end].copy_from_slice(bytes);
         content.dirty.extend(at / SECTOR..end.div_ceil(SECTOR));
         self.0.call().map(drop)

@@ -1,4 +1,4 @@
-//! The log in a real directory, and the thread that commits.
+//! Tests of the log in a real directory, and of the thread that commits.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -18,7 +18,7 @@ const OPTIONS: Options = Options {
     contained: 0,
 };
 
-/// A directory that is removed at the end.
+/// A directory that is removed at the end of the test.
 struct Place(PathBuf);
 
 impl Place {
@@ -44,7 +44,7 @@ fn open(path: &Path) -> Result<Log<Directory>, ScanError> {
     Ok(Log::open(directory, OPTIONS, IDENTITY, |_| ())?.0)
 }
 
-/// The batches in a directory, and its losses.
+/// The batches of the log in a directory, and the number of its losses.
 fn read(path: &Path) -> (Vec<Vec<u8>>, usize) {
     let directory = Directory::read_only(path).expect("a directory");
     let mut batches = Vec::new();
@@ -155,7 +155,7 @@ fn a_segment_of_another_log_or_of_a_newer_format_is_refused() {
     assert!(refused.contains("version 99"), "{refused}");
 }
 
-/// A file system of four megabytes; `None` where this user may not mount one.
+/// Mounts a file system of 4 MiB; `None` if this user may not mount.
 fn small_file_system(place: &Place) -> Option<impl Drop> {
     struct Mounted(PathBuf);
     impl Drop for Mounted {
@@ -190,14 +190,14 @@ fn a_full_file_system_stops_the_log_and_free_room_lets_it_go_on() {
     };
     let engine =
         Engine::start(log, committed, |_| (), |error| panic!("{error}")).expect("a thread");
-    // Four megabytes are more than fits beside the filler.
+    // These 4 MiB do not fit beside the filler.
     for number in 0..64_u8 {
         engine.append_all([vec![number; 64 << 10]]);
     }
     let first: Vec<Vec<u8>> = answered.iter().take(20).collect();
     assert_eq!(first.len(), 20);
     fs::remove_file(&filler).expect("it is there");
-    // As much as fits now is committed; the rest waits, and is never answered.
+    // The batches that fit now are committed. The rest waits, and is never acknowledged.
     let second: Vec<Vec<u8>> = answered.iter().take(20).collect();
     let numbers = first.iter().chain(&second).map(|batch| batch[0]);
     assert!(numbers.eq(0..40));
@@ -238,7 +238,7 @@ fn a_full_log_says_so_and_goes_on_when_segments_are_removed() {
         }
         let figures = engine.state().figures;
         assert_eq!(figures.bytes, 6 << 20);
-        // With nothing to commit it sees that there is room.
+        // The thread notices the new space although it has nothing to commit.
         engine.remove_before(figures.sealed + 1, 0);
         while engine.state().is_full {
             std::thread::yield_now();
@@ -252,7 +252,7 @@ fn a_full_log_says_so_and_goes_on_when_segments_are_removed() {
     assert!(said.iter().eq([true, false].repeat(3)));
 }
 
-/// While a log says that it is full nothing is asked of it that could wake its thread.
+/// While a log reports that it is full, clients send nothing that would wake its thread.
 #[test]
 fn a_log_that_a_long_batch_has_filled_finds_by_itself_that_there_is_room() {
     let place = Place::new("long");
@@ -276,7 +276,8 @@ fn a_log_that_a_long_batch_has_filled_finds_by_itself_that_there_is_room() {
         engine.append_all([vec![1; 64 << 10]]);
         assert_eq!(answered.recv(), Ok(1));
     }
-    // Two segments, two files that wait, and half a megabyte too much.
+    // A group needs its own file if it is longer than a segment: with two segments, two spare files and this one of 2.5 MiB the log is half
+    // a MiB too large.
     engine.append_all([vec![2; 5 << 19]]);
     assert_eq!(said.recv(), Ok(true));
     engine.remove_before(2, 0);
@@ -298,13 +299,13 @@ fn a_log_is_full_within_the_reserve_and_still_commits_and_seals() {
             std::thread::yield_now();
         }
     };
-    // More than any disk has, and less.
+    // More than any disk has, and none.
     for (reserve, is_full) in [(u64::MAX, true), (0, false), (u64::MAX, true)] {
         engine.reserve(reserve, 0);
         becomes(is_full);
         engine.append_all([vec![1; 1000]]);
         assert_eq!(answered.recv(), Ok(1));
-        // The files that wait are there, so that what was deleted can leave the disk.
+        // The spare files exist, so the segment can be sealed, and a checkpoint can replace the deleted data in it.
         let segment = engine.end().segment;
         assert!(engine.seal());
         assert_eq!(engine.end().segment, segment + 1);

@@ -1,7 +1,7 @@
-//! The files of a log, and the space that they may take.
+//! The files of a log: which exist, and how much disk space they may take.
 //!
-//! Invariant: there are two spare files for the next segments, as far as there is space. So a full disk is noticed while the log can still
-//! commit.
+//! Invariant: as long as there is space, two spare files exist for the next segments. So the log notices a full disk while it can still
+//! commit into the spare files.
 
 use std::io;
 
@@ -16,11 +16,12 @@ const SPARES: usize = 2;
 pub struct Options {
     /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// The most bytes of all files together.
+    /// The maximum of the bytes of all files together, including files of the caller (`set_other_bytes`).
     pub bytes_max: u64,
-    /// The first segment of the log. Earlier ones have reappeared after their removal: they are removed without being read.
+    /// The first segment of the log. If an earlier segment exists, it has reappeared after its removal: it is removed without being read.
     pub first_segment: u64,
-    /// The last group that the caller has elsewhere. A log whose segments were all removed since they are contained there continues behind it.
+    /// The last group that the caller's checkpoint contains. If the log has no segment because the checkpoint replaced them all, the next
+    /// group gets the number after this one.
     pub contained: u64,
 }
 
@@ -39,7 +40,7 @@ impl Default for Options {
 /// Why a group was not committed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// There is no space, on the file system or below `bytes_max`. Nothing was written: the same group can be tried again.
+    /// There is no space in the file system or below `bytes_max`. Nothing was written, so the caller can try the same group again.
     #[error("there is no room for another segment of the log")]
     Full,
     /// A write or a sync failed. It is unknown how much of the group is on disk. The log accepts nothing more.
@@ -47,15 +48,15 @@ pub enum CommitError {
     Failed(io::Error),
 }
 
-/// Bytes of the file system to keep free.
+/// Bytes of the file system that the log keeps free for a checkpoint.
 #[derive(Clone, Copy, Default)]
 pub struct Reserve {
     pub bytes: u64,
-    /// Everything written since [`Files::written`] had this value is added to `bytes`.
+    /// The value of [`Files::written`] at which `bytes` was computed. The bytes written since then are added to `bytes`.
     pub from: u64,
 }
 
-/// The files of a log, and the space that they may take.
+/// The files of a log, and their limits.
 pub struct Files<S: Storage> {
     pub storage: S,
     pub options: Options,
@@ -66,13 +67,13 @@ pub struct Files<S: Storage> {
     pub bytes: u64,
     /// Bytes of other files that count towards `bytes_max`.
     pub other_bytes: u64,
-    /// What to keep free of the file system.
+    /// What the log keeps free of the file system.
     pub reserve: Reserve,
     /// Bytes of groups written since the log was opened.
     pub written: u64,
-    /// Free bytes of the file system when spare files were made last.
+    /// Free bytes of the file system at the last call of `prepare`.
     pub free_bytes: u64,
-    /// The spare files were removed, and no new ones are made.
+    /// The spare files were removed for the final checkpoint, so no new ones are made.
     pub released: bool,
 }
 
@@ -125,7 +126,7 @@ impl<S: Storage> Files<S> {
                     self.bytes += bytes;
                     return Ok(Some((name, file)));
                 }
-                // The name belongs to something that is no file of the log.
+                // A file that is not of the log has this name: try the next name.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) if is_disk_full(&error) => return Ok(None),
                 Err(error) => return Err(error),
@@ -138,7 +139,7 @@ impl<S: Storage> Files<S> {
         let bytes = least.max(self.options.segment_bytes);
         let spare = match least <= self.options.segment_bytes {
             true => self.spares.pop(),
-            // A single batch is longer than a segment.
+            // The group is longer than a spare file.
             false => None,
         };
         let made = match spare {

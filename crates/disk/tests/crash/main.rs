@@ -1,5 +1,5 @@
-//! The log on a disk that loses power: at any moment; each batch that was answered comes back once and in order, and nothing
-//! comes back that was not written. Each fault that is planted in the disk is found.
+//! Tests of the log on a disk that loses power at any moment. Each acknowledged batch must come back once and in order, and nothing may
+//! come back that was not written. The tests must also detect each fault that is planted in the disk.
 
 use crore_disk::torn::{Disk, Fault};
 use crore_disk::{CommitError, DamageKind, Found, Identity, Log, Options, Reader, scan};
@@ -14,10 +14,10 @@ const OPTIONS: Options = Options {
     contained: 0,
 };
 
-/// Bytes of the mark's file as it is made.
+/// Bytes of the mark's file.
 const MARK_BYTES: u64 = 8192;
 
-/// Batches as a number and bytes that follow from it.
+/// A batch: its number, and bytes of random length that follow from the number.
 fn batch(number: u32, rng: &mut Rng) -> Vec<u8> {
     let len = match rng.below(20) {
         0 => rng.below(9000),
@@ -35,7 +35,7 @@ fn number_of(batch: &[u8]) -> u32 {
     number
 }
 
-/// The numbers of the batches in a log, and the places of its losses among them.
+/// Collects the numbers of the batches in a log, and counts its losses.
 fn read(found: &mut Vec<u32>, losses: &mut usize) -> impl FnMut(Found<'_>) {
     |it| match it {
         Found::Batch(_, batch) => found.push(number_of(batch)),
@@ -43,7 +43,7 @@ fn read(found: &mut Vec<u32>, losses: &mut usize) -> impl FnMut(Found<'_>) {
     }
 }
 
-/// The batches that came back: those that were known, and perhaps those of the group under way.
+/// Checks the batches that came back: all known ones, and of the group that was not acknowledged either all or none.
 fn compare(known: &[(u32, u64)], unanswered: &[u32], found: &[(u32, u64)]) -> Result<(), String> {
     let answered = known.iter().map(|(number, _)| *number);
     let whole = answered.clone().chain(unanswered.iter().copied());
@@ -56,13 +56,13 @@ fn compare(known: &[(u32, u64)], unanswered: &[u32], found: &[(u32, u64)]) -> Re
     }
 }
 
-/// One life of a disk: the power goes and returns, several times. With `forgets`, the first segment that counts is not known any more.
+/// Simulates one disk whose power fails and returns several times. With `forgets`, the first segment of the log is forgotten at each start.
 fn live(seed: u64, fault: Fault, forgets: bool) -> Result<(), String> {
     let disk = Disk::new(seed, fault);
     let mut rng = Rng::new(seed ^ 0xc0ffee);
-    // The batches in the log as far as is known, and their segments: those that were answered, and those that came back.
+    // The batches that must be in the log, with their segments: the acknowledged ones, and those that came back.
     let mut known: Vec<(u32, u64)> = Vec::new();
-    // The batches of the group under way when the power went.
+    // The batches of the group that was being committed when the power failed.
     let mut unanswered: Vec<u32> = Vec::new();
     let mut next = 0;
     let mut options = OPTIONS;
@@ -81,7 +81,7 @@ fn live(seed: u64, fault: Fault, forgets: bool) -> Result<(), String> {
             Found::Damage(_) => losses += 1,
         });
         let Ok((mut log, recovered)) = opened else {
-            // The power went while the log was read.
+            // The power failed while the log was read.
             disk.power_returns();
             continue;
         };
@@ -111,7 +111,7 @@ fn live(seed: u64, fault: Fault, forgets: bool) -> Result<(), String> {
                 }
             }
             if rng.chance(3) {
-                // The batches before are on disk elsewhere.
+                // Pretends that a checkpoint contains the batches of these segments.
                 options.first_segment += rng.below(4) as u64;
                 options.first_segment = options.first_segment.min(log.figures().sealed + 1);
                 known.retain(|(_, segment)| *segment >= options.first_segment);
@@ -144,7 +144,7 @@ fn a_missing_sync_is_found() {
     }
 }
 
-/// Without the number of the first segment a removed one counts again, or is missed.
+/// If the number of the first segment is forgotten, a removed segment counts again, or is reported as missing.
 #[test]
 fn a_forgotten_first_segment_is_found() {
     let found = (0..200).find(|seed| live(*seed, Fault::None, true).is_err());
@@ -172,12 +172,12 @@ fn removed_segments_give_room_to_a_full_log() {
         (4, 2 * OPTIONS.segment_bytes)
     );
     assert!(matches!(log.prepare(), Ok(true)));
-    // Other files count as well.
+    // The size of the caller's other files counts towards the limit.
     log.remove_before(4).expect("it is there");
     log.set_other_bytes(OPTIONS.segment_bytes + 1);
     log.commit([&batch[..]]).expect("there is room");
     assert!(matches!(log.prepare(), Ok(false)));
-    // The segment that is written to stays.
+    // The open segment is not removed.
     log.remove_before(u64::MAX).expect("they are there");
     log.commit([&batch[..]]).expect("there is room");
     let first_segment = log.end().segment;
@@ -192,7 +192,8 @@ fn removed_segments_give_room_to_a_full_log() {
     assert_eq!((found.len(), losses), (2, 0));
 }
 
-/// A removal that did not come to its end, and one that went too far.
+/// Segments before the first one may still exist if their removal was interrupted. If they are missing although the log should begin with
+/// them, they are reported.
 #[test]
 fn a_log_begins_with_its_first_segment() {
     for first_segment in 1..=4 {
@@ -211,7 +212,7 @@ fn a_log_begins_with_its_first_segment() {
         let (log, _) = opened.expect("a log");
         let left = 60 - 18 * (first_segment as usize - 1);
         assert_eq!((found.len(), losses), (left, 0));
-        // The segments before it are gone.
+        // The segments before the first one were removed.
         let spares = 2 * OPTIONS.segment_bytes;
         let segments = (5 - first_segment) * OPTIONS.segment_bytes;
         assert_eq!(log.figures().bytes, segments + spares);
@@ -252,7 +253,7 @@ fn sealed_segments_are_read_while_the_log_goes_on() {
     let disk = filled(60);
     let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, |_| ());
     let (mut log, _) = opened.expect("a log");
-    // The fourth segment has six groups; their content does not matter.
+    // The fourth segment has six groups. The scan does not read them.
     log.commit([&[9; 300][..]]).expect("there is room");
     let mut places = Vec::new();
     let found = scan(&disk, (Some(2), Some(3)), |it| match it {
@@ -268,13 +269,13 @@ fn sealed_segments_are_read_while_the_log_goes_on() {
         assert_eq!(read, batch);
     }
     assert!(reader.batch((3, 1 << 40)).is_err());
-    // The last group of the last one is gone, which the next segment says.
+    // The last group of segment 3 is damaged, which the header of segment 4 reveals.
     assert!(disk.damage("segment-0000000003.log", 4096 + 17 * 336 + 100));
     let found = scan(&disk, (Some(2), Some(3)), |_| ()).expect("a log");
     assert_eq!(found.damages.len(), 1);
 }
 
-/// A log of so many groups of one batch each.
+/// A log of this many groups of one batch each.
 fn filled(groups: u32) -> Disk {
     filled_with(0..groups)
 }
@@ -326,7 +327,7 @@ fn a_log_goes_on_behind_damage_and_tells_it_again() {
     }
 }
 
-/// A segment from another history of the same log, as from a backup.
+/// A segment from another history of the same log, for example from a backup.
 #[test]
 fn a_segment_of_another_history_is_told() {
     let (disk, other) = (filled(60), filled_with((0..17).chain(1000..1043)));
@@ -335,7 +336,7 @@ fn a_segment_of_another_history_is_told() {
         let (mut found, mut losses) = (Vec::new(), 0);
         let read = read(&mut found, &mut losses);
         assert!(Log::open(disk.clone(), OPTIONS, IDENTITY, read).is_ok());
-        // Where the other history begins, and where it ends.
+        // One loss where the other history begins, and one where it ends.
         assert_eq!((found.len(), losses), (60, 2));
     }
 }
@@ -359,7 +360,7 @@ fn a_missing_or_empty_segment_is_told() {
     }
 }
 
-/// The numbers of the batches that are found, and the places where others are lost.
+/// The numbers of the batches that are found, and where batches are lost.
 fn found_in(disk: &Disk) -> (Vec<u32>, Vec<(DamageKind, u64, u64)>) {
     let (mut found, mut losses) = (Vec::new(), 0);
     let opened = Log::open(
@@ -375,7 +376,7 @@ fn found_in(disk: &Disk) -> (Vec<u32>, Vec<(DamageKind, u64, u64)>) {
     (found, places)
 }
 
-/// 60 groups are three segments of 18 groups and one of 6.
+/// 60 groups fill three segments of 18 groups each, and 6 groups are in a fourth one.
 #[test]
 fn lost_newest_segments_are_told() {
     for left in (0..4).rev() {
@@ -389,7 +390,7 @@ fn lost_newest_segments_are_told() {
         let offset = if left == 0 { 0 } else { 4096 + 18 * 336 };
         let lost = (DamageKind::End, u64::from(left), offset);
         assert_eq!(losses, [lost], "{left} are left");
-        // Nothing was written since.
+        // A second start reports the same loss, because nothing was written since.
         assert_eq!(
             found_in(&disk).1,
             [lost],
@@ -414,7 +415,7 @@ fn a_cut_newest_segment_is_told_wherever_it_is_cut() {
     }
 }
 
-/// As from a file system that went back to an earlier moment.
+/// The file system may go back to an earlier moment.
 #[test]
 fn groups_of_before_the_last_start_are_missed() {
     let disk = filled(60);
@@ -427,7 +428,7 @@ fn groups_of_before_the_last_start_are_missed() {
     assert_eq!(losses, [(DamageKind::End, 4, 4096 + 5 * 336)]);
 }
 
-/// A start that finds it may be killed before it has a base of what is left.
+/// A start that finds the loss may be killed before a checkpoint contains what is left, so the next start must report the loss again.
 #[test]
 fn a_lost_end_is_told_until_what_is_left_is_kept_elsewhere() {
     for is_cut in [false, true] {
@@ -457,7 +458,7 @@ fn a_lost_end_is_told_until_what_is_left_is_kept_elsewhere() {
     }
 }
 
-/// After a lost end no segment is open until the next commit, which a full disk may refuse for long.
+/// After a lost end no segment is open until the next commit, which a full disk may delay for long.
 #[test]
 fn a_log_whose_segments_are_all_kept_elsewhere_has_lost_nothing() {
     for is_removed in [false, true] {
@@ -467,7 +468,7 @@ fn a_log_whose_segments_are_all_kept_elsewhere_has_lost_nothing() {
         let (mut log, _) = opened.expect("a log");
         let end = log.end();
         assert_eq!((end.segment, end.group), (5, 54));
-        // The process may be killed between the base and the removal, once the loss is no longer marked.
+        // The process may be killed after the checkpoint and before the removal; at that time the mark no longer records the loss.
         log.remove_before(if is_removed { end.segment } else { 1 })
             .expect("it is removed");
         drop(log);
@@ -487,7 +488,7 @@ fn a_log_whose_segments_are_all_kept_elsewhere_has_lost_nothing() {
             log.commit([&number.to_le_bytes()[..]])
                 .expect("there is room");
         }
-        // What comes after that is missed as ever.
+        // The loss of later segments is still noticed.
         crore_disk::Storage::remove(&disk, "segment-0000000005.log").expect("it is there");
         let opened = Log::open(disk, options, IDENTITY, |_| ());
         let (_, found) = opened.expect("a log");
@@ -498,7 +499,7 @@ fn a_log_whose_segments_are_all_kept_elsewhere_has_lost_nothing() {
     }
 }
 
-/// Another log's, or a damaged one.
+/// The mark is that of another log, or it is damaged.
 #[test]
 fn a_mark_that_is_none_of_the_log_proves_nothing() {
     let (disk, other) = (filled(17), Disk::new(1, Fault::None));
