@@ -1,5 +1,5 @@
-//! Publishes batches, several at a time, without a task for each. The answers of NATS only report failures: whether a batch is in the log
-//! is learned by reading the log.
+//! Publishes batches to NATS, several at a time, without a task for each. The acknowledgements of NATS are used only to report failures:
+//! whether a batch is in the log is learned by reading the log.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::log_state::LogState;
 use crate::settings::Settings;
 
-/// How long a batch counts as in flight without an answer. Shorter than the time after which its writer appends it again, so that it is
-/// published again then.
+/// How long an unacknowledged batch counts as in flight. It is shorter than the time after which the writer appends the batch again, so
+/// that the batch is then published again.
 const LOST: Duration = Duration::from_millis(1500);
 /// How long the NATS client may delay a publish while it connects.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -24,13 +24,13 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub struct Append {
     /// The partition.
     pub partition: u16,
-    /// Its number. A batch that is appended again has the same number.
+    /// The number of the batch. A batch that is appended again has the same number.
     pub number: u64,
     /// The batch.
     pub bytes: Arc<[u8]>,
 }
 
-/// A published batch without an answer of NATS.
+/// A published batch that NATS has not acknowledged yet.
 struct InFlight {
     number: u64,
     at: Instant,
@@ -41,13 +41,13 @@ struct Publisher {
     log: Arc<LogState>,
     inbox: String,
     subjects: Vec<Subject>,
-    /// For each partition its batches in flight, by number.
+    /// For each partition the batches in flight, by number.
     in_flight: Vec<VecDeque<InFlight>>,
-    /// The count of lost connections when these were published.
+    /// The count of lost connections when the batches in flight were published.
     disconnects: u64,
 }
 
-/// Publishes the batches that it receives, until no sender is left.
+/// Publishes the batches that it receives, until all senders are dropped.
 pub async fn publish(
     client: Client,
     settings: &Settings,
@@ -90,7 +90,7 @@ pub async fn publish(
 impl Publisher {
     async fn publish(&mut self, batches: Vec<Append>) {
         if !self.log.is_connected() {
-            // Their writer will append them again.
+            // The writer of these batches will append them again.
             return;
         }
         if self.disconnects != self.log.disconnects() {
@@ -120,7 +120,8 @@ impl Publisher {
         }
     }
 
-    /// Whether this batch is in flight. If it is not, forgets the later ones too, since they count only behind it.
+    /// Whether this batch is in flight. If it is not, forgets the later ones in flight too, since a batch is only valid after those before
+    /// it.
     fn is_in_flight(&mut self, at: usize, number: u64) -> bool {
         let flights = &mut self.in_flight[at];
         if let Ok(found) = flights.binary_search_by_key(&number, |flight| flight.number) {
@@ -148,7 +149,7 @@ impl Publisher {
             let why = format!("a batch of partition {partition}: NATS answers {status}");
             return self.log.append_failed(&why);
         }
-        // Only answers with an error are looked at.
+        // Only an answer that reports an error is used.
         let text = String::from_utf8_lossy(&answer.payload);
         if text.contains("\"error\"") {
             let is_full = text.contains("maximum bytes exceeded");

@@ -1,4 +1,4 @@
-//! The bucket of the checkpoints: created if it is missing, checked otherwise.
+//! The object store bucket of the checkpoints: creates it if it is missing, and checks it otherwise.
 
 use async_nats::jetstream::object_store::{Config, ObjectStore};
 use async_nats::jetstream::stream::StorageType;
@@ -12,7 +12,7 @@ use crate::streams::{Field, Stream, all_fit};
 pub struct Bucket {
     pub name: String,
     pub objects: ObjectStore,
-    /// The stream that stores it.
+    /// The stream in which NATS stores the bucket.
     pub stream: Stream,
 }
 
@@ -55,7 +55,7 @@ pub async fn open(context: &Context, settings: &Settings) -> Result<Bucket, Erro
     })
 }
 
-/// Checks an existing bucket: it must not delete anything by itself.
+/// Checks an existing bucket: NATS must not delete anything from it by itself.
 fn check(stream: &Stream, bucket: &str, replicas: usize) -> Result<(), Error> {
     let found = &stream.cached_info().config;
     let name = &found.name;

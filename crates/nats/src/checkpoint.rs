@@ -1,11 +1,11 @@
-//! A checkpoint as an object: its name and its metadata.
+//! The name and the metadata of the object that stores a checkpoint.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 
 use async_nats::jetstream::object_store::{ObjectInfo, ObjectMetadata};
 
-/// Length of the prefix that identifies a batch.
+/// Bytes at the beginning of a batch that identify it.
 const NAME_BYTES: usize = 32;
 /// Keys of an object's metadata.
 const CLUSTER: &str = "cluster";
@@ -13,22 +13,22 @@ const EPOCH: &str = "epoch";
 const FORMAT: &str = "format";
 const BATCH: &str = "batch";
 
-/// An existing checkpoint.
+/// A stored checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The partition.
     pub partition: u16,
-    /// The sequence of the last batch that it contains.
+    /// The sequence of the last batch that the checkpoint contains.
     pub sequence: u64,
-    /// The epoch of the log when it was made.
+    /// The epoch of the log when the checkpoint was made.
     pub epoch: u32,
-    /// The format of its bytes.
+    /// The format of the checkpoint's bytes.
     pub format: u32,
-    /// Its size in bytes.
+    /// The size of the checkpoint in bytes.
     pub bytes: u64,
     /// When it was written, in seconds since 1970, by the clock of the node that wrote it.
     pub unix_s: u64,
-    /// The beginning of its last batch, in hexadecimal.
+    /// The first bytes of that last batch, in hexadecimal.
     pub(crate) batch: String,
     pub(crate) name: String,
 }
@@ -43,11 +43,11 @@ impl fmt::Display for Checkpoint {
 pub struct New<'a> {
     /// The partition.
     pub partition: u16,
-    /// The sequence of its last batch.
+    /// The sequence of the last batch that the checkpoint contains.
     pub sequence: u64,
-    /// That batch.
+    /// The bytes of that batch.
     pub batch: &'a [u8],
-    /// The writer number of this process, which no other process has.
+    /// The writer number of this process, which is unique.
     pub writer: u64,
     /// The format of its bytes.
     pub format: u32,

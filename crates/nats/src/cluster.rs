@@ -1,4 +1,4 @@
-//! The running log, and its handle.
+//! The handle of the running log.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -24,8 +24,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Appends batches; those of one partition keep their order. A batch that is already in flight is skipped. Any thread may call this. It
-    /// never blocks.
+    /// Appends batches; those of one partition keep their order. A batch that is already in flight is skipped. Any thread may call this
+    /// function, and it never blocks.
     pub fn append_all(&self, batches: Vec<Append>) {
         // An error means that the log has ended.
         let _ = self.appends.send(batches);
@@ -41,15 +41,15 @@ impl Cluster {
         self.log.status()
     }
 
-    /// Whether each partition was heard of within five seconds, and everything stored before the start was read.
+    /// Whether NATS reported each partition within the last five seconds, and everything stored before the start was read.
     pub fn is_ready(&self) -> bool {
         self.log.caught_up() && self.log.fresh()
     }
 }
 
 impl Connected {
-    /// Starts to read and to append. The listener gets every batch behind the sequences `after`, one for each stream: first the stored ones,
-    /// then new ones as they arrive.
+    /// Starts to read and to append. `after` has one sequence for each stream. The listener gets every batch after these sequences: first
+    /// the stored ones, then new ones as they arrive.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -71,7 +71,7 @@ impl Connected {
         let peers = Peers::new(client.clone(), &settings);
         let (appends, handed_over) = mpsc::channel();
         let (forward, forwarded) = tokio::sync::mpsc::unbounded_channel();
-        // Shards' threads have their own descriptor tables, so they cannot wake the runtime. This thread does.
+        // The threads of shards have their own descriptor tables, so they cannot wake the runtime. This thread wakes it.
         let hand_over = move || {
             for batches in handed_over {
                 if forward.send(batches).is_err() {

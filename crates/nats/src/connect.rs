@@ -1,4 +1,4 @@
-//! The connection, and the checks before any client is served. All calls block.
+//! Connects to NATS, and checks the servers, the streams and the buckets before any client is served. All calls block.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ use crate::streams::{self, Stream};
 use crate::table::Table;
 use crate::{bucket, monitor, permissions};
 
-/// How often something that failed is tried again.
+/// Delay before a failed step is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
-/// How often the reason is logged.
+/// The shortest time between two log lines about such a failure.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A connection to NATS that does not read the log yet.
+/// A connection to NATS, before the log is read.
 pub struct Connected {
     pub(crate) driver: Driver,
     pub(crate) client: Client,
@@ -39,7 +39,7 @@ pub fn connect(settings: Settings) -> Result<Connected, Error> {
     let log = Arc::new(LogState::default());
     let connecting = async || dial(&settings, &log).await;
     let client = driver.block_on(retry(settings.patience, connecting))?;
-    // Within the runtime, since it starts a task.
+    // Runs within the runtime, because this starts a task.
     let context = driver.block_on(async { jetstream::new(client.clone()) });
     let connected = Connected {
         driver,
@@ -71,16 +71,16 @@ impl Connected {
         Ok(())
     }
 
-    /// The most bytes of a NATS message.
+    /// The maximum size of a NATS message in bytes.
     pub fn max_payload(&self) -> usize {
         self.client.max_payload()
     }
 
-    /// The numbers of the cluster: `new` if this is the first node, otherwise those of the first node. With 0 partitions any number fits, and
-    /// a new cluster gets [`PARTITIONS`](crate::PARTITIONS).
+    /// The numbers of the cluster: `new` if this is the first node, otherwise those of the first node. If `new` has 0 partitions, any
+    /// number of partitions fits, and a new cluster gets [`PARTITIONS`](crate::PARTITIONS).
     ///
     /// # Errors
-    /// If they cannot be read, or do not fit.
+    /// If the numbers cannot be read, or do not fit this node.
     pub fn numbers(&self, new: Numbers) -> Result<Numbers, Error> {
         let read = async || numbers::get(&self.context, &self.settings, new).await;
         let numbers = self.block_on(read)?;
@@ -91,7 +91,7 @@ impl Connected {
     /// Seconds since 1970 by the clock of NATS. The streams must exist.
     ///
     /// # Errors
-    /// If NATS does not tell.
+    /// If NATS does not report its time.
     pub fn unix_s(&self) -> Result<u64, Error> {
         self.block_on(async || streams::unix_s(&self.context, &self.settings).await)
     }
@@ -126,7 +126,7 @@ impl Connected {
         Ok(streams)
     }
 
-    /// The store of checkpoints for these streams. Creates its bucket if it is missing, and checks it otherwise.
+    /// The store of checkpoints for these streams. Creates the bucket if it is missing, and checks it otherwise.
     ///
     /// # Errors
     /// If the bucket cannot be created or used.
@@ -152,7 +152,7 @@ impl Connected {
     /// The table with this name, which all nodes share. The numbers must exist.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the table cannot be read.
     pub fn table(&self, name: &'static str) -> Result<Table, Error> {
         let open = async || {
             let store = numbers::bucket(&self.context, &self.settings).await?;
@@ -168,7 +168,7 @@ impl Connected {
     }
 }
 
-/// Tries until it succeeds, fails for good, or `patience` is over.
+/// Calls `what` until it succeeds, fails for good, or `patience` is over.
 async fn retry<T>(
     patience: Duration,
     mut what: impl AsyncFnMut() -> Result<T, Error>,

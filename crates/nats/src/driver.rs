@@ -1,4 +1,4 @@
-//! The runtime of this crate, on its own thread. Other threads can wait for the tasks that run there.
+//! The asynchronous runtime of this crate, on its own thread. Other threads can start tasks there and wait for results.
 
 use std::sync::Arc;
 use std::thread;
@@ -8,13 +8,13 @@ use tokio::sync::oneshot;
 
 use crate::error::Error;
 
-/// The handle of the thread. The thread ends when the last clone is dropped, so no task may keep one.
+/// The handle of the thread. The thread ends when the last clone is dropped, so no task on it may keep a clone.
 #[derive(Clone)]
 pub struct Driver(Arc<Inner>);
 
 struct Inner {
     handle: Handle,
-    /// Ends the thread when it is dropped. Nothing is sent.
+    /// Dropping this ends the thread. Nothing is sent.
     _ends: oneshot::Sender<()>,
 }
 
@@ -47,7 +47,7 @@ impl Driver {
         self.0.handle.spawn(task)
     }
 
-    /// Waits for a future. Not to be called on the runtime's thread, nor by a shard, whose thread must not wake the runtime.
+    /// Waits for a future. The thread of the runtime must not call this. Nor must a shard, whose thread cannot wake the runtime.
     pub fn block_on<T>(&self, what: impl Future<Output = T>) -> T {
         self.0.handle.block_on(what)
     }

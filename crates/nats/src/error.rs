@@ -7,7 +7,8 @@ use std::time::Duration;
 #[error("{text}")]
 pub struct Error {
     text: String,
-    /// How long the fault may last if it passes by itself, as while servers start or elect a leader.
+    /// The time after which the fault is no longer expected to pass by itself. Servers that start or elect a leader cause such passing
+    /// faults.
     passes_within: Duration,
 }
 
@@ -28,7 +29,7 @@ impl Error {
         }
     }
 
-    /// A fault that passes within this time or lasts.
+    /// A fault that either passes within this time or lasts.
     pub(crate) fn brief(text: impl Into<String>, passes_within: Duration) -> Error {
         Error {
             text: text.into(),
@@ -36,7 +37,7 @@ impl Error {
         }
     }
 
-    /// How long a caller that waits at most `most` should retry.
+    /// How long the caller should retry, if it waits at most `most`.
     pub(crate) fn patience(&self, most: Duration) -> Duration {
         self.passes_within.min(most)
     }

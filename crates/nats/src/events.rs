@@ -1,24 +1,24 @@
-//! The events of the log, and their listener.
+//! The events that the log reports, and the listener that gets them.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// An event of the log. The events of a partition come in its order.
+/// An event of the log. The events of one partition come in the order of its batches.
 #[derive(Debug)]
 pub enum LogEvent {
     /// A batch is in the log.
     Batch {
         /// The partition.
         partition: u16,
-        /// Its sequence in the stream.
+        /// The sequence of the batch in the stream.
         sequence: u64,
-        /// When the log stored it, in seconds since 1970, by the clock of NATS. The same for all nodes.
+        /// When NATS stored the batch, in seconds since 1970, by the clock of NATS. So it is the same for all nodes.
         unix_s: u32,
         /// The batch.
         bytes: Bytes,
     },
-    /// The batches with these sequences are gone and will not come.
+    /// The batches with these sequences are lost: they will never be delivered.
     Lost {
         /// The partition.
         partition: u16,
@@ -32,22 +32,22 @@ pub enum LogEvent {
         /// The partition.
         partition: u16,
     },
-    /// Whether any partition is full. A stream accepts nothing beyond `max_bytes`, and the last part of that is reserved for the nodes' signs
-    /// of life and the deaths of nodes.
+    /// Whether any partition is full. A stream accepts nothing beyond `max_bytes`. The last part of that is reserved for notes by which
+    /// nodes show that they are alive or report the death of another node.
     Full(bool),
-    /// This process cannot read the log any further and must end. Either the log has gone back, so that a new epoch begins, or it has a
-    /// format that this version cannot read.
+    /// This process cannot read the log any further and must end. Either the log has lost batches that were already read, so that a new
+    /// epoch begins, or it has a format that this version cannot read.
     Ended {
         /// Why.
         why: String,
     },
 }
 
-/// The listener to events. It is called on the thread of the log.
+/// Gets the events. It is called on the thread of the log.
 pub trait Listener: Send + Sync + 'static {
     /// Handles an event.
     fn on_event(&self, event: LogEvent);
-    /// Bytes of delivered batches that are not applied yet. While they exceed the limit, the log is read no further.
+    /// Bytes of delivered batches that are not applied yet. While they exceed the limit, no more of the log is read.
     fn backlog_bytes(&self) -> usize;
 }
 

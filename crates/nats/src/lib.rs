@@ -3,19 +3,19 @@
 //! * [`connect()`] connects, or explains why it cannot. [`Connected::numbers`] creates or reads the numbers that all nodes must agree on.
 //!   [`Connected::streams`] creates or checks the streams.
 //! * [`Connected::start`] starts to read all partitions and to publish batches. [`Cluster`] is the handle to the running log.
-//! * [`Connected::store`] has the checkpoints of partitions: objects in an object store bucket, behind which the log is read.
-//! * [`Connected::table`] has small facts that every node must know.
+//! * [`Connected::store`] opens the store of checkpoints, which are objects in a bucket. The log is read from the end of a checkpoint on.
+//! * [`Connected::table`] opens a table of small facts that every node must know.
 //! * [`Peers`] carries messages between nodes outside the log.
 //!
-//! There is one file stream for each partition, one message for each batch, and one consumer for each partition and node. Whenever
-//! something is missing, the consumer is replaced by one that starts behind the last batch read. So batches arrive once and in order, or
+//! There is one file stream for each partition, one message for each batch, and one consumer for each partition and node. When a message or
+//! heartbeat is missing, a new consumer replaces the old one and starts after the last batch read. So batches arrive once and in order, or
 //! are reported as lost.
 //!
 //! Invariants:
-//! * The batches of a partition are delivered once and in the order of their sequences. A sequence that cannot come any more is reported
-//!   ([`LogEvent::Lost`]).
-//! * An appended batch may be lost, duplicated or late. The writer looks for its own batches in the log, and appends missing ones again.
-//! * No shard's thread touches the file descriptors of the runtime.
+//! * The batches of a partition are delivered once and in the order of their sequences. A sequence that can no longer be delivered is
+//!   reported as lost ([`LogEvent::Lost`]).
+//! * An appended batch may be lost, duplicated or delayed. The writer looks for its own batches in the log, and appends missing ones again.
+//! * The threads of shards do not touch the file descriptors of the runtime.
 //!
 //! Deliberately not here: the meaning of a batch, and who may write one.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! The state and health of the log, which all its tasks share.
+//! The state and health of the log, which all tasks of this crate share.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -12,20 +12,20 @@ use crate::events::{Listening, LogEvent};
 
 /// The shortest time between two logged errors.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
-/// The most remembered errors about missing permissions: more than a node needs.
+/// The maximum number of remembered errors about missing permissions. A node needs fewer permissions than that.
 const DENIED_MAX: usize = 32;
-/// This fraction of a stream (one in `FOR_NOTES`) is reserved for notes of nodes and for batches in flight. Signs of life and deaths must
-/// find space when messages do not, so that there is always a steward to free space.
+/// One part in `FOR_NOTES` of a stream is reserved for notes of nodes and for batches in flight. A node that shows that it is alive, or
+/// reports a death, must find space when messages find none: otherwise no steward would be left to free space.
 const FOR_NOTES: u64 = 4;
-/// After this time without an answer about a partition its state is unknown.
+/// If NATS has not reported a partition for this time, the state of the partition is unknown.
 const STALE: Duration = Duration::from_secs(5);
 
 /// Whether a NATS server syncs each batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncInterval {
-    /// The URL of its monitoring port.
+    /// The URL of the server's monitoring port.
     pub url: String,
-    /// The answer, or why there is none.
+    /// Whether the server has `sync_interval: always`, or why that is unknown.
     pub always: Result<bool, String>,
 }
 
@@ -47,7 +47,7 @@ impl SyncInterval {
 pub struct Status {
     /// Whether there is a connection.
     pub connected: bool,
-    /// Whether each partition was heard of within five seconds.
+    /// Whether NATS reported each partition within the last five seconds.
     pub fresh: bool,
     /// Whether everything that the log had at the start was read.
     pub caught_up: bool,
@@ -61,7 +61,7 @@ pub struct Status {
     pub disconnects: u64,
     /// The last error, and how many seconds ago it was.
     pub last_error: Option<(String, u64)>,
-    /// What is known of `sync_interval`; empty if no monitoring ports are configured.
+    /// What each monitored server answered about `sync_interval`; empty if no monitoring ports are configured.
     pub sync: Vec<SyncInterval>,
 }
 
@@ -76,61 +76,61 @@ pub struct PartitionStatus {
     pub first: u64,
     /// Bytes of the stream.
     pub bytes: u64,
-    /// The most bytes that the stream accepts; 0 means no limit.
+    /// The size at which the stream accepts nothing more, in bytes; 0 means no limit.
     pub bytes_max: u64,
-    /// Whether there is space only for notes of nodes.
+    /// Whether the rest of the stream is reserved for notes of nodes.
     pub is_full: bool,
-    /// Number of servers that store it and are up to date, including the leader. 0 if NATS has not answered for some seconds.
+    /// Number of servers that store the partition and are up to date, including the leader. 0 if NATS has not answered for some seconds.
     pub replicas_current: usize,
-    /// Number of servers that store it.
+    /// Number of servers that store the partition.
     pub replicas: usize,
     /// The names of the servers that are not up to date.
     pub away: Vec<String>,
-    /// The server that leads it; empty if there is none, or if NATS has not answered for some seconds.
+    /// The server that leads the partition; empty if there is none, or if NATS has not answered for some seconds.
     pub leader: String,
-    /// When NATS reported this.
+    /// When NATS reported the stream's state.
     pub told_at: Option<Instant>,
     /// The newest known checkpoint.
     pub checkpoint: Option<Checkpoint>,
-    /// Bytes that this node has read behind that checkpoint, or since its own start.
+    /// Bytes of the batches read after that checkpoint. Without a checkpoint, bytes read since the start of this node.
     pub behind_bytes: u64,
 }
 
 /// The shared state of one partition.
 #[derive(Default)]
 pub(crate) struct Partition {
-    /// The sequence behind which reading began.
+    /// The sequence after which reading began.
     pub after: u64,
     /// The next sequence to read.
     pub next: AtomicU64,
     pub caught_up: AtomicBool,
-    /// When it was last heard of, in milliseconds since the start.
+    /// When NATS last reported the partition or delivered a batch of it, in milliseconds since the start.
     heard_ms: AtomicU64,
     /// Bytes of all batches read.
     pub read_bytes: AtomicU64,
     /// The value of `read_bytes` when the newest checkpoint was made.
     pub checkpoint_bytes: AtomicU64,
-    /// Bytes of the stream.
+    /// Bytes of the stream: as NATS last reported, plus what was read since.
     bytes: AtomicU64,
-    /// The most bytes with which messages are accepted; 0 means no limit.
+    /// The size from which messages are refused, because the rest is reserved for notes; 0 means no limit.
     bytes_max: AtomicU64,
-    /// The last batch that is counted in `bytes`.
+    /// The last batch that `bytes` includes.
     counted: AtomicU64,
-    /// Notified to replace the consumer.
+    /// Notified when a new consumer should replace the current one.
     pub restart: Notify,
     pub status: Mutex<PartitionStatus>,
 }
 
 impl Partition {
-    /// NATS reports that the stream has `bytes` bytes up to the batch `last`, and accepts at most `most`; 0 means no limit.
+    /// Records a report of NATS: the stream has `bytes` bytes up to the batch `last`, and accepts at most `most` bytes; 0 means no limit.
     pub fn set_bytes(&self, bytes: u64, last: u64, most: u64) {
         self.bytes.store(bytes, Relaxed);
         self.counted.store(last, Relaxed);
         self.bytes_max.store(most - most / FOR_NOTES, Relaxed);
     }
 
-    /// Counts a batch that was read. It is added to the stream's bytes only if NATS has not reported it already, as it has for a node that
-    /// starts.
+    /// Counts a batch that was read. Adds its size to the stream's bytes only if the last report of NATS does not include the batch. For a
+    /// node that starts, the report includes the old batches.
     pub fn was_read(&self, place: u64, bytes: u64) {
         self.read_bytes.fetch_add(bytes, Relaxed);
         if place > self.counted.load(Relaxed) {
@@ -154,7 +154,7 @@ pub(crate) struct LogState {
     /// The newest format that this version reads.
     format: AtomicU32,
     partitions: std::sync::OnceLock<Box<[Partition]>>,
-    /// Whether any partition was full at the last check.
+    /// Whether any partition was full when the listener was last told.
     is_full: AtomicBool,
     pub appended: AtomicU64,
     append_errors: AtomicU64,
@@ -166,7 +166,7 @@ pub(crate) struct LogState {
 }
 
 impl LogState {
-    /// Reading begins behind these sequences, one for each partition.
+    /// Sets the sequences after which reading begins, one for each partition.
     pub fn begin(&self, after: &[u64]) {
         let partition = |after: &u64| Partition {
             after: *after,
@@ -186,7 +186,7 @@ impl LogState {
         self.connected.load(Relaxed)
     }
 
-    /// Records whether there is a connection. When it is lost, all consumers are replaced, since batches in flight may be lost with it.
+    /// Records whether there is a connection. A lost connection may lose batches in flight, so all consumers are replaced then.
     pub fn set_connected(&self, connected: bool) {
         self.connected.store(connected, Relaxed);
         if !connected {
@@ -215,7 +215,7 @@ impl LogState {
         self.format.store(format, Relaxed);
     }
 
-    /// Sets what is known of `sync_interval`, and logs what has changed.
+    /// Sets what the servers answered about `sync_interval`, and logs the changes.
     pub fn set_sync(&self, found: Vec<SyncInterval>) {
         let mut sync = self.sync.lock().expect("no holder panics");
         let new = found.iter().filter(|it| !sync.contains(it));
@@ -223,7 +223,7 @@ impl LogState {
         *sync = found;
     }
 
-    /// Records that a partition was heard of.
+    /// Records that NATS reported the partition or delivered a batch of it.
     pub fn heard(&self, partition: u16) {
         let ms = self.began.elapsed().as_millis() as u64;
         self.partitions()[usize::from(partition)]
@@ -231,7 +231,7 @@ impl LogState {
             .store(ms, Relaxed);
     }
 
-    /// Records an error that may pass. It is logged now and then.
+    /// Records an error that may pass by itself. At most one such error is logged in `LOG_INTERVAL`.
     pub fn fail(&self, why: &str) {
         let now = Instant::now();
         *self.last_error.lock().expect("no holder panics") = Some((why.to_string(), now));
@@ -261,7 +261,7 @@ impl LogState {
         self.fail(why);
     }
 
-    /// Tells the listener when some partition becomes full, and when none is full any more.
+    /// Tells the listener when a partition becomes full, and when no partition is full any more.
     pub fn look_for_room(&self, events: &Listening) {
         let is_full = self.partitions().iter().any(Partition::is_full);
         if self.is_full.swap(is_full, Relaxed) != is_full {
@@ -275,7 +275,7 @@ impl LogState {
             .all(|partition| partition.caught_up.load(Relaxed))
     }
 
-    /// Whether each partition was heard of recently.
+    /// Whether each partition was heard of within `STALE`.
     pub fn fresh(&self) -> bool {
         let now_ms = self.began.elapsed().as_millis() as u64;
         let is_fresh = |partition: &Partition| {

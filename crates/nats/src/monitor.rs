@@ -1,4 +1,4 @@
-//! Asks the monitoring port of NATS servers over HTTP whether they sync each batch before they acknowledge it.
+//! Asks NATS servers over HTTP, at their monitoring ports, whether they sync each batch before they acknowledge it.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use tokio::net::TcpStream;
 
 use crate::log_state::SyncInterval;
 
-/// How long an answer may take.
+/// The time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The longest answer.
+/// The maximum size of an answer.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// Asks the servers at these URLs.
@@ -39,7 +39,7 @@ async fn always(url: &str) -> Result<bool, String> {
     };
     let failed = |error: std::io::Error| error.to_string();
     let mut stream = TcpStream::connect(&address).await.map_err(failed)?;
-    // With HTTP/1.0 the answer is not chunked, and ends with the connection.
+    // With HTTP/1.0 the server sends the answer without chunks, and then closes the connection.
     let request = format!("GET /varz HTTP/1.0\r\nHost: {host}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.map_err(failed)?;
     let mut answer = String::new();

@@ -1,4 +1,4 @@
-//! The numbers that all nodes of a cluster must agree on. The first node writes them into a bucket.
+//! The numbers that all nodes of a cluster must agree on. The first node writes them into a key-value bucket.
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::kv::{self, CreateErrorKind, Store};
@@ -16,20 +16,20 @@ const STREAMS: &str = "streams";
 /// The numbers of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Numbers {
-    /// Identifies the cluster: drawn by the first node, and in the metadata of the streams.
+    /// The identity of the cluster: random, drawn by the first node. The metadata of the streams has it too.
     pub id: u64,
-    /// The epoch of the logs.
+    /// The epoch of the logs. It changes when a log has lost batches.
     pub epoch: u32,
     /// The seed of the hashes.
     pub seed: u64,
     /// Number of partitions.
     pub partitions: u16,
-    /// The format in which all nodes write, even if all of them could write a newer one.
+    /// The format that all nodes write, even if all of them could write a newer one.
     pub format: u32,
 }
 
 impl Numbers {
-    /// Why a version that reads formats up to this one cannot take part, if it cannot.
+    /// Why a version that reads formats up to `reads` cannot join the cluster; `None` if it can.
     pub(crate) fn too_new(&self, reads: u32) -> Option<String> {
         let found = self.format;
         (found > reads).then(|| {
@@ -57,13 +57,13 @@ pub(crate) async fn bucket(context: &Context, settings: &Settings) -> Result<Sto
     made.map_err(|error| refused(&format!("bucket {bucket}"), settings, &error))
 }
 
-/// The default number of partitions of a new cluster. NATS accepts a number of batches a second whatever their size, and each partition
-/// makes its own batches, so few partitions make large batches. A stream has one leader, so there should be at least as many partitions
-/// as servers.
+/// The default number of partitions of a new cluster. NATS accepts a limited number of batches a second, whatever their size. Each
+/// partition makes its own batches, so fewer partitions make larger batches. A stream has one leader, so there should be at least as many
+/// partitions as servers.
 pub const PARTITIONS: u16 = 4;
 
-/// The numbers of the cluster, if they fit `asked`. Without numbers, writes those of `asked`. With 0 partitions any number fits, and a new
-/// cluster gets [`PARTITIONS`].
+/// The numbers of the cluster, if they fit `asked`. If the cluster has none yet, writes those of `asked`. If `asked` has 0 partitions, any
+/// number of partitions fits, and a new cluster gets [`PARTITIONS`].
 pub async fn get(context: &Context, settings: &Settings, asked: Numbers) -> Result<Numbers, Error> {
     let new = match asked.partitions {
         0 => Numbers {
@@ -111,7 +111,7 @@ pub async fn get(context: &Context, settings: &Settings, asked: Numbers) -> Resu
     Ok(found)
 }
 
-/// Whether all streams were created at some time.
+/// Whether all streams have been created before. Then a missing one was lost.
 pub async fn has_streams(context: &Context, settings: &Settings) -> Result<bool, Error> {
     let store = bucket(context, settings).await?;
     let read = store.get(STREAMS).await;
@@ -120,7 +120,7 @@ pub async fn has_streams(context: &Context, settings: &Settings) -> Result<bool,
     })
 }
 
-/// Records that all streams were created: a stream that is missing from now on was lost.
+/// Records that all streams were created: a stream that is missing later was lost.
 pub async fn set_streams(context: &Context, settings: &Settings) -> Result<(), Error> {
     let store = bucket(context, settings).await?;
     let put = store.put(STREAMS, "made".into()).await;
@@ -129,7 +129,8 @@ pub async fn set_streams(context: &Context, settings: &Settings) -> Result<(), E
     })
 }
 
-/// Begins a new epoch, since the streams have lost messages that clients were told of. Does nothing if another node was faster.
+/// Begins a new epoch, because the streams have lost messages that were already delivered to clients. Does nothing if another node has
+/// already begun one.
 pub async fn renew(context: &Context, settings: &Settings, epoch: u32) -> Result<(), Error> {
     let store = bucket(context, settings).await?;
     let failed = |why: String| Error::transient(format!("bucket {}: {why}", settings.bucket()));
@@ -138,7 +139,7 @@ pub async fn renew(context: &Context, settings: &Settings, epoch: u32) -> Result
         .await
         .map_err(|error| failed(chain(&error)))?;
     let entry = entry.ok_or_else(|| failed("its numbers are gone".to_string()))?;
-    // As JSON, since another version may have written fields that this one does not know.
+    // Edited as JSON, to keep fields of another version that this one does not know.
     let mut found: Value =
         serde_json::from_slice(&entry.value).map_err(|error| failed(error.to_string()))?;
     if found["epoch"] == epoch {

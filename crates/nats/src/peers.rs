@@ -1,4 +1,4 @@
-//! Messages between nodes outside the log, over core NATS. They are not stored: a node without a connection misses them.
+//! Messages between nodes outside the log, over core NATS. NATS does not store them: a node without a connection misses them.
 
 use async_nats::connection::State;
 use async_nats::{Client, Message};
@@ -15,7 +15,7 @@ pub struct Peers {
     question_subject: String,
 }
 
-/// A question of a node.
+/// A question that a node has asked.
 pub struct Question {
     client: Client,
     message: Message,
@@ -27,10 +27,10 @@ impl Question {
         &self.message.payload
     }
 
-    /// Answers it.
+    /// Answers the question.
     pub async fn answer(self, bytes: Vec<u8>) {
         if let Some(reply) = self.message.reply {
-            // If this is lost, the asking node reports after a short time which node has not answered.
+            // If the answer is lost, the asking node reports after a short time that this node has not answered.
             let _ = self.client.publish(reply, bytes.into()).await;
         }
     }
@@ -49,8 +49,8 @@ impl Peers {
         self.client.connection_state() == State::Connected
     }
 
-    /// Sends a message to all nodes, including this one. Without a connection it is dropped, since it would be outdated by the time of the next
-    /// connection.
+    /// Sends a message to all nodes, including this one. Without a connection the message is dropped, because it would be outdated when the
+    /// connection is back.
     pub async fn tell(&self, bytes: Vec<u8>) {
         if self.is_connected() {
             let _ = self
@@ -60,7 +60,7 @@ impl Peers {
         }
     }
 
-    /// The messages of all nodes, including this one. None if the connection has ended for good.
+    /// The messages that nodes send to all nodes, including this one's. None if the connection has ended for good.
     pub async fn told(&self) -> Option<impl Stream<Item = Bytes> + use<>> {
         let told = self
             .client
@@ -70,7 +70,7 @@ impl Peers {
         Some(told.map(|message| message.payload))
     }
 
-    /// The questions of nodes to all nodes, including this one's.
+    /// The questions that nodes ask all nodes, including this one's.
     pub async fn questions(&self) -> Option<impl Stream<Item = Question> + use<>> {
         self.questions_at(self.question_subject.clone()).await
     }
@@ -94,7 +94,7 @@ impl Peers {
         Some(asked.map(question))
     }
 
-    /// Asks the node with this name. None if it does not answer, or does not read such questions.
+    /// Asks the node with this name. None if the node does not answer, or does not listen to questions to it alone.
     pub async fn ask_one(&self, node: &str, question: Vec<u8>) -> Option<Bytes> {
         if !self.is_connected() {
             return None;

@@ -1,7 +1,7 @@
-//! The permissions that a node needs at NATS. All are tried at the start, so that a missing one is reported then, and not when it is first
-//! needed: for checkpoints that is hours later.
+//! Checks the permissions that a node needs at NATS. All are tried at the start, so that a missing one is reported then, and not hours
+//! later when the first checkpoint is made.
 //!
-//! The permission to publish to a stream's subject is tried with a message that expects a stream of another name. No stream stores it, but
+//! Publishing to the subject of a stream is tried with a message that expects a stream of another name. No stream stores the message, but
 //! NATS answers after it has checked the permission. If the permission is missing, NATS does not answer, and reports an error on the
 //! connection ([`LogState::denied`]).
 
@@ -16,12 +16,12 @@ use crate::error::Error;
 use crate::log_state::LogState;
 use crate::settings::Settings;
 
-/// How long to wait for an answer. Without the permission there is none.
+/// The time limit for an answer. If a permission is missing, no answer comes.
 const ANSWER: Duration = Duration::from_secs(2);
-/// A name that none of our streams has.
+/// A name that no stream of a cluster has.
 const NO_STREAM: &str = "crore-tries-its-rights";
 
-/// The needed permissions, in the form of NATS' configuration.
+/// The needed permissions, in the notation of NATS' configuration.
 struct Needed {
     publish: [String; 6],
     subscribe: [String; 2],
@@ -37,7 +37,7 @@ impl Needed {
                 ours.clone(),
                 text("_INBOX.>"),
                 text("$JS.API.>"),
-                // Streams of objects are read with flow control.
+                // The client reads objects with flow control.
                 text("$JS.FC.>"),
                 format!("$KV.{bucket}.>"),
                 format!("$O.{bucket}.>"),
@@ -46,7 +46,7 @@ impl Needed {
         }
     }
 
-    /// The permissions that are missing according to these errors of NATS, each of which names a subject.
+    /// The needed permissions that are missing. Each error in `denied` names a subject.
     fn missing(&self, denied: &[String]) -> Vec<String> {
         let is_denied = |what: &str, right: &str| {
             let said = format!("{what} to \"{}", right.trim_end_matches('>'));
@@ -99,12 +99,12 @@ async fn may_publish(client: &Client, subject: String) -> bool {
     let request = Request::new().headers(headers).timeout(Some(ANSWER));
     match client.send_request(subject, request).await {
         Ok(_) => true,
-        // There is no stream yet. NATS answers this only to users with the permission.
+        // The stream does not exist yet. NATS gives this answer only to users with the permission.
         Err(error) => error.kind() == RequestErrorKind::NoResponders,
     }
 }
 
-/// Asks a question as nodes ask each other, and answers it.
+/// Asks a question to this node, as nodes ask each other, and answers it: this needs the permissions to publish and to subscribe.
 async fn hears_itself(client: &Client, name: &str) -> bool {
     let inbox = client.new_inbox();
     let unique = inbox.rsplit('.').next().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Reads a partition: every batch once, in the order of the stream.
+//! Reads a partition of the log: every batch once, in the order of the stream.
 //!
-//! A consumer is cheap and short-lived. As soon as anything is missing (a number of the consumer, heartbeats, the connection), a new one
-//! starts behind the last batch read.
+//! A consumer is cheap and lives shortly. When a message, a heartbeat or the connection is lost, a new consumer starts after the last batch
+//! read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,11 +16,11 @@ use crate::log_state::{LogState, Partition};
 use crate::settings::Settings;
 use crate::streams::{self, Stream};
 
-/// The delay before a new consumer doubles from the first value to the second.
+/// The delay before the next consumer: it doubles from the first value up to the second while consumers deliver nothing.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// How long it may take to create a consumer.
+/// The time limit for creating a consumer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How often a reader checks whether the batches that it read are applied.
+/// How often a reader with a full backlog checks whether its batches have been applied.
 const APPLIED: Duration = Duration::from_millis(1);
 
 struct Reader {
@@ -29,7 +29,7 @@ struct Reader {
     settings: Settings,
     log: Arc<LogState>,
     events: Listening,
-    /// The last sequence of the stream at the start.
+    /// The last sequence of the stream when this node started. Once that is read, the reader has caught up.
     end: Option<u64>,
 }
 
@@ -113,7 +113,7 @@ impl Reader {
         }
     }
 
-    /// Creates a consumer behind the last batch read.
+    /// Creates a consumer that starts after the last batch read.
     async fn begin(&mut self) -> Result<pull::Stream, String> {
         let failed = |error: &dyn std::error::Error| chain(error);
         let info = self
@@ -130,7 +130,7 @@ impl Reader {
         streams::consume(&self.stream, self.next()).await
     }
 
-    /// Takes the batch with this sequence.
+    /// Delivers the batch with this sequence, and reports a gap before it as lost.
     fn take(&mut self, sequence: u64, unix_s: u32, bytes: bytes::Bytes) {
         if sequence < self.next() {
             return;
@@ -150,7 +150,7 @@ impl Reader {
         self.look_for_end();
     }
 
-    /// Reports that the batches up to this sequence are gone.
+    /// Reports that the batches up to this sequence are lost.
     fn lose(&mut self, to: u64) {
         self.events.on_event(LogEvent::Lost {
             partition: self.partition,

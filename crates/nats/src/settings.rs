@@ -1,4 +1,4 @@
-//! The addresses of NATS, the credentials, and the options of the streams.
+//! The settings of the connection to NATS and of the streams; the options and error texts that follow from them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use async_nats::ConnectOptions;
 
 use crate::error::{Error, chain};
 
-/// The connection to NATS, and the streams.
+/// The settings of the connection to NATS, and of the streams.
 #[derive(Clone, Default)]
 pub struct Settings {
     /// NATS servers: `nats://host:4222`, or `tls://host:4222`.
     pub urls: Vec<String>,
-    /// The name of the cluster: lower case letters, digits, `-` and `_`. It is part of the names of streams and subjects.
+    /// The name of the cluster: lower case letters, digits, `-` and `_`. The names of streams and subjects contain it.
     pub name: String,
     /// The credentials of this node.
     pub credentials: Credentials,
@@ -20,20 +20,20 @@ pub struct Settings {
     pub tls: Tls,
     /// How many NATS servers store each batch: 1 to 5.
     pub replicas: usize,
-    /// Bytes that all streams together should keep; with twice as many they accept nothing more. 0 means no limit.
+    /// Bytes that all streams together should keep. At twice this size the streams accept nothing more. 0 means no limit.
     pub history_bytes: u64,
     /// URLs of the monitoring ports of NATS servers, `http://host:8222`.
     pub monitoring: Vec<String>,
-    /// With more bytes than this that are read and not applied, the log is read no further.
+    /// If more bytes than this are read and not yet applied, no more of the log is read.
     pub backlog_bytes_max: usize,
-    /// How long a start waits for servers that are starting or electing a leader.
+    /// How long a start waits for NATS servers that are starting or electing a leader.
     pub patience: Duration,
 }
 
 /// The credentials of this node at NATS.
 #[derive(Clone, Default)]
 pub enum Credentials {
-    /// None, or those in the URLs.
+    /// None, or those that the URLs contain.
     #[default]
     None,
     /// A user and a password.
@@ -49,9 +49,9 @@ pub enum Credentials {
 /// TLS to NATS.
 #[derive(Clone, Default)]
 pub struct Tls {
-    /// The only trusted certificate authorities; none for those of the system.
+    /// A file with the only trusted certificate authorities; none means those of the system.
     pub ca: Option<PathBuf>,
-    /// Our certificate and its key.
+    /// The files of this node's certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// Whether a connection without TLS is refused.
     pub required: bool,
@@ -87,7 +87,7 @@ impl Settings {
         }
         Ok(options
             .require_tls(self.tls.required)
-            // Detects a server that has vanished.
+            // Pings show that a server has vanished without closing the connection.
             .ping_interval(Duration::from_secs(2)))
     }
 
@@ -104,10 +104,10 @@ impl Settings {
     }
 }
 
-/// After this time NATS servers know the free space of each other. If there is still too little, there will not be more soon.
+/// By this time NATS servers know each other's free space. If NATS still reports too little, retrying does not help.
 const ROOM_TOLD: Duration = Duration::from_secs(10);
 
-/// The error for something that NATS refused to create or show, with the remedy if it is known.
+/// The error for something that NATS refused to create or to show, with the remedy if there is a known one.
 pub(crate) fn refused(what: &str, settings: &Settings, error: &dyn std::error::Error) -> Error {
     let (replicas, history_bytes) = (settings.replicas, settings.history_bytes);
     let why = chain(error);
@@ -129,7 +129,7 @@ pub(crate) fn refused(what: &str, settings: &Settings, error: &dyn std::error::E
         let text = format!(
             "{text}; the log asks for room for twice cluster.history_bytes = {history_bytes} at each server: write less there, or raise `max_file_store` in the section `jetstream` of each nats-server (by default three quarters of the free disk) or the limit of this account"
         );
-        // Only the space of other servers may be unknown at first; a server knows its own at once.
+        // A server knows its own free space at once, but at first not that of other servers.
         return match is_no_peer {
             true => Error::brief(text, ROOM_TOLD),
             false => Error::lasting(text),

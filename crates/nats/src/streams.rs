@@ -1,4 +1,4 @@
-//! The streams: one for each partition, created if it is missing and checked otherwise.
+//! The streams that store the log, one for each partition: creates missing ones, and checks the others.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -30,27 +30,29 @@ pub async fn unix_s(context: &Context, settings: &Settings) -> Result<u64, Error
     u64::try_from(read.unix_timestamp()).map_err(|_| failed(told.ts))
 }
 
-/// The oldest usable version of nats-server. Older ones did not sync a purge by sequence, even with `sync_interval: always`.
+/// The oldest usable version of nats-server. Older versions did not sync a purge by sequence, even with `sync_interval: always`.
 pub const VERSION_MIN: (u64, u64, u64) = (2, 15, 2);
-/// The least `max_payload` of NATS: a message must hold a batch with the longest record.
+/// The minimum of `max_payload` of NATS: a message must hold a batch with the longest record.
 pub const MESSAGE_BYTES_MIN: usize = 2 << 20;
 /// The key of the cluster's id in a stream's metadata.
 const ID: &str = "crore.cluster";
 
-/// A stream accepts this many times its share of `history_bytes`, and nothing more. The steward of a partition purges batches past
-/// `history_bytes` once checkpoints contain them. NATS itself must neither drop batches that no checkpoint contains nor fill a disk.
+/// A stream accepts this many times its share of `history_bytes`, and nothing more. The steward of a partition purges batches beyond its
+/// share of `history_bytes` once checkpoints contain them. NATS itself must not drop batches, since no checkpoint may contain them yet. And
+/// the streams must not fill the disk.
 pub const ROOM: u64 = 2;
-/// A stream has space for at least this many of the longest messages: the last batch of a checkpoint stays, and new ones must fit behind it.
+/// A stream has space for at least this many of the longest messages: the last batch of a checkpoint stays, and new batches must fit after
+/// it.
 const MESSAGES_MIN: u64 = 4;
 
-/// Bytes that a consumer may send before the next request. More than the longest message.
+/// Bytes that NATS may send to a consumer before the consumer's next request. More than the longest message.
 const AHEAD_BYTES: usize = 4 << 20;
-/// How often an idle consumer sends a heartbeat. After two missing ones it counts as gone.
+/// How often NATS sends a heartbeat to an idle consumer. After two missing heartbeats the consumer counts as gone.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// After this time the server removes a consumer that nobody reads.
+/// NATS removes a consumer that nobody has read for this time.
 const FORGOTTEN: Duration = Duration::from_secs(30);
 
-/// The remedy for a setting that cannot be changed.
+/// The remedy for a wrong setting that NATS cannot change.
 const ANEW: &str = "remove the stream, or choose another cluster.name";
 
 /// A usable stream.
@@ -81,7 +83,7 @@ pub fn check_payload(bytes: usize) -> Result<(), Error> {
     )))
 }
 
-/// The least `max_bytes` of a stream with this `max_payload`.
+/// The minimum of `max_bytes` of a stream with this `max_payload`.
 fn bytes_min(max_payload: usize) -> i64 {
     i64::try_from(max_payload as u64 * MESSAGES_MIN).unwrap_or(i64::MAX)
 }
@@ -113,7 +115,7 @@ fn config(settings: &Settings, numbers: Numbers, partition: u16, max_payload: us
     }
 }
 
-/// Creates or checks the stream of a partition. `made`: it was created at some time.
+/// Opens and checks the stream of a partition. Creates a missing one, unless `made` says that it was created before: then it was lost.
 pub async fn open(
     context: &Context,
     settings: &Settings,
@@ -157,7 +159,7 @@ fn keeps_all(found: &Config, max_payload: usize) -> bool {
     found.discard == DiscardPolicy::New && found.max_age.is_zero() && has_room
 }
 
-/// Changes a stream that does not keep everything: one of an earlier version, or one that was edited.
+/// Changes the settings of a stream that NATS would drop batches from: an earlier version created it so, or somebody edited it.
 async fn keep_all(
     context: &Context,
     settings: &Settings,
@@ -220,7 +222,7 @@ fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> 
         let id = config.metadata.get(ID).cloned();
         id.unwrap_or("missing".to_string())
     };
-    // The owner of the stream, and how it is stored.
+    // Fields that must be equal: the owner of the stream, and how it is stored.
     let alike = [
         (
             "metadata crore.cluster",
@@ -254,7 +256,7 @@ fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> 
         wanted,
         remedy,
     });
-    // Limits with which batches would be lost or refused.
+    // Limits because of which NATS would drop or refuse batches.
     let limits = [
         ("max_msgs", found.max_messages),
         ("max_msgs_per_subject", found.max_messages_per_subject),
@@ -283,7 +285,7 @@ fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> 
     Ok(())
 }
 
-/// Checks properties that a log's stream must not have.
+/// Checks the properties that a stream of the log must not have.
 fn kind(found: &Config) -> [Field; 7] {
     let sources = found.sources.as_ref();
     let rows = [
@@ -320,7 +322,7 @@ fn kind(found: &Config) -> [Field; 7] {
     })
 }
 
-/// The messages of a stream from this sequence on, by a new consumer.
+/// Reads the messages of a stream from this sequence on, with a new consumer.
 pub async fn consume(stream: &Stream, from: u64) -> Result<pull::Stream, String> {
     let failed = |error: &dyn std::error::Error| chain(error);
     let config = pull::Config {

@@ -1,6 +1,7 @@
-//! A small table in the bucket of a cluster. Each node has a copy, and sees the changes of other nodes.
+//! A small table that all nodes of a cluster share, stored in the cluster's bucket. Each node keeps a copy, and sees the changes of other
+//! nodes.
 //!
-//! Invariants: an acknowledged change is stored in NATS and reaches each connected node. A node that was disconnected reads the whole
+//! Invariants: an acknowledged change is stored in NATS and reaches each connected node. A node whose connection was lost reads the whole
 //! table again.
 //!
 //! Deliberately not here: the meaning of the rows.
@@ -18,12 +19,12 @@ use tokio::time::{sleep, timeout};
 use crate::error::{Error, chain};
 use crate::numbers::NUMBERS;
 
-/// The most rows, and the most bytes of a row. They are limited, since everybody who may write to the bucket can add rows.
+/// The maximum number of rows, and the maximum size of a row in bytes. Limited, because everybody who may write to the bucket can add rows.
 const ROWS_MAX: usize = 200_000;
 const ROW_BYTES_MAX: usize = 4 << 10;
 /// How long NATS may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Delay before an unreadable table is read again.
+/// Delay before a failed read of the table is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 type Rows = BTreeMap<String, Bytes>;
@@ -32,7 +33,7 @@ type Rows = BTreeMap<String, Bytes>;
 #[derive(Clone)]
 pub struct Table {
     store: Store,
-    /// Keys of its rows in the bucket begin with this and a dot.
+    /// The key of a row in the bucket is this name, a dot, and the key of the row.
     name: &'static str,
     local: Arc<Local>,
 }
@@ -50,7 +51,7 @@ impl Local {
 }
 
 impl Table {
-    /// Reads the table. The returned future keeps the copy up to date and must be run as a task.
+    /// Reads the table. The caller must run the returned future as a task: it keeps the copy up to date.
     pub(crate) async fn open(
         store: Store,
         name: &'static str,
@@ -74,10 +75,10 @@ impl Table {
         self.local.changed.notified().await;
     }
 
-    /// Writes a row. This node sees it at once, other nodes when NATS tells them.
+    /// Writes a row. This node sees it at once, other nodes when NATS delivers the change.
     ///
     /// # Errors
-    /// If NATS does not accept it, or there are too many rows.
+    /// If NATS does not accept the row, or there are too many rows.
     pub async fn put(&self, key: &str, value: Vec<u8>) -> Result<(), Error> {
         let full = self.local.rows().len() >= ROWS_MAX;
         if full || value.len() > ROW_BYTES_MAX {
@@ -96,7 +97,7 @@ impl Table {
     /// Removes a row.
     ///
     /// # Errors
-    /// If NATS does not accept it.
+    /// If NATS does not accept the removal.
     pub async fn remove(&self, key: &str) -> Result<(), Error> {
         let purge = self.store.purge(self.key(key));
         let purge = async { purge.await.map_err(|error| chain(&error)) };
@@ -119,11 +120,11 @@ impl Table {
     }
 }
 
-/// All rows, and a watch of later changes.
+/// Reads all rows, and watches later changes.
 async fn read(store: &Store, name: &str) -> Result<(Rows, Watch), Error> {
     let failed = |why: String| Error::transient(format!("the table {name}: {why}"));
     let all = async {
-        // The numbers of the cluster always exist, so the history has a last entry even if the table is empty.
+        // The key with the cluster's numbers always exists. So the history has a last entry (`delta` 0) even if the table is empty.
         let keys = [NUMBERS.to_string(), format!("{name}.>")];
         let watch = store.watch_many_with_history(keys).await;
         let mut watch = watch.map_err(|error| failed(chain(&error)))?;
@@ -154,7 +155,7 @@ fn take(rows: &mut Rows, name: &str, entry: &Entry) {
     }
 }
 
-/// Keeps the copy up to date.
+/// Keeps the node's copy up to date.
 async fn follow(store: Store, name: &'static str, local: Arc<Local>, mut watch: Watch) {
     loop {
         while let Some(Ok(entry)) = watch.next().await {

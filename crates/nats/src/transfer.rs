@@ -1,5 +1,5 @@
-//! Transfers of checkpoints: an object that is read, one that is written, and the batches behind one. For threads that block; every wait
-//! has a timeout.
+//! Transfers of checkpoints: reads an object, writes an object, and reads the batches that follow a checkpoint. For threads that may block;
+//! every wait has a timeout.
 
 use std::io::{self, Read, Write};
 use std::pin::Pin;
@@ -18,14 +18,14 @@ use tokio::time::timeout;
 use crate::driver::Driver;
 use crate::error::{Error, chain};
 
-/// How long a transfer may stall.
+/// The maximum time without progress in a transfer.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of a chunk: less than a NATS message may have. Each is synced before the next one is sent.
+/// Bytes of a chunk: less than `max_payload` of NATS. NATS syncs each chunk before the next one is sent.
 pub const CHUNK_BYTES: usize = 1 << 20;
-/// The most chunks that wait to be sent.
+/// The maximum number of chunks that wait to be sent.
 const CHUNKS_AHEAD: usize = 4;
 
-/// An object that is read. If it differs from the bytes that were written, it ends with an error of the kind `InvalidData`.
+/// Reads an object. If its bytes differ from those that were written, reading ends with an error of the kind `InvalidData`.
 pub struct Download {
     driver: Driver,
     object: Object,
@@ -41,7 +41,7 @@ impl Read for Download {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let object = &mut self.object;
         let read = async { timeout(PATIENCE, object.read(into)).await };
-        // An object that is removed meanwhile sends nothing more.
+        // A timeout, because NATS sends nothing more of an object that is removed meanwhile.
         self.driver
             .block_on(read)
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
@@ -54,7 +54,8 @@ enum Piece {
     End,
 }
 
-/// An object that is written. It exists as a whole once [`end`](Upload::end) returns. If it is dropped before that, it never exists.
+/// Writes an object. The object exists as a whole once [`end`](Upload::end) returns. If the upload is dropped before that, the object never
+/// exists.
 pub struct Upload {
     driver: Driver,
     chunk: Vec<u8>,
@@ -88,14 +89,14 @@ impl Upload {
 
     fn send(&mut self, piece: Piece) -> io::Result<()> {
         let sent = self.pieces.blocking_send(piece);
-        // `end` returns the reason.
+        // The call of `end` returns the reason.
         sent.map_err(|_| io::Error::other("NATS takes no more of it"))
     }
 
     /// Completes the object.
     ///
     /// # Errors
-    /// Why it does not exist.
+    /// The reason why the object does not exist.
     pub fn end(mut self) -> Result<(), Error> {
         let written = self.flush().and_then(|()| self.send(Piece::End));
         let Upload {
@@ -134,7 +135,7 @@ impl Write for Upload {
     }
 }
 
-/// The pieces of an object, as a stream of bytes.
+/// Reads the pieces of an object as one stream of bytes.
 struct Pieces {
     come: mpsc::Receiver<Piece>,
     rest: Bytes,
@@ -160,7 +161,7 @@ impl AsyncRead for Pieces {
     }
 }
 
-/// Batches of a partition, in the order of the log.
+/// Reads batches of a partition, in the order of the log.
 pub struct Batches {
     driver: Driver,
     messages: pull::Stream,
@@ -170,9 +171,9 @@ pub struct Batches {
 
 /// A batch in the log.
 pub struct Stored {
-    /// Its sequence.
+    /// The sequence of the batch.
     pub sequence: u64,
-    /// When the log stored it, by the clock of NATS.
+    /// When NATS stored the batch, in seconds since 1970, by the clock of NATS.
     pub unix_s: u32,
     /// The batch.
     pub bytes: Bytes,
@@ -195,7 +196,7 @@ impl Batches {
     /// The next batch; none after the last one.
     ///
     /// # Errors
-    /// If it does not arrive.
+    /// If the batch does not arrive.
     pub fn read(&mut self) -> Result<Option<Stored>, Error> {
         if self.next > self.to {
             return Ok(None);

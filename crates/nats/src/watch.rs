@@ -1,5 +1,5 @@
-//! Checks the log once a second: whether each partition answers, where it ends, whether its reader keeps up, and whether epoch and format
-//! are still the same.
+//! Checks the log once a second: whether each partition answers, where it ends, whether its reader keeps up, and whether the epoch and the
+//! format are still the same.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,11 +19,12 @@ use crate::streams::Stream;
 
 const EVERY: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Partitions that are asked at once.
+/// Number of partitions that are queried at once.
 const TOGETHER: usize = 32;
-/// Number of checks in a row without progress of a lagging reader after which its consumer is replaced.
+/// If a reader lags and makes no progress in this many checks in a row, its consumer is replaced.
 const STILL_MAX: u32 = 3;
-/// Number of checks in a row at which a stream may seem shorter than what was read: a newly elected leader does not know its end at once.
+/// If a stream is shorter than what was read in this many checks in a row, the log has lost batches. Fewer are allowed, because a newly
+/// elected leader does not know the end of the stream at once.
 const SHORT_MAX: u32 = 10;
 
 /// How often the monitoring ports of NATS servers are asked.
@@ -37,12 +38,12 @@ pub async fn monitor(urls: Vec<String>, log: Arc<LogState>) {
     }
 }
 
-/// What the earlier checks of a partition have found.
+/// What the checks of a partition have found so far.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     /// The next sequence to read, before this check.
     next: u64,
-    /// The same at the previous check.
+    /// The value of `next` at the previous check.
     before: u64,
     /// Number of checks in a row without progress of the reader.
     still: u32,
@@ -50,7 +51,7 @@ struct Progress {
     short: u32,
 }
 
-/// Checks for ever.
+/// Runs the checks for ever.
 pub async fn watch(
     context: Context,
     settings: Settings,
@@ -63,7 +64,7 @@ pub async fn watch(
         for first in (0..streams.len()).step_by(TOGETHER) {
             let end = streams.len().min(first + TOGETHER);
             for (at, found) in found[first..end].iter_mut().enumerate() {
-                // Before the request, so that batches read while it is in flight do not count.
+                // Taken before the request, so that batches read while the request is in flight do not count as missing from the answer.
                 let next = log.partitions()[first + at].next.load(Relaxed);
                 (found.before, found.next) = (found.next, next);
             }
@@ -96,8 +97,8 @@ pub async fn watch(
     }
 }
 
-/// Updates the status of a partition, and replaces its consumer if the reader is stuck. Returns an explanation if the log has less than was
-/// read from it.
+/// Updates the status of a partition, and replaces the consumer if the reader is stuck. Returns the reason for a new epoch if the stream
+/// has less than was read from it.
 fn check_partition(
     at: usize,
     info: &Info,
@@ -116,7 +117,7 @@ fn check_partition(
         partition.set_bytes(status.bytes, status.last, status.bytes_max);
         let cluster = info.cluster.as_ref();
         let followers = cluster.map_or(&[][..], |it| &it.replicas);
-        // Without a leader all servers are in the list of followers.
+        // Without a leader, the list of followers has all servers.
         let leaders = usize::from(cluster.is_none_or(|it| it.leader.is_some()));
         status.replicas = followers.len() + leaders;
         let (current, away): (Vec<_>, Vec<_>) =
@@ -143,7 +144,7 @@ fn check_partition(
     None
 }
 
-/// Begins a new epoch, since the log has lost messages that clients were told of.
+/// Begins a new epoch, because the log has lost messages that were already delivered to clients.
 async fn begin_epoch(
     context: &Context,
     settings: &Settings,
