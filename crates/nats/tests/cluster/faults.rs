@@ -1,4 +1,4 @@
-//! Faults under way: servers are killed, all of them at once, and messages are purged.
+//! Faults while nodes run: one server is killed, all servers are killed, batches are purged, a stream is replaced by an empty one.
 
 use crate::assert_same;
 use crate::jetstream::JetStream;

@@ -1,4 +1,4 @@
-//! Changes that tests make to the streams and objects of a cluster behind the nodes' backs.
+//! Changes that tests make to the streams and objects of a cluster without the knowledge of its nodes.
 
 #![allow(dead_code, reason = "no test program needs all of it")]
 
@@ -28,7 +28,7 @@ impl JetStream {
         JetStream { runtime, context }
     }
 
-    /// The first place that the log of a partition has.
+    /// The first sequence in the log of a partition.
     pub fn first(&self, partition: u64) -> u64 {
         self.runtime.block_on(async {
             let name = format!("CRORE_TEST_{partition}");
@@ -37,7 +37,7 @@ impl JetStream {
         })
     }
 
-    /// Purges the log of a partition before this place.
+    /// Purges the batches of a partition before this sequence.
     pub fn purge(&self, partition: u64, before: u64) {
         self.runtime.block_on(async {
             let name = format!("CRORE_TEST_{partition}");
@@ -47,7 +47,7 @@ impl JetStream {
         });
     }
 
-    /// Writes to the log of a partition, as whoever has the right to.
+    /// Writes a message to the log of a partition, as anybody with the permission to publish can.
     pub fn write(&self, partition: u64, bytes: &[u8]) {
         self.runtime.block_on(async {
             let subject = format!("crore.test.log.{partition}");
@@ -56,7 +56,8 @@ impl JetStream {
         });
     }
 
-    /// Writes messages of so many bytes to the logs of the first partitions, each to all of them, that are no batches. Returns how many were stored.
+    /// Writes messages that are not batches: `count` messages of this many bytes to each of the first `partitions` logs. Returns how many
+    /// were stored.
     pub fn fill(&self, partitions: u64, count: usize, bytes: usize) -> usize {
         let bytes = vec![7; bytes];
         self.runtime.block_on(async {
@@ -76,13 +77,13 @@ impl JetStream {
         })
     }
 
-    /// Changes how the log of a partition is made.
+    /// Changes the configuration of a stream.
     pub fn edit(&self, config: Config) {
         let updated = self.runtime.block_on(self.context.update_stream(config));
         updated.expect("it is changed");
     }
 
-    /// How the log of a partition is made.
+    /// The configuration of a partition's stream.
     pub fn config(&self, partition: u64) -> Config {
         self.runtime.block_on(async {
             let name = format!("CRORE_TEST_{partition}");
@@ -91,25 +92,25 @@ impl JetStream {
         })
     }
 
-    /// Removes a log.
+    /// Removes a stream.
     pub fn remove(&self, name: &str) {
         let removed = self.runtime.block_on(self.context.delete_stream(name));
         removed.expect("it is removed");
     }
 
-    /// Makes a stream.
+    /// Creates a stream.
     pub fn make(&self, config: Config) {
         let made = self.runtime.block_on(self.context.create_stream(config));
         made.expect("it is made");
     }
 
-    /// An empty log in the place of the one with this name.
+    /// Replaces a stream with an empty one of the same name.
     pub fn make_anew(&self, config: Config) {
         self.remove(&config.name);
         self.make(config);
     }
 
-    /// A value of the bucket.
+    /// A value in the key-value bucket of the cluster.
     pub fn get(&self, key: &str) -> serde_json::Value {
         self.runtime.block_on(async {
             let bucket = self.context.get_key_value("CRORE_TEST").await;
@@ -119,7 +120,7 @@ impl JetStream {
         })
     }
 
-    /// Writes one.
+    /// Writes a value to the bucket.
     pub fn put(&self, key: &str, value: &serde_json::Value) {
         self.runtime.block_on(async {
             let bucket = self.context.get_key_value("CRORE_TEST").await;
@@ -131,7 +132,7 @@ impl JetStream {
 
     /// The checkpoints of a partition, the newest first.
     pub fn checkpoints(&self, partition: u64) -> Vec<ObjectInfo> {
-        // Each list leaves a consumer for half a minute, and NATS takes a thousand of them.
+        // Each list leaves a consumer for half a minute, and NATS accepts only a thousand of them.
         std::thread::sleep(Duration::from_millis(50));
         let mut found: Vec<ObjectInfo> = self.runtime.block_on(async {
             let bucket = self.context.get_object_store("CRORE_TEST").await;
@@ -167,7 +168,7 @@ impl JetStream {
         });
     }
 
-    /// Has other bytes in the place of an object.
+    /// Replaces the bytes of an object.
     pub fn replace(&self, object: &ObjectInfo, mut bytes: &[u8]) {
         self.runtime.block_on(async {
             let bucket = self.context.get_object_store("CRORE_TEST").await;
@@ -177,7 +178,7 @@ impl JetStream {
         });
     }
 
-    /// Chunks of an object that was never ended.
+    /// Leaves a chunk of an object that was never completed.
     pub fn leave_chunks(&self) {
         self.runtime.block_on(async {
             let subject = "$O.CRORE_TEST.C.ofOneThatDied";
@@ -187,7 +188,7 @@ impl JetStream {
     }
 }
 
-/// The last batch that a checkpoint contains.
+/// The sequence of the last batch that a checkpoint contains.
 pub fn sequence(object: &ObjectInfo) -> u64 {
     let number = object.name.split('/').nth(1);
     number.and_then(|it| it.parse().ok()).expect("a place")

@@ -1,7 +1,7 @@
-//! The log in JetStream, over real servers.
+//! Tests of the log in JetStream, with real NATS servers.
 //!
-//! Batches stand in the log at least once; all nodes read the same ones, in the same order. Each fault is one that a cluster meets: a server
-//! that is killed, all of them gone, settings that do not fit.
+//! Each batch must be in the log at least once, and all nodes must read the same batches in the same order. The faults are those that a
+//! cluster meets: one server is killed, all servers are down, settings do not fit.
 
 mod faults;
 mod jetstream;
@@ -16,7 +16,7 @@ mod store;
 use node::{Node, PARTITIONS, begin, numbers, settings};
 use servers::{Servers, until};
 
-/// Waits until two nodes have read as much, and compares what they have read.
+/// Waits until both nodes have read up to the same batch, and compares what they have read.
 fn assert_same(one: &Node, other: &Node) {
     for partition in 0..PARTITIONS {
         until("the same batches at both nodes", || {

@@ -1,4 +1,4 @@
-//! A node as the log sees it: it takes the news down, and appends until its batches stand in the log.
+//! A node that uses the log in tests: it records the events, and appends batches until they are in the log.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -13,7 +13,7 @@ use crate::servers::{Servers, until};
 
 pub const PARTITIONS: u16 = 4;
 
-/// The batches that came, by partition.
+/// The events so far; batches by partition, each with its sequence.
 #[derive(Default)]
 pub struct Log {
     pub batches: BTreeMap<u16, Vec<(u64, Vec<u8>)>>,
@@ -23,7 +23,7 @@ pub struct Log {
     pub ended: Option<String>,
 }
 
-/// Takes the news down.
+/// Records the events.
 #[derive(Default)]
 pub struct Taker {
     pub log: Mutex<Log>,
@@ -36,7 +36,7 @@ pub struct Node {
     pub taker: Arc<Taker>,
 }
 
-/// The half of a node that the thread of the log has.
+/// The listener of a node, which the thread of the log owns.
 struct Ear(Arc<Taker>);
 
 impl Listener for Ear {
@@ -107,7 +107,7 @@ pub fn begin(settings: Settings, numbers: Numbers) -> Result<Node, Error> {
     })
 }
 
-/// Why a node does not begin.
+/// Why a node refuses to start.
 pub fn refusal(settings: Settings, numbers: Numbers) -> String {
     match begin(settings, numbers) {
         Ok(_) => panic!("it begins"),
@@ -120,7 +120,7 @@ impl Node {
         begin(settings(servers), numbers()).expect("it begins")
     }
 
-    /// LogEvent that are used at once.
+    /// Counts all delivered batches as applied.
     pub fn apply(&self) {
         self.taker.backlog_bytes.store(0, Relaxed);
     }
@@ -160,7 +160,7 @@ impl Node {
         });
     }
 
-    /// Appends these batches of a writer to all partitions, again and again until each stands in the log, as the broker does.
+    /// Appends these batches of a writer to all partitions, and again until each is in the log, as the broker does.
     pub fn write(&self, writer: u8, numbers: std::ops::RangeInclusive<u64>) {
         let bytes =
             |number: u64| -> Arc<[u8]> { Arc::from(format!("{writer} {number}").as_bytes()) };

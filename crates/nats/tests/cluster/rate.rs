@@ -1,5 +1,5 @@
-//! The rate of this log beside that of the bare client, with the same batches and the same number in flight:
-//! `cargo test --release -p crore-nats --test cluster -- --ignored --nocapture rate`.
+//! Measures the rate of this log and of the bare NATS client, with the same batches and the same number in flight: `cargo test --release -p
+//! crore-nats --test cluster -- --ignored --nocapture rate`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,10 +11,10 @@ use crate::node::{Node, PARTITIONS};
 use crate::servers::Servers;
 
 const BATCHES: u64 = 4_000;
-/// As many of a partition as the broker has in flight.
+/// Number of batches of a partition that the broker has in flight.
 const IN_FLIGHT: u64 = 2;
 
-/// Batches a second of the bare client, until NATS has answered each.
+/// Batches a second with the bare client, counted when NATS acknowledges them.
 fn bare(servers: &Servers, bytes: usize) -> f64 {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -45,7 +45,7 @@ fn bare(servers: &Servers, bytes: usize) -> f64 {
     })
 }
 
-/// Batches a second of this log, until each was read from it.
+/// Batches a second with this log, counted when they are read from it.
 fn ours(node: &Node, bytes: usize) -> f64 {
     let payload: Arc<[u8]> = vec![7; bytes].into();
     let before: Vec<usize> = (0..PARTITIONS)

@@ -1,4 +1,4 @@
-//! Refusals at the start: each names the fault and the remedy.
+//! Tests of refusals at the start: each error names the fault and the remedy.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::jetstream::JetStream;
 use crate::node::{Node, PARTITIONS, begin, numbers, refusal, settings};
 use crate::servers::{self, Servers, until};
 
-/// Without patience for servers that start.
+/// Settings with little patience for servers that start.
 fn at_once(servers: &Servers) -> Settings {
     Settings {
         patience: Duration::from_secs(1),
@@ -103,8 +103,8 @@ fn a_history_larger_than_the_room_of_nats_is_refused() {
         let Some(servers) = Servers::with(count, "max_file_store: 1GB", "max_payload: 2MB") else {
             return;
         };
-        // More than one stream has room for: several servers do not know at once what others have set aside. And more patience for other faults than
-        // the test has.
+        // More than one stream may take: several servers do not know at once what the other servers have reserved. And for other faults the
+        // patience is longer than the test's.
         let large = Settings {
             history_bytes: 8 << 30,
             patience: servers::PATIENCE * 2,
@@ -175,7 +175,7 @@ fn a_node_ends_when_the_format_becomes_one_that_it_does_not_read() {
     let why = node.log().ended.clone().expect("news");
     assert_says(&why, &["write format 2", "up to format 1", "install"]);
     drop(node);
-    // Keys that another version has written stay.
+    // Keys that another version has written are kept.
     let newer = Numbers {
         format: 2,
         ..numbers()
@@ -239,7 +239,7 @@ fn a_stream_that_does_not_fit_is_refused_with_its_field() {
     assert_eq!(PARTITIONS, 4);
 }
 
-/// Those of earlier builds discarded old batches.
+/// Streams of earlier versions discarded old batches.
 #[test]
 fn stream_that_drops_batches_is_changed_so_that_nats_drops_none() {
     let Some(servers) = Servers::start(1) else {
@@ -266,7 +266,7 @@ fn stream_that_drops_batches_is_changed_so_that_nats_drops_none() {
     let changed = jetstream.config(1);
     assert_eq!(changed.discard, DiscardPolicy::New);
     assert!(changed.max_age.is_zero());
-    // Four of the longest messages.
+    // The size of four messages of `max_payload`.
     assert_eq!(changed.max_bytes, 8 << 20);
 }
 

@@ -1,4 +1,5 @@
-//! The rights of a user of NATS that a node needs: with those of `docs/CLUSTER.md` everything works, and one that is missing is named at the start.
+//! Tests of the permissions that a node needs at NATS: with those that `docs/CLUSTER.md` lists everything works, and a missing one is named
+//! at the start.
 
 use std::io::{Read as _, Write as _};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use crore_nats::{Credentials, New, Settings};
 use crate::node::{begin, numbers, refusal, settings};
 use crate::servers::Servers;
 
-/// As the page has them, of a cluster named `test`.
+/// The permissions of `docs/CLUSTER.md`, for a cluster named `test`.
 const PUBLISH: [&str; 6] = [
     "crore.test.>",
     "_INBOX.>",
@@ -19,7 +20,7 @@ const PUBLISH: [&str; 6] = [
 ];
 const SUBSCRIBE: [&str; 2] = ["crore.test.>", "_INBOX.>"];
 
-/// A server with a user of these rights.
+/// A server with a user who has these permissions.
 fn with_rights(publish: &[&str], subscribe: &[&str]) -> Option<(Servers, Settings)> {
     let users = format!(
         "max_payload: 2MB\nauthorization {{ users: [{{ user: crore, password: secret, permissions: {{ publish: {publish:?}, subscribe: {subscribe:?} }} }}] }}"
@@ -41,7 +42,7 @@ fn a_node_works_with_the_rights_of_the_page_also_after_its_cluster_was_made() {
     let node = begin(settings.clone(), numbers()).expect("it begins");
     node.write(1, 1..=3);
     assert_eq!(node.count(0), 3);
-    // More than NATS sends without an acknowledgement of what came.
+    // More bytes than NATS sends before it needs a flow control message of the reader.
     let bytes: Vec<u8> = (0..24 << 20).map(|n: u32| (n / 7) as u8).collect();
     let (sequence, batch) = node.log().batches[&0][2].clone();
     let mut upload = node.store.write(&New {

@@ -1,4 +1,5 @@
-//! Servers of NATS that authenticate their clients: TLS, an nkey, a credentials file. Each test uses the real server, and sees the refusal of a client without.
+//! Tests of NATS servers that authenticate their clients with TLS, an nkey or a credentials file. Each test also checks that a client
+//! without the right credentials is refused.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use crate::servers::Servers;
 
 const PAYLOAD: &str = "max_payload: 2MB";
 
-/// A directory of a test's own, which goes with it.
+/// A directory for one test, removed at its end.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -39,7 +40,7 @@ impl Drop for Directory {
     }
 }
 
-/// A node with these settings takes part: its batches come back.
+/// Checks that a node with these settings can start, write batches and read them.
 fn takes_part(settings: Settings) {
     let node = begin(settings, numbers()).expect("it begins");
     node.write(1, 1..=3);
@@ -115,7 +116,7 @@ fn a_node_takes_part_with_an_nkey() {
     assert_refused(with(&other), "refuses our credentials");
 }
 
-/// A token of NATS: what `by` says of `of`.
+/// A JWT of NATS: claims about `of`, signed by `by`.
 fn token(by: &KeyPair, of: &KeyPair, name: &str, mut claims: Value) -> String {
     claims["version"] = json!(2);
     let claims = json!({

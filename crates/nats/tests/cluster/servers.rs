@@ -1,4 +1,4 @@
-//! Real servers of NATS on 127.0.0.1, as child processes: one alone, or some as a cluster. They end with the test.
+//! Real NATS servers on 127.0.0.1, as child processes: a single one or a cluster. They end with the test.
 
 #![allow(dead_code, reason = "no test program needs all of it")]
 
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use crore_net::kernel::listener::HeldPort;
 
-/// How long a test waits for an event. No test says how soon it comes: this only ends one that waits in vain.
+/// The time limit for an event. No test depends on how soon the event comes: the limit only ends a test that waits in vain.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Looks again and again until it is so.
+/// Checks a condition again and again until it is true.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -23,7 +23,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The program; none where it is missing and need not be there.
+/// The path of `nats-server`; none if it is missing and not required.
 #[allow(
     clippy::print_stderr,
     reason = "whoever runs the tests is told what they leave out"
@@ -57,7 +57,7 @@ pub struct Servers {
     extra: String,
 }
 
-/// The ports of a server, held so that it can be started again.
+/// The ports of a server, reserved so that it can be started again.
 struct Ports {
     client: HeldPort,
     route: HeldPort,
@@ -76,13 +76,13 @@ impl Ports {
 }
 
 impl Servers {
-    /// So many servers, which run; none where there is no program. They sync always.
+    /// Starts this many servers, with `sync_interval: always`; none if the program is missing.
     pub fn start(count: usize) -> Option<Servers> {
         Servers::with(count, "sync_interval: always", "max_payload: 2MB")
     }
 
-    /// The same with these lines in the section `jetstream`, and beside it. The disk of the machine may be full of other things: the room for streams
-    /// does not depend on it.
+    /// Like `start`, with these lines in the section `jetstream` and in the rest of the configuration. A fixed `max_file_store` makes the
+    /// space for streams independent of the machine's disk, which other files may fill.
     pub fn with(count: usize, jetstream: &str, extra: &str) -> Option<Servers> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let program = program()?;
@@ -127,7 +127,7 @@ impl Servers {
         fs::write(self.directory.join(format!("{at}.conf")), text).expect("a file");
     }
 
-    /// Starts a server, or starts it again.
+    /// Starts a server, for the first time or again.
     pub fn run(&mut self, at: usize) {
         let log = fs::File::options()
             .create(true)
@@ -152,7 +152,7 @@ impl Servers {
         }
     }
 
-    /// `kill -9`.
+    /// Kills a server with SIGKILL.
     pub fn kill(&mut self, at: usize) {
         if let Some(mut child) = self.children[at].take() {
             child.kill().expect("it runs");
@@ -166,7 +166,7 @@ impl Servers {
         self.ports.iter().map(url).collect()
     }
 
-    /// The URLs at which they tell about themselves.
+    /// The URLs of the servers' monitoring ports.
     pub fn monitoring(&self) -> Vec<String> {
         let url = |ports: &Ports| format!("http://{}", ports.monitor.addr());
         self.ports.iter().map(url).collect()

@@ -1,4 +1,4 @@
-//! Checkpoints: objects that are there as a whole or not at all, and those that do not go with the log.
+//! Tests of checkpoints: an object exists as a whole or not at all, and a checkpoint that does not match the log is noticed.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 
@@ -18,7 +18,7 @@ fn new(partition: u16, sequence: u64, batch: &[u8]) -> New<'_> {
     }
 }
 
-/// Writes a checkpoint that ends with this batch, the number `at` of those that the node has read.
+/// Writes a checkpoint that ends with a batch of this node's log: the one at index `at` of those that the node has read.
 fn write(node: &Node, partition: u16, at: usize, bytes: &[u8]) {
     let (sequence, batch) = node.log().batches[&partition][at].clone();
     // There is no leader for some time after its server was killed.
@@ -44,7 +44,7 @@ fn a_checkpoint_is_read_as_it_was_written_and_the_log_goes_on_behind_it() {
     let text: Vec<u8> = (0..3_000_000_u32).map(|n| (n / 7) as u8).collect();
     write(&node, 2, 9, &text);
     write(&node, 2, 4, b"older");
-    // One that is given up is never there.
+    // An upload that is dropped leaves no object.
     let mut upload = node.store.write(&new(1, 3, b"x"));
     upload.write_all(&text).expect("it is taken");
     drop(upload);
@@ -61,7 +61,7 @@ fn a_checkpoint_is_read_as_it_was_written_and_the_log_goes_on_behind_it() {
         behind.push((stored.sequence, stored.bytes.to_vec()));
     }
     assert_eq!(behind, node.log().batches[&2][10..]);
-    // Another node sees them.
+    // Another node sees the same checkpoints.
     let late = Node::start(&servers);
     assert_eq!(late.store.all().expect("checkpoints"), all);
     late.store.tidy(&all[1..]).expect("one goes");
@@ -112,7 +112,7 @@ fn a_checkpoint_of_a_log_that_has_gone_back_does_not_count() {
     let misfit = |at: usize| store.misfit(&all[at]).expect("an answer");
     assert!(misfit(0).expect("a reason").contains("ends with batch 0"));
     assert_eq!(misfit(1), None);
-    // Other batches at the same places.
+    // Now the log has other batches with the same sequences.
     let other = Node::start(&servers);
     other.write(2, 1..=20);
     assert!(misfit(0).expect("a reason").contains("another batch"));
