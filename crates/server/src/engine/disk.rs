@@ -1,4 +1,4 @@
-//! The log on disk as the engine.
+//! The engine that appends batches to the log on disk.
 
 use std::io::{self, Write as _};
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crore_shard_loop::Letter;
 /// The log on disk, shared by shards and checkpoints.
 pub type Durable = Arc<Engine<Batch>>;
 
-/// Starts the thread that commits to this log. `room` is called with the free space of the disk. A failed write or sync ends the process,
-/// since nobody knows what the disk then has.
+/// Starts the thread that commits to this log. The thread calls `room` with the free space of the disk. A failed write or sync ends the
+/// process, because it is then unknown what the disk has.
 ///
 /// # Errors
-/// When its thread cannot be started.
+/// If the thread cannot be started.
 pub fn start(
     log: Log<Directory>,
     placement: Placement,
@@ -33,13 +33,13 @@ pub fn start(
             let home = placement.home_of(header.partition);
             letters[usize::from(home)].push(Letter::Committed(committed));
         }
-        // All letters of a shard at once: otherwise it would wake for the first and handle each in a turn of its own.
+        // All letters of a shard are posted at once: otherwise the shard would wake for the first one and handle each in a separate turn.
         for (shard, letters) in shards.iter().zip(&mut letters) {
             shard.post_all(letters);
         }
     };
     let failed = |error: io::Error| {
-        // Written directly, since the process ends before the logging thread would write it.
+        // Written directly to stderr, because the process ends before the logging thread would write it.
         let _ = writeln!(
             io::stderr(),
             "crore: the log in state.directory cannot be written: {error}; the server ends, since it is not known what the disk has"

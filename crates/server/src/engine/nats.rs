@@ -1,7 +1,7 @@
-//! The log of a cluster as the engine. All nodes receive the batches of all nodes in one order.
+//! The engine that appends batches to the log of a cluster. All nodes receive the batches of all nodes in the same order.
 //!
-//! Until this node has caught up with the log, batches go to the threads that rebuild the homes; afterwards to the shards. A batch counts
-//! in the backlog until it is applied.
+//! Until this node has caught up with the log, the batches go to the threads that restore the homes; afterwards to the shards. A batch
+//! counts in the backlog from its arrival until it is applied.
 
 use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, mpsc};
@@ -15,20 +15,21 @@ use crore_shard_loop::Letter;
 
 use crate::log::LoggedCount;
 
-/// A node that was declared dead continues as the writer with the next number. This many writer numbers belong to one node.
+/// Number of consecutive writer numbers that belong to one node. When the other nodes declare a node dead, it continues as a new writer
+/// with its next number.
 const SUCCESSORS: u64 = 1 << 16;
 
 /// This node as a member of a cluster.
 #[derive(Clone)]
 pub struct Member {
     pub cluster: Cluster,
-    /// The checkpoints of the log. Its calls block, so that no shard may use it.
+    /// The store of the log's checkpoints. No shard may use it, because its calls block.
     pub store: Store,
     /// Tokens and users that any node has revoked.
     pub revoked: Table,
-    /// Bytes of batches that were received and are not applied.
+    /// Bytes of batches that were received and are not applied yet.
     pub backlog: Backlog,
-    /// Messages in the log that are not batches.
+    /// Number of messages in the log that are not batches.
     pub void: Arc<LoggedCount>,
 }
 
@@ -43,31 +44,31 @@ impl Member {
     }
 }
 
-/// The receivers of batches.
+/// Where the batches go.
 enum Destination {
-    /// The threads that rebuild the homes, until this many more partitions have caught up.
+    /// To the threads that restore the homes, until this many more partitions have caught up.
     Readers(Vec<mpsc::Sender<Committed>>, PartitionId),
     Shards,
 }
 
-/// Receives the events of the log.
+/// Handles the events of the log.
 pub struct Listener {
     writer: u64,
     placement: Placement,
-    /// Bytes of batches that were received and are not applied.
+    /// Bytes of batches that were received and are not applied yet.
     pub backlog: Backlog,
-    /// Messages in the log that are not batches. Anybody with write access can add them, so their log lines are limited.
+    /// Number of messages in the log that are not batches. Anybody who may write to the log can add them, so their log lines are limited.
     pub void: Arc<LoggedCount>,
-    /// Corrections of this node's clock.
+    /// Number of corrections of this node's clock.
     corrections: LoggedCount,
     destination: Mutex<Destination>,
     shards: Vec<Sender<Letter>>,
-    /// Told when the log is full: publishers wait then.
+    /// Learns when the log is full: publishers must wait then.
     admission: Admission,
 }
 
 impl Listener {
-    /// For the node with this writer number. Batches go to `readers` first, later to `shards`.
+    /// The listener of the node with this writer number. Batches go to `readers` first, and later to `shards`.
     pub fn new(
         writer: u64,
         placement: Placement,
@@ -112,8 +113,9 @@ impl Listener {
         self.tell(partition, committed);
     }
 
-    /// Adjusts this node's clock to that of NATS, by the times of its own batches. All nodes ignore a batch that was stored too long after it
-    /// was written: a clock that is behind makes good batches void, and one that is ahead lets late ones count.
+    /// Adjusts this node's clock to that of NATS, using the times of its own batches. All nodes ignore a batch that NATS stored too long
+    /// after its writer's time. With a clock that is behind, good batches would be ignored; with one that is ahead, late batches would be
+    /// accepted.
     fn keep_time(&self, header: &Header, stored_s: u32) {
         let is_own = header.writer.wrapping_sub(self.writer) < SUCCESSORS;
         if !is_own {
@@ -130,7 +132,7 @@ impl Listener {
         }
     }
 
-    /// Reads and checks a batch of this partition. For its own batches this node needs no bytes: it still has them.
+    /// Reads and checks a batch of this partition. For its own batches this node needs only the header, because it still has the bytes.
     fn read(
         &self,
         partition: PartitionId,
@@ -153,13 +155,13 @@ impl Listener {
     fn tell(&self, partition: PartitionId, committed: Committed) {
         let home = usize::from(self.placement.home_of(partition));
         match &*self.destination.lock().expect("no holder panics") {
-            // A reader that has failed reports its error itself.
+            // A failed reader reports its error itself.
             Destination::Readers(readers, _) => drop(readers[home].send(committed)),
             Destination::Shards => self.shards[home].post(Letter::Committed(committed)),
         }
     }
 
-    /// Handles a log that became full, or that has room again.
+    /// Handles that the log became full, or has space again.
     fn is_full(&self, is_full: bool) {
         let now_s = u32::try_from(clock::counted_s()).unwrap_or(u32::MAX);
         self.admission.set_log_full(if is_full { now_s } else { 0 });
@@ -171,9 +173,10 @@ impl Listener {
         }
     }
 
-    /// Ends the process, since this node can no longer continue the positions that it gave its clients. The next start reads everything anew.
+    /// Ends the process, because this node can no longer continue the positions that it gave its clients. After the next start it restores
+    /// everything from checkpoints and the log.
     fn end(&self, why: &str) -> ! {
-        // Written directly, since the process ends before the logging thread would write it.
+        // Written directly to stderr, because the process ends before the logging thread would write it.
         let _ = writeln!(
             io::stderr(),
             "crore: the log of the cluster: {why}; the server ends, to be started again"
@@ -187,7 +190,7 @@ impl Listener {
         if let Destination::Readers(_, left) = &mut *destination {
             *left -= 1;
             if *left == 0 {
-                // The readers end. From now on batches wait for the shards.
+                // The channels close, so the readers end. From now on batches go to the shards.
                 *destination = Destination::Shards;
             }
         }

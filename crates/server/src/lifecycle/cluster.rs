@@ -1,8 +1,8 @@
-//! The start of a node of a cluster. Before the node serves clients, it restores its homes from the newest checkpoint of each partition and the log after
-//! it.
+//! The start of a node of a cluster. Before the node serves clients, it restores its homes: from the newest checkpoint of each partition,
+//! and from the log after that checkpoint.
 //!
-//! A node stores nothing on disk. It uses the epoch, the seed and the number of partitions of the cluster, so that a position from one node is valid at
-//! all.
+//! A node stores nothing on disk. It uses the epoch, the seed and the number of partitions of the cluster, so that a position from one node
+//! is valid at all nodes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -28,27 +28,28 @@ use crate::settings::file::File;
 
 /// The formats of a cluster, 1, 2, 3, and so on. Each is a pair: the format of batches with their records, and the format of checkpoints.
 ///
-/// Every node writes in the cluster's format ([`crore_nats::Numbers`]), even if it knows a newer one. So nodes of two successive versions work
-/// together, and no node finds data that it cannot read. There is one format so far: the first version with another one adds a row here, and
-/// must be able to write both. The operator raises the cluster's format when all nodes know it; a node that does not know it ends.
+/// Every node writes in the cluster's format ([`crore_nats::Numbers`]), even if it knows a newer one. So nodes of two successive versions
+/// work together, and no node finds data that it cannot read. When all nodes know a newer format, the operator raises the cluster's format;
+/// a node that does not know it ends. There is one format so far. A version that adds a row here must be able to write the formats of both
+/// rows.
 const FORMATS: [(u8, u16); 1] = [(1, 9)];
 const _: () = assert!(FORMATS[FORMATS.len() - 1].0 == crore_broker::batch::FORMAT);
 const _: () = assert!(FORMATS[FORMATS.len() - 1].1 == crore_broker::snapshot::FORMAT);
-/// Most bytes of records in a batch, without one longer record. `max_payload` of NATS must have room for both.
+/// Maximum bytes of records in a batch, not counting a single longer record. `max_payload` of NATS must have room for both.
 const BATCH_BYTES: usize = 640 << 10;
-/// A clock that differs more from that of NATS is reported as wrong.
+/// If this machine's clock differs from that of NATS by more seconds than this, it is reported as wrong.
 pub const CLOCK_AHEAD_S: u32 = 60;
 /// Time between two checks whether the readers have finished, and between two log lines about their progress.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
-/// Attempts to read a checkpoint that NATS does not deliver, and the delay before each.
+/// Number of attempts to read a checkpoint that NATS does not deliver, and the delay before each.
 const READ_ATTEMPTS_MAX: u32 = 10;
 const READ_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Joins the cluster, or founds it as its first node.
 ///
 /// # Errors
-/// NATS cannot be used, or a batch of the log cannot be read.
+/// NATS cannot be used, or a checkpoint or batch cannot be read.
 pub fn join(
     file: &File,
     new_world: impl Fn(Numbers) -> Arc<World>,
@@ -110,7 +111,7 @@ pub fn join(
         }
         anyhow::Ok(())
     })?;
-    // The log has just answered. From here on, this node's heartbeats show whether it still does.
+    // The log has just answered. From now on this node's heartbeats in the log show whether it still answers.
     world
         .admission
         .note_heartbeat(u32::try_from(clock::counted_s()).unwrap_or(u32::MAX));
@@ -147,7 +148,7 @@ fn new_numbers(partitions: PartitionId) -> crore_nats::Numbers {
     }
 }
 
-/// Makes all expiry times follow the clock of NATS, as at the other nodes. This machine's clock is used only for the dates that this node shows.
+/// Makes all expiry times follow the clock of NATS, as they do at the other nodes. This machine's clock is used only to show dates.
 fn follow_clock(connected: &Connected) -> anyhow::Result<()> {
     clock::resume_count(connected.unix_s()?, clock::unix_s());
     let ahead_s = clock::wall_offset_s();
@@ -262,8 +263,9 @@ fn restore_home(
     }
 }
 
-/// Checks that the log of a partition continues the newest of these checkpoints, or is complete from its beginning. Otherwise batches are missing
-/// that other nodes may have. If newer checkpoints have been stored meanwhile, returns those. Ignores the checkpoints in `damaged`.
+/// Checks that the log of a partition continues the newest of these checkpoints, or is complete from its beginning. If not, newer
+/// checkpoints may have been stored meanwhile: returns those, without the ones in `damaged`. If there are none, fails: this node would lack
+/// batches that other nodes may have.
 fn check_log_continues(
     store: &Store,
     partition: PartitionId,

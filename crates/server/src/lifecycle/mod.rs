@@ -1,7 +1,8 @@
 //! The lifecycle of the server: start, reload of the settings (SIGHUP), drain and stop (SIGTERM, SIGINT), and notifications of the supervisor (systemd).
-//!
-//! Everything here runs on the control thread and sends orders to the shards. Invariants: settings change as a whole or not at all; at most one
-//! change runs at a time, and none while the server stops; a second SIGINT ends the process at once.
+//! Everything here runs on the control thread and sends orders to the shards. Invariants:
+//! * Settings change as a whole or not at all.
+//! * At most one change runs at a time, and none while the server stops.
+//! * A second SIGINT ends the process at once.
 
 pub mod checkpoint;
 pub mod cluster;
@@ -31,15 +32,15 @@ use checkpoint::{CheckpointContext, CheckpointStats, Checkpoints, node};
 use shards::Shards;
 use signals::SignalQueue;
 
-/// The restored state of a server that starts, and the engine that stores its messages.
+/// The restored state of a server that starts, and the engine that appends its messages to a log.
 pub struct RestoredServer {
-    /// The state that the shards share.
+    /// The data that all shards share.
     pub world: Arc<World>,
     /// The restored shards, by number.
     pub shards: VecDeque<Shard>,
     /// The engine, if there is one.
     pub engine: Option<Engine>,
-    /// Must be committed before any client is served.
+    /// The changes of files that complete the start; to be committed before any client is served.
     pub start_commit: Option<state::StartCommit>,
     /// How long restoring took.
     pub took: Duration,
@@ -47,16 +48,16 @@ pub struct RestoredServer {
 
 /// The arguments of [`Lifecycle::new`].
 pub struct Start {
-    /// The command line. Its flags override the file, at a reload too.
+    /// The command line. Its flags override the settings file, also at a reload.
     pub args: ServeArgs,
     pub effective: Effective,
-    /// The state that the shards share.
+    /// The data that all shards share.
     pub world: Arc<World>,
     /// Verifies credentials for the shards.
     pub verifier: Verifier,
-    /// The engine, if there is one.
+    /// The engine that appends messages to a log, if there is one.
     pub engine: Option<Engine>,
-    /// How long restoring the last server's state took.
+    /// How long it took to restore the state of the last server.
     pub recovery: Duration,
     /// TLS, if it is on.
     pub tls: Option<tls::Shared>,
@@ -75,9 +76,9 @@ struct Inner {
     recovery: Duration,
     running: Mutex<Running>,
     tls: Option<tls::Shared>,
-    /// Locked during a reload and during a change of revocations.
+    /// Locked during a reload, and during a change of revocations.
     settings_lock: tokio::sync::Mutex<()>,
-    /// Set by the admin API. The server then stops as after SIGTERM.
+    /// Notified by the admin API. The server then stops as after SIGTERM.
     drain_requested: Notify,
 }
 
@@ -136,7 +137,7 @@ impl Lifecycle {
         self.running().effective.clone()
     }
 
-    /// The state that the shards share.
+    /// The data that all shards share.
     pub fn world(&self) -> Arc<World> {
         self.running().world.clone()
     }
@@ -176,7 +177,8 @@ impl Lifecycle {
         self.member().map(name)
     }
 
-    /// Whether this node of a cluster has lost its log: NATS does not answer, or the node's own heartbeats do not come back.
+    /// Whether this node of a cluster cannot reach the log: NATS does not answer, or the node's own heartbeats do not come back from the
+    /// log.
     pub fn is_cut_off(&self) -> bool {
         let Some(member) = self.member() else {
             return false;
@@ -190,17 +192,17 @@ impl Lifecycle {
         &self.0.checkpoints
     }
 
-    /// How long restoring the last server's state took.
+    /// How long it took to restore the state of the last server.
     pub fn recovery(&self) -> Duration {
         self.0.recovery
     }
 
-    /// Drains and stops the server, as SIGTERM does.
+    /// Makes the server drain and stop, as SIGTERM does.
     pub fn drain(&self) {
         self.0.drain_requested.notify_one();
     }
 
-    /// Handles signals until the server has stopped. The process may end when this returns.
+    /// Handles signals until the server has stopped. When this returns, the process may end.
     ///
     /// # Errors
     /// The state could not be saved for the next server.
@@ -219,7 +221,7 @@ impl Lifecycle {
                 }
             };
             match signal {
-                // A failed reload is logged, and changes nothing.
+                // A reload that fails changes nothing, and its error is logged already.
                 Signal::Hangup => drop(self.reload().await),
                 Signal::Terminate => tracing::info!("SIGTERM: stopping"),
                 Signal::Interrupt => tracing::info!("SIGINT: stopping; again ends at once"),
@@ -265,7 +267,7 @@ impl Lifecycle {
         }
     }
 
-    /// Moves all clients off. Then saves the state for the next start, if the settings ask for it.
+    /// Moves all clients to other servers. Then saves the state for the next start, if the settings ask for it.
     async fn stop(&self, checkpoints: Option<Checkpoints>) -> anyhow::Result<()> {
         let shards = &self.0.shards;
         stop::move_off(shards, &self.effective().file.drain).await;
@@ -274,7 +276,7 @@ impl Lifecycle {
         }
         let log_end = || {
             let log = self.disk()?;
-            // Frees the space of unused segment files. On a full disk the saved state needs it.
+            // Removes the spare segment files of the log: on a full disk the saved state needs their space.
             log.release();
             Some(log.end())
         };

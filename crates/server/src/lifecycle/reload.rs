@@ -1,7 +1,7 @@
-//! Reload of the settings.
+//! Reload of the settings while the server runs.
 //!
-//! The file is read, combined with the same flags and checked as at the start. Then every shard gets all new settings
-//! and rules in one order. Settings that change only with a restart keep their values, and the log names them.
+//! The file is read, combined with the flags of the command line and checked, as at the start. Then every shard gets all new settings and
+//! rules in one order. Settings that change only with a restart keep their values, and the log names them.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use crate::settings::schema::{SCHEMA, to_table};
 /// The result of a reload, as the admin API returns it.
 #[derive(Debug, Serialize)]
 pub struct Reloaded {
-    /// Keys that have another value now.
+    /// The keys whose value has changed.
     pub changed: Vec<String>,
-    /// Keys whose new value counts only after a restart.
+    /// The keys whose new value takes effect only after a restart.
     pub kept: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ impl Lifecycle {
     /// # Errors
     /// The errors of the file, one a line, as at the start.
     pub async fn reload(&self) -> Result<Reloaded, String> {
-        // In a task of its own, since the client that asked may hang up: a reload that has begun must be finished.
+        // Runs in its own task, because the client of the admin API may hang up: a reload that has begun must be finished.
         let lifecycle = self.clone();
         let all = tokio::spawn(async move { lifecycle.reload_now().await });
         all.await.expect("it does not panic, and nobody aborts it")
@@ -87,7 +87,8 @@ impl Lifecycle {
         let checks =
             access::checks(next.file.access.as_ref()).map_err(|error| error.to_string())?;
         if let Some(tls) = &self.0.tls {
-            // Always, since the certificate may have changed in a file of the same name. It is the last step that can fail, so that nothing is half done.
+            // Reloaded even if the settings are the same, because the certificate in the file may have changed. Of the later steps only
+            // reading the revocations can fail; then the new certificate stays in use with the old settings.
             tls.reload(&next.file.tls)
                 .map_err(|error| format!("{error:#}"))?;
         }
@@ -121,17 +122,18 @@ impl Lifecycle {
             running.world = world;
         }
         if let Err(silent) = told {
-            // The order is not lost: a shard that is late still handles it.
+            // The order is not lost: the late shard still handles it.
             let shard = silent.0;
             tracing::warn!(shard, "a shard is busy and takes the new settings later");
         }
         Ok(reloaded)
     }
 
-    /// Lets the homes prepare for the new rules, a part in each turn, so that no client waits for all of it at once.
+    /// Lets the homes prepare for the new rules. A home does a part of the work in each turn, so that no client waits for all of it at
+    /// once.
     async fn prepare_rules(&self, world: &Arc<World>) {
         let homes = (0..world.homes as ShardId).map(async |home| {
-            // A home that does not answer prepares the rest when it gets the settings.
+            // A home that does not answer does the rest of the work when it gets the settings.
             let prepare_rules = || {
                 self.0
                     .shards
@@ -143,8 +145,7 @@ impl Lifecycle {
     }
 }
 
-/// `asked`, but with the current values of settings that change only with a restart. For access, see
-/// [`Effective::take_access`].
+/// The settings `asked`, but with the current values of those that change only with a restart. For access, see [`Effective::take_access`].
 fn keep_restart_settings(now: &Effective, asked: &Effective) -> Effective {
     let (source, given) = (now.source.clone(), asked.given.clone());
     let (now, asked) = (&now.file, &asked.file);
@@ -164,11 +165,11 @@ fn keep_restart_settings(now: &Effective, asked: &Effective) -> Effective {
     }
     let mut file = File::deserialize(table).expect("both were read from files");
     file.access.clone_from(&now.access);
-    // Without a log on disk, the directory is used only when the server stops.
+    // Without a log on disk, only a stop uses the directory, so its settings may change.
     if !now.state.is_durable() && !asked.state.is_durable() {
         file.state.clone_from(&asked.state);
     }
-    // TLS cannot be turned on or off.
+    // A reload cannot turn TLS on or off.
     if !now.tls.is_on() || !asked.tls.is_on() {
         file.tls.clone_from(&now.tls);
     }

@@ -1,8 +1,9 @@
-//! Revocation of tokens and users while the server runs. The list is changed first, then the verifier, then the shards.
+//! Revocation of tokens and users while the server runs. A change is first stored in the list of revocations, then given to the verifier,
+//! then to the shards.
 //!
-//! The list is a file. In a cluster it is a table that all nodes share, and the file, if there is one, adds entries for this node.
+//! The list is a file. In a cluster it is a table that all nodes share, and the file, if the settings name one, adds entries for this node.
 //!
-//! Open connections of a revoked client end with the next sweep over the table of connections, which begins within a second.
+//! Open connections of a revoked client are closed by the next sweep over the table of connections, which begins within a second.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,9 +20,9 @@ use crate::access::revocations::{self, Revocation};
 use crate::config::Effective;
 use crate::engine::Member;
 
-/// Changes of other nodes within this time are applied together.
+/// Changes that other nodes make within this time are applied together.
 const COALESCE_DELAY: Duration = Duration::from_millis(100);
-/// Most expired entries that are removed from the cluster's table when one is added.
+/// Maximum number of expired entries that one revocation removes from the cluster's table.
 const EXPIRED_REMOVED_MAX: usize = 64;
 
 /// Why a change of the list failed.
@@ -29,7 +30,7 @@ const EXPIRED_REMOVED_MAX: usize = 64;
 pub enum RevokeError {
     /// The settings name no file for the list.
     NoFile,
-    /// The entry is invalid, or there are too many.
+    /// The entry is invalid, or there are too many entries.
     Entry(String),
     /// The file cannot be read or written.
     File(String),
@@ -37,7 +38,7 @@ pub enum RevokeError {
     Cluster(String),
 }
 
-/// All revocations, indexed for the shards: those of the file and those of the cluster.
+/// The revocations of the file and of the cluster's table, indexed for the shards.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -54,7 +55,7 @@ fn entries_in_file(effective: &Effective) -> Result<Vec<Revocation>, String> {
     }
 }
 
-/// The entries in the cluster's table. Invalid ones are ignored: others may be able to write to the bucket.
+/// The entries in the cluster's table. Invalid ones are ignored, because others may be able to write to the bucket.
 fn entries_in_cluster(member: &Member) -> Vec<Revocation> {
     let rows = member.revoked.rows();
     let now_unix_s = clock::unix_s();
@@ -65,7 +66,7 @@ fn entries_in_cluster(member: &Member) -> Vec<Revocation> {
     entries.filter(is_current).collect()
 }
 
-/// The key of an entry in the cluster's table: a hash, since an id may have bytes that NATS does not allow.
+/// The key of an entry in the cluster's table. It is a hash, because an id may have bytes that NATS does not allow in keys.
 fn key_of(id: &str) -> String {
     let hash = digest(&SHA256, id.as_bytes());
     hash.as_ref()
@@ -80,7 +81,7 @@ fn list_path(effective: &Effective) -> Option<&Path> {
 }
 
 impl Lifecycle {
-    /// All entries, of the file and of the cluster.
+    /// The entries of the file and of the cluster's table.
     ///
     /// # Errors
     /// There is no list, or it cannot be read.
@@ -153,7 +154,7 @@ impl Lifecycle {
         self.apply_revocations().await
     }
 
-    /// Spawns a task that applies the revocations of other nodes.
+    /// Spawns a task that applies the revocations that other nodes add to the table.
     pub(super) fn follow_revocations(&self) {
         let Some(table) = self.member().map(|member| member.revoked.clone()) else {
             return;
@@ -171,7 +172,7 @@ impl Lifecycle {
     }
 
     async fn apply_revocations(&self) -> Result<(), RevokeError> {
-        // No reload may read the list meanwhile.
+        // Locked, so that no reload reads the list meanwhile.
         let _one = self.0.settings_lock.lock().await;
         let revoked = listed(&self.effective(), self.member()).map_err(RevokeError::File)?;
         self.apply(revoked).await;
@@ -188,7 +189,7 @@ impl Lifecycle {
         &self,
         change: impl FnOnce(&mut Vec<Revocation>),
     ) -> Result<(), RevokeError> {
-        // No reload may read the list meanwhile.
+        // Locked, so that no reload reads the list meanwhile.
         let _one = self.0.settings_lock.lock().await;
         let path = self.revocations_file()?;
         let mut list = entries_in_file(&self.effective()).map_err(RevokeError::File)?;
@@ -217,7 +218,7 @@ impl Lifecycle {
         });
         let order = || Control::Settings(Arc::clone(&world));
         if let Err(silent) = self.0.shards.ask_all::<()>(order).await {
-            // The order is not lost: a shard that is late still handles it.
+            // The order is not lost: the late shard still handles it.
             tracing::warn!(
                 shard = silent.0,
                 "a shard is busy and takes revocations later"

@@ -1,9 +1,10 @@
-//! The control thread's requests to the shards. An order is posted to a shard's inbox. Its report arrives in the control thread's mailbox, and is passed to
-//! the task that waits for this ticket.
+//! Requests of the control thread to the shards. Each request is an order with a ticket, posted to the inbox of a shard. The shard's report
+//! arrives in the mailbox of the control thread, and is passed to the task that waits for the ticket.
 //!
-//! Invariants: every wait has a deadline; a report that no task waits for is dropped. A shard never wakes the runtime itself: the runtime's
-//! descriptors do not exist in a shard's descriptor table, where the same number may be a client's socket. The mailbox's eventfd exists in
-//! both tables, and [`forward_reports`] waits for it.
+//! Invariants:
+//! * Every wait has a deadline. A report that no task waits for is dropped.
+//! * A shard never wakes the runtime of the control thread: the runtime's descriptors do not exist in a shard's descriptor table, where the
+//!   same number may be a client's socket. The eventfd of the mailbox exists in both tables, and [`forward_reports`] waits for it.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -20,7 +21,7 @@ use tokio::sync::oneshot;
 
 use crore_shard_loop::{ControlLetter, Letter};
 
-/// Timeout of an answer. A turn lasts milliseconds, so a shard that needs longer is stuck.
+/// The time limit for a report. A turn of a shard's loop lasts milliseconds, so a shard that needs longer is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The shard did not answer in time.
@@ -28,7 +29,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 #[error("shard {0} does not answer")]
 pub struct Silent(pub ShardId);
 
-/// A handle to all shards, for tasks of the control thread.
+/// A handle to all shards, for the tasks of the control thread.
 #[derive(Clone)]
 pub struct Shards(Arc<Inner>);
 
@@ -45,7 +46,7 @@ struct PendingOrders {
 }
 
 impl Shards {
-    /// `senders` are the shards' inboxes, by number.
+    /// `senders` are the inboxes of the shards, by shard number.
     pub fn new(senders: Vec<Sender<Letter>>) -> Self {
         Shards(Arc::new(Inner {
             senders,
@@ -57,12 +58,12 @@ impl Shards {
         self.0.senders.len() as ShardId
     }
 
-    /// Answers a [`RemoteCountRequest`] of a shard.
+    /// Answers a shard's [`RemoteCountRequest`].
     pub fn send_remote_count(&self, shard: ShardId, reply_to: ReplyTo, count: RemoteSubscribers) {
         self.0.senders[shard as usize].post(Letter::Counted(reply_to, count));
     }
 
-    /// Sends an order and waits for its report. Each kind of order has one type of report.
+    /// Sends an order and waits for its report. Each kind of order has its own type of report.
     ///
     /// # Errors
     /// [`Silent`] when no report comes within five seconds.
@@ -79,7 +80,7 @@ impl Shards {
             pending.by_ticket.insert(ticket, answer);
             ticket
         };
-        // Removes the entry even if the caller's future is dropped.
+        // Removes the ticket even if the caller drops this future.
         let _remove = RemoveOnDrop(self, ticket);
         self.0.senders[shard as usize].post(Letter::Control(ticket, control));
         match tokio::time::timeout(ANSWER_TIMEOUT, answered).await {
@@ -102,7 +103,7 @@ impl Shards {
         reports.into_iter().collect()
     }
 
-    /// Statistics and accounts of all shards. An answer also proves that every shard's loop runs.
+    /// Statistics and accounts of all shards. The reports also prove that the loop of every shard runs.
     ///
     /// # Errors
     /// [`Silent`] for the first shard that does not answer.
@@ -133,10 +134,10 @@ impl Drop for RemoveOnDrop<'_> {
     }
 }
 
-/// A shard's request for the number of a topic's subscribers at other nodes.
+/// A shard's request to count the subscribers that a topic has at other nodes.
 pub struct RemoteCountRequest {
     pub shard: ShardId,
-    /// The client's request that waits at the shard.
+    /// The request of the client, which waits at the shard.
     pub reply_to: ReplyTo,
     pub topic: Box<[u8]>,
 }

@@ -1,7 +1,7 @@
 //! The signals of the process, as a queue for the control thread.
 //!
-//! Signals are blocked in all threads, so that no handler ever runs in a shard. A small thread waits for them. It shares the
-//! process's descriptor table, so that it can wake the runtime.
+//! Signals are blocked in all threads, so that no handler ever interrupts a shard. A small thread waits for them. It has the descriptor
+//! table of the process, so that it can wake the runtime of the control thread.
 
 use anyhow::Context as _;
 use crore_net::signal::{Signal, Signals};
@@ -13,7 +13,7 @@ const STACK_BYTES: usize = 64 << 10;
 pub struct SignalQueue(UnboundedReceiver<Signal>);
 
 impl SignalQueue {
-    /// The next one.
+    /// The next signal.
     pub async fn next(&mut self) -> Signal {
         let signal = self.0.recv().await;
         signal.expect("the thread that waits for signals never ends")

@@ -1,4 +1,4 @@
-//! The stop: clients are moved off, then the state is saved.
+//! The stop of the server: its clients are moved to other servers, then its state is saved.
 
 use std::time::{Duration, Instant};
 
@@ -17,14 +17,14 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 /// Time for the shards to close the connections that remain at the deadline.
 const CLOSE_TIME: Duration = Duration::from_secs(10);
 
-/// With a log: the loss if a stop cannot write a base.
+/// What is lost, with a log, if a stop cannot write a base (the snapshot that the log continues).
 const LOSS_WITH_LOG: &str = "the next start has all acknowledged messages, from the log, and neither MQTT sessions, shared subscriptions nor messages of \
      topics with durable = false, as after a crash";
-/// Without a log: the loss if a stop cannot write a base.
+/// What is lost, without a log, if a stop cannot write a base.
 const LOSS_WITHOUT_LOG: &str =
     "the next start goes on with nothing, and clients with positions of before are told a gap";
 
-/// Moves all clients off, within the deadline of the settings.
+/// Asks all clients to reconnect elsewhere, and closes the connections that remain at the deadline of the settings.
 pub async fn move_off(shards: &Shards, drain: &Drain) {
     supervisor::stopping();
     let began = Instant::now();
@@ -62,10 +62,10 @@ pub async fn move_off(shards: &Shards, drain: &Drain) {
     }
 }
 
-/// Saves the state for the next start, if the settings name a directory. `log_end` returns the end of the log. No client may be connected.
+/// Saves the state for the next start, if the settings name a directory. `log_end` returns the end of the log. All clients must have gone.
 ///
 /// # Errors
-/// The state cannot be written. The error names the loss and is already in the server's log.
+/// The state cannot be written. The error says what is lost. It has been logged already.
 pub async fn save_state(
     shards: &Shards,
     settings: &State,

@@ -13,7 +13,8 @@ use sd_notify::NotifyState;
 
 use super::shards::Shards;
 
-/// The time that each progress message asks for. It is longer than the time between two messages, so the supervisor waits while they arrive.
+/// The time by which each progress message extends the supervisor's timeout. It is longer than the time between two messages, so the
+/// supervisor does not kill the server while messages arrive.
 const EXTENSION_US: u32 = 15_000_000;
 
 /// The supervisor's socket: a path, or `@` and a name in the abstract namespace.
@@ -34,7 +35,8 @@ fn notify(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Sends one datagram. The crate `sd_notify` supports only paths, but in a container systemd's socket may be an abstract one.
+/// Sends one datagram. The crate `sd_notify` supports only paths, but in a container the socket of systemd may be in the abstract
+/// namespace.
 fn send(socket: &OsStr, message: &[u8]) -> io::Result<()> {
     let address = match socket.as_bytes() {
         [b'@', name @ ..] => UnixAddr::from_abstract_name(name)?,
@@ -71,7 +73,7 @@ pub fn status(text: &str) {
     ]);
 }
 
-/// Reports that the server writes its state to disk, for at most `budget_s`. No progress is reported meanwhile.
+/// Reports that the server writes its state to disk, and asks for `budget_s` more seconds, because no progress is reported meanwhile.
 pub fn writing(budget_s: u32) {
     let budget_us = budget_s.saturating_mul(1_000_000);
     notify(&[

@@ -1,4 +1,5 @@
-//! The format of a document: a home's snapshot of its partitions, in blocks with checksums. On disk it is a file, in a cluster an object of NATS.
+//! Reads and writes documents. A document is a home's snapshot of its partitions, in blocks with checksums. On disk it is a file, in a
+//! cluster an object of NATS.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -47,7 +48,7 @@ impl Unusable {
     }
 }
 
-/// The head of a document that is written now, for the first home.
+/// The head of a document of the first home that is written now.
 pub fn head_now(world: &World) -> Head {
     Head {
         set: memory::random_u64(),
@@ -61,16 +62,16 @@ pub fn head_now(world: &World) -> Head {
     }
 }
 
-/// A writer of a document.
+/// Writes a document block by block.
 pub struct Blocks<W> {
     out: W,
     count: u64,
-    /// Bytes of the blocks so far.
+    /// Bytes of the blocks written so far.
     pub bytes: u64,
 }
 
 impl<W: Write> Blocks<W> {
-    /// Writes the head.
+    /// Begins the document: writes its preamble.
     ///
     /// # Errors
     /// Those of the writer.
@@ -105,7 +106,7 @@ impl<W: Write> Blocks<W> {
     }
 }
 
-/// Reads and checks the head of a document.
+/// Reads and checks the preamble and the head of a document.
 ///
 /// # Errors
 /// The document cannot be used.

@@ -1,12 +1,12 @@
-//! Checkpoints: a thread of low priority combines the last checkpoint of a partition and the log after it into the next checkpoint, then removes
-//! the part of the log that is no longer needed. So the size of the log and the duration of a start depend on the kept messages, not on all that were
-//! ever published.
+//! Checkpoints. A thread of low priority combines the last checkpoint of a partition and the log after it into the next checkpoint. Then it
+//! removes the part of the log that is no longer needed. So the size of the log and the duration of a start depend on the kept messages,
+//! not on all that were ever published.
 //!
-//! The homes go on serving meanwhile. A [`Shadow`] of one partition at a time reads the last checkpoint and the log after it. Then it asks the home
-//! which topics still exist and which messages they have dropped. Invariants: nothing is removed before a checkpoint is complete and
-//! stored; a failed checkpoint changes nothing.
+//! The homes continue to serve meanwhile. For one partition at a time, a [`Shadow`] is restored from the last checkpoint and the log after
+//! it. Then the thread asks the home which topics still exist, and which messages of them it has dropped. Invariants: nothing is removed
+//! before a checkpoint is complete and stored; a failed checkpoint changes nothing.
 //!
-//! This file has the common part of checkpoints on disk (`state/checkpoint.rs`) and in a cluster (`node.rs`).
+//! This file has what checkpoints on disk (`state/checkpoint.rs`) and in a cluster (`node.rs`) have in common.
 
 pub mod document;
 pub mod node;
@@ -27,11 +27,11 @@ use document::Unusable;
 
 /// Time between two checks whether a checkpoint is due.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Delay after a failed checkpoint.
+/// Delay before another attempt after a failed checkpoint.
 pub const RETRY_DELAY: Duration = Duration::from_secs(30);
-/// Topics in one order to a home: some ten microseconds of its time.
+/// Number of topics in one order to a home, which takes the home some ten microseconds.
 const TOPICS_PER_ORDER: usize = 256;
-/// Most checks whether a home has applied the log, and the time between two.
+/// Maximum number of checks whether a home has applied the log, and the time between two of them.
 const CATCH_UP_CHECKS_MAX: u32 = 1000;
 const CATCH_UP_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -40,13 +40,13 @@ const CATCH_UP_INTERVAL: Duration = Duration::from_millis(20);
 pub struct CheckpointStats {
     /// Completed checkpoints.
     pub made: AtomicU64,
-    /// Unix second of the last completed checkpoint; 0: none yet.
+    /// Unix second at which the last checkpoint was completed; 0 if none was yet.
     pub made_unix_s: AtomicU64,
-    /// Its duration in milliseconds.
+    /// The duration of that checkpoint in milliseconds.
     pub took_ms: AtomicU64,
     /// Failed checkpoints.
     pub failed: AtomicU64,
-    /// Bytes of the base on disk.
+    /// Size in bytes of the base on disk, which is the last checkpoint.
     pub base_bytes: AtomicU64,
     /// The last checkpoint failed because its input is damaged.
     pub damaged: AtomicBool,
@@ -63,12 +63,12 @@ impl CheckpointStats {
     }
 }
 
-/// The parts of the server that checkpoints need: among them the settings `S` and the engine `E`, which has the log.
+/// What checkpoints need of the server. `S` are the settings, and `E` is the engine that has the log.
 pub struct CheckpointContext<S, E> {
     pub settings: S,
     pub engine: E,
     pub shards: Shards,
-    /// Returns the current state that the shards share.
+    /// Returns the data that all shards share at present.
     pub world: Box<dyn Fn() -> Arc<World> + Send>,
     /// The statistics to update.
     pub stats: Arc<CheckpointStats>,
@@ -76,7 +76,7 @@ pub struct CheckpointContext<S, E> {
 
 /// A handle to the thread that makes checkpoints.
 pub struct Checkpoints {
-    /// Nothing is ever sent. The thread ends when this is dropped.
+    /// The thread ends when this is dropped. Nothing is sent.
     ends: mpsc::Sender<()>,
     stops: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -117,7 +117,7 @@ impl Checkpoints {
     pub async fn stop(self) {
         self.stops.store(true, Relaxed);
         drop(self.ends);
-        // The panic hook has already reported a panic.
+        // If the thread panicked, the panic hook has already reported it.
         let _ = tokio::task::spawn_blocking(move || self.thread.join()).await;
     }
 }
@@ -152,7 +152,7 @@ impl From<crore_nats::Error> for CheckpointError {
     }
 }
 
-/// The checkpoint thread's access to the shards, and its stop flag.
+/// Gives the checkpoint thread access to the shards, and tells it to stop.
 pub struct CheckpointWorker {
     shards: Shards,
     runtime: Handle,
@@ -169,7 +169,7 @@ impl CheckpointWorker {
     /// Checks that the server does not stop.
     ///
     /// # Errors
-    /// [`CheckpointError::Stops`] if it stops: then the checkpoint must be abandoned.
+    /// [`CheckpointError::Stops`] if it does: the checkpoint must then be abandoned.
     pub fn check_not_stopping(&self) -> Result<(), CheckpointError> {
         match self.stops.load(Relaxed) {
             true => Err(CheckpointError::Stops),
@@ -182,14 +182,14 @@ impl CheckpointWorker {
         self.runtime.block_on(self.shards.ask(shard, order)).ok()
     }
 
-    /// Bytes of memory of the kept messages of all homes. None if a shard does not answer.
+    /// Memory of the kept messages of all homes, in bytes. None if a shard does not answer.
     pub fn kept_bytes(&self) -> Option<u64> {
         let accounts = self.runtime.block_on(self.shards.accounts()).ok()?;
         Some(accounts.iter().map(|it| it.1.log_bytes as u64).sum())
     }
 
-    /// Completes the shadow of a partition of this home: removes the messages that have expired or that the home has dropped. Passes the blocks of the
-    /// document to `write`.
+    /// Completes the shadow of a partition of this home: removes the messages that have expired or that the home has dropped. Then passes
+    /// the blocks of the document to `write`.
     pub fn complete(
         &self,
         shadow: &mut Shadow,
@@ -215,7 +215,8 @@ impl CheckpointWorker {
         }
     }
 
-    /// Asks a home which topics still exist, and from which offset. Waits until the home has applied all committed batches.
+    /// Asks a home which topics still exist, and up to which offset it has removed the messages of each. Repeats the order until the home
+    /// has applied all batches that the shadow contains.
     fn floors(&self, home: ShardId, order: Control) -> Result<Vec<Option<u64>>, CheckpointError> {
         let Control::Floors(partition, offset, names) = order else {
             unreachable!("a shadow has no other questions");

@@ -1,5 +1,5 @@
-//! Checkpoints on disk. A checkpoint combines the last base and the sealed segments of the log into a new base, partition by partition. Then the segments
-//! are removed.
+//! Checkpoints on disk. A checkpoint combines the last base (the snapshot that the log continues) and the sealed segments of the log into a
+//! new base, partition by partition. Then it removes these segments.
 
 use std::cell::Cell;
 use std::mem;
@@ -27,21 +27,21 @@ use crate::lifecycle::checkpoint::{
 };
 use crate::settings::state::State as Settings;
 
-/// On a full disk, the delay after a checkpoint that had no sealed segments.
+/// On a full disk, the delay after a checkpoint that found no sealed segments to replace.
 const FULL_DISK_DELAY: Duration = Duration::from_secs(10);
-/// On a full disk, the delay before a checkpoint that probably frees nothing, or probably has no room. It is attempted all the same, since
-/// both are estimates.
+/// On a full disk, the delay before a checkpoint for which there is probably no room, or which probably frees nothing. It is attempted all
+/// the same, because both are estimates.
 const NO_ROOM_DELAY: Duration = Duration::from_secs(60);
-/// On a full disk a checkpoint is worth its work if it frees 1/64 of the base.
+/// On a full disk a checkpoint is worth its work if it probably frees 1/64 of the base.
 const WORTHWHILE_DIVISOR: u64 = 64;
-/// The next base may exceed its estimate by 1/8 and a segment.
+/// The reserve for the next base is its estimated size, plus 1/8 of that, plus one segment.
 const RESERVE_DIVISOR: u64 = 8;
-/// Delay after a checkpoint that found the log damaged: another attempt soon would find the same.
+/// Delay after a checkpoint that found the log damaged: an attempt soon after would find the same damage.
 const DAMAGED_DELAY: Duration = Duration::from_secs(3600);
-/// Least number of segments for which a checkpoint is worth its work.
+/// Minimum number of segments for which a checkpoint is worth its work.
 const SEGMENTS_MIN: u64 = 2;
 
-/// The server, with the settings that name the directory.
+/// What checkpoints on disk need of the server. The settings name the directory.
 type CheckpointContext = checkpoint::CheckpointContext<Settings, Durable>;
 
 /// Starts the thread. Must be called on the control thread.
@@ -66,7 +66,7 @@ pub fn start(context: CheckpointContext) -> std::io::Result<Checkpoints> {
     })
 }
 
-/// Whether both directories are on one file system. True if that is not known.
+/// Whether both directories are on one file system. True if that is unknown.
 fn is_on_one_disk(one: &Path, other: &Path) -> bool {
     let device = |path| std::fs::metadata(path).map(|it| it.dev());
     match (device(one), device(other)) {
@@ -77,30 +77,30 @@ fn is_on_one_disk(one: &Path, other: &Path) -> bool {
 
 struct CheckpointMaker {
     context: CheckpointContext,
-    /// The log and the bases share a file system, so the growth of the log leaves less room for bases.
+    /// Whether the log and the bases share a file system. Then the growth of the log leaves less room for bases.
     shares_disk: bool,
     worker: CheckpointWorker,
     last: LastCheckpoint,
-    /// Whether the lack of room for the next checkpoint is already logged.
+    /// Whether the log already reports that the next checkpoint lacks room.
     is_lack_logged: bool,
     /// Start of the last attempt.
     last_attempt: Option<Instant>,
-    /// The log's written bytes when the reserve was last set.
+    /// The value of `figures.written` when the reserve was last set.
     reserved_at: Cell<u64>,
 }
 
-/// Results of the last checkpoints.
+/// Results of the last completed checkpoints.
 struct LastCheckpoint {
-    /// Start of the last checkpoint that erased all messages deleted before it. None if that is earlier than `Instant` can express.
+    /// When the last checkpoint began that erased all messages deleted before it. None if that is earlier than `Instant` can express.
     erased: Option<Instant>,
-    /// After the last checkpoint: bytes of base and open segment, and bytes of memory of their messages. None if another process has written the
-    /// base.
+    /// Two sizes after the last checkpoint: bytes of the base and the open segment, and bytes of memory of their messages. None if another
+    /// process wrote the base.
     size: Option<(u64, u64)>,
 }
 
 impl LastCheckpoint {
-    /// Reads the time of the last erasure from the note in this directory, so that a server that restarts often still erases in time. The first
-    /// start writes the note.
+    /// Reads the time of the last erasure from the note in this directory, so that even a server that restarts often erases in time. The
+    /// first start writes the note.
     fn load(directory: &Path) -> LastCheckpoint {
         let now_s = clock::unix_s();
         let before = read_note(directory, ERASED).ok().flatten();
@@ -116,7 +116,7 @@ impl LastCheckpoint {
     }
 }
 
-/// Writes the note: messages deleted before this time are erased.
+/// Writes the note of the last erasure: messages deleted before this time are no longer in the files.
 fn note_erased(directory: &Path, unix_s: u64) {
     if let Err(error) = write_note(directory, ERASED, &unix_s.to_string()) {
         tracing::debug!("state.directory: {ERASED} cannot be written: {error}");
@@ -128,7 +128,7 @@ fn note_erased(directory: &Path, unix_s: u64) {
 enum Due {
     /// The log has grown.
     Grown,
-    /// Most bytes of the files belong to removed messages, or removed messages have been in the files for too long.
+    /// Messages that were removed from memory take most bytes of the files, or have been in the files for too long.
     Garbage,
 }
 
@@ -136,7 +136,7 @@ impl CheckpointMaker {
     fn run(mut self) {
         let stats = Arc::clone(&self.context.stats);
         let mut not_before = Instant::now();
-        // The inputs of the current reserve.
+        // The bytes written to the log, and the kept bytes, when the reserve was last set.
         let mut reserved = (0, 0);
         let kept = self.worker.kept_bytes().unwrap_or(u64::MAX);
         self.reserve(kept, 0);
@@ -180,11 +180,11 @@ impl CheckpointMaker {
                         took_ms = stats.took_ms.load(Relaxed),
                         "checkpoint"
                     );
-                    // On a full disk, another checkpoint helps only after messages were removed.
+                    // On a full disk, another checkpoint helps only after more messages were removed.
                     if state.figures.sealed_bytes == 0 {
                         not_before = Instant::now() + FULL_DISK_DELAY;
                     }
-                    // The open segment could not be sealed, so that it still has deleted messages.
+                    // The open segment could not be sealed, so it still has deleted messages.
                     if due == Due::Garbage && !erases {
                         not_before = Instant::now() + NO_ROOM_DELAY;
                     }
@@ -201,7 +201,7 @@ impl CheckpointMaker {
                 Err(CheckpointError::Damaged(why)) => {
                     stats.failed.fetch_add(1, Relaxed);
                     let _ = discard_incomplete_base(&self.context.settings.directory);
-                    // Logged once: the damage stays until the server starts again.
+                    // Logged once, because the damage remains until the server starts again.
                     if !stats.damaged.swap(true, Relaxed) {
                         tracing::error!(
                             "state.directory: no checkpoint, so that the log only grows: {why}; what it says is in memory still: stop the server in \
@@ -215,15 +215,15 @@ impl CheckpointMaker {
     }
 
     /// Why a checkpoint is due, or None. A checkpoint rewrites all kept messages, so it should free as much as it writes. It is due when
-    /// the sealed segments have as many bytes as the base, or half of the bytes that the base leaves them, or when the files have as many bytes of
-    /// removed messages as of kept ones.
+    /// the sealed segments have as many bytes as the base, or half of the bytes that the base leaves of `bytes_max`. It is also due when
+    /// removed messages take as many bytes of the files as kept ones.
     fn due(&self, state: &State) -> Option<Due> {
         let settings = &self.context.settings;
         let base = self.context.stats.base_bytes.load(Relaxed);
         let sealed = state.figures.sealed_bytes;
         let half = (settings.bytes_max as u64).saturating_sub(base) / 2;
         let least = SEGMENTS_MIN * settings.segment_bytes();
-        // On a full disk, a checkpoint that frees little is worth its work too.
+        // On a full disk, even a checkpoint that frees little is worth its work.
         let live = self.live_bytes(state, self.kept_bytes());
         let frees = sealed > 0 || live < base - base / WORTHWHILE_DIVISOR;
         let helps = state.is_full && (frees || !self.attempted_within(NO_ROOM_DELAY));
@@ -236,7 +236,7 @@ impl CheckpointMaker {
             let live = self.live_bytes(state, kept);
             (base + sealed).saturating_sub(live) >= live.max(least)
         };
-        // The shards are asked for exact values only if the cheap sum suggests it.
+        // The shards are asked for exact values only if the sum that they publish suggests a checkpoint.
         let is_worth_it =
             has_garbage(self.kept_bytes()) && self.worker.kept_bytes().is_some_and(has_garbage);
         (is_worth_it || self.last.erased.is_none_or(is_old)).then_some(Due::Garbage)
@@ -248,7 +248,7 @@ impl CheckpointMaker {
             .is_some_and(|tried| tried.elapsed() < time)
     }
 
-    /// Memory of the kept messages, in bytes: a sum that the shards update once a second.
+    /// Memory of the kept messages in bytes, from a sum that the shards update once a second.
     fn kept_bytes(&self) -> u64 {
         (self.context.world)()
             .admission
@@ -256,7 +256,7 @@ impl CheckpointMaker {
             .get(Total::KeptBytes)
     }
 
-    /// Estimates the size of a base made now, from the size of the last one. `kept`: bytes of memory of the kept messages.
+    /// Estimates the size of a base written now, from the size of the last one. `kept` is the memory of the kept messages in bytes.
     fn live_bytes(&self, state: &State, kept: u64) -> u64 {
         let base = self.context.stats.base_bytes.load(Relaxed);
         let all = base + state.figures.sealed_bytes + state.figures.open_bytes;
@@ -271,8 +271,8 @@ impl CheckpointMaker {
         live.min(all)
     }
 
-    /// Estimates the size of the next base. Until this process has written a base, it is at least the size of the last one, since the sum of kept
-    /// messages does not include topics and keys.
+    /// Estimates the size of the next base. Until this process has written a base, the estimate is at least the size of the last one,
+    /// because the sum of kept messages does not include topics and keys.
     fn needed_bytes(&self, state: &State, kept: u64) -> u64 {
         let least = match self.last.size {
             Some(_) => 0,
@@ -281,17 +281,17 @@ impl CheckpointMaker {
         self.live_bytes(state, kept).max(least)
     }
 
-    /// Reserves room on the file system for the next checkpoint. Publishes are refused before they use this room, since only a checkpoint can free
-    /// space. `written` bytes of the next base exist already.
+    /// Reserves room on the file system for the next checkpoint. Publishes are refused before they use this room, because only a checkpoint
+    /// can free space. `written` bytes of the next base are on disk already.
     fn reserve(&self, kept: u64, written: u64) {
         let state = &self.context.engine.state();
-        // The sum of kept messages lags a little, so the bytes written since the last call count too.
+        // The sum of kept messages is up to a second old, so the bytes written since the last call count too.
         let from = self.reserved_at.replace(state.figures.written);
         let needed = self.needed_bytes(state, kept);
         let reserve = needed + needed / RESERVE_DIVISOR + self.context.settings.segment_bytes();
         let (reserve, from) = match self.shares_disk {
             true => (reserve.saturating_sub(written), from),
-            // On a file system of its own, the log's growth does not matter.
+            // The log is on another file system, so its growth does not matter.
             false => (0, u64::MAX),
         };
         self.context.engine.reserve(reserve, from);
@@ -366,7 +366,7 @@ impl CheckpointMaker {
         Ok(())
     }
 
-    /// A shadow of a partition, restored from the last base.
+    /// A shadow of a partition, restored from the documents of the last base.
     fn shadow(
         &self,
         world: &Arc<World>,
@@ -388,7 +388,7 @@ impl CheckpointMaker {
 fn lack_of_room(directory: &Path, shares_disk: bool, free: u64, needed: u64) -> String {
     let meanwhile = match shares_disk {
         true => "publishes are refused".to_string(),
-        // Only the log's own file system, or `bytes_max`, ends this.
+        // Publishes are refused only if the log's own file system is full, or `bytes_max` is reached.
         false => format!(
             "{}, which is on another file system, only grows",
             directory.join(LOG).display()

@@ -1,4 +1,4 @@
-//! The layout of `state.directory`, and durable changes of its files.
+//! The files in `state.directory`: their names, and changes that survive a power cut.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write as _};
@@ -10,29 +10,31 @@ use crore_disk::End;
 
 use crate::lifecycle::checkpoint::document::Blocks;
 
-/// The directory for unusable files. Its previous contents are removed.
+/// The directory to which an unusable base is moved. An earlier one in it is removed.
 pub const SET_ASIDE: &str = "set-aside";
 /// The directory of the log.
 pub const LOG: &str = "log";
-/// A document is synced after each of this many bytes: a sync of the log may have to wait for all unsynced bytes.
+/// A document is synced each time this many bytes were written, because a sync of the log may have to wait for all unsynced bytes.
 const SYNC_BYTES: u64 = 8 << 20;
-/// A base that is being written.
+/// The directory of a base that is being written.
 const INCOMPLETE_BASE: &str = "base.part";
-/// The note with the durability of the last server's rules, which decides which topics are in the log.
+/// The note with the durability rules of the last server, which decide which topics are in the log.
 pub const RULES: &str = "rules";
-/// The note with the second of the last erasure: messages deleted before it are no longer in the files.
+/// The note with the Unix second of the last erasure: messages deleted before it are no longer in the files.
 pub const ERASED: &str = "erased";
-/// A note while it is written.
+/// The file of a note that is being written.
 const INCOMPLETE_NOTE: &str = "note.part";
-/// The file that marks a base written by a stop, until the next start uses it.
+/// The file in a base that marks the base as clean: written by a stop, and not yet used by a start.
 const CLEAN: &str = "clean";
 
-/// A base: the documents that the log continues, one for each home (or partition). The directory is named `base-NUMBER-SEGMENT-GROUP`.
+/// A base: the snapshot that the log continues. It has one document for each home or partition. Its directory is named
+/// `base-NUMBER-SEGMENT-GROUP`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Base {
     /// 1, 2, 3, ...; the base with the highest number is used.
     pub number: u64,
-    /// The end of the log in this base, segment and group: earlier segments are not needed, and groups up to this one are contained.
+    /// The end of the log in this base, as segment and group: the base replaces all earlier segments, and contains all groups up to this
+    /// one.
     pub end: (u64, u64),
 }
 
@@ -86,7 +88,7 @@ impl Base {
         directory.join(self.name())
     }
 
-    /// Paths of its documents, in any order.
+    /// The paths of the base's documents, in any order.
     ///
     /// # Errors
     /// The base cannot be read.
@@ -102,7 +104,7 @@ impl Base {
         Ok(found)
     }
 
-    /// Size of its files in bytes.
+    /// The size of the base's files in bytes.
     ///
     /// # Errors
     /// The base cannot be read.
@@ -116,12 +118,12 @@ impl Base {
         Ok(bytes)
     }
 
-    /// Whether a stop has written it, and no server has served since. Then state outside of the log is valid too.
+    /// Whether a stop wrote the base, and no server has served clients since. Then the state outside of the log is valid too.
     pub fn is_clean(&self, directory: &Path) -> bool {
         self.path(directory).join(CLEAN).exists()
     }
 
-    /// Removes the mark of a clean base, since a server is about to serve.
+    /// Removes the mark of a clean base, because a server is about to serve clients.
     ///
     /// # Errors
     /// Those of the file system.
@@ -135,7 +137,7 @@ impl Base {
     }
 }
 
-/// Removes all bases except `but`, and an incomplete one.
+/// Removes all bases except `but`, and the incomplete one if there is one.
 ///
 /// # Errors
 /// Those of the file system.
@@ -162,7 +164,7 @@ pub fn discard_incomplete_base(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Begins a base; [`publish`] completes it.
+/// Begins an incomplete base; [`publish`] completes it.
 ///
 /// # Errors
 /// Those of the file system.
@@ -172,7 +174,7 @@ pub fn begin(directory: &Path) -> io::Result<()> {
     fs::create_dir(&part).map_err(with_path(&part))
 }
 
-/// Makes the complete base visible, and removes older ones.
+/// Gives the complete base its name, and removes older bases.
 ///
 /// # Errors
 /// Those of the file system.
@@ -188,7 +190,7 @@ pub fn publish(directory: &Path, base: Base, clean: bool) -> io::Result<()> {
     remove_bases(directory, Some(base))
 }
 
-/// Reads the note with this name. None if there is none.
+/// Reads the note with this name; None if it does not exist.
 ///
 /// # Errors
 /// The note cannot be read.
@@ -201,7 +203,7 @@ pub fn read_note(directory: &Path, name: &str) -> io::Result<Option<String>> {
     }
 }
 
-/// Writes a note with this name. It replaces an older one.
+/// Writes a note with this name, which replaces an older one.
 ///
 /// # Errors
 /// Those of the file system.
@@ -210,7 +212,7 @@ pub fn write_note(directory: &Path, name: &str, text: &str) -> io::Result<()> {
         return Ok(());
     }
     let part = directory.join(INCOMPLETE_NOTE);
-    // Removed first, so that nothing is written through a link.
+    // Removed first, so that the new file is not written through a link.
     match fs::remove_file(&part) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(with_path(&part)(error));
@@ -227,7 +229,8 @@ pub fn write_note(directory: &Path, name: &str, text: &str) -> io::Result<()> {
     sync(directory)
 }
 
-/// Overwrites the note with this name in place, with the beginning of `text` that fits into its present size. At least `needed` bytes must fit.
+/// Overwrites the note with this name in place, without changing its size on disk: writes the first bytes of `text` that fit. At least
+/// `needed` bytes must fit.
 ///
 /// # Errors
 /// The note is too small, and those of the file system.
@@ -257,11 +260,11 @@ pub fn remove_note(directory: &Path, name: &str) -> io::Result<()> {
     }
 }
 
-/// A writer for the document of a home, in the incomplete base.
+/// Writes the document of a home or partition in the incomplete base.
 pub struct Document {
     blocks: Blocks<BufWriter<File>>,
     path: PathBuf,
-    /// Bytes that are synced.
+    /// Number of bytes that are synced.
     synced: u64,
 }
 
@@ -286,7 +289,7 @@ impl Document {
         }
     }
 
-    /// Bytes of the blocks so far.
+    /// Bytes of the blocks written so far.
     pub fn bytes(&self) -> u64 {
         self.blocks.bytes
     }
@@ -306,7 +309,7 @@ impl Document {
         written.map_err(|error| format!("{}: {error}", self.path.display()))
     }
 
-    /// Completes and syncs the document. Returns the bytes of its blocks.
+    /// Completes and syncs the document. Returns the total size of its blocks in bytes.
     ///
     /// # Errors
     /// Those of the file system.
@@ -320,10 +323,10 @@ impl Document {
     }
 }
 
-/// Creates the directory, readable by this user only, and checks that it can be written.
+/// Creates the directory, which only this user can read, and checks that files can be created in it.
 ///
 /// # Errors
-/// It cannot be written, or has files of a version that this build does not read.
+/// No file can be created, or the directory has files of a version that this build does not read.
 pub fn prepare(directory: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     let made = fs::DirBuilder::new()
@@ -331,7 +334,7 @@ pub fn prepare(directory: &Path) -> anyhow::Result<()> {
         .mode(0o700)
         .create(directory);
     let probe = directory.join("probe");
-    // A killed start may have left it. Removed first, so that nothing is written through a link.
+    // A start that was killed may have left the file. It is removed first, so that the new one is not written through a link.
     let _ = fs::remove_file(&probe);
     let tried = made
         .and_then(|()| File::create_new(&probe))

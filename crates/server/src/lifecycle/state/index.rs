@@ -1,4 +1,4 @@
-//! An index of the batches of each partition in a range of segments, with two or three bytes for each batch.
+//! An index of the batches of each partition in some segments of the log. It takes two or three bytes for each batch.
 
 use crore_broker::position::{read_varint, write_varint};
 use crore_disk::{Found, Place, Storage, scan};
@@ -6,17 +6,17 @@ use crore_disk::{Found, Place, Storage, scan};
 /// The places of batches, by partition.
 pub struct Index {
     lists: Vec<List>,
-    /// The last group with a batch.
+    /// The last group that has a batch.
     pub last_group: u64,
-    /// The damage because of which batches are missing.
+    /// Why batches are missing, if the segments are damaged.
     pub damaged: Option<String>,
 }
 
 /// The places of the batches of a partition, in order.
 #[derive(Clone, Default)]
 struct List {
-    /// Varints. In the same segment as the batch before: twice the distance. In a later segment: twice the distance in segments plus
-    /// one, then the offset in the segment.
+    /// Varints, which encode each place relative to the one before. In the same segment: twice the distance of the offsets. In a later
+    /// segment: twice the distance of the segments plus one, then the offset.
     bytes: Vec<u8>,
     last: (u64, u64),
 }

@@ -1,7 +1,8 @@
-//! The note of the log's lives, a small file. Each start of the server begins a new life of the log and adds it to the note. See [`Lives`].
+//! The note of the log's lives: a small file in `state.directory`. Each start of the server begins a new life of the log and adds it to the
+//! note. See [`Lives`].
 //!
-//! Invariant: a client gets a position of the new life only when the note is on disk. If there is no note, the log has had only one life: the one
-//! in which its documents were written.
+//! Invariant: clients get positions of a new life only after the note with this life is on disk. If there is no note, the log has had only
+//! one life, which its documents name.
 
 use std::io;
 use std::path::Path;
@@ -14,10 +15,10 @@ use super::load::Documents;
 
 /// The file of the note.
 const LIVES: &str = "lives";
-/// The note is padded with spaces to a multiple of this, so that a later start can extend it on a full disk.
+/// The note is padded with spaces to a multiple of this, so that a later start can add a life to it on a full disk.
 const PADDING: usize = 4096;
 
-/// Reads the lives before this start. The inner error tells why they are unknown: the note is damaged, or of another log.
+/// Reads the lives before this start. The inner error is the reason why they are unknown: the note is damaged, or belongs to another log.
 ///
 /// # Errors
 /// The note cannot be read.
@@ -33,8 +34,8 @@ pub fn read_note(directory: &Path, documents: &Documents) -> io::Result<Result<L
     })
 }
 
-/// Adds the life that begins now. In each partition it begins where the data ends that these homes have restored. Without earlier lives it is
-/// the first.
+/// Adds the life that begins now. In each partition it begins at the end of the data that these homes have restored. If no earlier lives
+/// are known, this is the first one.
 pub fn begin(before: Option<Lives>, homes: &[Shard], world: &World) -> Lives {
     let Some(mut lives) = before else {
         return Lives::first(world.epoch);
@@ -47,8 +48,8 @@ pub fn begin(before: Option<Lives>, homes: &[Shard], world: &World) -> Lives {
     lives
 }
 
-/// Writes the note for the next start. On a full disk it overwrites the old note in place, since the padding has room for the new life. A power
-/// failure at that moment may damage the note. Then all clients are told that messages may be missing (a gap).
+/// Writes the note for the next start. On a full disk it overwrites the old note in place, because the padding has room for the new life. A
+/// power cut at that moment may damage the note. Then all clients are told that messages may be missing (a gap).
 ///
 /// # Errors
 /// Those of the file system.
@@ -66,7 +67,7 @@ pub fn write_note(directory: &Path, lives: &Lives) -> io::Result<()> {
     }
 }
 
-/// Removes the note. The current life then counts as the first, and the documents name it.
+/// Removes the note. The current life then counts as the first one, and the documents name it.
 ///
 /// # Errors
 /// Those of the file system.

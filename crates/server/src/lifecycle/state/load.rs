@@ -1,4 +1,4 @@
-//! The documents of the newest base: first their heads are checked, then each home reads its part.
+//! Loads the newest base: its documents are opened and their heads checked, then each home reads its part of them.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _};
@@ -14,14 +14,14 @@ use crate::lifecycle::checkpoint::document::{self, Unusable};
 /// The documents of a base.
 pub struct Documents {
     pub base: Base,
-    /// State outside of the log is valid too.
+    /// State outside of the log is valid too, because a stop wrote the base.
     pub clean: bool,
-    /// Earlier positions are void, since the log lacks messages that their clients have seen.
+    /// Positions of earlier lives are invalid, because the log lacks messages that clients have already seen.
     pub anew: bool,
     documents: Vec<Document>,
 }
 
-/// The document of a home.
+/// The document of a home or partition.
 struct Document {
     path: PathBuf,
     head: Head,
@@ -36,12 +36,12 @@ impl From<Unusable> for anyhow::Error {
     }
 }
 
-/// Finds the newest usable base in this directory and removes the others. Creates a missing directory. Also returns the number of partitions of
-/// unusable bases, if one of their files has it.
+/// Finds the newest usable base in this directory and removes the others. Creates a missing directory. Also returns the number of
+/// partitions that the files of unusable bases name, if one can be read.
 ///
 /// # Errors
-/// The directory or a file in it cannot be read, or another version wrote its files: the operator must choose whether to start that version
-/// again or to begin anew. Damaged files are not an error: they are set aside.
+/// The directory or a file in it cannot be read. Or another version wrote the files: the operator must choose whether to start that version
+/// again or to begin anew. Damaged files are no error: they are set aside.
 pub fn newest(directory: &Path) -> anyhow::Result<(Option<Documents>, Option<PartitionId>)> {
     prepare(directory)?;
     let mut partitions = None;
@@ -79,7 +79,7 @@ impl Documents {
     /// Opens the documents of this base.
     ///
     /// # Errors
-    /// They cannot be used.
+    /// The documents cannot be used.
     pub fn of(directory: &Path, base: Base) -> Result<Documents, Unusable> {
         let found = base.documents(directory);
         let found = found.map_err(|error| Unusable::of(&base.path(directory), error))?;
@@ -91,7 +91,7 @@ impl Documents {
         })
     }
 
-    /// Reads the part of this home from all documents.
+    /// Reads the part of this home from all documents that may have one.
     ///
     /// # Errors
     /// The documents cannot be used.
@@ -123,7 +123,7 @@ impl Documents {
     }
 }
 
-/// Restores the shard of a home. All documents are read, since the number of homes may have changed.
+/// Restores the shard of a home. Any document may have a part of it, because the number of homes may have changed.
 ///
 /// # Errors
 /// The documents cannot be used.
@@ -148,7 +148,7 @@ pub fn restore(
     Ok(shard)
 }
 
-/// Keeps an unusable base for the operator. It replaces one that was set aside before.
+/// Moves an unusable base to a directory where the operator can examine it. It replaces the base that was there.
 ///
 /// # Errors
 /// Those of the file system.
@@ -167,7 +167,7 @@ pub fn set_aside(directory: &Path, base: Base, why: &str) -> anyhow::Result<()> 
     Ok(sync(directory)?)
 }
 
-/// Opens all files and checks that they belong to the same snapshot.
+/// Opens all files and checks that they form one snapshot.
 fn documents(found: Vec<PathBuf>) -> Result<Vec<Document>, Unusable> {
     let mut all = Vec::new();
     for path in found {
@@ -185,7 +185,7 @@ fn documents(found: Vec<PathBuf>) -> Result<Vec<Document>, Unusable> {
     Ok(all)
 }
 
-/// Checks the version of a file. Damage is found later.
+/// Checks only the version of a file. Damage is found later.
 ///
 /// # Errors
 /// Another version has written the file, or it cannot be read.

@@ -1,9 +1,12 @@
-//! The state that outlives the process, in `state.directory`: the log of durable messages, and a *base*, the snapshot that the log continues.
+//! The state that outlives the process, in `state.directory`: the log of durable messages, and a *base*, the snapshot that the log
+//! continues.
 //!
-//! A base consists of documents: the broker's snapshots of the homes, in blocks. Invariants: an incomplete base is ignored; a complete base becomes
-//! visible by one rename, after all of it is on disk. State outside of the log (MQTT sessions, shared subscriptions) is restored only from a
-//! base that a stop has written, and only once: before the next server serves a client, it marks the base as used, so that a start after a later crash
-//! does not restore old sessions. Without a log the whole base is used only once. Unusable files are set aside, and that is logged.
+//! A base consists of documents: snapshots of the broker's homes, in blocks. Invariants:
+//! * A complete base becomes visible by one rename, after all of it is on disk. An incomplete base is ignored.
+//! * State outside of the log (MQTT sessions, shared subscriptions) is restored only from a base that a stop has written, and only once.
+//!   The next server marks the base as used before it serves a client, so that a start after a later crash does not restore old sessions.
+//!   Without a log the whole base is used only once.
+//! * Unusable files are set aside, and that is logged.
 
 mod checkpoint;
 mod files;
@@ -44,13 +47,13 @@ pub fn check(state: &State) -> anyhow::Result<()> {
 
 /// The restored state of a server that starts.
 pub struct RestoredState {
-    /// The state that the shards share, with the last server's numbers or new ones.
+    /// The data that all shards share, with the numbers of the last server or new ones.
     pub world: Arc<World>,
     /// The shards by number, homes first. Empty without a directory.
     pub shards: VecDeque<Shard>,
     /// The log to append to, if messages are durable.
     pub log: Option<Log<Directory>>,
-    /// Must be committed before any client is served.
+    /// The changes of files that complete the start; to be committed before any client is served.
     pub start_commit: Option<StartCommit>,
     /// How long restoring took.
     pub took: Duration,
@@ -67,7 +70,8 @@ pub struct Numbers {
     pub partitions: PartitionId,
 }
 
-/// Restores the state that the last server left in the directory, or begins anew with this number of partitions.
+/// Restores the state that the last server left in the directory. If there is none, begins with an empty state and this number of
+/// partitions.
 ///
 /// # Errors
 /// The directory cannot be used.
@@ -93,7 +97,7 @@ pub fn resume(
         });
     };
     prepare(directory)?;
-    // The lock must be taken before anything is changed, and is held until the process ends.
+    // The lock is taken before anything is changed. It is held until the process ends.
     let lock = Directory::lock(directory).context("state.directory")?;
     std::mem::forget(lock);
     let (mut documents, mut partitions_before) = load::newest(directory)?;
@@ -159,7 +163,7 @@ pub fn resume(
     }
 }
 
-/// The numbers of the state in these documents and this log. The epoch is always new: each start begins a new life of the log.
+/// The seed is that of these documents or of this log. The epoch is always new, because each start begins a new life of the log.
 fn numbers(new: Numbers, documents: Option<&Documents>, log: &Path) -> anyhow::Result<Numbers> {
     let Some(documents) = documents else {
         let identity = match log.exists() {
@@ -175,7 +179,7 @@ fn numbers(new: Numbers, documents: Option<&Documents>, log: &Path) -> anyhow::R
     })
 }
 
-/// The number of partitions: that of the last server, if it is known.
+/// The number of partitions: that of the stored state if it is known, otherwise that of the settings.
 fn effective_partitions(asked: PartitionId, before: Option<PartitionId>) -> PartitionId {
     let before = before.unwrap_or(asked);
     if before != asked {
@@ -186,8 +190,8 @@ fn effective_partitions(asked: PartitionId, before: Option<PartitionId>) -> Part
     before
 }
 
-/// Begins a new epoch in the partitions that the damage may have affected, so that clients with older positions are told a gap. `base` is the first
-/// offset of the last life.
+/// Begins a new epoch in the partitions that the damage may have affected, so that clients with older positions are told a gap. `base` is
+/// the first offset of the last life.
 fn begin_epochs(replayed: &mut Replayed, world: &World, base: u64) {
     let Some((why, touched)) = &replayed.damage else {
         return;
@@ -202,8 +206,9 @@ fn begin_epochs(replayed: &mut Replayed, world: &World, base: u64) {
     }
 }
 
-/// The reason to tell all clients a gap, if the last server crashed and the durability of the rules has changed since. Topics that were only in
-/// its memory are lost. If their rule makes them durable now, clients would not learn of the gap otherwise.
+/// Whether topics outside of the log are lost unnoticed; returns the reason to tell all clients a gap. After a crash, the topics that were
+/// only in the last server's memory are lost. If the rules have changed since and make such a topic durable now, its clients would not
+/// learn of the gap otherwise.
 fn unlogged_topics_lost(
     directory: &Path,
     documents: Option<&Documents>,
@@ -266,9 +271,9 @@ fn build_restored_state(
     if let Some(log) = &mut log
         && (base.is_none() || anew || damage.is_some() || is_damaged)
     {
-        // The base will contain the damaged part, so that no later start reads it again.
+        // The new base will contain what is left of the log, so that no later start reads the damaged part again.
         log.seal();
-        // Before the base, which belongs to this life.
+        // Written before the base, because the base belongs to this life.
         lives::write_note(directory, &lives)?;
         let written = store::write_first(directory, &world, &mut homes, log.end());
         base = Some(written.map_err(anyhow::Error::msg)?);
@@ -307,7 +312,7 @@ pub struct StartCommit {
 }
 
 impl StartCommit {
-    /// Marks the restored state as used. Must be called when the start has succeeded, and before any client is served.
+    /// Marks the restored state as used. To be called when the start has succeeded, and before any client is served.
     ///
     /// # Errors
     /// A file cannot be changed or removed.
@@ -319,7 +324,7 @@ impl StartCommit {
         }
         match self.base {
             Some(base) => {
-                // Before the mark is removed: only a clean base proves that a change of these rules has lost nothing.
+                // Written before the clean mark is removed: only a clean base proves that a change of these rules has lost nothing.
                 write_note(&self.directory, RULES, &self.rules)?;
                 base.clear_clean_mark(&self.directory)?;
             }

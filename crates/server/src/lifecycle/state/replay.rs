@@ -1,4 +1,5 @@
-//! Restoring at the start: one thread for each home reads the documents of the base, then applies the batches of the log after them.
+//! Restores the homes at the start: one thread for each home reads the documents of the base, then applies the batches of the log that
+//! follow.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,9 +20,9 @@ use crate::lifecycle::supervisor;
 
 /// Batches are sent to a home in runs of about this many bytes.
 const RUN_BYTES: usize = 256 << 10;
-/// Most runs that are read ahead of a home.
+/// Maximum number of runs that are read ahead of a home.
 const RUNS_AHEAD: usize = 16;
-/// Between two log lines about the progress.
+/// Time between two log lines about the progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The restored homes and the log.
@@ -29,15 +30,15 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 pub struct Replayed {
     /// The shards of all homes, by number.
     pub homes: Vec<Shard>,
-    /// The log, ready to append.
+    /// The log, ready for appends.
     pub log: Option<Log<Directory>>,
-    /// Set if the log ends too early, so that all positions are uncertain: the reason.
+    /// Set if the log ends before the end that the documents name, so that all positions are uncertain: the reason.
     pub lost: Option<String>,
-    /// Set if batches are missing in the middle of the log: the reason, and the partitions that may be affected.
+    /// Set if batches are missing in the log: the reason, and the partitions that may be affected.
     pub damage: Option<(String, Vec<PartitionId>)>,
-    /// A part of the log is damaged, which the documents may contain.
+    /// Whether a part of the log is damaged. The documents may contain the lost batches.
     pub is_damaged: bool,
-    /// The latest second of any batch.
+    /// The latest time of any batch, in Unix seconds.
     pub last_unix_s: u32,
 }
 
@@ -87,7 +88,7 @@ pub fn replay(
     })
 }
 
-/// Combines what the homes and the reader of the log have found.
+/// Combines the results of the homes and of the reader of the log.
 fn combine(
     of_homes: RestoredHomes,
     read: ReadLog,
@@ -103,7 +104,7 @@ fn combine(
     } = of_homes;
     let ReadLog { log, found, .. } = read;
     if let (None, Some(why)) = (documents, &why) {
-        // The batch has a valid checksum, so the number of partitions must be wrong: without documents nothing else tells it.
+        // The batch has a valid checksum, so the number of partitions must be wrong. Without documents the right number is unknown.
         return Err(ReplayError::Start(anyhow::anyhow!(
             "partitions = {} does not go with the log in {}, whose documents are lost: {why}; set partitions to the number that the log was \
              written with, or move the directory away to begin anew: clients with positions of before are then told a gap",
@@ -177,14 +178,14 @@ fn join(
 struct RestoredHomes {
     /// The shards of the homes, by number.
     homes: Vec<Shard>,
-    /// By partition: writer and number of the last batch in the documents.
+    /// For each partition the last batch in the documents: its writer and its number.
     before: Vec<(PartitionId, (u64, u64))>,
-    /// Partitions with unreadable batches, and the reason of the first one.
+    /// Partitions with unreadable batches, and the reason why the first such batch is unreadable.
     damaged: Vec<PartitionId>,
     why: Option<String>,
 }
 
-/// Restores a home: reads the documents, then applies the batches that arrive.
+/// Restores a home: reads the documents, then applies the batches that it receives.
 fn read_home(
     home: ShardId,
     documents: Option<&Documents>,
@@ -220,13 +221,13 @@ fn read_home(
 struct ReadLog {
     log: Log<Directory>,
     found: Recovered,
-    /// The first place where groups are missing that the documents do not contain.
+    /// The first place where groups are missing from both the log and the documents.
     lost: Option<Damage>,
     loss_detector: LossDetector,
     last_unix_s: u32,
 }
 
-/// `contained` is the last group that the documents contain.
+/// Reads the log and sends the batches to the homes. The documents contain the groups up to `contained`.
 fn read_log(
     source: &Source<'_>,
     contained: u64,
@@ -259,7 +260,7 @@ fn read_log(
             tracing::info!("{text}");
             supervisor::status(&text);
         }
-        // An unreadable batch goes to the first home, which reports it.
+        // A batch whose partition is unreadable goes to the first home, which reports it.
         let header = Header::read(batch).ok();
         let partition = header.map_or(0, |it| it.partition % world.partitions);
         last_unix_s = last_unix_s.max(header.map_or(0, |it| it.unix_s));
@@ -271,7 +272,7 @@ fn read_log(
             let home = usize::from(placement.home_of(partition));
             runs[home].push(batch);
             if runs[home].bytes.len() >= RUN_BYTES {
-                // A home that has failed reports its error itself.
+                // A failed home reports its error itself.
                 let _ = homes[home].send(mem::take(&mut runs[home]));
             }
         }
@@ -295,7 +296,7 @@ fn read_log(
     })
 }
 
-/// A run of a home's batches, in the order of the log.
+/// Several batches of one home, in the order of the log.
 #[derive(Default)]
 struct BatchRun {
     bytes: Vec<u8>,

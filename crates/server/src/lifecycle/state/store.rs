@@ -1,4 +1,5 @@
-//! Saving the state at a stop. When no work is in flight any more, each home returns its document block by block, and each block is written at once.
+//! Saves the state at a stop. When no work is in flight any more, each home returns its document block by block, and each block is written
+//! at once.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,11 +14,11 @@ use crate::lifecycle::checkpoint::document::head_now;
 use crate::lifecycle::shards::Shards;
 use crate::settings::state::State;
 
-/// Time between two checks whether work is in flight.
+/// Time between two checks whether work is still in flight.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Saves the state in `directory`, within the limits of bytes and time. No client may be connected. `log_end` returns the end of the log, if there
-/// is one.
+/// Saves the state in `directory`, within the limits of size and time. All clients must have gone. `log_end` returns the end of the log, if
+/// there is a log.
 ///
 /// # Errors
 /// Nothing was saved.
@@ -50,7 +51,7 @@ pub async fn store(
     }
 }
 
-/// Writes a base of shards that serve no client yet.
+/// Writes a base at the start, from shards that serve no client yet.
 ///
 /// # Errors
 /// The base could not be written.
@@ -90,12 +91,12 @@ async fn write(
 ) -> Result<u64, String> {
     prepare(directory).map_err(|error| format!("{error:#}"))?;
     wait_until_idle(shards).await?;
-    // Only now: batches that were in flight are in the documents, so the end must be after them.
+    // Called after all work is done: batches that were in flight are in the documents, so the end must be after them.
     let log = log_end();
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
     begin(directory).map_err(failed)?;
     let head = head_now(world);
-    // With a log there is no limit: the document must have all messages of the log.
+    // With a log there is no limit, because the documents must contain all messages of the log.
     let bytes_max = match log {
         Some(_) => usize::MAX,
         None => state.bytes_max / usize::from(head.homes),
@@ -152,7 +153,7 @@ async fn write_home(
                 state.bytes_max
             ));
         }
-        // Writing does not yield to the timer, so the deadline is also checked here.
+        // Writing does not let the timer run, so the deadline is checked here too.
         if began.elapsed() > Duration::from_secs(u64::from(state.deadline_s)) {
             return Err("state.deadline_s has passed".to_string());
         }
