@@ -1,4 +1,4 @@
-//! The cores of the process, pinning a thread to a core, and lowering a thread's priority.
+//! Functions for the cores that threads run on and for the priority of threads.
 
 use std::io;
 
@@ -28,8 +28,8 @@ pub fn lower_priority() -> io::Result<()> {
     Ok(setpriority_process(None, NICE)?)
 }
 
-/// The numbers of the cores that the calling thread may run on, in order; at least one. Before the thread is pinned they are the cores of the
-/// process (`taskset`, cpusets).
+/// The numbers of the cores that the calling thread may run on, in ascending order; at least one. If the thread is not pinned, these are
+/// the cores of the process (`taskset`, cpusets).
 pub fn cores() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else {
         // A sandbox forbids the call, or the kernel supports more cores than the set has room for.

@@ -1,4 +1,4 @@
-//! The clocks. A shard reads them once a turn.
+//! The clocks of the server. A shard reads them once in each turn of its loop.
 //!
 //! There are three clocks:
 //!
@@ -20,7 +20,7 @@ pub fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Milliseconds of `CLOCK_MONOTONIC`. This is cheaper than [`monotonic_ns`], and late by up to a scheduler tick (1-10 ms).
+/// Milliseconds of `CLOCK_MONOTONIC`. Cheaper than [`monotonic_ns`], but behind by up to a scheduler tick (1-10 ms).
 pub fn monotonic_ms() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC_COARSE) / NS_PER_MS
 }
@@ -48,8 +48,8 @@ fn seconds(ns: i64) -> u64 {
     (ns / NS_PER_S as i64).max(0) as u64
 }
 
-/// Continues the count of an earlier process, which stopped at `counted_s` when the wall clock showed `unix_s`. The time between the two
-/// processes is known only from the wall clock. If that went back, the time is 0.
+/// Continues the count of an earlier process, which stopped at `counted_s` when the wall clock showed `unix_s`. Only the wall clock shows
+/// how much time has passed between the two processes. If it went back, no time counts as passed.
 ///
 /// # Panics
 /// If the count has already begun.
@@ -59,11 +59,12 @@ pub fn resume_count(counted_s: u64, unix_s: u64) {
     assert!(begun.is_ok(), "the count begins once");
 }
 
-/// Corrects the count by the clock of a log. This process wrote a batch at `written_s` of the count, the log stored it at `stored_s`
-/// of its own clock, and the process has just read it. A count that is behind jumps forward. A count that is ahead stands still
-/// until the log's clock reaches it. Afterwards the two differ by less than a second. Returns the correction in seconds.
+/// Corrects the count by the clock of a log. This process wrote a batch at `written_s` of the count, the log stored the batch at `stored_s`
+/// of its own clock, and this process has just read it. A count that is behind jumps forward. A count that is ahead stands still until the
+/// log's clock reaches it. Afterwards the two differ by less than two seconds, because both times are rounded down to seconds. Returns the
+/// correction in seconds.
 pub fn follow_log(written_s: u64, stored_s: u64) -> i64 {
-    /// Several threads read partitions.
+    /// Several threads read partitions and may call this at once.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock();
     CORRECTIONS.follow(begun_ns(), written_s, stored_s)
@@ -73,7 +74,7 @@ pub fn follow_log(written_s: u64, stored_s: u64) -> i64 {
 struct Corrections {
     /// The sum of all corrections, in nanoseconds.
     sum_ns: AtomicI64,
-    /// The count at the last correction of a count that was ahead. The count is never below it, so that it does not go back.
+    /// The count when it was last found ahead. The count never shows less, so it does not go back.
     stood_ns: AtomicI64,
 }
 
@@ -91,8 +92,8 @@ impl Corrections {
         going_ns.max(self.stood_ns.load(Relaxed))
     }
 
-    /// See [`follow_log`]. The log stored the batch after the write and before now. Only a `stored_s` outside of this
-    /// interval corrects the count.
+    /// See [`follow_log`]. By a right clock the log stored the batch between the write and now. Only a `stored_s` outside of this interval
+    /// corrects the count.
     fn follow(&self, begun_ns: i64, written_s: u64, stored_s: u64) -> i64 {
         /// Both clocks are rounded down to seconds, so their difference is uncertain by this.
         const ROUNDING_S: i64 = 1;
@@ -100,7 +101,7 @@ impl Corrections {
         let now_ns = self.count_ns(begun_ns);
         let now_s = seconds(now_ns);
         if written_s > now_s {
-            // Another process wrote the batch.
+            // Another process wrote the batch, by another clock.
             return 0;
         }
         let behind_s = difference_s(now_s, stored_s) - ROUNDING_S;
@@ -110,7 +111,7 @@ impl Corrections {
             return behind_s;
         }
         let ahead_s = difference_s(stored_s, written_s) - ROUNDING_S;
-        // A batch that was written before the last correction shows a difference that has already been corrected.
+        // If the batch was written before the last correction, the difference that it shows has already been corrected.
         if ahead_s > 0 && written_s > seconds(self.stood_ns.load(Relaxed)) {
             self.stood_ns.store(now_ns, Relaxed);
             self.sum_ns.fetch_sub(ahead_s * NS_PER_S as i64, Release);
@@ -120,7 +121,7 @@ impl Corrections {
     }
 }
 
-/// The wall clock minus the counted clock, in seconds. The value changes only if the wall clock jumps by a second or more.
+/// The wall clock minus the counted clock, in seconds. The value changes only if the difference changes by a second or more.
 pub fn wall_offset_s() -> i32 {
     let (offset_ns, last_s) = (wall_ns() - counted_ns(), WALL_OFFSET_S.load(Relaxed));
     let second = NS_PER_S as i64;
@@ -211,14 +212,14 @@ mod tests {
         for (written_s, now_s, stored_s, by_s) in [
             (100, 100, 100, 0),
             (100, 101, 100, 0),
-            // The batch was on its way for a minute, before or after the log stored it.
+            // The batch was delayed for a minute, before or after the log stored it.
             (100, 160, 100, 0),
             (100, 160, 160, 0),
             (100, 100, 101, 0),
             (100, 100, 105, 4),
             (100, 102, 99, 0),
             (100, 102, 95, -4),
-            // A write in the future is of another process.
+            // A batch written in the future was written by another process.
             (u32::MAX.into(), 102, 95, 0),
         ] {
             let corrections = Corrections::new();

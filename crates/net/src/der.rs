@@ -1,7 +1,7 @@
-//! A small reader of DER (X.690). It tells the forms of keys and certificates apart, and reads the names of a certificate and the size
-//! of an RSA key.
+//! A small reader of DER (X.690). It recognizes the form of keys and certificates, and reads the names in a certificate and the size of an
+//! RSA key.
 //!
-//! Invariant: no bytes cause a panic. `rustls` and `aws-lc-rs` verify keys and certificates, not this module.
+//! Invariant: no input causes a panic. This module does not verify keys and certificates; `rustls` and `aws-lc-rs` do.
 
 const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;
@@ -35,7 +35,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// Its name in error messages.
+    /// The name of the form in error messages.
     pub const fn name(self) -> &'static str {
         match self {
             Form::Certificate => "an X.509 certificate",
@@ -50,7 +50,7 @@ impl Form {
         }
     }
 
-    /// The command that converts it to PEM.
+    /// The command that converts a file of this form to PEM.
     pub const fn command(self) -> &'static str {
         match self {
             Form::Certificate => "openssl x509 -inform DER -in FILE -out FILE.pem",
@@ -71,7 +71,7 @@ fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = match first {
         0..=0x7f => (usize::from(first), rest),
-        // The length field of a key or certificate has at most this many bytes.
+        // A longer length field does not occur in keys and certificates.
         0x81..=0x84 => {
             let (length, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
             let length = length
@@ -132,7 +132,7 @@ pub fn names(certificate: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((issuer, subject))
 }
 
-/// The key within PKCS #8 (RFC 5208 section 5). For RSA it is PKCS #1.
+/// The key inside a PKCS #8 structure (RFC 5208 section 5). An RSA key is in PKCS #1 there.
 pub fn within_pkcs8(private: &[u8]) -> Option<&[u8]> {
     let (content, _) = within(private, SEQUENCE)?;
     let (_version, rest) = within(content, INTEGER)?;
@@ -140,8 +140,8 @@ pub fn within_pkcs8(private: &[u8]) -> Option<&[u8]> {
     Some(within(rest, OCTET_STRING)?.0)
 }
 
-/// The object identifier of RSASSA-PSS (RFC 8017 appendix C). Its keys look like RSA keys, but can only make PSS signatures such as
-/// PS256.
+/// The object identifier of RSASSA-PSS (RFC 8017 appendix C). Such a key looks like an RSA key, but can only make PSS signatures, for
+/// example PS256.
 pub const RSA_PSS: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a];
 
 /// The object identifier of the algorithm of a public key (X.509) or a private key (PKCS #8).

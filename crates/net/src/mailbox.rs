@@ -10,16 +10,16 @@
 //! ```
 //!
 //! Invariants:
-//! * The mail of each sender stays in order, and none is lost. Posting a batch takes the lock once, and so does taking all mail.
-//! * No wake is missed, since the mail and the reader's sleep flag are under the same lock.
-//! * A sender writes to the eventfd only to end an announced sleep, so at most once for each sleep. A busy reader costs its senders no
-//!   system call. Nobody reads the eventfd: each write is one event of an edge-triggered poller. A late event only makes one wait
-//!   return early.
+//! * The mail of each sender stays in order, and none is lost. Posting a batch locks the mailbox once, and so does taking all mail.
+//! * No wake-up is lost, because the mail and the reader's sleep flag are under the same lock.
+//! * A sender writes to the eventfd only to end an announced sleep, so at most once for each sleep. While the reader is busy, posting costs
+//!   no system call. Nobody reads the eventfd: each write is one event of an edge-triggered poller. An event that arrives late only makes
+//!   one wait return early.
 //! * The eventfd has the same number in the descriptor tables of all threads that post or read: it is made before the threads
 //!   separate their tables, and they keep it ([`unshare`](crate::kernel::fd_table::unshare)). It is never closed, since no thread could
 //!   close it in all tables. Mailboxes live as long as the process.
 //!
-//! A mailbox deliberately has no limit: a sender could only block on a full one. The broker limits its senders by credit.
+//! A mailbox deliberately has no limit: on a full one a sender could only block. The broker limits its senders by credit.
 
 use std::io;
 
@@ -34,7 +34,7 @@ struct Shared<T> {
 
 struct State<T> {
     mail: Vec<T>,
-    /// The reader sleeps or is about to sleep, and no sender has woken it yet.
+    /// The reader is asleep or about to block, and no sender has woken it yet.
     asleep: bool,
 }
 
@@ -50,7 +50,7 @@ impl<T> Shared<T> {
         let mut state = self.lock();
         put(&mut state.mail);
         let asleep = std::mem::take(&mut state.asleep);
-        // Wake the reader after the lock is released, so that it does not wait for the lock.
+        // The reader is woken after the lock is released, so that it does not wait for the lock.
         drop(state);
         if asleep {
             self.bell.ring();
@@ -88,7 +88,7 @@ impl<T: Send> Sender<T> {
 /// The receiving end of a mailbox, read by one thread.
 pub struct Inbox<T> {
     shared: Arc<Shared<T>>,
-    /// The thread has announced a sleep and has not ended it.
+    /// This thread has announced a sleep and has not ended it.
     announced: bool,
 }
 
@@ -109,8 +109,7 @@ impl<T: Send> Inbox<T> {
         }
     }
 
-    /// Announces that this thread is about to block. Returns false, and announces nothing, if there is mail: then the thread must not
-    /// block.
+    /// Announces that this thread is about to block. If there is mail, announces nothing and returns false: the thread must not block then.
     pub fn sleep(&mut self) -> bool {
         let mut state = self.shared.lock();
         let sleeps = state.mail.is_empty();
@@ -133,7 +132,7 @@ impl<T: Send> Inbox<T> {
     }
 }
 
-/// Makes a mailbox. Must be called before the threads that use it separate their descriptor tables.
+/// Makes a mailbox. Must be called before the threads that use the mailbox separate their descriptor tables.
 ///
 /// # Errors
 /// If the table is full.
@@ -169,7 +168,7 @@ mod bell {
 
     use crate::sys::Fd;
 
-    /// A write to an open eventfd cannot fail otherwise.
+    /// The only reason why a write to the eventfd can fail.
     const GONE: &str = "this thread's table has no eventfd of the mailbox";
 
     pub(super) struct Bell {
@@ -188,7 +187,7 @@ mod bell {
 
         /// Adds one to the counter.
         pub(super) fn ring(&self) {
-            // Without this wake the reader would sleep for ever.
+            // Must not fail: without this wake-up the reader would sleep for ever.
             retry_on_intr(|| write(self.fd.lend(), &1_u64.to_ne_bytes())).expect(GONE);
         }
     }

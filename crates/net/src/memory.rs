@@ -1,4 +1,5 @@
-//! The memory of the machine, the allocator of large blocks, the release of unused memory, and the kernel's random numbers.
+//! Memory: the size of the machine's memory, the allocator of large blocks, and the release of unused memory. Also the kernel's random
+//! numbers.
 
 mod pool;
 
@@ -22,8 +23,8 @@ pub fn machine_bytes() -> u64 {
     (pages as u64).saturating_mul(page as u64)
 }
 
-/// Returns freed memory to the kernel, even memory between live allocations. It holds the allocator's locks, so it should be called after a
-/// burst of load, not during one. With another C library than glibc it does nothing.
+/// Returns freed memory to the kernel, even memory between live allocations. Meanwhile the allocator is locked, so this should be called
+/// after a burst of load, not during one. With another C library than glibc it does nothing.
 pub fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes no pointers, and may be called at any time by any thread.
@@ -32,8 +33,8 @@ pub fn trim() {
     };
 }
 
-/// Blocks of at least this size are mappings of their own, which go back to the kernel as soon as they are freed. Most of the blocks
-/// around this size come from the pool instead ([`PoolAllocator`]).
+/// glibc maps each block of at least this size separately, and returns it to the kernel when it is freed. Most blocks around this size come
+/// from the pool instead ([`PoolAllocator`]).
 const MAPPED_MIN: libc::c_int = 2 << 20;
 /// Freed bytes at the end of a heap that are kept for later allocations.
 const KEPT: libc::c_int = 8 << 20;
@@ -52,8 +53,9 @@ pub fn set_malloc_thresholds() {
     }
 }
 
-/// Releases the code pages of the program and its libraries. The start has touched pages that serving does not need, some megabytes of
-/// resident memory. Code that runs again is read from the page cache. Should be called once, when all shards run.
+/// Releases the memory of the code pages of the program and its libraries. The start has used pages that serving does not need, some
+/// megabytes of resident memory. If such code runs again, the kernel reads it from the page cache. Should be called once, when all shards
+/// run.
 pub fn release_code_pages() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     for text in maps.lines().filter_map(code_range) {
@@ -69,7 +71,7 @@ pub fn release_code_pages() {
     }
 }
 
-/// The address range, if this line of `/proc/self/maps` is code of a file.
+/// The address range of a line of `/proc/self/maps`, if the line describes code from a file.
 fn code_range(line: &str) -> Option<Range<usize>> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;

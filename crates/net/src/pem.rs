@@ -1,11 +1,11 @@
 //! Parses keys and certificates in PEM (RFC 7468), as OpenSSL, proxies and people write it.
 //!
-//! Invariants: a file is read as a whole, or refused. Blocks that often accompany the wanted one are accepted: a key beside its
-//! certificate, parameters. The error for any other block names its line, its label and the remedy. Text outside of blocks is
-//! ignored. Line ends, spaces and a byte order mark have no meaning, and a block may begin on the line where another ends.
+//! Invariants: a file is read as a whole, or refused. Other blocks are accepted if they often occur with the wanted one: a key beside its
+//! certificate, or parameters. The error for any other block names the line, the label and the remedy. Text outside of blocks is ignored.
+//! Line ends, spaces and a byte order mark have no meaning, and a block may begin on the line where another ends.
 //!
-//! The caller reads the file. Passphrases and other encodings are deliberately not supported; the error names the command that
-//! converts such a file.
+//! The caller reads the file. Passphrases and other encodings are deliberately not supported; the error then names the command that
+//! converts the file.
 
 use rustls::pki_types::pem::{PemObject as _, SectionKind};
 use rustls::pki_types::{
@@ -17,13 +17,13 @@ use super::der::{self, Form};
 const BEGIN: &str = "-----BEGIN ";
 const END: &str = "-----END ";
 const HYPHENS: &str = "-----";
-/// The most characters of a line in an error message.
+/// The maximum number of characters of a line that an error message shows.
 const SHOWN_CHARS: usize = 40;
 
-/// A text of this length with only base64 characters is taken for base64.
+/// A file of at least this length that has only base64 characters is taken for base64 without boundary lines.
 const BASE64_BYTES_MIN: usize = 40;
 
-/// The accepted labels and the form of their content. `None`: parameters, which are ignored since the key repeats them.
+/// The accepted labels, and the form of the content of each. `None` means parameters, which are ignored because the key has them too.
 const LABELS: [(&str, Option<Form>); 10] = [
     ("CERTIFICATE", Some(Form::Certificate)),
     ("X509 CERTIFICATE", Some(Form::Certificate)),
@@ -82,13 +82,13 @@ const REFUSED: [(&str, &str); 9] = [
 pub struct Block {
     /// The form of the content; `None` for parameters.
     pub form: Option<Form>,
-    /// The number of its first line, from 1.
+    /// The number of the block's first line, counted from 1.
     pub line: usize,
     /// The content.
     pub der: Vec<u8>,
 }
 
-/// A block whose end is not read yet.
+/// A block whose end has not been read yet.
 struct Open<'t> {
     label: &'t str,
     line: usize,
@@ -98,7 +98,7 @@ struct Open<'t> {
 /// All blocks of a file, at least one.
 ///
 /// # Errors
-/// The line, its content and the remedy; for a file without blocks, the form of the file.
+/// If a block is wrong: the line, its content and the remedy. If the file has no blocks: the form of the file.
 pub fn blocks(file: &[u8]) -> Result<Vec<Block>, String> {
     let text = text(file)?;
     // Lines may also end in CR alone.
@@ -140,7 +140,7 @@ fn text(file: &[u8]) -> Result<std::borrow::Cow<'_, str>, String> {
     Ok(String::from_utf8_lossy(file))
 }
 
-/// Reads a line outside of blocks; returns the rest of the line after the beginning of a block.
+/// Reads a line outside of blocks. If a block begins there, returns the rest of the line.
 fn read_outside<'t>(
     rest: &'t str,
     line: usize,
@@ -157,7 +157,7 @@ fn read_outside<'t>(
         });
         return Ok(rest.trim_start());
     }
-    // Text is ignored, and so is a block that is commented out.
+    // Text is ignored, and so is a block that is commented out with `#`.
     if rest.starts_with('#') || !is_boundary(rest) {
         return Ok("");
     }
@@ -186,7 +186,7 @@ fn is_boundary(line: &str) -> bool {
         && has(&["CERTIFICATE", "KEY"])
 }
 
-/// Reads a line within a block; returns the rest of the line after the end of the block.
+/// Reads a line within a block. If the block ends there, returns the rest of the line.
 fn read_in_block<'t>(
     mut begun: Open<'t>,
     rest: &'t str,
@@ -198,7 +198,7 @@ fn read_in_block<'t>(
     let (base64, boundary) = rest.split_at(end);
     let label = shown(begun.label);
     if let Some((name, _)) = base64.split_once(':') {
-        // A header of the format before RFC 7468. Nearly always it means that the key has a passphrase.
+        // A header as in the format before RFC 7468. It nearly always means that the key has a passphrase.
         return Err(match matches!(name, "Proc-Type" | "DEK-Info") {
             true => format!("line {line}: {label} {ENCRYPTED}"),
             false => {
@@ -249,7 +249,7 @@ fn decode(open: &Open<'_>) -> Result<Block, String> {
         let why = refused.map_or("is nothing that is read here; take it out", |(_, why)| why);
         return Err(format!("line {line}: {label} {why}"));
     };
-    // The decoder takes constant time only for private keys, so each block is decoded as one.
+    // The decoder takes constant time only for private keys, so each block is decoded as if it was one.
     let as_private_key = format!(
         "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
         open.base64
@@ -302,7 +302,7 @@ fn no_block_error(file: &[u8]) -> String {
     }
 }
 
-/// The beginning of a text of the file, escaped for an error message.
+/// The beginning of a text from the file, escaped for an error message.
 fn shown(text: &str) -> String {
     let text: String = text.chars().take(SHOWN_CHARS).collect();
     text.escape_debug().to_string()
@@ -353,7 +353,7 @@ pub fn private_key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     })
 }
 
-/// The list of a file's blocks for an error message.
+/// Lists the blocks of a file for an error message.
 pub fn listed(blocks: &[Block]) -> String {
     let each = blocks.iter().map(|block| {
         let name = block.form.map_or("parameters", Form::name);

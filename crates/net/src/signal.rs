@@ -1,24 +1,24 @@
-//! The signals that an operator sends. One thread waits for them.
+//! The signals that an operator sends to the process. One thread waits for them.
 //!
-//! They are blocked before any thread starts, and all threads inherit that, so no handler runs and no shard is interrupted. `SIGPIPE`
-//! and `SIGXFSZ` are ignored: the send to a closed connection, or the write past the file size limit, returns an error instead.
+//! The signals are blocked before any thread starts, and all threads inherit this. So no handler runs, and no shard is interrupted.
+//! `SIGPIPE` and `SIGXFSZ` are ignored: a send to a closed connection, or a write past the file size limit, returns an error instead.
 
 use std::io;
 
 use crate::sys::check;
 
-/// A signal to the process as a whole.
+/// A signal to the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Signal {
     /// `SIGINT`: Ctrl-C.
     Interrupt,
-    /// `SIGTERM`: end.
+    /// `SIGTERM`: stop.
     Terminate,
     /// `SIGHUP`: read the settings again.
     Hangup,
 }
 
-/// Waits for the signals, which are blocked since this value was made.
+/// Waits for the signals. They have been blocked since this value was made.
 pub struct Signals {
     set: libc::sigset_t,
 }
@@ -28,7 +28,7 @@ impl Signals {
     /// `SIGXFSZ` in the process. Must be called first in `main`.
     ///
     /// # Errors
-    /// Only in a sandbox.
+    /// Only if a sandbox forbids it.
     pub fn block() -> io::Result<Signals> {
         for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
             // SAFETY: takes no pointers; an ignored signal runs no code of ours.

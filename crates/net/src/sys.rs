@@ -1,7 +1,7 @@
 //! Descriptors, and system calls that `rustix` does not have.
 //!
-//! [`Owned`] is used in place of `OwnedFd`, which may be dropped on another thread and would then close a number of another
-//! descriptor table.
+//! [`Owned`] replaces `OwnedFd`, which may be dropped on another thread and would then close another descriptor with the same number in the
+//! table of that thread.
 
 use std::io;
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 
 /// A descriptor: a number in the table of the thread that made it, and meaningless in other tables.
 ///
-/// Dropping it does not close it: its holder must do that, once.
+/// Dropping an `Fd` does not close the descriptor: its holder must close it, once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fd(pub u32);
 
@@ -80,7 +80,7 @@ impl Drop for Owned {
 pub fn close(fd: Fd) {
     // SAFETY: takes no pointers; the caller owned the descriptor. Linux closes it even if it returns `EINTR`, so there is no retry.
     let answer = unsafe { libc::close(fd.raw()) };
-    // A second close could close another socket that has got the number meanwhile.
+    // A second close could close another socket that has got the same number meanwhile.
     assert!(
         answer == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EBADF),
         "descriptor {} closed twice",

@@ -1,19 +1,19 @@
-//! The trait of everything that carries connections. TLS and the shard loop know connections only through [`Transport`].
+//! The interface to connections, [`Transport`]: TLS and the shard loop know connections only through it.
 //!
-//! Kernel sockets are the only implementation ([`kernel`](crate::kernel)). Another one, such as a TCP stack of our own, must keep
-//! these invariants:
+//! Kernel sockets are the only implementation ([`kernel`](crate::kernel)). Any other, such as our own TCP stack, must keep these
+//! invariants:
 //!
-//! * A [`Link`] is a small number, since callers use it as an index of tables. It is reused only after its connection was closed.
+//! * A [`Link`] is a small number, because callers use it as an index of tables. It is reused only after its connection was closed.
 //! * Readiness is level-triggered: an event that was not handled is reported again by the next wait.
 //! * A failed connection is reported as hung up, even if a send has already reported the failure.
 //! * A transport belongs to one thread. Only [`wait`](Transport::wait) blocks, and nothing that a peer does causes a panic.
 //!
-//! The trait deliberately has no constructor: only the code that starts a shard's thread knows which transport it is.
+//! The trait deliberately has no constructor: only the code that starts the thread of a shard knows the implementation.
 
 use std::io;
 use std::net::IpAddr;
 
-/// The number of a connection of one transport. Dropping it does not close the connection: the owner must do that, once.
+/// The number of a connection of one transport. Dropping a `Link` does not close the connection: the owner must close it, once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Link(pub u32);
 
@@ -46,11 +46,11 @@ pub struct Readiness {
 pub enum Arrival {
     /// A connection, and the address of its peer.
     Connection(Link, IpAddr),
-    /// One connection was answered and turned away, since there is no room (`errno`). More may wait.
+    /// There is no room (`errno`), so one connection was answered and closed. More may wait.
     Shed(i32),
     /// No connection waits, or accepting is paused.
     Nobody,
-    /// Accepting is paused, since there is no room (`errno`) even to turn a connection away.
+    /// There is no room (`errno`) even to answer and close a connection, so accepting is paused.
     Stuck(i32),
     /// The waiting connection or the listener is broken (`errno`).
     Failed(i32),
@@ -61,9 +61,9 @@ pub enum Arrival {
 pub enum Received {
     /// The number of bytes received, at least one.
     Bytes(usize),
-    /// The peer sends no more.
+    /// The peer has ended its stream.
     End,
-    /// Nothing has arrived yet.
+    /// Nothing has arrived since the last receive.
     Again,
     /// The connection failed with this `errno`.
     Failed(i32),
@@ -95,8 +95,8 @@ pub trait Transport {
     /// If the last wait found no such event.
     fn event(&self, n: usize) -> Event;
 
-    /// Accepts a connection from the listener. If there is no room, sends it the result of `answer` instead, which gets the bytes
-    /// received so far, and closes it.
+    /// Accepts a connection from the listener. If there is no room, sends the client an answer instead and closes the connection: `answer`
+    /// makes it from the bytes received so far.
     fn accept(
         &mut self,
         listener: usize,
@@ -104,10 +104,10 @@ pub trait Transport {
         answer: impl FnOnce(&[u8]) -> Vec<u8>,
     ) -> Arrival;
 
-    /// Accepts nothing, and reports no arrivals, until this time of the monotonic clock. New connections wait in the accept queue.
+    /// Accepts no connections, and reports no arrivals, until this time of the monotonic clock. New connections wait in the accept queue.
     fn pause(&mut self, until_ms: u64);
 
-    /// The number of connections that there is room for. A few more can be turned away with an answer.
+    /// The number of connections for which there is room. A few more can be accepted only to answer and close them.
     fn room(&self) -> u32;
 
     /// Must be called at the end of each turn: adjusts how new connections are accepted. `connections` is the number of accepted
@@ -143,8 +143,8 @@ pub trait Transport {
     /// If `buffer` is empty, since the result would look like an end.
     fn receive(&mut self, link: Link, buffer: &mut [u8]) -> Received;
 
-    /// Sends the parts in order, as many bytes as the connection takes. A part may have any type: so a transport that must keep
-    /// bytes until the peer acknowledges them can keep a reference-counted part without a copy.
+    /// Sends the parts in order, as many bytes as the connection takes. The type of the parts is generic, so that a transport which must
+    /// keep bytes until the peer acknowledges them can keep a reference-counted part without a copy.
     fn send<P: AsRef<[u8]>>(&mut self, link: Link, parts: &[P]) -> Sent;
 
     /// Closes our sending side: the peer reads an end after all bytes sent before. Does nothing if the connection is over.

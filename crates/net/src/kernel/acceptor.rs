@@ -1,4 +1,4 @@
-//! Accepts the connections of a shard: its listeners, the pauses in accepting, and the refusal when the shard has no room.
+//! Accepts the connections of a shard: its listeners, the pauses in accepting, and the refusal of connections when the shard has no room.
 //!
 //! Three mechanisms delay or refuse new connections. None of them affects established ones:
 //!
@@ -9,9 +9,9 @@
 //! * If even that fails, because the machine is out of descriptors, the listeners are ignored until a connection has ended or
 //!   `STUCK_PAUSE_MS` have passed. Otherwise every wait would report them as ready.
 //!
-//! The caller decides how fast connections are accepted, and which is next.
+//! The caller decides how fast connections are accepted, and from which listener next.
 //!
-//! Invariant: every pause has an end, and [`Acceptor::settle`] is called no later than then.
+//! Invariant: every pause has an end, and the caller calls [`Acceptor::settle`] no later than then.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,14 +23,15 @@ use super::listener::{Accepted, Listener, Reserve, Shed, SocketOptions};
 use super::steering::{Group, Level, Member};
 use crate::transport::{Arrival, Link};
 
-/// The pause after a failure of both the accept and the refusal.
+/// The pause after an accept failed for lack of a descriptor or memory, and the refusal failed too.
 const STUCK_PAUSE_MS: u64 = 100;
-/// The pause after a failure that may be permanent: the smallest step of a coarse clock.
+/// The pause after another failure, which may be permanent. It is the smallest step of a coarse clock.
 const FAILED_PAUSE_MS: u64 = 10;
-/// A shard is nearly full if only 1/16 of its room is left. Half of that is for connections in its accept queue.
+/// A shard is nearly full if at most 1/16 of its room is left. Half of that 1/16 is for connections in its accept queue.
 const QUEUE_PART: u32 = 16;
 
-/// A shard reserves 1/64 of its descriptors, and at most 256, for connections that it turns away, since it reads their requests first.
+/// Of its descriptors a shard reserves 1/64, but at most 256, for connections that it refuses: it needs one to read the request and answer
+/// it.
 const TURNED_AWAY_PART: u64 = 64;
 const TURNED_AWAY_MAX: u64 = 256;
 
@@ -39,22 +40,22 @@ const TURNED_AWAY_MAX: u64 = 256;
 pub struct Limits {
     /// Length of each listener's accept queue, in connections.
     pub backlog: u32,
-    /// The most connections of this shard. There may be fewer descriptors than that.
+    /// The maximum number of connections of this shard. There may be fewer descriptors.
     pub connections_max: u32,
     /// Options of all accepted sockets.
     pub sockets: SocketOptions,
 }
 
-/// The number of connections that a shard accepts with this many free descriptors. The rest is for connections that are turned away.
+/// The number of connections that a shard with this many free descriptors accepts. The other descriptors are for refused connections.
 pub fn room(descriptors: u64) -> u64 {
     descriptors.saturating_sub((descriptors / TURNED_AWAY_PART).clamp(1, TURNED_AWAY_MAX))
 }
 
-/// Nothing is accepted until this time.
+/// A pause in accepting.
 #[derive(Clone, Copy, Debug)]
 struct Pause {
     until_ms: u64,
-    /// There was no descriptor: the pause also ends when a connection has ended.
+    /// The reason is that there was no descriptor, so the pause also ends when a connection ends.
     stuck: bool,
 }
 
@@ -66,11 +67,11 @@ pub struct Acceptor {
     member: Member,
     limits: Limits,
     room: u32,
-    /// Open connections at the end of the last turn.
+    /// Number of open connections at the end of the last turn.
     connections: u32,
     out_of_descriptors: bool,
     pause: Option<Pause>,
-    /// The driver reports connections of the listeners.
+    /// Whether the driver reports the arrival of connections at the listeners.
     listens: bool,
 }
 
@@ -116,11 +117,11 @@ impl Acceptor {
         &self.listeners
     }
 
-    /// Lets no more connections into the accept queues. Queued connections can still be [accepted](Acceptor::accept), also during a
-    /// pause. Call [`close`](Acceptor::close) afterwards.
+    /// Keeps new connections out of the accept queues. Queued connections can still be [accepted](Acceptor::accept), also during a pause.
+    /// Call [`close`](Acceptor::close) afterwards.
     pub fn bar(&mut self) {
         for listener in &self.listeners {
-            // A failure is tolerable: a connection that arrives between the last accept and the close is reset.
+            // A failure is tolerable: only a connection that arrives between the last accept and the close is reset.
             let _ = listener.bar();
         }
         self.pause = None;
@@ -131,7 +132,7 @@ impl Acceptor {
         self.listeners.clear();
     }
 
-    /// The number of connections that the shard has room for. A few more have descriptors, only to be turned away with an answer.
+    /// The number of connections for which the shard has room. There are a few more descriptors, only to answer and close connections.
     pub fn room(&self) -> u32 {
         self.room
     }
@@ -141,7 +142,7 @@ impl Acceptor {
         self.member.level()
     }
 
-    /// Accepts a connection, see [`Transport::accept`](crate::Transport::accept).
+    /// Accepts a connection; see [`Transport::accept`](crate::Transport::accept).
     pub fn accept(
         &mut self,
         listener: usize,
@@ -162,7 +163,7 @@ impl Acceptor {
         }
     }
 
-    /// Turns a waiting connection away: there is no descriptor or memory for it (`errno`).
+    /// Refuses a waiting connection, because there is no descriptor or memory for it (`errno`).
     fn shed(
         &mut self,
         listener: usize,
@@ -189,7 +190,7 @@ impl Acceptor {
         let freed = connections < self.connections;
         self.connections = connections;
         if std::mem::take(&mut self.out_of_descriptors) {
-            // `room` assumed more descriptors than there are.
+            // There are fewer descriptors than `room` assumed.
             self.room = self.room.min(connections);
         }
         if let Some(pause) = &self.pause
@@ -208,12 +209,12 @@ impl Acceptor {
             .set_level(self.level_with(connections), &self.listeners)
     }
 
-    /// The end of the pause, if there is one: [`settle`](Acceptor::settle) must be called no later.
+    /// The end of the pause, if there is one. [`settle`](Acceptor::settle) must be called no later.
     pub fn paused_until_ms(&self) -> Option<u64> {
         self.pause.as_ref().map(|pause| pause.until_ms)
     }
 
-    /// Accepts nothing until this time. A longer pause stays as it is.
+    /// Accepts no connections until this time. A pause that lasts longer is not changed.
     pub fn pause(&mut self, until_ms: u64) {
         self.begin_pause(until_ms, false);
     }
@@ -224,8 +225,8 @@ impl Acceptor {
         }
     }
 
-    /// The level with this number of connections. It rises at once, but falls only when some more room is free. So it does not change with
-    /// each connection around a threshold.
+    /// The level with this number of connections. The level rises at once, but it falls only when some more room is free, so that it does
+    /// not change with each connection around a threshold.
     fn level_with(&self, connections: u32) -> Level {
         let queue = (self.room / QUEUE_PART).min(self.limits.backlog).max(1);
         let level = |connections: u32| match connections {

@@ -1,11 +1,11 @@
-//! An epoll instance for each shard thread.
+//! The poller: an epoll instance for each shard thread.
 //!
 //! The driver has no table of sockets: the kernel stores a 64-bit token with each registration. Tokens with the top bit are for
 //! listeners and for the eventfd that wakes the thread; all others belong to the caller.
 //!
-//! Invariants: all registrations are level-triggered, except the eventfd, so a caller may handle only some of the events. A closed
-//! descriptor is deregistered by the kernel, since it is in no other table. The end of a peer's stream is reported only while the
-//! caller reads the socket; otherwise every wait would report it. A reset is always reported.
+//! Invariants: all registrations except the eventfd are level-triggered, so a caller may handle only some of the events. The kernel
+//! deregisters a descriptor when it is closed, because it is in no other table. The end of a peer's stream is reported only while the
+//! caller wants to read from the socket; otherwise every wait would report it. A reset is always reported.
 
 use std::io;
 use std::marker::PhantomData;
@@ -25,7 +25,7 @@ pub const fn listener(n: usize) -> u64 {
     SPECIAL | n as u64
 }
 
-/// An epoll instance and the room for the events of one turn (12 bytes each).
+/// An epoll instance, and the memory for the events of one wait (12 bytes each).
 pub struct Driver {
     epoll: Owned,
     events: Box<[libc::epoll_event]>,
@@ -34,7 +34,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// A driver that reports at most `events_max` events for each [`wait`](Driver::wait), and the others with the next one.
+    /// A driver that reports at most `events_max` events in each [`wait`](Driver::wait), and further events in the next one.
     ///
     /// # Errors
     /// If the table is full or the kernel has no memory.
@@ -114,7 +114,8 @@ impl Driver {
         self.control(libc::EPOLL_CTL_ADD, fd, token, interest(true, false))
     }
 
-    /// Registers the eventfd that wakes the thread. Each write to it is one event; it is edge-triggered, so it need not be read.
+    /// Registers the eventfd that wakes the thread. Each write to the eventfd is one event. The registration is edge-triggered, so nobody
+    /// needs to read the eventfd.
     ///
     /// # Errors
     /// Those of [`add`](Driver::add).

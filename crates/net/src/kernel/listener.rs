@@ -1,10 +1,10 @@
 //! Listening sockets, one for each shard and address, and the refusal of connections when the descriptor table is full.
 //!
-//! All listeners of an address form a group (`SO_REUSEPORT`), and the kernel distributes connections over it by a hash of both
-//! addresses. Options that accepted sockets inherit (`TCP_NODELAY`, `TCP_NOTSENT_LOWAT`) are set on the listener, so that an accept
-//! is one system call.
+//! All listeners of an address form a group (`SO_REUSEPORT`). The kernel distributes connections to its members by a hash of the addresses
+//! of client and server. Accepted sockets inherit some options (`TCP_NODELAY`, `TCP_NOTSENT_LOWAT`) from the listener, so that an accept is
+//! one system call.
 //!
-//! Invariant: a listener is made in the table of its shard, after [`unshare`](super::fd_table::unshare). A copy in another table would
+//! Invariant: a listener is opened in the table of its shard, after [`unshare`](super::fd_table::unshare). A copy in another table would
 //! receive connections that no thread accepts.
 //!
 //! Limits and access control are deliberately elsewhere.
@@ -26,7 +26,7 @@ use crate::transport::Received;
 /// Options of the sockets that a listener accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SocketOptions {
-    /// The most unsent bytes that the kernel takes (`TCP_NOTSENT_LOWAT`, tcp(7)); `None` is the kernel's default.
+    /// The maximum number of unsent bytes that the kernel accepts (`TCP_NOTSENT_LOWAT`, tcp(7)); `None` for the kernel's default.
     pub unsent_bytes: Option<u32>,
 }
 
@@ -37,7 +37,7 @@ pub enum Accepted {
     Connection(Fd, SocketAddr),
     /// No connection waits.
     Again,
-    /// There is no descriptor or no memory for a connection (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`). The queue may still be empty.
+    /// There is no descriptor or no memory for a connection (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`). Perhaps no connection waits at all.
     /// See [`Reserve`].
     Full(i32),
     /// The waiting connection or the listener is broken (`errno`). The next accept may succeed.
@@ -64,8 +64,8 @@ fn local_addr(socket: impl AsFd) -> io::Result<SocketAddr> {
     socket::address(net::getsockname(socket)?).ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
-/// Reserves a port until it is dropped: the kernel chooses it for no other socket, neither for a bind to port 0 nor for a connect. A
-/// server can still listen on the port, also repeatedly, if it sets `SO_REUSEADDR` as servers do. This socket itself never listens.
+/// Reserves a port until this is dropped: the kernel chooses the port for no other socket, neither for a bind to port 0 nor for a connect.
+/// A server can still listen on the port, also repeatedly, if it sets `SO_REUSEADDR` as servers do. The reserving socket never listens.
 #[derive(Debug)]
 pub struct HeldPort {
     _socket: OwnedFd,
@@ -80,7 +80,7 @@ impl HeldPort {
     pub fn choose(addr: SocketAddr) -> io::Result<HeldPort> {
         let socket = socket_with(family(addr), SocketType::STREAM, SOCKET, None)?;
         net::bind(&socket, &addr)?;
-        // After the bind, since otherwise the kernel might choose the port of another group of the same user.
+        // Set after the bind, because otherwise the kernel might choose the port of another group of the same user.
         sockopt::set_socket_reuseaddr(&socket, true)?;
         sockopt::set_socket_reuseport(&socket, true)?;
         let addr = local_addr(&socket)?;
@@ -96,7 +96,7 @@ impl HeldPort {
     }
 }
 
-/// A listening socket of this thread's descriptor table. Dropping it closes it and resets the connections in its queue.
+/// A listening socket in this thread's descriptor table. Dropping it closes the socket and resets the connections in its queue.
 #[derive(Debug)]
 pub struct Listener {
     socket: Owned,
@@ -139,14 +139,14 @@ impl Listener {
         local_addr(self.fd().lend())
     }
 
-    /// Lets no more connections into the queue, by dropping the packets of TCP handshakes. So the caller can empty the queue before it closes
-    /// the listener, which would reset the connections in the queue. The kernel of a client that is kept out tries again later, when the
-    /// port is closed or belongs to another process.
+    /// Keeps new connections out of the queue, by dropping the packets of TCP handshakes. So the caller can empty the queue before it
+    /// closes the listener; the close would reset the connections in the queue. The client's kernel tries again later, when the port is
+    /// closed or belongs to another process.
     ///
     /// # Errors
     /// Those of `SO_ATTACH_FILTER` (socket(7)).
     pub fn bar(&self) -> io::Result<()> {
-        // One instruction: keep 0 bytes of each packet.
+        // One instruction, which keeps 0 bytes of each packet.
         let mut nothing = [libc::sock_filter {
             code: (libc::BPF_RET | libc::BPF_K) as u16,
             jt: 0,
@@ -174,7 +174,7 @@ impl Listener {
                     };
                     Accepted::Connection(fd, peer)
                 }
-                // The peer closed the connection while it waited: try the next one.
+                // The peer closed the connection in the queue, or a signal interrupted the call: accept again.
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(Errno::AGAIN) => Accepted::Again,
                 Err(full @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
@@ -186,11 +186,11 @@ impl Listener {
     }
 }
 
-/// The most bytes of a refused connection's request that are discarded before the close: several times the largest head that a server
+/// The maximum number of bytes of a refused request that are discarded before the close: several times the largest head that a server
 /// accepts.
 const DISCARD_MAX: usize = 64 * 1024;
 
-/// The most bytes of a refused connection's request that are read: enough to reach the `Accept` field of a browser.
+/// The maximum number of bytes of a refused request that are read: enough to reach the `Accept` field of a browser.
 const SHED_HEAD_BYTES: usize = 2048;
 
 /// The result of [`Reserve::shed`].
@@ -204,9 +204,9 @@ pub enum Shed {
     Unable,
 }
 
-/// A spare descriptor, so that a waiting connection can be refused with an answer when the table is full.
+/// A spare descriptor. With it, a waiting connection can be refused with an answer when the table is full.
 ///
-/// Without it the clients in the queue would wait in vain, and every wait would report the listener as ready.
+/// Without it the clients in the queue would wait in vain, and every wait of the poller would report the listener as ready.
 #[derive(Debug)]
 pub struct Reserve {
     spare: Option<Owned>,
@@ -223,11 +223,11 @@ impl Reserve {
         })
     }
 
-    /// Refuses one waiting connection with the spare descriptor: accepts it, sends it the result of `answer` and closes it. `answer`
-    /// gets the first bytes of the request that have arrived. The answer is cut if the socket does not take all of it.
+    /// Refuses one waiting connection, using the spare descriptor: accepts it, sends the answer and closes it. `answer` makes the answer
+    /// from the first bytes of the request that have arrived. The answer is cut off if the socket does not take all of it.
     ///
-    /// Bytes that the client has sent so far are discarded, so that the close does not reset the connection before the client has
-    /// read the answer. Bytes that arrive later cause a reset.
+    /// Discards the bytes that the client has sent so far. With these bytes unread, the close would reset the connection, perhaps before
+    /// the client has read the answer. Bytes that arrive later still cause a reset.
     pub fn shed(&mut self, listener: &Listener, answer: impl FnOnce(&[u8]) -> Vec<u8>) -> Shed {
         self.spare = None;
         let shed = match listener.accept() {
@@ -246,7 +246,7 @@ impl Reserve {
             Accepted::Again => Shed::Nobody,
             Accepted::Full(_) | Accepted::Failed(_) => Shed::Unable,
         };
-        // This fails only if the machine is out of descriptors or memory. The next call tries again.
+        // This fails only if the machine is out of descriptors or memory. Then the next call tries again.
         self.spare = spare().ok();
         shed
     }

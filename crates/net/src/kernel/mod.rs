@@ -1,8 +1,8 @@
-//! Kernel sockets, the only implementation of [`Transport`]: epoll, listeners that share a port, and a descriptor table for each
-//! shard thread.
+//! Kernel sockets, the only implementation of [`Transport`]: epoll, listeners that share a port, and a descriptor table for each shard
+//! thread.
 //!
-//! Invariant: the number of a [`Link`] is its descriptor ([`Fd`]), in the table of the thread that made the [`Kernel`]. In another
-//! table the number is another socket, so every owner of a descriptor is `!Send`.
+//! Invariant: the number of a [`Link`] is its descriptor ([`Fd`]), in the table of the thread that made the [`Kernel`]. In another table
+//! that number is another socket, so every owner of a descriptor is `!Send`.
 
 pub mod acceptor;
 pub mod driver;
@@ -23,9 +23,9 @@ use acceptor::Acceptor;
 use driver::Driver;
 use steering::Group;
 
-/// The most events of one wait.
+/// The maximum number of events of one wait.
 const EVENTS_MAX: usize = 256;
-/// The most parts of one send; their list is on the stack.
+/// The maximum number of parts of one send; the list of parts is on the stack.
 const PARTS_MAX: usize = 32;
 
 /// The sockets of one shard thread.
@@ -35,8 +35,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Listens on these addresses, as a member of the group, in the descriptor table of this thread. Must be called after everything
-    /// else has its descriptors.
+    /// Listens on these addresses, as a member of the group, in the descriptor table of this thread. Must be called when everything else
+    /// that this thread needs has its descriptors.
     ///
     /// # Errors
     /// If there is no descriptor left, or an address cannot be bound.
@@ -50,7 +50,7 @@ impl Kernel {
         Ok(Kernel { driver, acceptor })
     }
 
-    /// Makes mail in this inbox end a wait.
+    /// Makes a wait end when mail arrives in this inbox.
     ///
     /// # Errors
     /// If the kernel has no memory for it.

@@ -1,10 +1,10 @@
-//! Receive, send and close on one connected, non-blocking socket. A call that a signal interrupts (`EINTR`) is retried, a call that
-//! would block returns `Again`, and every other failure is its `errno`. Nothing here allocates.
+//! Receive, send and close on one connected, non-blocking socket. A call that a signal interrupts (`EINTR`) is repeated, a call that would
+//! block returns `Again`, and any other failure returns its `errno`. Nothing here allocates.
 //!
-//! A [`close`] still delivers the bytes that were sent. But if there are unread bytes in our receive buffer, the kernel resets the
-//! connection (RFC 1122 4.2.2.13). So a caller whose last bytes matter must read to the end first.
+//! After a [`close`] the kernel still delivers the bytes that were sent. But if received bytes are unread at the close, the kernel resets
+//! the connection (RFC 1122 4.2.2.13). So a caller whose last bytes matter must first read to the end of the stream.
 //!
-//! Buffering and partial writes are deliberately left to the outbox.
+//! Buffers and partial writes are deliberately left to the outbox.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
@@ -19,13 +19,13 @@ use crate::sys::Fd;
 pub use crate::sys::close;
 use crate::transport::{Received, Sent};
 
-/// The most parts of one `sendmsg` (`UIO_MAXIOV` of the kernel).
+/// The maximum number of parts of one `sendmsg` (`UIO_MAXIOV` of the kernel).
 pub const PARTS_MAX: usize = 1024;
 
 /// Receives available bytes, up to the length of `buf`.
 ///
 /// # Panics
-/// If `buf` is empty, since the result would look like an end.
+/// If `buf` is empty, because the result would look like the end of the stream.
 pub fn recv(fd: Fd, buf: &mut [u8]) -> Received {
     assert!(!buf.is_empty(), "an empty receive looks like an end");
     match retry_on_intr(|| net::recv(fd.lend(), &mut *buf, RecvFlags::DONTWAIT)) {
@@ -59,7 +59,8 @@ fn sent(call: impl FnMut() -> rustix::io::Result<usize>) -> Sent {
     }
 }
 
-/// Closes our sending side: the peer reads an end after all bytes sent before. Does nothing if the connection is over.
+/// Closes our sending side: after all bytes that were sent, the peer reads the end of the stream. Does nothing if the connection is already
+/// closed.
 pub fn shutdown_write(fd: Fd) {
     // The only failure (`ENOTCONN`) means that the peer is already gone.
     let _ = net::shutdown(fd.lend(), Shutdown::Write);
@@ -67,7 +68,7 @@ pub fn shutdown_write(fd: Fd) {
 
 /// Closes the socket with a reset, and drops unsent bytes. No TIME_WAIT remains.
 pub fn reset(fd: Fd) {
-    // If the option fails, an ordinary close has to do.
+    // If the option cannot be set, the socket is closed without a reset.
     let _ = sockopt::set_socket_linger(fd.lend(), Some(Duration::ZERO));
     close(fd);
 }
@@ -77,8 +78,8 @@ pub fn peer(fd: Fd) -> Option<SocketAddr> {
     address(net::getpeername(fd.lend()).ok()??)
 }
 
-/// Converts an address; `None` if it is not an IP address. An IPv4 client of a dual-stack listener has an address `::ffff:a.b.c.d`,
-/// which becomes an IPv4 address, so that limits by address count it as the same client.
+/// Converts an address; `None` if it is not an IP address. An IPv4 client of a dual-stack listener has an address `::ffff:a.b.c.d`. This
+/// becomes an IPv4 address, so that limits by address count the client as the same one.
 pub(super) fn address(any: SocketAddrAny) -> Option<SocketAddr> {
     let address = SocketAddr::try_from(any).ok()?;
     Some(match address.ip().to_canonical() {
@@ -90,7 +91,7 @@ pub(super) fn address(any: SocketAddrAny) -> Option<SocketAddr> {
 /// Makes the socket send small segments at once (`TCP_NODELAY`). Sockets accepted from a
 /// [`Listener`](super::listener::Listener) inherit the option and do not need this.
 pub fn set_nodelay(fd: Fd) {
-    // Best effort: without it the connection works with delays.
+    // A failure is ignored: without the option the connection works, but with delays.
     let _ = sockopt::set_tcp_nodelay(fd.lend(), true);
 }
 

@@ -1,17 +1,17 @@
-//! Directs new connections to shards that have room, by a program in the kernel.
+//! Steers new connections to the shards that have room, with a BPF program in the kernel.
 //!
-//! Closing the listener of a full shard would reset the connections in its queue. So the listener stays, and a classic BPF program
-//! (`SO_ATTACH_REUSEPORT_CBPF`, which needs no privilege) chooses a random listener of the group for each new connection. Replacing
-//! the program takes some 15 us and loses no waiting connection, not even one whose handshake was answered with a SYN cookie,
-//! which every listener of the group can check. While all shards have room there is no program, and the kernel distributes
-//! connections by its own hash.
+//! If the listener of a full shard were closed, the connections in its queue would be reset. So the listener stays open, and a classic BPF
+//! program (`SO_ATTACH_REUSEPORT_CBPF`, which needs no privilege) chooses a random listener of the group for each new connection. Replacing
+//! the program takes about 15 us and loses no waiting connection: even if its handshake was answered with a SYN cookie, every listener of
+//! the group can check the cookie. While all shards have room there is no program, and the kernel distributes connections by its own hash.
 //!
-//! Invariants: a listener's index in the kernel's group is the order in which the listeners began to listen. So shards begin one
-//! after the other, each with all of its addresses ([`Group::join`]). The last attached program reflects the last levels: a thread
-//! that attaches one compares the levels again afterwards.
+//! Invariants:
+//! * The index of a listener in the kernel's group is the order in which the listeners began to listen. So the shards begin one after the
+//!   other, each with all of its addresses ([`Group::join`]).
+//! * The program that was attached last matches the last levels: a thread that attaches a program compares the levels again afterwards.
 //!
-//! [`acceptor`](super::acceptor) decides when a shard is full. A second process that listens on the same address is not known here.
-//! While both run, the indexes of its listeners are wrong: a full shard may get connections, and answers them with 503.
+//! [`acceptor`](super::acceptor) decides when a shard is full. If a second process listens on the same address, this process does not know
+//! it. While both run, the indexes of the listeners are wrong: a full shard may get connections, and answers them with 503.
 
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use super::listener::Listener;
 use crate::sys::set_option;
 
-/// The most members of a group. More shards would be useless, since topics hash to 256 slots.
+/// The maximum number of members of a group. More shards would be useless, because topics hash to 256 slots.
 const MEMBERS_MAX: usize = 256;
 
 /// How much room a shard has.
@@ -28,19 +28,19 @@ const MEMBERS_MAX: usize = 256;
 pub enum Level {
     /// Enough room.
     Open = 0,
-    /// Little room: the shard gets no new connections while enough other shards are open.
+    /// Little room: the shard gets no new connections while enough other shards are `Open`.
     Near = 1,
-    /// Room only for connections in its queue: the shard gets no new ones while another has any room.
+    /// Room only for the connections in its accept queue: the shard gets no new ones while another shard is `Open` or `Near`.
     Last = 2,
     /// No room.
     Full = 3,
 }
 
-/// The open shards take all new connections if they are at least a quarter of the group. If fewer are open, nearly full shards take a share.
-/// Otherwise the last open shard would get more connections than it has room for, before the kernel learns that it is full.
+/// If at least a quarter of the shards are open, they take all new connections. If fewer are open, nearly full shards take a share too.
+/// Otherwise the last open shards would get more connections than they have room for, before the kernel learns that they are full.
 const RECEIVERS_PART: usize = 4;
 
-/// The room of all shards of a process, as each has reported it.
+/// The levels of all shards of a process, as they have reported them.
 #[derive(Debug)]
 pub struct Group {
     levels: [AtomicU8; MEMBERS_MAX],
@@ -57,7 +57,7 @@ impl Group {
         })
     }
 
-    /// Adds a shard: `listen` begins to listen on its addresses, which are the same for all shards and in the same order.
+    /// Adds a shard. `listen` begins to listen on the addresses of the shard; they are the same for all shards, and in the same order.
     ///
     /// # Errors
     /// Those of `listen`.
@@ -97,15 +97,15 @@ pub struct Member {
 }
 
 impl Member {
-    /// The room that the shard has reported.
+    /// The level that the shard has reported last.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// Reports the room of the shard. If it has changed, a new program directs connections to the shards with most room.
+    /// Reports the level of the shard. If it has changed, attaches a new program, which steers connections to the shards with most room.
     ///
     /// # Errors
-    /// If the kernel refuses the program (`ENOMEM`). Then the old one stays.
+    /// If the kernel refuses the program (`ENOMEM`). Then the old program stays attached.
     pub fn set_level(&mut self, level: Level, listeners: &[Listener]) -> io::Result<()> {
         if level == self.level {
             return Ok(());
@@ -120,7 +120,7 @@ impl Member {
             for listener in listeners {
                 attach(listener, &program)?;
             }
-            // Another shard may have attached its program after ours, without knowing our level.
+            // Another shard may have attached a program meanwhile that does not know the new level.
             let seen = group.levels(members);
             if seen == levels {
                 return Ok(());
@@ -149,7 +149,7 @@ fn receivers(levels: &[u8]) -> Vec<u32> {
         .unwrap_or_else(|| up_to(Level::Full))
 }
 
-/// A program that returns the index of a random member of those that take connections; empty if all do.
+/// The program, which returns the index of a random receiver. Empty if all members are receivers.
 fn program(levels: &[u8]) -> Vec<libc::sock_filter> {
     let open = receivers(levels);
     if open.len() == levels.len() {
@@ -166,7 +166,7 @@ fn program(levels: &[u8]) -> Vec<libc::sock_filter> {
     ];
     for (n, index) in (0..).zip(&open) {
         if n + 1 < open.len() as u32 {
-            // Skips the return if the random number is another one.
+            // Skips the return if the random number is not `n`.
             program.push(instruction(
                 libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
                 1,

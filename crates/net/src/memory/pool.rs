@@ -1,16 +1,16 @@
-//! The allocator of the program. Pieces (blocks from [`PIECE_MIN`] up to [`PIECE_END`] bytes, mostly messages, pages and request bodies) come
-//! from a pool, which is a reserved range of addresses. All other blocks come from the system's allocator.
+//! The allocator of the program. Pieces come from a pool, which is a reserved range of addresses. Pieces are blocks from [`PIECE_MIN`] up
+//! to [`PIECE_END`] bytes, mostly messages, pages and request bodies. All other blocks come from the system's allocator.
 //!
-//! The system's allocator is bad at such blocks. Either it keeps freed ones between live ones, tens of megabytes under load. Or it
-//! maps each block anew, and the kernel clears new memory for each message. The pool keeps at most [`KEPT_BYTES`] of memory in
-//! freed pieces and returns the rest to the kernel at once. It also returns the memory of pieces that were not used between two
-//! calls of [`release_unused`].
+//! The system's allocator handles blocks of these sizes badly. Either it keeps freed ones between live ones, under load tens of megabytes.
+//! Or it maps each block separately, and the kernel clears new memory for each message. The pool keeps at most [`KEPT_BYTES`] of memory in
+//! freed pieces and returns the rest to the kernel at once. It also returns the memory of freed pieces that were not used between two calls
+//! of [`release_unused`].
 //!
 //! Sizes are rounded up to one of [`CLASSES`] lengths, by at most a quarter. A freed piece is reused only for its own class. The range
-//! consists of two mappings, the open part and the rest, so `vm.max_map_count` does not limit the number of pieces. If the range is
-//! used up or was refused (`ulimit -v`), the system's allocator is used.
+//! consists of two mappings, its open part and the rest, so `vm.max_map_count` does not limit the number of pieces. If the range is used
+//! up, or if the kernel refused it (`ulimit -v`), blocks come from the system's allocator.
 //!
-//! Invariant: a piece is in use, or in one list of its class, or held by one thread that returns its memory.
+//! Invariant: a piece is in use, or in one list of its class, or held by the one thread that returns its memory.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ops::Range;
@@ -22,17 +22,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const PIECE_MIN: usize = 256 << 10;
 /// Blocks of this size and more are not in the pool.
 const PIECE_END: usize = 8 << 20;
-/// Number of classes between a power of two and the next one.
+/// Number of classes from a power of two to the next one.
 const CLASSES_PER_DOUBLING: usize = 8;
 /// There are five doublings from `PIECE_MIN` to `PIECE_END`.
 const CLASSES: usize = 5 * CLASSES_PER_DOUBLING + 1;
-/// The most memory that freed pieces keep.
+/// The maximum memory that freed pieces keep.
 const KEPT_BYTES: usize = 16 << 20;
-/// Bytes of reserved addresses. This is much more than is ever in use, since a piece of one class is never cut into pieces of another.
+/// Bytes of reserved addresses. Much more than is ever in use at once, because a piece of one class is never cut into pieces of another.
 const RANGE: usize = 128 << 30;
-/// The range is opened in steps of this many bytes. The rest counts for no memory limit and is in no core dump.
+/// The range is opened in steps of this many bytes. The part that is not open counts for no memory limit and is in no core dump.
 const OPEN_STEP: usize = 64 << 20;
-/// Lengths are multiples of the largest base page of Linux, since returning the memory of a piece must not touch its neighbour.
+/// The length of each piece is a multiple of the largest base page of Linux, so that returning its memory does not touch its neighbours.
 const PAGE_MAX: usize = 64 << 10;
 
 const _: () = assert!(usize::BITS >= 64, "the range needs addresses of 64 bits");
@@ -43,7 +43,7 @@ pub struct PoolAllocator;
 
 static POOL: Mutex<Pool> = Mutex::new(Pool::EMPTY);
 
-/// The free pieces. Everything is zero at first, so the large array takes memory only where it was written.
+/// The free pieces. Everything is zero at first, so the large array takes memory only where it has been written.
 struct Pool {
     /// The first address of the range; 0 before it is reserved.
     base: usize,
@@ -95,7 +95,7 @@ impl Pool {
         &mut self.next[(address - self.base) / PIECE_MIN]
     }
 
-    /// Takes a piece; 0 if there is no room for one.
+    /// Takes a piece; returns 0 if the range has no room for one.
     fn take(&mut self, class: usize) -> usize {
         let warm = self.take_warm(class);
         if warm != 0 {
@@ -109,7 +109,7 @@ impl Pool {
         self.cut(length(class))
     }
 
-    /// Takes a piece that has memory; 0 if there is none.
+    /// Takes a piece that has memory; returns 0 if there is none.
     fn take_warm(&mut self, class: usize) -> usize {
         let warm = self.classes[class].warm;
         if warm != 0 {
@@ -123,7 +123,7 @@ impl Pool {
         warm
     }
 
-    /// Cuts a new piece from the range, which the first call reserves; 0 if there is no room.
+    /// Cuts a new piece from the range. The first call reserves the range. Returns 0 if there is no room.
     fn cut(&mut self, length: usize) -> usize {
         if self.base == 0 && !self.is_refused {
             self.base = reserve();
@@ -184,7 +184,7 @@ fn pool() -> MutexGuard<'static, Pool> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reserves the range; 0 if the kernel refuses.
+/// Reserves the range; returns 0 if the kernel refuses.
 fn reserve() -> usize {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address that the kernel chooses.
@@ -198,7 +198,7 @@ fn reserve() -> usize {
     address as usize
 }
 
-/// Makes the next part of the range readable and writable; false if the kernel refuses.
+/// Makes the next part of the range readable and writable; returns false if the kernel refuses.
 fn open(address: usize) -> bool {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a part of our mapping that nothing uses yet.
@@ -218,7 +218,7 @@ fn release(address: usize, class: usize) {
     pool().keep_cold(address, class);
 }
 
-/// Bytes of memory that freed pieces keep now.
+/// Bytes of memory that freed pieces keep at present.
 pub fn kept_bytes() -> usize {
     pool().kept
 }
@@ -346,7 +346,7 @@ mod tests {
         pages.iter().filter(|page| **page & 1 == 1).count() * page
     }
 
-    /// A block of a test, filled with one byte.
+    /// A block of the test, filled with one byte.
     struct Allocated {
         address: *mut u8,
         layout: Layout,
@@ -438,7 +438,7 @@ mod tests {
             PoolAllocator.dealloc(address, zeroed);
         }
 
-        // Pieces freed over the limit lose their memory at once; the others lose it when they were not used for a while.
+        // A piece freed beyond the limit loses its memory at once; any other does when it has not been used for a while.
         let many: Vec<Allocated> = (0..40).map(|n| Allocated::new(1 << 20, n)).collect();
         let address: Vec<*mut u8> = many.iter().map(|held| held.address).collect();
         let all = |address: &[*mut u8]| {
