@@ -1,7 +1,7 @@
-//! A cache of expanded keys, so that a busy connection does not expand its key for each record. It is direct-mapped: the row of a
-//! connection gives the only slot that its key can be in.
+//! A cache of expanded keys, so that the key of a busy connection is not expanded for each record. The cache is direct-mapped: the row of a
+//! connection gives the only slot that can hold its key.
 //!
-//! Invariant: a cached key belongs to the current secret of its place. Code that changes or frees a secret must call
+//! Invariant: a cached key was expanded from the current secret of its place. Code that changes or frees a secret must call
 //! [`forget`](Cache::forget).
 
 use super::cipher::ExpandedKey;

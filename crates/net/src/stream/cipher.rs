@@ -1,8 +1,8 @@
 //! The ciphers of established connections: the secrets, and how they seal (encrypt) and open (decrypt) records (RFC 8446 sections
 //! 5.2, 5.3, 7.1 to 7.3; RFC 5246 section 6.2.3.3, RFC 5288, RFC 7905).
 //!
-//! Each direction has a secret. In TLS 1.3 it is the traffic secret, from which key, IV and the next secret are derived; in TLS 1.2
-//! it is key and IV themselves. The expanded key takes half a kilobyte and is made when it is needed.
+//! Each direction of a connection has a secret. In TLS 1.3 it is the traffic secret, from which the key, the IV and the next secret are
+//! derived. In TLS 1.2 it consists of the key and the IV. The expanded key takes half a kilobyte and is made when it is needed.
 //!
 //! The callers count the sequence numbers.
 
@@ -17,20 +17,20 @@ use zeroize::Zeroize as _;
 
 /// The bytes of a record's header: type, version, length.
 pub const HEADER_BYTES: usize = 5;
-/// The most plaintext bytes of a record (RFC 8446 section 5.1).
+/// The maximum plaintext of a record in bytes (RFC 8446 section 5.1).
 pub const PLAIN_MAX: usize = 1 << 14;
-/// The largest length field of a record (RFC 8446 section 5.2). Peers of TLS 1.2 observe it, too.
+/// The largest length field of a record (RFC 8446 section 5.2). Peers that speak TLS 1.2 observe it too.
 pub const SEALED_MAX: usize = PLAIN_MAX + 256;
 /// The bytes of a tag.
 pub const TAG_BYTES: usize = 16;
-/// The longest secret: the traffic secret with SHA-384. (A 256-bit key and an IV have 44 bytes.)
+/// The longest secret in bytes: the traffic secret with SHA-384. (A 256-bit key and an IV take 44.)
 pub const SECRET_MAX: usize = 48;
-/// Bytes of the nonce that TLS 1.2 writes before each AES record.
+/// Bytes of the nonce that TLS 1.2 sends in each AES-GCM record.
 const EXPLICIT_BYTES: usize = 8;
 /// The longest key.
 const KEY_MAX: usize = 32;
 
-/// The most records that one key of AES-GCM may seal: a third of the safe limit, 2^24.5 (RFC 8446 section 5.5).
+/// The maximum number of records that one key of AES-GCM may seal: a third of the safe limit, 2^24.5 (RFC 8446 section 5.5).
 const RECORDS_MAX: u64 = 1 << 23;
 
 /// The type of a record's content.
@@ -63,7 +63,7 @@ pub enum Cipher {
     Tls12ChaCha = 6,
 }
 
-/// The secret of one direction, until it is in the table. It is cleared on drop.
+/// The secret of one direction, before it is stored in the table. It is cleared on drop.
 pub struct Secret {
     bytes: [u8; SECRET_MAX],
     len: usize,
@@ -109,7 +109,7 @@ pub struct ExpandedKey {
     iv: [u8; NONCE_LEN],
 }
 
-/// A length for the library's key derivation.
+/// The length of a key to derive, for the library.
 struct Length(usize);
 
 impl hkdf::KeyType for Length {
@@ -119,7 +119,7 @@ impl hkdf::KeyType for Length {
 }
 
 impl Cipher {
-    /// The negotiated cipher, from the types of `rustls`.
+    /// The negotiated cipher, from the types of `rustls`; `None` if it is not supported.
     pub fn of(suite: CipherSuite, secrets: &ConnectionTrafficSecrets) -> Option<Cipher> {
         use ConnectionTrafficSecrets as Traffic;
         match (suite, secrets) {
@@ -133,7 +133,7 @@ impl Cipher {
         }
     }
 
-    /// Whether it is TLS 1.3.
+    /// Whether this is a cipher of TLS 1.3.
     pub fn is_13(self) -> bool {
         matches!(self, Cipher::Aes128 | Cipher::Aes256 | Cipher::ChaCha)
     }
@@ -162,10 +162,10 @@ impl Cipher {
         }
     }
 
-    /// The most records that one key may seal.
+    /// The maximum number of records that one key may seal.
     pub fn records_max(self) -> u64 {
         match self {
-            // ChaCha20 has no such limit. The limit of the sequence number is never reached.
+            // ChaCha20 needs no limit. No connection ever sends this many records.
             Cipher::ChaCha | Cipher::Tls12ChaCha => 1 << 48,
             _ => RECORDS_MAX,
         }
@@ -199,14 +199,14 @@ impl Cipher {
         }
     }
 
-    /// Replaces a secret of TLS 1.3 by its successor, after a key update (RFC 8446 section 7.2).
+    /// Replaces a secret of TLS 1.3 with the next one, for a key update (RFC 8446 section 7.2).
     pub fn update(self, secret: &mut [u8]) {
         assert!(self.is_13(), "TLS 1.2 has no key updates");
         let next = hkdf::Prk::new_less_safe(self.hash(), secret);
         expand(&next, b"traffic upd", secret);
     }
 
-    /// Appends a sealed record to `out`; `write` appends its content.
+    /// Appends a sealed record to `out`. `write` appends the content of the record.
     ///
     /// # Panics
     /// If the content is longer than [`PLAIN_MAX`].
@@ -243,10 +243,10 @@ impl Cipher {
         out.extend_from_slice(tag.expect("a record is short").as_ref());
     }
 
-    /// Opens a whole record in place. Returns the type of its content and the content's range in `record`.
+    /// Opens a whole record in place. Returns the type of the content and its range in `record`.
     ///
     /// # Errors
-    /// If it was not sealed with this key and this sequence number.
+    /// If the record was not sealed with this key and this sequence number.
     pub fn open(
         self,
         key: &ExpandedKey,

@@ -1,9 +1,9 @@
-//! The settings of handshakes: certificate, key, roots of client certificates, TLS versions. They can be replaced as a whole while
+//! The settings of handshakes: certificate, key, root certificates for clients, TLS versions. They can be replaced as a whole while
 //! connections are open: each shard uses the new settings from its next handshake on.
 //!
-//! Invariant: texts that do not parse or do not fit together change nothing.
+//! Invariant: if texts do not parse or do not fit together, the settings do not change.
 //!
-//! The caller reads the files. Several certificates by server name are deliberately not supported.
+//! The caller reads the files. A choice between several certificates by server name is deliberately not supported.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use super::handshake::{HandshakeConfig, INCOMING_MAX, RECORD_MAX, SecretLog};
 use super::messages::message;
 use crate::pem;
 
-/// The protocols of ALPN. Still, the first bytes decide which one the client speaks.
+/// The protocols that are offered by ALPN. Whatever is negotiated, the first bytes decide which protocol the client speaks.
 const PROTOCOLS: [&[u8]; 2] = [b"http/1.1", b"mqtt"];
 /// Number of tickets that a TLS 1.3 client gets. One ticket resumes one connection, and the resumed connection gets the next ticket.
 const TICKETS: usize = 1;
@@ -31,14 +31,14 @@ pub enum Clients {
     Required,
 }
 
-/// The texts of the files and the other settings.
+/// The settings: the texts of the files, and options.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// PEM: the certificate and the intermediate ones.
+    /// PEM: the certificate and its intermediate certificates.
     pub certificate: Vec<u8>,
-    /// PEM: the certificate's key.
+    /// PEM: the private key of the certificate.
     pub key: Vec<u8>,
-    /// PEM: the roots of client certificates.
+    /// PEM: the root certificates for client certificates, and whether these are required.
     pub clients: Option<(Vec<u8>, Clients)>,
     /// Whether TLS 1.2 is refused.
     pub only_13: bool,
@@ -56,10 +56,10 @@ pub enum Error {
     /// The key belongs to another certificate.
     #[error("certificate and key: {0}")]
     Pair(String),
-    /// The text of the clients' roots.
+    /// The text of the root certificates for clients.
     #[error("the clients' roots: {0}")]
     Clients(String),
-    /// An error outside of the texts.
+    /// An error that is not in the texts.
     #[error("{0}")]
     Other(String),
 }
@@ -93,8 +93,8 @@ impl Handle {
         }))
     }
 
-    /// Replaces the settings for all handshakes that begin from now on. Connections stay. Tickets stay valid, unless the trusted roots
-    /// have changed, since a ticket could be of a client that is no longer trusted.
+    /// Replaces the settings for all handshakes that begin from now on. Open connections are not affected. Tickets stay valid unless the
+    /// trusted roots have changed: a ticket could then belong to a client that is no longer trusted.
     ///
     /// # Errors
     /// Those of [`Handle::new`]; then nothing changes.
@@ -134,7 +134,7 @@ impl Handle {
     }
 }
 
-/// A shard's copy of the settings, so that a handshake takes no lock.
+/// A shard's copy of the settings, so that a handshake needs no lock.
 pub struct Current {
     handle: Arc<Handle>,
     config: HandshakeConfig,
@@ -160,8 +160,8 @@ impl Current {
     }
 }
 
-/// The ciphers, in the server's order of preference. AES-128 comes before AES-256, because its secrets are shorter, and secrets are
-/// nearly all of the memory of an idle connection. ChaCha20 comes last.
+/// The ciphers, in the server's order of preference. AES-128 comes before AES-256, because its secrets are shorter, and secrets take nearly
+/// all of the memory of an idle connection. ChaCha20 comes last.
 fn provider() -> CryptoProvider {
     use aws_lc_rs::cipher_suite::*;
     CryptoProvider {

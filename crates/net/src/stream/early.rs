@@ -1,8 +1,8 @@
-//! Connections whose handshake is not finished.
+//! Runs the handshakes: manages the connections whose handshake is not finished, and gives handshakes a share of each turn.
 //!
-//! A step of a handshake may cost as much as a hundred deliveries, so it is not done when bytes arrive. A connection that has received
-//! bytes is queued, and each turn takes connections from the queue while its share of time lasts. A connection that is still
-//! queued at the end of the turn is not read until its step is done.
+//! A step of a handshake may take as much time as a hundred deliveries, so it is not done when bytes arrive. Instead, a connection that has
+//! received bytes is queued, and each turn takes connections from the queue until the time for handshakes is used up. A connection that is
+//! still queued at the end of the turn is not read until its step is done.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -14,17 +14,18 @@ use super::table::Entry;
 use crate::transport::{Link, Received, Sent, Transport};
 use crate::{clock, memory};
 
-/// The time for handshakes in a turn, in nanoseconds. It is enough for a few handshakes with an ECDSA key, and at least one step is done in
-/// each turn. While many clients connect, deliveries wait longer by this time.
+/// The time for handshakes in a turn, in nanoseconds. It is enough for a few handshakes with an ECDSA key. At least one step is done in
+/// each turn. While many clients connect, deliveries are delayed by this time.
 const TURN_NS: u64 = 300_000;
 
-/// The reason for a client that sends more bytes or records than a handshake needs.
+/// The message when a client sends more bytes or records than a handshake needs.
 const TOO_LONG: &str = "its handshake is too long";
-/// The reason for a client that disconnects.
+/// The message when a client disconnects.
 const DISCONNECTED: &str = "it ended before its handshake";
-/// Finished handshakes are removed from a list when it is twice as long as the limit of handshakes plus this number.
+/// When a list has twice as many entries as the limit of handshakes plus this number, finished handshakes are removed from it.
 const STALE: usize = 64;
-/// After this many simultaneous handshakes megabytes of memory are free. They are returned to the kernel when the last handshake has ended.
+/// After this many simultaneous handshakes, megabytes of freed memory remain. They are returned to the kernel when the last handshake has
+/// ended.
 const TRIM_AFTER: usize = 128;
 /// The address of a peer that has disconnected.
 const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -40,7 +41,7 @@ impl Streams {
     ) {
         let mut early = Early {
             token,
-            // The first step notices that a peer without an address has disconnected.
+            // If the peer has disconnected, it has no address; the first step notices that.
             peer: transport.peer(link).unwrap_or(NO_ADDRESS),
             handshake: None,
             held: 0,
@@ -52,7 +53,7 @@ impl Streams {
                 handshake.take(bytes);
                 early.handshake = Some(Box::new(handshake));
             }
-            // No client sends this much before it has an answer.
+            // No client sends this much before it gets an answer.
             Ok(_) => self.refuse_early(token, Trouble::TooLong, TOO_LONG),
             Err(error) => self.refuse_early(token, Trouble::Internal, &message(&error)),
         }
@@ -67,7 +68,7 @@ impl Streams {
         self.queue(link);
     }
 
-    /// Updates the count of bytes that a handshake holds.
+    /// Updates the number of bytes that a handshake holds.
     fn update_held(&mut self, link: Link) {
         let Some(early) = self.handshakes.early.get_mut(&link.0) else {
             return;
@@ -85,8 +86,8 @@ impl Streams {
         }
     }
 
-    /// Ends the oldest handshake if there are too many. An honest handshake is soon finished; one that still waits for its peer may be
-    /// an attack.
+    /// Ends the oldest handshakes while there are too many. An honest handshake is soon finished; an old one that still waits for its
+    /// client may be an attack.
     fn make_room(&mut self) {
         if self.handshakes.ready.len() > 2 * (self.limits.handshakes_max + STALE) {
             let early = &self.handshakes.early;
@@ -123,7 +124,7 @@ impl Streams {
         }
     }
 
-    /// Ends an unfinished handshake, and returns whether there was one. The connection stays until the caller closes it.
+    /// Ends an unfinished handshake. Returns whether there was one. The connection itself remains until the caller closes it.
     pub(super) fn give_up(&mut self, link: Link) -> bool {
         let early = self.handshakes.early.get_mut(&link.0);
         let alive = early.is_some_and(|early| early.handshake.take().is_some());
@@ -139,7 +140,7 @@ impl Streams {
         }
     }
 
-    /// Lets a connection end because of its handshake.
+    /// Reports a connection as ended because of its handshake.
     fn refuse_early(&mut self, token: u64, trouble: Trouble, why: &str) {
         self.count_trouble(trouble, why);
         self.ended.push(token);
@@ -169,7 +170,7 @@ impl Streams {
         let handshake = early.handshake.as_ref();
         let room = handshake.map_or(buffer.len(), |handshake| handshake.room());
         if room == 0 {
-            // A queued step will make room. If no step is queued, the last step has seen all these bytes and needs more than there is room for.
+            // If a step is queued, it will make room. If none is queued, the last step has seen all these bytes and needs more than fits.
             if early.queued {
                 return PlainReceived::NOTHING;
             }
@@ -192,8 +193,8 @@ impl Streams {
         PlainReceived::NOTHING
     }
 
-    /// Continues handshakes until this turn's share is used up, or until one has a result. The result is the token of the connection
-    /// and either its first plain bytes, which are at the beginning of `buffer`, or its end.
+    /// Continues handshakes until this turn's time for them is used up, or until one has a result. The result is the token of the
+    /// connection, and either its first plain bytes, at the beginning of `buffer`, or its end.
     pub fn next_handshake<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -227,7 +228,7 @@ impl Streams {
         None
     }
 
-    /// One step of a handshake. The caller has taken the handshake out of `early`.
+    /// Does one step of a handshake. The caller has taken the handshake out of its `early` entry.
     fn step<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -273,7 +274,7 @@ impl Streams {
         self.handshakes.early.get_mut(&link.0).expect("it is early")
     }
 
-    /// Finishes the handshake: stores its keys, and opens the records that arrived after it.
+    /// Completes a finished handshake: stores its keys, and opens the records that arrived after it.
     fn establish<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -334,7 +335,7 @@ impl Streams {
         transport.interest(link, token, true, waits)
     }
 
-    /// Sends the rest of the handshake's outgoing bytes.
+    /// Sends outgoing bytes of the handshake that the socket did not take before.
     pub(super) fn flush_early<T: Transport>(&mut self, transport: &mut T, link: Link, token: u64) {
         let Some(early) = self.handshakes.early.get_mut(&link.0) else {
             return;
@@ -349,7 +350,7 @@ impl Streams {
     }
 
     /// Must be called at the end of the turn: stops reading the connections that are still queued, until their step is done. Returns
-    /// whether there are any.
+    /// whether any connections are queued.
     pub fn end_turn<T: Transport>(&mut self, transport: &mut T) -> bool {
         self.handshakes.turn_ns = 0;
         self.handshakes.under_way_max =
@@ -366,7 +367,7 @@ impl Streams {
             };
             early.parked = true;
             if early.handshake.is_some() {
-                // Without interest in reading, the end of the peer's stream is not reported. It is read after the step.
+                // Without interest in reading, the poller does not report the end of the peer's stream. It is read after the step.
                 let _ = transport.interest(Link(link), token, false, false);
             }
         }
@@ -374,7 +375,7 @@ impl Streams {
     }
 }
 
-/// Sends as much of these bytes as the socket takes; false if the connection has failed.
+/// Sends as much of these bytes as the socket takes; returns false if the connection has failed.
 fn send<T: Transport>(transport: &mut T, link: Link, bytes: &mut Vec<u8>) -> bool {
     if bytes.is_empty() {
         return true;

@@ -1,10 +1,10 @@
-//! One handshake, done by `rustls`. At its end only the secrets and the record counts of both directions are kept.
+//! One TLS handshake, done by `rustls`. After it, only the secrets and the record counts of both directions are kept.
 //!
-//! Invariants: `rustls` gets one record at a time, and none after the handshake's end, since later records are opened with our own record
-//! counts. A failed handshake sends only its alert.
+//! Invariants: `rustls` gets one record at a time, and none after the end of the handshake, because later records are opened with our own
+//! record counts. A failed handshake sends only its alert.
 //!
-//! Key updates need the traffic secrets of TLS 1.3, which `rustls` reveals only to its key log. Our key log puts them into a
-//! thread-local, from which the handshake takes them.
+//! Key updates need the traffic secrets of TLS 1.3, which `rustls` gives only to its key log. Our key log stores them in a thread-local
+//! variable, from which the handshake takes them.
 
 use std::cell::RefCell;
 use std::mem;
@@ -16,14 +16,15 @@ use rustls::{ConnectionTrafficSecrets, Error, HandshakeKind, KeyLog, ServerConfi
 
 use super::cipher::{Cipher, HEADER_BYTES, SEALED_MAX, Secret, Start};
 
-/// The most received bytes that a handshake holds if clients send certificates: enough for a long chain.
+/// The maximum number of received bytes that a handshake holds if clients send certificates: enough for a long chain of certificates.
 pub const INCOMING_MAX: usize = 1 << 16;
-/// The most received bytes that a handshake holds if clients send no certificates: one record. Their messages fill a tenth of it.
+/// The same if clients send no certificates: one record. The messages of clients fill a tenth of it.
 pub const RECORD_MAX: usize = HEADER_BYTES + SEALED_MAX;
-/// The most records that a client may send in a handshake. [`INCOMING_MAX`] bytes in the smallest records that can be negotiated (512
-/// bytes, RFC 6066 section 4) are 128 records. In records of one byte they would cost as much as the handshake's signature.
+/// The maximum number of records that a client may send in a handshake. [`INCOMING_MAX`] bytes in the smallest records that can be
+/// negotiated (512 bytes, RFC 6066 section 4) are 128 records. The same bytes in records of one byte would take as much time as the
+/// signature of the handshake.
 const RECORDS_MAX: u32 = 256;
-/// Bytes that a handshake holds besides received and outgoing bytes: its struct, and the heap of `rustls` after the client's first
+/// Bytes that a handshake holds, besides received and outgoing bytes: its struct, and what `rustls` allocates up to the client's first
 /// message (`tests/held` measures it).
 pub const HELD_BYTES: usize = 8 << 10;
 
@@ -41,7 +42,7 @@ struct TrafficSecrets {
     server: Option<Secret>,
 }
 
-/// The key log that stores the secrets of this thread's current handshake.
+/// The key log: stores the secrets of the handshake that this thread is processing.
 #[derive(Debug)]
 pub struct SecretLog;
 
@@ -62,9 +63,9 @@ impl KeyLog for SecretLog {
 /// The result of a handshake.
 pub struct Established {
     pub cipher: Cipher,
-    /// Where sending starts after the handshake.
+    /// The secret and sequence number with which sending starts after the handshake.
     pub to: Start,
-    /// Where receiving starts after the handshake.
+    /// The secret and sequence number with which receiving starts after the handshake.
     pub from: Start,
     /// Whether the handshake resumed an earlier session.
     pub resumed: bool,
@@ -74,16 +75,16 @@ pub struct Established {
 #[derive(Clone)]
 pub struct HandshakeConfig {
     pub config: Arc<ServerConfig>,
-    /// The most bytes of its peer that the handshake may hold.
+    /// The maximum number of bytes from the peer that the handshake may hold.
     pub incoming_max: usize,
 }
 
-/// A handshake.
+/// A handshake that is not finished.
 pub struct Handshake {
     tls: UnbufferedServerConnection,
     incoming: Vec<u8>,
     incoming_max: usize,
-    /// Number of incoming bytes that were given to `tls`.
+    /// Number of incoming bytes that `tls` has seen.
     shown: usize,
     /// Number of records that the peer may still send.
     records_left: u32,
@@ -110,17 +111,17 @@ impl Handshake {
         })
     }
 
-    /// The number of bytes that it can still take.
+    /// The number of bytes that the handshake can still take.
     pub fn room(&self) -> usize {
         self.incoming_max - self.incoming.len()
     }
 
-    /// Bytes of memory that it holds.
+    /// Bytes of memory that the handshake holds.
     pub fn held_bytes(&self) -> usize {
         HELD_BYTES + self.incoming.capacity() + self.outgoing.capacity()
     }
 
-    /// Whether its peer has sent more records than a handshake needs.
+    /// Whether the peer has sent more records than a handshake needs.
     pub fn has_too_many_records(&self) -> bool {
         self.records_left == 0
     }
@@ -128,18 +129,18 @@ impl Handshake {
     /// Takes received bytes.
     ///
     /// # Panics
-    /// If there are more than it has [`room`](Handshake::room) for.
+    /// If there are more bytes than [`room`](Handshake::room) says.
     pub fn take(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.room(), "no more is received than fits");
         self.incoming.extend_from_slice(bytes);
     }
 
-    /// Does the steps for which all bytes have arrived. Returns whether the handshake is finished.
+    /// Does all steps for which the bytes have arrived. Returns whether the handshake is finished.
     ///
     /// # Errors
-    /// If it has failed. The outgoing bytes may end with an alert.
+    /// If the handshake has failed. The outgoing bytes may end with an alert.
     pub fn advance(&mut self) -> Result<bool, Error> {
-        // Without a whole record there is nothing to do. So a record that arrives in many pieces costs little.
+        // Without a whole record there is nothing to do, so a record that arrives in many pieces costs little.
         if !self.show_record() {
             return Ok(false);
         }
@@ -167,7 +168,8 @@ impl Handshake {
             match state {
                 ConnectionState::EncodeTlsData(encode) => append(encode, &mut self.outgoing),
                 ConnectionState::TransmitTlsData(transmit) => transmit.done(),
-                // `rustls` lets a server write before the client has finished, so this does not mean that the handshake is finished.
+                // `rustls` lets a server write before the client has finished, so `WriteTraffic` does not mean that the handshake is
+                // finished.
                 ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_) => {
                     waits = true;
                 }
@@ -186,8 +188,8 @@ impl Handshake {
         }
     }
 
-    /// Appends the alert after a failure. `rustls` remembers its position in the input, so it gets the same bytes again. It must not be
-    /// called again after the alert, or it would process these bytes a second time.
+    /// Appends the alert after a failure. `rustls` remembers its position in the input, so it gets the same bytes again. After the alert it
+    /// must not be called again: it would process these bytes a second time.
     fn append_alert(&mut self) {
         while self.tls.wants_write() {
             let shown = &mut self.incoming[..self.shown];
@@ -205,7 +207,7 @@ impl Handshake {
         self.shown -= bytes;
     }
 
-    /// Gives `rustls` one more record. False if the next record is incomplete, or if there were too many.
+    /// Gives `rustls` one more record. Returns false if the next record is incomplete, or if there were too many.
     fn show_record(&mut self) -> bool {
         if self.has_too_many_records() {
             return false;
@@ -220,16 +222,16 @@ impl Handshake {
         if hidden.len() < length && is_record {
             return false;
         }
-        // If the bytes are no record, `rustls` refuses their header.
+        // If the bytes are no record, `rustls` gets them and refuses their header.
         self.shown += length.min(hidden.len());
         self.records_left = self.records_left.saturating_sub(1);
         true
     }
 
-    /// The keys of the finished handshake, and the bytes that arrived after it.
+    /// Returns the keys of the finished handshake, and the bytes that arrived after it.
     ///
     /// # Errors
-    /// If it is not finished, or a secret is missing.
+    /// If the handshake is not finished, or a secret is missing.
     pub fn establish(mut self) -> Result<(Established, Vec<u8>), Error> {
         let resumed = self.tls.handshake_kind() == Some(HandshakeKind::Resumed);
         let (secrets, connection) = self.tls.dangerous_into_kernel_connection()?;

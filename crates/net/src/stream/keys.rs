@@ -1,38 +1,38 @@
 //! The keys of established connections: the secrets and record counts of both directions.
 //!
-//! There are two tables, by the length of the secrets. A connection takes 80 bytes with secrets of at most 32 bytes (AES-128, and
-//! ChaCha20 of TLS 1.3), and 112 bytes with longer ones. Both tables grow in chunks, so a row never moves.
-//! Invariant: a free row holds zeros and the number of the next free row.
+//! There are two tables, by the length of the secrets. A connection takes 80 bytes if its secrets have at most 32 bytes (AES-128, and
+//! ChaCha20 of TLS 1.3), and otherwise 112 bytes. Both tables grow in chunks, so that a row never moves. Invariant: a free row holds zeros
+//! and the number of the next free row.
 
 use zeroize::Zeroize as _;
 
 use super::cipher::{Cipher, SECRET_MAX, Start};
 
-/// Number of rows of a chunk: a few pages, little beside the memory of its connections.
+/// Number of rows of a chunk. A chunk takes a few pages, little compared with the memory of its connections.
 const CHUNK_ROWS: usize = 256;
 /// Bytes of a short secret.
 const SHORT: usize = 32;
 const NONE: u32 = u32::MAX;
 
-/// The record count has this many bits. Above it are the flags of the direction and two small counts.
+/// The lower bits of the count are the record count. The bits above are the flags of the direction and two small counts.
 const FLAGS: u32 = 48;
 
-/// This direction has bytes in the table of partial records (`busy`).
+/// This direction has an entry in `busy`: a record that was sent or received in part.
 pub const BUSY: u16 = 1;
 /// This direction is closed: `close_notify` was sent or received.
 pub const OVER: u16 = 2;
 /// The peer has asked for a new key, which must be sent before the next data.
 pub const UPDATE: u16 = 4;
-/// The last sealed byte was reported as not taken, so that the caller tries again.
+/// The caller was told that the last sealed byte was not taken, so that the caller tries again.
 pub const HELD: u16 = 8;
-/// Above the flags: the peer's idle records, as counted by [`Direction::count_idle`].
+/// The position, above the flags, of the peer's idle records as counted by [`Direction::count_idle`].
 const IDLE_AT: u32 = FLAGS + 4;
-/// Above the idle records: the peer's consecutive empty records, as counted by [`Direction::count_data`].
+/// The position, above the idle records, of the peer's consecutive empty records as counted by [`Direction::count_data`].
 const EMPTY_AT: u32 = IDLE_AT + 6;
-/// The most idle records that a peer may send without other records between them, as in BoringSSL. A record is idle if it changes a key or
-/// is an alert without effect. Also the most consecutive empty data records.
+/// The maximum number of idle records that a peer may send without other records between them, as in BoringSSL. A record is idle if it
+/// changes a key or is an alert without effect. It is also the maximum number of consecutive empty data records.
 pub const IDLE_MAX: u64 = 32;
-/// This many other records pay for one idle record: beside their cost, its own is small.
+/// After this many other records, one more idle record is allowed: its cost is small beside theirs.
 const OTHERS_PER_IDLE: u64 = 16;
 
 /// One direction of a connection.
@@ -53,12 +53,12 @@ impl Direction<'_> {
         *self.count += 1;
     }
 
-    /// Resets the record count after a new key.
+    /// Resets the record count, because the direction has a new key.
     pub fn restart(&mut self) {
         *self.count &= !((1 << FLAGS) - 1);
     }
 
-    /// Counts an idle record. `others` is the number of other records before it that were not passed to an earlier call. Returns whether
+    /// Counts an idle record. `others` is the number of other records before it that were not passed to an earlier call. Returns true if
     /// there are too many idle records.
     pub fn count_idle(&mut self, others: u64) -> bool {
         let mask = (1 << EMPTY_AT) - (1 << IDLE_AT);
@@ -70,7 +70,7 @@ impl Direction<'_> {
         false
     }
 
-    /// Counts consecutive empty data records. Returns whether there are too many.
+    /// Counts consecutive empty data records, given the bytes of the next one. Returns true if there are too many.
     pub fn count_data(&mut self, bytes: usize) -> bool {
         if bytes > 0 {
             *self.count &= (1 << EMPTY_AT) - 1;
@@ -226,7 +226,7 @@ impl Keys {
         }
     }
 
-    /// The sending direction, to the peer.
+    /// The direction in which we send, to the peer.
     pub fn to(&mut self, place: Place) -> Direction<'_> {
         let bytes = place.cipher.secret_bytes();
         let (secret, count) = if bytes <= SHORT {
@@ -239,7 +239,7 @@ impl Keys {
         Direction { secret, count }
     }
 
-    /// The receiving direction, from the peer.
+    /// The direction in which we receive, from the peer.
     pub fn from(&mut self, place: Place) -> Direction<'_> {
         let bytes = place.cipher.secret_bytes();
         let (secret, count) = if bytes <= SHORT {

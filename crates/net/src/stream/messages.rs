@@ -1,4 +1,4 @@
-//! Error messages for faults of TLS, in place of those of `rustls`, which contain names of its source code.
+//! Error messages for TLS faults. They replace the messages of `rustls`, which contain names from its source code.
 
 use rustls::{AlertDescription, CertificateError, Error, InconsistentKeys};
 
@@ -61,7 +61,7 @@ fn certificate(error: &CertificateError) -> String {
     }
 }
 
-/// The meaning of a received alert (RFC 8446 section 6.2). In the messages "it" is the peer that sent the alert.
+/// The meaning of a received alert (RFC 8446 section 6.2). "It" in these messages is the peer that sent the alert.
 pub fn alert_message(alert: AlertDescription) -> &'static str {
     match alert {
         AlertDescription::UnknownCA => "it does not trust the root of the certificate",
@@ -89,7 +89,7 @@ pub fn alert_message(alert: AlertDescription) -> &'static str {
     }
 }
 
-/// The name within `DnsName("a.example")` or `IpAddress(127.0.0.1)`.
+/// The name inside `DnsName("a.example")` or `IpAddress(127.0.0.1)`.
 fn bare(name: &str) -> &str {
     let inner = name
         .split_once('(')
@@ -97,7 +97,7 @@ fn bare(name: &str) -> &str {
     inner.unwrap_or(name).trim_matches('"')
 }
 
-/// The words of a name in source code, such as `NoCipherSuitesInCommon { .. }`.
+/// The words of a name from source code, for example `NoCipherSuitesInCommon { .. }`.
 pub(super) fn spell_out(name: &dyn core::fmt::Debug) -> String {
     let text = format!("{name:?}");
     let end = text
@@ -115,7 +115,7 @@ pub(super) fn spell_out(name: &dyn core::fmt::Debug) -> String {
     out
 }
 
-/// A duration in its largest unit.
+/// A duration in the largest unit that fits.
 fn span(seconds: u64) -> String {
     let (number, unit) = match seconds {
         86_400.. => (seconds / 86_400, "day"),

@@ -1,19 +1,19 @@
-//! TLS. Connections with and without it share a port, and the first byte tells them apart. Each call gets the
-//! [`Transport`](crate::Transport) that carries the bytes.
+//! TLS for the connections of a shard. Connections with and without TLS share a port, and the first byte tells them apart. Each call gets
+//! the [`Transport`](crate::Transport) that carries the bytes.
 //!
-//! `rustls` does the handshakes. Afterwards a connection needs only two secrets and two counts (80 or 112 bytes, `keys`) and 4 bytes
-//! in a table by link (`table`), and this module encrypts and decrypts its records (`record`); the code calls that seal and open. A
-//! connection without TLS takes one bit, until its first bytes arrive.
+//! `rustls` does the handshakes. After its handshake, a connection needs only two secrets and two counts (80 or 112 bytes, `keys`), and 4
+//! bytes in a table by link (`table`). This module encrypts ("seals") and decrypts ("opens") its records (`record`). A connection without
+//! TLS takes one bit until its first bytes arrive.
 //!
 //! Invariants:
-//! * After the handshake, a connection holds only the bytes of one record that has arrived in part, and of one encrypted record that the
+//! * After the handshake, a connection holds only the bytes of one record that has arrived in part, and of one sealed record that the
 //!   socket has taken in part. Both are counted and limited.
-//! * The rest of an encrypted record is sent before anything else is encrypted. Until then the last byte of its content is reported
-//!   as not taken, so that the sender tries again; that byte is not encrypted a second time.
-//! * Handshakes get a share of the time of each turn, and the addresses of their clients share it fairly (`ready`). When there are too
-//!   many handshakes, the oldest is ended.
+//! * The rest of a sealed record is sent before anything else is sealed. Until then the last byte of its content is reported as not taken,
+//!   so that the sender tries again; that byte is not sealed a second time.
+//! * Handshakes get a share of the time of each turn, and the addresses of the clients share it fairly (`ready`). When there are too many
+//!   handshakes, the oldest one is ended.
 //!
-//! The broker's first deadline ends a handshake that takes too long.
+//! If a handshake takes too long, the broker's first deadline for the connection ends it.
 
 mod cache;
 mod cipher;

@@ -1,28 +1,28 @@
-//! Finds the end of a PROXY header (version 2, HAProxy's `proxy-protocol.txt`, section 2.2). The header is plain, and TLS may follow
-//! it. The caller gets the header, parses it and decides whether to trust it.
+//! Finds the end of a PROXY header (version 2, HAProxy's `proxy-protocol.txt`, section 2.2). The header is not encrypted, and TLS may
+//! follow it. The caller gets the header, parses it and decides whether to trust it.
 
 /// The first bytes of every header.
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
-/// Signature, version and command, family and transport, length of the rest.
+/// Bytes of the fixed part: signature, version and command, family and transport, length of the rest.
 const FIXED_BYTES: usize = 16;
 
-/// The part of its header that a connection has sent.
+/// The part of the header that a connection has sent so far.
 #[derive(Clone, Copy, Default)]
 pub struct Preface {
-    /// Bytes that have arrived.
+    /// Number of bytes of the header that have arrived.
     seen: usize,
     /// The length of the rest of the header, read from the fixed part.
     rest: u16,
 }
 
-/// The end of the header in a piece of the stream.
+/// What a piece of the stream contains of the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// The whole piece belongs to the header, which is not complete yet.
     Header,
     /// The header ends after this many bytes of the piece.
     End(usize),
-    /// This is no header.
+    /// The bytes are not a PROXY header.
     Other,
 }
 
@@ -88,7 +88,7 @@ mod tests {
                     }
                 };
                 assert_eq!(end, header.len(), "{rest} {cut}");
-                // The bytes after the end do not belong to it.
+                // The bytes after the end do not belong to the header.
                 assert_eq!(preface.take(b"\x16"), Part::End(0));
             }
         }

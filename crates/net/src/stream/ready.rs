@@ -1,17 +1,17 @@
-//! The queue of handshakes that can continue because bytes have arrived. Addresses take turns, and the handshakes of one address
-//! stay in order. An address with few recent steps comes before addresses with many, so a single client does not wait for a crowd.
-//! The clients of a proxy share the proxy's address.
+//! The queue of handshakes that can continue because bytes have arrived. The addresses of clients take turns, and the handshakes of one
+//! address stay in order. An address with few recent steps comes before addresses with many, so a single client does not wait for a crowd.
+//! All clients behind a proxy count as one address.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// An empty queue keeps room for this many addresses.
+/// An empty queue keeps memory for this many addresses.
 const KEPT_ADDRESSES: usize = 64;
-/// An address has few recent steps if it has fewer than this, which is about three handshakes.
+/// An address with fewer recent steps than this, which is about three handshakes, has few of them.
 const FEW_STEPS: u16 = 8;
-/// The steps of addresses are counted in intervals of this many steps. The current and the previous interval count as recent.
+/// Steps are counted in intervals of this many steps. The current and the previous interval count as recent.
 const INTERVAL_STEPS: u32 = 256;
-/// One of this many steps is always for an address with many steps, even if addresses with few steps wait.
+/// One in this many steps goes to an address with many recent steps, even while addresses with few wait.
 const BUSY_TURN: u32 = 4;
 
 /// A queued connection: its link and its token.
@@ -22,10 +22,10 @@ pub type Queued = (u32, u64);
 pub struct ReadyHandshakes {
     /// The queued handshakes of each address.
     by_address: HashMap<IpAddr, VecDeque<Queued>>,
-    /// The order of the addresses with few recent steps, and of the others.
+    /// The turns of the addresses with few recent steps (`quiet`), and of the others (`busy`).
     quiet: VecDeque<IpAddr>,
     busy: VecDeque<IpAddr>,
-    /// The steps of each address in the current interval, and in the previous one.
+    /// Number of steps of each address in the current interval, and in the previous one.
     steps_now: HashMap<IpAddr, u16>,
     steps_before: HashMap<IpAddr, u16>,
     /// The sum of `steps_now`.
@@ -101,7 +101,7 @@ impl ReadyHandshakes {
         self.len
     }
 
-    /// The connections added since the last call, even if they were taken meanwhile.
+    /// The connections added since the last call, even if they have been taken since.
     pub fn take_fresh(&mut self) -> Vec<Queued> {
         std::mem::take(&mut self.fresh)
     }
@@ -120,7 +120,8 @@ impl ReadyHandshakes {
     }
 }
 
-/// The address by which a client is counted. Of IPv6 it is only the first half, since a client has all addresses of its /64.
+/// The address by which a client is counted. Of an IPv6 address only the first 64 bits count, because a client has all addresses of its
+/// /64.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),

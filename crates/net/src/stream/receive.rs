@@ -1,4 +1,4 @@
-//! Receiving: recognises TLS by the first byte of a connection, and opens records.
+//! Receives the bytes of connections: recognises TLS by the first byte of a connection, and opens records.
 
 use super::cipher::{HEADER_BYTES, SEALED_MAX};
 use super::handshake::INCOMING_MAX;
@@ -11,21 +11,22 @@ use super::stats::Trouble;
 use super::table::Entry;
 use crate::transport::{Link, Received, Transport};
 
-/// The first byte of a TLS client: the type of a handshake record.
+/// The first byte that a TLS client sends: the type of a handshake record.
 const HANDSHAKE: u8 = 22;
 
-/// The smallest buffer for [`Streams::receive`]: room for the held bytes of a handshake, or for a partial record and the next bytes.
+/// The minimum size of the buffer for [`Streams::receive`]: enough for the bytes that a handshake holds, and for a partial record with the
+/// bytes that follow.
 pub const BUFFER_MIN: usize = INCOMING_MAX;
 const _: () = assert!(BUFFER_MIN >= 2 * (HEADER_BYTES + SEALED_MAX));
 
-/// The table of incomplete PROXY headers always keeps this much room.
+/// The table of incomplete PROXY headers keeps memory for this many entries.
 const PREFACES: usize = 64;
 
 /// The answer to a plain HTTP client on a port that is only for TLS.
 const PLAIN_REFUSED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 51\r\n\r\nthis port speaks TLS only: use https:// or wss://.\n";
 
 impl Streams {
-    /// Must be called for each accepted connection. Its first bytes will tell the protocol.
+    /// Must be called for each accepted connection. The first bytes will show whether it uses TLS.
     pub fn opened(&mut self, link: Link) {
         self.fresh.set(link.0);
     }
@@ -91,7 +92,7 @@ impl Streams {
             Part::End(count) if count < bytes.len() => {
                 self.sniff(transport, link, token, bytes, count)
             }
-            // Not a header: the caller gets these bytes and refuses them.
+            // The bytes are no header: the caller gets them and refuses the connection.
             Part::Other => PlainReceived::of(Received::Bytes(bytes.len())),
             Part::Header | Part::End(_) => {
                 self.prefaces.insert(link.0, preface);
@@ -110,7 +111,7 @@ impl Streams {
         preface
     }
 
-    /// Recognises TLS by the first byte, which comes after a header of `before` bytes.
+    /// Recognises TLS by the first byte after a header of `before` bytes.
     fn sniff<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -175,7 +176,8 @@ impl Streams {
         }
     }
 
-    /// Opens the records in `bytes`, and keeps a partial record at their end. `bytes` begins with the partial record that was kept.
+    /// Opens the records in `bytes`, and keeps the partial record at their end. `bytes` begins with the partial record that was kept
+    /// before.
     pub(super) fn open<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -218,7 +220,7 @@ impl Streams {
         PlainReceived::CLOSED
     }
 
-    /// Appends these bytes to the kept partial record, and returns whether there was room. `None`, and nothing is appended, if they may
+    /// Appends these bytes to the kept partial record. Returns whether there was room, or `None` without appending if the bytes may
     /// complete the record. A record may arrive in sixteen thousand pieces, so the kept bytes must not be copied for each piece.
     fn grow_partial(&mut self, link: Link, bytes: &[u8]) -> Option<bool> {
         let busy = busy(&mut self.records.busy, link);
@@ -237,7 +239,7 @@ impl Streams {
         Some(self.records.partial_bytes <= self.limits.receive_bytes_max)
     }
 
-    /// Keeps a partial record in place of the old one; false if there is no room.
+    /// Keeps a partial record instead of the previous one; returns false if there is no room.
     fn keep_partial(&mut self, link: Link, place: Place, rest: &[u8]) -> bool {
         let mut direction = self.crypt.keys.from(place);
         if direction.has(BUSY) {

@@ -1,11 +1,11 @@
-//! The records of established connections: opens received records in place and joins their content, and seals outgoing data (RFC 8446
-//! sections 4.6.3, 5 and 6; RFC 5246 sections 6.2 and 7.2). The callers handle sockets and partial records.
+//! Handles the records of established connections: opens received records in place and joins their content, and seals outgoing data (RFC
+//! 8446 sections 4.6.3, 5 and 6; RFC 5246 sections 6.2 and 7.2). The callers handle sockets and partial records.
 //!
 //! Invariants: the content does not depend on how the stream is split into reads. No bytes of a peer cause a panic. After an error
 //! nothing more is read.
 //!
-//! A key update must be a record of its own; every implementation sends it so. It costs as much as a dozen data records, so a peer that
-//! sends little else is refused, as is one that sends many empty data records.
+//! A key update must be alone in its record; every implementation sends it so. It costs as much as a dozen data records, so a peer that
+//! sends mostly key updates is refused. So is a peer that sends many empty data records.
 
 use super::cache::Cache;
 use super::cipher::{Cipher, Content, HEADER_BYTES, PLAIN_MAX, SEALED_MAX};
@@ -27,18 +27,18 @@ pub enum Alert {
 
 /// The alert `user_canceled`, which can be ignored: a `close_notify` follows.
 const USER_CANCELED: u8 = 90;
-/// The head of a `key_update`: type and length. One byte follows, which tells whether the receiver must change its key too.
+/// The head of a `key_update`: type and length. The byte that follows tells whether the receiver must change its key too.
 const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
-/// The level of alerts after which TLS 1.2 continues.
+/// The level of an alert after which a TLS 1.2 connection continues.
 const WARNING: u8 = 1;
 const FATAL: u8 = 2;
 
 /// The state of a connection after its bytes were opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum After {
-    /// More may come.
+    /// The peer may send more.
     Open,
-    /// The peer sends no more.
+    /// The peer has closed its sending side.
     End,
     /// The peer sent a fatal alert.
     Aborted,
@@ -46,7 +46,7 @@ pub enum After {
     Violation(Alert),
 }
 
-/// The result of [`Crypt::open`]: the first `plain` bytes of the buffer are content, and at `rest` a partial record begins.
+/// The result of [`Crypt::open`]: the first `plain` bytes of the buffer are content, and a partial record begins at `rest`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened {
     pub plain: usize,
@@ -156,8 +156,8 @@ impl Crypt {
         }
     }
 
-    /// Counts an idle record, after `others` other records. Too many of them are answered like an "inappropriate" message (RFC 8446
-    /// section 6.2).
+    /// Counts an idle record after `others` other records. Too many idle records are a violation, answered with `unexpected_message` (RFC
+    /// 8446 section 6.2).
     fn count_idle(&mut self, place: Place, others: u64) -> After {
         match self.keys.from(place).count_idle(others) {
             true => After::Violation(Alert::UnexpectedMessage),
@@ -165,8 +165,8 @@ impl Crypt {
         }
     }
 
-    /// Appends a data record to `out`, after a key update if one is due; `write` appends the content. False if the key may seal no more
-    /// and cannot be changed. Then the connection must end.
+    /// Appends a data record to `out`, and before it a key update if one is due. `write` appends the content. Returns false if the key may
+    /// seal no more records and cannot be changed: the connection must then end.
     pub fn seal_data(
         &mut self,
         place: Place,
@@ -225,7 +225,7 @@ impl Crypt {
     }
 }
 
-/// The length of the record at the beginning of `bytes`, with its header; `None` while the header is incomplete.
+/// The length of the record at the beginning of `bytes`, including its header; `None` while the header is incomplete.
 fn length_of(cipher: Cipher, bytes: &[u8]) -> Result<Option<usize>, Alert> {
     let Some(&[content, major, _, high, low]) = bytes.first_chunk::<HEADER_BYTES>() else {
         return Ok(None);
@@ -241,7 +241,7 @@ fn length_of(cipher: Cipher, bytes: &[u8]) -> Result<Option<usize>, Alert> {
     Ok(Some(HEADER_BYTES + sealed))
 }
 
-/// The length of a partial record, with its header, which [`Crypt::open`] has checked; `None` while the header is incomplete.
+/// The length of a partial record, including its header, which [`Crypt::open`] has checked; `None` while the header is incomplete.
 pub fn length(bytes: &[u8]) -> Option<usize> {
     let [.., high, low] = bytes.first_chunk::<HEADER_BYTES>()?;
     Some(HEADER_BYTES + usize::from(u16::from_be_bytes([*high, *low])))
@@ -262,7 +262,7 @@ mod tests {
         Cipher::Tls12ChaCha,
     ];
 
-    /// A peer of itself: it opens the records that it seals.
+    /// A connection with itself: it opens the records that it seals.
     struct Echo(Crypt, Place);
 
     impl Echo {
@@ -276,7 +276,7 @@ mod tests {
             Echo(crypt, place)
         }
 
-        /// Seals each of these as a data record and opens all; returns the number of content bytes and the state.
+        /// Seals each item as a data record and opens all records. Returns the number of content bytes and the state.
         fn bring(&mut self, records: &[&[u8]]) -> (usize, After) {
             let mut out = Vec::new();
             for data in records {
@@ -303,7 +303,7 @@ mod tests {
                 assert_eq!(echo.bring(&[b"x"]), (1, After::Open), "{cipher:?}");
             }
             assert_eq!(echo.bring(&[&b""[..]; MOST + 1]), (0, wrong), "{cipher:?}");
-            // The same if they arrive one by one.
+            // The same if the records arrive one by one.
             let mut echo = Echo::new(cipher);
             let ended = (1..100).find(|_| echo.bring(&[b""]).1 == wrong);
             assert_eq!(ended, Some(MOST + 1), "{cipher:?}");

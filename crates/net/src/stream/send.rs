@@ -1,4 +1,4 @@
-//! Sending: seals records, and keeps the rest of a record of which the socket takes only a part.
+//! Sends on connections: seals records, and keeps the rest of a record that the socket takes only in part.
 
 use super::cipher::PLAIN_MAX;
 use super::keys::{BUSY, HELD, OVER, Place};
@@ -8,12 +8,12 @@ use super::stats::Trouble;
 use super::table::Entry;
 use crate::transport::{Link, Sent, Transport};
 
-/// Bytes of content of a record while many sealed bytes wait for sockets. A small record adds only a few waiting bytes.
+/// Bytes of content of a record while many sealed bytes wait for sockets. A small record adds only a few bytes to those.
 const SMALL_RECORD: usize = 1 << 10;
 
 impl Streams {
-    /// Sends the parts in order, as many bytes as the socket takes. Returns their number, or `None` for a connection without TLS, for
-    /// which nothing is sent.
+    /// Sends the parts in order, as many bytes as the socket takes. Returns the number of bytes. For a connection without TLS returns
+    /// `None`, and sends nothing.
     pub fn send<T: Transport, P: AsRef<[u8]>>(
         &mut self,
         transport: &mut T,
@@ -22,7 +22,7 @@ impl Streams {
     ) -> Option<usize> {
         match self.table.get(link.0) {
             Entry::Plain => None,
-            // Discard the bytes: during the handshake the client could not read them.
+            // The bytes are discarded: during the handshake the client could not read them.
             Entry::Early => Some(total(parts)),
             Entry::Sealed(place) => Some(self.send_sealed(transport, link, place, parts)),
         }
@@ -43,7 +43,8 @@ impl Streams {
         }
         let mut direction = self.crypt.keys.to(place);
         if direction.has(OVER) {
-            // The peer cannot read more, so the bytes are discarded. If they were reported as not taken, the sender would try again for ever.
+            // The peer cannot read more after our `close_notify` or other alert, so the bytes are discarded. If they were reported as not taken, the
+            // sender would try again for ever.
             return total;
         }
         let mut taken = usize::from(direction.has(HELD));
@@ -60,7 +61,7 @@ impl Streams {
             let sent = match transport.send(link, &[&self.scratch]) {
                 Sent::Bytes(sent) => sent,
                 Sent::Again => 0,
-                // The poller reports the failure as well, and then the connection ends.
+                // The poller reports the failure too, and then the connection ends.
                 Sent::Failed(_) => return taken - length,
             };
             if sent < self.scratch.len() {
@@ -72,7 +73,7 @@ impl Streams {
         taken
     }
 
-    /// The most bytes of content of the next record.
+    /// The maximum content of the next record, in bytes.
     fn record_bytes(&self) -> usize {
         if self.records.sealed_bytes > self.limits.send_bytes_max {
             SMALL_RECORD
@@ -81,11 +82,11 @@ impl Streams {
         }
     }
 
-    /// Ends a connection whose key may seal no more and cannot be changed.
+    /// Ends a connection whose key may seal no more records and cannot be changed.
     fn end_for_used_up_key<T: Transport>(&mut self, transport: &mut T, link: Link) {
         self.count_trouble(Trouble::Key, "its key has sealed all that it may");
-        // A reset would lose bytes in flight, so the peer is told to close, and the poller reports that. Until then all sends are
-        // discarded, as on a broken connection. The client reconnects with its last position.
+        // A reset would lose bytes in flight. Instead the sending side is closed, so that the peer closes too, which the poller reports.
+        // Until then all sends are discarded, as on a broken connection. The client reconnects with its last position.
         self.shutdown(transport, link);
     }
 
@@ -96,7 +97,7 @@ impl Streams {
         self.crypt.keys.to(place).set(HELD);
     }
 
-    /// Keeps sealed bytes that no sender waits for.
+    /// Keeps sealed bytes without a sender that tries again.
     pub(super) fn keep(&mut self, link: Link, place: Place, rest: Vec<u8>) {
         self.crypt.keys.to(place).set(BUSY);
         self.records.sealed_bytes += rest.capacity();
@@ -135,7 +136,7 @@ impl Streams {
         transport.shut_down(link);
     }
 
-    /// Removes a connection that the caller is about to close. With `orderly` the peer gets a `close_notify` first, if possible.
+    /// Forgets a connection that the caller is about to close. With `orderly` the peer gets a `close_notify` first, if possible.
     pub fn closing<T: Transport>(&mut self, transport: &mut T, link: Link, orderly: bool) {
         if self.fresh.take(link.0) && self.limits.proxied {
             self.take_preface(link);
@@ -160,7 +161,7 @@ impl Streams {
         self.table.set(link.0, Entry::Plain);
     }
 
-    /// Sends an alert, unless one was sent before or other sealed bytes still wait.
+    /// Sends an alert, unless an alert was sent before or other sealed bytes still wait for the socket.
     pub(super) fn alert<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -174,11 +175,11 @@ impl Streams {
         }
         self.scratch.clear();
         self.crypt.seal_alert(place, alert, &mut self.scratch);
-        // A failure is ignored: then the peer does not read, and the end of the stream follows anyway.
+        // A failure is ignored: the peer does not read then, and the connection ends anyway.
         let _ = transport.send(link, &[&self.scratch]);
     }
 
-    /// The interest to register when the broker asks for this one: adds interest in writing while sealed bytes wait.
+    /// The interest to register when the broker wants this one: includes writing while sealed bytes wait.
     pub fn interest(&mut self, link: Link, read: bool, write: bool) -> (bool, bool) {
         let Entry::Sealed(place) = self.table.get(link.0) else {
             return (read, write);
@@ -191,8 +192,8 @@ impl Streams {
         (read, true)
     }
 
-    /// Sends the kept sealed bytes when the socket is writable again. Returns whether the caller should send: false while bytes still
-    /// wait, and if the caller did not ask to write.
+    /// Sends the kept sealed bytes when the socket is writable again. Returns whether the caller should send: not while kept bytes still
+    /// wait, and not if the caller did not want to write.
     pub fn writable<T: Transport>(&mut self, transport: &mut T, link: Link, token: u64) -> bool {
         match self.table.get(link.0) {
             Entry::Plain => true,

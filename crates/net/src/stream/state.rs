@@ -13,18 +13,18 @@ use super::stats::{Stats, Trouble, Usage};
 use super::table::{Entry, Fresh, Table};
 use crate::transport::{Link, Received};
 
-/// The limits of a shard.
+/// The TLS limits and options of a shard.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The most unfinished handshakes.
+    /// The maximum number of unfinished handshakes.
     pub handshakes_max: usize,
-    /// The most bytes of partial records.
+    /// The maximum size of all partial received records, in bytes.
     pub receive_bytes_max: usize,
-    /// A threshold for sealed bytes that wait for sockets. Above it records are small, so that not many more bytes can wait.
+    /// A threshold for the sealed bytes that wait for sockets. Above it records are small, so that only a few more bytes can wait.
     pub send_bytes_max: usize,
     /// Whether connections without TLS are refused.
     pub required: bool,
-    /// Whether each connection begins with a plain PROXY header.
+    /// Whether each connection begins with an unencrypted PROXY header.
     pub proxied: bool,
 }
 
@@ -40,9 +40,9 @@ pub struct PlainReceived {
 /// The state of a connection after the received bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamState {
-    /// More may come.
+    /// The peer may send more.
     Open,
-    /// The peer sends no more.
+    /// The peer has ended its stream.
     End,
     /// The connection is over.
     Closed,
@@ -69,7 +69,7 @@ impl PlainReceived {
     }
 }
 
-/// The partial records of a connection.
+/// The partial records of a connection that has some.
 #[derive(Default)]
 pub struct Busy {
     /// A partial received record.
@@ -77,7 +77,7 @@ pub struct Busy {
     /// Sealed bytes, of which the first `sent` are sent.
     pub sealed: Vec<u8>,
     pub sent: usize,
-    /// The broker's last interest: it does not want to read (`unread`), it wants to write (`waits`).
+    /// What the broker wanted last: not to read (`unread`), to write (`waits`).
     pub unread: bool,
     pub waits: bool,
 }
@@ -89,16 +89,16 @@ pub struct Early {
     pub peer: IpAddr,
     /// `None` if the handshake has failed or was ended. Then received bytes are ignored.
     pub handshake: Option<Box<Handshake>>,
-    /// The part of `early_bytes` that belongs to it.
+    /// The part of `early_bytes` that belongs to this connection.
     pub held: usize,
-    /// Its next step is queued.
+    /// Whether the next step of the handshake is queued.
     pub queued: bool,
-    /// It is not read until its step is done.
+    /// Whether reading is paused until that step is done.
     pub parked: bool,
 }
 
 impl Early {
-    /// Whether this belongs to the connection with this token and is not finished.
+    /// Whether this belongs to the connection with this token, and its handshake is not finished.
     pub fn is_unfinished(&self, token: u64) -> bool {
         self.token == token && self.handshake.is_some()
     }
@@ -107,7 +107,7 @@ impl Early {
 /// The connections whose handshakes are not finished.
 #[derive(Default)]
 pub(super) struct Handshakes {
-    /// By link.
+    /// The connections by link.
     pub early: HashMap<u32, Early>,
     /// Handshakes that can continue.
     pub ready: ReadyHandshakes,
@@ -126,14 +126,14 @@ pub(super) struct Handshakes {
 /// The partial records of established connections.
 #[derive(Default)]
 pub(super) struct Records {
-    /// Only of connections that have such records, by link.
+    /// The connections that have such records, by link.
     pub busy: HashMap<u32, Busy>,
     /// Bytes allocated for partial received records, and for sealed bytes that wait.
     pub partial_bytes: usize,
     pub sealed_bytes: usize,
 }
 
-/// The partial records of a busy connection.
+/// The partial records of a connection that has some.
 pub(super) fn busy(all: &mut HashMap<u32, Busy>, link: Link) -> &mut Busy {
     all.get_mut(&link.0).expect("what is busy has an entry")
 }
@@ -147,19 +147,19 @@ pub(super) struct Ends {
     troubled: bool,
 }
 
-/// All connections of a shard that have TLS.
+/// The TLS state of all connections of a shard.
 pub struct Streams {
     pub(super) current: Current,
     pub(super) limits: Limits,
     pub(super) table: Table,
     pub(super) fresh: Fresh,
-    /// New connections that have sent a part of their PROXY header, or all of it and nothing after it.
+    /// New connections that have sent only a part of their PROXY header, or the whole header and nothing after it.
     pub(super) prefaces: HashMap<u32, Preface>,
     pub(super) handshakes: Handshakes,
     pub(super) crypt: Crypt,
     pub(super) records: Records,
     pub(super) scratch: Vec<u8>,
-    /// Tokens of connections that ended outside of a call for them.
+    /// Tokens of connections that ended while no call for them was running.
     pub(super) ended: Vec<u64>,
     pub(super) ends: Ends,
 }
@@ -192,7 +192,7 @@ impl Streams {
         self.ends.stats
     }
 
-    /// Current sizes.
+    /// The current sizes.
     pub fn usage(&self) -> Usage {
         Usage {
             connections: self.crypt.keys.len(),
@@ -203,13 +203,14 @@ impl Streams {
         }
     }
 
-    /// Bytes held for handshakes, partial records, sealed bytes that wait, and their tables. This is cheap, so it can be called in each
-    /// turn. Keys and the table by link are in [`Streams::usage`].
+    /// Bytes held for handshakes, partial records, sealed bytes that wait, and the tables of these. Cheap enough to be called in each turn.
+    /// [`Streams::usage`] has the keys and the table by link.
     ///
-    /// The bytes of one connection are limited. During the handshake: `HELD_BYTES`, the bytes that its peer may send before an answer
-    /// (a record, or 64 KiB if clients send certificates; `Handshake::room`), and our outgoing bytes. Afterwards: one partial record
-    /// (`record::length_of` refuses longer ones), and the rest of one sealed record or of the handshake's outgoing bytes, since
-    /// nothing is sealed before those are sent.
+    /// The bytes of one connection are limited:
+    /// * During the handshake to `HELD_BYTES`, the bytes that its peer may send before an answer (a record, or 64 KiB if clients send
+    ///   certificates; `Handshake::room`), and our outgoing bytes.
+    /// * Afterwards to one partial record (`record::length_of` refuses longer ones), and the rest of one sealed record or of the
+    ///   handshake's outgoing bytes, because nothing is sealed before that rest is sent.
     pub fn held_bytes(&self) -> usize {
         self.records.partial_bytes
             + self.records.sealed_bytes
@@ -221,7 +222,7 @@ impl Streams {
             + self.handshakes.ready.bytes()
     }
 
-    /// The reasons for which connections were ended since the last call, each with its first message.
+    /// The reasons why connections were ended since the last call, each with its first message.
     pub fn take_troubles(&mut self) -> impl Iterator<Item = (Trouble, String)> {
         let messages = match std::mem::take(&mut self.ends.troubled) {
             true => std::mem::replace(&mut self.ends.messages, [const { None }; Trouble::COUNT]),
@@ -231,26 +232,26 @@ impl Streams {
         by_trouble.filter_map(|(trouble, message)| Some((trouble, message?)))
     }
 
-    /// The token of a connection that ended outside of a call for it, if there is one.
+    /// The token of a connection that ended while no call for it was running, if there is one.
     pub fn take_ended(&mut self) -> Option<u64> {
         self.ended.pop()
     }
 
-    /// Counts an ended connection, and keeps the message if it is the first with this reason.
+    /// Counts an ended connection. Keeps the message if it is the first one with this reason.
     pub(super) fn count_trouble(&mut self, trouble: Trouble, what: &str) {
         self.ends.stats.troubles[trouble as usize] += 1;
         self.ends.messages[trouble as usize].get_or_insert_with(|| what.to_string());
         self.ends.troubled = true;
     }
 
-    /// Removes the entry of a connection that has no partial records any more.
+    /// Removes the entry of a connection if it has no partial records any more.
     pub(super) fn forget_idle(&mut self, link: Link) {
         let busy = &self.records.busy[&link.0];
         if busy.partial.is_empty() && busy.sealed.is_empty() {
             self.records.busy.remove(&link.0);
         }
         if self.records.busy.is_empty() {
-            // Releases the memory of a table that was large.
+            // Frees the memory of a table that has been large.
             self.records.busy = HashMap::new();
         }
     }

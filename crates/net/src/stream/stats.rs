@@ -1,9 +1,9 @@
-//! Counts and sizes of a shard's TLS, and the reasons for ending connections.
+//! The TLS statistics of a shard: counts, sizes, and the reasons why connections were ended.
 
 use rustls::Error;
 use strum::{IntoStaticStr, VariantArray};
 
-/// Why a connection with TLS, or one that should have had TLS, was ended.
+/// Why a connection was ended that used TLS or should have used it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, IntoStaticStr, VariantArray)]
 #[repr(u8)]
 #[strum(serialize_all = "snake_case")]
@@ -26,15 +26,15 @@ pub enum Trouble {
     TooLong,
     /// An error that is not the client's fault.
     Internal,
-    /// The client asked for another handshake.
+    /// The client asked for a renegotiation.
     Renegotiation,
     /// A record was modified in transit, is too long or has a wrong type, or there were too many records without data.
     Record,
-    /// There was no room for partial records.
+    /// There was no room for more partial records.
     Room,
     /// The key has reached its limit of records.
     Key,
-    /// The connection has no TLS, though it is required.
+    /// The connection does not use TLS, though the port requires it.
     Plain,
 }
 
@@ -45,12 +45,12 @@ impl Trouble {
     /// The number of reasons.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// The name in metrics and logs.
+    /// The name of the reason in metrics and logs.
     pub fn name(self) -> &'static str {
         self.into()
     }
 
-    /// The reason for a handshake's failure.
+    /// The reason for the failure of a handshake.
     pub(super) fn of(error: &Error) -> Trouble {
         match error {
             Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Trouble::Incompatible,

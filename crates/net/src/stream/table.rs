@@ -1,4 +1,4 @@
-//! The TLS state by link: 4 bytes for a connection with TLS, nothing for a plain one.
+//! The TLS state of each link (connection number): 4 bytes for a connection with TLS, nothing for one without.
 //!
 //! Links are small numbers that are reused, so a table indexed by link is dense. A chunk of the table is allocated when one of its
 //! links has TLS.
@@ -8,7 +8,7 @@ use super::keys::Place;
 
 /// Number of links of a chunk, which is one page of memory.
 const CHUNK: usize = 1024;
-/// The lower bits of an entry are its row, the upper ones its cipher or [`EARLY`].
+/// The lower bits of an entry are the row of the keys, and the upper bits are the cipher or [`EARLY`].
 const ROW_BITS: u32 = 29;
 const EARLY: u32 = 7;
 
@@ -80,7 +80,7 @@ impl Table {
     }
 }
 
-/// A bit for each link: whether its first bytes have not arrived yet.
+/// One bit for each link: whether no bytes of the connection have arrived yet.
 pub struct Fresh {
     words: Vec<u64>,
 }
