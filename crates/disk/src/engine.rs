@@ -34,7 +34,7 @@ struct Queue<B> {
     waiting: VecDeque<B>,
     /// The thread sleeps, so whoever adds a batch must wake it. While it is awake, adding a batch costs no system call.
     sleeps: bool,
-    /// The end of the log behind the last synced group.
+    /// The end of the log after the last synced group.
     end: End,
     /// The state of the log at that group.
     state: State,
@@ -173,7 +173,7 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
         }
     }
 
-    /// The end of the log behind the last synced group.
+    /// The end of the log after the last synced group.
     pub fn end(&self) -> End {
         self.shared.lock().end
     }

@@ -134,7 +134,7 @@ impl<'a> Group<'a> {
         occupied(self.batches.len())
     }
 
-    /// Begins a group: clears the buffer and reserves the header. [`push`](Self::push) adds batches, [`seal`](Self::seal) completes the
+    /// Begins a group: clears the buffer and reserves the header. `push` adds batches, [`seal`](Self::seal) completes the
     /// group.
     pub fn begin(out: &mut Vec<u8>) {
         out.clear();

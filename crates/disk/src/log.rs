@@ -103,8 +103,8 @@ impl<S: Storage> Log<S> {
     /// Reads the log in this storage and continues it; cuts off a torn group at its end. If there is no log, creates one with the identity
     /// `new`. Passes each batch and each loss to `each`, in order. Removes segments before [`Options::first_segment`] without reading them.
     ///
-    /// # Errors
-    /// If a file cannot be read or has a format that this build does not know. Then nothing was changed.
+    /// # Errors If a file cannot be read or has a format that this build does not know: then nothing was changed. Or if the disk fails
+    /// while the log is made ready for writing.
     pub fn open(
         storage: S,
         options: Options,

@@ -1,6 +1,6 @@
 //! A disk in memory that simulates power cuts, for tests and the simulator: after a cut it has only some of the bytes that were not synced.
 //!
-//! Deliberately not here: faults within a sector, and damage to synced bytes, except by [`Disk::damage`] and the like.
+//! Deliberately not here: faults within a sector, and damage to synced bytes, except by [`Disk::damage`], `truncate` and `copy_from`.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};

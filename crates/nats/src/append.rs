@@ -1,5 +1,5 @@
 //! Publishes batches to NATS, several at a time, without a task for each. The acknowledgements of NATS are used only to report failures:
-//! whether a batch is in the log is learned by reading the log.
+//! only reading the log shows whether a batch is in it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -43,7 +43,7 @@ pub enum LogEvent {
     },
 }
 
-/// Gets the events. It is called on the thread of the log.
+/// Gets the events. Its functions are called on the thread of the log.
 pub trait Listener: Send + Sync + 'static {
     /// Handles an event.
     fn on_event(&self, event: LogEvent);

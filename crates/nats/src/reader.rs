@@ -1,7 +1,7 @@
 //! Reads a partition of the log: every batch once, in the order of the stream.
 //!
-//! A consumer is cheap and lives shortly. When a message, a heartbeat or the connection is lost, a new consumer starts after the last batch
-//! read.
+//! Consumers are cheap, so none is repaired. When a message, a heartbeat or the connection is lost, a new consumer starts after the last
+//! batch read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -75,7 +75,7 @@ impl Reader {
         self.state().next.load(Relaxed)
     }
 
-    /// Reads with one consumer. Returns why it ended.
+    /// Reads with one consumer. Returns why the consumer ended.
     async fn consume(&mut self) -> String {
         let begun = tokio::time::timeout(PATIENCE, self.begin()).await;
         let mut messages = match begun {

@@ -137,7 +137,7 @@ impl Acceptor {
         self.room
     }
 
-    /// The room of the shard, as last reported to the group.
+    /// The level of the shard that was last reported to the group.
     pub fn level(&self) -> Level {
         self.member.level()
     }

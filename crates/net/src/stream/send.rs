@@ -43,8 +43,8 @@ impl Streams {
         }
         let mut direction = self.crypt.keys.to(place);
         if direction.has(OVER) {
-            // The peer cannot read more after our `close_notify` or other alert, so the bytes are discarded. If they were reported as not taken, the
-            // sender would try again for ever.
+            // After our alert the peer cannot read more, so the bytes are discarded. If they were reported as not taken, the sender would
+            // try again for ever.
             return total;
         }
         let mut taken = usize::from(direction.has(HELD));

@@ -170,8 +170,8 @@ fn check_message_bytes(connected: &Connected, message_bytes: usize) -> anyhow::R
     );
 }
 
-/// Reads the newest usable checkpoint of each partition. Returns the shards of the homes, and for each partition the sequence after which its log must
-/// be read.
+/// Reads the newest usable checkpoint of each partition. Returns the shards of the homes, and for each partition the sequence after which
+/// its log must be read.
 fn read_checkpoints(
     store: &Store,
     world: &Arc<World>,
@@ -216,7 +216,8 @@ fn read_checkpoints(
     Ok((shards, after))
 }
 
-/// Restores a home from the checkpoints of its partitions, trying the newest of each partition first. Also returns the checkpoints that were used.
+/// Restores a home from the checkpoints of its partitions. Tries the newest checkpoint of each partition first. Also returns the
+/// checkpoints that were used.
 fn restore_home(
     home: ShardId,
     store: &Store,

@@ -1,4 +1,6 @@
-//! The lifecycle of the server: start, reload of the settings (SIGHUP), drain and stop (SIGTERM, SIGINT), and notifications of the supervisor (systemd).
+//! The lifecycle of the server: start, reload of the settings (SIGHUP), drain and stop (SIGTERM, SIGINT), and
+//! notifications of the supervisor (systemd).
+//!
 //! Everything here runs on the control thread and sends orders to the shards. Invariants:
 //! * Settings change as a whole or not at all.
 //! * At most one change runs at a time, and none while the server stops.
@@ -142,7 +144,7 @@ impl Lifecycle {
         self.running().world.clone()
     }
 
-    /// Whether the server drains: it moves its clients off and admits no new ones.
+    /// Whether the server drains: it moves its clients to other servers and admits no new ones.
     pub fn is_stopping(&self) -> bool {
         self.running().is_stopping
     }

@@ -62,7 +62,8 @@ pub async fn move_off(shards: &Shards, drain: &Drain) {
     }
 }
 
-/// Saves the state for the next start, if the settings name a directory. `log_end` returns the end of the log. All clients must have gone.
+/// Saves the state for the next start, if the settings name a directory. `log_end` returns the end of the log. All clients must have
+/// disconnected.
 ///
 /// # Errors
 /// The state cannot be written. The error says what is lost. It has been logged already.

@@ -1,5 +1,5 @@
-//! Reads and writes documents. A document is a home's snapshot of its partitions, in blocks with checksums. On disk it is a file, in a
-//! cluster an object of NATS.
+//! Reads and writes documents. A document is a snapshot of the partitions of a home, or of one partition, in blocks with checksums. On disk
+//! it is a file, in a cluster an object of NATS.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -48,7 +48,7 @@ impl Unusable {
     }
 }
 
-/// The head of a document of the first home that is written now.
+/// The head of a document that is written now. It names the first home; for another home the caller changes that.
 pub fn head_now(world: &World) -> Head {
     Head {
         set: memory::random_u64(),

@@ -124,7 +124,7 @@ impl Checkpoints {
 
 /// The reason why a checkpoint was not made.
 pub enum CheckpointError {
-    /// The server stops.
+    /// The server is stopping.
     Stops,
     Other(String),
     /// The log is damaged.
@@ -166,10 +166,9 @@ impl CheckpointWorker {
         self.ended.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout)
     }
 
-    /// Checks that the server does not stop.
+    /// Checks that the server is not stopping.
     ///
-    /// # Errors
-    /// [`CheckpointError::Stops`] if it does: the checkpoint must then be abandoned.
+    /// # Errors [`CheckpointError::Stops`] if it is: the checkpoint must then be abandoned.
     pub fn check_not_stopping(&self) -> Result<(), CheckpointError> {
         match self.stops.load(Relaxed) {
             true => Err(CheckpointError::Stops),

@@ -81,7 +81,7 @@ struct CheckpointMaker {
     shares_disk: bool,
     worker: CheckpointWorker,
     last: LastCheckpoint,
-    /// Whether the log already reports that the next checkpoint lacks room.
+    /// Whether it has been logged that the next checkpoint lacks room.
     is_lack_logged: bool,
     /// Start of the last attempt.
     last_attempt: Option<Instant>,

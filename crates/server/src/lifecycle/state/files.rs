@@ -229,8 +229,8 @@ pub fn write_note(directory: &Path, name: &str, text: &str) -> io::Result<()> {
     sync(directory)
 }
 
-/// Overwrites the note with this name in place, without changing its size on disk: writes the first bytes of `text` that fit. At least
-/// `needed` bytes must fit.
+/// Overwrites the note with this name in place, so that it needs no more space: writes as much of `text` as fits into the present size. At
+/// least `needed` bytes must fit.
 ///
 /// # Errors
 /// The note is too small, and those of the file system.

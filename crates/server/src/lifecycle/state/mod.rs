@@ -190,8 +190,8 @@ fn effective_partitions(asked: PartitionId, before: Option<PartitionId>) -> Part
     before
 }
 
-/// Begins a new epoch in the partitions that the damage may have affected, so that clients with older positions are told a gap. `base` is
-/// the first offset of the last life.
+/// Begins a new epoch in the partitions that the damage may have affected, so that clients with older positions are told of a gap. `base`
+/// is the first offset of the last life.
 fn begin_epochs(replayed: &mut Replayed, world: &World, base: u64) {
     let Some((why, touched)) = &replayed.damage else {
         return;
@@ -206,9 +206,9 @@ fn begin_epochs(replayed: &mut Replayed, world: &World, base: u64) {
     }
 }
 
-/// Whether topics outside of the log are lost unnoticed; returns the reason to tell all clients a gap. After a crash, the topics that were
-/// only in the last server's memory are lost. If the rules have changed since and make such a topic durable now, its clients would not
-/// learn of the gap otherwise.
+/// The reason to tell all clients of a gap, if topics outside of the log may be lost unnoticed. After a crash, the topics that were only in
+/// the last server's memory are lost. If the rules have changed since and make such a topic durable now, its clients would not learn of the
+/// gap otherwise.
 fn unlogged_topics_lost(
     directory: &Path,
     documents: Option<&Documents>,

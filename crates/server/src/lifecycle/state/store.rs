@@ -17,8 +17,8 @@ use crate::settings::state::State;
 /// Time between two checks whether work is still in flight.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Saves the state in `directory`, within the limits of size and time. All clients must have gone. `log_end` returns the end of the log, if
-/// there is a log.
+/// Saves the state in `directory`, within the limits of size and time. All clients must have disconnected. `log_end` returns the end of the
+/// log, if there is a log.
 ///
 /// # Errors
 /// Nothing was saved.
