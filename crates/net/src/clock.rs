@@ -92,8 +92,8 @@ impl Corrections {
         going_ns.max(self.stood_ns.load(Relaxed))
     }
 
-    /// See [`follow_log`]. By a right clock the log stored the batch between the write and now. Only a `stored_s` outside of this interval
-    /// corrects the count.
+    /// See [`follow_log`]. If the count is right, the log stored the batch between the write and now. Only a `stored_s` outside of this
+    /// interval corrects the count.
     fn follow(&self, begun_ns: i64, written_s: u64, stored_s: u64) -> i64 {
         /// Both clocks are rounded down to seconds, so their difference is uncertain by this.
         const ROUNDING_S: i64 = 1;

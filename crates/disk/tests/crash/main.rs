@@ -56,7 +56,8 @@ fn compare(known: &[(u32, u64)], unanswered: &[u32], found: &[(u32, u64)]) -> Re
     }
 }
 
-/// Simulates one disk whose power fails and returns several times. With `forgets`, the first segment of the log is forgotten at each start.
+/// Simulates one disk whose power fails and returns several times. With `forgets`, each start has forgotten which segment of the log is the
+/// first.
 fn live(seed: u64, fault: Fault, forgets: bool) -> Result<(), String> {
     let disk = Disk::new(seed, fault);
     let mut rng = Rng::new(seed ^ 0xc0ffee);

@@ -103,8 +103,8 @@ fn a_history_larger_than_the_room_of_nats_is_refused() {
         let Some(servers) = Servers::with(count, "max_file_store: 1GB", "max_payload: 2MB") else {
             return;
         };
-        // More than one stream may take: several servers do not know at once what the other servers have reserved. And for other faults the
-        // patience is longer than the test's.
+        // More than a single stream may take, because several servers do not know at once what the other servers have reserved. The
+        // patience for passing faults is twice that of the tests: this refusal must come earlier.
         let large = Settings {
             history_bytes: 8 << 30,
             patience: servers::PATIENCE * 2,

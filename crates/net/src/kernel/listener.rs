@@ -7,7 +7,7 @@
 //! Invariant: a listener is opened in the table of its shard, after [`unshare`](super::fd_table::unshare). A copy in another table would
 //! receive connections that no thread accepts.
 //!
-//! Limits and access control are deliberately elsewhere.
+//! Deliberately not here: limits and access control.
 
 use std::io;
 use std::net::SocketAddr;

@@ -4,7 +4,7 @@
 //! After a [`close`] the kernel still delivers the bytes that were sent. But if received bytes are unread at the close, the kernel resets
 //! the connection (RFC 1122 4.2.2.13). So a caller whose last bytes matter must first read to the end of the stream.
 //!
-//! Buffers and partial writes are deliberately left to the outbox.
+//! Deliberately not here: buffers and partial writes, which are left to the caller's outbox.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};

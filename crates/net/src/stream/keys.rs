@@ -1,8 +1,9 @@
 //! The keys of established connections: the secrets and record counts of both directions.
 //!
 //! There are two tables, by the length of the secrets. A connection takes 80 bytes if its secrets have at most 32 bytes (AES-128, and
-//! ChaCha20 of TLS 1.3), and otherwise 112 bytes. Both tables grow in chunks, so that a row never moves. Invariant: a free row holds zeros
-//! and the number of the next free row.
+//! ChaCha20 of TLS 1.3), and otherwise 112 bytes. Both tables grow in chunks, so that a row never moves.
+//!
+//! Invariant: a free row holds zeros and the number of the next free row.
 
 use zeroize::Zeroize as _;
 
@@ -19,7 +20,7 @@ const FLAGS: u32 = 48;
 
 /// This direction has an entry in `busy`: a record that was sent or received in part.
 pub const BUSY: u16 = 1;
-/// This direction is closed: `close_notify` was sent or received.
+/// This direction is closed: we sent an alert, or received `close_notify`.
 pub const OVER: u16 = 2;
 /// The peer has asked for a new key, which must be sent before the next data.
 pub const UPDATE: u16 = 4;
