@@ -9,7 +9,7 @@ use crate::budget::stats::Accounts;
 use crate::log::{LOSS_BYTES, Log};
 
 impl Home {
-    /// Adds the counts and bytes of this home.
+    /// Enters the counts and bytes of this home in `accounts`.
     pub fn account(&self, accounts: &mut Accounts) {
         accounts.home_topics = self.topics.rows.len();
         accounts.home_sets = self.topics.carriers.sets();
@@ -34,16 +34,16 @@ impl Home {
         self.subscriptions.groups.bytes() + filters + self.interest.remote.bytes()
     }
 
-    /// Bytes of the losses remembered for readers by filter.
+    /// Bytes of the losses that are remembered for subscribers by filter.
     pub fn losses_bytes(&self) -> usize {
         self.logs.of_home.losses.get() * LOSS_BYTES
     }
 
-    /// Remembers single topics with losses, at most `most`. Of those with the oldest losses only the rule is remembered from now on. One call
-    /// treats at most `at_once` topics. Returns whether there are still too many.
+    /// Bounds the losses that are remembered by topic to `most` topics. Of the topics with the oldest losses, only the rule is remembered
+    /// from now on. One call handles at most `at_once` topics. Returns whether there are still too many.
     pub(crate) fn trim_losses(&mut self, most: usize, mut at_once: usize) -> bool {
         let most = most / self.logs.partitions.len().max(1);
-        // Called in each turn: returns early if even all partitions together are below the limit of each.
+        // Called in each turn: returns early in the usual case, in which all partitions together are within the limit of one.
         if self.logs.of_home.losses.get() <= most {
             return false;
         }
@@ -80,7 +80,7 @@ impl Retries {
 }
 
 impl TopicTable {
-    /// Bytes of the rows and the index.
+    /// Bytes of the rows, the index and the sets of carriers.
     pub(crate) fn table_bytes(&self) -> usize {
         self.rows.bytes() + self.index.bytes() + self.carriers.bytes()
     }

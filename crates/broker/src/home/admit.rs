@@ -1,7 +1,8 @@
-//! Admission of facts: all checks against the limits of this process. An admitted fact is not refused later, when it is applied
-//! (`apply.rs`).
+//! Admits facts (publishes, and changes of topics): checks them against all limits of this process. An admitted fact is not refused later,
+//! when it is applied (`apply.rs`).
 //!
-//! Invariant: the reservation for a fact in flight to the engine is released exactly once, when the fact is applied.
+//! Invariant: a fact in flight to the engine, which logs it, has a reservation. The reservation is released exactly once, when the fact is
+//! applied.
 
 use crore_wire::topic;
 
@@ -21,8 +22,8 @@ use crate::mail::{Fact, Outcome};
 use crate::store::index::Chained as _;
 use crate::store::slab::{NONE, Vacant as _};
 
-/// A client that has its full share of the topics evicts another client's topic only if the topic has been idle for this many seconds. That
-/// is longer than a client takes from making a topic to using it.
+/// While the table has room, a client that has its full share of the topics evicts another client's topic only if the topic has been idle
+/// for this many seconds. That is longer than a client takes from creating a topic to using it.
 const IDLE_S: u32 = 60;
 
 impl Home {
@@ -120,7 +121,7 @@ impl Home {
         }
     }
 
-    /// Makes room for a topic, unless it exists; returns its row if it does.
+    /// Makes room for a topic if it does not exist; otherwise returns its row.
     ///
     /// # Errors
     /// The limit that was reached.
@@ -144,14 +145,15 @@ impl Home {
     /// # Errors
     /// The limit that was reached.
     pub(super) fn make_room_for_topic(&mut self, client: Client, now: Now) -> Result<(), Reason> {
-        // Before any eviction: a client over its rate must not evict other topics.
+        // This comes before any eviction, since a client that exceeds its rate must not evict other topics.
         self.topics.admission.make_topic(client, now.unix_s)?;
         let topics = self.topics.rows.len() as usize + self.topics.reservations.to_make();
         let has_share = self
             .topics
             .makers
             .may_take(client, topics, self.topics.topics_max);
-        // A client at its share evicts its own idle topics, but none that others have only just left.
+        // A client at its share may evict another client's topic, but not one that became idle just now. If the table is full, any idle
+        // topic may be evicted.
         let idle_since_s = match topics < self.topics.topics_max {
             true => now.unix_s.saturating_sub(IDLE_S),
             false => u32::MAX,
@@ -185,7 +187,7 @@ impl Home {
             || rules.get(number).messages_max() > 0
     }
 
-    /// Makes a topic, for which there is room.
+    /// Creates a topic. The caller has made room for it.
     pub(super) fn insert_topic(
         &mut self,
         hash: u32,

@@ -1,8 +1,9 @@
 //! The table of first answers to publishes with an idempotency key (`idempotence.rs`), by the hash of user, topic and key.
 //!
-//! Publishers are hashed into groups. Without an engine, a full home drops the oldest answer of the largest group, so that one publisher's
-//! many keys do not push out another's few. With an engine no answer is dropped before its time: room among the
-//! [`keys`](crate::budget::admission::keys) of all homes is reserved for the answer to a record in flight, or the publish is refused.
+//! Publishers are hashed into groups. Without an engine, a full home drops the oldest answer of the largest group, so that a publisher with
+//! many keys does not push out the few of another. With an engine, no answer is dropped before it expires: while a record is in flight,
+//! room for its answer is reserved among the [`keys`](crate::budget::admission::keys) of all homes. If there is no room, the publish is
+//! refused.
 //!
 //! Invariants: the rows of a group are chained from oldest to newest, and only the oldest is dropped; each row and each reservation is
 //! counted among the keys of all homes.
@@ -59,10 +60,10 @@ pub(super) struct Answer {
     /// The offset of the message and the slot of its topic.
     pub place: Slotted,
     pub messages: u32,
-    /// [`NONE`]: no subscriber has asked for the topic.
+    /// Seconds since a subscriber last asked for the topic; [`NONE`] if none has asked.
     pub requested_s: u32,
     pub subscribers: u32,
-    /// The second of the message, as `Now::unix_s`.
+    /// When the message was published, as `Now::unix_s`.
     pub time_s: u32,
 }
 
@@ -104,7 +105,7 @@ struct Group {
     oldest: u32,
     newest: u32,
     answers: u32,
-    /// Reservations.
+    /// The number of reservations.
     reserved: u32,
 }
 
@@ -150,7 +151,7 @@ impl Answers {
         self.rows.len() + self.reserved == 0
     }
 
-    /// Reserves room for an answer in this group; false if all homes together have `most` already.
+    /// Reserves room for an answer in this group; false if the group may have no more of the `most` places of all homes.
     pub fn reserve(&mut self, group: usize, most: usize) -> bool {
         let may = self.admission.keys.reserve(group, most);
         self.groups[group].reserved += u32::from(may);
@@ -213,7 +214,7 @@ impl Answers {
         group.answers -= 1;
     }
 
-    /// Writes answers from this group and row on (`None`: the group's oldest); returns the next cursor.
+    /// Writes answers from this group and row on (`None`: the group's oldest); returns where to continue, if any are left.
     pub fn save(
         &self,
         (from, row): (usize, Option<u32>),
@@ -227,7 +228,7 @@ impl Answers {
         })
     }
 
-    /// Writes a group's answers from this row on; returns the next row.
+    /// Writes a group's answers from this row on; returns the row to continue with, if any are left.
     fn save_group(&self, group: usize, mut id: u32, block: &mut Block<'_>) -> Option<u32> {
         while id != NONE {
             if block.is_full() {
@@ -250,7 +251,7 @@ impl Answers {
         None
     }
 
-    /// Drops at most `most` of a group's answers that have expired by this second. Returns how many more may be dropped.
+    /// Drops a group's answers that have expired by this second, at most `most`. Returns how many more may be dropped.
     pub fn expire(&mut self, group: usize, unix_s: u32, most: usize) -> usize {
         for left in (1..=most).rev() {
             let oldest = self.groups[group].oldest;

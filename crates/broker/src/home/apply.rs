@@ -1,7 +1,8 @@
-//! Applies facts: the only place that changes the logged state of a home's topics (messages; topics made, deleted and emptied).
+//! Applies facts (publishes, and changes of topics): the only place that changes the logged state of a home's topics, which is their
+//! messages, and which topics are created, deleted and emptied.
 //!
-//! A fact is applied in the call that admits it, or when the engine has committed it, or when a log is read. Applying refuses nothing; but
-//! a message whose key was used meanwhile changes nothing.
+//! A fact is applied in the call that admits it, or when the engine has committed it, or when a log is read. Applying a fact refuses
+//! nothing; but a message whose idempotency key was used meanwhile changes nothing.
 
 use alloc::sync::Arc;
 
@@ -25,7 +26,7 @@ use crate::mail::{Change, Fact, Outcome, Tell};
 use crate::store::blobs::Blob;
 use crate::store::slab::NONE;
 
-/// In the log, a batch may stand behind batches of other partitions that are up to this many seconds younger.
+/// A batch may come in the log after batches of other partitions that are up to this many seconds younger.
 const BEHIND_S: u32 = 600;
 /// How far after the last known offset a new epoch of a partition begins: more offsets than damage can have lost.
 const EPOCH_OFFSETS: u64 = 1 << 40;
@@ -44,7 +45,7 @@ impl Home {
         }
     }
 
-    /// Sets the lives of the logs, which continue at the base of the last one.
+    /// Sets the lives of the logs (`base/lives.rs`). The present life gives offsets from its base on.
     pub(crate) fn follow_lives(&mut self, lives: Arc<Lives>) {
         self.logs.follow_lives(lives);
         self.end_first_turn();
@@ -55,8 +56,8 @@ impl Home {
         self.topics.idle_topics.published = 0;
     }
 
-    /// After a crash, facts that were not logged are lost: the partitions continue after their marks, and topics that are not logged begin
-    /// there.
+    /// After a crash, facts that were not logged are lost. So each partition continues after its mark, which no lost fact has passed, and
+    /// topics that are not logged begin there.
     pub(crate) fn lose_unlogged(&mut self, rules: &Rules) {
         for partition in &mut self.logs.partitions {
             partition.sequence = partition.sequence.max(partition.mark);
@@ -67,11 +68,13 @@ impl Home {
         self.end_first_turn();
     }
 
-    /// The log of partition `at` is damaged and may have lost records before its end: begins a new epoch, after all offsets given. Messages
-    /// that are left get offsets of the new epoch. So a subscriber that has seen some of them is told a gap and gets them again.
+    /// Begins a new epoch of partition `at`, whose log is damaged and may have lost records before its end. The epoch begins after all
+    /// offsets given, and the messages that are left get offsets of the new epoch. So a subscriber that has seen some of them is told a gap
+    /// and gets them again.
     ///
-    /// The new offsets come after `base`, so they belong to the life that has just ended. Earlier lives ended in this partition before these
-    /// offsets, so a position in one of them would be told a gap again and again.
+    /// `base` is the first offset of the life that has just ended. The new offsets come after it, so they belong to that life. In this
+    /// partition, earlier lives ended before the new offsets. So a position at a new offset that named an earlier life would be told a gap
+    /// again and again.
     pub(crate) fn begin_epoch(&mut self, at: usize, base: u64, rules: &Rules) {
         let Partition { sequence, mark, .. } = self.logs.partitions[at];
         let until = sequence.max(mark).max(base) + EPOCH_OFFSETS;
@@ -90,7 +93,7 @@ impl Home {
         }
     }
 
-    /// The log of partition `at` has lost its records up to this offset: topics without messages begin there.
+    /// The log of partition `at` has lost its records up to this offset: topics without messages begin after it.
     pub(crate) fn lose(&mut self, at: usize, until: u64, rules: &Rules) {
         let partition = &mut self.logs.partitions[at];
         partition.note_offset(until);
@@ -106,8 +109,8 @@ impl Home {
         }
     }
 
-    /// Applies a fact that was admitted before. `logged` is its offset in the log, and `context` has the time of its record; `None` for a
-    /// fact that is not logged.
+    /// Applies a fact that was admitted before. `logged` is the offset of its record in the log, and `context` has the record's time.
+    /// `logged` is `None` for a fact that is not logged.
     pub(crate) fn apply(
         &mut self,
         fact: &Fact<'_>,
@@ -121,11 +124,11 @@ impl Home {
         let partition = &mut self.logs.partitions[at];
         let offset = logged.unwrap_or(partition.sequence + 1);
         if logged.is_none() && offset > partition.unlogged_max {
-            // The offsets after this one belong to the next batch.
+            // The partition has used all offsets before those of the next batch.
             return Outcome::Unknown;
         }
         if is_replicated {
-            // Time is that of the log, never of this process's clock.
+            // The time is that of the log, never of this process's clock, so that all nodes apply the record alike.
             context.now.unix_s = match logged {
                 Some(_) => partition.effective_time(context.now).unix_s,
                 None => partition.time_s,
@@ -159,7 +162,7 @@ impl Home {
         };
         match key {
             Ok(key) => {
-                // The process that admitted it reserved the room.
+                // The process that admitted the message has reserved room for its key.
                 let key = key.map(|key| IdempotencyKey {
                     max: u32::MAX,
                     ..key
@@ -173,7 +176,7 @@ impl Home {
         }
     }
 
-    /// Changes partition `at`; all rows that change get this offset.
+    /// Applies a fact to partition `at`: all rows that change get this offset.
     #[inline(always)] // most facts are messages
     fn apply_at(
         &mut self,
@@ -226,7 +229,7 @@ impl Home {
         Outcome::Done(self.topic_info(id, now))
     }
 
-    /// A digest of the logged state of topics: those made by publishers, with their last offsets.
+    /// A digest of the logged state of topics (those that publishers have created, with their last offsets) and of the writer sets.
     pub(crate) fn digest(&self, rules: &Rules) -> u64 {
         let rows = (0..self.topics.rows.end()).filter_map(|id| self.topics.rows.try_get(id));
         let rows = rows.filter(|row| row.has(CREATED) && rules.get(row.rule).durable);
@@ -236,7 +239,7 @@ impl Home {
         })
     }
 
-    /// The index of the partition of a fact's topic, which has this row.
+    /// The index of the partition of a fact's topic. `row` is the topic's row, if it exists.
     #[inline]
     fn partition_of_fact(&self, row: Option<u32>, fact: &Fact<'_>) -> usize {
         match row {
@@ -245,7 +248,7 @@ impl Home {
         }
     }
 
-    /// Makes a topic; `Existed` if a publisher has made it before.
+    /// Creates a topic; `Existed` if a publisher has created it before.
     fn apply_create(
         &mut self,
         fact: &Fact<'_>,
@@ -267,7 +270,8 @@ impl Home {
         }
     }
 
-    /// Deletes a topic: ends its subscriptions, and keeps the row so that old positions are told a gap.
+    /// Deletes a topic: ends its subscriptions, and keeps the row, so that subscribers with old positions learn that they have missed
+    /// messages.
     fn apply_delete(&mut self, id: u32, offset: u64, now: Now, lanes: &mut Lanes) -> Outcome {
         let info = self.topic_info(id, now);
         let at = self.partition_of(id);
@@ -294,8 +298,8 @@ impl Home {
         Outcome::Done(info)
     }
 
-    /// Removes messages of a topic up to this offset, oldest first and `most` at most, and the retained message. Subscribers stay; those
-    /// that have not seen the messages are told a gap. Returns the number removed from the log.
+    /// Removes at most `most` messages of a topic up to this offset, oldest first, and its retained message if that is not newer.
+    /// Subscribers stay; a subscriber that has not seen the messages is told a gap. Returns the number removed from the log.
     fn purge_topic(&mut self, id: u32, until: u64, most: u32, now: Now) -> u32 {
         let at = self.partition_of(id);
         let (row, log) = (
@@ -333,7 +337,7 @@ impl Logs {
         }
     }
 
-    /// Notes writer and number of a batch read from the log of partition `at`.
+    /// Notes a batch that was read from the log of partition `at`: its writer and its number.
     pub(crate) fn has_read(&mut self, at: usize, batch: (u64, u64)) {
         self.partitions[at].batch = batch;
     }

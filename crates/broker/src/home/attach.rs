@@ -1,7 +1,7 @@
 //! Attaching: a subscriber gets the messages that it has missed, and is registered for live messages.
 //!
-//! Invariant: page and registration are one step, and the page uses the lane of the live messages. So messages published later arrive after
-//! the page, and none is missed.
+//! Invariant: the page is read and the subscriber registered in one step, and the page uses the lane of the live messages. So messages
+//! published later arrive after the page, and none is missed.
 
 use crore_wire::topic;
 
@@ -19,8 +19,8 @@ use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, Attached, Page, Tell};
 
 impl Home {
-    /// Answers an attach with pages of past messages, and registers the carrier for live ones. `found` is the progress made before the ask
-    /// was queued.
+    /// Answers an attach with pages of past messages, and registers the carrier for live ones. `found` is the progress of the search for
+    /// the first message, if the ask was queued before.
     pub(crate) fn attach(
         &mut self,
         from: ShardId,
@@ -47,7 +47,7 @@ impl Home {
             return self.wait_for_log(reading, at, offset);
         }
         let must_queue = found.is_none() && self.page_queue.must_queue(&self.turn_limits);
-        // A poll is counted once it is known to wait. An ask that continues (`again`) was counted before.
+        // A poll is counted once it is known to wait. An ask for the next page belongs to a subscriber that was counted before.
         let counts = !ask.is_next_page && !ask.poll;
         if must_queue && !counts {
             return self.page_queue.queue_topic(
@@ -70,7 +70,7 @@ impl Home {
         };
         if must_queue && !self.is_at_head(id, ask, rules) {
             self.count_subscriber(id, from, ask);
-            // A subscription that begins live begins when its page is read, not now: its client may get earlier messages by another
+            // A live subscription begins when its page is read, not now. Its client may get the messages before that by another
             // subscription.
             return self.page_queue.queue_topic(
                 from,
@@ -153,7 +153,7 @@ impl Home {
         tell_page(from, ask, page, lanes);
     }
 
-    /// Whether there is nothing to read.
+    /// Whether the subscriber has nothing to read.
     fn is_at_head(&self, id: u32, ask: &Attach, rules: &Rules) -> bool {
         let row = self.topics.rows.get(id);
         let nothing = self.logs.messages_of(row) == 0 && !row.has(RETAINS);
@@ -210,7 +210,7 @@ impl Home {
                 Since::At(_) | Since::Unknown | Since::Unreadable | Since::After(_) => {
                     return Err(Attached::Gone);
                 }
-                // A poll that waits does not bring the topic back to life.
+                // A waiting poll does not recreate the topic.
                 _ if ask.poll && ask.is_next_page => return Err(Attached::Gone),
                 _ => row.flags &= !DELETED,
             }

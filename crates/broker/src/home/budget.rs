@@ -1,22 +1,23 @@
-//! The byte budget that the logs of a home's partitions share.
+//! Keeps the logs of a home's partitions within the byte budget that they share: removes messages when the logs exceed it.
 //!
-//! A large message may need the room of very many small ones. A publish removes messages in a bounded number of steps, and the end of each
-//! turn continues. The next publish waits until there is room. So the logs exceed their budget, and one topic its limits, by one message at
-//! most.
+//! A large message may need the room of very many small ones. So a publish removes messages in a bounded number of steps, the end of each
+//! turn continues, and the next publish waits until there is room. Thus the logs exceed their budget, and a topic its limits, by one
+//! message at most.
 //!
-//! The partition with the most bytes gives some first. So a topic that fills its partition makes room first, and equal partitions are
-//! trimmed equally.
+//! The partition with the most bytes loses messages first. So a topic that fills its partition makes room for itself, and equal partitions
+//! are trimmed equally.
 //!
-//! While one client holds far more than the others ([`Holdings`](crate::budget::admission::holdings::Holdings)), only its messages are
-//! removed: the oldest first, of whatever topic, and retained ones last. So nobody can push out the messages of all others with many small
-//! topics, retained messages or anything else; and a client that is alone, such as a backend, may use the whole budget.
+//! While one client holds far more bytes than others ([`Holdings`](crate::budget::admission::holdings::Holdings)), the messages of the
+//! others are spared. Messages that are not spared are removed oldest first, whatever their topic, and retained ones last. So nobody can
+//! push out the messages of others with many small topics or retained messages. A client that is alone, such as a backend, may use the
+//! whole budget.
 //!
-//! Removed messages leave free slots in chunks, and a chunk is freed when its last message goes. So chunks have a bound of their own: one
-//! and a half times the budget, plus what an empty log keeps. Beyond it the oldest messages are removed, since the largest topics may have
-//! none in the chunks that are nearly empty.
+//! Removed messages leave free slots in chunks, and a chunk is freed only with its last message. So the chunks have a bound of their own:
+//! one and a half times the budget, plus what each empty log keeps. Beyond this bound the oldest messages are removed, not those of the
+//! largest topics, which may have none in the chunks that are nearly empty.
 //!
-//! Invariant: `held_max` is at least the sum of all logs' bytes. Growth is counted at once, shrinking only when all logs are
-//! counted again.
+//! Invariant: `held_max` is at least the sum of all logs' bytes. The growth of a log is counted at once. Its shrinking is counted when the
+//! log grows again, or when the budget is enforced.
 
 use alloc::vec::Vec;
 
@@ -40,14 +41,14 @@ impl Home {
         }
     }
 
-    /// Removes messages until there is room.
+    /// Removes messages until there is room, however many steps that takes.
     pub(crate) fn make_room(&mut self, rules: &Rules, now: Now) {
         if self.logs.is_past_budget() {
             self.enforce_budget(rules, now, usize::MAX);
         }
     }
 
-    /// The log of partition `at` has grown: enforces the budget, in about `steps_max` steps.
+    /// Counts the growth of the log of partition `at`. Enforces the budget if it may be exceeded, in about `steps_max` steps.
     pub(super) fn log_grew(&mut self, at: usize, rules: &Rules, now: Now, steps_max: usize) {
         self.logs.count_log(at);
         let most = self.logs.budget.held_max;
@@ -64,17 +65,18 @@ impl Home {
         self.enforce(rules, now, steps_max, steps_max)
     }
 
-    /// Removes as many messages as it takes, whatever the chunks occupy: a snapshot has no free slots.
+    /// Removes messages until the logs are within their byte budget, but none to free chunks: a snapshot has no free slots.
     pub(super) fn drop_for_snapshot(&mut self, rules: &Rules, now: Now) {
         self.enforce(rules, now, usize::MAX, 0);
     }
 
-    /// Removes messages for the budget in about `steps_max` steps, and at most `drops` messages to free chunks. The next publish continues
-    /// with the chunks.
+    /// Trims the topic that exceeds its limits, then removes messages for the byte budget: together in about `steps_max` steps. Then
+    /// removes at most `drops` messages to free chunks; if that is not enough, the next publish continues. Returns whether more must be
+    /// removed before the next publish.
     fn enforce(&mut self, rules: &Rules, now: Now, steps_max: usize, drops: usize) -> bool {
         let until = self.steps.count().saturating_add(steps_max as u64);
         let mut emptied = Vec::new();
-        // While a topic makes room for its own message, no other topic's message is removed for it.
+        // While a topic must make room for its own message, no message of another topic is removed.
         let mut must_go_on = trim(&mut self.logs, &self.topics, rules, until);
         if !must_go_on {
             must_go_on = self
@@ -93,15 +95,15 @@ impl Home {
     }
 }
 
-/// The most steps to make room in one call: a quarter of a turn's.
+/// The most steps that one call takes to make room: with the default limits, a quarter of a turn's steps.
 pub(super) fn room_steps(turn_limits: &TurnLimits) -> usize {
     4 * turn_limits.forgets_per_turn
 }
 
-/// As the total of bytes: no client's holding is large compared to it, so no message is spared.
+/// Passed as `all_bytes`, so that no message is spared: no client holds a large part of so many bytes.
 const NOBODY_SPARED: usize = usize::MAX;
 
-/// Topic, rule and empty chain of topics that have lost all messages.
+/// Topics that have lost all their messages: topic, rule, and the topic's empty chain, or `NONE`.
 type Emptied = Vec<(u32, u8, u32)>;
 
 impl Logs {
@@ -120,13 +122,13 @@ impl Logs {
         self.iter().map(|log| log.held().chunks).sum()
     }
 
-    /// The bound of the chunks' bytes, used or not.
+    /// The bound of the bytes of all chunks, free slots included.
     pub(super) fn chunk_bytes_max(&self) -> usize {
         let free = self.budget.bytes_max / 2 + self.partitions.len() * Log::SPARE_BYTES;
         self.budget.bytes_max.saturating_add(free)
     }
 
-    /// Updates the counted bytes of a log.
+    /// Updates `held_max` with the present bytes of the log of partition `at`.
     fn count_log(&mut self, at: usize) {
         let Partition { log, counted, .. } = &mut self.partitions[at];
         let before = core::mem::replace(counted, log.held());
@@ -135,7 +137,7 @@ impl Logs {
         most.chunks = most.chunks - before.chunks + counted.chunks;
     }
 
-    /// Removes messages until the rest is within the budget or step `until` is reached. Returns whether more must be removed.
+    /// Removes messages until the logs are within their budget or step `until` is reached. Returns whether more must be removed.
     fn drop_messages(&mut self, retained: u8, until: u64, now: Now, emptied: &mut Emptied) -> bool {
         let mut all_bytes = self.budget.bytes_max;
         loop {
@@ -176,7 +178,7 @@ impl Logs {
         }
     }
 
-    /// Removes messages until the chunks are within their bound, `drops` at most.
+    /// Removes messages, at most `drops`, until the chunks are within their bound.
     fn empty_chunks(&mut self, retained: u8, now: Now, mut drops: usize, emptied: &mut Emptied) {
         let mut all_bytes = self.budget.bytes_max;
         loop {
@@ -213,8 +215,8 @@ impl Logs {
         }
     }
 
-    /// The partition to take messages from: first those with messages that no reader gets any more, last those with only retained messages;
-    /// among equals the one with the highest `bytes`. `None` if no log has messages.
+    /// The partition to remove messages from. One with orphaned chains, which no reader gets, comes first; one with only retained messages
+    /// comes last. Among equals it is the one with the most `bytes`. `None` if no log has messages.
     fn partition_to_trim(&self, retained: u8, bytes: impl Fn(&Log) -> usize) -> Option<usize> {
         let log = |at: usize| &self.partitions[at].log;
         let rank = |at: &usize| {
@@ -227,8 +229,8 @@ impl Logs {
     }
 }
 
-/// Removes a message of a client that is not spared, retained ones last. Goes through all messages once, and a second time only for those
-/// spared before; stops at step `until`.
+/// Removes a message of a client that is not spared; retained messages come last. The search continues where the last call stopped. At the
+/// end it starts over once, since a message that was spared before may not be spared now. Stops at step `until`.
 fn remove_unspared(
     logs: &mut Logs,
     retained: u8,
@@ -259,18 +261,17 @@ fn remove_unspared(
     }
 }
 
-/// Trims the topic that exceeds its limits, if there is one, up to step `until`. Returns whether it must continue.
+/// Trims the topic that exceeds its limits, if there is one, up to step `until`. Returns whether more must be removed.
 fn trim(logs: &mut Logs, topics: &TopicTable, rules: &Rules, until: u64) -> bool {
     let Some(untrimmed) = logs.budget.untrimmed.take() else {
         return false;
     };
-    // The topic may be gone.
+    // The topic may have been forgotten.
     let Some(row) = topics.rows.try_get(untrimmed.topic) else {
         return false;
     };
     let (at, number, chain) = (logs.place_of(row), row.rule, row.log);
     let log = &mut logs.partitions[at].log;
-    // Its newest message stays.
     let must_go_on = log.trim(
         chain,
         rules.get(number),

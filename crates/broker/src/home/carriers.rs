@@ -1,7 +1,7 @@
-//! The carriers with subscribers of a topic, and the number of subscribers of each.
+//! The carriers of a topic (the shards whose connections subscribe to it), and the number of subscribers at each.
 //!
-//! Invariant: a single carrier is stored in the topic's row. A second carrier, or more subscribers than the row's `u16` can count, makes a
-//! set, which stays until its last carrier leaves.
+//! Invariant: a single carrier is stored in the topic's row. If there is a second carrier, or more subscribers than the row's `u16` can
+//! count, the topic has a set of carriers until the last carrier leaves.
 
 use alloc::vec::Vec;
 
@@ -9,7 +9,8 @@ use super::topic_row::{SET, TopicRow, WANTS_DEFLATE};
 use crate::base::ids::ShardId;
 use crate::store::slab::{NONE, Side};
 
-/// A carrier of a topic, with its number of subscribers.
+/// A carrier of a topic, with its number of subscribers. `topic` is the carrier's row for the topic, and `serial` counts the uses of that
+/// row.
 pub(super) struct Carrier {
     pub shard: ShardId,
     pub serial: u16,
@@ -27,7 +28,7 @@ impl Carrier {
 #[derive(Default)]
 pub(super) struct Carriers {
     sets: Side<Vec<Carrier>>,
-    /// Subscribers that have come and left, since the start.
+    /// Counts of subscribers that have come and that have left, since the start.
     pub attaches: u64,
     pub detaches: u64,
 }
@@ -41,7 +42,7 @@ impl Carriers {
         self.sets.bytes()
     }
 
-    /// Adds a subscriber at a carrier; returns whether it is the topic's first.
+    /// Adds a subscriber at a carrier; returns whether it is the topic's first subscriber.
     pub fn count_in(&mut self, row: &mut TopicRow, new: Carrier) -> bool {
         if row.has(SET) {
             let set = self.sets.get_mut(row.carrier);

@@ -1,4 +1,4 @@
-//! Compresses a message once, at its home, for all subscribers that take compressed messages.
+//! Compresses a message once, at its topic's home, for all subscribers that take compressed messages.
 
 use alloc::vec::Vec;
 
@@ -48,7 +48,7 @@ impl MessageCompressor {
         }
     }
 
-    /// The message as carriers get it.
+    /// The record of a message for carriers. It has a compressed frame, too, if a subscriber may take that.
     pub(super) fn record(
         &mut self,
         topics: &TopicTable,

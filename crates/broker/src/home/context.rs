@@ -1,4 +1,4 @@
-//! What a home needs to handle a fact or an ask, and what the admission of a fact has found.
+//! The context in which a home handles a fact or an ask: the parts of the shard that it needs. Also what the admission of a fact has found.
 
 use super::answers::IdempotencyKey;
 use crate::base::rules::Rules;

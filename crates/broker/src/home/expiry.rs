@@ -11,7 +11,8 @@ use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::store::slab::NONE;
 
-/// The most topics in use that a search for an idle one skips. Skipping this many takes some hundred microseconds.
+/// The most topics that a search for an idle topic skips, because they are in use again. Skipping this many takes some hundred
+/// microseconds.
 const ROOM_TRIES: usize = 1024;
 
 impl Home {
@@ -36,13 +37,13 @@ impl Home {
         }
     }
 
-    /// The last message of a topic was removed: from now on the age of its position counts.
+    /// The last message of a topic was removed. From now on the time runs after which its position is forgotten (`position_age_s`).
     pub(super) fn log_emptied(&mut self, id: u32, now: Now) {
         self.topics.rows.get_mut(id).touched_s = now.unix_s;
         self.queue_if_idle(id, now);
     }
 
-    /// Forgets topics of a rule that have been idle for long enough. Looks at `most` topics at most; returns the number looked at.
+    /// Forgets the topics of a rule that have been idle for long enough. Examines at most `most` topics; returns how many it has examined.
     fn forget_idle(&mut self, number: u8, rules: &Rules, now: Now, most: usize) -> usize {
         let age_s = rules.get(number).position_age_s;
         for looked_at in 0..most {
@@ -65,7 +66,7 @@ impl Home {
                     continue;
                 }
                 false => row.touched_s,
-                // Not before the next second.
+                // The topic's interest has not ended: the topic is examined again in the next second.
                 true => (now.unix_s + 1).saturating_sub(age_s),
             };
             row.flags |= QUEUED;
@@ -75,8 +76,9 @@ impl Home {
         most
     }
 
-    /// Evicts an idle topic to make room for a new one: first the longest idle topic of this client, then the longest idle one of anybody
-    /// that is idle since `until_s` or earlier, by the order of rules. Returns whether a topic was evicted.
+    /// Evicts an idle topic to make room for a new one: a topic of this client if it has an idle one, otherwise a topic of anybody that has
+    /// been idle since `until_s` or earlier. It is the longest idle topic of the first rule that has any. Returns whether a topic was
+    /// evicted.
     pub(super) fn forget_one(&mut self, client: Client, until_s: u32) -> bool {
         // The next call continues the search.
         for _ in 0..ROOM_TRIES {
@@ -118,7 +120,7 @@ impl Home {
         self.topics.names.remove(row.name);
     }
 
-    /// A topic's chain of this rule has become empty; `left` is the empty chain, if it is kept.
+    /// The chain of a topic under this rule has become empty; `left` is the empty chain, or `NONE`.
     pub(super) fn chain_emptied(
         &mut self,
         id: u32,
@@ -136,7 +138,7 @@ impl Home {
         self.log_emptied(id, now);
     }
 
-    /// Drops a partition's expired messages of a rule, `limit` at most; returns the number dropped.
+    /// Drops a partition's expired messages of a rule, at most `limit`; returns the number dropped.
     pub(super) fn expire_rule(
         &mut self,
         at: usize,
@@ -151,14 +153,15 @@ impl Home {
         let expired = log.expire(number, age_s, now.unix_s, limit, |topic, left| {
             emptied.push((topic, left));
         });
-        // Before topics are forgotten: for a topic that is already queued as idle, the time starts again.
+        // This comes before topics are forgotten: a topic that is queued as idle already has just lost its last message, so its time starts
+        // again.
         for (topic, left) in emptied {
             self.chain_emptied(topic, number, left, rules, now);
         }
         expired
     }
 
-    /// The clock has ticked (at least once a second): [`forget`](Home::forget) has work again. Records in flight are not older than
+    /// The clock has ticked (at least once a second), so [`forget`](Home::forget) has work again. No record in flight is older than
     /// `oldest_s`.
     pub fn tick(&mut self, oldest_s: u32) {
         self.retries.oldest_s = self.logs.oldest_of_log_s().unwrap_or(oldest_s);
@@ -166,8 +169,8 @@ impl Home {
         self.topics.idle_topics.due = true;
     }
 
-    /// Once a turn: drops expired messages, and idle topics whose position has expired. The limit is a fixed number plus the messages
-    /// published in the turn, so that dropping keeps up with publishes. Returns whether more are left.
+    /// Once a turn: drops expired messages, and forgets idle topics whose position has expired. The limit is a fixed number plus the
+    /// messages published in the turn, so that dropping keeps up with publishes. Returns whether more are left.
     pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
         let published = core::mem::take(&mut self.topics.idle_topics.published);
         let mut most = self.turn_limits.forgets_per_turn + published;

@@ -1,7 +1,7 @@
 //! The page for a subscriber by filter: messages of many topics in the order of arrival, read from the log of one partition.
 //!
-//! Invariants: a page looks at a bounded number of entries; a gap is told before the messages of its page. If a page begins with a message
-//! larger than a page, it waits in the queue of large ones before anything is sent or counted.
+//! Invariants: a page examines a bounded number of entries; a gap is told before the messages of its page. If the first message of a page
+//! exceeds the page size, the page waits in a queue of its own (`page_queue.rs`), before anything of it is sent or counted.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -27,7 +27,7 @@ use crate::mail::{AttachFilters, Attached, FilterPage, Frames};
 pub(super) const ROWS: usize = 4;
 
 impl Home {
-    /// Reads the page; `None` if it has to wait in the queue of large ones.
+    /// Reads the page; `None` if it has to wait in the queue of pages with large messages.
     pub(super) fn match_page(
         &mut self,
         ask: &AttachFilters,
@@ -58,11 +58,11 @@ impl Home {
                 .page_queue
                 .is_page_spent(&self.turn_limits, visits, begun, reader)
             {
-                // The next page continues after the last entry looked at.
+                // The next page continues after the last entry examined.
                 head += u64::from(planted::is(Fault::LostSeam));
                 break false;
             }
-            // Each filter may be compared with the name.
+            // Reading an entry may compare each filter with the topic's name.
             visits += filters.len();
             self.steps.add(filters.len());
             let next = log.next_arrival(&mut at);
@@ -153,8 +153,8 @@ impl Home {
                     return Fate::Passed;
                 }
                 if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
-                    // Too old: it counts as lost, though it is not dropped yet. A reader without a position is told only of losses after
-                    // `begun`.
+                    // A message that is too old counts as lost, though it is not dropped yet. A reader without a position is told only of
+                    // losses after `begun`.
                     let told = reader.base == 0 || draft.ask.is_next_page || offset > reader.begun;
                     let told = told && !in_snapshot;
                     return draft.lost_if(told, topic);
@@ -185,8 +185,8 @@ impl Home {
 }
 
 impl PageQueue {
-    /// Whether a page has looked at its limit of entries; `begun` is the count of steps at its beginning. Finding the newest messages of a
-    /// topic takes as many steps as reading them.
+    /// Whether a page has examined as many entries as it may. `begun` is the count of steps at its beginning. If the reader gets each
+    /// topic's newest messages, all steps count, since finding these messages takes as long as reading them.
     fn is_page_spent(
         &self,
         turn_limits: &TurnLimits,
@@ -203,7 +203,7 @@ impl PageQueue {
 }
 
 impl Reports {
-    /// Counts a gap or a resumption: once for a subscriber, although each partition answers it.
+    /// Counts a gap or a resumption once for each subscriber, although every partition answers the subscriber.
     fn count_page(&mut self, ask: &AttachFilters, reader: Reader, gap: bool) {
         let leads = reader.partition == 0;
         if gap {
@@ -231,15 +231,15 @@ struct Draft<'a> {
     large_waits: bool,
 }
 
-/// The result of reading an item.
+/// What reading an item has led to.
 enum Fate {
-    /// The item is in the page, or not for this subscriber.
+    /// The item was added to the page, or is not for this subscriber.
     Passed,
     /// The item is lost to the subscriber.
     Lost,
     /// The page is full.
     Full,
-    /// The item is a large message at the beginning of the page, so the page has to wait in the queue of large ones.
+    /// The page begins with this item, a large message, so the page has to wait in the queue of pages with large messages.
     Large,
 }
 
@@ -331,7 +331,8 @@ fn begin_filters(
     let lists = matching_rules
         .iter()
         .map(|number| (*number, start(latest(number))));
-    // The last list: a message that is also in a topic's log is read there, and skipped here. A page may end between the two.
+    // The list of retained messages comes last. A retained message that is also in its topic's log is read from there and skipped in this
+    // list, even if a page ends in between.
     let retained = reader.retained.then_some((rules.retained(), reader.start));
     let lost = start(matching_rules.iter().any(latest));
     (log.arrivals(lists.chain(retained), lost), lost)

@@ -1,12 +1,14 @@
 //! Subscribers by filter: registers the filters of shards, and sends pages of missed messages.
 //!
 //! A home knows shards, not connections. It sends a message once to each shard with a matching filter, and the shard finds its connections.
-//! The home's own shard does not register: the home looks at the filters of its connections directly. Missed messages are read from the log
-//! in the order of arrival, in bounded pages. Lost messages are part of that order. So a gap is told before the position passes the loss,
-//! and only if a message was lost.
+//! The home's own shard does not register: the home looks at the filters of that shard's connections directly.
+//!
+//! Missed messages are read from the log in the order of arrival, in bounded pages. Lost messages are part of that order. So a gap is told
+//! before the position passes the loss, and only if a message was lost.
 //!
 //! Invariants:
-//! * A shard's filter is registered from its first attach until it leaves, and mail between the two stays in order.
+//! * A filter is registered for a shard from the shard's first attach until the shard leaves it. Mail between home and shard stays in
+//!   order.
 //! * A page marked `at_head` uses the lane of the live messages.
 //! * A subscriber without a position first gets a snapshot: latest values under rules that keep the latest, and retained messages. The
 //!   snapshot ends at offset [`FilterPage::from`].
@@ -26,7 +28,7 @@ use crate::mail::lanes::Lanes;
 use crate::mail::{AttachFilters, Attached, FilterPage, Tell};
 
 impl Subscriptions {
-    /// Removes a filter of a shard without subscribers.
+    /// Unregisters a filter of a shard that has no subscribers of it any more.
     pub(crate) fn leave_filter(&mut self, from: ShardId, filter: &[u8]) {
         self.filters.remove(filter, from);
     }
@@ -34,7 +36,7 @@ impl Subscriptions {
 
 impl Home {
     /// Answers an attach by filter with pages of past messages, and registers the shard for live ones. `names` are the filters, separated
-    /// by [`SEPARATOR`](super::SEPARATOR). `each` says where to begin in each partition of the home, if `ask` does not hold for all.
+    /// by [`SEPARATOR`](super::SEPARATOR). `each` says where to begin in each partition of the home; without it, `ask` says so for all.
     pub(crate) fn attach_filters(
         &mut self,
         from: ShardId,
@@ -124,7 +126,7 @@ impl Home {
         }
     }
 
-    /// Reads and sends a page; false if the page has to wait in the queue of large ones.
+    /// Reads and sends a page; false if the page has to wait in the queue of pages with large messages.
     pub(super) fn tell_match_page(
         &mut self,
         from: ShardId,

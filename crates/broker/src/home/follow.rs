@@ -3,17 +3,17 @@
 //! A topic *has interest* from its first subscriber until it has had none for `interest.debounce_s`. Followers get a snapshot of the topics
 //! with interest, and then every change.
 //!
-//! The snapshot is a cursor over the table of topics; each page looks at a bounded number of rows. Invariant: a follower knows exactly the
-//! topics with interest in rows before its cursor. A change in a row before the cursor is told at once; a change in a later row is not,
-//! since the cursor will find it. Rows never move, and interest ends before a row is freed. So each topic that is made or forgotten during
-//! a snapshot is told once.
+//! The snapshot is a cursor over the table of topics; each page examines a bounded number of rows. Invariant: a follower knows exactly the
+//! topics with interest in rows before its cursor. A change in a row before the cursor is told at once. A change in a later row is not,
+//! since the cursor will find it. Rows never move, and interest ends before a row is freed. So each topic that is created or forgotten
+//! during a snapshot is told once.
 //!
-//! **In a cluster** other nodes report their topics with interest ([`super::remote_interest`]), and a connection is told of a topic while
-//! it has interest at any node. After the rows, the cursor walks the names of these topics, under the same invariant. The other nodes are
-//! followers, too, of interest at this node only; they ask for their news.
+//! **In a cluster** other nodes report their topics with interest ([`super::remote_interest`]), and a connection is told of each topic that
+//! has interest at any node. After the rows, the cursor walks the names of the topics with interest at other nodes, under the same
+//! invariant. Other nodes follow, too, but only the interest at this node, and they ask for their news.
 //!
-//! Nothing here writes into the turn's frames: a subscriber may leave during a delivery, while they are shared. News waits with the
-//! follower until the end of the turn. Without followers all this costs one look at an empty list.
+//! Nothing here writes into the turn's frames, since a subscriber may leave during a delivery, while the frames are shared. News waits with
+//! the follower until the end of the turn. Without followers, all this costs one look at an empty list.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -31,7 +31,7 @@ use crate::store::slab::NONE;
 
 /// The most ends of interest told at once, each to all followers; the rest is told in later turns.
 const ENDS_AT_ONCE: usize = 64;
-/// Topics of other nodes that one order looks at: some hundred microseconds.
+/// Topics of other nodes that one order examines: some hundred microseconds.
 const NAMES_PER_ORDER: usize = 1_024;
 
 impl Home {
@@ -42,7 +42,7 @@ impl Home {
         self.follow_on(shard, to, party);
     }
 
-    /// The next page of a snapshot.
+    /// Reads or queues the next page of a snapshot.
     pub(crate) fn follow_on(&mut self, shard: ShardId, to: ReplyTo, party: Party) {
         match self.page_queue.must_queue(&self.turn_limits) {
             true => self.page_queue.queue_interest(shard, to, party),
@@ -97,7 +97,8 @@ impl Home {
         }
     }
 
-    /// Looks at the next topic of another node.
+    /// Tells the next topic of another node, unless it has interest here, too: then the follower was told with the topic's row. Returns the
+    /// cursor after that topic.
     fn next_name(&self, follower: &mut Follower, last: &[u8]) -> Cursor {
         let Some(name) = self.interest.remote.behind(last) else {
             return Cursor::Whole;
@@ -188,7 +189,7 @@ impl Home {
         }
     }
 
-    /// The news for another node, and whether more is left. `None`: the node must start over.
+    /// The news for another node, and whether more is left. With `filters`, the node starts a stream. `None`: the node must start over.
     fn next_news(
         &mut self,
         stream: u64,
@@ -210,7 +211,7 @@ impl Home {
         news
     }
 
-    /// Takes in another node's news; returns the number of topics without room.
+    /// Applies another node's news; returns the number of topics without room.
     fn take_remote(&mut self, stream: u8, news: &InterestChanges) -> u32 {
         let mut refused = 0;
         for (begins, name) in news.iter() {
@@ -237,7 +238,7 @@ impl Home {
         }
     }
 
-    /// Removes a stream from some topics after `from`; returns the last topic looked at, `None` at the end.
+    /// Removes a stream from some topics after `from`; returns the last topic examined, `None` at the end.
     fn forget_remote(&mut self, stream: u8, mut from: Box<[u8]>) -> Option<Box<[u8]>> {
         for _ in 0..NAMES_PER_ORDER {
             self.steps.add(1);

@@ -17,9 +17,9 @@ const NODE_NEWS_BYTES_MAX: usize = 256 << 10;
 /// Identifies a follower.
 #[derive(Clone, Copy)]
 pub(super) enum FollowerKey {
-    /// A connection of this shard.
+    /// A connection, by its shard.
     Connection(ShardId, ReplyTo),
-    /// Another node, by the number of its stream. It gets only subscribers of this node, and asks for its news.
+    /// Another node, by the number of its stream. It follows only the interest at this node, and asks for its news.
     Node(u64),
 }
 
@@ -37,7 +37,7 @@ impl FollowerKey {
 
 /// The progress of a follower's snapshot.
 pub(super) enum Cursor {
-    /// The next row to look at.
+    /// The next row to examine.
     Row(u32),
     /// All rows are done, and the topics of other nodes up to this name.
     Name(Box<[u8]>),
@@ -50,9 +50,9 @@ pub(super) struct Follower {
     filters: Vec<Box<[u8]>>,
     pub cursor: Cursor,
     pub news: InterestChanges,
-    /// Whether `news` has a page of the snapshot.
+    /// Whether `news` has live changes or a page of the snapshot.
     part: InterestPart,
-    /// News was dropped for lack of room.
+    /// Whether news was dropped for lack of room.
     lost: bool,
 }
 
@@ -79,7 +79,7 @@ impl Follower {
         }
     }
 
-    /// Adds a topic whose interest begins or ends, if one of the filters matches.
+    /// Adds a topic whose interest begins or ends to the news, if one of the filters matches.
     pub fn push(&mut self, begins: bool, name: &[u8]) {
         if !(self.filters.iter()).any(|filter| topic::matches(filter, name)) {
             return;
@@ -104,7 +104,7 @@ pub(super) struct Followers {
     lingering: BTreeMap<u32, u32>,
     /// End and topic of `lingering`, ordered by the end.
     ends: BTreeSet<(u32, u32)>,
-    /// Seconds that interest outlives the last subscriber.
+    /// Seconds for which interest outlives the last subscriber.
     pub debounce_s: u32,
     has_news: bool,
 }
@@ -154,7 +154,7 @@ impl Followers {
         was_there
     }
 
-    /// Takes a follower out; it must be put back.
+    /// Takes a follower out; the caller must put it back.
     pub fn take(&mut self, key: FollowerKey) -> Option<Follower> {
         let place = self.list.iter().position(|it| it.key.is(key))?;
         Some(self.list.swap_remove(place))
@@ -186,7 +186,7 @@ impl Followers {
         end_s.is_some_and(|end_s| self.ends.remove(&(end_s, topic)))
     }
 
-    /// The last subscriber left: interest lingers; false if it ends at once.
+    /// The last subscriber has left and interest lingers. Returns false if interest ends at once.
     pub fn linger(&mut self, topic: u32, now: Now) -> bool {
         if self.debounce_s == 0 {
             return false;
@@ -234,8 +234,8 @@ impl Followers {
         self.lingering.is_empty() && self.ends.is_empty()
     }
 
-    /// Tells a change of interest at this node to followers whose snapshot has passed the row. Not to those that know the topic from
-    /// another node (`remote`): for them nothing changes.
+    /// Tells a change of interest at this node to followers whose snapshot has passed the row. A follower that knows the topic from another
+    /// node (`remote`) is not told, since nothing changes for it.
     pub fn tell(&mut self, topic: u32, name: &[u8], begins: bool, remote: bool) {
         for follower in &mut self.list {
             if follower.is_past_row(topic) && !(remote && follower.is_past_name(name)) {

@@ -1,4 +1,4 @@
-//! The losses of forgotten topics of a partition: subscribers by filter are still told of them.
+//! Remembers the losses of a partition's forgotten topics (their rows were freed), so that subscribers by filter are still told a gap.
 //!
 //! The newest losses are remembered by topic name, and only subscribers whose filter matches the name are told a gap. Of older losses only
 //! the topic's rule is remembered: every subscriber whose filter may match topics of that rule is told a gap, if its position is older than
@@ -14,7 +14,7 @@ use crate::base::rules::Rules;
 
 /// The losses of a partition's forgotten topics.
 pub(super) struct ForgottenTopics {
-    /// Offset and number of the topic's last loss, rule and name; in no order.
+    /// For each topic, in the order in which they were forgotten: offset and number of its last loss, its rule and its name.
     named: VecDeque<(u64, u64, u8, Box<[u8]>)>,
     /// By rule: the highest offset and number of a loss that is remembered without a name.
     by_rule: Vec<(u64, u64)>,
@@ -46,7 +46,7 @@ impl ForgottenTopics {
         *of = (lost.max(of.0), number.max(of.1));
     }
 
-    /// The highest offset lost, as noted for a rule.
+    /// The highest offset of the losses that are noted for a rule.
     pub fn lost_by(&self, rule: u8) -> u64 {
         self.by_rule[usize::from(rule)].0
     }
@@ -89,7 +89,7 @@ impl ForgottenTopics {
         }
     }
 
-    /// The lost offsets that these filters may concern, in ascending order: those after `offset`, with a number higher than `base`.
+    /// The offsets of losses that may concern these filters, in ascending order: those after `offset`, with a number higher than `base`.
     pub fn lost_behind(
         &self,
         offset: u64,

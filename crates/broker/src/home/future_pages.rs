@@ -1,4 +1,5 @@
-//! Pages that begin after the last record applied here. Their subscribers come from other nodes, which have read further in the same log.
+//! Pages that wait because they begin after the last record that this node has applied. Their subscribers come from other nodes, which have
+//! applied more of the same log.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -11,7 +12,7 @@ pub(super) type Key = (usize, u64, u64);
 /// The pages that wait for the log.
 #[derive(Default)]
 pub(crate) struct FuturePages {
-    /// By where they begin.
+    /// By the place where they begin.
     waiting: BTreeMap<Key, PendingPage>,
     /// The number of the newest page.
     count: u64,

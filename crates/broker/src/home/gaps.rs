@@ -1,5 +1,5 @@
-//! Counts subscribers whose topic no longer had all messages for them, and tells the operator one example, with the setting that made the
-//! log so short.
+//! Counts subscribers that are told a gap because their topic's log no longer has all of their messages. Tells the operator one example,
+//! with the setting that limits the log.
 
 use alloc::format;
 use alloc::string::String;
@@ -26,7 +26,7 @@ impl Home {
     }
 
     /// The setting whose limit the topic's log has reached, with its value; or damage of the log. If no limit is reached, the log was
-    /// shortened by age, or emptied, which is not recorded.
+    /// shortened by age or by a purge, which is not recorded.
     fn shortened_by(&self, id: u32, rules: &Rules) -> String {
         let row = self.topics.rows.get(id);
         let rule = rules.get(row.rule);
@@ -37,7 +37,7 @@ impl Home {
             return String::from("damage of the log on disk (`crore log verify` shows it), topic ");
         }
         let (count, bytes) = (log.count(row.log), log.chain_bytes(row.log) as usize);
-        // One more message would have exceeded it.
+        // One more message would exceed the limit.
         let next = bytes / count.max(1) as usize;
         let of_rule = format!("(match = \"{}\"), topic ", rule.filter);
         let budget = self.logs.budget.bytes_max;

@@ -1,6 +1,6 @@
 //! The groups of shared subscriptions at a home: their members, cursors, and returned messages.
 //!
-//! Invariants: a group lives while a session subscribes to it, connected or away; group numbers are never reused.
+//! Invariants: a group exists while a session subscribes to it, with or without a connection; group numbers are never reused.
 
 mod lists;
 mod members;
@@ -25,7 +25,7 @@ use members::Members;
 pub(super) struct Cursor {
     /// Messages up to this offset were given to a member or skipped, or are older than the group.
     pub offset: u64,
-    /// The log may have later messages for the group.
+    /// Whether the log may have later messages for the group.
     pub behind: bool,
 }
 
@@ -35,26 +35,26 @@ pub(super) struct Group {
     name: Arc<[u8]>,
     /// The filter's row in [`Groups::filters`].
     row: u32,
-    /// Sessions that subscribe, connected or away.
+    /// The number of sessions that subscribe, with or without a connection.
     sessions: u32,
     members: Members,
     /// By partition of the home.
     pub cursors: Box<[Cursor]>,
     /// The partition to read first next time.
     next_partition: usize,
-    /// Whether it is in the queue of pages.
+    /// Whether the group is in the queue of pages.
     is_queued: bool,
     /// Messages that members gave back.
     returned: VecDeque<Unacked>,
 }
 
 impl Group {
-    /// Takes a credit from the next member in turn that has one.
+    /// Takes a credit from the next member that has one, and returns that member.
     pub fn next(&mut self) -> Option<Member> {
         self.members.next()
     }
 
-    /// The partitions in which the group is behind, beginning with another one each time.
+    /// The partitions in which the group is behind. Each call begins with the next partition, so that all get their turn.
     pub fn behind(&mut self) -> Vec<usize> {
         let count = self.cursors.len();
         let first = self.next_partition;
@@ -72,7 +72,7 @@ impl Group {
         !self.returned.is_empty()
     }
 
-    /// Heap bytes, including its entry in the filter's list, without the topics of returned messages.
+    /// Heap bytes of the group and of its entry in the filter's list, without the topic names of returned messages.
     fn own_bytes(&self) -> usize {
         ROW_BYTES
             + self.filter.len()
@@ -82,21 +82,22 @@ impl Group {
             + self.returned.capacity() * size_of::<Unacked>()
     }
 
-    /// Whether it has work and a member with credit.
+    /// Whether the group has messages to give and a member with credit.
     fn waits(&self) -> bool {
         (self.is_behind() || self.has_returned()) && self.has_credit()
     }
 
-    /// Whether a log may have messages for it.
+    /// Whether a log may have messages for the group.
     pub fn is_behind(&self) -> bool {
         self.cursors.iter().any(|cursor| cursor.behind)
     }
 }
 
-/// A group's entry in the tree of groups (leaves are half full, since numbers only rise) and in its filter's list.
+/// Bytes of a group's entries in the tree of groups and in its filter's list. Leaves of the tree are half full, since group numbers only
+/// rise.
 const ROW_BYTES: usize = 2 * (size_of::<Group>() + size_of::<u64>()) + lists::NAME_BYTES;
 
-/// Most sessions of a group in a snapshot. Sessions that join later cannot make the count overflow.
+/// The most sessions of a group in a snapshot: so few that sessions which join later cannot make the count overflow.
 const MOST_SAVED_SESSIONS: u32 = 1 << 31;
 
 /// Bytes of a group at one home, if no other group has its filter.
@@ -110,7 +111,7 @@ pub(crate) fn bytes_alone(name: &[u8], filter: &[u8]) -> usize {
         + Filters::bytes_alone(filter)
 }
 
-/// Bytes of the topics of returned messages.
+/// Bytes of the topic names of returned messages.
 fn topics_bytes<'a>(all: impl IntoIterator<Item = &'a Unacked>) -> usize {
     all.into_iter().map(|unacked| unacked.topic.len()).sum()
 }
@@ -123,7 +124,7 @@ pub(crate) struct GroupJoin<'a> {
     pub credit: u32,
     /// The party that is charged for the member's messages.
     pub party: Party,
-    /// The member's session has not subscribed to the group before.
+    /// Whether the member's session has not subscribed to the group before.
     pub is_new: bool,
 }
 
@@ -132,9 +133,9 @@ pub(super) struct Saved<'a> {
     pub filter: &'a [u8],
     name: &'a [u8],
     sessions: u32,
-    /// The cursors at its former home, by partition.
+    /// The group's cursors at the home that wrote the snapshot, by partition.
     pub offsets: Vec<u64>,
-    /// Returned messages.
+    /// Messages that members gave back.
     pub returned: Vec<Unacked>,
 }
 
@@ -151,9 +152,9 @@ pub(super) struct Groups {
     bytes: usize,
     /// The groups that get the message being published.
     pub due: Vec<u64>,
-    /// The lists of groups that are late with that message.
+    /// The lists (`groups/lists.rs`) whose groups get the message later.
     late: Vec<u32>,
-    /// Whether a turn for the late groups is queued.
+    /// Whether the page queue has an entry for the late groups.
     late_queued: bool,
     steps: Steps,
 }
@@ -214,7 +215,7 @@ impl Groups {
         !(due.is_empty() && late.is_empty())
     }
 
-    /// Filter and name of a group.
+    /// The filter and the name of a group.
     pub fn share_of(&self, id: u64) -> Option<(&[u8], &[u8])> {
         let group = self.all.get(&id)?;
         Some((&group.filter, &group.name))
@@ -258,8 +259,8 @@ impl Groups {
         Some(id)
     }
 
-    /// Adds a member, and makes the group if necessary; its first messages are those after `offsets`, one for each partition. Returns the
-    /// group, and whether the session was counted.
+    /// Adds a member. If the group does not exist, creates it: the group begins after `offsets`, one for each partition. Returns the group,
+    /// and whether the session was counted.
     pub fn join(
         &mut self,
         join: &GroupJoin<'_>,
@@ -274,7 +275,7 @@ impl Groups {
             is_new,
         } = *join;
         let found = self.id_of(filter, name);
-        // If the group has ended meanwhile, even a session that had subscribed is new.
+        // If the group has ended meanwhile, a session that subscribed before is new, too.
         let counts = is_new || found.is_none();
         let id = found.or_else(|| self.make(filter, name, party.number(), offsets));
         if let Some(id) = id {
@@ -293,7 +294,7 @@ impl Groups {
         group.is_some_and(|group| group.members.give(member, count))
     }
 
-    /// Removes a member and takes its unacknowledged messages back. Returns whether the group lives on.
+    /// Removes a member and takes back its unacknowledged messages. Returns whether the group still exists.
     pub fn leave(&mut self, from: ShardId, leave: &LeaveGroup) -> bool {
         let LeaveGroup {
             group: id,
@@ -319,7 +320,7 @@ impl Groups {
         true
     }
 
-    /// A session that was away has unsubscribed or ended.
+    /// A session without a connection has unsubscribed or ended.
     pub fn release(&mut self, filter: &[u8], name: &[u8]) {
         let Some(id) = self.id_of(filter, name) else {
             return;
@@ -331,8 +332,8 @@ impl Groups {
         }
     }
 
-    /// Gives the message to the next member of each group that [`Groups::find`] has found. Groups that are behind, and all groups unless
-    /// `may_give`, read it from the log later. Returns whether a turn for [late groups](Groups::tell_late) must be queued.
+    /// Gives the message to the next member of each group that [`Groups::find`] has found. A group that is behind reads it from the log
+    /// later; if not `may_give`, all groups do. Returns whether a turn for [late groups](Groups::tell_late) must be queued.
     pub fn give_due(
         &mut self,
         at: usize,
@@ -340,7 +341,8 @@ impl Groups {
         may_give: bool,
         mut give: impl FnMut(u64, Member),
     ) -> bool {
-        // A message for a member costs its shard a visit, which is charged here: so a home does not give more than shards can send.
+        // A message costs its member's shard a visit. The visit is charged here, so that a home does not give more messages than shards can
+        // send.
         let steps = if may_give { STEPS_PER_VISIT } else { 1 };
         self.steps.add(self.due.len() * steps + self.late.len());
         for id in &self.due {
@@ -358,7 +360,7 @@ impl Groups {
         !self.late.is_empty() && !core::mem::replace(&mut self.late_queued, true)
     }
 
-    /// Notes for some of the late groups that the log has messages for them; returns these groups. More may be
+    /// Tells some of the late groups that the log has messages for them; returns these groups. Others may be
     /// [left](Groups::must_tell_late).
     pub fn tell_late(&mut self) -> Vec<u64> {
         let (ids, partitions) = self.lists.next_late();
@@ -380,8 +382,8 @@ impl Groups {
         self.late_queued
     }
 
-    /// If a group has work and is not queued, marks it as queued and returns the party to charge: that of its next member, so that a client
-    /// with many groups has one share of the work.
+    /// If a group has messages to give and is not queued, marks it as queued and returns the party to charge. That is the party of the
+    /// group's next member, so that a client with many groups has one share of the work.
     pub fn try_queue(&mut self, id: u64) -> Option<Party> {
         let group = self.all.get_mut(&id)?;
         if group.is_queued || !group.waits() {
@@ -403,7 +405,7 @@ impl Groups {
         self.all.insert(id, group);
     }
 
-    /// The next returned message of a group that was taken out.
+    /// Takes the next returned message of a group that was taken out.
     pub fn next_returned(&mut self, group: &mut Group) -> Option<Unacked> {
         let unacked = group.returned.pop_front()?;
         self.bytes -= unacked.topic.len();
@@ -421,7 +423,7 @@ impl Groups {
         }
     }
 
-    /// Writes groups from number `from` on; returns the next number.
+    /// Writes groups from number `from` on; returns the number to continue with, if any are left.
     pub fn save(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
         for (id, group) in self.all.range(from..) {
             if block.is_full() {
@@ -443,7 +445,8 @@ impl Groups {
         None
     }
 
-    /// Reads a group of a home with this number of partitions. A group without sessions is refused, since a group ends with its last session.
+    /// Reads a group that a home with `cursors` partitions has written. A group without sessions is refused, since a group ends with its
+    /// last session.
     pub fn read<'a>(from: &mut FieldReader<'a>, cursors: usize) -> Result<Saved<'a>, Damaged> {
         let (filter, name) = (from.field()?, from.field()?);
         let sessions = from.number32()?;
@@ -468,8 +471,8 @@ impl Groups {
         })
     }
 
-    /// Restores a group, or adds another home's part to it: cursors by partition, and returned messages. The group has no members and may
-    /// be behind.
+    /// Restores a group, or adds what another home has written of it: cursors by partition, and returned messages. The group has no members
+    /// and may be behind.
     pub fn restore(&mut self, saved: Saved<'_>, cursors: impl Iterator<Item = (usize, u64)>) {
         let Saved { filter, name, .. } = saved;
         let found = self.id_of(filter, name);
@@ -478,7 +481,7 @@ impl Groups {
             return;
         };
         self.grow(id, |group| {
-            // Each home counted the same sessions.
+            // Each home has counted the same sessions, so the counts are not added up.
             group.sessions = saved.sessions.max(group.sessions);
             for (at, offset) in cursors {
                 group.cursors[at] = Cursor {

@@ -1,8 +1,11 @@
 //! The partitions of a home: their logs and retained messages, and the highest offsets of forgotten topics.
 //!
-//! A parameter `at` is the index of a partition in `Logs::partitions`, here and in all files of the home.
+//! In all files of the home, a parameter `at` is the index of a partition in `Logs::partitions`.
 //!
-//! Invariant: a topic's partition never changes: the slot of its name decides. Deliberately elsewhere: the rows of topics (`topics.rs`).
+//! Each start of a server on a log begins a *life* of the log, with a new epoch (`base/lives.rs`).
+//!
+//! Invariant: a topic's partition never changes, since the hash of its name (its slot) determines it. Deliberately elsewhere: the rows of
+//! topics (`topics.rs`).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -26,24 +29,25 @@ use crore_wire::topic;
 
 /// The byte budget of the logs (`budget.rs`).
 pub(super) struct Budget {
-    /// Limit of the bytes of all partitions' messages.
+    /// The most bytes that the messages of all partitions may take.
     pub bytes_max: usize,
-    /// An upper bound of the bytes held.
+    /// An upper bound of the bytes that the logs hold.
     pub held_max: LogBytes,
-    /// The topic of the last publish, if it is still past its own limits.
+    /// The topic of the last publish, if its log still exceeds the topic's limits.
     pub untrimmed: Option<Untrimmed>,
-    /// The search for messages that may be removed was restarted, and has found none since.
+    /// Whether the search for a message that is not spared has started over, and has found none since.
     pub searches_again: bool,
 }
 
-/// A topic past its limits.
+/// A topic whose log exceeds its limits.
 pub(super) struct Untrimmed {
     pub topic: u32,
-    /// The most messages that it may keep.
+    /// The most messages that the topic may keep.
     pub messages_max: u32,
-    /// The frame bytes of the newest message.
+    /// Bytes of the newest message's frame.
     pub frame_bytes: usize,
-    /// The second of that message: the clock for expiry here, so that the result does not depend on how many turns the work takes.
+    /// When that message was published. This is the present time for expiry here, so that the result does not depend on how many turns the
+    /// work takes.
     pub time_s: u32,
 }
 
@@ -63,21 +67,21 @@ pub(crate) struct Logs {
     pub(super) of_home: HomeCounts,
     /// By slot: the index in `partitions`.
     pub(super) places: [u8; SLOTS],
-    /// By slot: the highest last offset of its forgotten topics.
+    /// By slot: the highest last offset of the slot's forgotten topics.
     pub(super) floors: Vec<u64>,
     pub(super) placement: Placement,
     pub(super) me: ShardId,
     pub(super) budget: Budget,
-    /// The chain of each topic's retained message.
+    /// By topic row: the chain of the topic's retained message.
     pub(super) retained: BTreeMap<u32, u32>,
-    /// The epoch of the present life.
+    /// The epoch of the present life of the logs.
     pub(super) epoch: u32,
-    /// The present life and those before it.
+    /// The present life of the logs and the lives before it.
     pub(crate) lives: Arc<Lives>,
-    /// Pages that wait until the log has reached their position. Present where the log is replicated.
+    /// Pages that wait until this node has applied the log up to their position. Present where the log is replicated.
     pub(super) future_pages: Option<Box<FuturePages>>,
     pub(super) steps: Steps,
-    /// The key of the digests.
+    /// The key of the digests' hashes.
     pub(super) seed: u64,
 }
 
@@ -128,12 +132,13 @@ impl Logs {
         let place = usize::from(self.places[slot]);
         match rules.get(rule).durable {
             true => self.floors[slot],
-            // A crash loses its messages.
+            // A crash loses messages that are not durable; the loss is noted for their rule.
             false => self.floors[slot].max(self.partitions[place].forgotten.lost_by(rule)),
         }
     }
 
-    /// Translates the start of a subscription to partition `at` into the present life: the positions of the log's earlier lives stay valid.
+    /// Where a subscription to partition `at` begins. If its position is of an earlier life that this log knows, the position stays valid:
+    /// it gets the epoch of the present life.
     pub(super) fn in_present_life(&self, since: Since, at: usize) -> Since {
         let partition = || self.placement.of_home(self.me).nth(at);
         let knows = |seen| {
@@ -147,7 +152,7 @@ impl Logs {
         }
     }
 
-    /// Sets the lives of the logs. The partitions continue at the base of the last one.
+    /// Sets the lives of the logs. The present life gives offsets from its base on, in all partitions.
     pub(crate) fn follow_lives(&mut self, lives: Arc<Lives>) {
         for partition in &mut self.partitions {
             partition.sequence = partition.sequence.max(lives.base().saturating_sub(1));

@@ -1,9 +1,11 @@
-//! The groups of each filter, by name, and the filters whose groups are *late*.
+//! The groups of each filter, by name, and which of them are *late*.
 //!
-//! A publish gives its message to at most [`AT_ONCE`] groups in total. The groups of a filter that would exceed that are late: the publish
-//! only notes the partition, and the groups learn later, some in each turn, that the log has messages for them.
+//! A publish gives its message to at most [`AT_ONCE`] groups in total. If the groups of a filter would exceed that number, they are late:
+//! the publish only notes its partition in the filter's list. In later turns the groups are told, some in each turn, that the log has
+//! messages for them.
 //!
-//! Invariant: while a filter is late, no publish gives a message to its groups. So each group reads all messages from the log, in order.
+//! Invariant: while the groups of a filter are late, no publish gives them a message. So each of them reads all messages from the log, in
+//! order.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -12,24 +14,24 @@ use core::ops::Bound;
 
 use crate::store::slab::{NONE, Side};
 
-/// The most groups that one publish gives its message to. It takes some hundred microseconds, and in practice far fewer groups share a
-/// filter.
+/// The most groups that one publish gives its message to. Giving to so many takes some hundred microseconds. In practice far fewer groups
+/// share a filter.
 pub(super) const AT_ONCE: usize = 256;
 
-/// A leaf of the tree of names has room for eleven entries.
+/// Bytes of a leaf of the tree of names, which has room for eleven entries.
 const LEAF_BYTES: usize = 11 * size_of::<(Arc<[u8]>, u64)>() + 16;
-/// The list of a filter with few groups.
+/// Bytes of the list of a filter with few groups.
 pub(super) const LIST_BYTES: usize = size_of::<List>() + LEAF_BYTES;
-/// An entry besides its name, in leaves that are two thirds full, and the counts of its `Arc`.
+/// Bytes of an entry without its name, in leaves that are two thirds full, with the counts of the name's `Arc`.
 pub(super) const NAME_BYTES: usize = 3 * size_of::<(Arc<[u8]>, u64)>() / 2 + 16;
 
-/// The groups of a filter.
+/// The groups that share a filter.
 #[derive(Default)]
 struct List {
     ids: BTreeMap<Arc<[u8]>, u64>,
-    /// Partitions with messages that the groups do not know of.
+    /// Partitions with messages that the groups have not been told of.
     missed: Vec<usize>,
-    /// Present while the groups are told, some in each turn.
+    /// Present while the groups are told of missed messages, some in each turn.
     telling: Option<Telling>,
 }
 
@@ -49,13 +51,13 @@ impl List {
 #[derive(Default)]
 pub(super) struct Lists {
     all: Side<List>,
-    /// The late lists, and the one served last.
+    /// The lists with late groups, and the list that was served last.
     late: BTreeSet<u32>,
     served: u32,
 }
 
 impl Lists {
-    /// The group with this name.
+    /// The group with this name in a list.
     pub fn find(&self, list: u32, name: &[u8]) -> Option<u64> {
         self.all.get(list).ids.get(name).copied()
     }
@@ -70,7 +72,7 @@ impl Lists {
         list
     }
 
-    /// Removes a group; returns whether the list is gone with it.
+    /// Removes a group. Also removes the list if it is empty then, and returns true.
     pub fn remove(&mut self, list: u32, name: &[u8]) -> bool {
         let ids = &mut self.all.get_mut(list).ids;
         ids.remove(name);
@@ -82,7 +84,7 @@ impl Lists {
         ends
     }
 
-    /// Adds a filter's groups to those that get the message (`due`), or its list to `late`.
+    /// Adds the groups of a list to `due`, which get the message now, or the list to `late`.
     pub fn collect(&self, list: u32, due: &mut Vec<u64>, late: &mut Vec<u32>) {
         let found = self.all.get(list);
         if found.is_late() || due.len() + found.ids.len() > AT_ONCE {
@@ -101,12 +103,12 @@ impl Lists {
         self.late.insert(list);
     }
 
-    /// Whether late groups are left.
+    /// Whether any groups are late.
     pub fn has_late(&self) -> bool {
         !self.late.is_empty()
     }
 
-    /// The next late groups, and the partitions in which they have missed messages.
+    /// Some of the late groups of the next list, and the partitions in which they have missed messages.
     pub fn next_late(&mut self) -> (Vec<u64>, Vec<usize>) {
         let behind = (Bound::Excluded(self.served), Bound::Unbounded);
         let next = self.late.range(behind).next().or_else(|| self.late.first());

@@ -1,7 +1,6 @@
-//! The members of a group, in turns.
+//! The members of a group and their credit. Members with credit take turns.
 //!
-//! Invariant: a member is in `ready` exactly while it has credit. So finding the next member, adding credit and removing a member take no
-//! look at the others.
+//! Invariant: a member is in `ready` exactly while it has credit. So no operation walks over the members.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::ops::Bound;
@@ -10,13 +9,13 @@ use crate::base::ids::ShardId;
 use crate::budget::admission::Party;
 use crate::mail::ReplyTo;
 
-/// A member's connection. Connections of two shards may have the same row and generation.
+/// A member: its connection. Connections of two shards may have the same row and generation, so the shard is part of it.
 pub(in crate::home) type Member = (ShardId, ReplyTo);
 
-/// Heap bytes of a member: its entries in two B-trees with nodes two thirds full.
+/// Heap bytes of a member: its entries in two B-trees, whose nodes are two thirds full.
 const MEMBER_BYTES: usize = 3 * (size_of::<(Member, Account)>() + size_of::<Member>()) / 2;
 
-/// Two leaves, with room for eleven entries each.
+/// Bytes of one leaf of each tree. A leaf has room for eleven entries.
 const LEAVES_BYTES: usize = 11 * (size_of::<(Member, Account)>() + size_of::<Member>()) + 32;
 
 struct Account {
@@ -63,7 +62,7 @@ impl Members {
         }
     }
 
-    /// Takes a credit from the next member in turn that has one.
+    /// Takes a credit from the next member that has one, and returns that member.
     pub fn next(&mut self) -> Option<Member> {
         let member = self.first_ready()?;
         self.last = Some(member);
@@ -75,7 +74,7 @@ impl Members {
         Some(member)
     }
 
-    /// The party of that member.
+    /// The party of the member that is next.
     pub fn party_of_next(&self) -> Option<Party> {
         let member = self.first_ready()?;
         self.all.get(&member).map(|account| account.party)
