@@ -33,7 +33,7 @@ const EXPIRED_PER_PUBLISH: usize = 4;
 const EXPIRED_PER_TICK: usize = 4096;
 
 impl Home {
-    /// Checks whether a message with an idempotency key is a retry. Messages that come later may be older by `behind_s`.
+    /// Checks whether a message with an idempotency key is a retry. Later messages may be older than this one by up to `behind_s`.
     ///
     /// # Errors
     /// The outcome of a publish whose key was used: its first answer, or a refusal if the key was used for another message.
@@ -119,7 +119,7 @@ impl Home {
         }
     }
 
-    /// Reads an answer. After a planned restart its window starts again: the publisher did not cause the downtime.
+    /// Restores an answer from a snapshot. After a planned restart its window starts again, since the publisher did not cause the downtime.
     pub(crate) fn restore_answer(
         &mut self,
         from: &mut FieldReader<'_>,
@@ -142,7 +142,7 @@ impl Home {
             requested_s: from.number32()?,
             subscribers: from.number32()?,
             time_s: match origin.local {
-                // This time is by the log's clock.
+                // In a replicated log, the time is that of the log's clock.
                 _ if self.logs.is_replicated() => time_s,
                 true => now.unix_s,
                 false => time_s.min(now.unix_s),
@@ -166,7 +166,7 @@ impl Home {
 }
 
 impl Retries {
-    /// Drops answers that have expired by this second; a bounded amount of work.
+    /// Drops answers that have expired by this second, a bounded number of them. Frees the table if it is empty then.
     pub(super) fn expire_answers(&mut self, oldest_s: u32) {
         if let Some(answers) = &mut self.answers {
             let mut most = EXPIRED_PER_TICK;
@@ -212,7 +212,7 @@ impl Retries {
         hasher.digest()
     }
 
-    /// Writes answers from this group and row on (`None`: the group's oldest); returns the next cursor.
+    /// Writes answers from this group and row on (`None`: the group's oldest); returns where to continue, if any are left.
     pub(crate) fn save_answers(
         &self,
         from: (usize, Option<u32>),

@@ -1,6 +1,6 @@
 //! Idle topics in the order in which they may be forgotten, and the progress of forgetting.
 //!
-//! Deliberately elsewhere: when a topic is idle, and when it is forgotten (`expiry`).
+//! Deliberately elsewhere: when a topic is idle, and when it is forgotten (`expiry.rs`).
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -14,16 +14,16 @@ pub(super) struct IdleTopics {
     /// For each queue: rule, idle second of its first topic, client.
     firsts: BTreeSet<(u8, u32, u32)>,
     rules: usize,
-    /// The clock has ticked, and expired state is left to drop.
+    /// Whether the clock has ticked and expired state is left to drop.
     pub due: bool,
-    /// The rule to continue with.
+    /// The rule with which the next turn continues.
     rule: u8,
     /// Messages published in this turn.
     pub published: usize,
 }
 
 impl IdleTopics {
-    /// Without topics, for this number of rules.
+    /// No idle topics, under this number of rules.
     pub fn new(rules: usize) -> IdleTopics {
         IdleTopics {
             idle: BTreeMap::new(),

@@ -1,4 +1,4 @@
-//! The state of a home's followers (`follow.rs`).
+//! Who follows the interest in a home's topics (`follow.rs`), and which topics have interest at other nodes.
 
 use super::followers::Followers;
 use super::remote_interest::RemoteInterest;
@@ -17,7 +17,7 @@ impl TopicInterest {
         }
     }
 
-    /// Whether there is anything to tell followers.
+    /// Whether followers may have unsent news.
     pub(crate) fn has_news(&self) -> bool {
         self.followers.has_news()
     }

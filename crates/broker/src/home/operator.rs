@@ -12,7 +12,7 @@ use crate::mail::Frames;
 use crate::mail::orders::{LogPage, Message, Messages, Page, Topic, TopicsPage};
 use crate::store::blobs::Blob;
 
-/// The most rows that one order looks at. This takes some hundred microseconds if few match.
+/// The most rows that one order examines. This takes some hundred microseconds if few rows match.
 const ROWS_PER_TURN: u32 = 4_096;
 /// The most bytes of messages that one order reads; a single message may be larger.
 const LOG_BYTES_PER_TURN: usize = 256 << 10;
@@ -37,7 +37,7 @@ impl Home {
         }
     }
 
-    /// A topic by name.
+    /// Looks up a topic by name.
     pub(crate) fn look_up_topic(&self, name: &[u8], now: Now) -> Option<Topic> {
         let id = self.topics.find(self.topics.hash_of(name), name)?;
         (!self.topics.rows.get(id).has(DELETED)).then(|| self.topic_state(id, now))

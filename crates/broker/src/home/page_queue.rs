@@ -1,8 +1,8 @@
-//! The queue of pages to read, with fair shares for the parties (addresses and users) that they are for.
+//! The queue of pages to read, with fair shares for the parties (addresses and users) that the pages are for.
 //!
-//! Two kinds of pages have queues of their own: pages for members of groups, and pages that begin with a message larger than a page. Such
-//! a queue is throttled: it waits while carriers have enough of its kind to deliver, and other pages overtake it. Queues that may run get
-//! equal shares of the steps.
+//! Two kinds of pages have queues of their own: pages for members of groups, and pages whose first message exceeds the page size. These
+//! queues are throttled: a page waits while carriers have enough of its kind to deliver, and other pages overtake it. Queues that may run
+//! get equal shares of the steps.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -21,8 +21,8 @@ pub(crate) enum SearchProgress {
     Unknown,
     /// Counting back from the newest message: the offset reached, and how many messages are left to count, this one included.
     Back(u64, u32),
-    /// The page begins after `offset`. `gap`: messages before that are lost. `promised`: the subscriber gave a position, so
-    /// it is told of losses after that.
+    /// The page begins after `offset`. `gap`: messages before that are lost. `promised`: the subscriber gave a position, so it is told of
+    /// losses after that position.
     Behind {
         offset: u64,
         gap: bool,
@@ -33,7 +33,7 @@ pub(crate) enum SearchProgress {
 /// A page that cannot be read yet.
 pub(crate) struct Deferred {
     pub progress: SearchProgress,
-    /// The page begins with a message larger than a page.
+    /// Whether the page's first message exceeds the page size.
     pub is_large: bool,
 }
 
@@ -46,7 +46,7 @@ impl From<SearchProgress> for Deferred {
     }
 }
 
-/// The read position of a subscriber by filter in one partition, and its terms.
+/// The read position of a subscriber by filter in one partition, and what it has asked for.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader {
     pub partition: PartitionId,
@@ -56,18 +56,18 @@ pub(crate) struct Reader {
     pub from: u64,
     /// How many of each topic's newest messages the snapshot has; 0: only latest values and retained messages.
     pub newest: u32,
-    /// Losses are numbered. Those up to this number happened before the subscription began, and are not told; 0 if the subscriber gave a
+    /// Losses are numbered. Losses up to this number happened before the subscription began, and are not told. 0 if the subscriber gave a
     /// position.
     pub base: u64,
-    /// The page begins with a gap.
+    /// Whether the page begins with a gap.
     pub gap: bool,
-    /// Whether it gets retained messages: those up to `from`, and those that are no longer in their topic's log.
+    /// Whether the subscriber gets retained messages: those up to `from`, and those that are no longer in their topic's log.
     pub retained: bool,
     /// The partition's last offset when the subscriber asked. Losses after it are told even without a position.
     pub begun: u64,
 }
 
-/// The filters of an attach. Pages of several partitions that wait share one copy.
+/// The filters of an attach. If pages of several partitions are queued, they share one copy.
 pub(super) struct FilterNames<'a> {
     text: &'a [u8],
     shares: usize,
@@ -78,7 +78,7 @@ pub(super) struct FilterNames<'a> {
 #[derive(Clone)]
 pub(crate) struct SharedFilterNames {
     pub text: Arc<[u8]>,
-    /// The number of pages that may share it: each is charged its part of the bytes.
+    /// The number of pages that may share the copy: each is charged its part of the bytes.
     shares: usize,
 }
 
@@ -124,7 +124,7 @@ pub(crate) enum PendingPage {
     },
     /// For a group; the party is that of its next member.
     Group(u64, Party),
-    /// Queues some of the late groups (see `groups/lists.rs`).
+    /// Marks some of the late groups as behind and queues them (see `groups/lists.rs`).
     LateGroups,
     /// For a follower: a page of its snapshot of topics with interest.
     Interest(ShardId, ReplyTo, Party),
@@ -151,7 +151,7 @@ impl PendingPage {
     }
 }
 
-/// A party number that no address or user has.
+/// The party number of pages for late groups, which no address or user has.
 const LATE_GROUPS: u64 = 1 << 59;
 
 /// The kinds of throttled pages.
@@ -159,18 +159,17 @@ const LATE_GROUPS: u64 = 1 << 59;
 enum Kind {
     /// For members of groups.
     Group,
-    /// Beginning with a message larger than a page.
+    /// Pages whose first message exceeds the page size.
     Large,
 }
 
 const KINDS: [Kind; 2] = [Kind::Group, Kind::Large];
 
-/// The queue of a kind.
+/// The queue of a throttled kind of pages.
 #[derive(Default)]
 struct ThrottledQueue {
     queue: FairQueue<PendingPage>,
-    /// The steps that this queue has used beyond its fair share. It runs again when the other queues have caught
-    /// up.
+    /// The steps that this queue has used beyond its fair share. The queue runs again when the other queues have caught up.
     ahead: u64,
 }
 
@@ -219,7 +218,7 @@ impl PageQueue {
         queue.push(reading.party(), reading);
     }
 
-    /// Takes the next page. Throttled kinds of which carriers have enough are skipped.
+    /// Takes the next page. Skips throttled kinds of which carriers have enough to deliver.
     pub fn pop(&mut self, lanes: &mut Lanes) -> Option<PendingPage> {
         let may_go = self.may_go(lanes);
         let may_go = |kind: &Kind| may_go[*kind as usize];
@@ -257,14 +256,14 @@ impl PageQueue {
         })
     }
 
-    /// Whether a page that begins with a message of this size has to wait in the queue of large ones.
+    /// Whether a page that begins with a message of this size has to wait in the queue of pages with large messages.
     pub fn must_wait(&self, bytes: usize, lanes: &mut Lanes) -> bool {
         let is_next =
             self.served == Some(Kind::Large) || !self.has(Kind::Large) && lanes.may_tell_large();
         bytes > lanes.turn_limits.page_bytes && !is_next
     }
 
-    /// Charges the page taken last with these steps, done here and at its carrier.
+    /// Charges the page that was taken last with these steps, for the work here and at its carrier.
     pub fn did(&mut self, steps: u64) {
         match self.served.take() {
             Some(kind) => {
@@ -306,7 +305,7 @@ impl PageQueue {
         self.began = steps;
     }
 
-    /// The steps of this turn, given the present count.
+    /// The steps of this turn; `steps` is the present count.
     pub fn spent(&self, steps: u64) -> u64 {
         steps - self.began
     }

@@ -14,27 +14,28 @@ const NAMED_MAX: usize = 1024;
 
 pub(super) struct Partition {
     pub log: Log,
-    /// The last offset given. All topics of the partition share one count, so offsets are the order of arrival.
+    /// The last offset given. All topics of the partition share this count, so offsets are the order of arrival.
     pub sequence: u64,
     /// Offsets up to this one may have been given to facts that are not logged.
     pub mark: u64,
-    /// The highest offset for a fact that is not logged. A replicated log gives the offsets of batches; those before the next batch are free.
+    /// The highest offset that a fact without a record in the log may get. A replicated log gives offsets to batches. The offsets between
+    /// two batches are free for such facts.
     pub unlogged_max: u64,
     /// Writer and number of the last batch read from the log, if the log has one writer at a time.
     pub batch: (u64, u64),
-    /// All records up to this offset are applied, if the log is replicated.
+    /// If the log is replicated: all records up to this offset are applied.
     pub applied_to: u64,
     /// The writers of the log, if it is replicated.
     pub writer_set: WriterSet,
     /// The time of the newest record. Times never decrease.
     pub time_s: u32,
     pub forgotten: ForgottenTopics,
-    /// Bytes of the log when last counted (`budget.rs`).
+    /// Bytes of the log when it was last counted (`budget.rs`).
     pub counted: LogBytes,
 }
 
 impl Partition {
-    /// An empty partition, one of `beside` at its home. `seed` keys the hashes of messages' keys.
+    /// An empty partition of a home with `beside` partitions. `seed` keys the hashes of messages' keys.
     pub fn new(
         rules: &Rules,
         beside: usize,

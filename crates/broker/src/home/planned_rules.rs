@@ -1,4 +1,4 @@
-//! The planned rules of a reload, with the number of each topic's rule under them.
+//! Prepares a change of the rules by a reload: finds the number of each topic's rule among the planned rules.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ const ROWS_PER_TURN: u32 = if cfg!(test) { 3 } else { 1024 };
 /// The planned rules, and the rows matched so far.
 pub(super) struct PlannedRules {
     world: Arc<World>,
-    /// By row. From `seen` on, only topics made meanwhile have their number.
+    /// By row: the number of the topic's planned rule. From row `seen` on, only topics created meanwhile have theirs.
     numbers: Vec<u8>,
     seen: u32,
 }
@@ -29,7 +29,8 @@ impl PlannedRules {
         Arc::ptr_eq(&self.world, world)
     }
 
-    /// Matches some more rows, up to `end`; `name_of` gives the name of a row in use. Returns whether more are left.
+    /// Matches some more topics with the planned rules, up to row `end`; `name_of` gives the name of a row in use. Returns whether more are
+    /// left.
     pub fn look<'a>(&mut self, end: u32, name_of: impl Fn(u32) -> Option<&'a [u8]>) -> bool {
         self.numbers.resize(end as usize, 0);
         let until = end.min(self.seen.saturating_add(ROWS_PER_TURN));
@@ -41,7 +42,7 @@ impl PlannedRules {
         until < end
     }
 
-    /// Matches a topic that was made meanwhile.
+    /// Matches a topic that was created meanwhile.
     pub fn created(&mut self, id: u32, name: &[u8]) {
         if self.numbers.len() <= id as usize {
             self.numbers.resize(id as usize + 1, 0);
@@ -49,7 +50,7 @@ impl PlannedRules {
         self.numbers[id as usize] = self.world.rules.number_for(name);
     }
 
-    /// The rule of each row, when all are matched; any number for rows not in use.
+    /// The planned rule of each row, when all are matched. Rows that are not in use have any number.
     pub fn into_numbers(self) -> Vec<u8> {
         self.numbers
     }

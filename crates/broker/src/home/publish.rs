@@ -1,4 +1,4 @@
-//! A publish at its topic's home: the message gets its offset, is kept as its rule says, and is sent to carriers.
+//! Publishes a message at its topic's home: gives it an offset, keeps it as the topic's rule says, and sends it to carriers.
 //!
 //! Invariant: a publish is one step. No attach and no other publish happens in the middle of it.
 
@@ -31,7 +31,7 @@ impl Home {
         offset: u64,
         context: &mut HomeContext<'_>,
     ) -> Info {
-        // One step for the message, and one for an older message that it replaces.
+        // One step for the message, and one for an older message that it may replace.
         self.steps.add(2 + message.data.len() / STEP_BYTES);
         let (rules, now) = (context.rules, context.now);
         let id = found.unwrap_or_else(|| {
@@ -64,8 +64,8 @@ impl Home {
         };
         let keep = most > 0;
         if !keep {
-            // No message is kept any more: drops the log that is left from a subscription that needed it, since the log would have a hole
-            // now.
+            // The topic keeps no messages now. A log that is left from a subscription which needed it is dropped, since it would lack this
+            // message.
             let log = core::mem::replace(&mut self.topics.rows.get_mut(id).log, NONE);
             let kept = &mut self.logs.partitions[at].log;
             let before = match log {

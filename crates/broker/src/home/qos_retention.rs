@@ -1,5 +1,5 @@
-//! Keeps the messages of topics that have a QoS 1 or 2 subscription, whether its client is connected or away, even if the topic's rule
-//! keeps fewer or none.
+//! Keeps the messages of topics that have a QoS 1 or 2 subscription, whether its client is connected or not, even if the topic's rule keeps
+//! fewer or none.
 //!
 //! Invariant: a topic is in `Subscriptions::qos` exactly while it has such a subscription, and is not forgotten meanwhile. A subscription
 //! to a topic that could not be created is listed by name, like a filter, until it ends.
@@ -11,8 +11,8 @@ use super::topic_row::KEEPS;
 use crate::base::time::Now;
 
 impl Home {
-    /// Counts a subscription that needs the messages of a topic or of a filter's topics: adds it (`on`) or removes it. Each carrier removes
-    /// exactly the subscriptions that it added, even if the home refused the subscription itself.
+    /// Adds (`on`) or removes a subscription that needs the messages of a topic, or of all topics that match a filter, to be kept. Each
+    /// carrier removes exactly the subscriptions that it added, even if the home refused the subscription itself.
     pub(crate) fn keep_log(&mut self, hash: u32, name: &[u8], on: bool, now: Now) {
         let is_filter = topic::has_wildcard(name);
         let found = (!is_filter).then(|| self.topics.find(hash, name)).flatten();

@@ -1,7 +1,8 @@
-//! The count of QoS 1 and 2 subscriptions of each topic and each filter. Messages for them are kept, whatever the topic's rule says.
+//! Counts the QoS 1 and 2 subscriptions of each topic and each filter. Messages for these subscriptions are kept, whatever the topic's rule
+//! says.
 //!
-//! Nothing is refused here, since nobody would be told of a refusal. If the trie has no room for a filter's shape, the messages for a wider
-//! filter are kept instead.
+//! Nothing is refused here, since nobody would be told of a refusal. If the trie has no room for another shape of filters (see
+//! `crate::filters`), the messages for a wider filter are kept instead.
 //!
 //! Invariant: a topic or filter is listed exactly while it has such a subscription; a filter is either in `filters` or in `others`.
 
@@ -13,16 +14,16 @@ use crate::base::snapshot::{Block, kind};
 use crate::base::work::Steps;
 use crate::filters::{FREE_WILDCARDS, Filters, LEVELS_MAX, NO_PARTY};
 
-/// A tree entry of a topic.
+/// Bytes of a tree entry of a topic.
 const TOPIC_BYTES: usize = 16;
-/// A tree entry of `others`; nodes may be half full.
+/// Bytes of a tree entry of `others`; nodes may be half full.
 const OTHER_BYTES: usize = 2 * size_of::<(Box<[u8]>, u32)>();
 /// In a snapshot, `others` are numbered after the rows of `filters`.
 const OTHERS: u64 = 1 << 32;
 
 /// The counts of one home.
 pub(super) struct QosSubscriptions {
-    /// By topic.
+    /// By topic row: the count.
     topics: BTreeMap<u32, u32>,
     /// A filter's value is its count minus 1; a new filter's value is `NONE`.
     filters: Filters,
@@ -30,7 +31,7 @@ pub(super) struct QosSubscriptions {
     others: BTreeMap<Box<[u8]>, u32>,
     /// Bytes of the texts of `others`.
     other_bytes: usize,
-    /// The wider filters that stand for `others`. The value is the number of `others` that it stands for, minus 1.
+    /// The wider filters that stand for `others`. The value is the number of `others` for which a filter stands, minus 1.
     wider: Filters,
     /// The sum of all counts.
     subscriptions: u32,
@@ -46,7 +47,7 @@ pub(crate) fn bytes_alone(filter: &[u8]) -> usize {
     Filters::bytes_alone(filter) + other
 }
 
-/// A filter that matches all that this one matches, with so few levels and `+` that every trie takes it.
+/// A filter that matches all that this one matches, with so few levels and `+` that the trie always has room for it.
 fn widened(filter: &[u8]) -> Vec<u8> {
     let mut wild = 0;
     let levels = filter.split(|b| *b == b'/').take(LEVELS_MAX - 1);
@@ -84,7 +85,7 @@ impl QosSubscriptions {
         self.filters.len() + self.others.len() as u32
     }
 
-    /// Whether the messages of this topic are kept for a filter.
+    /// Whether the messages of this topic are kept for a filter that matches it.
     pub fn has_match(&self, name: &[u8]) -> bool {
         self.filters.has_match(name) || self.wider.has_match(name)
     }
@@ -95,7 +96,7 @@ impl QosSubscriptions {
         self.wider.prefetch(topics);
     }
 
-    /// The subscriptions to a topic.
+    /// The number of subscriptions to a topic.
     pub fn of_topic(&self, topic: u32) -> u32 {
         self.topics.get(&topic).copied().unwrap_or(0)
     }
@@ -128,7 +129,7 @@ impl QosSubscriptions {
         count.or_else(other).unwrap_or(0)
     }
 
-    /// Sets the count of a filter, which is at least 1 and was `before`.
+    /// Changes the count of a filter from `before` to `count`, which is at least 1.
     fn set_filter(&mut self, filter: &[u8], before: u32, count: u32) {
         self.subscriptions = self.subscriptions + count - before;
         if let Some(before) = self.others.get_mut(filter) {
@@ -188,7 +189,7 @@ impl QosSubscriptions {
         true
     }
 
-    /// Writes the filters from the cursor `from` on; returns the next cursor.
+    /// Writes the filters from the cursor `from` on; returns where to continue, if any are left.
     pub fn save_filters(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
         if from < OTHERS
             && let Some(row) = self.save_rows(from as u32, block)

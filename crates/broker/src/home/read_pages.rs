@@ -1,8 +1,8 @@
 //! Reads the queued pages, as far as the turn's budget goes.
 //!
-//! Reading one page looks at [`TurnLimits::page_visits`](crate::base::turn_limits::TurnLimits::page_visits) log entries at most. If the page is not complete
-//! by then, it is queued again with its progress. So a subscriber that reads far back delays others by one unit at a time, and a thousand
-//! subscribers of one address delay others no more than one does. Publishes do not wait for pages.
+//! Reading one page examines at most [`TurnLimits::page_visits`](crate::base::turn_limits::TurnLimits::page_visits) log entries. If the
+//! page is not complete by then, it is queued again with its progress. So a subscriber that reads far back delays others by one page at a
+//! time, and a thousand subscribers of one address delay others no more than one does. Publishes do not wait for pages.
 //!
 //! Invariants:
 //! * While the first page of a subscription waits, its subscriber is counted and its filter registered: later asks in the lane rely on
@@ -46,7 +46,7 @@ impl Home {
         self.steps.add(1);
         self.read(reading, context);
         let did = self.steps.count() - before;
-        // A large message is not copied here, but costs its carrier work. Its party is charged for that.
+        // A large message is not copied here, but its delivery costs the carrier work. The page's party is charged for that.
         let large = context.lanes.frames().large_pages - large;
         self.page_queue.did(did + (large / STEP_BYTES) as u64);
         true
@@ -73,7 +73,7 @@ impl Home {
                     Some(id) => {
                         self.read_topic(id, from, &ask, &name, progress, context);
                     }
-                    // Deleted meanwhile: the subscription ends as if the page had been sent before the deletion.
+                    // The topic was deleted meanwhile: the subscription ends as if the page had been sent before the deletion.
                     None => self.end_waiting(from, &ask, &name, context),
                 }
             }
@@ -97,7 +97,7 @@ impl Home {
 }
 
 impl PageQueue {
-    /// Whether a new page must be queued: others wait, or pages have used half of the turn's budget.
+    /// Whether a new page must be queued: other pages wait, or pages have used half of the turn's budget.
     pub(super) fn must_queue(&self, turn_limits: &TurnLimits) -> bool {
         let spent = self.spent(self.steps.count());
         !self.is_empty() || spent >= u64::from(turn_limits.steps_per_turn) / 2

@@ -1,11 +1,12 @@
 //! Changes settings and rules while the home runs.
 //!
-//! Changed values of the same rules cost nothing. If topics may come under other rules, every topic's name must be matched, which takes too
-//! long for one turn if there are a million. So before the change the home gets the planned rules and matches some rows in each turn. The
-//! change then writes one byte into each row. Lists of the log stay if their rule only gets another number.
+//! A reload that changes only values of the rules is cheap. If topics may come under other rules, every topic's name must be matched with
+//! the rules, which takes too long for one turn if there are a million topics. So the home gets the planned rules before the change, and
+//! matches some rows in each turn. The change itself then writes one byte into each row. The log's list of a rule stays if the rule only
+//! gets another number.
 //!
-//! Invariants: after the change every topic has the number of its rule, even if topics were made and forgotten meanwhile; preparing changes
-//! nothing else.
+//! Invariants: after the change every topic has the number of its rule, even if topics were created and forgotten meanwhile; the
+//! preparation changes nothing else.
 
 use alloc::sync::Arc;
 
@@ -76,7 +77,7 @@ impl Home {
             self.change_rules(former, rules);
         }
         self.topics.planned_rules = None;
-        // If the budget is smaller now, later turns remove the rest, before the next publish.
+        // If the budget is smaller now, later turns remove what this call leaves, before the next publish.
         let steps_max = room_steps(&self.turn_limits);
         self.enforce_budget(rules, now, steps_max);
     }

@@ -24,14 +24,14 @@ impl RemoteInterest {
         !self.topics.is_empty() && self.topics.contains_key(name)
     }
 
-    /// The next topic by name.
+    /// The first topic after `name`, by name.
     pub fn behind(&self, name: &[u8]) -> Option<&[u8]> {
         let behind = (Excluded(name), Unbounded);
         let next = self.topics.range::<[u8], _>(behind).next();
         next.map(|(name, _)| &name[..])
     }
 
-    /// Adds a topic to a stream. Returns whether no stream had the topic before; `None` if there are `most` topics already.
+    /// Adds a topic to a stream. Returns whether the topic was in no stream before; `None` if there are `most` topics already.
     pub fn begin(&mut self, stream: u8, name: &[u8], most: usize) -> Option<bool> {
         if let Some(streams) = self.topics.get_mut(name) {
             *streams |= 1 << stream;
@@ -45,7 +45,7 @@ impl RemoteInterest {
         Some(true)
     }
 
-    /// Removes a topic from a stream. Returns whether it was the last stream with that topic.
+    /// Removes a topic from a stream. Returns whether it is in no stream now.
     pub fn end(&mut self, stream: u8, name: &[u8]) -> bool {
         let Some(streams) = self.topics.get_mut(name) else {
             return false;

@@ -3,8 +3,8 @@
 //! Invariants:
 //! * State that is derived from the log is the same at all nodes that have applied the same records, except for what a process drops for
 //!   lack of room: only that process forgets it.
-//! * A position that another node has given is not taken for a gap too early: its subscription begins when this node has applied the log up
-//!   to it.
+//! * A client may come with a position from a node that has applied more of the log. The client is not told a gap: its subscription begins
+//!   when this node has applied the log up to the position.
 
 use alloc::boxed::Box;
 
@@ -19,7 +19,7 @@ use crate::base::snapshot::{Block, Damaged, FieldReader, kind};
 use crate::base::writer_set::WriterSet;
 use crate::budget::admission::Client;
 
-/// The most subscriptions that are given up in one call.
+/// The most positions that are given up in one call.
 const GIVEN_UP_MAX: usize = 4096;
 
 impl Home {
@@ -28,12 +28,12 @@ impl Home {
         self.logs.future_pages = Some(Box::default());
         for partition in &mut self.logs.partitions {
             partition.replicate();
-            // Readers by filter may have come to other nodes earlier.
+            // Subscribers by filter may have come to other nodes earlier, so losses are remembered from the beginning.
             partition.log.losses.watch_shared();
         }
     }
 
-    /// Notes that a record of partition `at` was applied. `ends`: it is the last one of its batch.
+    /// Notes that a record of partition `at` was applied; `ends` if it is the last one of its batch.
     pub(crate) fn has_applied(&mut self, at: usize, offset: u64, ends: bool) {
         let Some(future_pages) = &mut self.logs.future_pages else {
             return;
@@ -55,8 +55,8 @@ impl Home {
         self.logs.future_pages.as_ref()?.last_of(at)
     }
 
-    /// Gives up the positions of pages up to page `number` that still wait for the log of partition `at`. The node has read a record of its
-    /// own that it wrote after those pages came, so these positions are not of this log, and their subscribers are told a gap.
+    /// Gives up the positions of pages up to page `number` that still wait for the log of partition `at`. This node has read a record that
+    /// it wrote after those pages came. So the positions do not exist in this log, and their subscribers are told a gap.
     pub(crate) fn give_up_positions(&mut self, at: usize, number: u64) {
         let Some(future_pages) = &self.logs.future_pages else {
             return;
@@ -80,7 +80,7 @@ impl Home {
         }
     }
 
-    /// Forgets an idle topic if there are too many: another process has made one without asking for room here.
+    /// Forgets an idle topic if there are too many topics: another process may create one without asking for room here.
     pub(crate) fn make_room_for_others(&mut self) {
         if self.topics.rows.len() as usize > self.topics.topics_max {
             self.forget_one(Client::NOBODY, u32::MAX);
@@ -98,7 +98,7 @@ impl Home {
 
 impl Logs {
     /// Whether the next batch in the log of partition `at` is valid: its writer is alive, and its number follows that of the writer's last
-    /// batch. If so, its number is noted.
+    /// batch. Notes the number of a valid batch.
     pub(crate) fn accept(&mut self, at: usize, writer: u64, number: u64) -> bool {
         self.partitions[at].writer_set.accept(writer, number)
     }
@@ -108,7 +108,7 @@ impl Logs {
         &mut self.partitions[at].writer_set
     }
 
-    /// The offset at which a subscription begins, if partition `at` has not applied the log that far.
+    /// The offset at which a subscription begins, if partition `at` has not yet applied the log that far.
     pub(super) fn ahead(&self, since: Since, at: usize) -> Option<u64> {
         self.future_pages.as_ref()?;
         let partition = &self.partitions[at];
@@ -120,13 +120,13 @@ impl Logs {
         }
     }
 
-    /// The time, by the log's clock, that no later record is older than; `None` if the log is not replicated.
+    /// The time of the log's clock; no later record is older. `None` if the log is not replicated.
     pub(super) fn oldest_of_log_s(&self) -> Option<u32> {
         self.future_pages.as_ref()?;
         self.partitions.iter().map(|it| it.time_s).min()
     }
 
-    /// Writes the writer sets of all partitions.
+    /// Writes the writer set of each partition, with the partition's time and applied offset.
     pub(crate) fn save_writer_sets(&self, block: &mut Block<'_>) {
         if !self.is_replicated() {
             return;
@@ -142,7 +142,7 @@ impl Logs {
         }
     }
 
-    /// Reads the writer set of a partition.
+    /// Restores the writer set of a partition.
     pub(crate) fn restore_writer_set(&mut self, from: &mut FieldReader<'_>) -> Result<(), Damaged> {
         let (partition, time_s) = (from.number16()?, from.number32()?);
         let (applied_to, has_lost) = (from.number()?, from.byte()? != 0);

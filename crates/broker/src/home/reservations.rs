@@ -1,5 +1,5 @@
-//! The topics of records in flight, by the hash of their names. A topic is not forgotten while a record of it is in flight. If the record
-//! will make the topic, room for it is reserved.
+//! Reservations for records in flight to the engine. A topic is not forgotten while a record of it is in flight. If the record will create
+//! the topic, room for it is reserved. Topics are known here by the hash of their names.
 
 use alloc::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use crate::budget::admission::Client;
 /// What is reserved for a record in flight: its topic, bytes and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reserved {
-    /// The hash of the topic, which is not forgotten.
+    /// The hash of the topic's name. The topic is not forgotten meanwhile.
     pub topic: u32,
-    /// The client, and the bytes that it keeps with this message.
+    /// The client that is charged, and the bytes that it keeps with this message.
     pub kept: (Client, usize),
-    /// The group of its idempotency key.
+    /// The group of the message's idempotency key.
     pub key: Option<u8>,
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct Reserved {
 #[derive(Default)]
 struct Records {
     count: u32,
-    /// Room for the topic is reserved, because it does not exist yet.
+    /// Whether room for the topic is reserved, because it does not exist yet.
     makes: bool,
 }
 
@@ -54,7 +54,7 @@ impl Reservations {
         self.to_make > 0 && self.topics.get(&hash).is_some_and(|records| records.makes)
     }
 
-    /// Adds a record; `makes` if it will make the topic.
+    /// Adds a record; `makes` if it will create the topic.
     pub fn add(&mut self, hash: u32, makes: bool) {
         let records = self.topics.entry(hash).or_default();
         records.count += 1;
@@ -62,7 +62,7 @@ impl Reservations {
         records.makes |= makes;
     }
 
-    /// The topic was made: releases its room.
+    /// The topic was created: releases the room that was reserved for it.
     pub fn made(&mut self, hash: u32) {
         if self.to_make > 0
             && let Some(records) = self.topics.get_mut(&hash)
@@ -71,7 +71,7 @@ impl Reservations {
         }
     }
 
-    /// Removes a record; returns whether it was the last of its topic.
+    /// Removes a record; returns whether it was the last one of its topic.
     pub fn remove(&mut self, hash: u32) -> bool {
         let Some(records) = self.topics.get_mut(&hash) else {
             return false;

@@ -25,7 +25,7 @@ impl Home {
     ) {
         let at = self.partition_of(id);
         if new.latest {
-            // The log is the retained state.
+            // The topic's log is the retained state.
             if is_empty {
                 self.logs.partitions[at]
                     .log
@@ -63,7 +63,8 @@ impl Home {
         }
     }
 
-    /// The retained message for a subscriber that begins after `start`. Its record gets the offset `start`.
+    /// The retained message for a subscriber that begins after offset `start`. Its record gets this offset, so that it does not move the
+    /// subscriber's position.
     pub(super) fn read_retained(
         &mut self,
         id: u32,
@@ -84,7 +85,7 @@ impl Home {
         let frames = lanes.frames();
         log.read(chain, 0, 1, usize::MAX, frames);
         let mut record = frames.pages.pop().expect("there is one");
-        // A newer message is in the log, or was not asked for.
+        // A retained message after `start` is in the log, too, or was not asked for.
         let is_due = record.offset <= start;
         (record.offset, record.previous, record.latest) = (start, start, false);
         is_due.then_some(record)

@@ -1,7 +1,8 @@
-//! The home's side of a [`Shadow`](crate::Shadow): the serving home tells which messages it still has, and the shadow drops the others.
+//! The home's side of a [`Shadow`](crate::Shadow), a home without clients that writes checkpoints: the serving home tells which messages it
+//! still has, and the shadow drops the others.
 //!
-//! Invariant: only the serving home removes messages for lack of room or because no subscription needs them. Other removals (a newer
-//! message of the same key, expiry, a deletion) the shadow finds by itself.
+//! Invariant: only the serving home removes messages for lack of room or because no subscription needs them. The shadow finds all other
+//! removals by itself: a newer message with the same key, expiry, a deletion.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -14,12 +15,12 @@ use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::store::blobs::Blob;
 
-/// Messages dropped in one call.
+/// The most expired messages that are dropped in one step.
 const EXPIRED_AT_ONCE: usize = 4096;
 
 impl Home {
-    /// The floor of each of these topics: the last offset that its log has lost; `None` if there is no such topic. No answer at all before
-    /// the home has applied the partition's log up to `offset`.
+    /// The floor of each of these topics: the last offset that its log has lost; `None` if there is no such topic. Returns `None` for all
+    /// before the home has applied the partition's log up to `offset`.
     pub(crate) fn floors_of(
         &self,
         partition: PartitionId,
@@ -38,7 +39,7 @@ impl Home {
         })
     }
 
-    /// Removes a topic's messages up to its [floor](Self::floors_of), or the topic if there is none.
+    /// Removes a topic's messages up to its [floor](Self::floors_of). Removes the topic if it has no floor.
     pub(crate) fn drop_below_floor(&mut self, id: u32, floor: Option<u64>, now: Now) {
         let Some(floor) = floor else {
             self.unretain(id);
@@ -55,7 +56,7 @@ impl Home {
         }
     }
 
-    /// Drops whatever has expired: messages by `now`, answers by `answers_s`.
+    /// Drops all messages that have expired at `now`, and all answers that have expired at `answers_s`.
     pub(crate) fn expire_all(&mut self, rules: &Rules, now: Now, answers_s: u32) {
         for at in 0..self.logs.partitions.len() {
             for number in 0..rules.count() as u8 {
@@ -64,7 +65,7 @@ impl Home {
             }
             while self.logs.partitions[at].log.clear_orphans(EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {}
         }
-        // Also messages that expired behind older ones that have not: a serving home drops those when it reads them.
+        // Also drops expired messages that stand behind older ones which have not expired. A serving home drops these when it reads them.
         for id in 0..self.topics.rows.end() {
             self.expire_topic(id, rules, now);
         }
@@ -111,7 +112,7 @@ impl Home {
 }
 
 impl TopicTable {
-    /// At most `most` topics from row `from` on, with their rows, and the next row.
+    /// At most `most` topics from row `from` on, with their rows, and the row to continue with.
     pub(crate) fn names(&self, from: u32, most: usize) -> (Vec<(u32, &[u8])>, u32) {
         let mut found = Vec::new();
         let mut id = from;

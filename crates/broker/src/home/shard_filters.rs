@@ -1,6 +1,6 @@
 //! The filters for which other shards have subscribers.
 //!
-//! Invariant: a shard's filter is registered from its first attach until it leaves.
+//! Invariant: a filter is registered for a shard from the shard's first attach until the shard leaves the filter.
 
 use alloc::vec::Vec;
 
@@ -10,12 +10,12 @@ use crate::filters::matching::Matching;
 use crate::filters::{Filters, Refused};
 use crate::store::slab::{NONE, Side};
 
-/// A filter's value is a shard, or with this bit the number of a set of shards.
+/// Marks a filter's value that is the number of a set of shards. Without this bit, the value is a shard.
 const SET: u32 = 1 << 31;
 /// Separates the filters of an attach: a control character, so no filter has it.
 pub const SEPARATOR: u8 = b'\n';
 
-/// The filters of all other shards.
+/// The filters of all other shards of the process.
 pub(super) struct ShardFilters {
     filters: Filters,
     sets: Side<Vec<ShardId>>,
@@ -71,7 +71,7 @@ impl ShardFilters {
         due.len() as u32
     }
 
-    /// The shards that [`ShardFilters::find_with`] found last; they must be [put back](ShardFilters::put_due).
+    /// The shards that [`ShardFilters::find_with`] has found last; the caller must [put them back](ShardFilters::put_due).
     pub fn take_due(&mut self) -> Vec<ShardId> {
         core::mem::take(&mut self.due)
     }
@@ -108,7 +108,7 @@ impl ShardFilters {
         Ok(())
     }
 
-    /// Removes a filter of a shard.
+    /// Unregisters a filter of a shard.
     pub fn remove(&mut self, filter: &[u8], shard: ShardId) {
         let Some(id) = self.filters.find(filter) else {
             return;
@@ -128,7 +128,7 @@ impl ShardFilters {
     }
 }
 
-/// The filters of one attach.
+/// Splits the filters of one attach.
 pub(super) fn split(names: &[u8]) -> Vec<&[u8]> {
     names.split(|b| *b == SEPARATOR).collect()
 }

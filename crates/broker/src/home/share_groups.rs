@@ -1,12 +1,12 @@
 //! Shared subscriptions (MQTT 5.0 section 4.8.2): each message goes to one member of the group.
 //!
-//! A group has a cursor in each partition; messages before it were given to a member. A member's credit is the number of unacknowledged
-//! messages that it may still be given. Members with credit take turns. While none has credit, or all are away, the cursor stays and
-//! messages wait in the log. Messages that a member gives back unacknowledged go to another member before anything newer. Those that it
-//! does not give back (QoS 2, or of a session that is kept) stay its own [MQTT-4.8.2-4, -5].
+//! A group has a cursor in each partition; messages up to the cursor were given to members. A member's credit is the number of messages
+//! that it may still be given before it acknowledges any. Members with credit take turns. While no member is connected or has credit, the
+//! cursor stays and messages wait in the log. Messages that a member gives back unacknowledged go to another member before anything newer.
+//! A member keeps the messages that it does not give back (QoS 2, or of a session that is kept) [MQTT-4.8.2-4, -5].
 //!
-//! Invariants: a group lives while a session subscribes to it, connected or away; each message that a living group's filter matches is kept
-//! for it, within the limits of the log.
+//! Invariants: a group exists while a session subscribes to it, with or without a connection; each message that the group's filter matches
+//! is kept for it, within the limits of the log.
 
 use crore_wire::topic;
 
@@ -30,12 +30,12 @@ impl Subscriptions {
         self.groups.share_of(group)
     }
 
-    /// A session that was away has unsubscribed or ended.
+    /// A session without a connection has unsubscribed or ended.
     pub(crate) fn group_release(&mut self, filter: &[u8], name: &[u8]) {
         self.groups.release(filter, name);
     }
 
-    /// Writes groups from number `from` on; returns the next number.
+    /// Writes groups from number `from` on; returns the number to continue with, if any are left.
     pub(crate) fn save_groups(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
         self.groups.save(from, block)
     }
@@ -106,7 +106,7 @@ impl Home {
         }
     }
 
-    /// Queues some of the late groups. If others are left, they are queued behind all pages that wait.
+    /// Queues some of the late groups. If others are left, their turn comes behind all pages that wait now.
     pub(super) fn wake_late(&mut self) {
         for id in self.subscriptions.groups.tell_late() {
             self.queue_group_if_ready(id);
@@ -123,7 +123,7 @@ impl Home {
         }
     }
 
-    /// Reads a former home's part of a group. Keeps the cursors of partitions that are here now, and their returned messages.
+    /// Restores a group from the snapshot of a former home: the cursors of the partitions that are here now, and their returned messages.
     pub(crate) fn restore_group(
         &mut self,
         from: &mut FieldReader<'_>,
@@ -148,7 +148,8 @@ impl Home {
         Ok(())
     }
 
-    /// Gives a group's waiting messages to members, as far as credit and the limits of a page go; then queues it again.
+    /// Gives a group's waiting messages to members, as far as credit and the limits of a page go. Then queues the group again, if messages
+    /// are left.
     pub(super) fn give_waiting(&mut self, id: u64, context: &mut HomeContext<'_>) {
         let Some(mut group) = self.subscriptions.groups.take(id) else {
             return;
@@ -183,7 +184,7 @@ impl Home {
         self.queue_group_if_ready(id);
     }
 
-    /// Reads on in the log of partition `at`, within these limits of messages and entries.
+    /// Gives messages of partition `at` to members: at most `most` messages, and at most `visits` entries of the log are examined.
     fn read_on(
         &mut self,
         id: u64,
@@ -228,7 +229,7 @@ impl Home {
                     let name = self.topics.names.get(self.topics.rows.get(topic).name);
                     let matches = topic::matches(&group.filter, name);
                     if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
-                        // Too old: it counts as lost, though it is not dropped yet.
+                        // A message that is too old counts as lost, though it is not dropped yet.
                         self.reports.stats.gaps += u64::from(matches);
                     } else if matches && !log.is_expired(entry, now.unix_s) {
                         let record = log.copy(entry, context.lanes.frames());

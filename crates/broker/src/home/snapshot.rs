@@ -1,7 +1,7 @@
-//! A home's part of a snapshot: topics, the filters whose messages are kept, losses, and messages (`messages.rs`). Idempotency keys
-//! (`idempotence.rs`) and groups (`share_groups.rs`) are written and read there.
+//! Writes and restores a home's part of a snapshot: topics, the filters whose messages are kept, losses, and messages (`messages.rs`).
+//! Idempotency keys and groups are written and restored in `idempotence.rs` and `share_groups.rs`.
 //!
-//! When a snapshot is read, rows and rules get new numbers; the rules are those in force then.
+//! A restored home gives rows and rules new numbers. It applies the rules in force now.
 
 mod messages;
 
@@ -25,8 +25,8 @@ use crate::store::slab::{NONE, Vacant as _};
 
 /// The flags that are written.
 const LASTING: u8 = CREATED | DELETED | REQUESTED;
-/// Flags of a topic's record. `LOST`: no messages, and some were lost. `HAS_SOME`: has messages. `NEWEST_REMOVED`: its newest messages were removed
-/// without a loss.
+/// Flags of a topic's record. `LOST`: the topic has no messages, and some were lost. `HAS_SOME`: it has messages. `NEWEST_REMOVED`: its
+/// newest messages were removed without a loss.
 const LOST: u8 = 1;
 const HAS_SOME: u8 = 2;
 const NEWEST_REMOVED: u8 = 4;
@@ -34,7 +34,7 @@ const NEWEST_REMOVED: u8 = 4;
 const TOPIC_BYTES: usize = 48;
 
 impl Home {
-    /// Removes the oldest messages until the snapshot has about `bytes_max` at most.
+    /// Removes the oldest messages until the snapshot has about `bytes_max` bytes at most.
     pub(crate) fn shrink(&mut self, bytes_max: usize, rules: &Rules, now: Now) {
         let beside = self.topics.names.bytes() + self.topics.rows.len() as usize * TOPIC_BYTES;
         let budget = &mut self.logs.budget.bytes_max;
@@ -42,7 +42,7 @@ impl Home {
         self.drop_for_snapshot(rules, now);
     }
 
-    /// Completes the home, after the last record. `newest_removed` are the topics whose newest messages were removed on purpose.
+    /// Completes the home, after the last record. The newest messages of the topics `newest_removed` were removed without a loss.
     pub(crate) fn finish_restore(&mut self, newest_removed: &[u32], rules: &Rules, now: Now) {
         for id in newest_removed {
             let row = self.topics.rows.get(*id);
@@ -60,7 +60,8 @@ impl Home {
         }));
     }
 
-    /// Writes topics from row `from` on, and before the first one the record of the home. Returns the next row.
+    /// Writes topics from row `from` on, and before the first one the record of the home. Returns the row to continue with, if any are
+    /// left.
     pub(crate) fn save_topics(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
         if from == 0 {
             let mut out = block.record(kind::HOME);
@@ -119,7 +120,7 @@ impl Home {
         None
     }
 
-    /// Reads a topic. Returns its former row, its row here ([`NONE`] if it belongs to another home now), and whether its newest messages
+    /// Restores a topic. Returns its former row, its row here ([`NONE`] if it belongs to another home now), and whether its newest messages
     /// were removed without a loss.
     pub(crate) fn restore_topic(
         &mut self,
@@ -195,7 +196,7 @@ impl Home {
         origin: &Origin,
     ) -> Result<(), Damaged> {
         let (count, filter) = (from.number32()?, from.field()?);
-        // A name without wildcards: a topic that could not be made.
+        // A name without wildcards is that of a topic that could not be created.
         let is_here =
             topic::has_wildcard(filter) || self.logs.placement.home_of_name(filter) == self.logs.me;
         if is_here && origin.local {
@@ -222,7 +223,7 @@ impl Logs {
         is_here.then(|| self.placement.place_at_home(partition))
     }
 
-    /// Reads the record of the home that wrote the snapshot; returns its number of rows.
+    /// Restores the record of the home that wrote the snapshot; returns that home's number of rows.
     pub(crate) fn restore_home(
         &mut self,
         from: &mut FieldReader<'_>,
@@ -257,17 +258,18 @@ impl Logs {
             }
         }
         if !origin.local {
-            // Readers by filter may have come since.
+            // Subscribers by filter may have come since the snapshot, so losses are remembered.
             let logs = self.partitions.iter_mut().map(|it| &mut it.log);
             logs.for_each(|log| log.losses.watch());
         }
         Ok(rows)
     }
 
-    /// Checks that partition `at` has given this offset. A topic that begins after it would have its next messages before that.
+    /// Checks that partition `at` has given this offset. If a topic began after all offsets given, its next messages would come before its
+    /// beginning.
     ///
     /// # Errors
-    /// It has not.
+    /// The partition has not given it.
     fn check_given(&self, at: usize, offset: u64) -> Result<(), Damaged> {
         let Partition { sequence, mark, .. } = self.partitions[at];
         match offset <= sequence.max(mark) {
@@ -276,7 +278,7 @@ impl Logs {
         }
     }
 
-    /// Writes losses from this partition and offset on; returns the next cursor.
+    /// Writes losses from this partition and offset on; returns where to continue, if any are left.
     pub(crate) fn save_losses(
         &self,
         (first, mut offset): (usize, u64),
@@ -366,7 +368,7 @@ fn read_counted(from: &mut FieldReader<'_>) -> Result<Option<u64>, Damaged> {
     }
 }
 
-/// The row of the topic whose former row this was; [`NONE`] if it belongs to another home now.
+/// The present row of a topic, by its former row; [`NONE`] if the topic belongs to another home now.
 fn topic_of(former: u32, topics: &[(u32, u32)]) -> Result<u32, Damaged> {
     let at = topics.binary_search_by_key(&former, |(former, _)| *former);
     at.map(|at| topics[at].1).map_err(|_| NO_TOPIC)

@@ -16,13 +16,13 @@ use crate::store::slab::NONE;
 
 /// The recipients of a message.
 pub(super) struct Recipients {
-    /// Whether carriers have subscribers of its topic.
+    /// Whether carriers have subscribers of the message's topic.
     carriers: bool,
     /// The number of shards with a matching filter.
     pub shards: u32,
     /// Whether groups with a matching filter exist.
     pub groups: bool,
-    /// Whether a session or group needs it kept, whatever the rule says.
+    /// Whether a session or group needs the message kept, whatever the topic's rule says.
     pub needs_log: bool,
 }
 
@@ -136,7 +136,7 @@ impl Home {
         let name = lanes.frames().push_name(name);
         self.topics.each_carrier(id, |carrier: &Carrier| {
             let (topic, serial) = (carrier.topic, carrier.serial);
-            // One tell for both: the shard finds all its subscribers itself.
+            // One tell for both: the shard finds its subscribers of the topic and of the filters itself.
             let tell = match due.iter().position(|shard| *shard == carrier.shard) {
                 Some(at) => {
                     due.swap_remove(at);

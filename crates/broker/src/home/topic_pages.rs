@@ -1,7 +1,8 @@
-//! The page of a topic that answers an attach: its beginning, its messages, and the losses that it tells.
+//! Reads the page of a topic that answers an attach: finds where it begins, tells losses, and copies messages.
 //!
-//! Invariants: a page looks at a bounded number of entries; a longer search continues in a later turn where it stopped. If a page begins
-//! with a message larger than a page, it waits in the queue of large ones before anything is read or counted.
+//! Invariants: a page examines a bounded number of entries; a longer search continues in a later turn where it stopped. If the first
+//! message of a page exceeds the page size, the page waits in a queue of its own (`page_queue.rs`), before anything of it is copied or
+//! counted.
 
 use super::Home;
 use super::attach::by_rule;
@@ -16,7 +17,7 @@ use crate::mail::{Attach, LatestValues, Page};
 use crate::store::slab::NONE;
 
 impl Home {
-    /// Reads the page of a topic; otherwise returns the progress of the search.
+    /// Reads the page of a topic. If that is not possible yet, returns the progress of the search.
     pub(super) fn page(
         &mut self,
         id: u32,
@@ -39,7 +40,7 @@ impl Home {
         let (start, mut gap, mut promised) = self.begin_page(id, since, progress, limit)?;
         let latest = rule.keep == Keep::Latest;
         if latest && ask.reads_values() {
-            // Values replaced meanwhile are no loss for the subscription.
+            // Values that were replaced meanwhile are no loss for the subscription.
             (gap, promised) = (false, false);
         }
         let last = self.topics.rows.get(id).last();
@@ -147,7 +148,8 @@ impl Home {
         }
     }
 
-    /// The offset after which to begin, whether earlier messages are lost (`gap`), and whether later losses would be told (`promised`).
+    /// Finds the offset after which the page begins, whether earlier messages are lost (`gap`), and whether later losses would be told
+    /// (`promised`).
     fn begin_page(
         &self,
         id: u32,
@@ -215,7 +217,7 @@ impl Home {
 }
 
 impl Logs {
-    /// The page of a topic that has no row here.
+    /// The page for a reader of a topic that has no row here.
     pub(super) fn nothing_kept(&self, ask: &Attach, name: &[u8], rules: &Rules) -> Page {
         let floor = self.floor_of(name, rules.number_for(name), rules);
         let lost = match ask.since {

@@ -6,21 +6,21 @@ use crate::store::blobs::{Blob, Placed};
 use crate::store::index::chained;
 use crate::store::slab::{NONE, Vacant};
 
-/// A publisher made it or has published to it.
+/// A publisher has created the topic or published to it.
 pub(super) const CREATED: u8 = 1;
-/// It was deleted; the row stays for its last offset.
+/// The topic was deleted; the row stays for its last offset.
 pub(super) const DELETED: u8 = 2;
 /// `carrier` is the number of a set of carriers.
 pub(super) const SET: u8 = 4;
-/// It may have a subscriber that takes compressed messages.
+/// The topic may have a subscriber that takes compressed messages.
 pub(super) const WANTS_DEFLATE: u8 = 8;
-/// It is in the queue of idle topics.
+/// The topic is in the queue of idle topics.
 pub(super) const QUEUED: u8 = 16;
-/// A subscriber has asked for it.
+/// A subscriber has asked for the topic.
 pub(super) const REQUESTED: u8 = 32;
-/// It has a retained message.
+/// The topic has a retained message.
 pub(super) const RETAINS: u8 = 64;
-/// It has a subscription of QoS 1 or 2, for which its messages are kept.
+/// The topic has a subscription of QoS 1 or 2, for which its messages are kept.
 pub(super) const KEEPS: u8 = 128;
 
 /// A topic at its home.

@@ -24,9 +24,9 @@ pub(crate) struct TopicTable {
     pub(super) idle_topics: IdleTopics,
     /// Present while a change of the rules is prepared.
     pub(super) planned_rules: Option<PlannedRules>,
-    /// The most topics.
+    /// The most topics of this home.
     pub(super) topics_max: usize,
-    /// The clients that made topics after the table was half full.
+    /// By row: the client that created the topic, if the table was more than half full then.
     pub(super) makers: Holders,
     /// The topics of records in flight.
     pub(super) reservations: Reservations,

@@ -167,7 +167,7 @@ fn the_logs_share_one_budget_and_the_largest_makes_room() {
 fn retained_messages_go_last_in_whatever_partition_they_are() {
     let mut world = World::new(1);
     let data = [b'x'; 500];
-    // The topic's log keeps only the empty message after it.
+    // The topic's log keeps one message: the empty one. The other one is kept only as the retained message.
     for n in 0..60 {
         world.publish(&name(0, n), &data, true);
         world.publish(&name(0, n), b"", false);

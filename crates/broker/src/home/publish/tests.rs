@@ -118,7 +118,7 @@ fn a_client_that_may_have_nothing_more_kept_may_publish_what_is_not_kept() {
     );
     assert!(!world.is_taken("kept/a", &LARGE, false));
     assert!(!world.is_taken("latest/a", &LARGE, false));
-    // Topics that other clients' messages made.
+    // Topics that another client's messages have created.
     world.client = Client::of([10, 0, 0, 2].into(), 7);
     assert!(world.is_taken("kept/a", b"small", false) && world.is_taken("plain", b"small", true));
     world.client = Client::of([10, 0, 0, 1].into(), 7);
@@ -132,7 +132,7 @@ fn an_empty_message_that_removes_the_retained_one_is_not_kept() {
     let client = core::mem::replace(&mut world.client, Client::of([10, 0, 0, 2].into(), 7));
     assert!(world.is_taken("plain", b"small", true) && world.is_taken("latest/a", b"small", true));
     world.client = client;
-    // With its row it exceeds the limit, so that not even an empty message may be kept.
+    // The message and its row exceed the limit, so that afterwards not even an empty message may be kept.
     assert!(world.is_taken("kept/a", &LARGE, false) && !world.is_taken("kept/a", b"", false));
     assert!(
         !world.is_taken("plain/other", b"", true),

@@ -19,7 +19,8 @@ use crate::mail::fields::check_stored_message;
 use crate::mail::message::{Headers, NewMessage};
 use crate::store::slab::NONE;
 
-/// Flags of a message's record.
+/// Flags of a message's record. `RETAINED`: it is its topic's retained message. `MORTAL`: it has a time to live. `RETAIN`: its publisher
+/// has set the retain flag. `OWNED`: a client is charged for it. The QoS is in two bits from `QOS_SHIFT` on.
 const RETAINED: u8 = 1;
 const BINARY: u8 = 2;
 const MORTAL: u8 = 4;
@@ -29,7 +30,7 @@ const OWNED: u8 = 64;
 const IMPOSSIBLE: Damaged = Damaged("a message is impossible");
 
 impl Logs {
-    /// Writes messages from this cursor on; returns the next cursor.
+    /// Writes messages from this cursor on; returns the cursor to continue with, if any are left.
     pub(crate) fn save_messages(
         &self,
         from: Option<(usize, Arrivals)>,
@@ -127,7 +128,7 @@ impl Home {
             ..new
         };
         if is_retained {
-            // Under a rule that keeps the latest, the log is the retained state.
+            // Under a rule that keeps the latest, the topic's log is the retained state.
             if !new.latest {
                 self.set_retained(id, &new, false, rules);
             }
@@ -167,8 +168,8 @@ impl Home {
     }
 }
 
-/// Reads a message's record. Returns whether it is the topic's retained message, and the message. `latest` is not in the record: the caller
-/// sets it by the topic's rule.
+/// Reads a message's record. Returns whether it is the topic's retained message, and the message. Its field `latest` is not in the record:
+/// the caller sets it by the topic's rule.
 fn read_message<'a>(
     from: &mut FieldReader<'a>,
     topics: &[(u32, u32)],
