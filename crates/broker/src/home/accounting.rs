@@ -1,4 +1,4 @@
-//! Counts and bytes of all that a home holds.
+//! Counts what a home holds, in rows and bytes, and bounds the losses that it remembers.
 
 use super::Home;
 use super::answers::{Answers, Retries};

@@ -18,10 +18,10 @@ use crate::budget::admission::keys::GROUPS;
 use crate::store::index::{Index, chained};
 use crate::store::slab::{NONE, Slab, Vacant};
 
-/// The answers of a home, and the key of their hashes.
+/// The answers of a home, and the seed of their hashes.
 pub(crate) struct Retries {
     pub(super) answers: Option<Answers>,
-    /// Records in flight are not older than this second.
+    /// No record in flight is older than this second.
     pub(super) oldest_s: u32,
     pub(super) admission: Admission,
     pub(super) seed: u64,

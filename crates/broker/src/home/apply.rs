@@ -1,8 +1,8 @@
 //! Applies facts (publishes, and changes of topics): the only place that changes the logged state of a home's topics, which is their
 //! messages, and which topics are created, deleted and emptied.
 //!
-//! A fact is applied in the call that admits it, or when the engine has committed it, or when a log is read. Applying a fact refuses
-//! nothing; but a message whose idempotency key was used meanwhile changes nothing.
+//! A fact is applied in the call that admits it, or when the engine, which writes the log, has committed it, or when a log is read.
+//! Applying a fact refuses nothing; but a message whose idempotency key was used meanwhile changes nothing.
 
 use alloc::sync::Arc;
 

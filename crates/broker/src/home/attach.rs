@@ -170,7 +170,7 @@ impl Home {
         self.add_subscriber(id, carrier);
     }
 
-    /// The topic's row, made if necessary, or the reason why the subscription is refused.
+    /// The topic's row, created if necessary, or the reason why the subscription is refused.
     fn row_for_subscriber(
         &mut self,
         ask: &Attach,

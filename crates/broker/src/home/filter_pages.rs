@@ -1,4 +1,4 @@
-//! The page for a subscriber by filter: messages of many topics in the order of arrival, read from the log of one partition.
+//! Reads the page for a subscriber by filter: messages of many topics in the order of arrival, from the log of one partition.
 //!
 //! Invariants: a page examines a bounded number of entries; a gap is told before the messages of its page. If the first message of a page
 //! exceeds the page size, the page waits in a queue of its own (`page_queue.rs`), before anything of it is sent or counted.
@@ -175,7 +175,7 @@ impl Home {
         }
     }
 
-    /// Drops expired messages of a partition before a page is read, within the limit of a page.
+    /// Drops expired messages of a partition before a page is read: at most as many as the entries that a page may examine.
     fn expire_some(&mut self, place: usize, rules: &Rules, now: Now) {
         let mut limit = self.turn_limits.page_visits;
         for number in 0..rules.retained() {
@@ -219,10 +219,10 @@ struct Draft<'a> {
     ask: &'a AttachFilters,
     filters: &'a [&'a [u8]],
     reader: Reader,
-    /// Offsets of losses of forgotten topics that are still to be told, in ascending order.
+    /// The offsets of the losses of forgotten topics that are still to be told, in ascending order.
     forgotten: VecDeque<u64>,
     gap: bool,
-    /// A topic whose log has lost a message of this page.
+    /// A topic that has lost a message of this page.
     lost: Option<u32>,
     /// The number of messages, and their bytes.
     count: usize,
@@ -300,7 +300,7 @@ impl<'a> Draft<'a> {
         self.large_waits && self.count == 0 && bytes > turn_limits.page_bytes
     }
 
-    /// Counts a message of this size if the page has room; an empty page always has.
+    /// Counts a message of this size if the page has room; an empty page always has room.
     fn takes(&mut self, bytes: usize, turn_limits: &TurnLimits) -> bool {
         let most = if self.ask.poll {
             1

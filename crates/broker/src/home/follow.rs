@@ -29,7 +29,7 @@ use crate::mail::orders::{Interest, InterestReply};
 use crate::mail::{InterestChanges, ReplyTo};
 use crate::store::slab::NONE;
 
-/// The most ends of interest told at once, each to all followers; the rest is told in later turns.
+/// The most ends of interest that are told at once, each to all followers. The rest is told in later turns.
 const ENDS_AT_ONCE: usize = 64;
 /// Topics of other nodes that one order examines: some hundred microseconds.
 const NAMES_PER_ORDER: usize = 1_024;

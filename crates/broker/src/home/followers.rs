@@ -17,7 +17,7 @@ const NODE_NEWS_BYTES_MAX: usize = 256 << 10;
 /// Identifies a follower.
 #[derive(Clone, Copy)]
 pub(super) enum FollowerKey {
-    /// A connection, by its shard.
+    /// A connection, by its shard and its row there.
     Connection(ShardId, ReplyTo),
     /// Another node, by the number of its stream. It follows only the interest at this node, and asks for its news.
     Node(u64),

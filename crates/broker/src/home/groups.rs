@@ -191,7 +191,7 @@ impl Groups {
         self.bytes + lists + self.filters.bytes()
     }
 
-    /// Changes a group, and counts its growth plus the bytes that `add` returns.
+    /// Changes a group. Counts the bytes by which it has grown, plus the bytes that `add` returns.
     fn grow(&mut self, id: u64, add: impl FnOnce(&mut Group) -> usize) {
         if let Some(group) = self.all.get_mut(&id) {
             let before = group.own_bytes();
@@ -333,7 +333,7 @@ impl Groups {
     }
 
     /// Gives the message to the next member of each group that [`Groups::find`] has found. A group that is behind reads it from the log
-    /// later; if not `may_give`, all groups do. Returns whether a turn for [late groups](Groups::tell_late) must be queued.
+    /// later; without `may_give`, all groups do. Returns whether a turn for [late groups](Groups::tell_late) must be queued.
     pub fn give_due(
         &mut self,
         at: usize,

@@ -11,7 +11,7 @@ use crate::budget::admission::Client;
 pub(super) struct IdleTopics {
     /// By client and rule: topics, and the second since which each is idle. No queue is empty.
     idle: BTreeMap<(u32, u8), VecDeque<(u32, u32)>>,
-    /// For each queue: rule, idle second of its first topic, client.
+    /// For each queue: rule, the second since which its first topic is idle, client.
     firsts: BTreeSet<(u8, u32, u32)>,
     rules: usize,
     /// Whether the clock has ticked and expired state is left to drop.

@@ -146,7 +146,7 @@ impl QosSubscriptions {
         }
     }
 
-    /// Removes a filter without subscriptions.
+    /// Removes a filter that has no subscriptions left.
     fn end_filter(&mut self, filter: &[u8]) {
         let (filters, filter) = match self.others.remove(filter) {
             None => (&mut self.filters, filter.into()),

@@ -21,7 +21,7 @@ use crate::budget::admission::Party;
 use crate::mail::{Attach, AttachFilters, ReplyTo};
 
 impl Home {
-    /// The work done since the start.
+    /// Counts the steps of work since the start.
     pub fn steps(&self) -> &Steps {
         &self.steps
     }
@@ -31,7 +31,7 @@ impl Home {
         self.page_queue.bytes() + self.logs.future_pages.as_ref().map_or(0, |it| it.bytes())
     }
 
-    /// Ends the turn, and with it its budget for pages.
+    /// Ends the turn: the next turn has a new budget for pages.
     pub fn end_turn(&mut self) {
         self.page_queue.end_turn(self.steps.count());
     }

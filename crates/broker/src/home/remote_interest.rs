@@ -24,7 +24,7 @@ impl RemoteInterest {
         !self.topics.is_empty() && self.topics.contains_key(name)
     }
 
-    /// The first topic after `name`, by name.
+    /// The first topic after `name`, in the order of names.
     pub fn behind(&self, name: &[u8]) -> Option<&[u8]> {
         let behind = (Excluded(name), Unbounded);
         let next = self.topics.range::<[u8], _>(behind).next();

@@ -23,7 +23,7 @@ use crate::mail::fields::check_stored_name;
 use crate::store::blobs::Blob;
 use crate::store::slab::{NONE, Vacant as _};
 
-/// The flags that are written.
+/// The flags of a row that a snapshot keeps.
 const LASTING: u8 = CREATED | DELETED | REQUESTED;
 /// Flags of a topic's record. `LOST`: the topic has no messages, and some were lost. `HAS_SOME`: it has messages. `NEWEST_REMOVED`: its
 /// newest messages were removed without a loss.
@@ -360,7 +360,7 @@ impl Subscriptions {
     }
 }
 
-/// The number of losses, if they were counted.
+/// Reads the number of losses, if they were counted.
 fn read_counted(from: &mut FieldReader<'_>) -> Result<Option<u64>, Damaged> {
     match from.byte()? {
         1 => from.number().map(Some),

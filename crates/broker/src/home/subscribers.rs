@@ -1,4 +1,4 @@
-//! The subscribers of a topic: counting them, finding those of a message, and sending it to their carriers.
+//! Counts the subscribers of topics, finds the recipients of a message, and sends it to their carriers.
 
 #[cfg(test)]
 mod tests;

@@ -62,7 +62,7 @@ impl Lists {
         self.all.get(list).ids.get(name).copied()
     }
 
-    /// Adds a group to a list; [`NONE`] makes a new list. Returns the list.
+    /// Adds a group to a list, or to a new list if `list` is [`NONE`]. Returns the list.
     pub fn add(&mut self, list: u32, name: Arc<[u8]>, id: u64) -> u32 {
         let list = match list {
             NONE => self.all.insert(List::default()),

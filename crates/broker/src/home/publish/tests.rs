@@ -219,7 +219,7 @@ fn a_topic_under_way_has_room_reserved_once() {
         world.reserve(&fact)
     };
     assert!(world.is_taken("there", b"x", false));
-    // Room is reserved only for a topic that is made and does not exist yet.
+    // Room is reserved only for a topic that is created and does not exist yet.
     for (change, name) in [
         (Change::Create, "there"),
         (Change::Delete, "nowhere"),
@@ -263,7 +263,7 @@ fn keys_run_out_while_other_records_are_under_way() {
             .as_ref()
             .map_or(0, |answers| answers.len())
     };
-    // The record in flight may be a retry of this second.
+    // A record in flight may be a retry of this second, in which the answer of second 1000 is still valid.
     world.home.tick(1010);
     assert_eq!(keys(&world), 2);
     world.home.tick(1011);

@@ -184,7 +184,7 @@ fn a_carrier_may_have_more_subscribers_than_a_row_counts() {
     assert!(world.carriers(0).is_empty());
 }
 
-/// Messages are compressed while a subscriber that asked for it may be left.
+/// Messages are compressed while a subscriber that takes compressed messages may be left.
 #[test]
 fn nobody_is_compressed_for_when_all_have_left() {
     for several in [false, true] {
