@@ -203,7 +203,8 @@ impl PageQueue {
 }
 
 impl Reports {
-    /// Counts a gap or a resumption once for each subscriber, although every partition answers the subscriber.
+    /// Counts gaps and resumptions. Every partition answers a subscriber, but a resumption is counted once, by partition 0, and so is a gap
+    /// with which the subscription begins. A gap that is found by reading counts in its partition.
     fn count_page(&mut self, ask: &AttachFilters, reader: Reader, gap: bool) {
         let leads = reader.partition == 0;
         if gap {

@@ -100,7 +100,7 @@ const ROW_BYTES: usize = 2 * (size_of::<Group>() + size_of::<u64>()) + lists::NA
 /// The most sessions of a group in a snapshot: so few that sessions which join later cannot make the count overflow.
 const MOST_SAVED_SESSIONS: u32 = 1 << 31;
 
-/// Bytes of a group at one home, if no other group has its filter.
+/// Bytes of a group with one member at one home, if no other group has its filter.
 pub(crate) fn bytes_alone(name: &[u8], filter: &[u8]) -> usize {
     let member = size_of::<Member>() + size_of::<Cursor>();
     ROW_BYTES

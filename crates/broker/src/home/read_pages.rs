@@ -97,7 +97,7 @@ impl Home {
 }
 
 impl PageQueue {
-    /// Whether a new page must be queued: other pages wait, or pages have used half of the turn's budget.
+    /// Whether a new page must be queued: other pages wait, or the home has used half of a turn's steps.
     pub(super) fn must_queue(&self, turn_limits: &TurnLimits) -> bool {
         let spent = self.spent(self.steps.count());
         !self.is_empty() || spent >= u64::from(turn_limits.steps_per_turn) / 2
