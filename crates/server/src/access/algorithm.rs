@@ -1,4 +1,4 @@
-//! The signature algorithms of tokens, and keys. Each key is bound to one algorithm.
+//! The signature algorithms of tokens, and the type of a key. Each key is bound to one algorithm.
 
 use jsonwebtoken::{Algorithm, DecodingKey};
 

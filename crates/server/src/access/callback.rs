@@ -2,8 +2,8 @@
 //!
 //! The request is `POST` with `{"token": ...}` or `{"user": ..., "password": ...}`. The answer 200 with
 //! `{"allow": true, "user": ..., "publish": [...], ..., "expires": ..., "cache_s": ...}` accepts the client; 200 without
-//! `"allow": true`, 401 and 403 refuse it. Any other answer, a member of a wrong type, and a timeout refuse it for now: an endpoint that
-//! fails accepts nobody. A member that is `null` counts as absent; unknown members are ignored.
+//! `"allow": true`, 401 and 403 refuse it. Any other answer, a member of a wrong type, and a timeout refuse the client too, but this
+//! refusal is not cached: an endpoint that fails accepts nobody. A member that is `null` counts as absent; unknown members are ignored.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use super::endpoint::{Endpoint, EndpointSettings, Request};
 use crate::http_client::http::{Connection, Head};
 use crate::settings::access::Callback as Entry;
 
-/// Limit of an answer's size: room for some hundred filters.
+/// Limit of an answer's size: room for a few hundred filters.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// Some serializers begin their text with it.
+/// The byte order mark of UTF-8, which some serializers write before their text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The endpoint and its settings.
@@ -36,10 +36,10 @@ pub struct Callback {
 pub type TimedAnswer = (Result<Known, Reason>, u32);
 
 impl Callback {
-    /// Reads the settings of the callback, and the file of roots that they name.
+    /// Reads the settings of the callback, and the file of root certificates that they name.
     ///
     /// # Errors
-    /// The key in the settings, and its fault.
+    /// The key in the settings, and what is wrong with its value.
     pub fn new(entry: &Entry) -> Result<Callback, (String, String)> {
         let settings = EndpointSettings {
             name: "the access callback",
@@ -61,7 +61,7 @@ impl Callback {
     pub fn ask(&self, question: &Question, kept: &mut Option<Connection>) -> TimedAnswer {
         let body = match question_body(question) {
             Some(body) => body.to_string(),
-            // JSON holds only UTF-8.
+            // JSON can contain only UTF-8.
             None => return (Err(Reason::CredentialsMalformed), self.cache_s),
         };
         let request = Request {
@@ -133,7 +133,7 @@ impl Callback {
 /// The members of an answer.
 ///
 /// # Errors
-/// Why it has none. The message quotes nothing of the answer, which may be secret.
+/// Why the answer has no members. The message quotes nothing of the answer, which may be secret.
 fn members(head: &Head, answer: &[u8]) -> Result<Map<String, Value>, String> {
     let text = answer.strip_prefix(BYTE_ORDER_MARK).unwrap_or(answer);
     match serde_json::from_slice(text) {

@@ -1,4 +1,4 @@
-//! The operator's settings of access, ready to verify with.
+//! Reads the operator's settings of access into a form that is ready to verify credentials with.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::keys::Keys;
 use super::users::Users;
 use crate::settings::access::Access;
 
-/// All that verifies credentials: read once, then shared by all threads.
+/// All that is needed to verify credentials: read once, then shared by all threads.
 pub struct Checks {
     pub keys: Keys,
     pub(super) users: Users,
@@ -24,7 +24,7 @@ impl Checks {
     /// Reads the settings and the files that they name.
     ///
     /// # Errors
-    /// All faults, each with the path of its key and the remedy.
+    /// All faults, each with the path of the settings key and the remedy.
     pub fn new(access: &Access) -> Result<Checks, Vec<(String, String)>> {
         let mut errors = Vec::new();
         let keys = Keys::read(access, &mut errors);
@@ -57,10 +57,10 @@ fn default_threads() -> usize {
     crore_net::affinity::cores().len().div_ceil(4)
 }
 
-/// The checks of these settings.
+/// Reads the checks from these settings.
 ///
 /// # Errors
-/// Those of [`Checks::new`], one on each line.
+/// The errors of [`Checks::new`], one on each line.
 pub fn checks(access: Option<&Access>) -> anyhow::Result<Arc<Checks>> {
     let access = access.cloned().unwrap_or_default();
     Checks::new(&access).map(Arc::new).map_err(|errors| {

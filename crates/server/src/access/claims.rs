@@ -47,7 +47,7 @@ fn filters<'c>(claims: &'c Map<String, Value>, name: &str) -> Result<Vec<&'c str
 /// A time in Unix seconds (RFC 7519 section 2, NumericDate), without its fraction.
 ///
 /// # Errors
-/// It is no number, or before 1970.
+/// The value is not a number, or is before 1970.
 pub fn unix_time(claims: &Map<String, Value>, name: &str) -> Result<Option<u64>, String> {
     let Some(value) = claims.get(name) else {
         return Ok(None);

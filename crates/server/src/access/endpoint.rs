@@ -1,4 +1,4 @@
-//! An HTTP endpoint of the operator that the server calls: its URL, its trusted roots, and the log of its failures.
+//! An HTTP endpoint of the operator that the server calls: its URL, its trusted root certificates, and the log of its failures.
 //!
 //! Redirects are not followed, since the operator has not named their targets.
 
@@ -13,7 +13,7 @@ use crate::http_client::tls::Trust;
 
 /// Least time between two log lines with the same reason.
 const LOG_EVERY: Duration = Duration::from_secs(60);
-/// Limit of different reasons that are logged within that time.
+/// Limit of different reasons that are logged within [`LOG_EVERY`].
 const LOGGED_MAX: usize = 16;
 
 /// The settings of an endpoint, with their keys for error messages.
@@ -22,7 +22,7 @@ pub struct EndpointSettings<'a> {
     pub name: &'static str,
     pub url: &'a str,
     pub url_key: &'static str,
-    /// The PEM file with the roots to trust.
+    /// The PEM file with the root certificates to trust.
     pub ca: Option<&'a Path>,
     pub ca_key: &'static str,
 }
@@ -46,10 +46,10 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Checks the settings of an endpoint, and reads its file of roots.
+    /// Checks the settings of an endpoint, and reads its file of root certificates.
     ///
     /// # Errors
-    /// The key in the settings, and its fault with the remedy.
+    /// The key in the settings, what is wrong with its value, and the remedy.
     pub fn new(
         settings: &EndpointSettings<'_>,
         timeout: Duration,

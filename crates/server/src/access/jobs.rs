@@ -13,7 +13,7 @@ use super::checks::Checks;
 
 /// The fixed cost of a job (a signature, a password hash or a request), in steps.
 const JOB_STEPS: u64 = 16;
-/// Bytes of a credential whose decoding and hashing count as a step.
+/// Decoding and hashing this number of bytes of a credential counts as a step.
 const STEP_BYTES: u64 = 256;
 
 /// A credential to verify.
@@ -25,13 +25,13 @@ pub struct Job {
 }
 
 impl Job {
-    /// The cost of the job. Fair turns divide this cost among the addresses.
+    /// The cost of the job. Fair turns give all addresses the same total cost.
     fn steps(&self) -> u64 {
         JOB_STEPS + self.question.secret.len() as u64 / STEP_BYTES
     }
 }
 
-/// The queues.
+/// The queues, by what verifies the credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     Tokens,
@@ -39,7 +39,7 @@ pub enum Queue {
     Callback,
 }
 
-/// The number of jobs in a queue and in progress.
+/// The number of jobs that wait in a queue or are in progress: all of them, and those of each address.
 #[derive(Default)]
 pub struct QueueLoad {
     all: usize,
@@ -78,7 +78,7 @@ pub struct JobQueue {
 #[derive(Default)]
 struct JobQueueState {
     fair_queue: FairQueue<Job>,
-    /// The threads end once the queue is empty.
+    /// No job will follow: the threads end once the queue is empty.
     is_closed: bool,
 }
 
@@ -87,12 +87,12 @@ impl JobQueue {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the next job: one of the address that has used the least. None once the queue is closed and empty.
+    /// Waits for the next job, which is one of the address whose jobs have cost the least so far. None once the queue is closed and empty.
     pub fn next(&self) -> Option<Job> {
         let mut jobs = self.jobs();
         loop {
             if let Some(job) = jobs.fair_queue.pop() {
-                // Charged before the job is done, so that it counts when other threads take the next job meanwhile.
+                // Charged before the job is done, because other threads choose their next job meanwhile.
                 jobs.fair_queue.charge(job.steps());
                 return Some(job);
             }

@@ -1,7 +1,8 @@
-//! Sets of keys in JSON: JWKS (RFC 7517, RFC 7518 section 6, RFC 8037).
+//! Reads sets of keys in JSON: JWKS (RFC 7517, RFC 7518 section 6, RFC 8037).
 //!
-//! Accepts what issuers get wrong without harm: numbers with zeros too many or too few, padded base64, and the other base64 alphabet. Keys for other
-//! uses and algorithms are left out, since most sets have some. A key that should verify but cannot is an error, which names its `kid` and the member.
+//! Accepts harmless faults of issuers: numbers with too many or too few leading zeros, padded base64, and the standard base64 alphabet in
+//! place of base64url. Keys for other uses and algorithms are left out, since most sets have some. A key that should verify but cannot is
+//! an error, which names the key's `kid` and the faulty member.
 
 use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents};
 use base64::Engine as _;
@@ -24,10 +25,11 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 /// Bytes of a coordinate of P-256 (RFC 7518 section 6.2.1.2), and of an Ed25519 key (RFC 8032 section 5.1.5).
 const COORDINATE_BYTES: usize = 32;
-/// Digits of a coordinate in hex. A coordinate or an RSA exponent in base64url has fewer.
+/// Number of digits of a coordinate in hex. In base64url, a coordinate or an RSA exponent has fewer digits.
 const HEX_DIGITS_MIN: usize = 64;
 
-/// The keys of a JWKS that verify signatures with a supported algorithm; with `only`, or of `kid`, where the entry names one.
+/// The keys of a JWKS that verify signatures with a supported algorithm. If the settings name an algorithm (`only`) or a `kid`, other keys
+/// are left out.
 ///
 /// # Errors
 /// A faulty key, with its `kid` and the member; a set without a usable key, with the reasons.
@@ -61,7 +63,7 @@ pub fn keys(file: &[u8], only: Option<Algorithm>, kid: Option<&str>) -> Result<V
     Ok(keys)
 }
 
-/// Reads a key. The inner error is why it is left out, the outer one its fault.
+/// Reads a key. The outer error is a fault of the key. The inner error is why a key without fault is left out.
 fn read_key(
     jwk: &Map<String, Value>,
     only: Option<Algorithm>,
@@ -161,7 +163,8 @@ fn verifies(jwk: &Map<String, Value>) -> Result<bool, String> {
 fn number(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
     let digits = text(jwk, name)?.unwrap_or_default();
     let digits = digits.strip_prefix("0x").unwrap_or(digits);
-    // Hex digits are base64 digits too. The shortest modulus has 342 digits, which are all hex by accident in one of 2^526 keys.
+    // A number in hex would decode too, since hex digits are base64 digits. A modulus in base64url is not taken for hex: it has at least
+    // 342 digits, which are all hex digits by accident in one of 2^526 keys.
     if digits.len() >= HEX_DIGITS_MIN && digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(format!(
             "{name} is a number in hex or decimal digits, and a JWK has base64url; write the key anew"
@@ -179,7 +182,7 @@ fn bytes(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
     bytes.map_err(|error| format!("{name} is no base64url ({error}); write the key anew"))
 }
 
-/// The bytes of a number without leading zeros: some libraries write one (RFC 7518 section 6.3.1.1).
+/// The bytes of a number without leading zeros. Some libraries write a leading zero, as RFC 7518 section 6.3.1.1 notes.
 fn without_leading_zeros(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
     let mut bytes = number(jwk, name)?;
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
@@ -210,7 +213,7 @@ fn rsa_key(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
     if n.last().is_some_and(|last| last % 2 == 0) {
         return Err("n is even, and no modulus is; write the key anew".to_string());
     }
-    // The only member that can still be wrong.
+    // After the checks above, only `e` can still be wrong.
     let exponent = || "e is no exponent of RSA; write the key anew".to_string();
     let parts = RsaPublicKeyComponents { n: &n, e: &e };
     let parsed = parts.to_parsed_public_key(&RSA_PKCS1_2048_8192_SHA256);

@@ -1,7 +1,7 @@
-//! Tokens: JWT (RFC 7519) signed with HS256, RS256, ES256 or EdDSA (RFC 7518 section 3, RFC 8037).
+//! Verifies tokens: JWT (RFC 7519) signed with HS256, RS256, ES256 or EdDSA (RFC 7518 section 3, RFC 8037).
 //!
-//! Invariants: each key is bound to one algorithm, and verifies only tokens that name it, so that a public key never serves as an HMAC
-//! secret; `none` is no algorithm; keys that a token itself brings or names (`jwk`, `jku`, `x5c`) are ignored.
+//! Invariants: each key is bound to one algorithm, and verifies only tokens that name this algorithm, so that a public key never serves as
+//! an HMAC secret; `none` is no algorithm; keys that a token itself contains or names (`jwk`, `jku`, `x5c`) are ignored.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Reads the keys that the settings name. Adds faults to `errors`, each with the path of its key.
+    /// Reads the keys that the settings name. Adds faults to `errors`, each with the path of the settings key.
     pub fn read(access: &Access, errors: &mut Vec<(String, String)>) -> Keys {
         let (mut own, mut remote) = (Vec::new(), Vec::new());
         for (index, entry) in access.keys.iter().enumerate() {
@@ -60,8 +60,8 @@ impl Keys {
         self.own.is_empty() && self.remote.is_empty()
     }
 
-    /// Starts the threads that fetch keys from URLs; each calls `fetched` after a fetch. Until the first one, an entry that has not changed uses its keys
-    /// in `former`.
+    /// Starts the threads that fetch keys from URLs. Each thread calls `fetched` after a fetch. Until its first fetch succeeds, an entry
+    /// that also stands in `former` uses the keys from there.
     pub fn start(
         &self,
         former: &Keys,
@@ -81,8 +81,8 @@ impl Keys {
         self.remote.iter().any(RemoteKeys::is_pending)
     }
 
-    /// Asks for newer keys if this token, which was refused, names an unknown `kid`. True if the token is to be verified again after
-    /// the fetch.
+    /// Requests newer keys if this refused token names an unknown `kid`. True if a fetch is due or under way: then the token is to be
+    /// verified again after the fetch.
     pub fn request_newer(&self, token: &[u8]) -> bool {
         if self.remote.is_empty() {
             return false;
@@ -94,7 +94,7 @@ impl Keys {
         if self.own.iter().any(is_known) || self.remote.iter().any(has_it) {
             return false;
         }
-        // No short circuit: each URL is asked.
+        // No short circuit, since each URL must be asked.
         let requested = self.remote.iter().map(RemoteKeys::request);
         requested.fold(false, |any, requested| any | requested)
     }
@@ -130,7 +130,7 @@ impl Keys {
         if !fitting.any(|key| is_signed(token, key)) {
             return refused(Reason::TokenSignature);
         }
-        // The issuer has signed this text, so that a fault in it is reported as the issuer's.
+        // Checked only after the signature: then the issuer has signed this text, and a fault in it is reported as the issuer's.
         jsonwebtoken::decode_header(token).map_err(|_| Reason::CredentialsMalformed)?;
         self.known(
             token,
@@ -168,7 +168,7 @@ impl Keys {
         let issued = claims.get("iat").and_then(Value::as_f64).unwrap_or(0.0);
         let grants = grants.issued(Issue {
             token: Revoked::token(token_id(token, claims).as_bytes()),
-            // `u32::MAX` is reserved: a revocation of a user without `issued_before` has it, and must be later than every `iat`.
+            // `u32::MAX` is reserved: a user's revocation without `issued_before` has this value, which must be later than every `iat`.
             issued_unix_s: (issued as u32).min(u32::MAX - 1),
         });
         Ok(Known {
@@ -178,7 +178,7 @@ impl Keys {
     }
 }
 
-/// The members of a token's header, not verified.
+/// The members of a token's header, which is not verified.
 pub fn header(token: &[u8]) -> Option<Map<String, Value>> {
     part(token, 0)
 }
@@ -201,7 +201,7 @@ fn read_remote_entry(entry: &Entry) -> Result<RemoteKeys, ReadError> {
     RemoteKeys::new(entry)
 }
 
-/// The keys of an entry: one, or several of a JWKS file.
+/// The keys of an entry with a secret or a file: one key, or the keys of a JWKS.
 fn read_entry(entry: &Entry) -> Result<Vec<Key>, ReadError> {
     let bytes = match (&entry.file, &entry.secret) {
         (Some(path), None) => {
@@ -246,7 +246,7 @@ fn read_entry(entry: &Entry) -> Result<Vec<Key>, ReadError> {
     }])
 }
 
-/// Whether a file is read as a JWKS.
+/// Whether a file is JSON, so that it is read as a JWKS.
 pub fn is_json(file: &[u8]) -> bool {
     secret::without_byte_order_mark(file)
         .trim_ascii_start()

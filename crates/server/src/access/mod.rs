@@ -1,10 +1,11 @@
-//! Authentication: answers the shards' questions about credentials, on threads of its own.
+//! Authentication: verifies the credentials of clients on threads of its own, and answers the shards that ask.
 //!
-//! [`Checks`] are the operator's settings, ready to verify with: [`keys`] for tokens, [`users`] for passwords, [`callback`] for an endpoint of
-//! the operator. [`revocations`] lists the tokens and users that are refused before their end. The [`verifier`] takes the questions,
-//! verifies each credential once, and caches the answers for a while. Deliberately not here: authorization. The shards decide what the rights permit.
+//! [`Checks`] are the operator's settings, ready to verify with: [`keys`] for tokens, [`users`] for passwords, [`callback`] for an endpoint
+//! of the operator. [`revocations`] lists the tokens and users that are refused before they expire. The [`verifier`] takes the questions of
+//! the shards, verifies each credential once, and caches the answers for a while. Deliberately not here: authorization. The shards decide
+//! what the rights permit.
 //!
-//! Invariants: an accepted question is answered once; a check that fails refuses the client; no secret is logged.
+//! Invariants: each accepted question gets one answer; a check that fails refuses the client; no secret is logged.
 
 pub mod algorithm;
 mod callback;
@@ -31,10 +32,10 @@ use crate::settings::access::Access;
 pub use checks::{Checks, checks};
 pub use verifier::{QuestionSender, VerdictSender, Verifier};
 
-/// Starts the verifier, also without settings of access, since a reload may bring some.
+/// Starts the verifier. It starts without `[access]` too, since a reload may add that section.
 ///
 /// # Errors
-/// The settings cannot be read any more, or the system starts no thread.
+/// The settings or their files cannot be read, or a thread cannot be started.
 pub fn start(
     access: Option<&Access>,
     revoked: Arc<Revoked>,

@@ -1,5 +1,5 @@
-//! Public keys, from PEM or from the numbers of a JWK. Each is parsed here by the code that verifies with it later, so that a key that
-//! can verify no token is refused at once.
+//! Reads public keys, from PEM or from the numbers of a JWK. Each key is parsed by the library that verifies with it later, so that a key
+//! that can verify no token is refused when the settings are read.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
@@ -72,7 +72,7 @@ fn key_of_certificate(der: &[u8]) -> Result<Vec<u8>, String> {
     Ok(parsed.subject_public_key_info().to_vec())
 }
 
-/// A key for this algorithm, from DER, a point of P-256, or the 32 bytes of Ed25519.
+/// A checked key for this algorithm, from DER, a point of P-256, or the 32 bytes of an Ed25519 key.
 pub fn checked(algorithm: Algorithm, key: &[u8]) -> Result<DecodingKey, String> {
     let by: &'static dyn VerificationAlgorithm = match algorithm {
         Algorithm::RS256 => &RSA_PKCS1_2048_8192_SHA256,
@@ -106,11 +106,11 @@ pub fn checked(algorithm: Algorithm, key: &[u8]) -> Result<DecodingKey, String> 
 
 /// Checks the point of an Ed25519 key (RFC 8032 section 5.1.3). `aws-lc-rs` checks it only when it verifies.
 fn check_point(key: &[u8]) -> Result<(), String> {
-    // In DER too, the point ends the key.
+    // The point is the end of the key, in DER too.
     let encoded = key.last_chunk().map(|point| CompressedEdwardsY(*point));
     let point = encoded.and_then(|encoded| Some((encoded, encoded.decompress()?)));
     match point {
-        // Only the canonical encoding counts.
+        // A point in another encoding than the canonical one is refused.
         Some((encoded, point)) if point.compress() == encoded => match point.is_small_order() {
             true => Err(
                 "is a point of small order, for which anybody can sign; make a new key".to_string(),

@@ -1,8 +1,8 @@
-//! Keys that an issuer publishes at a URL, as a JWKS (RFC 7517).
+//! Fetches keys that an issuer publishes at a URL, as a JWKS (RFC 7517).
 //!
-//! Each set has a thread that fetches it: at the start, every `refresh_s`, and when a token names a `kid` that the set does not have, since
-//! the issuer may have begun to use a new key. Anybody can make up a `kid`; therefore these additional fetches are at least
-//! [`REFETCH_AFTER`] apart. While fetches fail, the keys of the last good answer stay in use.
+//! Each set has a thread that fetches it: at the start, every `refresh_s`, and when a token names a `kid` that no key has, since the issuer
+//! may have begun to use a new key. Anybody can make up a `kid`, so these additional fetches are at least [`REFETCH_AFTER`] apart. While
+//! fetches fail, the keys of the last good answer stay in use.
 //!
 //! Invariants: no lock is held during a fetch; a secret (`oct`) is never taken from a URL, since everyone who can read it could sign.
 
@@ -23,7 +23,7 @@ const REFETCH_AFTER: Duration = Duration::from_secs(10);
 /// How long an issuer may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The keys at one URL. Dropping them ends their thread.
+/// The keys at one URL. Dropping this value ends the thread that fetches them.
 pub struct RemoteKeys(Arc<Shared>);
 
 struct Shared {
@@ -40,7 +40,7 @@ struct State {
     keys: Arc<[Key]>,
     /// When the last fetch ended, and whether it succeeded.
     fetched: Option<(Instant, bool)>,
-    /// When an unknown `kid` caused a fetch last.
+    /// When an unknown `kid` last caused a fetch.
     requested: Option<Instant>,
     /// A fetch is due, or under way.
     pending: bool,
@@ -51,7 +51,7 @@ impl RemoteKeys {
     /// The keys that an entry with a `url` names. Nothing is fetched yet.
     ///
     /// # Errors
-    /// The end of the settings key, and its fault.
+    /// The last part of the settings key, such as `.url`, and what is wrong with its value.
     pub fn new(entry: &Entry) -> Result<RemoteKeys, (&'static str, String)> {
         let settings = EndpointSettings {
             name: "the JWKS",
@@ -77,7 +77,8 @@ impl RemoteKeys {
         })))
     }
 
-    /// Starts the thread, which calls `fetched` after each fetch. Until the first good answer the keys of the same entry in `former` are used.
+    /// Starts the thread, which calls `fetched` after each fetch. Until the first good answer, the keys of the same entry in `former` are
+    /// used.
     pub fn start(
         &self,
         former: &[RemoteKeys],
@@ -112,7 +113,8 @@ impl RemoteKeys {
         self.0.state().pending
     }
 
-    /// Asks for a fetch because of an unknown `kid`. False if the last such fetch was less than [`REFETCH_AFTER`] ago: then the keys stay as they are.
+    /// Requests a fetch because of an unknown `kid`. True if a fetch is due or under way. Otherwise the last such request was less than
+    /// [`REFETCH_AFTER`] ago, and the keys stay as they are.
     pub fn request(&self) -> bool {
         let mut state = self.0.state();
         let is_due = state
@@ -148,7 +150,7 @@ impl Shared {
         }
     }
 
-    /// Waits until a fetch is due; false once the keys are dropped.
+    /// Waits until a fetch is due. False once the keys are dropped.
     fn wait(&self) -> bool {
         let mut state = self.state();
         loop {

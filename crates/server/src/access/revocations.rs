@@ -1,9 +1,10 @@
 //! Revoked tokens and users: the list in the file `access.revoked`.
 //!
-//! The file is a JSON array with an object for each entry. The admin API changes it; so may the operator, who then reloads. A missing file is
-//! an empty list.
+//! The file is a JSON array with an object for each entry. The admin API changes the file. The operator may also edit it and then reload. A
+//! missing file is an empty list.
 //!
-//! Invariants: a change is on disk before it is answered; a file that cannot be read changes nothing, so that a damaged list accepts no one again.
+//! Invariants: a change is on disk before it is answered; a file that cannot be read leaves the list in force unchanged, so that damage to
+//! the file makes no revoked credential valid again.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -55,7 +56,7 @@ impl Revocation {
         Revocation::named(format!("{JTI}{jti}"))
     }
 
-    /// A revocation of a token until it expires. Its signature is not verified.
+    /// A revocation of a token until the token expires. The token's signature is not verified.
     pub fn of_token(token: &str) -> Result<Revocation, String> {
         let claims = part(token.as_bytes(), 1).ok_or("the token is no JWT of three parts")?;
         let expires = claims.get("exp").and_then(Value::as_f64);
@@ -104,12 +105,12 @@ impl Revocation {
     }
 }
 
-/// The id of an entry about this token.
+/// The id of the entry that revokes this token.
 pub fn token_id(token: &[u8], claims: &Map<String, Value>) -> String {
     match claims.get("jti").and_then(Value::as_str) {
         Some(jti) => format!("{JTI}{jti}"),
         None => {
-            // Without the signature: in some algorithms one text has several valid signatures.
+            // The signature is not hashed: in some algorithms the same text has several valid signatures.
             let signed = token.iter().rposition(|byte| *byte == b'.');
             let hash = digest(&SHA256, &token[..signed.unwrap_or(token.len())]);
             let hex: String = hash.as_ref().iter().map(|b| format!("{b:02x}")).collect();
@@ -118,7 +119,7 @@ pub fn token_id(token: &[u8], claims: &Map<String, Value>) -> String {
     }
 }
 
-/// Reads the entries of a file that have not expired.
+/// Reads the entries of a file, without those that have expired.
 pub fn read(path: &Path, now_unix_s: u64) -> Result<Vec<Revocation>, String> {
     let wrong = |what: String| format!("access.revoked: {}: {what}", path.display());
     let length = match fs::metadata(path) {
@@ -157,7 +158,7 @@ pub fn write(path: &Path, entries: &[Revocation]) -> Result<(), String> {
     check(entries).map_err(wrong)?;
     let replace = || -> io::Result<()> {
         let part = path.with_extension("new");
-        // A link at this path must not be followed.
+        // Removed and not overwritten, since a link at this path must not be followed.
         match fs::remove_file(&part) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}

@@ -1,4 +1,4 @@
-//! Secrets for HS256. A public key is refused as a secret, since everyone who has the key could sign tokens.
+//! Reads and checks secrets for HS256. A public key is refused as a secret, since everyone who has the key could sign tokens.
 //!
 //! Invariants: a secret is shorter than any RSA key of 2,048 bits and any certificate, which have 256 bytes or more in every encoding.
 //! Keys of elliptic curves can be as short as a secret. They are recognized by byte patterns of the usual file formats ([`key_detection`]).
@@ -9,8 +9,8 @@ mod key_detection;
 
 /// Least length of a secret for HS256, in bytes (RFC 7518 section 3.2).
 pub const BYTES_MIN: usize = 32;
-/// A longer value may be an RSA key: its modulus alone has 256 bytes, or 342 digits in base64. A longer secret would be no better, since HMAC hashes
-/// a key of more than 64 bytes to 32 first (RFC 2104 section 2).
+/// Largest length of a secret. A longer value may be an RSA key: its modulus alone has 256 bytes, or 342 digits in base64. A longer secret
+/// would be no better, since HMAC first hashes a key of more than 64 bytes to 32 (RFC 2104 section 2).
 const BYTES_MAX: usize = 255;
 
 /// Some editors write these bytes at the beginning of UTF-8 text.
@@ -20,7 +20,7 @@ pub const UTF16_ERROR: &str = "is text in UTF-16, which editors of Windows write
 
 /// Reads the secret in a file: its bytes without byte order mark and line end.
 pub fn parse(bytes: &[u8]) -> Result<&[u8], String> {
-    // Before line ends are trimmed, since the last byte of a key in DER may look like one.
+    // Searched before line ends are trimmed, since the last byte of a key in DER may look like a line end.
     if let Some(key) = key_detection::find_key(bytes) {
         return Err(key_error(key));
     }
@@ -35,7 +35,7 @@ pub fn without_line_end(secret: &[u8]) -> &[u8] {
     &secret[..end.map_or(0, |end| end + 1)]
 }
 
-/// The bytes without a byte order mark. Without following text these three bytes are not a mark: a random secret may begin with them.
+/// The bytes without a byte order mark. The three bytes are a mark only if UTF-8 text follows, since a random secret may begin with them.
 pub fn without_byte_order_mark(bytes: &[u8]) -> &[u8] {
     let text = bytes.strip_prefix(BYTE_ORDER_MARK);
     text.filter(|text| std::str::from_utf8(text).is_ok())
@@ -57,7 +57,7 @@ pub fn is_utf16(bytes: &[u8]) -> bool {
 /// Checks that these bytes are a good secret.
 ///
 /// # Errors
-/// They are a key, text in UTF-16, too short, too long, or easy to guess. The text names the remedy.
+/// The bytes are a key, text in UTF-16, too short, too long, or all the same. The message names the remedy.
 pub fn check(secret: &[u8]) -> Result<(), String> {
     let bytes = secret.len();
     if let Some(key) = key_detection::find_key(secret) {

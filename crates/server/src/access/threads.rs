@@ -1,6 +1,6 @@
-//! Threads that verify credentials or fetch keys.
+//! Starts threads that verify credentials or fetch keys.
 
-/// The stack of a thread; RSA needs the most.
+/// Stack size of a thread. RSA needs the most.
 const STACK_BYTES: usize = 512 << 10;
 
 /// Starts a thread.

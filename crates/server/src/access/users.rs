@@ -1,6 +1,6 @@
-//! The users of the settings file and their password hashes: argon2 (RFC 9106) as PHC strings.
+//! Verifies the passwords of the users in the settings file, by their hashes: argon2 (RFC 9106) as PHC strings.
 //!
-//! Invariant: an unknown name costs as much time as a wrong password.
+//! Invariant: an unknown name costs as much time as a wrong password, so that the time does not tell which names exist.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crore_broker::access::{Grants, Known};
 
 use crate::settings::access::Access;
 
-/// Limit of argon2's memory for one verification, in KiB; each thread of passwords uses that much.
+/// Limit of argon2's memory for one verification, in KiB. Each password thread may use that much.
 const MEMORY_KIB_MAX: u32 = 256 << 10;
 /// Limit of argon2's passes over that memory.
 const PASSES_MAX: u32 = 100;
@@ -27,12 +27,12 @@ struct User {
 #[derive(Default)]
 pub struct Users {
     users: HashMap<Box<[u8]>, User>,
-    /// Passwords of unknown names are verified against this hash.
+    /// Passwords of unknown names are verified against this hash, so that the answer takes as long.
     stand_in: Option<PasswordHash>,
 }
 
 impl Users {
-    /// Reads the users of the settings. Adds faults to `errors`, each with the path of its key.
+    /// Reads the users of the settings. Adds faults to `errors`, each with the path of the settings key.
     pub fn read(access: &Access, errors: &mut Vec<(String, String)>) -> Users {
         let mut all = Users::default();
         for (index, entry) in access.users.iter().enumerate() {
@@ -78,7 +78,7 @@ impl Users {
         self.users.contains_key(name)
     }
 
-    /// The user's rights, if the password is right. Takes tens of milliseconds and tens of megabytes, as the hash demands.
+    /// The user's rights, if the password is right. Takes tens of milliseconds and tens of megabytes, depending on the hash.
     ///
     /// # Errors
     /// [`Reason::WrongPassword`].

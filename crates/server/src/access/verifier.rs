@@ -1,11 +1,13 @@
 //! The verifier: answers the shards' questions about credentials. One thread owns all state, and other threads verify.
 //!
-//! The state needs no locks. It has the connections that wait for each credential (a *flight*: the credential is verified once for all of them), a cache
-//! of recent answers, and the length of each queue. Tokens, passwords and the callback have separate queues and threads, so a storm of passwords does
-//! not delay tokens. A question is refused at once if its queue has `access.questions_max` jobs; when the client tries again, the answers to the others
-//! are cached. Client addresses share each queue: none may fill it ([`QueueLoad::may_add`]), and jobs run in fair turns, so a storm from one
-//! address does not delay the others. The thread with the state decodes no credential. So each question costs it the same small work before
-//! the share of the address is checked.
+//! The state needs no locks. It has the connections that wait for each credential, a cache of recent answers, and the load of each queue.
+//! Connections with the same credential share one verification, which is called a *flight*. Tokens, passwords and the callback have
+//! separate queues and threads, so a storm of passwords does not delay tokens.
+//!
+//! A question is refused at once if its queue has `access.questions_max` jobs. The client tries again later; by then the answers to the
+//! other questions are cached. Client addresses share each queue: no address may fill it ([`QueueLoad::may_add`]), and jobs run in fair
+//! turns, so a storm from one address does not delay the others. The thread that owns the state decodes no credential, so every question
+//! costs it the same small work before the share of the address is checked.
 //!
 //! Invariants: each question that was accepted gets one answer; a refused question leaves no state behind.
 
@@ -34,13 +36,14 @@ use super::threads::spawn;
 
 /// The number of threads that verify signatures. Two are enough, since a signature takes little time.
 const TOKEN_THREADS: usize = 2;
-/// Seconds for which a refusal is cached: long enough that a client that keeps trying costs nothing, short enough for a client that has just
-/// got the right.
+/// Seconds for which a refusal is cached: long enough that a client that keeps trying costs nothing, short enough for a client that has
+/// just been given the right.
 const REFUSAL_CACHE_S: u32 = 5;
 /// Least time between two log lines about one kind of refusal.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// Most connections that wait for an answer. Each needs one entry, but no work: connections with the same credential share a flight.
+/// Limit of connections that wait for an answer. Each takes an entry in a flight, but causes no work: connections with the same credential
+/// share the flight.
 const OPEN_QUESTIONS_MAX: usize = 1 << 20;
 
 /// An input of the thread that owns the state.
@@ -65,7 +68,7 @@ enum Event {
 struct Done {
     flight: FlightKey,
     queue: Queue,
-    /// The address that asked.
+    /// The address of the client that asked.
     asker: u64,
     found: Result<Known, Reason>,
     /// Seconds for which the result may be cached.
@@ -103,7 +106,8 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// Starts the thread with the state, and makes a sender of questions for each shard. The other threads start with the first job of their queue.
+    /// Starts the thread that owns the state, and makes a sender of questions for each shard. The worker threads of a queue start with its
+    /// first job.
     pub fn start(
         checks: Arc<Checks>,
         revoked: Arc<Revoked>,
@@ -144,7 +148,8 @@ struct AnswerCache {
 }
 
 impl AnswerCache {
-    /// The answer about a credential and the counted second until which it is valid. A token itself expires by the wall clock.
+    /// The cached answer about a credential, and until when it is valid, in seconds of [`clock::counted_s`]. The expiry of a token itself
+    /// is by the wall clock.
     fn get(&self, digest: Digest) -> Option<(Result<Known, Reason>, u64)> {
         let is_over = |known: &Known| u64::from(known.until_unix_s) <= clock::unix_s();
         let accepted = self
@@ -174,7 +179,7 @@ impl AnswerCache {
     }
 }
 
-/// Answers of one kind, each with the counted second until which it is valid. The oldest is evicted first.
+/// Answers of one kind, each with the end of its validity in seconds of [`clock::counted_s`]. The oldest answer is evicted first.
 struct Cache<A> {
     entries: HashMap<Digest, (A, u64)>,
     /// The keys of `entries`, oldest first.
@@ -211,22 +216,22 @@ impl<A: Clone> Cache<A> {
     }
 }
 
-/// A credential that is being verified, and the generation of the checks that verify it. A question that is asked after the checks
-/// were replaced must not share the answer of the former ones.
+/// A credential that is being verified, and the generation of the checks that verify it. A question that is asked after the checks were
+/// replaced must not share the answer of the former checks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct FlightKey {
     digest: Digest,
     generation: u64,
 }
 
-/// A connection that waits for an answer, and the round of its shard in which it asked.
+/// A connection that waits for an answer, and the generation of its shard's settings when it asked.
 struct Waiter {
     shard: ShardId,
     conn: ConnId,
     round: u32,
 }
 
-/// The state. Only the verifier's thread has it.
+/// The state, which only the verifier's thread has.
 struct VerifierState {
     checks: Arc<Checks>,
     revoked: Arc<Revoked>,
@@ -376,13 +381,13 @@ impl VerifierState {
                 (true, _) => Ok(Queue::Passwords),
                 (false, true) => Ok(Queue::Callback),
                 (false, false) if checks.users.is_empty() => Err(Reason::WrongPassword),
-                // An unknown name takes as long as a wrong password.
+                // Verified like a wrong password, so that an unknown name takes as long.
                 (false, false) => Ok(Queue::Passwords),
             },
         }
     }
 
-    /// Queues a job, or refuses it if the queue or the share of its address is full.
+    /// Queues a job, or refuses it if the queue or its address's share of the queue is full.
     fn enqueue(&mut self, queue: Queue, job: Job) {
         let flight = job.flight();
         let (load, asker) = (&mut self.load[queue as usize], job.question.asker);
@@ -407,7 +412,7 @@ impl VerifierState {
         self.workers[queue as usize].is_some()
     }
 
-    /// Verifies the tokens again that waited for a fetch of keys.
+    /// Verifies again the tokens that waited for a fetch of keys.
     fn verify_again(&mut self) {
         for job in std::mem::take(&mut self.missing_key) {
             let flight = job.flight();
@@ -448,7 +453,7 @@ impl VerifierState {
             found => found,
         };
         let cache_s = match &found {
-            // It was not verified, for lack of room.
+            // For lack of room, the credential was not verified.
             Err(reason) if reason.row().closed == Closed::Full => 0,
             Err(_) => cache_s.min(REFUSAL_CACHE_S),
             Ok(_) => cache_s,

@@ -1,6 +1,6 @@
-//! The control groups of this process: their limits of memory, processor time and threads.
+//! Reads the limits of this process's control groups: of memory, processor time and tasks.
 //!
-//! Reads versions 1 and 2, also side by side. The limits of all ancestors of a group hold too. In a container the path in
+//! Reads versions 1 and 2, also on a host that has both. The limits of all ancestors of a group apply too. In a container the path in
 //! `/proc/self/cgroup` may exist on the host only; then the root of the mount is the container's group.
 
 use std::path::Path;
@@ -10,17 +10,17 @@ use super::host_files::{HostFiles, field};
 /// Where control groups are mounted, below the root.
 const MOUNT: &str = "sys/fs/cgroup";
 
-/// A limit of at least this number of bytes is no limit: version 1 writes the largest number of pages.
+/// A limit of at least this number of bytes is no limit: if none is set, version 1 shows the largest possible number.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// The first kernel that charges the memory of an accepted socket to the group of the process that accepts it. Earlier ones charge memory
-/// for packets that arrive in an interrupt to no group.
+/// The first kernel that charges the memory of an accepted socket to the group of the process that accepts it. Earlier kernels charge no
+/// group for memory that is allocated in an interrupt, where packets arrive.
 const CHARGES_ACCEPTED: (u32, u32) = (6, 12);
 
 /// A group with a limit of memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Its directory.
+    /// The directory of the group.
     pub path: String,
     /// Limit in bytes, the lower of `memory.max`, past which processes are killed, and `memory.high`, past which they are throttled.
     pub limit: u64,
@@ -33,10 +33,10 @@ pub struct Group {
 /// A group with a limit of tasks (processes and threads).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tasks {
-    /// Its directory.
+    /// The directory of the group.
     pub path: String,
     pub limit: u64,
-    /// Present tasks.
+    /// Number of present tasks.
     pub held: u64,
 }
 
@@ -85,7 +85,7 @@ pub fn quota_cores(files: &HostFiles<'_>, groups: &str) -> Option<f64> {
         .reduce(f64::min)
 }
 
-/// The groups of a controller and their ancestors: whether the group is one of version 2, and its directory.
+/// The groups of a controller and their ancestors. The flag is true for a group of version 2. The text is the directory of the group.
 fn directories<'a>(groups: &'a str, name: &'a str) -> impl Iterator<Item = (bool, String)> + 'a {
     groups.lines().flat_map(move |line| {
         let (is_unified, mount, path) = match (version_2_path(line), version_1_path(line, name)) {
@@ -109,7 +109,7 @@ fn version_2(files: &HostFiles<'_>, path: String, charges: bool) -> Option<Group
         .text(&format!("{path}/memory.stat"))
         .unwrap_or_default();
     let bytes = |name| stat_bytes(&stat, name);
-    // The page cache and unused slabs can be reclaimed. `file` includes tmpfs, which cannot.
+    // The page cache and unused slabs can be reclaimed. `file` includes tmpfs, which cannot be reclaimed.
     let reclaimable = bytes("file ").saturating_sub(bytes("shmem ")) + bytes("slab_reclaimable ");
     Some(Group {
         path: format!("/{path}"),
@@ -131,7 +131,7 @@ fn version_1(files: &HostFiles<'_>, path: String, charges: bool) -> Option<Group
         .unwrap_or_default();
     let bytes = |name| stat_bytes(&stat, name);
     let reclaimable = bytes("total_cache ").saturating_sub(bytes("total_shmem "));
-    // Version 1 charges sockets only if they have a limit of their own.
+    // Version 1 charges sockets only if a limit for sockets is set.
     let sockets = files.number(&format!("{path}/memory.kmem.tcp.limit_in_bytes"));
     Some(Group {
         path: format!("/{path}"),

@@ -1,6 +1,5 @@
-//! Checks settings for combinations that cannot work. The table of settings (`settings::schema`) has the ranges of single values.
-//!
-//! One run finds all problems.
+//! Checks settings for what the table of settings (`settings::schema`) cannot express: combinations that cannot work, and values that need
+//! more than a range. One run finds all problems.
 
 use std::iter;
 use std::net::SocketAddr;
@@ -16,13 +15,13 @@ use crate::access::Checks;
 use crate::settings::file::File;
 use crate::settings::problems::{Problem, Problems, foreign_wildcards, size};
 
-/// `limits.memory_bytes` is at least this multiple of the largest message, batch and outbox, so that one client cannot fill it.
+/// `limits.memory_bytes` is at least this multiple of the largest message, batch and outbox, so that one client cannot fill the memory.
 pub(super) const MEMORY_SHARES: usize = 4;
 
 /// Limit of `drain.server_reference`, which is sent to each client in one packet.
 const MAX_REFERENCE_BYTES: usize = 1_000;
 
-/// Checks all settings. `insecure` permits addresses beyond the loopback.
+/// Checks all settings. `insecure` permits addresses beyond the loopback without `[access]`.
 pub fn all(problems: &mut Problems, file: &File, insecure: bool) {
     listen(problems, &file.listen, insecure || file.access.is_some());
     http(problems, &file.http);
@@ -54,7 +53,8 @@ pub fn all(problems: &mut Problems, file: &File, insecure: bool) {
     }
 }
 
-/// Valid settings that are hardly intended: rules after one that matches all their topics, and filters with the wildcards of other servers.
+/// Finds valid settings that are hardly intended: a rule after another one that matches all its topics, and filters with the wildcards of
+/// other servers.
 pub fn unintended(file: &File) -> Vec<Problem> {
     let mut problems = Problems::default();
     for (index, entry) in file.rules.iter().enumerate() {
@@ -85,15 +85,15 @@ pub fn unintended(file: &File) -> Vec<Problem> {
     problems.found
 }
 
-/// Reports a filter with wildcards of another server, which here matches only the topic of that name.
+/// Reports a filter with wildcards of another server. Here it matches only the topic of that name.
 fn foreign(problems: &mut Problems, path: String, filter: &str) {
-    // An author who uses our wildcards knows them.
+    // An author who uses our wildcards in the filter knows them.
     if let Some(what) = foreign_wildcards(filter).filter(|_| !has_wildcard(filter.as_bytes())) {
         problems.fail(path, what);
     }
 }
 
-/// A node of a cluster keeps nothing itself, and all its topics are in the cluster's log.
+/// Checks the settings of a cluster. A node keeps nothing on disk, and all its topics are in the cluster's log.
 fn cluster(problems: &mut Problems, file: &File) {
     file.cluster.check(problems);
     if !file.cluster.is_on() {
@@ -225,7 +225,7 @@ fn limits(problems: &mut Problems, limits: &Limits) {
         let bytes = limits.log_bytes_per_address_max;
         at_least(problems, "limits.log_bytes_per_address_max", bytes);
     }
-    // The largest thing that one client sends or receives must not fill the memory of all.
+    // The largest message, batch or outbox of one client must not fill the memory that all clients share.
     for (key, bytes) in [
         largest,
         ("limits.batch_bytes", limits.batch_bytes),
@@ -247,7 +247,7 @@ fn limits(problems: &mut Problems, limits: &Limits) {
     at_least(problems, "limits.publish_credit_bytes", bytes);
 }
 
-/// Rates are counted per second, so a burst below one second's worth would lower the rate.
+/// Checks the bursts of rates. Rates are counted per second, so a burst below one second's worth would lower the rate.
 fn bursts(problems: &mut Problems, limits: &Limits) {
     for (rate_key, per_s, burst_key, burst) in [
         (

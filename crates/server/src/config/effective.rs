@@ -41,7 +41,7 @@ impl Effective {
             .collect()
     }
 
-    /// The settings for the shards. `node` describes this node to the others of a cluster.
+    /// The settings for the shards. `node` describes this node to the other nodes of a cluster.
     pub fn settings(&self, node: Node) -> Settings {
         let file = self.file.clone();
         Settings {
@@ -111,7 +111,7 @@ impl Effective {
     }
 }
 
-/// Adds the values of a table to `keys`, by paths such as `limits.topic_bytes`. All rules are one value.
+/// Adds the values of a table to `keys`, by paths such as `limits.topic_bytes`. A list is one value, and so are all rules together.
 pub(super) fn flatten(path: &str, table: toml::Table, keys: &mut BTreeMap<String, toml::Value>) {
     for (key, value) in table {
         let path = join_path(path, &key);

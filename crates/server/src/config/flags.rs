@@ -60,11 +60,11 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// Overrides values in the file's `table` by those of variables and then of flags. Returns the keys with their variables and flags.
+    /// Overrides values in the file's `table`, first by variables, then by flags. Returns each key with the name of its variable or flag.
     pub fn override_values(&self, table: &mut Table) -> Overrides {
         let mut set: Vec<(&'static str, &'static Setting, Value)> = Vec::new();
         for (setting, variable, value) in self.variables.settings() {
-            // `check_variables` reports a fault.
+            // `check_variables` reports a value that is not UTF-8.
             set.extend(value.ok().map(|value| (variable, setting, value)));
         }
         let flags = self.settings.0.iter();
@@ -100,7 +100,8 @@ impl ServeArgs {
     }
 }
 
-/// Sets a value in a file's table, with the sections that lead to it. A section that is no table is reported when the table is read.
+/// Sets a value in a file's table, and makes the sections that lead to it. If a section is no table, nothing is set, and the fault is
+/// reported when the table is read.
 fn put(table: &mut Table, setting: &Setting, value: Value) {
     let mut sections = setting
         .table()
@@ -131,7 +132,7 @@ impl SettingFlags {
     }
 }
 
-/// The settings with a flag, and its definition, such as `-l, --listen ADDR:PORT`.
+/// The settings that have a flag, each with the definition of the flag, such as `-l, --listen ADDR:PORT`.
 fn settings_with_flags() -> impl Iterator<Item = (&'static Setting, &'static str)> {
     SCHEMA
         .settings

@@ -8,27 +8,27 @@ use super::cgroups;
 use super::check::MEMORY_SHARES;
 use super::host_files::HostFiles;
 
-/// The default of all logs together is this fraction of the memory: an eighth.
+/// By default, all logs together may use an eighth of the memory, and so may everything that counts in `limits.memory_bytes`.
 const LOG_SHARE: u64 = 8;
 
-/// The default share of connections in the memory, in tenths; the rest is for logs and other processes.
+/// By default, connections may use this share of the memory, in tenths. The rest is for logs and other processes.
 const CONNECTIONS_TENTHS: u64 = 8;
 
 /// Kernel memory of a connection, in bytes: socket, inode, file, epoll item (Linux 6).
 const KERNEL_BYTES: u64 = 4_100;
 
-/// Process memory of an idle subscriber with a topic of its own, in bytes.
+/// Process memory of an idle subscriber that has its own topic, in bytes.
 const PROCESS_BYTES: u64 = 200;
 
-/// The default rate of accepted connections for each core. Measured with the load tool on the same two cores, when 15,000 connections return at
-/// once: without a limit, 13,000 are accepted per second, and a delivery takes 28 ms meanwhile. At 5,000/s for each of two
-/// shards it takes 0.3 ms, at half of that 0.1 ms, and 0.06 ms without new connections.
+/// The default rate of accepted connections for each core. Measured with the load tool on the same two cores, when 15,000 connections
+/// return at once. Without a limit, 13,000 connections are accepted per second, and a delivery takes 28 ms meanwhile. With 5,000/s for each
+/// of two shards a delivery takes 0.3 ms, with half of that 0.1 ms, and without new connections 0.06 ms.
 const ACCEPTS_PER_CORE_AND_S: usize = 5_000;
 
 /// Memory of an idempotency key with its answer and its part of the index, in bytes.
 const KEY_BYTES: usize = 56;
 
-/// The default of idempotency keys is this fraction of `limits.memory_bytes`; outboxes and sessions need the rest.
+/// By default, idempotency keys may use this fraction of `limits.memory_bytes`. Outboxes and sessions need the rest.
 const KEYS_PART: usize = 4;
 
 /// The number of idempotency keys that fit a quarter of `limits.memory_bytes`.
@@ -71,19 +71,20 @@ impl Resources {
         u32::try_from(shards.min(self.cores) * ACCEPTS_PER_CORE_AND_S).unwrap_or(u32::MAX)
     }
 
-    /// The number of connections that fit the memory.
+    /// The default of `limits.connections_max`: as many connections as fit their share of the memory.
     pub fn connections_default(&self) -> usize {
         let room = self.memory_bytes / 10 * CONNECTIONS_TENTHS / (KERNEL_BYTES + PROCESS_BYTES);
-        // The number of a connection has 32 bits.
+        // Connections have numbers of 32 bits.
         room.clamp(1, u64::from(u32::MAX - 1)) as usize
     }
 
-    /// An eighth of the memory.
+    /// The default of `limits.log_bytes`: an eighth of the memory.
     pub fn log_bytes_default(&self) -> usize {
         usize::try_from(self.memory_bytes / LOG_SHARE).unwrap_or(usize::MAX)
     }
 
-    /// An eighth of the memory, but at least [`MEMORY_SHARES`] times the largest message, batch or outbox.
+    /// The default of `limits.memory_bytes`: an eighth of the memory, but at least [`MEMORY_SHARES`] times the largest message, batch or
+    /// outbox.
     pub fn memory_bytes_default(&self, limits: &Limits) -> usize {
         let largest = [
             limits.message_bytes,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The files of a host. Tests set another root directory than `/`.
+/// The files of a host. In tests, the root directory is not `/`.
 pub struct HostFiles<'a> {
     pub root: &'a Path,
 }

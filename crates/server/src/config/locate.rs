@@ -1,7 +1,7 @@
-//! Error lines with the place of a problem: `crore.toml:12:15: limits.topic_bytes: …`.
+//! Writes error lines with the place of a problem: `crore.toml:12:15: limits.topic_bytes: …`.
 //!
-//! A problem names a path such as `rule[2].match`, which is looked up in the parsed document, so that the
-//! settings structs need no spans.
+//! A problem names a path such as `rule[2].match`. The path is looked up in the parsed document, so that the settings structs need no
+//! spans.
 
 use std::ops::Range;
 use std::path::Path;
@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::settings::problems::Problem;
 
-/// Paths that a variable or a flag has set, with its name. The last entry of a path counts.
+/// Paths that a variable or a flag has set, each with the name of the variable or flag. If a path occurs twice, the last entry counts.
 pub type Overrides = Vec<(&'static str, &'static str)>;
 
 /// Why the settings were refused. Displays one line for each problem.
@@ -44,7 +44,7 @@ impl ConfigError {
     }
 }
 
-/// The order of the lines: the offset in the file; flags and defaults come last.
+/// The key by which error lines are sorted: the offset of the problem in the file. Flags and defaults come last.
 pub type Place = usize;
 
 /// The line for a faulty value.
@@ -158,7 +158,8 @@ pub fn path_is_under(path: &str, key: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// The span of the value (or key) with the problem, and true. If it does not exist, the span of the innermost table or list on its path, and false.
+/// The span of the value (or key) with the problem, and true. If the value does not exist, the span of the innermost table or list on its
+/// path, and false.
 fn span(table: &DeTable<'_>, problem: &Problem) -> Option<(Range<usize>, bool)> {
     let mut steps = (problem.path.split(['.', '['])).map(|step| step.trim_end_matches(']'));
     let (mut key, mut value) = table.get_key_value(steps.next()?)?;
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn whatever_is_wrong_has_a_place() {
-        // With the settings that are commented out in the example.
+        // The settings that are commented out in the example are set here.
         let lines = EXAMPLE
             .lines()
             .map(|line| line.strip_prefix('#').unwrap_or(line));

@@ -1,10 +1,11 @@
-//! Loads the settings of `crore serve`: defaults, then `crore.toml`, then environment variables, then flags. They are checked, and values that depend
-//! on the host are filled in ([`Effective`]).
+//! Loads the settings of `crore serve`: the defaults, overridden by `crore.toml`, then by environment variables, then by flags. Checks the
+//! settings, and fills in values that depend on the host ([`Effective`]).
 //!
 //! Invariants: every value is within its range ([`crate::settings::schema`]) and has passed [`check`]; an unknown key is an
 //! error; every error names the place (file, line, column, or the variable or flag), the key, the fault and the remedy.
 //!
-//! Deliberately not here: the reload. Of the host, only the memory, the cores, and the addresses of names in `listen` are looked up.
+//! Deliberately not here: the reload. Besides the files that the settings name, only the memory, the cores, the file system of
+//! `state.directory`, and the addresses of names in `listen` are looked up.
 
 pub mod cgroups;
 mod check;
@@ -42,10 +43,11 @@ pub use variables::Variables;
 /// The settings file in the current directory, which is read without `--config` if it exists.
 pub const DEFAULT_FILE: &str = "crore.toml";
 
-/// Limit of reported syntax errors: a file with more is of another kind.
+/// Limit of reported syntax errors: a file with more errors is no settings file.
 const FAULTS_MAX: usize = 100;
 
-/// Loads the settings: the file of `args` (or [`DEFAULT_FILE`] if it exists), overridden by variables and flags, checked, with the values of this host.
+/// Loads the settings from the file of `args` (or [`DEFAULT_FILE`] if it exists), overrides them by variables and flags, checks them, and
+/// fills in the values of this host.
 ///
 /// # Errors
 /// A file that cannot be read or parsed, an unknown key, a value out of its range.
@@ -70,8 +72,8 @@ pub fn load_for(args: &ServeArgs, resources: &Resources) -> Result<Effective, Co
     })
 }
 
-/// Loads the settings again for a server that runs with `now`. Its file must still exist and must not be empty: a file is often
-/// empty while it is being written, and an empty one would remove every rule and all access control.
+/// Loads the settings again for a server that runs with `now`. The file must still exist and must not be empty: a file is often empty while
+/// it is being written, and an empty file would remove every rule and all access control.
 pub fn load_again(args: &ServeArgs, now: &Effective) -> Result<Effective, ConfigError> {
     let Some(path) = &now.source else {
         return load(args);
@@ -200,7 +202,7 @@ pub fn access_of(path: &Path) -> Result<Option<Access>, ConfigError> {
     }
 }
 
-/// Normalizes origins, and replaces the values 0 that stand for a default by the cores, the memory or the disk of the host.
+/// Normalizes origins. Replaces each 0 that stands for a default by a value that depends on the cores, the memory or the disk of the host.
 fn fill_defaults(
     mut file: File,
     source: Option<PathBuf>,

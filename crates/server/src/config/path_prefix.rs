@@ -1,4 +1,4 @@
-//! Path prefixes in settings.
+//! Checks path prefixes in settings, such as `http.publish_paths`.
 
 /// Checks a prefix: segments of characters that need no escape in a request line.
 pub fn path_prefix(path: &str) -> Result<(), String> {

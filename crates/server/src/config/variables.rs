@@ -1,8 +1,8 @@
 //! Settings in environment variables, for containers ([`Setting::variable`]): `CRORE_LIMITS_TOPIC_BYTES` for `limits.topic_bytes`.
 //!
-//! They override the file, and flags override them. An empty variable counts as unset: Compose sets one for `${NAME}` without a value. An unknown
-//! name is a warning with the name that was probably meant, and no error: scripts may have names of their own, and Kubernetes makes some for
-//! a Service called `crore`.
+//! Variables override the file, and flags override variables. An empty variable counts as unset, since Compose sets one for `${NAME}`
+//! without a value. An unknown name is no error, but a warning with the name that was probably meant: scripts may have names of their own,
+//! and Kubernetes sets some for a Service called `crore`.
 
 use std::ffi::OsString;
 
@@ -10,7 +10,7 @@ use toml::Value;
 
 use crate::settings::schema::{SCHEMA, Setting, VARIABLE_PREFIX, nearest};
 
-/// Variables of the tools, and of the tests.
+/// Variables of the tools and of the tests, which are no settings.
 const OTHERS: [&str; 9] = [
     "CRORE_ADMIN_URL",
     "CRORE_CA",
@@ -26,7 +26,7 @@ const OTHERS: [&str; 9] = [
 /// The variables of one environment.
 #[derive(Clone, Default)]
 pub struct Variables {
-    /// The values by setting; an error if a value is not UTF-8.
+    /// Each setting with the value of its variable; an error if the value is not UTF-8.
     given: Vec<(&'static Setting, Result<String, OsString>)>,
     /// A warning for each name with our prefix that is no setting.
     pub unknown: Vec<String>,
@@ -60,7 +60,7 @@ impl Variables {
         variables
     }
 
-    /// The settings with their variables and values; an error if a value is not UTF-8.
+    /// Each setting with the name and the value of its variable; an error if the value is not UTF-8.
     pub fn settings(
         &self,
     ) -> impl Iterator<Item = (&'static Setting, &'static str, Result<Value, String>)> {

@@ -1,7 +1,7 @@
-//! The use of memory when everything that has a limit is full: the parts, their sum, and the available memory.
+//! Adds up the memory that is used when everything that has a limit is full, and compares the sum with the available memory.
 //!
-//! The bounds and the checks of memory are for idle connections. This adds what else clients can make the server and
-//! the kernel hold.
+//! The bounds and the memory checks count idle connections only. The account also counts what else clients can make the server and the
+//! kernel hold.
 
 use serde::Serialize;
 
@@ -10,13 +10,13 @@ use super::host::Host;
 use super::workload::Workload;
 use crate::settings::numbers::{bytes, count};
 
-/// A use of memory that grows up to a limit of its own.
+/// A part of the memory that has its own limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Part {
     pub name: &'static str,
-    /// Its limit, if it is known.
+    /// The limit, if it is known.
     pub bytes: Option<u64>,
-    /// How the number was computed.
+    /// How `bytes` was computed.
     pub how: String,
 }
 
@@ -25,7 +25,7 @@ pub struct Part {
 pub struct Account {
     /// In the order of the report.
     pub parts: Vec<Part>,
-    /// The available memory of the machine or of the tightest control group.
+    /// The memory available to the server: that of the machine, or what remains of a control group's limit if that is less.
     pub room: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ impl Account {
     }
 }
 
-/// The setting of the last part.
+/// The setting that limits the last part.
 pub const SETTING: &str = "limits.memory_bytes";
 
 /// Limit of the kernel's socket buffers, and how it was computed.

@@ -1,4 +1,4 @@
-//! How many connections the host holds, by each limit. The lowest one binds.
+//! For each limit of the host and of the server: how many connections it permits. The lowest number decides.
 
 use serde::Serialize;
 
@@ -7,13 +7,13 @@ use super::host::Host;
 use super::workload::Workload;
 use crate::settings::numbers::{bytes, count};
 
-/// A limit of connections.
+/// A limit, as a number of connections.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bound {
     pub name: String,
-    /// The number of connections that it permits.
+    /// The number of connections that the limit permits.
     pub holds: u64,
-    /// How that was computed.
+    /// How `holds` was computed.
     pub how: String,
 }
 
@@ -34,7 +34,7 @@ pub fn all(host: &Host, workload: &Workload) -> Vec<Bound> {
     bounds
 }
 
-/// Bounds by the memory of the machine and of the control groups.
+/// Bounds by the available memory of the machine and of the control groups.
 fn memory(host: &Host, workload: &Workload, add: &mut impl FnMut(&str, u64, String)) {
     let fixed = workload.fixed_bytes();
     let fixed_text = format!(

@@ -8,15 +8,15 @@ use crate::config::host_files::HostFiles;
 /// The directory of network devices, below the root.
 const NETWORK: &str = "sys/class/net";
 
-/// A network device with hardware.
+/// A network device that has hardware.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Card {
     pub name: String,
-    /// Its receive queues.
+    /// Number of receive queues.
     pub queues: usize,
-    /// Cores that handled the interrupts of its receive queues; empty if none is known.
+    /// Cores that handled the interrupts of the receive queues; empty if none is known.
     pub interrupts: BTreeSet<usize>,
-    /// The largest number of cores that a queue passes packets on to (RPS).
+    /// The largest number of cores to which a queue passes packets (RPS).
     pub steered: usize,
 }
 
@@ -73,7 +73,7 @@ pub fn mask_of(cores: usize) -> String {
     words.join(",")
 }
 
-/// For each receive queue of these devices, the core that handled most of its interrupts.
+/// Reads `/proc/interrupts`: for each receive queue of these devices, the core that handled most of the queue's interrupts.
 fn interrupted(text: &str, names: &[&str]) -> BTreeSet<usize> {
     let mut lines = text.lines();
     let cores = lines
@@ -97,7 +97,7 @@ fn interrupted(text: &str, names: &[&str]) -> BTreeSet<usize> {
     found
 }
 
-/// Whether an interrupt's name (`eth0-TxRx-3`, `virtio2-input.0`, `mlx5_comp4@pci:0000:…`) is of a receive queue of the device.
+/// Whether an interrupt's name (`eth0-TxRx-3`, `virtio2-input.0`, `mlx5_comp4@pci:0000:…`) belongs to a receive queue of the device.
 fn is_queue_of(what: &str, device: &str) -> bool {
     let Some(at) = (!device.is_empty()).then(|| what.find(device)).flatten() else {
         return false;

@@ -1,4 +1,4 @@
-//! All findings of the doctor about a host.
+//! All that the doctor found about a host.
 
 use super::account::Account;
 use super::bounds::{self, Bound};

@@ -1,8 +1,7 @@
-//! The state of a host, read from `/proc` and `/sys`. Kernel settings are read when a check asks for them, all else once.
+//! Reads the state of a host from `/proc` and `/sys`: a kernel setting when a check asks for it, everything else once.
 //!
-//! Everything that may be missing (an old kernel, a container without the file, a network namespace
-//! that hides a setting) is an `Option`; nothing here fails, and nothing is guessed. All paths are below a root directory, which tests
-//! replace. Writes nothing, and uses no network.
+//! Everything that may be missing (an old kernel, a container without the file, a network namespace that hides a setting) is an `Option`.
+//! Nothing here fails, guesses, writes, or uses the network. All paths are below a root directory, which tests replace.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +11,10 @@ use super::card::{self, Card};
 use crate::config::cgroups::{self, Group, Tasks};
 use crate::config::host_files::{HostFiles, field};
 
-/// A host when it was read. Only the kernel settings are read later.
+/// The state of a host at the time of [`Host::read`]. Only kernel settings are read later.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
-    /// The root directory of its files.
+    /// The directory below which the files of the host are.
     pub root: PathBuf,
     /// Version of the kernel.
     pub kernel: Option<(u32, u32)>,
@@ -54,7 +53,7 @@ pub struct Memory {
 }
 
 impl Host {
-    /// Reads the host whose files are below `root`. Its clock is known only if `root` is `/`.
+    /// Reads the host whose files are below `root`. The clock is known only if `root` is `/`.
     pub fn read(root: &Path) -> Host {
         let files = HostFiles { root };
         let kernel = files.text("proc/sys/kernel/osrelease");
@@ -114,7 +113,7 @@ impl Host {
         machine.into_iter().chain(groups).min()
     }
 
-    /// Whether connections are tracked. The module may be loaded while no rule uses it.
+    /// Whether the kernel tracks connections, which shows in the number of entries: the module may be loaded while no rule uses it.
     pub fn tracks_connections(&self) -> bool {
         self.number("net.netfilter.nf_conntrack_count")
             .is_some_and(|count| count > 0)
@@ -142,7 +141,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// The length of a list such as `0-3,8`.
+/// The number of items in a list such as `0-3,8`.
 fn list_count(list: &str) -> Option<usize> {
     let mut count = 0;
     for part in list.trim().split(',') {
@@ -153,7 +152,7 @@ fn list_count(list: &str) -> Option<usize> {
     Some(count)
 }
 
-/// The hard limit in `/proc/self/limits`.
+/// The hard limit of open files in `/proc/self/limits`.
 fn descriptors(limits: &str) -> Option<u64> {
     match field(limits, "Max open files")?.split_whitespace().nth(1)? {
         "unlimited" => Some(u64::MAX),
@@ -170,7 +169,7 @@ fn softnet_drops(text: &str) -> Option<u64> {
     Some(sum)
 }
 
-/// `ListenOverflows` of `/proc/net/netstat`. The line before the values has the names.
+/// `ListenOverflows` in `/proc/net/netstat`. There a line of names stands before the line of values.
 fn listen_overflows(text: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
     let (names, values) = (lines.next()?, lines.next()?);

@@ -1,11 +1,11 @@
 //! `crore doctor`: can this host hold a given number of connections, which limit is reached first, and what has to be changed?
 //!
-//! [`host`] reads the host once; [`workload`] is the load that is planned; [`formula`] has the source of every number. [`bounds`] computes how many
-//! connections each limit permits, [`account`] adds up the memory when everything is full, [`checks`] judges each setting and names the
-//! change, and [`report`] prints. Everything between reading and printing is pure.
+//! [`host`] reads the host, [`workload`] is the planned load, and [`formula`] has the source of every number. [`bounds`] computes how many
+//! connections each limit permits. [`account`] adds up the memory when everything is full. [`checks`] judges each setting and names the
+//! change. [`report`] prints the findings. Only [`host`] and `card` read files; the others compute.
 //!
-//! The doctor looks at one host and not at the network, measures nothing, and changes nothing. Its estimate is for idle connections
-//! with a topic each; `crore-bench run fill` compares it with a server in a control group.
+//! The doctor looks at one host and not at the network. It measures nothing and changes nothing. The estimate is for idle connections that
+//! have one topic each; `crore-bench run fill` compares it with a server in a control group.
 
 mod account;
 mod bounds;
@@ -39,11 +39,11 @@ Examples:
   crore doctor --connections 1000000 --all     with every check and its reason
   crore doctor --connections 10000000 --protocol mqtt --cores 32 --memory 64GiB    plan another host";
 
-/// The number of connections if neither the flags nor the settings have one: the need of one team, which a host holds with
-/// default settings.
+/// The number of connections if neither the flags nor the settings have one: what one team needs, and what a host holds with default
+/// settings.
 pub const USUAL_CONNECTIONS: u64 = 10_000;
 
-/// The number of a connection has 32 bits.
+/// Connections have numbers of 32 bits.
 const CONNECTIONS_MAX: u64 = u32::MAX as u64 - 1;
 
 /// `crore doctor`
@@ -129,7 +129,7 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<Findings> {
     let serve = ServeArgs {
         config: args.config.clone(),
         settings: SettingFlags::shards(args.shards),
-        // The doctor does not judge who may connect.
+        // The doctor does not judge who may connect, so it accepts open addresses without access control.
         insecure: true,
         variables: Variables::here(),
         ..ServeArgs::default()
@@ -151,7 +151,7 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<Findings> {
     Ok(Findings::new(host, workload))
 }
 
-/// The cores of the plan, or those that this process may use.
+/// The number of cores in the plan, or the cores that this process may use.
 fn cores(args: &DoctorArgs, host: &Host) -> Option<usize> {
     let granted = host
         .quota_cores
@@ -161,7 +161,7 @@ fn cores(args: &DoctorArgs, host: &Host) -> Option<usize> {
         .or(host.cores.map(|cores| cores.min(granted)))
 }
 
-/// Replaces the memory of the host by a planned one, without control groups.
+/// Replaces the memory of the host by the planned memory, and removes the limits of control groups.
 fn plan_memory(host: &mut Host, bytes: u64) {
     let available = formula::planned_available(bytes);
     host.memory = Some(Memory {

@@ -8,14 +8,14 @@ use super::checks::{Check, State};
 use super::findings::Findings;
 use crate::settings::numbers::{bytes, count};
 
-/// Columns of a line of text.
+/// Width of the text, in columns.
 const WIDTH: usize = 110;
-/// Columns before a check's text.
+/// Columns before the text of a check.
 const INDENT: usize = 10;
 
-/// Limit of bounds in the summary.
+/// The most bounds that the summary shows.
 const SUMMARY_BOUNDS: usize = 3;
-/// Limit of checks in the summary, so that it fits a terminal.
+/// The most checks that the summary shows, so that the summary fits a terminal.
 const SUMMARY_CHECKS: usize = 6;
 
 /// The summary: the tightest limits, the necessary changes, and the verdict.
@@ -68,7 +68,7 @@ pub fn summary(findings: &Findings) -> String {
     out
 }
 
-/// A line of text, cut between two words at [`WIDTH`].
+/// A line of text, cut between two words if it is longer than [`WIDTH`].
 fn cut(text: &str) -> String {
     let line: String = text.chars().take(WIDTH).collect();
     match line.rsplit_once(' ') {
@@ -164,7 +164,7 @@ fn plural(number: u64, what: &str) -> String {
     format!("{} {what}{end}", count(number))
 }
 
-/// The last line.
+/// The verdict, which is the last line of the report.
 fn verdict(findings: &Findings) -> String {
     let number = |state| {
         let same = findings.checks.iter().filter(|check| check.state == state);
@@ -202,7 +202,7 @@ fn check_text(check: &Check) -> String {
     out
 }
 
-/// Wraps the text into lines that are indented by `indent`, and by `hang` more after the first.
+/// Wraps the text into lines that are indented by `indent`, and from the second line on by `hang` more.
 fn wrapped(text: &str, indent: usize, hang: usize) -> String {
     let mut out = " ".repeat(indent);
     let mut column = indent;

@@ -1,4 +1,4 @@
-//! The workload that the host is judged by: a number of connections of one protocol, with given settings of the server.
+//! The workload that the doctor plans for: the number of connections, their protocol, and the server's settings.
 
 use clap::ValueEnum;
 
@@ -27,8 +27,8 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Memory of the process for an idle connection with a topic of its own, in bytes: PSS with a million of them
-    /// (docs/internals/MEMORY.md, docs/benchmarks).
+    /// Process memory of an idle connection that has its own topic, in bytes: the measured PSS of a million such connections, divided by
+    /// their number (docs/internals/MEMORY.md, docs/benchmarks).
     pub fn process_bytes(self) -> u64 {
         match self {
             Protocol::Ws => 164,
@@ -57,7 +57,7 @@ pub struct Workload {
     pub shards: u64,
     /// All threads of the server, the shards included.
     pub threads: u64,
-    /// Shards that topics are divided among.
+    /// Number of homes: shards that keep topics.
     pub homes: u64,
     pub cores: u64,
     /// Length of each listening socket's queue.
@@ -78,11 +78,11 @@ pub struct Workload {
     pub connections_max: u64,
     /// `limits.connections_per_shard`.
     pub connections_per_shard: u64,
-    /// Limit of topics of all homes together.
+    /// Limit of topics in all homes together.
     pub topics_max: u64,
     /// `limits.accepts_per_s`.
     pub accepts_per_s: u64,
-    /// `limits.send_buffer_bytes`; 0: the kernel's choice.
+    /// `limits.send_buffer_bytes`; 0: the kernel chooses.
     pub send_buffer_bytes: u64,
 }
 
@@ -95,7 +95,7 @@ impl Workload {
         };
         let placement = Placement::of_server(partitions, file.shards, cores);
         let homes = usize::from(placement.homes());
-        // On a machine without memory, the default of `limits.memory_bytes` is its lowest valid value.
+        // The default for a host with 0 bytes of memory is the lowest valid value.
         let no_memory = Resources {
             cores,
             memory_bytes: 0,
@@ -144,7 +144,7 @@ impl Workload {
         self.process_bytes() + formula::KERNEL_BYTES + tracked
     }
 
-    /// All memory: the fixed part and all connections.
+    /// All memory: that of the server without connections, and that of all connections.
     pub fn memory_bytes(&self, host: &Host) -> u64 {
         self.fixed_bytes() + self.connections * self.connection_bytes(host)
     }

@@ -1,6 +1,7 @@
-//! Tries all encodings that a text may have: escapes, base64, base32, hex and lists of numbers.
+//! Decodes a text in all encodings that it may have: escapes, base64, base32, hex and lists of numbers.
 
-/// All possible decodings of this text. The flag is true if the decoding has the first encoded byte, and false if it may begin later.
+/// All possible decodings of this text. The flag is true if the decoding begins with the first encoded byte, and false if it may begin
+/// later.
 pub fn decodings(text: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)> {
     let begins = |at: &usize| {
         base64_digit(text[*at]).is_some() && (*at == 0 || base64_digit(text[*at - 1]).is_none())
@@ -41,7 +42,7 @@ fn decodings_of_all_digits(text: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)>
     all.into_iter()
 }
 
-/// The bytes of a text that is only hex.
+/// The bytes of a text that has only hex digits and separators.
 pub fn decode_hex_only(text: &[u8]) -> Option<Vec<u8>> {
     let digits: Option<Vec<u32>> = without_number_prefixes(text)
         .filter(|byte| !is_between_pairs(*byte))
@@ -76,7 +77,7 @@ fn unescape(text: &[u8]) -> Option<Vec<u8>> {
             out.extend_from_slice(character.as_bytes());
             rest = &rest[escape.len()..];
         } else if let Some((code, length)) = numeric_escape(rest) {
-            // No key has characters beyond one byte.
+            // The text of a key has no character that needs more than one byte.
             out.push(u8::try_from(code).unwrap_or(b'?'));
             rest = &rest[length..];
         } else {

@@ -4,25 +4,25 @@
 //! themselves and in all their possible decodings: escapes, base64, base32, hex and decimal numbers, also nested. The decoders skip whatever separates
 //! digits. They start at each place where an encoding may begin, since any text may precede a mark.
 //!
-//! Invariant: a random secret has none of these marks. The search covers some thousand places of each secret, so a mark of seven given bytes (2^-56)
-//! appears by accident in one of 2^44 secrets. Each shorter mark has a comment with its probability. Deliberately not here: the 32 bytes of
-//! a bare Ed25519 key, which cannot be distinguished from random ones.
+//! Invariant: a random secret has none of these marks. The search covers some thousand places of each secret, so a mark of seven given
+//! bytes (2^-56) appears by accident in one of 2^44 secrets. Each shorter mark has a comment with its probability. Deliberately not here:
+//! the 32 bytes of a bare Ed25519 key, which cannot be distinguished from random bytes.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ParsedPublicKey};
 use crore_net::der::{self, Form};
 
 use super::decodings::{decode_hex_only, decodings};
 
-/// Most bytes that are searched. A longer file is refused anyway; the search only gives it a better error message.
+/// Limit of the bytes that are searched. A longer file is refused anyway; the search only gives it a better error message.
 const SEARCHED_BYTES_MAX: usize = 4 << 10;
-/// Most nested encodings: base64 three times, with escapes.
+/// Limit of nested encodings: room for base64 three times, with escapes.
 const DEPTH_MAX: u8 = 4;
-/// The same for input that is longer than a secret, since its search takes longer.
+/// The same limit for input that is longer than any secret, since the search of long input takes longer.
 const DEPTH_MAX_LONG: u8 = 2;
 const LONG_BYTES: usize = 512;
-/// Every whole key with a mark is larger; the smallest is an Ed25519 key in DER.
+/// Every complete key with a mark is longer than this; the shortest is an Ed25519 key in DER.
 const KEY_BYTES_MIN: usize = 40;
-/// A shorter decoding is not searched: no mark of a truncated key is longer.
+/// Shorter decodings are not searched. Every binary mark is shorter than this.
 const DECODING_BYTES_MIN: usize = 16;
 
 /// Words in files of keys, in lower case, and the kind of the file.
@@ -48,14 +48,14 @@ const WORDS: &[(&str, &str)] = &[
     ("x509v3", "a certificate"),
     ("modulus", "an RSA key"),
 ];
-/// Members of a JWK. Random text of all 95 printable characters has each in one of 2^24 secrets.
+/// Members of a JWK. Random text of all 95 printable characters contains a given one in one of 2^24 secrets.
 const JWK_MEMBERS: &[&str] = &["\"kty\"", "'kty'", "\"x5c\""];
 /// The values of a JWK's member `kty`, in lower case.
 const KTY: &[&str] = &["rsa", "ec", "okp", "oct", "akp"];
 /// Limit of characters between `kty` and its value, such as `\": \"`.
 const KTY_GAP_MAX: usize = 16;
 
-/// Object identifiers, and the kind of key that has them. Keys in DER and PGP keys have them, even truncated ones.
+/// Object identifiers, and the kind of key that has them. Keys in DER and PGP keys contain them, even truncated keys.
 const OBJECT_IDS: &[(&[u8], &str)] = &[
     // 1.2.840.113549.1, the arc of PKCS: rsaEncryption, RSASSA-PSS, signatures of certificates, PKCS #7.
     (
@@ -94,13 +94,13 @@ pub fn find_key(bytes: &[u8]) -> Option<&'static str> {
     find_compressed_point(bytes).or_else(|| search(bytes, true, depth))
 }
 
-/// The kind of key in these bytes. If `at_start`, the bytes are not a part of something larger, so they may begin with a key.
+/// The kind of key in these bytes. With `at_start`, the bytes are not cut out of something larger, so a key may begin at the first byte.
 fn search(bytes: &[u8], at_start: bool, depth: u8) -> Option<&'static str> {
     let at_start = || at_start.then(|| find_at_start(bytes)).flatten();
     if let Some(key) = find_anywhere(bytes).or_else(at_start) {
         return Some(key);
     }
-    // In UTF-16 each letter has a zero byte.
+    // In UTF-16 each ASCII character has a zero byte.
     let text: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != 0).collect();
     if let Some(key) = find_in_text(&text) {
         return Some(key);
@@ -115,8 +115,9 @@ fn search(bytes: &[u8], at_start: bool, depth: u8) -> Option<&'static str> {
 
 /// A compressed point of P-256 (SEC 1 section 2.3.3), as 33 bytes or 66 digits in hex, and nothing else.
 ///
-/// One in 256 random secrets of exactly this length is such a point, and is refused. No command that we recommend makes this length, and
-/// the next try makes another secret. Base64 of 33 bytes is not searched, since it has no padding and is in use for secrets.
+/// One in 256 random secrets of exactly this length is such a point, and is refused. No command that we recommend makes this length, and if
+/// the operator tries again, the next secret is another. Base64 of 33 bytes is not searched: it needs no padding, so it is in use for
+/// secrets.
 fn find_compressed_point(bytes: &[u8]) -> Option<&'static str> {
     const BYTES: usize = 33;
     let point = match bytes.len() {
@@ -144,8 +145,8 @@ fn find_in_text(text: &[u8]) -> Option<&'static str> {
     (is_text && is_jwk).then_some("a key in JSON (JWK)")
 }
 
-/// Whether a text has the word `kty` and one of its values, with any quotes and signs around them. Random text of all
-/// printable characters has them in one of 2^23 secrets.
+/// Whether a text has the word `kty` and one of its values, with any quotes and punctuation around them. Random text of all printable
+/// characters has them in one of 2^23 secrets.
 fn has_kty(lower: &str) -> bool {
     let is_end = |text: &str| !text.starts_with(|c: char| c.is_ascii_alphanumeric());
     lower.match_indices("kty").any(|(at, word)| {
@@ -210,7 +211,7 @@ fn find_anywhere(bytes: &[u8]) -> Option<&'static str> {
 fn find_at_start(bytes: &[u8]) -> Option<&'static str> {
     let begins = |with: &[u8]| bytes.starts_with(with);
     match der::form(bytes) {
-        // Its form alone is no mark, since random bytes have it too often. It is found by its object identifier.
+        // The form of PKCS #7 alone is no mark, since random bytes have it too often. Its object identifier is.
         Some((Form::Pkcs7, _)) => {}
         Some((form, length)) if length >= KEY_BYTES_MIN => return Some(form.name()),
         _ => {}

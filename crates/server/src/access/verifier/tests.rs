@@ -1,4 +1,4 @@
-//! Tests of the state: what is done for a question before the share of its address is known.
+//! Tests of the verifier's state: the choice of the queue, fair turns, the cache, and the count of open questions.
 
 use crore_broker::access::{Credential, Grants};
 
@@ -26,7 +26,8 @@ fn state() -> (VerifierState, Receiver<Event>) {
     )
 }
 
-/// Decoding a token takes a millisecond: a question behind thousands of them would wait for all.
+/// Decoding a large token takes a millisecond. If this thread did it, a question behind thousands of such tokens would wait for all of
+/// them.
 #[test]
 fn the_thread_of_the_state_decodes_no_token() {
     let (state, _inbox) = state();
@@ -34,7 +35,7 @@ fn the_thread_of_the_state_decodes_no_token() {
         ("opaque", Queue::Callback),
         ("a.b", Queue::Callback),
         ("a.b.c.d", Queue::Callback),
-        // Its head is no JSON, which only the threads of the tokens see.
+        // The first part is not JSON, which only the token threads notice.
         ("a.b.c", Queue::Tokens),
     ] {
         assert_eq!(
@@ -58,7 +59,7 @@ fn a_token_that_is_no_jwt_leaves_the_queue_of_tokens_and_is_counted_in_the_callb
     state.workers[Queue::Tokens as usize] = Some(Workers(Arc::clone(&queues[0])));
     state.workers[Queue::Callback as usize] = Some(Workers(Arc::clone(&queues[1])));
     state.enqueue(Queue::Tokens, job);
-    // So that its thread ends after this job.
+    // Closes the queue, so that `run_worker` ends after this job.
     drop(state.workers[Queue::Tokens as usize].take());
     run_worker(Queue::Tokens, &queues[0], &state.events);
     let event = inbox.try_recv().expect("an event");
@@ -68,7 +69,7 @@ fn a_token_that_is_no_jwt_leaves_the_queue_of_tokens_and_is_counted_in_the_callb
     assert!(has_room(Queue::Tokens) && !has_room(Queue::Callback));
 }
 
-/// One client sends the largest tokens, the other small ones: each thread does as much for one as for the other.
+/// One client sends the largest tokens, the other small ones: both get the same amount of work done.
 #[test]
 fn a_large_token_counts_as_much_work_as_many_small_ones() {
     let queue = Arc::<JobQueue>::default();

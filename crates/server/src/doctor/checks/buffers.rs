@@ -1,4 +1,4 @@
-//! Checks of socket buffers. An idle socket has none, whatever the settings: Linux allocates them when bytes arrive.
+//! Checks of the kernel's settings for socket buffers. They do not matter to idle sockets: Linux allocates a buffer only when bytes arrive.
 
 use super::check::{Check, State, set_line, sysctl};
 use crate::doctor::formula;
@@ -39,7 +39,7 @@ fn tcp_mem(host: &Host, workload: &Workload) -> Check {
     };
     let fix = || [sysctl(NAME, spaced(wanted))];
     let [_, pressure, most] = is.unwrap_or(wanted);
-    // A value is too large if it exceeds the memory that the connections leave, and a smaller one would suffice.
+    // The value is too large if it exceeds the memory that the connections leave, and a smaller value would suffice.
     let too_large = most > wanted[2] && wanted[1] > busy;
     let left = host.memory.map_or(0, |memory| {
         memory.available.saturating_sub(workload.memory_bytes(host))

@@ -1,4 +1,4 @@
-//! A check: a setting's value, the recommended value, the reason, and how to change it.
+//! One check of the doctor: a setting, its value, the recommended value, the reason, and how to change it.
 
 use std::fmt::Display;
 
@@ -14,13 +14,13 @@ use strum::IntoStaticStr;
 pub enum State {
     /// The host cannot hold the connections without a change.
     Change,
-    /// The host holds the connections, but serves them worse.
+    /// The host holds the connections, but serves them worse without a change.
     Advice,
     /// The value cannot be read.
     Unknown,
     /// The value is good.
     Fits,
-    /// The value does not matter to the server. The text says to whom it does.
+    /// The value does not matter to the server. [`Check::why`] has the reason.
     Note,
     /// The setting has no effect any more.
     Obsolete,
@@ -32,7 +32,7 @@ impl State {
     }
 }
 
-/// A setting and its finding. Its JSON has the fields in this order.
+/// A setting and the verdict on it. The JSON has the fields in this order.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Check {
     /// The name of the setting.
@@ -43,9 +43,9 @@ pub struct Check {
     pub is: Option<String>,
     /// The recommended value.
     pub should: String,
-    /// The formula, and what happens otherwise.
+    /// The formula of the recommended value, and what happens if the value is worse.
     pub why: String,
-    /// How to change the value, if it is not good.
+    /// How to change the value if it is not good.
     #[serde(rename = "change")]
     pub fixes: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Checks of what each connection takes one of: descriptors, files, watches, and the server's own limits.
+//! Checks of limits that count connections: descriptors, open files, epoll watches, and the server's own limits.
 
 use super::check::{Check, State, set_line};
 use crate::config::MAX_SHARDS;
@@ -91,7 +91,7 @@ fn topics(workload: &Workload) -> Check {
     const NAME: &str = "limits.topics_per_shard";
     let each = workload.topics_max / workload.homes;
     let wanted = workload.connections.div_ceil(workload.homes);
-    // Topics are placed by the hash of their names, so some homes get more than their share.
+    // Topics are distributed by a hash of their names, so some homes get more topics than others.
     let wanted = wanted + wanted / 16;
     Check::new(NAME, Some(count(each)), format!("at least {}", count(wanted)))
         .because(format!(

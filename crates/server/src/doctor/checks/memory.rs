@@ -1,4 +1,4 @@
-//! Checks of memory: of the host, of its control groups, and of the kernel's settings.
+//! Checks of memory: of the host, its control groups, `limits.memory_bytes`, and the kernel's settings for memory.
 
 use super::check::{Check, State, set_line, sysctl};
 use crate::doctor::account::{Account, SETTING};
@@ -9,9 +9,9 @@ use crate::settings::numbers::{bytes, count};
 
 /// The highest acceptable `vm.swappiness`.
 const SWAPPINESS_MAX: u64 = 10;
-/// The recommended `vm.swappiness`: swap is used only before programs are killed.
+/// The recommended `vm.swappiness`: the kernel swaps only when it would otherwise kill programs.
 const SWAPPINESS: u64 = 1;
-/// The `vm.overcommit_memory` with which the kernel promises at most `CommitLimit`.
+/// The value of `vm.overcommit_memory` with which the kernel promises at most `CommitLimit`.
 const OVERCOMMIT_NEVER: u64 = 2;
 
 pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
@@ -93,7 +93,7 @@ fn groups(host: &Host, workload: &Workload) -> Vec<Check> {
     host.groups.iter().map(one).collect()
 }
 
-/// Checks `limits.memory_bytes` against the memory that all else leaves when it is full.
+/// Checks `limits.memory_bytes` against the memory that remains when everything else is full.
 fn held(host: &Host, workload: &Workload) -> Check {
     const MIB: u64 = 1 << 20;
     let account = Account::new(host, workload);

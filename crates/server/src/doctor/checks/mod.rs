@@ -1,8 +1,8 @@
-//! The checks: for each setting its value, the recommended value, the reason, and how to change it.
+//! The checks of the doctor. A check has a setting, its value, the recommended value, the reason, and how to change it.
 //!
-//! They are pure functions of the host and the workload. A check *demands* a change if the host cannot hold the connections without it,
-//! and *advises* one if it would serve them worse. A value that cannot be read is reported as unknown, and is no reason to
-//! refuse the host. Settings that old guides recommend are here too, some of them marked as obsolete.
+//! A check only reads the host and the workload. It *demands* a change if the host cannot hold the connections without the change, and
+//! *advises* one if the host would serve them worse. A value that cannot be read is reported as unknown, and the verdict does not depend on
+//! it. Settings that old guides recommend are here too, some of them marked as obsolete.
 
 mod buffers;
 mod check;
@@ -16,7 +16,7 @@ use super::host::Host;
 use super::workload::Workload;
 pub use check::{Check, State};
 
-/// All checks: demands first, then advice, then the rest, each in the order of the documentation.
+/// All checks: demands first, then advice, then the other verdicts. Checks with the same verdict stand in the order of the documentation.
 pub fn all(host: &Host, workload: &Workload) -> Vec<Check> {
     let mut checks = memory::checks(host, workload);
     checks.extend(descriptors::checks(host, workload));

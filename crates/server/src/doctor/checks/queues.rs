@@ -1,4 +1,5 @@
-//! Checks of connections that begin or end: queues, half-open and closed connections, the table of sockets, ports.
+//! Checks of what the kernel needs to open and close connections: accept queues, half-open connections, packet queues, the table of
+//! sockets, closed connections, local ports.
 
 use super::check::{Check, State, set_line, sysctl};
 use crate::doctor::formula;
@@ -93,7 +94,7 @@ fn packets(host: &Host) -> Check {
     const NAME: &str = "net.core.netdev_max_backlog";
     let drops = host.backlog_drops.unwrap_or(0);
     let is = host.number(NAME).unwrap_or(0);
-    // If the queue has dropped packets, twice its length is recommended.
+    // If the queue has dropped packets, recommend twice its present length.
     let wanted = match drops {
         0 => formula::packet_queue(),
         _ => formula::packet_queue().max(is * 2),
@@ -106,7 +107,7 @@ fn packets(host: &Host) -> Check {
 
 fn buckets(host: &Host, workload: &Workload) -> Check {
     const NAME: &str = "net.ipv4.tcp_ehash_entries";
-    // Negative in a network namespace that shares the table of the first one.
+    // The number is negative in a network namespace that shares the table of the initial namespace.
     let known: Option<i64> = host.sysctl(NAME).and_then(|text| text.parse().ok());
     let known = known.map(i64::unsigned_abs).filter(|known| *known > 0);
     let estimate = host

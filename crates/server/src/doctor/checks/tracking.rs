@@ -1,4 +1,5 @@
-//! Checks of the connection tracker of firewalls and NAT, which has an entry for each connection if a rule uses it.
+//! Checks of the kernel's connection tracker (`nf_conntrack`). It has an entry for each connection if a rule of a firewall or of NAT uses
+//! it.
 
 use super::check::{Check, State, sysctl};
 use crate::doctor::formula;
