@@ -33,13 +33,13 @@ const EMPTY: u8 = 0x00;
 /// DEFLATE's largest window, 2^15 bytes.
 const WINDOW_BITS: u8 = 15;
 
-/// The work of building the tables of a block, expressed in bytes.
+/// The work of building the tables of a block, as a number of bytes that cost as much.
 const BLOCK_WORK: usize = 2 << 10;
 
-/// The most bytes of output of one step.
+/// Limit of the output bytes of one step.
 const OUTPUT_AT_ONCE: usize = 32 << 10;
 
-/// The first size of the buffer for an inflated message, in bytes. It doubles when it is full.
+/// The first size of the buffer for an inflated message, in bytes. The buffer doubles when it is full.
 const INFLATE_START: usize = 512;
 
 /// Compresses messages, each on its own. The first message allocates tables of about 300 KB, which are kept. One compressor for each
@@ -105,9 +105,9 @@ impl core::fmt::Debug for Compressor {
 /// Why a message did not inflate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InflateError {
-    /// It would be longer than the limit.
+    /// The message would be longer than the limit.
     TooBig,
-    /// It is not DEFLATE data, or is cut off.
+    /// The message is not DEFLATE data, or is cut off.
     Malformed,
 }
 

@@ -1,4 +1,4 @@
-//! Queries of URLs: their pairs, and percent-decoding (RFC 3986 section 2.1).
+//! Splits queries of URLs into pairs, and decodes percent escapes (RFC 3986 section 2.1).
 //!
 //! Invariants: everything is decoded exactly once. `+` is a literal plus, since topic filters and positions may contain it.
 //! `application/x-www-form-urlencoded` bodies are not supported.

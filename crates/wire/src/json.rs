@@ -8,9 +8,9 @@ use base64::engine::general_purpose::STANDARD;
 
 /// Number of bytes that are checked at once: two of the smallest vectors, so that the compiler vectorizes the loop.
 const STRIDE: usize = 32;
-/// For strings from this length on, exactly the needed memory is reserved.
+/// A string of at least this number of bytes gets exactly the memory that it needs.
 const LARGE: usize = 64 << 10;
-/// Number of bytes that are escaped together, when one of them must be.
+/// If a byte must be escaped, this number of bytes from it on is written together.
 const BLOCK: usize = 32;
 /// The longest form of a byte: `\u001f`.
 const ESCAPED_MAX: usize = 6;
@@ -44,7 +44,7 @@ pub fn write_string(out: &mut Vec<u8>, mut text: &[u8]) {
     out.push(b'"');
 }
 
-/// The length of `text` between the quotes, in bytes.
+/// The length of `text` with its escapes and without the quotes, in bytes.
 fn escaped_len(text: &[u8]) -> usize {
     text.iter()
         .map(|byte| usize::from(ESCAPED[usize::from(*byte)].1))

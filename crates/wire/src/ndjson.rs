@@ -1,5 +1,5 @@
-//! Parses one line of a batch publish (`application/x-ndjson`): a JSON object (RFC 8259) with a topic and a message. It is read in one
-//! pass and without a tree.
+//! Parses one line of a batch publish (`application/x-ndjson`): a JSON object (RFC 8259) with a topic and a message. The line is read in
+//! one pass, and no tree of JSON values is built.
 //!
 //! | field | value |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `idempotency_key` | a string, optional |
 //! | `ttl_s` | a whole number of seconds, optional |
 //!
-//! All fields except `topic` and `data` may be `null`, which means that the field is absent: serialisers write it for a member without
+//! All fields except `topic` and `data` may be `null`, which means that the field is absent: serialisers write `null` for a member without
 //! a value.
 //!
 //! Invariants: an accepted line is valid JSON and UTF-8, also inside of `data`. A string without escapes is a slice of the line, so a
@@ -28,8 +28,8 @@ use scan::{Scan, Text};
 /// message needs half of that.
 pub const MAX_DEPTH: u32 = u64::BITS;
 
-/// Buffers for values that are not slices of the line: decoded strings, and bytes from base64. An empty one allocates nothing. It keeps
-/// its memory between lines, so it should be dropped with its batch.
+/// Buffers for values that are not slices of the line: decoded strings, and bytes from base64. Empty buffers allocate nothing. They keep
+/// their memory between lines, so they should be dropped with the batch.
 #[derive(Debug, Default)]
 pub struct Scratch {
     text: Vec<u8>,
@@ -51,7 +51,7 @@ pub fn split_line(body: &[u8]) -> (&[u8], &[u8]) {
     (body[..end].trim_ascii(), rest)
 }
 
-/// The topic of a plain line, for a caller that prefetches. It is only a guess: [`parse`] may refuse the line.
+/// The topic of a plain line, for a caller that prefetches. The topic is only a guess: [`parse`] may refuse the line.
 #[inline]
 pub fn leading_topic(line: &[u8]) -> Option<&[u8]> {
     let value = line.strip_prefix(b"{\"topic\":")?.trim_ascii_start();
@@ -74,7 +74,7 @@ pub struct Line<'a> {
     pub event: &'a [u8],
     /// The message's key; empty when the line has none.
     pub key: &'a [u8],
-    /// The idempotency key, if the line has one; a retry has the same one.
+    /// The idempotency key, if the line has one. A retry has the same key.
     pub idempotency_key: Option<&'a [u8]>,
     /// The message's lifetime in seconds; larger values become `u32::MAX`.
     pub ttl_s: Option<u32>,
@@ -328,8 +328,8 @@ fn key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Field, LineError> {
     found.ok_or(LineError::UnknownField)
 }
 
-/// The field whose name is at the beginning of `rest`, and the length of the name with its closing quote. It has no loop, so that each
-/// comparison is one of machine words.
+/// The field whose name is at the beginning of `rest`, and the length of the name with its closing quote. There is no loop over the fields,
+/// so that each comparison has a constant length and becomes a comparison of machine words.
 fn named(rest: &[u8]) -> Option<(Field, usize)> {
     if rest.starts_with(b"topic\"") {
         Some((Field::Topic, 6))

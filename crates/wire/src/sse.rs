@@ -1,16 +1,16 @@
-//! Server-Sent Events, the WHATWG event stream format (HTML, "Server-sent events"): a writer for the server, and a parser for our own
-//! clients.
+//! Writes and parses Server-Sent Events, the WHATWG event stream format (HTML, "Server-sent events"). The writer is for the server, the
+//! parser for our own clients.
 //!
-//! Invariant: each event is a block of lines that ends with an empty line, so a reader may start at any block. Data is not checked:
+//! Invariant: each event is a block of lines that ends with an empty line, so a reader may start at any block. Data is not checked here:
 //! the caller must handle data that contains NUL or is not UTF-8.
 
 use alloc::vec::Vec;
 use core::mem;
 use memchr::{memchr, memchr_iter, memchr2};
 
-/// For data from this length on, exactly the needed memory is reserved.
+/// Data of at least this number of bytes gets exactly the memory that it needs.
 const LARGE: usize = 64 << 10;
-/// Number of bytes that are written together from a line end on.
+/// From a line end on, this number of bytes is written together.
 const BLOCK: usize = 32;
 /// A line end and the prefix of the next line, in a length that one instruction copies.
 const CELL: usize = 8;
@@ -35,8 +35,8 @@ pub const fn topic_of_gap(data: &[u8]) -> &[u8] {
 /// Appends one event. `data` is split into lines at CRLF, CR and LF, and the reader joins them with LF. The caller must have checked
 /// that the id and the event name are [field safe](is_field_safe).
 ///
-/// The id is the last field. By the standard an id takes effect at the end of the event, but some readers use it at once. With an earlier id
-/// such a reader would resume after an event that it has received only in part.
+/// The id is the last field. By the standard an id takes effect at the end of the event, but some readers use it at once. If the id came
+/// earlier and the connection broke within the event, such a reader would resume after this event and lose its rest.
 pub fn write_event(out: &mut Vec<u8>, id: Option<&[u8]>, event: Option<&[u8]>, data: &[u8]) {
     write_name(out, event);
     write_data(out, data);

@@ -1,4 +1,5 @@
-//! Names of topics, and topic filters: UTF-8 levels separated by `/`, and MQTT's wildcards (MQTT 5.0 section 4.7).
+//! Decodes, checks and matches the names of topics and topic filters: UTF-8 levels separated by `/`, and MQTT's wildcards (MQTT 5.0 section
+//! 4.7).
 //!
 //! Invariants: a checked name has no control character, so it is safe in a header or an SSE field. It has no wildcard, so it cannot be
 //! confused with a filter. Names in a URL are decoded once. The hash of a name never changes, since positions and the placement of
@@ -15,17 +16,17 @@ use crate::form;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{}", self.reason())]
 pub enum TopicError {
-    /// It is empty.
+    /// The name or filter is empty.
     Empty,
-    /// It is longer than the setting allows.
+    /// The name or filter is longer than the setting allows.
     #[display("has {len} bytes, more than limits.topic_bytes allows ({max})")]
     TooLong {
-        /// Its length in bytes, decoded.
+        /// The decoded length in bytes.
         len: usize,
         /// The limit in bytes.
         max: usize,
     },
-    /// Not UTF-8.
+    /// The name or filter is not UTF-8.
     NotUtf8,
     /// A control character: C0 (NUL included), DEL or C1.
     Control,
@@ -106,7 +107,7 @@ pub fn from_query(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), Topic
     check_url_name(&out[start..], max).inspect_err(|_| out.truncate(start))
 }
 
-/// Checks a name that needs no decoding, of a batch or a packet; it may have at most `max` bytes.
+/// Checks a name of a batch or a packet, which needs no decoding. The name may have at most `max` bytes.
 ///
 /// # Errors
 /// The first fault of the name. Empty levels, dots and reserved names ([`is_reserved`]) are allowed here.
@@ -248,7 +249,7 @@ fn check_url_name(name: &[u8], max: usize) -> Result<(), TopicError> {
     Ok(())
 }
 
-/// Checks the rules that names and filters share; returns whether there are wildcards. All rules about names must be here, since a
+/// Checks the rules that names and filters share, and returns whether there are wildcards. All rules about names must be here, since a
 /// filter without wildcards is a name.
 fn check_text(text: &[u8], max: usize) -> Result<bool, TopicError> {
     if text.is_empty() {
@@ -258,7 +259,7 @@ fn check_text(text: &[u8], max: usize) -> Result<bool, TopicError> {
         let len = text.len();
         return Err(TopicError::TooLong { len, max });
     }
-    // Names in ASCII, nearly all, need only this pass.
+    // Nearly all names are printable ASCII, and need only this pass.
     let (mut is_plain, mut has_wildcard) = (true, false);
     for byte in text {
         is_plain &= matches!(byte, b' '..=b'~');

@@ -21,15 +21,15 @@ const MAX_TOKEN_BYTES: usize = 64 << 10;
 const MAX_CACHE_S: u32 = 3_600;
 /// Each takes about 100 bytes.
 const MAX_CACHE_ENTRIES: usize = 10_000_000;
-/// A longer queue would take more than a minute, and no client waits so long.
+/// It would take more than a minute to verify a longer queue, and no client waits so long.
 const MAX_QUESTIONS: usize = 1 << 20;
-/// Clocks that differ by more are wrong.
+/// If two clocks differ by more, one of them is wrong.
 const MAX_LEEWAY_S: u32 = 300;
 /// A day. Keys that their issuer has withdrawn should not be used for longer.
 const MAX_REFRESH_S: u32 = 86_400;
 /// More threads would need too much memory for passwords.
 const MAX_THREADS: usize = 256;
-/// No client waits longer.
+/// No client waits longer for the callback.
 const MAX_TIMEOUT_S: u32 = 60;
 
 /// Printed instead of a secret.
@@ -186,7 +186,7 @@ pub struct FiltersByRight {
 }
 
 impl FiltersByRight {
-    /// The rights in the form of the shards.
+    /// The rights of the user, in the form that the shards use.
     pub fn grants(&self, user: &str) -> Result<Grants, GrantError> {
         let all = self.by_right().into_iter().flat_map(|(right, list)| {
             let filters = list.iter().map(String::as_str);
@@ -252,7 +252,7 @@ fn is_default_refresh(refresh_s: &u32) -> bool {
 
 /// `[[access.user]]`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-// `flatten` excludes `deny_unknown_fields`; the table of settings rejects unknown keys.
+// serde permits no `deny_unknown_fields` beside `flatten`. The table of settings rejects unknown keys instead.
 #[serde(default)]
 pub struct User {
     /// The user's name.
@@ -290,7 +290,7 @@ pub struct Callback {
     pub concurrency: usize,
 }
 
-/// Random secrets of this process: the key of its caches, and the token of [`operator_token`].
+/// Random secrets of this process: the key with which it digests credentials, and the token of [`operator_token`].
 static OWN: LazyLock<([u8; 32], String)> = LazyLock::new(|| {
     let random = || [(); 4].map(|()| crore_net::memory::random_u64());
     let key = random().map(u64::to_le_bytes).concat();
@@ -333,7 +333,7 @@ pub fn for_shards(access: Option<&Access>) -> crore_broker::settings::Access {
 }
 
 impl Access {
-    /// Checks all but keys, passwords and the callback, which `access::Checks` checks.
+    /// Checks everything except keys, passwords and the callback, which `access::Checks` checks.
     pub fn check(&self, problems: &mut Problems) {
         for (path, name) in [
             ("access.cookie", &self.cookie),

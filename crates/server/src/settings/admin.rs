@@ -14,7 +14,7 @@ const DEFAULT_LISTEN: &str = "127.0.0.1:8801";
 /// A shorter token can be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 
-/// Each connection needs a descriptor, and the control plane's table has few.
+/// Each connection needs a descriptor, and the control plane has few of them.
 const MAX_CONNECTIONS: u32 = 10_000;
 /// A longer timeout makes no sense.
 const MAX_WAIT_S: u32 = 3_600;
@@ -37,7 +37,7 @@ pub struct Admin {
     pub hosts: Vec<String>,
     /// Connections at once, event streams included. Past it a new one gets the place of one that has shown no right to ask (`admin.token`),
     /// the oldest of the address with most of them; without such a one 503 with the reason. `/healthz` and `/readyz` are answered all the same.
-    // A console has a handful, a scraper one: more are a mistake, or an attempt to hold the port.
+    // A console opens a handful of connections, a scraper one. Many more are a mistake, or an attempt to occupy the port.
     #[default(256)]
     #[schemars(range(min = 1, max = MAX_CONNECTIONS))]
     #[schemars(extend("x-share" = "a connection that has shown no right to ask makes room for a new one: the oldest of the address that has most"))]

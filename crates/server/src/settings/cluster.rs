@@ -11,17 +11,17 @@ use smart_default::SmartDefault;
 use super::access::Secret;
 use super::problems::Problems;
 
-/// The name is a part of the names of streams and subjects.
+/// The names of streams and subjects contain the name, so it must be short.
 const MAX_NAME_BYTES: usize = 32;
-/// JetStream's limit.
+/// JetStream's limit of replicas.
 const MAX_REPLICAS: usize = 5;
-/// Less would hold only a few batches of each partition.
+/// A smaller log would hold only a few batches of each partition.
 const MIN_HISTORY_BYTES: usize = 64 << 20;
 /// With less, a checkpoint would be written every few batches.
 const MIN_CHECKPOINT_BYTES: usize = 1 << 20;
 /// A hundred years.
 const MAX_HISTORY_AGE_S: u32 = 3_155_760_000;
-/// Limit of batches that are read but not applied yet; a shard applies them in well under a second.
+/// Limit of bytes in batches that were read but are not applied yet. A shard applies so much in well under a second.
 const BACKLOG_BYTES: usize = 32 << 20;
 /// How long a start waits for NATS servers that start at the same time.
 const PATIENCE: Duration = Duration::from_secs(60);

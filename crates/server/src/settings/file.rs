@@ -1,4 +1,4 @@
-//! `crore.toml` as a type.
+//! The type of the settings file `crore.toml`.
 
 use std::net::SocketAddr;
 

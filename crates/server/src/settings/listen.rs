@@ -1,4 +1,4 @@
-//! The addresses to listen on: addresses with a port, and names that are resolved.
+//! Parses the addresses to listen on: addresses with a port, and names that are resolved.
 //!
 //! Invariants: `localhost` is the loopback without asking a resolver (RFC 6761 section 6.3): 127.0.0.1, and then `[::1]` if
 //! this host has IPv6. The host's resolver resolves other names once, when the settings are read. Checks, such as whether the
@@ -26,7 +26,7 @@ impl FromStr for Listen {
         }
         let wrong = || {
             match text.contains('@') {
-            // Not shown: it holds a password.
+            // The text is not shown, since it contains a password.
             true => "a user and a password have no place in an address; write the address and the port alone".to_string(),
             false => format!("`{text}` {}", remedy(text)),
         }
@@ -92,8 +92,8 @@ impl Listen {
         self.0[0]
     }
 
-    /// All addresses of a list: first the first address of each entry, so that indices agree with the list; then the
-    /// others.
+    /// All addresses of a list. The first address of each entry comes first, so that indices agree with the list. The other addresses of
+    /// the entries follow.
     pub fn all(list: &[Listen]) -> Vec<SocketAddr> {
         let others = list.iter().flat_map(|entry| &entry.0[1..]);
         let firsts = list.iter().map(Listen::first);
@@ -101,7 +101,7 @@ impl Listen {
     }
 }
 
-/// For `serde(with)`: a list of entries.
+/// For `serde(with)`: a list of entries of `listen`.
 pub mod addresses {
     use std::net::SocketAddr;
 
@@ -127,7 +127,7 @@ pub mod addresses {
     }
 }
 
-/// For `serde(with)`: an entry; empty for none.
+/// For `serde(with)`: one entry; an empty text stands for none.
 pub mod optional_address {
     use std::net::SocketAddr;
 

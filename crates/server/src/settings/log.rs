@@ -1,4 +1,4 @@
-//! `[log]`: the log of a server. Its level is the flag `--log`, which every command has.
+//! `[log]`: the log of a server. The level of the log is not here, but in the flag `--log`, which every command has.
 
 use crore_settings::ClientFilter;
 use schemars::JsonSchema;

@@ -1,7 +1,7 @@
 //! The settings: the types of `crore.toml`, their defaults, and their conversion from TOML.
 //!
-//! A setting is one documented field with attributes. Settings that the shards use are in `crates/settings`, all others here. [`file`](mod@file)
-//! is the whole file; [`schema`] is the table of its fields, from which parser, flags and documents are made.
+//! A setting is one field, with its documentation and attributes. Settings that the shards use are in `crates/settings`, all others here.
+//! [`file`](mod@file) is the whole file; [`schema`] is the table of its fields, from which parser, flags and documents are made.
 //!
 //! Deliberately not here: reading the file, looking at the host, and overriding the file by flags, which [`crate::config`] does.
 

@@ -6,7 +6,7 @@ use crore_wire::topic::suggested_filter;
 
 use super::units::format_size;
 
-/// A hint for a topic or filter with the wildcards of other servers. It is valid, but matches only the topic of that name.
+/// A hint for a topic or filter with the wildcards of other servers. Such a name is valid, but matches only the topic of that name.
 pub fn foreign_wildcards(name: &str) -> Option<String> {
     let meant = suggested_filter(name.as_bytes())?;
     // An author who writes `*` may mean one level, or all below.
@@ -19,7 +19,7 @@ pub fn foreign_wildcards(name: &str) -> Option<String> {
     ))
 }
 
-/// A size as text, with a unit if it divides the size.
+/// A size as text, with a unit if the size is a whole number of that unit.
 pub fn size(bytes: usize) -> String {
     format_size(bytes).unwrap_or_else(|| bytes.to_string())
 }
@@ -27,11 +27,11 @@ pub fn size(bytes: usize) -> String {
 /// A faulty setting.
 #[derive(Debug)]
 pub struct Problem {
-    /// Such as `limits.topic_bytes` or `rule[2].match` (counted from 1).
+    /// The path of the setting, such as `limits.topic_bytes` or `rule[2].match` (counted from 1).
     pub path: String,
     /// The fault and the remedy.
     pub what: String,
-    /// Whether the key is wrong, not the value.
+    /// Whether the fault is in the key, not in the value.
     pub of_key: bool,
 }
 

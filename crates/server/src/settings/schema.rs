@@ -1,10 +1,10 @@
-//! The table of settings, one for each field of [`File`]. It is made from the JSON Schema of [`File`]. The parser, the checks of single values, the flags
-//! and the documents are made from this table, so that a setting is defined in one place.
+//! The table of settings: one entry for each field of [`File`], made from the JSON Schema of [`File`]. The parser, the checks of single
+//! values, the flags and the documents are made from this table, so that a setting is defined in one place.
 //!
 //! The schema has the type, default, range (`minimum`, `maximum`), choices (`enum`) and help (`description`) of a setting. The unit is the last part of
 //! its key. Our own attributes are:
 //!
-//! - `x-zero`: what 0 means for a setting whose range does not include it.
+//! - `x-zero`: what 0 means for a setting whose range does not include 0.
 //! - `x-changes`: whether a change needs a restart.
 //! - `x-flag`: the flag of `crore serve`.
 //! - `x-share`: the share of the value that one client address may take.
@@ -56,12 +56,12 @@ pub struct Schema {
 /// A table of the file.
 pub struct Section {
     pub path: String,
-    /// Whether it is a list of tables, such as `[[rule]]`.
+    /// Whether the section is a list of tables, such as `[[rule]]`.
     pub is_list: bool,
 }
 
 impl Schema {
-    /// Adds the sections and settings of this schema object, and of those within it.
+    /// Adds the sections and settings of this schema object, and of the objects within it.
     fn add_properties(&mut self, path: &str, json: &Json, restart: bool, is_in_list: bool) {
         for (key, json) in json["properties"].as_object().into_iter().flatten() {
             let path = join_path(path, key);

@@ -13,10 +13,10 @@ const MIN_BYTES: usize = 1 << 20;
 /// is written.
 const FILES_TIMES: usize = 4;
 
-/// Below this multiple of `limits.log_bytes` the logs may fill the disk.
+/// If `bytes_max` is below this multiple of `limits.log_bytes`, the logs may fill it.
 const FILES_TIMES_LEAST: usize = 3;
 
-/// The lowest default of `bytes_max`.
+/// The smallest default of `bytes_max`.
 const LEAST_BYTES: usize = 4 << 30;
 
 /// Ten minutes; a supervisor kills a service that takes longer to stop.
@@ -65,7 +65,7 @@ pub struct State {
 }
 
 impl State {
-    /// Sets the default of `bytes_max`, and limits it to the size of the file system. Returns that size if the setting is larger.
+    /// Sets the default of `bytes_max`, and limits `bytes_max` to the size of the file system. Returns this size if the setting is larger.
     pub fn resolve_bytes_max(&mut self, log_bytes: usize) -> Option<usize> {
         let configured = self.bytes_max;
         if configured == 0 {
@@ -88,7 +88,7 @@ impl State {
         (!self.directory.as_os_str().is_empty()).then_some(self.directory.as_path())
     }
 
-    /// Whether publishes are answered after they are on disk.
+    /// Whether publishes are answered only after they are on disk.
     pub fn is_durable(&self) -> bool {
         self.durable && self.directory().is_some()
     }

@@ -29,7 +29,7 @@ pub struct Tls {
     /// Whether a client must show a certificate (`"required"`), or may (`"optional"`; a bad one is refused all the same).
     pub client_certificates: ClientCertificates,
     /// Handshakes under way at once, of all shards together; past it the oldest is ended.
-    // Each takes about ten kilobytes.
+    // Each handshake takes about ten kilobytes.
     #[default(10_000)]
     #[schemars(range(min = 1, max = u32::MAX), extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "none: the oldest ends, and addresses take turns when connections are accepted, so that a handshake has seconds"))]

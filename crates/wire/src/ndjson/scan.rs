@@ -19,7 +19,7 @@ const STRIDE: usize = 32;
 pub(super) struct Text {
     pub(super) start: usize,
     pub(super) end: usize,
-    /// It has escapes, so it must be decoded.
+    /// The string has escapes, so it must be decoded.
     pub(super) escaped: bool,
 }
 
@@ -155,8 +155,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The error for a string without a closing quote. If the content has an error, it is that one: the string may contain an unescaped line
-    /// end.
+    /// The error for a string without a closing quote. If the content has an error, that error is returned, since the string may contain an
+    /// unescaped line end.
     #[cold]
     fn unclosed(&self, start: usize) -> LineError {
         check(&self.line[start..])
@@ -325,8 +325,8 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Checks that the text between two quotes is UTF-8 without control characters. Nearly every text is ASCII. For these the first pass is
-/// enough, which needs a few instructions for each vector.
+/// Checks that the text between two quotes is UTF-8 without control characters. For ASCII, which nearly every text is, the first pass is
+/// enough. It needs a few instructions for each vector.
 fn check(text: &[u8]) -> Result<(), LineError> {
     // After subtracting the space, control characters wrap around into the range of non-ASCII bytes.
     if max_of(text, |b| b.wrapping_sub(b' ')) < 0x80 - b' ' {

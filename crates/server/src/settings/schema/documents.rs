@@ -61,7 +61,7 @@ fn the_documented_settings_are_those_of_the_table() {
             is_made = begins.is_some() || is_made && line.starts_with('|');
             made += &match begins {
                 Some(begins) => begins,
-                // Rows of a generated table are replaced; its other rows are written by hand.
+                // Generated rows are replaced. The other rows of the table are written by hand.
                 None if is_made && is_row(line) => String::new(),
                 None if is_note(line) => String::new(),
                 None => format!("{line}\n"),
@@ -245,7 +245,7 @@ fn the_schema_for_editors_is_that_of_the_table() {
     });
 }
 
-/// A wrapped comment.
+/// The text as lines of a comment, wrapped at 130 columns.
 fn commented(text: &str) -> String {
     let mut made = "#".to_string();
     let mut width = 0;
@@ -261,7 +261,7 @@ fn commented(text: &str) -> String {
     made + "\n"
 }
 
-/// Replaces our attributes by standard JSON Schema: 0 outside the range, and values with units.
+/// Replaces our attributes by standard JSON Schema, for a 0 outside the range and for values with units.
 fn for_editors(schema: &mut Json, path: &str) {
     if let Some(setting) = SCHEMA.setting(path) {
         schema["description"] = setting.help().into();

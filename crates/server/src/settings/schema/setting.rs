@@ -1,4 +1,4 @@
-//! A setting: its schema, and the checks of its values.
+//! One setting of the table: its schema, and the checks of its values.
 
 use std::path::Path;
 
@@ -16,9 +16,9 @@ const PATHS: [&str; 3] = ["a file", "a PEM file", "a directory"];
 
 /// A setting.
 pub struct Setting {
-    /// Its table and key: `limits.topic_bytes`, `rule.keep`.
+    /// The table and the key: `limits.topic_bytes`, `rule.keep`.
     pub path: String,
-    /// Its environment variable: `CRORE_LIMITS_TOPIC_BYTES`. None in a list of tables, where it would be ambiguous.
+    /// The environment variable: `CRORE_LIMITS_TOPIC_BYTES`. None in a list of tables, where a variable would be ambiguous.
     pub variable: Option<String>,
     /// Whether a change needs a restart.
     pub restart: bool,
@@ -60,7 +60,7 @@ impl Setting {
         }
     }
 
-    /// The first sentence of its help, and those about an empty value or 0.
+    /// The first sentence of the help, and the sentences about an empty value or 0.
     pub fn brief(&self) -> String {
         let help = self.meaning();
         let special = |it: &&str| {
@@ -89,7 +89,7 @@ impl Setting {
         })
     }
 
-    /// Whether it is a list of values.
+    /// Whether the setting is a list of values.
     pub fn is_list(&self) -> bool {
         self.json.get("items").is_some()
     }
@@ -99,7 +99,7 @@ impl Setting {
         self.json["type"].is_array() && self.is_list()
     }
 
-    /// Whether it is an address to listen on, or a list of them.
+    /// Whether the setting is an address to listen on, or a list of them.
     fn is_address(&self) -> bool {
         matches!(self.text("format"), Some("an address" | "addresses"))
     }
@@ -167,7 +167,7 @@ impl Setting {
         value: Value,
         problems: &mut Problems,
     ) -> Option<Value> {
-        // A single value becomes a list, and its place has no index.
+        // A single value becomes a list of one value. Its place has no index.
         let is_one = !value.is_array();
         let list = match value {
             Value::Array(list) if self.is_list() => list,
@@ -203,7 +203,7 @@ impl Setting {
         (problems.found.len() == before).then_some(list.into())
     }
 
-    /// Makes a path absolute; a relative one is relative to `folder`. Other values stay.
+    /// Makes a path absolute; a relative path is relative to `folder`. Other values stay unchanged.
     fn absolute(&self, value: Value, folder: &Path) -> Value {
         let is_path = self.text("format").is_some_and(|it| PATHS.contains(&it));
         let text = value.as_str().filter(|text| is_path && !text.is_empty());
@@ -235,7 +235,7 @@ impl Setting {
                 let time = i64::try_from(parse_time(text, unit_ms)?);
                 self.in_range(time.unwrap_or(i64::MAX))
             }
-            // A port of the loopback.
+            // A port alone, which stands for an address of the loopback.
             (Value::Integer(port), _) if self.is_address() => {
                 self.deserialized(port.to_string().into())
             }
