@@ -1,4 +1,4 @@
-//! Which of the server's representations an `Accept` field asks for (RFC 9110 section 12.5.1).
+//! Reads which of the server's representations an `Accept` field asks for (RFC 9110 section 12.5.1).
 //!
 //! No resource has all representations, so there is a function for each choice: an event stream or one message, JSON or text,
 //! OpenMetrics or Prometheus' text. This is deliberately no general negotiation: types that the server never sends are ignored, as
@@ -9,7 +9,7 @@ use super::trim_ows;
 /// The representations that a client accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accept {
-    /// An event stream is listed by name. Its weight does not matter, since clients list other types only as a fallback.
+    /// An event stream is listed by name, with any weight above 0. Clients list other types only as a fallback.
     pub events: bool,
     /// JSON is preferred to text.
     pub json: bool,
@@ -26,7 +26,7 @@ enum Range {
 }
 
 /// Reads all `Accept` fields of a request. Of JSON and text the one with the higher weight wins. At equal weights a named type wins over
-/// `*/*`, and otherwise the first one.
+/// `*/*`; if both are named, the first one wins.
 pub fn read<'b>(values: impl Iterator<Item = &'b [u8]>) -> Accept {
     let mut accept = Accept::default();
     let mut best_rank = (0, false);

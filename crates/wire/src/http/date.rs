@@ -30,9 +30,9 @@ pub fn write_date(out: &mut Vec<u8>, unix_s: u64) {
     out.extend_from_slice(&text);
 }
 
-/// Parses an IMF-fixdate or one of the two obsolete forms; `None` if it is none of them or is before 1970.
+/// Parses an IMF-fixdate or one of the two obsolete forms; `None` if the text has none of these forms or the date is before 1970.
 ///
-/// A year of two digits (RFC 850) is between 1970 and 2069. The nearest century would need a clock.
+/// A year of two digits (RFC 850) is between 1970 and 2069. RFC 9110 chooses the century by the present year, which would need a clock.
 pub fn parse_date(text: &[u8]) -> Option<u64> {
     match memchr::memchr(b',', text) {
         Some(3) => imf(&in_utc(text)?[3..]),

@@ -1,8 +1,8 @@
-//! The head of a request: request line and header fields (RFC 9112 sections 2 to 7).
+//! Parses the head of a request: request line and header fields (RFC 9112 sections 2 to 7).
 //!
 //! Invariants: a head is parsed only when it is complete, and the result does not depend on how the stream is split into reads.
-//! Lines end in CRLF and nothing else. All slices point into the caller's buffer. `httparse` splits the fields into names and
-//! values; this module decides which are acceptable.
+//! Lines end in CRLF and nothing else. All slices point into the caller's buffer. `httparse` splits the fields into names and values; this
+//! module decides which of them are acceptable.
 //!
 //! Deliberately elsewhere: the decoding of the path ([`crate::topic`]) and of the query ([`crate::form`]).
 
@@ -17,8 +17,8 @@ pub use super::request_line::Method;
 use super::request_line::{self, RequestLine};
 use super::{accept, is_tchar, list, trim_ows};
 
-/// Number of fields that a [`Head`] stores without the heap. It is small, since a head is copied when it is returned. Nearly all heads have
-/// fewer fields. A head with more is parsed a second time.
+/// Number of fields that a [`Head`] stores without the heap. The number is small, since a head is copied when it is returned. Nearly all
+/// heads have fewer fields. A head with more fields is parsed a second time.
 const FEW_HEADERS: usize = 24;
 
 /// How the body after a head is delimited (RFC 9112 section 6.3).
@@ -52,7 +52,7 @@ pub struct Head<'b> {
     fields: SmallVec<[Header<'b>; FEW_HEADERS]>,
 }
 
-/// Parses the head at the start of `buf`. `None` while it is incomplete and can still fit into `limit` bytes.
+/// Parses the head at the start of `buf`. `None` while the head is incomplete and can still fit into `limit` bytes.
 ///
 /// Blank lines before the request line are skipped and counted (RFC 9112 section 2.2). A call with an incomplete head is cheap: it
 /// only searches line ends. Callers must also call [`Head::body`] for every method, since it refuses conflicting lengths.
@@ -103,9 +103,9 @@ pub fn parse(buf: &[u8], limit: usize) -> Result<Option<Head<'_>>, HeadError> {
     }))
 }
 
-/// Checks that there is one Host field in HTTP/1.1, and at most one in 1.0 (RFC 9112 section 3.2). The authority of the target
-/// overrides it (3.2.2). Without an authority, a request with an empty Host field has no valid `http` URI (RFC 9110 section 4.2.1).
-/// It is refused, as RFC 9112 section 3.3 allows.
+/// Checks that there is one Host field in HTTP/1.1, and at most one in 1.0 (RFC 9112 section 3.2). The authority of the target overrides
+/// the field (3.2.2). Without an authority, a request with an empty Host field has no valid `http` URI (RFC 9110 section 4.2.1). Such a
+/// request is refused, as RFC 9112 section 3.3 allows.
 fn check_host<'b>(
     fields: &[Header<'b>],
     minor: u8,
@@ -136,8 +136,8 @@ fn values<'a, 'b>(fields: &'a [Header<'b>], name: &'a str) -> impl Iterator<Item
     named.map(|f| f.value)
 }
 
-/// The bytes of the blank lines (CRLF) at the start of `buf`. A robust server ignores them before a request line (RFC 9112 section
-/// 2.2). If `buf` holds nothing else, the connection is idle: no head has begun.
+/// The number of bytes of the blank lines (CRLF) at the start of `buf`. A robust server ignores them before a request line (RFC 9112
+/// section 2.2). If `buf` contains nothing else, the connection is idle: no head has begun.
 pub fn blank_lines(buf: &[u8]) -> usize {
     2 * buf
         .chunks_exact(2)
@@ -145,8 +145,8 @@ pub fn blank_lines(buf: &[u8]) -> usize {
         .count()
 }
 
-/// The value of a field in a head that was refused or is incomplete, as the error response needs it. Only complete lines are read. `None`
-/// if the field is missing or occurs several times.
+/// The value of a field in a head that was refused or is incomplete. The error response needs it. Only complete lines are read. `None` if
+/// the field is missing or occurs several times.
 pub fn field_in<'b>(bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
     let bytes = &bytes[blank_lines(bytes)..];
     let end = memchr::memmem::find(bytes, b"\r\n\r\n");

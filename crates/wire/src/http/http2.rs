@@ -17,8 +17,8 @@ pub fn is_preface(bytes: &[u8]) -> bool {
     bytes.starts_with(HEAD)
 }
 
-/// Appends the server's preface and a GOAWAY frame that demands HTTP/1.1. Its last stream id is 0, which means that no request is
-/// processed (section 6.8).
+/// Appends the server's preface and a GOAWAY frame that demands HTTP/1.1. The last stream id of the frame is 0, which means that no request
+/// is processed (section 6.8).
 pub fn refuse(out: &mut Vec<u8>) {
     out.extend_from_slice(&SETTINGS);
     let length = 8 + REASON.len() as u8;

@@ -25,7 +25,7 @@ pub(crate) const fn is_tchar(b: u8) -> bool {
     TCHARS[b as usize]
 }
 
-/// A table, because each name of a header field is checked with it.
+/// The characters of [`is_tchar`]. They are a table, because each name of a header field is checked with it.
 const TCHARS: [bool; 256] = {
     let mut table = [false; 256];
     let mut b = 0;
@@ -52,7 +52,7 @@ pub fn is_field_value(value: &[u8]) -> bool {
         .all(|&b| b == b'\t' || (b >= b' ' && b != 0x7f))
 }
 
-/// Without the optional whitespace at both ends: spaces and tabs only (RFC 9110 section 5.6.3).
+/// The value without the optional whitespace at both ends: spaces and tabs only (RFC 9110 section 5.6.3).
 pub(crate) fn trim_ows(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;
@@ -63,7 +63,7 @@ pub(crate) fn trim_ows(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// The members of a comma list, trimmed and without empty ones (RFC 9110 section 5.6.1.2). Only for lists that cannot contain
+/// The members of a comma list, trimmed and without empty members (RFC 9110 section 5.6.1.2). Only for lists that cannot contain
 /// quoted strings.
 pub(crate) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value

@@ -1,5 +1,5 @@
-//! Origins of pages (RFC 6454): their normal form, whether an origin is the one of the `Host` field, and whether a host is this
-//! machine. The last protects a server on loopback against DNS rebinding.
+//! Compares origins of pages (RFC 6454). Gives their normal form, and tells whether an origin is the one of the `Host` field, and whether a
+//! host is this machine. The last check protects a server on loopback against DNS rebinding.
 
 use alloc::string::String;
 use core::fmt::Write as _;
@@ -84,7 +84,7 @@ fn last_label(host: &str) -> &str {
     point.map_or(host, |at| &host[at + 1..])
 }
 
-/// Whether browsers read the host as an IPv4 address. They decide that by its last label (URL standard, "ends in a number").
+/// Whether browsers read the host as an IPv4 address. They decide by the last label of the host (URL standard, "ends in a number").
 fn is_ipv4(host: &str) -> bool {
     let last = last_label(host);
     // A hexadecimal number begins with a digit too, the 0 of `0x`.
@@ -110,7 +110,7 @@ fn ipv4_address(host: &str) -> Option<Ipv4Addr> {
     (left == 0).then(|| Ipv4Addr::from(address))
 }
 
-/// The value of one part of such an address (URL standard, "IPv4 number parser").
+/// The value of one part of an IPv4 address (URL standard, "IPv4 number parser").
 fn ipv4_part(text: &str) -> Option<u64> {
     let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let (digits, radix) = match (hex, text.strip_prefix('0')) {

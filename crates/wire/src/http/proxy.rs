@@ -9,8 +9,8 @@ use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Bytes before the addresses: signature, version and command, family and transport, length.
 const FIXED_BYTES: usize = 16;
-/// The most bytes after the fixed part. Addresses take 36; balancers add some hundreds for details of TLS. The specification would
-/// allow 65,535 bytes, all of them buffered before the first request.
+/// The most bytes after the fixed part. Addresses take 36 bytes, and balancers add some hundreds for details of TLS. The specification
+/// allows 65,535 bytes, and all of them would be buffered before the first request.
 pub const MAX_REST_BYTES: usize = 4096;
 
 /// Why a PROXY header was refused; the connection is closed without an answer.
@@ -21,7 +21,7 @@ pub enum ProxyError {
     Missing,
     /// The text form, version 1, or a version from the future.
     Version,
-    /// Longer than [`MAX_REST_BYTES`].
+    /// The header is longer than [`MAX_REST_BYTES`] after its fixed part.
     TooLarge,
     /// An unknown command, family or transport, or addresses cut short.
     Malformed,
@@ -41,7 +41,7 @@ impl ProxyError {
 
 impl core::error::Error for ProxyError {}
 
-/// Returns the client's address, if the header names one, and the length of the header; `None` while it is incomplete.
+/// Returns the client's address, if the header names one, and the length of the header; `None` while the header is incomplete.
 ///
 /// The address is absent for the `LOCAL` command (health checks) and for families other than IP. The caller then uses the socket's
 /// peer address.

@@ -1,4 +1,4 @@
-//! The errors of request heads.
+//! The errors with which request heads are refused.
 
 /// The most fields of one head; more are answered 431. Browsers send about 15, and proxies add a few.
 pub const MAX_HEADERS: usize = 64;

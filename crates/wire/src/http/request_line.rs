@@ -1,4 +1,4 @@
-//! The request line: method, target and version (RFC 9112 section 3).
+//! Parses the request line: method, target and version (RFC 9112 section 3).
 //!
 //! A proxy in front of the server must read the same request from the line as the server. Invariant: an accepted line has exactly two
 //! spaces, and a target that all servers split in the same way. The target is ASCII (RFC 3986 section 2). ASCII characters that URIs may
@@ -72,7 +72,7 @@ pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
         });
     }
     let (authority, local) = match method_name {
-        // The target of CONNECT is only an authority (RFC 9112 section 3.2.3). It gets the path `/`.
+        // The target of CONNECT is only an authority (RFC 9112 section 3.2.3). The request gets the path `/`.
         b"CONNECT" if is_authority(target) => (Some(target), &b""[..]),
         _ => split_authority(target)?,
     };

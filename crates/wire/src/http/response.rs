@@ -70,7 +70,7 @@ impl<'o> ResponseHead<'o> {
     }
 
     /// Appends a field. A field whose value has a control character is left out. Callers should have refused such a value before
-    /// ([`is_field_value`]); if one has slipped through, it must neither become a line of the head nor crash the server.
+    /// ([`is_field_value`]); if they have not, the value must neither become a line of the head nor crash the server.
     ///
     /// # Panics
     /// If the name is not a token.

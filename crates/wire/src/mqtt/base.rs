@@ -36,7 +36,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// The byte in CONNECT.
+    /// The protocol level in CONNECT.
     pub const fn level(self) -> u8 {
         match self {
             Self::V311 => 4,
@@ -58,7 +58,7 @@ pub enum Qos {
 }
 
 impl Qos {
-    /// Its number.
+    /// The number of this QoS.
     pub const fn bits(self) -> u8 {
         self as u8
     }

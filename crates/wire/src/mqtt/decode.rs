@@ -22,8 +22,8 @@ use super::reason::ReasonCode;
 /// A CONNECT names its own version; `version` applies to all later packets.
 ///
 /// # Errors
-/// The first error of the packet. It is also an error when the length of `body` differs from the one in the header. Errors about
-/// the protocol name or version occur only in CONNECT.
+/// The first error of the packet. A `body` whose length differs from the one in the header is an error too. Errors about the protocol name
+/// or version occur only in CONNECT.
 pub fn decode(version: Version, header: Header, body: &[u8]) -> Result<Packet<'_>, Error> {
     if body.len() != header.body_bytes() {
         return Err(Error::Truncated);

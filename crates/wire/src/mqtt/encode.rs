@@ -4,9 +4,9 @@
 //! reasons of acknowledgements, and all subscription options except QoS.
 //!
 //! # Panics
-//! All functions except [`publish()`] panic on values that no packet can carry, since these are mistakes of the caller: a text or
-//! binary field over [`FIELD_MAX`], a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX), or a property that this
-//! packet may not have. The limits for topics and payloads of clients are far lower.
+/// All functions except [`publish()`] and `publish_head` panic on values that no packet can carry, since these are mistakes of the caller:
+/// a text or binary field over [`FIELD_MAX`], or a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX). In debug builds all
+/// functions panic on a property that the packet may not have. The limits for topics and payloads of clients are far lower.
 
 use super::base::{FIELD_MAX, PACKET_BYTES_MAX, PacketId, PacketType, Qos, V311_BRIDGE, Version};
 use super::decode::flag;
@@ -92,7 +92,7 @@ pub fn connack(out: &mut Vec<u8>, version: Version, connack: &ConnAck<'_>) {
     properties(out, version, &connack.properties, allowed(kind));
 }
 
-/// PUBLISH (section 3.3). It does not panic, since another client chose the message. It writes nothing if no packet can carry the
+/// PUBLISH (section 3.3). Another client chose the message, so no message may cause a panic. Nothing is written if no packet can carry the
 /// message: the packet would exceed [`PACKET_BYTES_MAX`], the topic exceeds [`FIELD_MAX`], or the packet id does not fit the QoS.
 pub fn publish(out: &mut Vec<u8>, version: Version, publish: &Publish<'_>) {
     out.reserve(publish_bytes(version, publish, publish.payload.len()));

@@ -37,7 +37,7 @@ pub enum Error {
     NotUtf8,
     /// Text with U+0000 [MQTT-1.5.4-2].
     Nul,
-    /// A protocol name other than `MQTT` [MQTT-3.1.2-1].
+    /// A protocol name other than `MQTT` and `MQIsdp` [MQTT-3.1.2-1].
     ProtocolName,
     /// An unsupported protocol version [MQTT-3.1.2-2]: not 4, not 5, and not the one of a 3.1.1 bridge. With the protocol name
     /// `MQIsdp` every version is unsupported.
@@ -91,7 +91,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The code for CONNACK or DISCONNECT. Where the specification names none, this is the nearest one.
+    /// The code for CONNACK or DISCONNECT. If the specification names no code for the error, this is the nearest code.
     pub const fn reason(&self) -> ReasonCode {
         match self {
             Self::TooLarge { .. } => ReasonCode::PACKET_TOO_LARGE,

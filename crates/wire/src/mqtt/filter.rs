@@ -1,5 +1,4 @@
-//! Topic filters of MQTT (5.0 sections 4.7 and 4.8.2): the wildcards, and the share name of
-//! `$share/{ShareName}/{filter}`.
+//! Parses topic filters of MQTT (5.0 sections 4.7 and 4.8.2): the wildcards, and the share name of `$share/{ShareName}/{filter}`.
 //!
 //! [`crate::topic::matches`] matches a filter; [`crate::topic::check_filter`] checks its length and characters.
 

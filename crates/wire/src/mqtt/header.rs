@@ -1,6 +1,6 @@
-//! The fixed header: packet type, flags and remaining length (MQTT 5.0 section 2.1).
+//! Reads the fixed header: packet type, flags and remaining length (MQTT 5.0 section 2.1).
 //!
-//! Invariant: a packet with a wrong fixed header is refused before its body arrives. There is no state: after too few bytes the
+//! Invariant: a packet with a wrong fixed header is refused before its body arrives. No state is kept: if there are too few bytes, the
 //! caller calls again with the packet from its first byte.
 
 use super::base::{PacketType, Qos};

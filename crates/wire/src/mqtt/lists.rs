@@ -86,7 +86,7 @@ impl<'a> TopicFilters<'a> {
     }
 }
 
-/// Reads a list of at least one filter, each with `one`; returns their count.
+/// Reads filters with `one` until no bytes are left; returns their number. At least one filter is required.
 fn read_all<'a>(
     rest: &mut Reader<'a>,
     mut one: impl FnMut(&mut Reader<'a>) -> Result<(), Error>,

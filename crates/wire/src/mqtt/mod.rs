@@ -6,7 +6,7 @@
 //! * [`encode`] writes packets of both directions, and [`PropertyBuf`] their properties.
 //! * [`Filter`] parses a topic filter, `$share` included.
 //!
-//! In comments, a number in brackets is that of a normative statement: of MQTT 5.0, unless 3.1.1 is named.
+//! In comments, a number in brackets names a normative statement: of MQTT 5.0, or of 3.1.1 if the comment says so.
 //!
 //! Invariants: no input makes the decoder panic. Each refusal is an [`Error`] with the reason code for the answer. A decoded packet
 //! obeys every rule that concerns this packet alone. An encoded packet decodes to an equal one.

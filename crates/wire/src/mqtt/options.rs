@@ -7,12 +7,12 @@ use super::error::Error;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, strum::FromRepr)]
 #[repr(u8)]
 pub enum RetainHandling {
-    /// 0: send them. 3.1.1 always does.
+    /// 0: send the retained messages. 3.1.1 always does.
     #[default]
     Send = 0,
-    /// 1: send them if the subscription did not exist.
+    /// 1: send the retained messages if the subscription did not exist.
     SendIfNew = 1,
-    /// 2: send none.
+    /// 2: send no retained messages.
     DoNotSend = 2,
 }
 

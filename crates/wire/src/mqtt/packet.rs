@@ -30,7 +30,7 @@ pub enum Packet<'a> {
 }
 
 impl Packet<'_> {
-    /// Its type.
+    /// The type of the packet.
     pub const fn kind(&self) -> PacketType {
         match self {
             Self::Connect(_) => PacketType::Connect,
@@ -80,15 +80,15 @@ impl Packet<'_> {
     }
 }
 
-/// Connection request (section 3.1). Whether an empty client id (section 3.1.3.1), the user name and the password are accepted is
-/// not checked here.
+/// Connection request (section 3.1). Not checked here: whether the server accepts an empty client id (section 3.1.3.1), the user name and
+/// the password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect<'a> {
     /// The version of this packet and of all later ones.
     pub version: Version,
     /// The client is a bridge of another broker: it sent the protocol level 0x84 of 3.1.1. Always false in 5.0.
     pub bridge: bool,
-    /// Clean Start. In 3.1.1 it is Clean Session, and then the session also ends with the connection.
+    /// Clean Start. In 3.1.1 the flag is Clean Session: if it is set, the session also ends with the connection.
     pub clean_start: bool,
     /// Keep Alive in seconds, 0 for none.
     pub keep_alive_s: u16,
@@ -104,7 +104,7 @@ pub struct Connect<'a> {
     pub password: Option<&'a [u8]>,
 }
 
-/// The message that the server publishes when the connection ends without a DISCONNECT (section 3.1.2.5).
+/// The message that the server publishes when the connection ends without a normal DISCONNECT (section 3.1.2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Will<'a> {
     /// Will QoS.
@@ -124,7 +124,7 @@ pub struct Will<'a> {
 pub struct ConnAck<'a> {
     /// The server resumes an earlier session. Never set in a refusal.
     pub session_present: bool,
-    /// The outcome of the CONNECT. In 3.1.1 a return code stands for it.
+    /// The outcome of the CONNECT. 3.1.1 sends a return code in its place.
     pub reason: ReasonCode,
     /// Properties, such as the features that the server supports.
     pub properties: Properties<'a>,
@@ -163,7 +163,7 @@ pub struct Ack<'a> {
 /// Subscribe request (section 3.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscribe<'a> {
-    /// The SUBACK repeats it.
+    /// The packet id, which the SUBACK repeats.
     pub packet_id: PacketId,
     /// Subscription identifier and user properties.
     pub properties: Properties<'a>,
@@ -178,14 +178,14 @@ pub struct SubAck<'a> {
     pub packet_id: PacketId,
     /// Reason string and user properties.
     pub properties: Properties<'a>,
-    /// One for each filter, in order.
+    /// One reason code for each filter, in order.
     pub reasons: ReasonCodes<'a>,
 }
 
 /// Unsubscribe request (section 3.10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsubscribe<'a> {
-    /// The UNSUBACK repeats it.
+    /// The packet id, which the UNSUBACK repeats.
     pub packet_id: PacketId,
     /// User properties.
     pub properties: Properties<'a>,
@@ -200,7 +200,7 @@ pub struct UnsubAck<'a> {
     pub packet_id: PacketId,
     /// Reason string and user properties.
     pub properties: Properties<'a>,
-    /// One for each filter, in order; none in 3.1.1.
+    /// One reason code for each filter, in order; none in 3.1.1.
     pub reasons: ReasonCodes<'a>,
 }
 

@@ -5,7 +5,7 @@ use super::property_set::Properties;
 use super::property_table::Property as P;
 
 impl<'a> Properties<'a> {
-    /// Whether the payload is declared as UTF-8 text; absent is no (sections 3.1.3.2.3, 3.3.2.3.2).
+    /// Whether the payload is declared as UTF-8 text; no if absent (sections 3.1.3.2.3, 3.3.2.3.2).
     pub fn payload_is_utf8(&self) -> bool {
         self.byte(P::PayloadFormatIndicator) == Some(1)
     }
@@ -15,7 +15,7 @@ impl<'a> Properties<'a> {
         self.byte(P::PayloadFormatIndicator)
     }
 
-    /// Message Expiry Interval in seconds; absent is never (section 3.3.2.3.3).
+    /// Message Expiry Interval in seconds; if absent, the message never expires (section 3.3.2.3.3).
     pub fn message_expiry_interval_s(&self) -> Option<u32> {
         self.u32(P::MessageExpiryInterval)
     }
@@ -45,8 +45,8 @@ impl<'a> Properties<'a> {
         SubscriptionIdentifiers(self.only(P::SubscriptionIdentifier))
     }
 
-    /// Session Expiry Interval in seconds, `u32::MAX` for never. Absent is 0 in CONNECT, and no change in CONNACK
-    /// and DISCONNECT (sections 3.1.2.11.2, 3.2.2.3.2, 3.14.2.2.2).
+    /// Session Expiry Interval in seconds, `u32::MAX` for never. If absent, it is 0 in CONNECT, and unchanged in CONNACK and DISCONNECT
+    /// (sections 3.1.2.11.2, 3.2.2.3.2, 3.14.2.2.2).
     pub fn session_expiry_interval_s(&self) -> Option<u32> {
         self.u32(P::SessionExpiryInterval)
     }
@@ -71,17 +71,17 @@ impl<'a> Properties<'a> {
         self.binary(P::AuthenticationData)
     }
 
-    /// Request Problem Information; absent is yes (section 3.1.2.11.7).
+    /// Request Problem Information; yes if absent (section 3.1.2.11.7).
     pub fn request_problem_information(&self) -> bool {
         self.byte(P::RequestProblemInformation) != Some(0)
     }
 
-    /// Request Response Information; absent is no (section 3.1.2.11.6).
+    /// Request Response Information; no if absent (section 3.1.2.11.6).
     pub fn request_response_information(&self) -> bool {
         self.byte(P::RequestResponseInformation) == Some(1)
     }
 
-    /// Will Delay Interval in seconds; absent is 0 (section 3.1.3.2.2).
+    /// Will Delay Interval in seconds; 0 if absent (section 3.1.3.2.2).
     pub fn will_delay_interval_s(&self) -> u32 {
         self.u32(P::WillDelayInterval).unwrap_or(0)
     }
@@ -101,12 +101,12 @@ impl<'a> Properties<'a> {
         self.text(P::ReasonString)
     }
 
-    /// Receive Maximum, from 1 on; absent is 65,535 (section 3.1.2.11.3).
+    /// Receive Maximum, from 1 on; 65,535 if absent (section 3.1.2.11.3).
     pub fn receive_maximum(&self) -> u16 {
         self.u16(P::ReceiveMaximum).unwrap_or(u16::MAX)
     }
 
-    /// Topic Alias Maximum; absent is 0 (section 3.1.2.11.5).
+    /// Topic Alias Maximum; 0 if absent (section 3.1.2.11.5).
     pub fn topic_alias_maximum(&self) -> u16 {
         self.u16(P::TopicAliasMaximum).unwrap_or(0)
     }
@@ -116,7 +116,7 @@ impl<'a> Properties<'a> {
         self.u16(P::TopicAlias)
     }
 
-    /// Maximum QoS; absent is 2 (section 3.2.2.3.4).
+    /// Maximum QoS; 2 if absent (section 3.2.2.3.4).
     pub fn maximum_qos(&self) -> Qos {
         match self.byte(P::MaximumQos) {
             Some(0) => Qos::AtMostOnce,
@@ -125,28 +125,28 @@ impl<'a> Properties<'a> {
         }
     }
 
-    /// Retain Available; absent is yes (section 3.2.2.3.5).
+    /// Retain Available; yes if absent (section 3.2.2.3.5).
     pub fn retain_available(&self) -> bool {
         self.byte(P::RetainAvailable) != Some(0)
     }
 
-    /// Maximum Packet Size in bytes, from 1 on, fixed header included; absent is no limit but the
-    /// protocol's (section 3.1.2.11.4).
+    /// Maximum Packet Size in bytes, from 1 on, fixed header included; if absent, only the protocol's own limit applies (section
+    /// 3.1.2.11.4).
     pub fn maximum_packet_size_bytes(&self) -> Option<u32> {
         self.u32(P::MaximumPacketSize)
     }
 
-    /// Wildcard Subscription Available; absent is yes (section 3.2.2.3.11).
+    /// Wildcard Subscription Available; yes if absent (section 3.2.2.3.11).
     pub fn wildcard_subscription_available(&self) -> bool {
         self.byte(P::WildcardSubscriptionAvailable) != Some(0)
     }
 
-    /// Subscription Identifiers Available; absent is yes (section 3.2.2.3.12).
+    /// Subscription Identifiers Available; yes if absent (section 3.2.2.3.12).
     pub fn subscription_identifiers_available(&self) -> bool {
         self.byte(P::SubscriptionIdentifierAvailable) != Some(0)
     }
 
-    /// Shared Subscription Available; absent is yes (section 3.2.2.3.13).
+    /// Shared Subscription Available; yes if absent (section 3.2.2.3.13).
     pub fn shared_subscription_available(&self) -> bool {
         self.byte(P::SharedSubscriptionAvailable) != Some(0)
     }

@@ -1,7 +1,7 @@
 //! A checked view of a set of properties (MQTT 5.0 section 2.2.2).
 //!
-//! Invariant: a [`Properties`] holds only properties that passed the checks of their packet, so its getters cannot fail. A bit set
-//! tells which properties are present, so that a getter of an absent one reads no bytes.
+//! Invariant: a [`Properties`] holds only properties that passed the checks of their packet, so its getters cannot fail. A bit set tells
+//! which properties are present, so that a getter of an absent property reads no bytes.
 
 use super::base::USER_PROPERTIES_MAX;
 use super::error::Error;
@@ -10,7 +10,7 @@ use super::property_table::{Property, Property as P};
 use super::read::Reader;
 use crate::topic::has_wildcard;
 
-/// A checked set of properties. 3.1.1 has none: there it is empty.
+/// A checked set of properties. For 3.1.1, which has no properties, the set is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Properties<'a> {
     pub(super) bytes: &'a [u8],
@@ -35,8 +35,8 @@ impl<'a> Properties<'a> {
         Self::check(reader.take(len as usize)?, allowed, repeatable)
     }
 
-    /// Checks the properties of a stored message, which another process may have written. Only those are allowed that a server
-    /// forwards unaltered ([`PropertyBuf::forward`](super::PropertyBuf::forward)).
+    /// Checks the properties of a stored message, which another process may have written. Only properties that a server forwards unaltered
+    /// are allowed ([`PropertyBuf::forward`](super::PropertyBuf::forward)).
     ///
     /// # Errors
     /// The first fault.
@@ -80,7 +80,7 @@ impl<'a> Properties<'a> {
         Ok(Properties { bytes, present })
     }
 
-    /// The set of the properties in `bytes`, which were checked before: they are items of [`Properties::iter`].
+    /// The set of the properties in `bytes`. They are items of [`Properties::iter`], so they were checked before.
     pub fn stored(bytes: &'a [u8]) -> Self {
         let mut set = Properties { bytes, present: 0 };
         set.present = set

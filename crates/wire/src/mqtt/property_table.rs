@@ -122,7 +122,7 @@ properties! {
 }
 
 impl Property {
-    /// Its identifier.
+    /// The identifier of the property.
     pub const fn id(self) -> u8 {
         self as u8
     }

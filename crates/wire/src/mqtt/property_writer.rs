@@ -17,11 +17,11 @@ pub struct Unfit;
 
 impl core::error::Error for Unfit {}
 
-/// Builds a set of properties. It can be used for many packets, with [`clear`](Self::clear) between them.
+/// Builds a set of properties. One builder can be used for many packets, with [`clear`](Self::clear) between them.
 ///
 /// # Panics
-/// Its methods panic on mistakes of the caller: a second value for a property that may occur once, or a value that the
-/// specification forbids (zero as a maximum or as an identifier, a topic with wildcards).
+/// The methods panic on mistakes of the caller: a second value for a property that may occur once, or a value that the specification
+/// forbids (zero as a maximum or as an identifier, a topic with wildcards).
 #[derive(Clone, Debug, Default)]
 pub struct PropertyBuf {
     bytes: Vec<u8>,
@@ -89,7 +89,7 @@ impl PropertyBuf {
     /// Content Type.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The value does not fit.
     pub fn content_type(&mut self, value: &str) -> Result<&mut Self, Unfit> {
         self.text(P::ContentType, value)
     }
@@ -97,7 +97,7 @@ impl PropertyBuf {
     /// Response Topic.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The value does not fit.
     pub fn response_topic(&mut self, value: &str) -> Result<&mut Self, Unfit> {
         assert!(is_topic_name(value), "a response topic is a topic name");
         self.text(P::ResponseTopic, value)
@@ -106,7 +106,7 @@ impl PropertyBuf {
     /// Correlation Data.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The value does not fit.
     pub fn correlation_data(&mut self, value: &[u8]) -> Result<&mut Self, Unfit> {
         self.binary(P::CorrelationData, value)
     }
@@ -129,7 +129,7 @@ impl PropertyBuf {
     /// Assigned Client Identifier.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The value does not fit.
     pub fn assigned_client_identifier(&mut self, value: &str) -> Result<&mut Self, Unfit> {
         self.text(P::AssignedClientIdentifier, value)
     }
@@ -142,7 +142,7 @@ impl PropertyBuf {
     /// Authentication Method.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The value does not fit.
     pub fn authentication_method(&mut self, value: &str) -> Result<&mut Self, Unfit> {
         self.text(P::AuthenticationMethod, value)
     }
@@ -150,7 +150,7 @@ impl PropertyBuf {
     /// Authentication Data. The set must also have an Authentication Method.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The value does not fit.
     pub fn authentication_data(&mut self, value: &[u8]) -> Result<&mut Self, Unfit> {
         self.binary(P::AuthenticationData, value)
     }
@@ -173,7 +173,7 @@ impl PropertyBuf {
     /// Response Information.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The value does not fit.
     pub fn response_information(&mut self, value: &str) -> Result<&mut Self, Unfit> {
         self.text(P::ResponseInformation, value)
     }
@@ -181,7 +181,7 @@ impl PropertyBuf {
     /// Server Reference.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The value does not fit.
     pub fn server_reference(&mut self, value: &str) -> Result<&mut Self, Unfit> {
         self.text(P::ServerReference, value)
     }
@@ -189,7 +189,7 @@ impl PropertyBuf {
     /// Reason String.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The value does not fit.
     pub fn reason_string(&mut self, value: &str) -> Result<&mut Self, Unfit> {
         self.text(P::ReasonString, value)
     }

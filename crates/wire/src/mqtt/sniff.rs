@@ -5,9 +5,9 @@
 /// Whether the first bytes are a CONNECT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sniff {
-    /// They begin a CONNECT.
+    /// The bytes begin a CONNECT.
     Mqtt,
-    /// They begin something else.
+    /// The bytes begin something else.
     NotMqtt,
     /// There are too few bytes to tell.
     More,

@@ -4,7 +4,7 @@ use super::base::{FIELD_MAX, PacketType, REMAINING_LENGTH_MAX, Version};
 use super::property_set::Properties;
 use alloc::vec::Vec;
 
-/// The fixed header of any packet except PUBLISH.
+/// Writes the fixed header of any packet except PUBLISH.
 pub(super) fn head(out: &mut Vec<u8>, kind: PacketType, len: usize) {
     out.push((kind as u8) << 4 | kind.flags());
     remaining_length(out, len);
@@ -15,7 +15,7 @@ pub(super) fn remaining_length(out: &mut Vec<u8>, len: usize) {
     variable(out, len);
 }
 
-/// Variable Byte Integer (section 1.5.5).
+/// Writes a Variable Byte Integer (section 1.5.5).
 pub(super) fn variable(out: &mut Vec<u8>, mut value: usize) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);

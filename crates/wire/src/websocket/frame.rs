@@ -13,9 +13,9 @@ pub const CONTROL_MAX: usize = 125;
 /// The longest reason of a Close frame, in bytes.
 pub const REASON_MAX: usize = CONTROL_MAX - 2;
 
-/// The second header byte says that a 2-byte length follows.
+/// In the second header byte: a 2-byte length follows.
 pub(super) const LENGTH_16: u8 = 126;
-/// The second header byte says that an 8-byte length follows.
+/// In the second header byte: an 8-byte length follows.
 pub(super) const LENGTH_64: u8 = 127;
 pub(super) const FIN: u8 = 0x80;
 pub(super) const RSV1: u8 = 0x40;
@@ -75,8 +75,8 @@ pub fn write_header(
     }
 }
 
-/// The header of an unmasked, unfragmented frame: an array, and the length of the header in it. So the frames that a server sends
-/// often need no buffer for their header.
+/// The header of an unmasked, unfragmented frame: an array, and the length of the header in it. A server sends mostly such frames, which so
+/// need no buffer for their header.
 pub fn header(opcode: Opcode, rsv1: bool, len: usize) -> ([u8; 10], usize) {
     debug_assert!(!opcode.is_control() || (len <= CONTROL_MAX && !rsv1));
     let mut bytes = [0; 10];

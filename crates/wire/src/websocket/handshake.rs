@@ -13,7 +13,7 @@ use sha1::{Digest, Sha1};
 /// Appended to the key before hashing (RFC 6455 §1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// The window of our compressor, and the largest that an offer may name (RFC 7692 §7.1.2).
+/// The window of our compressor, and the largest window that an offer may name, as a power of two (RFC 7692 §7.1.2).
 const WINDOW_BITS: u8 = 15;
 
 /// Ignores the unused bits of the last character: keys written by hand set them, and nothing depends on them.

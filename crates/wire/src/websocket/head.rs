@@ -42,7 +42,7 @@ pub(super) struct Frame {
 /// The unfinished fragmented message that a frame may continue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fragmented {
-    /// Payload bytes of its frames so far.
+    /// Payload bytes of the message's frames so far.
     pub(super) bytes: usize,
     pub(super) deflated: bool,
 }

@@ -1,9 +1,8 @@
 //! Decodes received WebSocket frames into events, for servers and clients (RFC 6455).
 //!
 //! Call [`next`] with the received bytes, then with the bytes that it did not consume, until it has consumed all and returns no
-//! event. A whole unfragmented frame is unmasked in place, and its event is a slice of the input, without any allocation. An
-//! unfinished frame and a fragmented or compressed message are kept in a [`Partial`]; the call after the one that finished it frees
-//! it.
+//! event. A whole unfragmented frame is unmasked in place, and its event is a slice of the input, without any allocation. An unfinished
+//! frame and a fragmented or compressed message are kept in a [`Partial`]. The first call after their event frees this memory.
 //!
 //! Invariants: the events and the violation do not depend on how the stream is split into reads. Memory grows with the bytes that
 //! arrived, never with the length that a header announces. The header of a frame over the limit is enough to refuse it. Text is
@@ -205,8 +204,8 @@ fn advance(
     }
 }
 
-/// Reads a header from the bytes in `partial` and the input. Returns the frame and the number of bytes that it consumed of the input,
-/// or `None` if the header is incomplete and `partial` holds all of its bytes.
+/// Reads a header from the bytes in `partial` and the input. Returns the frame and the number of input bytes that belong to the header, or
+/// `None` if the header is incomplete and `partial` holds all of its bytes.
 fn read_head(
     partial: &mut Option<Box<Partial>>,
     input: &[u8],
@@ -287,13 +286,13 @@ fn event(opcode: Opcode, payload: &[u8]) -> Event<'_> {
 }
 
 impl Partial {
-    /// Bytes of heap that this state occupies, including itself.
+    /// Bytes of heap that this state occupies, including the state itself.
     pub fn buffered_bytes(&self) -> usize {
         let message = self.message.as_ref().map_or(0, Message::heap_bytes);
         size_of::<Self>() + self.control.capacity() + message
     }
 
-    /// Bytes received of the unfinished message, or of the unfinished control frame if there is no message.
+    /// Bytes received of an incomplete header, and of the unfinished message, or of the unfinished control frame if there is no message.
     pub fn received_bytes(&self) -> usize {
         let begun = self.message.as_ref();
         usize::from(self.head_len) + begun.map_or(self.control.len(), |m| m.bytes.len())
@@ -305,7 +304,7 @@ impl Partial {
         message.is_some_and(|message| message.inflater.is_some())
     }
 
-    /// Continues to inflate the message. `Some` if that finished it.
+    /// Continues to inflate the message. `Some` if the message is now whole.
     fn inflate(&mut self, work: &mut usize) -> Result<Option<Opcode>, Violation> {
         let Some(message) = &mut self.message else {
             return Ok(None);
@@ -343,7 +342,7 @@ impl Partial {
         }
     }
 
-    /// Adds a piece of the payload of `frame`. `Some` if that finished a control frame or a message.
+    /// Adds a piece of the payload of `frame`. `Some` if a control frame or a message is now whole.
     fn take(
         &mut self,
         frame: Frame,
