@@ -1,5 +1,5 @@
-//! The data format of permessage-deflate without context takeover (RFC 7692 §7.2): every message is a raw DEFLATE stream of its own
-//! that ends in a sync flush, without the flush's last four bytes.
+//! Compresses and inflates messages of permessage-deflate without context takeover (RFC 7692 §7.2). Every message is a raw DEFLATE stream
+//! of its own that ends in a sync flush, without the flush's last four bytes.
 //!
 //! Invariants: an inflated message is never longer than its limit. For any message, inflating pauses when the work that the caller allows
 //! is done.

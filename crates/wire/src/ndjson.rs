@@ -239,7 +239,8 @@ pub fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, L
     })
 }
 
-/// The place of a field's bytes. It becomes a slice only after the whole line is read, since the scratch buffer may move when it grows.
+/// The place of a field's bytes. The place becomes a slice only after the whole line is read, since the scratch buffer may move when it
+/// grows.
 #[derive(Clone, Copy)]
 enum Span {
     /// These bytes of the line.

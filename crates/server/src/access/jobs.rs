@@ -87,7 +87,7 @@ impl JobQueue {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the next job, which is one of the address whose jobs have cost the least so far. None once the queue is closed and empty.
+    /// Waits for the next job: a job of the address whose jobs have cost the least so far. None once the queue is closed and empty.
     pub fn next(&self) -> Option<Job> {
         let mut jobs = self.jobs();
         loop {

@@ -4,7 +4,8 @@
 //! may have begun to use a new key. Anybody can make up a `kid`, so these additional fetches are at least [`REFETCH_AFTER`] apart. While
 //! fetches fail, the keys of the last good answer stay in use.
 //!
-//! Invariants: no lock is held during a fetch; a secret (`oct`) is never taken from a URL, since everyone who can read it could sign.
+//! Invariants: no lock is held during a fetch; a secret (`oct`) is never taken from a URL, since everyone who can read the URL could sign
+//! tokens.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

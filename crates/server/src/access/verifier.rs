@@ -148,7 +148,7 @@ struct AnswerCache {
 }
 
 impl AnswerCache {
-    /// The cached answer about a credential, and until when it is valid, in seconds of [`clock::counted_s`]. The expiry of a token itself
+    /// The cached answer about a credential, and until when it is valid, in seconds of `clock::counted_s`. The expiry of a token itself
     /// is by the wall clock.
     fn get(&self, digest: Digest) -> Option<(Result<Known, Reason>, u64)> {
         let is_over = |known: &Known| u64::from(known.until_unix_s) <= clock::unix_s();
@@ -179,7 +179,7 @@ impl AnswerCache {
     }
 }
 
-/// Answers of one kind, each with the end of its validity in seconds of [`clock::counted_s`]. The oldest answer is evicted first.
+/// Answers of one kind, each with the end of its validity in seconds of `clock::counted_s`. The oldest answer is evicted first.
 struct Cache<A> {
     entries: HashMap<Digest, (A, u64)>,
     /// The keys of `entries`, oldest first.

@@ -87,7 +87,7 @@ pub fn unintended(file: &File) -> Vec<Problem> {
 
 /// Reports a filter with wildcards of another server. Here it matches only the topic of that name.
 fn foreign(problems: &mut Problems, path: String, filter: &str) {
-    // An author who uses our wildcards in the filter knows them.
+    // If the filter also has our wildcards, its author knows them.
     if let Some(what) = foreign_wildcards(filter).filter(|_| !has_wildcard(filter.as_bytes())) {
         problems.fail(path, what);
     }

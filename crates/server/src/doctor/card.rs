@@ -1,4 +1,4 @@
-//! Network cards, and the cores that handle their packets.
+//! Reads the network cards of the host, and finds the cores that handle their packets.
 
 use std::collections::BTreeSet;
 use std::fs;

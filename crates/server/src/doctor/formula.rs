@@ -9,8 +9,8 @@ use crore_net::kernel::acceptor;
 /// Bytes of a memory page. `net.ipv4.tcp_mem` is in pages.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Kernel memory of an idle accepted connection: the TCP socket. This constant and the next four were measured on Linux 6.18, as the growth
-/// of the slabs with a million connections.
+/// Kernel memory of an idle accepted connection, in bytes: its TCP socket. This constant and the next four were measured on Linux 6.18, as
+/// the growth of the slabs with a million connections.
 const TCP_BYTES: u64 = 2_520;
 /// The inode of the socket.
 const INODE_BYTES: u64 = 862;
@@ -27,8 +27,7 @@ pub const KERNEL_BYTES: u64 = TCP_BYTES + INODE_BYTES + FILE_BYTES + REST_BYTES 
 /// Bytes charged to a control group for the TCP socket: the object itself (`/proc/slabinfo` of Linux 6.18), without the gaps in its slab,
 /// and 8 bytes with which the kernel finds the group.
 const TCP_OBJECT_BYTES: u64 = 2_368 + 8;
-/// Bytes charged for inode, directory entry, file, epoll item and epoll wait entry, with 8 bytes for each of the five objects that the
-/// kernel charges.
+/// Bytes charged for inode, directory entry, file, epoll item and epoll wait entry, with the 8 bytes for each of these five objects.
 const OTHER_OBJECTS_BYTES: u64 = 832 + 192 + 192 + 128 + 72 + 5 * 8;
 
 /// Bytes charged to a control group for a connection. A group that does not count accepted sockets is charged only for what the server's
@@ -55,8 +54,8 @@ const SHARD_BYTES: u64 = 75_000;
 /// two threads for tokens.
 pub const OTHER_THREADS: u64 = 6;
 
-/// The system itself needs 1/20 of the memory of a planned host: 2 % for firmware and page tables, which `MemTotal` does not contain, and 3
-/// % for the programs of a bare system.
+/// The system itself needs 1/20 of the memory of a planned host: 2 % for firmware and page tables (not in `MemTotal`), and 3 % for the
+/// programs of a bare system.
 const SYSTEM_PART: u64 = 20;
 
 /// Descriptors of a shard that are not for connections: listeners, poller, eventfds, the reserve.
@@ -147,9 +146,9 @@ pub fn busy_sockets(connections: u64, cores: u64) -> u64 {
     connections.min(cores * SENDS_PER_CORE_AND_S * ROUND_TRIP_MS / 1_000)
 }
 
-/// The recommended `net.ipv4.tcp_mem` (low, pressure and maximum, in pages). Pressure is a sixteenth of the memory, as by the kernel's
-/// default, but not more than the connections leave, and not less than the busy sockets need. Low is 3/4 and the maximum 3/2 of it, as in
-/// the kernel.
+/// The recommended `net.ipv4.tcp_mem` (low, pressure and maximum, in pages). The pressure is a sixteenth of the memory, as by the kernel's
+/// default, but not more than the connections leave, and not less than the busy sockets need. As in the kernel, low is 3/4 of the pressure,
+/// and the maximum 3/2.
 pub fn tcp_mem(memory_bytes: u64, left_bytes: u64, busy: u64) -> [u64; 3] {
     let by_kernel = memory_bytes / 16 / PAGE_BYTES;
     let left = left_bytes / PAGE_BYTES * 2 / 3;
@@ -157,8 +156,8 @@ pub fn tcp_mem(memory_bytes: u64, left_bytes: u64, busy: u64) -> [u64; 3] {
     [pressure / 4 * 3, pressure, pressure * 3 / 2]
 }
 
-/// Limit of a socket's unsent bytes: a power of two. It is chosen so that the unsent bytes of all stalled connections (one in
-/// [`STALLED_PART`]) fit into `tcp_mem`.
+/// Limit of a socket's unsent bytes: a power of two with which the unsent bytes of all stalled connections (one in [`STALLED_PART`]) fit
+/// into `tcp_mem`.
 pub fn send_buffer_max(tcp_mem_most_pages: u64, connections: u64) -> u64 {
     let stalled = (connections / STALLED_PART).max(1);
     let each = tcp_mem_most_pages * PAGE_BYTES / stalled;

@@ -11,7 +11,7 @@ use super::card::{self, Card};
 use crate::config::cgroups::{self, Group, Tasks};
 use crate::config::host_files::{HostFiles, field};
 
-/// The state of a host at the time of [`Host::read`]. Only kernel settings are read later.
+/// The state of a host at the time of `Host::read`. Only kernel settings are read later.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
     /// The directory below which the files of the host are.

@@ -2,7 +2,7 @@
 //!
 //! [`host`] reads the host, [`workload`] is the planned load, and [`formula`] has the source of every number. [`bounds`] computes how many
 //! connections each limit permits. [`account`] adds up the memory when everything is full. [`checks`] judges each setting and names the
-//! change. [`report`] prints the findings. Only [`host`] and `card` read files; the others compute.
+//! change. [`report`] prints the findings. Only [`host`] and `card` read files of the host; the others compute.
 //!
 //! The doctor looks at one host and not at the network. It measures nothing and changes nothing. The estimate is for idle connections that
 //! have one topic each; `crore-bench run fill` compares it with a server in a control group.

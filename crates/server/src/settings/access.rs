@@ -19,7 +19,7 @@ use super::problems::Problems;
 const MAX_TOKEN_BYTES: usize = 64 << 10;
 /// An hour. A client that loses a right may keep it for this time, with a token that has not expired.
 const MAX_CACHE_S: u32 = 3_600;
-/// Each takes about 100 bytes.
+/// Each entry takes some 150 bytes.
 const MAX_CACHE_ENTRIES: usize = 10_000_000;
 /// It would take more than a minute to verify a longer queue, and no client waits so long.
 const MAX_QUESTIONS: usize = 1 << 20;

@@ -21,7 +21,7 @@ use super::tls::Tls;
 /// The default of `listen`: the loopback, which only this machine reaches.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:8800";
 
-/// Topics hash to 256 slots, so further shards would have no work.
+/// Topics hash to 256 slots, so further shards could keep no topics.
 pub const MAX_SHARDS: usize = 256;
 
 /// The whole file. A value that is left to the host is 0 here.

@@ -1,6 +1,6 @@
 //! Parses and formats sizes and times with units, for which TOML has no type.
 
-/// Units of a size: the binary and the decimal ones, each largest first.
+/// Units of a size: first the binary, then the decimal ones, each from the largest to the smallest.
 const UNITS: [(&str, usize); 7] = [
     ("GiB", 1 << 30),
     ("MiB", 1 << 20),

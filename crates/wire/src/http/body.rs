@@ -88,7 +88,7 @@ enum State {
 /// The decoder of one chunked body. It buffers nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chunked {
-    /// The bytes that the current chunk still lacks. While its size is read, the value of the digits so far.
+    /// The bytes that the current chunk still lacks. While the size of a chunk is read, the value of the digits so far.
     left: u64,
     /// The sum of all chunk sizes so far.
     total: u64,
@@ -99,7 +99,7 @@ pub struct Chunked {
 }
 
 impl Chunked {
-    /// Decodes the next bytes of the stream: moves their data to the front of `buf`.
+    /// Decodes the next bytes of the stream, and moves the data to the front of `buf`.
     ///
     /// The caller must not pass consumed bytes again; the bytes after [`Progress::read`] are unchanged. `limit` is for the data of
     /// the whole body, in bytes. After an error the contents of `buf` are unspecified.

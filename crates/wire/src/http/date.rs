@@ -52,7 +52,7 @@ fn in_utc(text: &[u8]) -> Option<&[u8]> {
     is_utc.then_some(&text[..at])
 }
 
-/// `, 06 Nov 1994 08:49:37`
+/// Parses `, 06 Nov 1994 08:49:37`.
 fn imf(text: &[u8]) -> Option<u64> {
     let text: &[u8; 22] = text.try_into().ok()?;
     if &text[..2] != b", " || text[4] != b' ' || text[8] != b' ' || text[13] != b' ' {
@@ -67,7 +67,7 @@ fn imf(text: &[u8]) -> Option<u64> {
     )
 }
 
-/// `, 06-Nov-94 08:49:37`
+/// Parses `, 06-Nov-94 08:49:37`.
 fn rfc850(text: &[u8]) -> Option<u64> {
     let text: &[u8; 20] = text.try_into().ok()?;
     if &text[..2] != b", " || text[4] != b'-' || text[8] != b'-' || text[11] != b' ' {
@@ -83,7 +83,7 @@ fn rfc850(text: &[u8]) -> Option<u64> {
     )
 }
 
-/// `Sun Nov  6 08:49:37 1994`
+/// Parses `Sun Nov  6 08:49:37 1994`.
 fn asctime(text: &[u8]) -> Option<u64> {
     let text: &[u8; 24] = text.try_into().ok()?;
     if text[3] != b' ' || text[7] != b' ' || text[10] != b' ' || text[19] != b' ' {

@@ -30,7 +30,7 @@ pub fn client_behind<'b>(
     trusted: &[(IpAddr, u8)],
 ) -> Option<IpAddr> {
     // The entries are read from the left, so that no list is needed. The result is the same as from the right: the last untrusted address,
-    // or the first address after the last entry that is not an address if all of these are trusted.
+    // or, if all addresses after the last entry that is no address are trusted, the first of them.
     let mut found = None;
     for entry in xff.flat_map(list) {
         found = match address(entry) {

@@ -54,8 +54,8 @@ pub struct Head<'b> {
 
 /// Parses the head at the start of `buf`. `None` while the head is incomplete and can still fit into `limit` bytes.
 ///
-/// Blank lines before the request line are skipped and counted (RFC 9112 section 2.2). A call with an incomplete head is cheap: it
-/// only searches line ends. Callers must also call [`Head::body`] for every method, since it refuses conflicting lengths.
+/// Blank lines before the request line are skipped and counted (RFC 9112 section 2.2). A call with an incomplete head is cheap: it only
+/// searches line ends. Callers must also call [`Head::body`] for every method, since only that refuses conflicting lengths.
 ///
 /// # Errors
 /// [`HeadError::TooLarge`], [`HeadError::Malformed`] or [`HeadError::Version`], as early as the bytes allow.
@@ -145,8 +145,8 @@ pub fn blank_lines(buf: &[u8]) -> usize {
         .count()
 }
 
-/// The value of a field in a head that was refused or is incomplete. The error response needs it. Only complete lines are read. `None` if
-/// the field is missing or occurs several times.
+/// The value of a field, for the error response to a head that was refused or is incomplete. Only complete lines are read. `None` if the
+/// field is missing or occurs several times.
 pub fn field_in<'b>(bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
     let bytes = &bytes[blank_lines(bytes)..];
     let end = memchr::memmem::find(bytes, b"\r\n\r\n");
@@ -176,8 +176,8 @@ struct Offsets {
     end: usize,
 }
 
-/// Searches for the blank line at the end of the head. An error is reported at the first wrong byte, so that it does not depend on how
-/// the stream is split into reads.
+/// Searches for the blank line at the end of the head. An error is reported at the first wrong byte, so that the error does not depend on
+/// how the stream is split into reads.
 fn find_end(buf: &[u8], limit: usize) -> Result<Option<Offsets>, HeadError> {
     let window = &buf[..buf.len().min(limit)];
     let start = blank_lines(window);

@@ -1,9 +1,9 @@
 //! The codec of HTTP/1.x for servers (RFC 9110, RFC 9112): request heads, bodies, response heads, and the grammars of some header
 //! fields.
 //!
-//! Invariants: nothing here reads a socket or a clock, and no bytes of a peer make it panic. A request that two servers could read
-//! in two ways (request smuggling) is refused, not repaired. Deliberately absent: routing, connection state, content codings, and
-//! HTTP/2 except for its refusal.
+//! Invariants: nothing here reads a socket or a clock, and no bytes of a peer cause a panic. A request that two servers could read in two
+//! ways (request smuggling) is refused, not repaired. Deliberately absent: routing, connection state, content codings, and HTTP/2 except
+//! for its refusal.
 
 pub mod accept;
 pub mod body;
@@ -25,7 +25,7 @@ pub(crate) const fn is_tchar(b: u8) -> bool {
     TCHARS[b as usize]
 }
 
-/// The characters of [`is_tchar`]. They are a table, because each name of a header field is checked with it.
+/// The results of `is_tchar`, in a table because each name of a header field is checked with it.
 const TCHARS: [bool; 256] = {
     let mut table = [false; 256];
     let mut b = 0;
@@ -45,7 +45,8 @@ const TCHARS: [bool; 256] = {
 /// Whether `value` is allowed as the value of a header field: it has no control character except the tab, so it cannot begin a new
 /// line (RFC 9110 section 5.5).
 ///
-/// Every header value or SSE field that comes from outside must be checked with this.
+/// A header value that comes from outside must be checked with this or with a stricter rule. SSE fields need the stricter rule of
+/// `sse::is_field_safe`.
 pub fn is_field_value(value: &[u8]) -> bool {
     value
         .iter()

@@ -4,9 +4,9 @@
 //! reasons of acknowledgements, and all subscription options except QoS.
 //!
 //! # Panics
-/// All functions except [`publish()`] and `publish_head` panic on values that no packet can carry, since these are mistakes of the caller:
-/// a text or binary field over [`FIELD_MAX`], or a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX). In debug builds all
-/// functions panic on a property that the packet may not have. The limits for topics and payloads of clients are far lower.
+//! All functions except [`publish()`] and `publish_head` panic on values that no packet can carry, since these are mistakes of the caller:
+//! a text or binary field over [`FIELD_MAX`], or a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX). In debug builds all
+//! functions panic on a property that the packet may not have. The limits for topics and payloads of clients are far lower.
 
 use super::base::{FIELD_MAX, PACKET_BYTES_MAX, PacketId, PacketType, Qos, V311_BRIDGE, Version};
 use super::decode::flag;

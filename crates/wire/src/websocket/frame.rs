@@ -75,8 +75,8 @@ pub fn write_header(
     }
 }
 
-/// The header of an unmasked, unfragmented frame: an array, and the length of the header in it. A server sends mostly such frames, which so
-/// need no buffer for their header.
+/// The header of an unmasked, unfragmented frame: an array, and the length of the header in it. A server sends mostly such frames, and
+/// needs no buffer for these headers.
 pub fn header(opcode: Opcode, rsv1: bool, len: usize) -> ([u8; 10], usize) {
     debug_assert!(!opcode.is_control() || (len <= CONTROL_MAX && !rsv1));
     let mut bytes = [0; 10];

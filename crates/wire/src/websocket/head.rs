@@ -9,9 +9,9 @@ use super::violation::Violation;
 /// Which end of the connection receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Frames must be masked (RFC 6455 §5.1).
+    /// The server receives: frames must be masked (RFC 6455 §5.1).
     Server,
-    /// Frames must not be masked.
+    /// The client receives: frames must not be masked.
     Client,
 }
 

@@ -1,8 +1,8 @@
 //! Finds public keys, certificates and private keys in bytes that should be a secret, whatever their encoding.
 //!
-//! It searches for two kinds of *marks*: words in files of keys, and object identifiers or headers of binary keys. Both are searched in the bytes
-//! themselves and in all their possible decodings: escapes, base64, base32, hex and decimal numbers, also nested. The decoders skip whatever separates
-//! digits. They start at each place where an encoding may begin, since any text may precede a mark.
+//! The search is for two kinds of *marks*: words in files of keys, and object identifiers or headers of binary keys. Both are searched in
+//! the bytes themselves and in all their possible decodings: escapes, base64, base32, hex and decimal numbers, also nested. The decoders
+//! skip whatever separates digits. They start at each place where an encoding may begin, since any text may precede a mark.
 //!
 //! Invariant: a random secret has none of these marks. The search covers some thousand places of each secret, so a mark of seven given
 //! bytes (2^-56) appears by accident in one of 2^44 secrets. Each shorter mark has a comment with its probability. Deliberately not here:

@@ -20,7 +20,7 @@ pub enum State {
     Unknown,
     /// The value is good.
     Fits,
-    /// The value does not matter to the server. [`Check::why`] has the reason.
+    /// The value does not matter to the server. `Check::why` has the reason.
     Note,
     /// The setting has no effect any more.
     Obsolete,

@@ -34,12 +34,12 @@ pub(super) enum Unit {
 }
 
 impl Setting {
-    /// The last part of its path.
+    /// The last part of the path.
     pub fn key(&self) -> &str {
         split_path(&self.path).1
     }
 
-    /// The path of its table.
+    /// The path of the setting's table.
     pub fn table(&self) -> &str {
         split_path(&self.path).0
     }
@@ -49,7 +49,7 @@ impl Setting {
         self.json[name].as_str()
     }
 
-    /// The first paragraph of its help, and the meaning of 0.
+    /// The first paragraph of the help, and the meaning of 0.
     pub fn meaning(&self) -> String {
         let help = self.text("description").unwrap_or_default();
         let first = help.split("\n\n").next().unwrap_or_default();
@@ -160,7 +160,7 @@ impl Setting {
         }
     }
 
-    /// Converts the file's value at `place` to the form that [`File`] deserializes; none if it is faulty.
+    /// Converts the file's value at `place` to the form that [`File`] deserializes; none if the value is faulty.
     pub(super) fn value(
         &self,
         place: &str,
