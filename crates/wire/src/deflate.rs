@@ -125,7 +125,7 @@ pub fn inflate(data: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), Infla
     Ok(())
 }
 
-/// Inflates a message in steps. A message may have several blocks, and several final ones (RFC 7692 §7.2.3.4, §7.2.3.5).
+/// Inflates a message in steps. A message may have several blocks, and several final blocks (RFC 7692 §7.2.3.4, §7.2.3.5).
 pub struct Inflater {
     state: Box<DecompressorOxide>,
     /// The inflated bytes, and zeros after them, which will be overwritten.

@@ -353,7 +353,7 @@ fn named(rest: &[u8]) -> Option<(Field, usize)> {
     }
 }
 
-/// Reads a name that [`named`] does not know: it has escapes, or is unknown.
+/// Reads a name that [`named`] does not know: the name has escapes, or is unknown.
 #[cold]
 fn escaped_key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Option<Field>, LineError> {
     let start = scratch.text.len();

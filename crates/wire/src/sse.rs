@@ -72,7 +72,7 @@ pub fn write_comment(out: &mut Vec<u8>, text: &str) {
     write_lines(out, prefix, text.as_bytes());
 }
 
-/// Appends the time in milliseconds that a client waits before it reconnects. It takes effect at the end of its line.
+/// Appends the time in milliseconds that a client waits before it reconnects. The time takes effect at the end of its line.
 pub fn write_retry(out: &mut Vec<u8>, ms: u32) {
     let mut digits = [0; 10];
     let mut at = digits.len();

@@ -66,7 +66,7 @@ impl Resources {
         }
     }
 
-    /// A rate of new connections that leaves the shards' cores time for the established ones.
+    /// A rate of new connections that leaves the shards' cores time for the established connections.
     pub fn accepts_default(&self, shards: usize) -> u32 {
         u32::try_from(shards.min(self.cores) * ACCEPTS_PER_CORE_AND_S).unwrap_or(u32::MAX)
     }

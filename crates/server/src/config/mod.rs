@@ -124,7 +124,7 @@ fn origins(args: &ServeArgs, text: &str) -> BTreeMap<String, &'static str> {
     given
 }
 
-/// Parses a file's text, overridden by variables and flags. Returns the settings without those that have a fault, and a line for each fault. If
+/// Parses a file's text, overridden by variables and flags. Returns the settings without the faulty values, and a line for each fault. If
 /// the text is not TOML, only its syntax errors are reported, since the places of settings are unknown.
 fn parse(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(Place, String)>) {
     let name = &path.display().to_string();

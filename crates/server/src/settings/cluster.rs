@@ -21,7 +21,7 @@ const MIN_HISTORY_BYTES: usize = 64 << 20;
 const MIN_CHECKPOINT_BYTES: usize = 1 << 20;
 /// A hundred years.
 const MAX_HISTORY_AGE_S: u32 = 3_155_760_000;
-/// Limit of bytes in batches that were read but are not applied yet. A shard applies so much in well under a second.
+/// Limit of bytes in batches that were read but are not applied yet. A shard applies this number of bytes in well under a second.
 const BACKLOG_BYTES: usize = 32 << 20;
 /// How long a start waits for NATS servers that start at the same time.
 const PATIENCE: Duration = Duration::from_secs(60);

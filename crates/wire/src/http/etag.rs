@@ -5,8 +5,8 @@
 
 use super::list;
 
-/// The tags of a list, without `W/` and without quotes, escaped ones included: `W/"x", "y"-gzip` gives `x` and `y"-gzip`. The caller
-/// knows the format of its tags and must handle a suffix. Our tags have no comma, quote or backslash.
+/// The tags of a list, without `W/` and without quotes, also escaped quotes: `W/"x", "y"-gzip` gives `x` and `y"-gzip`. The caller knows
+/// the format of its tags and must handle a suffix. Our tags have no comma, quote or backslash.
 pub fn entity_tags(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     list(value).map(opaque_tag).filter(|tag| !tag.is_empty())
 }

@@ -39,8 +39,8 @@ pub enum Error {
     Nul,
     /// A protocol name other than `MQTT` and `MQIsdp` [MQTT-3.1.2-1].
     ProtocolName,
-    /// An unsupported protocol version [MQTT-3.1.2-2]: not 4, not 5, and not the one of a 3.1.1 bridge. With the protocol name
-    /// `MQIsdp` every version is unsupported.
+    /// An unsupported protocol version [MQTT-3.1.2-2]: not 4, not 5, and not the level of a 3.1.1 bridge. With the protocol name `MQIsdp`
+    /// every version is unsupported.
     #[display("{}: {_0}", self.words())]
     ProtocolVersion(u8),
     /// Flags of CONNECT that contradict each other or are reserved [MQTT-3.1.2-3, -11, -12, -13; 3.1.1: -22].

@@ -225,7 +225,7 @@ impl<'a> Scan<'a> {
                 depth += 1;
                 objects = objects << 1 | u64::from(first == b'{');
                 self.step();
-                // In ASCII both closing brackets are 2 above their opening ones.
+                // In ASCII the code of a closing bracket is that of its opening bracket plus 2.
                 if self.peek() != Some(first + 2) {
                     self.member_key(objects)?;
                     continue;

@@ -1,7 +1,7 @@
 //! The opening handshake (RFC 6455 §4): the accept key, the extension permessage-deflate (RFC 7692 §7.1) and the subprotocol. The
 //! HTTP codec parses the request.
 //!
-//! Invariant: an extension offer is accepted only if every parameter can be obeyed. A faulty offer is declined, and the others are
+//! Invariant: an extension offer is accepted only if every parameter can be obeyed. A faulty offer is declined, and the other offers are
 //! still considered.
 
 use alloc::vec::Vec;

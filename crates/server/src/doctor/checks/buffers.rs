@@ -1,4 +1,5 @@
-//! Checks of the kernel's settings for socket buffers. They do not matter to idle sockets: Linux allocates a buffer only when bytes arrive.
+//! Checks of the kernel's settings for socket buffers. These settings do not matter to idle sockets: Linux allocates a buffer only when
+//! bytes arrive.
 
 use super::check::{Check, State, set_line, sysctl};
 use crate::doctor::formula;
