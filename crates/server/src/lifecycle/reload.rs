@@ -86,13 +86,13 @@ impl Lifecycle {
             .map_err(|error| error.to_string())?;
         let checks =
             access::checks(next.file.access.as_ref()).map_err(|error| error.to_string())?;
+        let revoked = listed(&next, self.member())?;
         if let Some(tls) = &self.0.tls {
-            // Reloaded even if the settings are the same, because the certificate in the file may have changed. Of the later steps only
-            // reading the revocations can fail; then the new certificate stays in use with the old settings.
+            // Reloaded even if the settings are the same, because the certificate in the file may have changed. This is the last step that
+            // can fail, so that settings and certificate change together.
             tls.reload(&next.file.tls)
                 .map_err(|error| format!("{error:#}"))?;
         }
-        let revoked = listed(&next, self.member())?;
         let mut settings = next.settings(node);
         settings.access.revoked = Arc::clone(&revoked);
         let world = Arc::new(World {
