@@ -69,7 +69,7 @@ pub struct State {
     pub is_full: bool,
     /// Number of committed groups; each takes one sync.
     pub syncs: u64,
-    /// Total time of all commits: writes, syncs, and waits for space.
+    /// Total time of all commits: writes and syncs, without waits for space.
     pub sync_time: Duration,
     /// Number of commits by duration: class `n` counts those below 2^n microseconds that no lower class counts. The last class counts all
     /// longer ones.
@@ -271,10 +271,10 @@ impl<B: AsRef<[u8]>> Shared<B> {
                 self.carry_out(&mut log, requests)?;
             }
             if !group.is_empty() {
-                let began = Instant::now();
-                loop {
+                let took = loop {
+                    let began = Instant::now();
                     match log.commit(group.iter().map(AsRef::as_ref)) {
-                        Ok(()) => break,
+                        Ok(()) => break began.elapsed(),
                         Err(CommitError::Failed(error)) => return Err(error),
                         Err(CommitError::Full) => {}
                     }
@@ -289,8 +289,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
                         Woken::Requested(requests) => self.carry_out(&mut log, requests)?,
                         Woken::InTime => {}
                     }
-                }
-                let took = began.elapsed();
+                };
                 let bits = u128::BITS - took.as_micros().leading_zeros();
                 self.note(&log, |state| {
                     state.syncs += 1;
