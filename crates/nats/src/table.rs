@@ -38,15 +38,22 @@ pub struct Table {
     local: Arc<Local>,
 }
 
-#[derive(Default)]
 struct Local {
-    rows: Mutex<Rows>,
+    copy: Mutex<LocalCopy>,
     changed: Notify,
 }
 
+/// The rows after some change of the bucket.
+#[derive(Default)]
+struct LocalCopy {
+    rows: Rows,
+    /// The revision of that change.
+    revision: u64,
+}
+
 impl Local {
-    fn rows(&self) -> MutexGuard<'_, Rows> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    fn copy(&self) -> MutexGuard<'_, LocalCopy> {
+        self.copy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -56,9 +63,9 @@ impl Table {
         store: Store,
         name: &'static str,
     ) -> Result<(Table, impl Future<Output = ()> + use<>), Error> {
-        let (rows, watch) = read(&store, name).await?;
+        let (copy, watch) = read(&store, name).await?;
         let local = Arc::new(Local {
-            rows: Mutex::new(rows),
+            copy: Mutex::new(copy),
             changed: Notify::new(),
         });
         let follow = follow(store.clone(), name, Arc::clone(&local), watch);
@@ -67,7 +74,7 @@ impl Table {
 
     /// The rows, by key.
     pub fn rows(&self) -> BTreeMap<String, Bytes> {
-        self.local.rows().clone()
+        self.local.copy().rows.clone()
     }
 
     /// Waits until rows have changed since the last call.
@@ -80,7 +87,7 @@ impl Table {
     /// # Errors
     /// If NATS does not accept the row, or there are too many rows.
     pub async fn put(&self, key: &str, value: Vec<u8>) -> Result<(), Error> {
-        let full = self.local.rows().len() >= ROWS_MAX;
+        let full = self.local.copy().rows.len() >= ROWS_MAX;
         if full || value.len() > ROW_BYTES_MAX {
             return Err(Error::lasting(format!(
                 "a table of the cluster has at most {ROWS_MAX} rows of {ROW_BYTES_MAX} bytes"
@@ -89,21 +96,23 @@ impl Table {
         let value = Bytes::from(value);
         let put = self.store.put(self.key(key), value.clone());
         let put = async { put.await.map_err(|error| chain(&error)) };
-        self.answered(put).await?;
-        self.local.rows().insert(key.to_string(), value);
+        let revision = self.answered(put).await?;
+        let mut copy = self.local.copy();
+        // The watch may have brought a later change of the same row already.
+        if revision > copy.revision {
+            copy.rows.insert(key.to_string(), value);
+        }
         Ok(())
     }
 
-    /// Removes a row.
+    /// Removes a row. All nodes see that when NATS delivers the change.
     ///
     /// # Errors
     /// If NATS does not accept the removal.
     pub async fn remove(&self, key: &str) -> Result<(), Error> {
         let purge = self.store.purge(self.key(key));
         let purge = async { purge.await.map_err(|error| chain(&error)) };
-        self.answered(purge).await?;
-        self.local.rows().remove(key);
-        Ok(())
+        self.answered(purge).await
     }
 
     fn key(&self, key: &str) -> String {
@@ -121,21 +130,21 @@ impl Table {
 }
 
 /// Reads all rows, and watches later changes.
-async fn read(store: &Store, name: &str) -> Result<(Rows, Watch), Error> {
+async fn read(store: &Store, name: &str) -> Result<(LocalCopy, Watch), Error> {
     let failed = |why: String| Error::transient(format!("the table {name}: {why}"));
     let all = async {
         // The key with the cluster's numbers always exists. So the history has a last entry (`delta` 0) even if the table is empty.
         let keys = [NUMBERS.to_string(), format!("{name}.>")];
         let watch = store.watch_many_with_history(keys).await;
         let mut watch = watch.map_err(|error| failed(chain(&error)))?;
-        let mut rows = Rows::new();
+        let mut copy = LocalCopy::default();
         loop {
             let entry = watch.next().await;
             let entry = entry.ok_or_else(|| failed("its watch has ended".to_string()))?;
             let entry = entry.map_err(|error| failed(chain(&error)))?;
-            take(&mut rows, name, &entry);
+            copy.apply(name, &entry);
             if entry.delta == 0 {
-                return Ok((rows, watch));
+                return Ok((copy, watch));
             }
         }
     };
@@ -143,15 +152,18 @@ async fn read(store: &Store, name: &str) -> Result<(Rows, Watch), Error> {
     read.unwrap_or_else(|_| Err(failed("NATS does not answer".to_string())))
 }
 
-fn take(rows: &mut Rows, name: &str, entry: &Entry) {
-    let key = entry.key.strip_prefix(name);
-    let Some(key) = key.and_then(|key| key.strip_prefix('.')) else {
-        return;
-    };
-    if entry.operation != Operation::Put {
-        rows.remove(key);
-    } else if entry.value.len() <= ROW_BYTES_MAX && rows.len() < ROWS_MAX {
-        rows.insert(key.to_string(), entry.value.clone());
+impl LocalCopy {
+    fn apply(&mut self, name: &str, entry: &Entry) {
+        self.revision = self.revision.max(entry.revision);
+        let key = entry.key.strip_prefix(name);
+        let Some(key) = key.and_then(|key| key.strip_prefix('.')) else {
+            return;
+        };
+        if entry.operation != Operation::Put {
+            self.rows.remove(key);
+        } else if entry.value.len() <= ROW_BYTES_MAX && self.rows.len() < ROWS_MAX {
+            self.rows.insert(key.to_string(), entry.value.clone());
+        }
     }
 }
 
@@ -159,13 +171,13 @@ fn take(rows: &mut Rows, name: &str, entry: &Entry) {
 async fn follow(store: Store, name: &'static str, local: Arc<Local>, mut watch: Watch) {
     loop {
         while let Some(Ok(entry)) = watch.next().await {
-            take(&mut local.rows(), name, &entry);
+            local.copy().apply(name, &entry);
             local.changed.notify_one();
         }
         watch = loop {
             sleep(RETRY_INTERVAL).await;
-            if let Ok((rows, watch)) = read(&store, name).await {
-                *local.rows() = rows;
+            if let Ok((copy, watch)) = read(&store, name).await {
+                *local.copy() = copy;
                 local.changed.notify_one();
                 break watch;
             }
