@@ -47,36 +47,43 @@ impl Encoded {
     }
 
     /// Whether nothing was encoded yet.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
     /// Whether a large message is among them.
+    #[inline]
     pub fn is_shared(&self) -> bool {
         self.rope.is_shared()
     }
 
     /// Adds a message, which `write` writes.
+    #[inline]
     pub fn push(&mut self, write: impl FnOnce(&mut Rope)) {
         write(&mut self.rope);
         self.ends.push(self.rope.len());
     }
 
     /// The messages with these numbers, which lie side by side: only where none is large.
+    #[inline]
     pub fn span(&self, messages: Range<usize>) -> &[u8] {
         &self.rope.own[self.start(messages.start)..self.start(messages.end)]
     }
 
     /// Adds one message to a rope.
+    #[inline]
     pub fn append(&self, message: usize, out: &mut Rope) {
         out.append(&self.rope, self.start(message), self.start(message + 1));
     }
 
     /// Bytes of one message.
+    #[inline]
     pub fn len(&self, message: usize) -> usize {
         self.start(message + 1) - self.start(message)
     }
 
+    #[inline]
     fn start(&self, message: usize) -> usize {
         match message {
             0 => 0,
@@ -130,22 +137,26 @@ impl Run {
     }
 
     /// The messages.
+    #[inline]
     pub fn records(&self) -> &[Record] {
         &self.records[self.passed..]
     }
 
     /// The messages with those that the next subscribers have had: all that an encoding of the run has.
+    #[inline]
     pub fn all_records(&self) -> &[Record] {
         &self.records
     }
 
     /// The messages in one encoding.
+    #[inline]
     pub fn encoded(&mut self, encoding: impl Encodings) -> &mut Encoded {
         self.made |= 1 << encoding.number();
         &mut self.encoded[encoding.number()]
     }
 
     /// Whether these messages lie side by side.
+    #[inline]
     pub(crate) fn is_joined(&self, encoding: impl Encodings, messages: Range<usize>) -> bool {
         let touches = |pair: &[Record]| pair[0].touches(&pair[1]);
         match encoding.is_frame() {

@@ -40,17 +40,20 @@ pub fn recv(fd: Fd, buf: &mut [u8]) -> Received {
 const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
 /// Sends as much of `buf` as the socket takes.
+#[inline]
 pub fn send(fd: Fd, buf: &[u8]) -> Sent {
     sent(|| net::send(fd.lend(), buf, SEND_FLAGS))
 }
 
 /// Sends the parts in order, as many bytes as the socket takes; at most the first [`PARTS_MAX`] parts.
+#[inline]
 pub fn send_vectored(fd: Fd, parts: &[IoSlice<'_>]) -> Sent {
     let parts = &parts[..parts.len().min(PARTS_MAX)];
     let mut control = SendAncillaryBuffer::default();
     sent(|| net::sendmsg(fd.lend(), parts, &mut control, SEND_FLAGS))
 }
 
+#[inline]
 fn sent(call: impl FnMut() -> rustix::io::Result<usize>) -> Sent {
     match retry_on_intr(call) {
         Ok(count) => Sent::Bytes(count),
