@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::jwt::part;
+use crate::settings::access::MAX_LEEWAY_S;
 
 /// Limit of entries: every publish with credentials searches the list.
 const ENTRIES_MAX: usize = 100_000;
@@ -56,12 +57,12 @@ impl Revocation {
         Revocation::named(format!("{JTI}{jti}"))
     }
 
-    /// A revocation of a token until the token expires. The token's signature is not verified.
+    /// A revocation of a token until the token expires at every server, whatever its `access.leeway_s`. The token's signature is not verified.
     pub fn of_token(token: &str) -> Result<Revocation, String> {
         let claims = part(token.as_bytes(), 1).ok_or("the token is no JWT of three parts")?;
         let expires = claims.get("exp").and_then(Value::as_f64);
         Ok(Revocation {
-            expires: expires.map(|end| end.ceil() as u32),
+            expires: expires.map(|end| (end.ceil() as u32).saturating_add(MAX_LEEWAY_S)),
             ..Revocation::named(token_id(token.as_bytes(), &claims))
         })
     }
@@ -85,7 +86,7 @@ impl Revocation {
         };
         let is_sha = |name: &str| name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit());
         match kind {
-            "user" | "jti" if name.is_empty() || name.len() > NAME_BYTES_MAX => {
+            "user" | "jti" if !is_name(name) => {
                 Err(format!("`{id}`: a name has 1 to {NAME_BYTES_MAX} bytes"))
             }
             "sha256" if !is_sha(name) => Err(format!("`{id}`: a SHA-256 has 64 hex digits")),
@@ -105,11 +106,16 @@ impl Revocation {
     }
 }
 
-/// The id of the entry that revokes this token.
+/// Whether this can be the name of a user or a token in an entry.
+fn is_name(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len())
+}
+
+/// The id of the entry that revokes this token: by its `jti`, or by its hash if it has none that can be a name.
 pub fn token_id(token: &[u8], claims: &Map<String, Value>) -> String {
     match claims.get("jti").and_then(Value::as_str) {
-        Some(jti) => format!("{JTI}{jti}"),
-        None => {
+        Some(jti) if is_name(jti) => format!("{JTI}{jti}"),
+        _ => {
             // The signature is not hashed: in some algorithms the same text has several valid signatures.
             let signed = token.iter().rposition(|byte| *byte == b'.');
             let hash = digest(&SHA256, &token[..signed.unwrap_or(token.len())]);
@@ -200,6 +206,23 @@ pub fn revoked(entries: &[Revocation]) -> Revoked {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+    #[test]
+    fn revoked_token_stays_revoked_as_long_as_a_server_may_accept_it() {
+        let token = |claims: &str| format!("e30.{}.x", URL_SAFE_NO_PAD.encode(claims));
+        let revoked = |claims: &str| Revocation::of_token(&token(claims)).expect("a token");
+        let entry = revoked(r#"{"jti": "a", "exp": 1000.5}"#);
+        assert_eq!(entry.id, "jti:a");
+        assert!(!entry.is_over(1001 + 299) && entry.is_over(1001 + 300));
+        // A `jti` that no entry can have.
+        for jti in [String::new(), "x".repeat(256)] {
+            let entry = revoked(&format!(r#"{{"jti": "{jti}"}}"#));
+            assert!(entry.id.starts_with("sha256:"), "{}", entry.id);
+            assert_eq!(entry.check(), Ok(()));
+        }
+    }
 
     #[test]
     fn entry_of_another_form_is_refused_with_the_remedy() {

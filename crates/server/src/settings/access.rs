@@ -24,7 +24,7 @@ const MAX_CACHE_ENTRIES: usize = 10_000_000;
 /// It would take more than a minute to verify a longer queue, and no client waits so long.
 const MAX_QUESTIONS: usize = 1 << 20;
 /// If two clocks differ by more, one of them is wrong.
-const MAX_LEEWAY_S: u32 = 300;
+pub const MAX_LEEWAY_S: u32 = 300;
 /// A day. Keys that their issuer has withdrawn should not be used for longer.
 const MAX_REFRESH_S: u32 = 86_400;
 /// More threads would need too much memory for passwords.
