@@ -8,7 +8,7 @@
 //! * An entry is in the chain of exactly one topic and in the list of exactly one rule.
 //! * A topic without entries has no chain, unless its newest messages were removed without being lost.
 //! * An entry's `previous` is the offset of the entry before it in its chain; for the oldest, the last lost offset.
-//! * The byte count is the space that the entries occupy.
+//! * A byte count is the space that entries occupy: the row, and the message rounded up to its size class.
 //!
 //! Deliberately not here: rights, topic names and subscribers.
 
@@ -64,9 +64,9 @@ pub struct Log {
     keys: Keys,
     counts: Counts,
     lists: Lists,
-    /// Entries with a time to live of their own: chain, second of expiry, entry. They find the expired entries of a chain without a scan.
+    /// Chain, second of expiry and entry of each message with a time to live of its own. The order finds a chain's expired entries without a scan.
     expiries: BTreeSet<(u32, u32, u32)>,
-    /// Chains with messages of deleted or emptied topics, see `orphans.rs`.
+    /// Chains with messages of deleted or emptied topics (`orphans.rs`).
     orphaned: BTreeSet<u32>,
     /// Counts the steps of work.
     steps: Steps,
@@ -127,10 +127,10 @@ pub struct LogBytes {
 }
 
 impl Log {
-    /// The most bytes of chunks of a log without messages.
+    /// The most bytes that the chunks of a log without messages occupy.
     pub const SPARE_BYTES: usize = Blobs::SPARE_BYTES + 4 * (16 << 10);
 
-    /// An empty log of topics with these rules. It counts its bytes in `admission` and `home`, and its work in `steps`. `seed` keys the hash of the
+    /// An empty log of topics with these rules. The log counts bytes in `admission` and `home`, and work in `steps`. `seed` keys the hash of the
     /// messages' keys.
     pub fn new(
         rules: &Rules,
@@ -209,8 +209,9 @@ impl Log {
         }
     }
 
-    /// Appends a message to a topic's chain and removes the message that it supersedes. Trims the chain to `messages_max` messages and to its rule's
-    /// bytes, in about `steps_max` steps. Returns the chain, and whether more messages must be removed: then [`Log::trim`] continues.
+    /// Appends a message to a topic's chain, whose rule has this number, and removes the message with the same key if the rule keeps latest values.
+    /// Trims the chain to `messages_max` messages and to the rule's bytes, in about `steps_max` steps. Returns the chain, and whether more messages
+    /// must be removed: then [`Log::trim`] continues.
     pub fn append(
         &mut self,
         mut chain: u32,
@@ -316,7 +317,7 @@ impl Log {
     }
 }
 
-/// Encodes a large message in the layout of a log's entry, as shared memory; returns the slice with its frame.
+/// Encodes a large message in the layout of a log entry, in shared memory. Returns the slice that is the frame.
 pub fn encode_shared(new: &NewMessage<'_>, frame: [&[u8]; 2], admission: &Admission) -> Slice {
     let frame_bytes = frame[0].len() + frame[1].len();
     let bytes = with_parts(new, frame, |parts| parts.concat()).into_boxed_slice();

@@ -1,6 +1,6 @@
 //! Reads the log in the order of arrival, over all topics, for readers by filter.
 //!
-//! Offsets increase over all messages of the partition. So the reader merges the rules' lists by offset, and with them the losses, each at the
+//! Offsets increase over all messages of the partition. So the reader merges the lists of all rules by offset. Losses are merged too, each at the
 //! offset of the lost message.
 
 use alloc::vec::Vec;
@@ -106,7 +106,7 @@ impl Log {
         })
     }
 
-    /// The last offset that arrived by this second: a reader after it gets all later messages.
+    /// The last offset that arrived by this second. A reader that begins after this offset gets all later messages.
     pub fn last_arrived_by(&self, time_s: u32) -> u64 {
         let lists = 0..=self.lists.retained();
         let (entries, steps) = (&self.entries, &self.steps);

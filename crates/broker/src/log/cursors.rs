@@ -1,5 +1,5 @@
-//! A cache of read positions in chains. A reader gets a long chain page by page. If the last entry of its page is still in the cache,
-//! its next page begins there, without a search of the chain.
+//! A cache of read positions in chains. A reader gets a long chain page by page. If the last entry of the former page is still in the cache,
+//! the next page begins after that entry, without a search of the chain.
 
 use crate::store::slab::NONE;
 

@@ -120,7 +120,7 @@ impl Entry {
     pub fn qos(&self) -> u8 {
         self.flags >> QOS_SHIFT & 3
     }
-    /// The ends of the time to live and of the client's number in the bytes.
+    /// Where the time to live and the client's number end in the entry's bytes.
     fn begin(&self) -> (usize, usize) {
         let ttl = if self.has_ttl() { TTL_BYTES } else { 0 };
         let owner = OWNER_BYTES * usize::from(self.flags & OWNED != 0);
@@ -130,19 +130,19 @@ impl Entry {
         let fields = [self.key, self.content_type, self.event].map(usize::from);
         self.begin().1 + fields.iter().sum::<usize>() + self.len as usize
     }
-    /// The time to live of its own, if it has one; `place` are the entry's bytes.
+    /// The message's own time to live, if it has one. `place` has the entry's bytes.
     pub fn ttl_s(&self, place: &[u8]) -> Option<u32> {
         let bytes = place.first_chunk().filter(|_| self.has_ttl());
         bytes.map(|bytes| u32::from_le_bytes(*bytes))
     }
-    /// The second in which its own time to live ends, capped at the largest number. Most entries have none, and their bytes are not read.
+    /// The second in which the message's own time to live ends, at most `u32::MAX`. Most messages have none: then the bytes are not read.
     #[inline]
     pub fn end_s(&self, blobs: &Blobs) -> Option<u32> {
         let place = self.has_ttl().then(|| blobs.get(self.blob))?;
         let ttl_s = self.ttl_s(place)?;
         Some(self.time_s.saturating_add(ttl_s))
     }
-    /// The client that is charged for it; `place` are the entry's bytes.
+    /// The client that is charged for the message. `place` has the entry's bytes.
     pub fn owner(&self, place: &[u8]) -> Client {
         if self.flags & OWNED == 0 {
             return Client::NOBODY;
@@ -206,7 +206,7 @@ pub(super) fn with_parts<T>(
     ])
 }
 
-/// The topic of an orphaned chain, see `orphans.rs`.
+/// Stands for the topic in the row of an orphaned chain (`orphans.rs`).
 pub(super) const ORPHANED: u32 = NONE - 1;
 
 /// The chain of a topic that has messages, or whose newest messages were removed without being lost. A chain without messages keeps only
@@ -220,11 +220,11 @@ pub(super) struct Chain {
     pub bytes: u32,
     pub topic: u32,
     pub rule: u8,
-    /// Whether it keeps only the newest message of each key.
+    /// Whether the chain keeps only the newest message of each key.
     pub latest: bool,
     /// Whether entries may have a time to live of their own.
     pub has_ttls: bool,
-    /// Whether its newest messages were removed without being lost: then no entry has the topic's last offset.
+    /// Whether the newest messages were removed without being lost. Then no entry has the topic's last offset.
     pub newest_removed: bool,
 }
 
@@ -262,8 +262,8 @@ impl Chain {
         chain.set_lost(lost);
         chain
     }
-    /// Whether the chain exceeds `messages_max` messages or the rule's bytes with a new message, whose frame has `frame_bytes`. If that message is in the
-    /// chain already, `newest` are the bytes that it occupies; otherwise 0.
+    /// Whether the chain exceeds `messages_max` messages or the rule's bytes with a new message, whose frame has `frame_bytes`. If the new message
+    /// is in the chain already, `newest` is the number of bytes that the message occupies; otherwise 0.
     pub fn exceeds_limits(
         &self,
         rule: &Rule,

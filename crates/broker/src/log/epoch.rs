@@ -1,8 +1,8 @@
-//! A new epoch of the partition: all messages get new offsets, higher than all former ones. So no position of the former epoch seems to have
-//! read one of them.
+//! Begins a new epoch of the partition: all messages get new offsets, higher than all former offsets. So a position of the former epoch is before
+//! all messages, and no message seems to have been read already.
 //!
-//! Invariant: the order of the messages stays. The two entries of a message (in its topic's chain, and as the retained message) keep a common
-//! offset.
+//! Invariant: the order of the messages does not change. If a message has two entries (in its topic's chain, and as the retained message), both
+//! get the same offset.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Removal by time: messages that exceed the rule's age or their time to live.
+//! Removes messages by time: those that are older than the rule's age, and those whose time to live is over.
 //!
 //! Invariant: when [`Log::remove_expired`] has finished, the chain has no expired messages. Expired messages of other chains may remain.
 
@@ -6,7 +6,7 @@ use super::removal::Cause;
 use super::*;
 use crate::log::entry::ORPHANED;
 
-/// The steps of work to remove expired messages when a limit must remove one message.
+/// The most steps that remove expired messages when a limit must remove one message.
 const EXPIRED_AT_ONCE: u64 = 64;
 
 impl Log {
@@ -19,8 +19,8 @@ impl Log {
             || entry.end_s(&self.blobs).is_some_and(|end_s| now_s >= end_s)
     }
 
-    /// Removes up to `limit` messages of a rule that are older than `age_s`, or than the rule's time to live. Calls `emptied` with each topic whose
-    /// chain has become empty, and its chain from now on. Returns how many messages were removed.
+    /// Removes up to `limit` messages of a rule, oldest first, and stops at one that is younger than `age_s` and not expired. Calls `emptied` with
+    /// each topic whose chain has become empty, and with the topic's chain from now on. Returns the number of removed messages.
     pub fn expire(
         &mut self,
         number: u8,
@@ -54,8 +54,8 @@ impl Log {
         self.remove_expired(chain, age_s, now_s, usize::MAX).0
     }
 
-    /// Removes the messages of a chain that are older than `age_s` or have expired, in about `limit` steps. Returns the chain, and whether it has
-    /// finished: before that, readers might see expired messages.
+    /// Removes the messages of a chain that are older than `age_s` or have expired, in about `limit` steps. Returns the chain, and whether all these
+    /// messages are removed. Until then, readers might see expired messages.
     pub fn remove_expired(
         &mut self,
         mut chain: u32,
@@ -81,7 +81,8 @@ impl Log {
         (chain, true)
     }
 
-    /// Removes some messages of a chain whose own time to live is over, except the entry `spared`. Returns whether there were any.
+    /// Removes, in a few steps, messages of a chain that have outlived their own time to live, except the entry `spared`. Returns whether any was
+    /// removed.
     pub(super) fn drop_expired(&mut self, chain: u32, spared: u32, now_s: u32) -> bool {
         let before = self.count(chain);
         if self.chains.get(chain).has_ttls {
@@ -91,7 +92,7 @@ impl Log {
         self.count(chain) < before
     }
 
-    /// Removes messages whose own time to live is over, except the entry `spared`, up to step `until`. Returns whether it has finished.
+    /// Removes messages that have outlived their own time to live, except the entry `spared`. Stops at step `until`. Returns whether none is left.
     fn sweep(&mut self, chain: u32, spared: u32, now_s: u32, until: u64) -> bool {
         loop {
             let of_chain = (chain, 0, 0)..=(chain, u32::MAX, u32::MAX);

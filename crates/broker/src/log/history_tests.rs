@@ -1,5 +1,5 @@
-//! Tests of a log with several topics against a plain list: the messages that readers by filter find in the order of arrival, and the last lost
-//! offset of each topic; also after a change of rules, and after a restart.
+//! Compares a log of several topics with a plain list: the messages that readers by filter find in the order of arrival, and the last lost
+//! offset of each topic, also after a change of rules and after a restart.
 
 mod checks;
 mod plain;
@@ -41,8 +41,8 @@ fn owner(offset: u64) -> Client {
 
 fn admission() -> Admission {
     let mut settings = Settings::default();
-    // The log only counts the bytes of clients with it, and refuses nothing. The limit is large, since a small one has large tables of
-    // counters, and each test case creates them.
+    // The log only counts the bytes of clients in `Admission`: the limit refuses nothing here. It is large, since a small limit has large tables
+    // of counters, and each test case creates them.
     settings.limits.log_bytes_per_address_max = settings.limits.log_bytes;
     Admission::new(&settings, 7)
 }
@@ -144,7 +144,7 @@ impl World {
             }
             plain.lose(topic, kept.offset);
         } else {
-            // Sometimes all messages are removed later, in small steps.
+            // With `steps_max` 0, `trim` removes the messages later, in small steps.
             let steps_max = match kept.offset.is_multiple_of(2) {
                 true => usize::MAX,
                 false => 0,
@@ -199,7 +199,7 @@ impl World {
         let most = |topic: usize| plain.rules.get(plain.of[topic]).messages_max() as usize;
         let fits = |topic| plain.of_chain(topic, false).len() <= most(topic);
         if !(0..TOPICS).all(fits) {
-            // A change of rules would trim the chain.
+            // After a change of rules a chain may exceed its new limit. `append` would trim it.
             return;
         }
         let mut log = Log::new(
@@ -265,8 +265,8 @@ impl World {
     }
 }
 
-/// If the newest messages were removed without being lost, the last lost message is not the topic's last one. The log still knows that after a
-/// restart, whether it is empty or not.
+/// If the newest messages were removed without being lost, the last lost message is not the topic's last one. The log still knows this after a
+/// restart, with or without messages.
 #[test]
 fn messages_removed_at_the_end_of_a_topic_are_not_told_as_lost() {
     let [latest, log] = [Keep::Latest, Keep::Log].map(|keep| {
@@ -299,7 +299,8 @@ fn messages_removed_at_the_end_of_a_topic_are_not_told_as_lost() {
     }
 }
 
-/// If a change of rules ends a long log, it is removed in parts. A message that arrives meanwhile is after its messages.
+/// If a change of rules ends a long log, the log is removed in parts. A message that arrives meanwhile is behind the orphaned ones, and a restart
+/// must find it.
 #[test]
 fn a_restart_keeps_what_stands_behind_messages_that_are_being_removed() {
     let none = Rule {

@@ -1,8 +1,8 @@
 //! An index of entries by chain and key, for topics that keep only the newest message of each key: it finds the message that a new one
 //! supersedes.
 //!
-//! Invariants: every entry of a chain that keeps latest values has one row here, other entries have none. No two entries of a chain have the
-//! same key. The index is created with the first such entry.
+//! Invariants: every entry of a chain that keeps latest values has one row here, and other entries have none. No two entries of such a chain have
+//! the same key. The hash index is created with the first row.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -16,7 +16,7 @@ pub(super) struct Key {
     hash: u32,
     next: u32,
     pub entry: u32,
-    /// The entry before it in its chain.
+    /// The entry before `entry` in the chain.
     pub before: u32,
 }
 
@@ -39,7 +39,7 @@ impl Vacant for Key {
 
 chained!(Key);
 
-/// The index.
+/// The rows, and the hash index that finds them by chain and key.
 pub(super) struct Keys {
     rows: Slab<Key>,
     index: Option<Index>,

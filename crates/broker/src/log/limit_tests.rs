@@ -15,7 +15,7 @@ use crate::store::blobs::occupied;
 const NOW_S: u32 = 1000;
 /// Seed of the hash of keys.
 const SEED: u64 = 7;
-/// For tests without a rule whose messages are removed last.
+/// The argument `last` of tests in which no rule's messages are removed last.
 const NO_RULE: u8 = u8::MAX;
 
 fn log(rules: &[Rule]) -> Log {
@@ -224,7 +224,7 @@ fn topic_furthest_over_its_share_makes_room() {
     assert_eq!(offsets(&mut log, chains[1]).last(), Some(&400));
 }
 
-/// If no topic is over its share, the oldest message is removed. Those of one rule, such as retained messages, are removed last.
+/// If no topic is over its share, the oldest message is removed. Messages of rule `last` (for retained messages) are removed last.
 #[test]
 fn among_equals_the_oldest_makes_room() {
     for (times, last, expected) in [

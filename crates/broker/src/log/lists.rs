@@ -1,8 +1,8 @@
-//! The lists of the log: the entries of each rule in the order of arrival, from the oldest on. Some entries are marks: sorted by offset, they
-//! lead to any offset and any second of a list in a few steps.
+//! The lists of the log: the entries of each rule in the order of arrival, oldest first. Every few entries, one is a mark. The marks of a list are
+//! sorted by offset, so that a search finds any offset and any second of the list in a few steps.
 //!
-//! Invariants: an entry is in the list of its chain's rule, and in no other. At most [`MARK_EVERY`] entries are between two marks, whatever was
-//! removed. After a change of rules each list is in the order of arrival.
+//! Invariants: an entry is in the list of its chain's rule, and in no other. At most [`MARK_EVERY`] entries are between two marks, also after
+//! removals. Each list is in the order of arrival, also after a change of rules.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ use crate::store::slab::{NONE, Slab};
 /// Entries from one mark to the next. In tests this is so low that short lists have several marks.
 pub(super) const MARK_EVERY: u32 = if cfg!(test) { 4 } else { 64 };
 
-/// The lists of a log by the number of their rule. The last one is that of retained messages.
+/// The lists of a log, indexed by the number of their rule. The last list has the retained messages.
 pub(super) struct Lists(Vec<List>);
 
 /// The list of a rule.
@@ -25,7 +25,7 @@ struct List {
     /// The rule's time to live; 0: none.
     ttl_s: u32,
     marks: Marks,
-    /// The next entry that the search for messages to remove examines, or `NONE`.
+    /// The entry that `Log::remove_unspared` examines next, or `NONE`.
     next_searched: u32,
 }
 
@@ -50,7 +50,7 @@ impl Marks {
         marks
     }
 
-    /// Removes the mark at `offset`. `older` takes its place, if given.
+    /// Replaces the mark at `offset` by `older`, or removes the mark if `older` is `None`.
     fn replace(&mut self, offset: u64, older: Option<(u64, u32)>) {
         let at = self.all.partition_point(|mark| mark.0 < offset);
         debug_assert!(self.all[at].0 == offset);
@@ -67,7 +67,7 @@ impl Marks {
     }
 }
 
-/// Which lists entries move between when the rules change.
+/// From which lists to which lists entries move when the rules change.
 pub(super) struct Moves {
     lists: usize,
     /// Item `n`: whether entries move from list `n / lists` to list `n % lists`.
@@ -121,7 +121,7 @@ impl Lists {
         self.0[number as usize].oldest
     }
 
-    /// The next entry of a list that the search examines, or `NONE`.
+    /// The entry of a list that the search examines next, or `NONE`.
     pub fn next_searched(&self, number: u8) -> u32 {
         self.0[number as usize].next_searched
     }
@@ -170,7 +170,7 @@ impl Lists {
         (entry.older, entry.younger) = (elder, NONE);
     }
 
-    /// Removes an entry from its list. If it is a mark, the entry before it becomes one.
+    /// Removes an entry from its list. If the entry is a mark, the entry before it becomes one.
     pub fn remove(&mut self, entries: &mut Slab<Entry>, number: u8, id: u32) {
         let list = &mut self.0[number as usize];
         let entry = entries.get(id);
@@ -198,7 +198,7 @@ impl Lists {
         }
     }
 
-    /// The first entry of a list after an offset.
+    /// The first entry of a list after an offset, or `NONE`.
     pub fn first_after(
         &self,
         entries: &Slab<Entry>,

@@ -1,18 +1,19 @@
-//! The last loss of each topic, by offset, with the number of the loss: readers by filter are told a loss at its place in the order of arrival.
+//! Remembers the last loss of each topic, by offset, with the number of the loss. So readers by filter are told a loss at its place in the order of
+//! arrival.
 //!
-//! In a cluster, earlier losses of the topics are remembered too, the last [`EARLIER_MAX`] by offset. The reason: nodes do not drop the same
-//! messages at the same moment, so a reader may continue at a node that has dropped fewer. A position between two lost messages of a topic would
-//! hide the earlier loss there. With the earlier losses, a reader is told each loss before any message after it.
+//! In a cluster, the last [`EARLIER_MAX`] earlier losses are remembered too. The reason: nodes drop messages at different moments, so a reader may
+//! continue at a node that has dropped fewer. If the reader's position is between two lost messages of a topic, that node does not tell the
+//! earlier loss. With the earlier losses, the first node tells each loss before any later message.
 //!
-//! Invariant: from the first reader by filter on, the last loss of each topic is here, unless the home took it out ([`Losses::pop`]) to bound
-//! how many topics are here.
+//! Invariant: from the first reader by filter on, the last loss of each topic is here, unless the home removed it ([`Losses::pop`]) to bound the
+//! number of topics here.
 
 use alloc::collections::BTreeMap;
 use core::ops::Bound;
 
 use crate::base::tally::Tally;
 
-/// The bytes of a topic's loss in the tree. Offsets only increase, so that the leaves are half full.
+/// The approximate bytes of a topic's loss in the tree. Offsets only increase, so the leaves are half full.
 pub const LOSS_BYTES: usize = 52;
 
 /// The most earlier losses that a log of a cluster remembers.
@@ -95,7 +96,7 @@ impl Losses {
         Some((offset, topic, number))
     }
 
-    /// Records that a topic loses the message at `offset`. `before` is the offset of the topic's last loss before it, or the last offset before it.
+    /// Records that a topic loses the message at `offset`. `before` is the last offset that the topic had lost until now.
     #[inline]
     pub fn add(&mut self, topic: u32, before: u64, offset: u64) {
         self.add_all(topic, before, offset, 1);
@@ -119,7 +120,7 @@ impl Losses {
         }
     }
 
-    /// Forgets the losses of a topic that is removed. Its last loss is at `offset`; returns the number of that loss, if there is one.
+    /// Forgets the losses of a topic that is removed. The topic's last lost offset is `offset`. Returns the number of that loss, if it is remembered.
     pub fn forget_topic(&mut self, topic: u32, offset: u64) -> Option<u64> {
         if let Some(earlier) = &mut self.earlier {
             earlier.retain(|_, loss| loss.0 != topic);
@@ -129,7 +130,7 @@ impl Losses {
         self.remove(offset).map(|(_, number)| number)
     }
 
-    /// The first loss after this offset: offset, topic, number.
+    /// The first loss after this offset, with the earlier losses of a cluster: offset, topic, number.
     pub(super) fn next(&self, offset: u64) -> Option<(u64, u32, u64)> {
         let after = (Bound::Excluded(offset), Bound::Unbounded);
         let first = |losses: &BTreeMap<u64, (u32, u64)>| {

@@ -1,4 +1,4 @@
-//! Reads a chain: the pages that a subscriber gets. `seek` finds where they begin.
+//! Reads the pages that a subscriber gets from a chain. `seek.rs` finds where a page begins.
 //!
 //! Deliberately not here: expiry. A caller that must not show expired messages removes them first ([`Log::remove_expired`]).
 
@@ -35,8 +35,8 @@ impl Log {
         (newest != NONE).then(|| self.entries.get(newest).time_s)
     }
 
-    /// Copies the messages after `offset` into `frames`, oldest first, up to `messages_max` and `bytes_max`, but at least one. Returns whether
-    /// these were all.
+    /// Copies the messages after `offset` into `frames`, oldest first, up to `messages_max` and `bytes_max`, but at least one. Returns whether none
+    /// is left.
     pub fn read(
         &mut self,
         chain: u32,
@@ -51,7 +51,7 @@ impl Log {
         self.read_from(id, offset, messages_max, bytes_max, frames)
     }
 
-    /// As `read`, from the entry `id` on, which must be the first one after `offset`.
+    /// Like `read`, but begins at the entry `id`, which must be the first one after `offset`.
     pub fn read_from(
         &mut self,
         mut id: u32,

@@ -7,16 +7,16 @@ use core::cmp::Reverse;
 use super::*;
 use crate::log::entry::ORPHANED;
 
-/// When the byte budget is exceeded, this many of the oldest entries of each rule are compared, to find a topic that is far over its share. That
-/// counts as one step of work, since they are the same entries each time.
+/// When the byte budget is exceeded, this many of the oldest entries of each rule are compared, to find a topic that is far over its share. The
+/// comparison counts as one step of work, since it reads the same entries each time.
 const VICTIMS_COMPARED: usize = 16;
 
-/// The order in which chains make room: the excess over their share, then the age of their message, then the number of its list.
+/// The order in which chains make room: by the excess over their share, then by the age of the compared message, then by the number of the list.
 type Urgency = (usize, Reverse<u32>, Reverse<u8>);
 
-/// Where the last victim was found. Removing a message of its list changes nothing in the other lists.
+/// The list where the last victim was found. The removal of a message changes no other list, so the others need not be compared each time.
 struct Victim {
-    /// The number of its list.
+    /// The number of the list.
     number: u8,
     /// The urgency of the most urgent chain in all other lists.
     others: Option<Urgency>,
@@ -25,7 +25,7 @@ struct Victim {
 /// Messages that are removed from a list before the oldest messages of all lists are compared again.
 const MESSAGES_PER_RUN: usize = 64;
 
-/// The result of a bounded search for a message that is not spared.
+/// The result of a bounded search for a message that is not spared (`Log::is_spared`).
 pub enum Search {
     /// A message was removed.
     Removed,
@@ -45,23 +45,24 @@ pub(super) enum Cause {
 }
 
 impl Log {
-    /// Whether there may be no slot for another message, whatever the bytes.
+    /// Whether there may be no place for another message, even if the byte budget has room.
     pub fn is_full(&self) -> bool {
         self.blobs.is_full()
     }
 
-    /// Whether it has messages of other rules than this one.
+    /// Whether the log has messages of other rules than this one.
     pub fn has_besides(&self, number: u8) -> bool {
         let mut others = (0..=self.lists.retained()).filter(|other| *other != number);
         others.any(|other| self.lists.oldest(other) != NONE)
     }
 
-    /// Removes messages until at most `budget_bytes` are kept. First go the messages of orphaned chains. Then, among the topics with the oldest
-    /// messages, the topic that is furthest over its share loses its oldest message; messages of rule `last` go only if there are no others.
+    /// Removes messages until at most `budget_bytes` are kept. Messages of orphaned chains are removed first. Then, among the topics with the
+    /// oldest messages, the topic that is furthest over its share loses its oldest message. Messages of rule `last` are removed only if there are
+    /// no others.
     ///
-    /// Stops at step `until`, after at least one message; the next call continues. Stops also before a message that is spared among `all_bytes`
-    /// and returns true: then [`Log::remove_unspared`] continues. Calls `emptied` with the topic and rule of each chain that has become empty,
-    /// and with the topic's chain from now on.
+    /// Stops at step `until`, after at least one removal; the next call continues. If the next message is spared, stops and returns true: then
+    /// [`Log::remove_unspared`] continues. `all_bytes` is the byte budget of all logs; `usize::MAX` spares no message. Calls `emptied` with the
+    /// topic and rule of each chain that has become empty, and with the topic's chain from now on.
     pub fn enforce_budget(
         &mut self,
         budget_bytes: usize,
@@ -94,9 +95,9 @@ impl Log {
         false
     }
 
-    /// Removes the oldest messages of all topics until the chunks have at most `bytes_max`; messages of rule `last` only if there are no others.
-    /// Chunks are filled in the order of arrival, so that they are freed in that order. Removes at most `limit` messages. Returns how many, and
-    /// whether it stopped before a message that is spared among `all_bytes`. Calls `emptied` as [`Log::enforce_budget`] does.
+    /// Removes the oldest messages of all topics until the chunks have at most `bytes_max`. Chunks are filled in the order of arrival, so removal in
+    /// that order frees them. Messages of rule `last` are removed only if there are no others. Removes at most `limit` messages. Returns the number
+    /// of removed messages, and whether the next message is spared. `all_bytes` and `emptied` are those of [`Log::enforce_budget`].
     pub fn empty_chunks(
         &mut self,
         bytes_max: usize,
@@ -160,7 +161,7 @@ impl Log {
         if self.is_long(chain) && !self.may_expire(chain) {
             chain = self.lose_all(chain, now_s);
         }
-        // A topic whose rule keeps no messages has at most those that are kept for sessions.
+        // If the rule keeps no messages, the chain has only messages that are kept for sessions.
         while self.count(chain) > 0 {
             chain = self.drop_oldest(chain, now_s);
         }
@@ -169,7 +170,8 @@ impl Log {
         lost
     }
 
-    /// Loses the messages of a chain up to this offset, oldest first and at most `limit`. Returns the chain or `NONE`, and how many were removed.
+    /// Removes at most `limit` messages of a chain up to offset `until`, oldest first. They are lost, unless they have expired. Returns the chain or
+    /// `NONE`, and the number of removed messages.
     pub fn drop_until(&mut self, mut chain: u32, until: u64, limit: u32, now_s: u32) -> (u32, u32) {
         if until == u64::MAX && limit == u32::MAX && self.is_long(chain) {
             let count = self.count(chain);
@@ -274,8 +276,8 @@ impl Log {
         chain
     }
 
-    /// Removes the oldest messages of a chain that exceeds the limits of its rule, until it is within them or step `until` is reached: at least
-    /// one, and never the newest, whose frame has `frame_bytes`. Returns whether more must be removed.
+    /// Removes the oldest messages of a chain until the chain is within the limits of its rule. Stops at step `until`, after at least one removal.
+    /// Never removes the newest message, whose frame has `frame_bytes`. Returns whether more must be removed.
     pub fn trim(
         &mut self,
         chain: u32,
@@ -307,9 +309,9 @@ impl Log {
         self.lists.restart_search();
     }
 
-    /// Searches the messages of a rule, from the oldest on, for one that is not spared among `all_bytes`, and removes the oldest message of its
-    /// topic; stops at step `until`. Each message is examined once before [`Log::restart_search`], so that the messages of a client with far
-    /// more than others are found, however many other clients there are. Calls `emptied` as [`Log::enforce_budget`] does.
+    /// Searches the messages of a rule, oldest first, for one that is not spared, and removes the oldest message of its topic. Stops at step
+    /// `until`. Each message is examined only once until [`Log::restart_search`]. So the search finds the messages of a client that has far more
+    /// than others, however many other clients there are. `all_bytes` and `emptied` are those of [`Log::enforce_budget`].
     pub fn remove_unspared(
         &mut self,
         number: u8,
@@ -341,15 +343,15 @@ impl Log {
         }
     }
 
-    /// Whether a message stays for now, since another client has far more of `all_bytes` than the one that is charged for it.
+    /// Whether a message is spared: another client holds far more of the budget `all_bytes` than the client that is charged for the message.
     fn is_spared(&self, id: u32, all_bytes: usize) -> bool {
         let entry = self.entries.get(id);
         let owner = entry.owner(self.blobs.get(entry.blob));
         self.counts.home.holdings.spares(owner, all_bytes)
     }
 
-    /// The chain that gives its oldest message next, if `share` bytes are each chain's share. `found` is the result of the last call: other lists
-    /// are compared again only if one of them may have a more urgent chain now.
+    /// The chain whose oldest message is removed next. Each chain's share is `share` bytes. `found` has the result of the last call: other lists are
+    /// compared again only if one of them may have a more urgent chain now.
     fn victim(&self, share: usize, last: u8, found: &mut Option<Victim>) -> Option<u32> {
         if let Some(Victim { number, others }) = *found
             && let Some((urgency, chain)) = self.most_urgent(number, share)

@@ -1,4 +1,4 @@
-//! A change of rules: the entries move to the lists of their new rules, and chains begin or cease to keep only latest values.
+//! Applies a change of rules: entries move to the lists of their new rules, and chains begin or cease to keep only latest values.
 //!
 //! Invariant: afterwards each list is in the order of arrival. A chain that begins to keep latest values drops its superseded messages at once.
 //!

@@ -1,8 +1,8 @@
-//! Finds a place in a chain, in bounded steps: where a subscription with a position, a time or a count begins.
+//! Finds the place in a chain where a subscription with a position, a time or a count begins, in bounded steps.
 //!
-//! A chain has no index of its own. The marks of its rule's list lead to any offset, and to any second, in a few steps. If the offset is not in
-//! the chain, the search follows the list and the chain in parallel, at twice the cost of the shorter way. To go back, each entry has the offset
-//! of the one before it. A search that reaches its limit is resumed later.
+//! A chain has no index. The marks of its rule's list lead to any offset, and to any second, in a few steps. If the offset is not in the chain, the
+//! search follows the list and the chain in parallel, which costs twice the shorter way. Each entry has the offset of the entry before it: so a
+//! search can go back. A search that reaches its limit is resumed later.
 //!
 //! Invariant: a resumed search has advanced by at least one entry, and has skipped no entry of the chain.
 
@@ -22,7 +22,7 @@ pub enum SeekResult {
 pub enum SeekBack {
     /// They begin after this offset.
     Found(u64),
-    /// Not found yet: resume at the message at this offset, which is the first of this many.
+    /// Not found yet. Resume at the message at this offset; the number of messages still to count includes it.
     Continue(u64, u32),
 }
 
@@ -58,7 +58,7 @@ impl Log {
         if entry.offset == offset {
             by_list = entry.younger;
         }
-        // Both ways lead to the newest message, which is after `offset`: so neither ends before.
+        // Both ways lead to the newest message, which is after `offset`. So neither way ends before it.
         let mut seen = offset;
         for _ in 0..limit.max(1) {
             self.steps.add(1);
@@ -85,14 +85,14 @@ impl Log {
         Some(self.seek_back(chain, newest.offset, count, limit))
     }
 
-    /// Goes back from the message at `offset`, the first of `left`, by at most `limit` entries.
+    /// Goes back over `left` messages, the first of which is at `offset`, by at most `limit` entries.
     pub fn seek_back(&self, chain: u32, offset: u64, mut left: u32, limit: usize) -> SeekBack {
         let all = SeekBack::Found(self.reaches_back_to(chain).unwrap_or(offset));
         if left >= self.count(chain) {
             return all;
         }
         let Some(mut id) = self.entry_at(chain, offset) else {
-            // The message was removed, with all messages before it.
+            // The message was removed meanwhile: the search ends at the oldest message.
             return all;
         };
         let until = self.steps.count().saturating_add(limit.max(1) as u64);
@@ -125,7 +125,7 @@ impl Log {
         (entry.offset == offset && entry.chain == chain).then_some(id)
     }
 
-    /// The last offset of a chain by this second: its messages after it arrived later. `None` without a chain.
+    /// An offset such that exactly the later messages of the chain arrived after this second. `None` without a chain.
     pub fn before_time(&self, chain: u32, time_s: u32) -> Option<u64> {
         let oldest = self.reaches_back_to(chain)?;
         let number = self.chains.get(chain).rule;

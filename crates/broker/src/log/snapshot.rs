@@ -1,4 +1,5 @@
-//! What a snapshot of a home saves and restores of the log: the state of each chain, and each message in the form in which it was appended.
+//! The contents of a log that a snapshot of the home saves and restores: the state of each chain, and each message in the form in which it was
+//! appended.
 
 use super::{Chain, Log};
 use crate::mail::message::{Headers, NewMessage};

@@ -16,7 +16,7 @@ use crate::mail::message::Headers;
 #[derive(Clone, Debug)]
 struct Kept {
     offset: u64,
-    /// Its first offset.
+    /// The offset at publication. A new epoch changes `offset`, not this.
     number: u64,
     key: String,
     time_s: u32,
@@ -150,7 +150,7 @@ fn qos(offset: u64) -> u8 {
     (offset / 3 % 3) as u8
 }
 
-/// Removes messages that are too old or have expired from both.
+/// Removes messages that are too old or have expired, from the log and from the models.
 fn freshen_all(log: &mut Log, chains: &mut [u32; 3], models: &mut [Model], now_s: u32) {
     for (chain, model) in chains.iter_mut().zip(models) {
         model.look(now_s);
@@ -246,8 +246,8 @@ proptest! {
     #[test]
     fn a_log_is_what_its_model_says(rules in prop::collection::vec(rule(), 3), ops in ops(), pages in 1usize..5) {
         let mut settings = Settings { rules: rules.clone(), ..Settings::default() };
-        // The log only counts the bytes of clients with it, and refuses nothing. The limit is large, since a small one has large tables of
-        // counters, and each test case creates them.
+        // The log only counts the bytes of clients in `Admission`: the limit refuses nothing here. It is large, since a small limit has large
+        // tables of counters, and each test case creates them.
         settings.limits.log_bytes_per_address_max = settings.limits.log_bytes;
         let admission = Admission::new(&settings, 7);
         let mut log = Log::new(&Rules::new(&settings.rules), 7, admission.clone(), HomeCounts::default(), Steps::default());

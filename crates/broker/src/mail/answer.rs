@@ -1,4 +1,4 @@
-//! Answers of a home: the request that an answer belongs to, and the outcome of an attach, a publish or an action on a topic.
+//! Answers of a home: the request that an answer belongs to, and the outcome of an attach, a publish or a change of a topic.
 
 use crate::base::ids::Ticket;
 use crate::base::reason::Reason;
@@ -56,7 +56,7 @@ pub struct Info {
     pub subscribers: u32,
     /// Whether a subscriber, perhaps a disconnected one, needs the messages kept.
     pub wanted: bool,
-    /// The offset of the newest message, or the one at which the topic was created.
+    /// The offset of the newest message, or, without one, the offset at which the topic was created.
     pub offset: u64,
     /// The epoch of the log.
     pub epoch: u32,
@@ -74,7 +74,7 @@ pub struct RemoteSubscribers {
 /// The answer to a publish or to a [`TopicRequest`](crate::mail::TopicRequest).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done. A create has made the topic; a publish may have found subscribers.
+    /// Done: the topic is created, or the message is published.
     Done(Info),
     /// The topic to create existed already.
     Existed(Info),
@@ -84,11 +84,11 @@ pub enum Outcome {
     Purged(u32),
     /// There is no room for another topic, or the client creates too many.
     Full(Reason),
-    /// A publish with this idempotency key was done before; this is the answer that it got.
+    /// A publish with this idempotency key was done before. This is the answer to that publish.
     Replayed(Info),
     /// The idempotency key was used before with another message; nothing was published.
     OtherMessage,
-    /// The engine has not answered in time: the request may be done or not. If the log has one writer, it may still be done later.
+    /// The engine has not answered in time: the request may be done or not. If the log has one writer, the request may still be done later.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! Asks of a carrier to a home.
+//! Asks: the requests that a carrier sends to a home.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -102,14 +102,14 @@ pub enum Ask {
         name: Box<[u8]>,
         /// The topic filter.
         filter: Box<[u8]>,
-        /// How many messages it may have in flight.
+        /// How many messages the client may have in flight.
         credit: u32,
         /// Whether the session subscribes for the first time.
         counts: bool,
-        /// The address or user that asks: it has a quota of the shapes of filters.
+        /// The address or user that asks. Its quota of filter shapes applies.
         party: Party,
     },
-    /// A member has finished with messages, and can receive as many more.
+    /// A member has acknowledged messages, and can receive as many more.
     GroupCredit {
         /// The group.
         group: u64,
@@ -118,7 +118,7 @@ pub enum Ask {
         /// How many messages.
         count: u32,
     },
-    /// A member leaves.
+    /// A member leaves its group.
     LeaveGroup(Box<LeaveGroup>),
     /// A session whose client is disconnected ends its subscription.
     ReleaseGroup {
@@ -127,7 +127,7 @@ pub enum Ask {
         /// The topic filter.
         filter: Box<[u8]>,
     },
-    /// Write into the logs of this home's partitions that a writer is dead.
+    /// Write into the logs of this home's partitions that this writer is dead.
     DeclareWriterDead(u64),
     /// Answer once all earlier asks are done.
     Fence(ReplyTo),
@@ -174,13 +174,13 @@ pub struct Attach {
     pub to: ReplyTo,
     /// Where to begin.
     pub since: Since,
-    /// Whether it is a long-poll, which needs one message only.
+    /// Whether the subscriber is a long-poll, which needs one message only.
     pub poll: bool,
-    /// The most messages that it can receive.
+    /// The most messages that the subscriber can receive.
     pub most: u32,
-    /// Whether it accepts compressed frames.
+    /// Whether the subscriber accepts compressed frames.
     pub deflate: bool,
-    /// Whether the subscription is counted already: it reads its next page. For a long-poll that has ended, only its position is answered.
+    /// Whether the subscription is counted already, and this ask reads its next page. A long-poll that has timed out asks so for its position.
     pub is_next_page: bool,
     /// Only read kept messages: do not subscribe, and do not create the topic.
     pub read_only: bool,
@@ -193,7 +193,7 @@ pub struct Attach {
 }
 
 impl Attach {
-    /// Whether it reads latest values, after an answer of [`LatestValues::Wait`](crate::mail::LatestValues::Wait).
+    /// Whether this ask reads latest values, after the answer [`LatestValues::Wait`](crate::mail::LatestValues::Wait).
     pub fn reads_values(&self) -> bool {
         self.is_next_page && self.retained && self.since != Since::Live
     }
@@ -210,16 +210,16 @@ pub struct AttachFilters {
     pub partition: Option<PartitionId>,
     /// Where to begin.
     pub since: Since,
-    /// For a later page: up to this offset only latest values and retained messages are sent, see
+    /// For a later page: messages up to this offset belong to the snapshot, of which only a part is sent. See
     /// [`FilterPage::from`](crate::mail::FilterPage::from).
     pub from: u64,
-    /// Up to `from`, only this many of the newest messages of each topic are sent; 0: latest values and retained messages.
+    /// The part of the snapshot that is sent: this many of the newest messages of each topic; 0: latest values and retained messages.
     pub newest: u32,
     /// For a later page: losses up to this number are no gap, see [`FilterPage::base`](crate::mail::FilterPage::base).
     pub base: u64,
-    /// Whether it is a long-poll, which needs one message only.
+    /// Whether the subscriber is a long-poll, which needs one message only.
     pub poll: bool,
-    /// Whether it is a later page: the filters are registered already.
+    /// Whether this ask reads a later page: the filters are registered already.
     pub is_next_page: bool,
     /// The address or user that asks: reads are scheduled fairly between them.
     pub party: Party,
@@ -236,12 +236,12 @@ pub struct ClosingSession {
     pub kept: Option<SavedSession>,
     /// The will to publish.
     pub will: Option<Box<Will>>,
-    /// Charges memory for both until the home has them.
+    /// Charges memory for state and will until the home has them.
     pub charge: InFlightCharge,
 }
 
 impl ClosingSession {
-    /// Charges the session's memory until its home has it.
+    /// Charges memory for state and will until the home has them.
     pub fn new(
         id: SessionId,
         owner: Client,
@@ -265,9 +265,9 @@ impl ClosingSession {
 /// A message of a group that the member has not acknowledged.
 #[derive(Clone, Debug)]
 pub struct Unacked {
-    /// Its topic.
+    /// The topic.
     pub topic: Box<[u8]>,
-    /// Its position.
+    /// The offset.
     pub offset: u64,
 }
 
@@ -278,7 +278,7 @@ pub struct LeaveGroup {
     pub group: u64,
     /// The member.
     pub to: ReplyTo,
-    /// Its unacknowledged messages, which other members get.
+    /// The member's unacknowledged messages, which go to other members.
     pub unacked: Vec<Unacked>,
     /// Whether the session ends the subscription, instead of only disconnecting.
     pub ends: bool,

@@ -39,12 +39,12 @@ pub enum Fact<'a> {
 }
 
 impl<'a> Fact<'a> {
-    /// Whether it creates its topic if that does not exist.
+    /// Whether the fact creates its topic if the topic does not exist.
     pub fn makes(&self) -> bool {
         !matches!(self, Fact::Topic { change, .. } if *change != Change::Create)
     }
 
-    /// The keyed hash of the topic's name, the name, and the client that is charged for the topic, if it is created.
+    /// The keyed hash of the topic's name, the name, and the client that is charged for the topic if the topic is created.
     pub fn topic(&self) -> (u32, &'a [u8], Client) {
         match *self {
             Fact::Publish(&Publish {

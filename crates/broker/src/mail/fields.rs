@@ -1,4 +1,4 @@
-//! The checks of a message's topic and fields that do not depend on its source: a client, a log that other nodes write, or a checkpoint. Limits
+//! Checks the topic and the fields of a message, in the same way for every source: a client, a log that other nodes write, or a checkpoint. Limits
 //! and rights of this process are checked elsewhere, when a client publishes (`client/publishing`).
 //!
 //! Invariant: a message that a client was allowed to publish passes these checks when it is read from a log, since no configured limit exceeds
@@ -65,7 +65,7 @@ pub(crate) fn check_idempotency_key(key: &[u8]) -> Result<(), &'static str> {
     }
 }
 
-/// Checks the name of a topic that was read from a log or a checkpoint. No node has a higher limit.
+/// Checks the name of a topic that was read from a log or a checkpoint, against the highest limit that a node can have.
 ///
 /// # Errors
 /// What is wrong.

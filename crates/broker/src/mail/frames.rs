@@ -1,5 +1,5 @@
-//! The messages of a turn, encoded as WebSocket frames in one contiguous buffer, and a [`Record`] for each with its position and its properties.
-//! A large frame is shared memory instead, which [`Frames`] only refer to.
+//! The messages of a turn: their WebSocket frames in one contiguous buffer, and a [`Record`] for each message with its place and its properties. A
+//! large frame is not in the buffer: it is shared memory, to which [`Frames`] only refer.
 
 use alloc::vec::Vec;
 
@@ -35,8 +35,8 @@ pub struct Record {
     pub retain: bool,
     /// Whether it is sent in a binary frame.
     pub binary: bool,
-    /// Whether its topic keeps only the newest message of each key. It is not queued for a socket that is full, since a newer one may replace it
-    /// before the socket accepts it.
+    /// Whether its topic keeps only the newest message of each key. Such a message is not queued for a full socket, since a newer one may replace it
+    /// before the socket accepts bytes again.
     pub latest: bool,
     /// Whether `ttl_s` is set.
     has_ttl: bool,
@@ -44,12 +44,12 @@ pub struct Record {
 
 const _: () = assert!(size_of::<Record>() == 56);
 
-/// Marks a span as a large message; the other bits are its index in `large`.
+/// Marks a span as a large message. The other bits are the index in `Frames::large`.
 const LARGE: u32 = 1 << 31;
 /// Bytes of the publisher's number in the attributes of a message that came over MQTT.
 pub const ORIGIN_BYTES: usize = 8;
-/// The publisher's number of a will, and of messages whose client is no longer known. No client has this number; messages of other protocols
-/// have 0.
+/// The publisher's number of a will, and of messages whose client is no longer known. No client has this number. Messages of protocols other than
+/// MQTT have 0.
 pub const NO_CLIENT: u64 = 1;
 
 /// The messages of a turn.
@@ -69,11 +69,11 @@ pub struct Frames {
     pub names: Vec<u32>,
     /// When the first of the turn's messages was read, as a [`Shard::stamp`](crate::Shard::stamp); 0 without messages.
     pub stamp: u64,
-    /// How many messages are sent to members of shared subscriptions.
+    /// The number of messages sent to members of shared subscriptions.
     pub group_messages: usize,
-    /// Bytes of the pages that begin with a message larger than a page.
+    /// Bytes of the messages that are larger than a page, and so begin a page.
     pub large_pages: usize,
-    /// The visits of subscribers that the carriers must make, by the party that caused them.
+    /// The number of subscribers that the carriers must visit, by the party that caused the visits.
     pub weights: Weights,
 }
 
@@ -146,7 +146,7 @@ impl Frames {
         }
     }
 
-    /// Copies the headers of a message, whose frame [`Frames::push_frame`] or [`Frames::push_shared`] added, and returns its record.
+    /// Copies the headers of a message, and returns its record. [`Frames::push_frame`] or [`Frames::push_shared`] has added the frame before.
     pub fn push_record(&mut self, span: (u32, u32), new: &NewMessage<'_>) -> Record {
         let meta = self.meta.len() as u32;
         let headers = &new.headers;
@@ -293,14 +293,14 @@ impl Frames {
         &self.meta[record.meta as usize + before..][..record.key as usize]
     }
 
-    /// The publisher's number and MQTT properties (see `mail/properties.rs`), or empty.
+    /// The publisher's number and MQTT properties (`mail/properties.rs`), or empty.
     fn attributes(&self, record: &Record) -> &[u8] {
         let fields = [record.content_type, record.event, record.key].map(usize::from);
         let before = fields.iter().sum::<usize>();
         &self.meta[record.meta as usize + before..][..record.attributes as usize]
     }
 
-    /// The headers that the publisher gave it.
+    /// The headers that the publisher gave the message.
     pub fn headers(&self, record: &Record) -> Headers<&[u8]> {
         Headers {
             content_type: self.content_type(record),
@@ -314,7 +314,7 @@ impl Frames {
         }
     }
 
-    /// The number of the MQTT client that published it; 0 for another protocol.
+    /// The number of the MQTT client that published the message; 0 for another protocol.
     pub fn origin(&self, record: &Record) -> u64 {
         let attributes = self.attributes(record).first_chunk::<ORIGIN_BYTES>();
         attributes.map_or(0, |origin| u64::from_le_bytes(*origin))
@@ -342,7 +342,7 @@ impl Frames {
         self.large.iter().map(Slice::weight).sum()
     }
 
-    /// Bytes of its buffers, with the reserved capacity and without large messages.
+    /// Bytes of the buffers, with the reserved capacity and without large messages.
     pub fn own_bytes(&self) -> usize {
         self.bytes.capacity()
             + self.meta.capacity()
@@ -358,7 +358,7 @@ impl Frames {
         self.bytes.is_empty() && self.large.is_empty() && self.pages.is_empty()
     }
 
-    /// Clears it for the next turn.
+    /// Clears the frames for the next turn.
     pub fn clear(&mut self) {
         if self.own_bytes() > FRAMES_KEPT_BYTES {
             *self = Frames::default();
@@ -375,7 +375,7 @@ impl Frames {
         self.weights.clear();
     }
 
-    /// Records that a message was read at this time; `stamp` is the earliest.
+    /// Records that a message was read at this time. The field `stamp` has the earliest time.
     #[inline]
     pub fn read_at(&mut self, stamp: u64) {
         if self.stamp == 0 || stamp < self.stamp {
@@ -385,7 +385,7 @@ impl Frames {
 }
 
 impl Record {
-    /// Its own time to live from [`Record::time_s`] on, if it has one.
+    /// The message's own time to live from [`Record::time_s`] on, if it has one.
     pub fn ttl_s(&self) -> Option<u32> {
         self.has_ttl.then_some(self.ttl_s)
     }

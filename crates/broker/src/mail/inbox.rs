@@ -1,7 +1,7 @@
 //! A buffer of received bytes that cannot be handled yet: their request, frame or packet is incomplete, or must wait for its turn.
 //!
-//! Invariant: the work is linear in the bytes, however small the pieces in which they are appended and consumed: each byte is copied once and
-//! moved a few times at most.
+//! Invariant: the work is linear in the number of bytes, even if they are appended and consumed in small pieces: a byte is copied once, and on
+//! average moved a few times at most.
 
 use alloc::vec::Vec;
 
@@ -24,7 +24,7 @@ impl Inbox {
         }
     }
 
-    /// Appends bytes. `whole` is the length of their whole packet or frame: no capacity is reserved beyond it.
+    /// Appends bytes. `whole` is the length of the whole packet or frame: no capacity is reserved beyond that.
     pub fn append(&mut self, bytes: &[u8], whole: usize) {
         let (len, now) = (self.data.len() + bytes.len(), self.data.capacity());
         if len > now {

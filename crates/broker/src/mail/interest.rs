@@ -1,8 +1,8 @@
-//! Changes of interest: a home tells its followers which topics have subscribers.
+//! Interest: whether a topic has subscribers. A home tells its followers the changes.
 
 use alloc::vec::Vec;
 
-/// The part of a follower's stream that some changes belong to.
+/// The part of a follower's stream that changes belong to: the snapshot at the beginning, or the live changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterestPart {
     /// Changes as they happen.
@@ -18,7 +18,7 @@ pub enum InterestPart {
 pub struct InterestChanges(Vec<u8>);
 
 impl InterestChanges {
-    /// Adds a topic that gets its first subscriber, or loses its last.
+    /// Adds a topic that gets its first subscriber (`begins`), or loses its last.
     pub fn push(&mut self, begins: bool, name: &[u8]) {
         let len = u16::try_from(name.len()).expect("names are shorter");
         self.0.push(u8::from(begins));

@@ -1,7 +1,7 @@
 //! The outgoing mail of a turn: a lane for each shard, itself included, and the frames that all tells of the turn share.
 //!
-//! Invariants: during a turn only this shard refers to `frames`; once they are mailed, they are reused only after the last receiver has
-//! dropped them.
+//! Invariants: during a turn only this shard refers to `frames`. After they are mailed, they are reused only when the last receiver has dropped
+//! them.
 
 #[cfg(test)]
 mod tests;
@@ -42,19 +42,20 @@ pub struct Lane {
 
 /// The asks of one mail that are not handled yet.
 pub struct WaitingAsks {
-    /// The sender's credit that they use.
+    /// The sender's credit that the asks use.
     pub weight: usize,
     /// The asks.
     pub asks: VecDeque<Ask>,
-    /// The bytes that their spans refer to.
+    /// The bytes that the asks' spans refer to.
     pub bytes: Vec<u8>,
-    /// When the sender read the messages that they publish.
+    /// When the sender read the messages that the asks publish.
     pub stamp: u64,
 }
 
-/// From `turns_under_way` turns in flight on, the parties that caused most of the work wait. From this many times as many on, all parties wait.
+/// When `turns_under_way` turns are in flight, the parties that caused most of the work wait. When this many times as many turns are in flight, all
+/// parties wait.
 const ALL_WAIT_FACTOR: usize = 4;
-/// Messages for members of shared subscriptions may use this many turns of all carriers' visits.
+/// Messages in flight to members of shared subscriptions: at most as many as all carriers deliver in this many turns.
 const GROUP_TURNS: usize = 2;
 /// Another large page may be sent while those in flight have fewer bytes than this many full pages. A carrier needs 1 to 6 ms to encode a
 /// megabyte for its protocols, and the tells of other clients wait meanwhile.
@@ -72,18 +73,17 @@ pub struct Lanes {
     pub stamp: u64,
     /// When the message that is being published was read.
     pub read_at: u64,
-    /// The lane whose waiting asks are next.
+    /// The lane whose waiting asks are handled next.
     pub next: usize,
     /// The parties that must wait until the carriers of this home have caught up.
     heavy: Heavy,
     /// Reports to send to the operator.
     pub reports: Vec<(Ticket, Report)>,
-    /// Messages for members of shared subscriptions in the turns in flight: an upper bound, since turns that carriers have dropped are subtracted
-    /// later.
+    /// Messages for members of shared subscriptions in the turns in flight. An upper bound: turns that carriers have dropped are subtracted later.
     group_messages: usize,
-    /// Bytes of the large pages in the turns in flight: an upper bound too.
+    /// Bytes of the large pages in the turns in flight. An upper bound too.
     large_pages: usize,
-    /// How much a turn does.
+    /// How much work a turn may do.
     pub turn_limits: TurnLimits,
 }
 
@@ -106,7 +106,7 @@ impl Lanes {
         }
     }
 
-    /// The credit that asks use which have `bytes` in total and `publishes` publishes among them.
+    /// The credit that asks use, if they have `bytes` bytes in total and `publishes` of them are publishes.
     pub fn weight(&self, publishes: usize, bytes: usize) -> usize {
         publishes * self.turn_limits.ask_bytes + bytes
     }
@@ -157,8 +157,8 @@ impl Lanes {
         self.tell(shard, tell);
     }
 
-    /// Whether more messages may be sent to members of shared subscriptions: at most as many as carriers deliver in a few turns are in flight. More
-    /// would keep so many turns in flight that publishers had to wait.
+    /// Whether more messages may be sent to members of shared subscriptions. At most as many are in flight as carriers deliver in a few turns. With
+    /// more, so many turns would be in flight that publishers had to wait.
     pub fn may_tell_group_members(&mut self) -> bool {
         let most = GROUP_TURNS * self.turn_limits.visits_per_turn as usize * self.to.len();
         if self.group_messages + self.frames.group_messages >= most {
@@ -195,7 +195,7 @@ impl Lanes {
         waiting.map(|asked| asked.asks.len()).sum()
     }
 
-    /// Whether asks wait for a later turn, or the shard has asked itself something.
+    /// Whether asks wait for a later turn, or the shard has asks to itself.
     pub fn has_asks(&self) -> bool {
         self.has_own_asks() || self.to.iter().any(|lane| !lane.waiting.is_empty())
     }
@@ -320,7 +320,7 @@ impl Lanes {
         }
     }
 
-    /// Returns frames that all receivers have dropped, to be reused, and frees all others like them.
+    /// Returns one of the frames that all receivers have dropped, for reuse, and frees the others.
     fn reclaim(&mut self) -> Option<Arc<Frames>> {
         let mut free = None;
         self.under_way
@@ -361,7 +361,7 @@ impl Lanes {
         self.heavy = heavy;
     }
 
-    /// Whether a party waits for the carriers of this home. No event reports that they have caught up, so the shard must look again.
+    /// Whether a party waits for the carriers of this home. No event reports that carriers have caught up, so the shard must check again.
     pub fn is_behind(&self) -> bool {
         self.heavy.is_any()
     }

@@ -20,7 +20,7 @@ pub struct Headers<F> {
     pub ttl_s: Option<u32>,
     /// MQTT's quality of service.
     pub qos: u8,
-    /// Whether it replaces the topic's retained message; an empty message only removes that.
+    /// Whether the message replaces the topic's retained message. An empty message only removes the retained one.
     pub retain: bool,
     /// Whether WebSocket clients get a binary frame.
     pub binary: bool,
@@ -52,7 +52,7 @@ pub(crate) fn is_binary(content_type: &[u8], data: &[u8]) -> bool {
     content_type.eq_ignore_ascii_case(b"application/octet-stream") || !is_utf8(data)
 }
 
-/// Whether a message is UTF-8. Most are ASCII, and that check takes a quarter of the time.
+/// Whether a message is UTF-8. Most messages are ASCII, and the check for ASCII takes a quarter of the time.
 pub(crate) fn is_utf8(data: &[u8]) -> bool {
     data.is_ascii() || core::str::from_utf8(data).is_ok()
 }
@@ -93,7 +93,7 @@ pub struct NewMessage<'a> {
     pub previous: u64,
     /// The client that is charged for the message while it is kept.
     pub owner: Client,
-    /// When it was published, in Unix seconds.
+    /// When the message was published, in Unix seconds.
     pub time_s: u32,
     /// Whether its topic keeps only the newest message of each key.
     pub latest: bool,

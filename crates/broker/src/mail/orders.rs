@@ -1,7 +1,7 @@
 //! The operator's orders to a shard, and the shard's reports.
 //!
-//! Invariants: the work of one [`Control`] is bounded like that of any input (listings are paged). Each gets one [`Report`] with the
-//! [`Ticket`] of the order, from the same call of [`Shard::handle`](crate::Shard::handle) or in a later turn.
+//! Invariants: the work of one [`Control`] is bounded, like that of any input; so listings are paged. The shard answers each order with one
+//! [`Report`], which has the [`Ticket`] of the order: in the same call of [`Shard::handle`](crate::Shard::handle) or in a later turn.
 //!
 //! Deliberately not here: permissions. The sender of an order is the operator.
 
@@ -37,7 +37,7 @@ pub enum Control {
     Topic(Box<[u8]>),
     /// Report a page of the log of a topic of the home.
     Log(LogPage),
-    /// Remove the messages of this topic up to this offset, the retained one included; from the log, at most as many as a turn may remove.
+    /// Remove the messages of this topic up to this offset, and the retained message. Removes at most as many from the log as a turn may remove.
     Purge(Box<[u8]>, u64),
     /// Delete this topic and end its subscriptions.
     Delete(Box<[u8]>),
@@ -65,7 +65,7 @@ pub enum Control {
     },
     /// Report everything about a session of the home whose client is disconnected.
     Session(SessionName),
-    /// End such a session as if it had expired: its will is published.
+    /// End a session of the home whose client is disconnected, as if the session had expired: its will is published.
     EndSession(SessionName),
     /// Close this connection.
     Disconnect(ConnId),
@@ -76,10 +76,10 @@ pub enum Control {
         /// The row to begin with: 0, or the `next` of the last answer.
         from: u32,
     },
-    /// Determine in advance the rules that this world has for topics, for a bounded number of them. So the change itself is short.
+    /// Determine, for a bounded number of topics, the rules that this world has for them. If that is done in advance, the change itself is short.
     PrepareRules(Arc<World>),
-    /// Report up to which offset the messages of these topics are removed from this partition of the home, once it has applied the log up to this
-    /// offset.
+    /// Report up to which offset the messages of these topics are removed from this partition of the home, if the home has applied the log up to
+    /// this offset.
     Floors(PartitionId, u64, Vec<Box<[u8]>>),
     /// Change to the settings and rules of this world. Shards and topics stay.
     Settings(Arc<World>),
@@ -100,7 +100,7 @@ pub enum Control {
 pub enum Report {
     /// The shard's counters and memory accounts.
     Accounts(Box<(Stats, Accounts)>),
-    /// The name of a refused request, if there was one: printable ASCII, at most 100 bytes.
+    /// The name that was noted, if there is one: printable ASCII, at most 100 bytes.
     Notice(Option<String>),
     /// A page of topics.
     Topics(Page<Topic>),
@@ -152,7 +152,7 @@ pub enum Interest {
     /// Apply the changes that another node has sent for topics of this home, some hundred at most. The number of their stream is below
     /// [`STREAMS`](crate::STREAMS).
     Elsewhere(u8, InterestChanges),
-    /// Forget the changes of this stream for topics after this name, in their order.
+    /// Forget the changes of this stream for the topics after this name, in the order of names.
     Forget(u8, Box<[u8]>),
 }
 
@@ -165,7 +165,7 @@ pub enum InterestReply {
     Changes(Option<(InterestChanges, bool)>),
     /// The number of topics for which there was no room.
     Refused(u32),
-    /// The name to continue after, unless all is forgotten.
+    /// The name after which to continue, unless all is forgotten.
     Forgot(Option<Box<[u8]>>),
     /// The order is done, or this shard is no home.
     Done,
@@ -222,7 +222,7 @@ pub struct LogPage {
     pub after: u64,
     /// How many messages at most.
     pub most: u32,
-    /// Whether to return the newest messages instead of the oldest; the order is the same.
+    /// Whether to return the newest messages instead of the oldest. Both are in the order oldest first.
     pub newest: bool,
 }
 
@@ -291,11 +291,11 @@ pub struct Connection {
     pub transport: Transport,
     /// Whether a request is in flight.
     pub waits: bool,
-    /// Its address: as a trusted proxy stated it for the last request or for the connection, otherwise the address of the socket's peer.
+    /// The client's address, as a trusted proxy stated it for the last request or for the connection; otherwise the address of the socket's peer.
     pub address: Option<IpAddr>,
     /// Its user, or empty.
     pub user: Box<str>,
-    /// Its MQTT session and the home of that. The connection does not store its client id; [`Control::ClientIds`] to the home reports it.
+    /// Its MQTT session, and the home of the session. The connection does not store the client id; [`Control::ClientIds`] to the home reports it.
     pub session: Option<(ShardId, SessionId)>,
     /// Topics that it subscribes to; the list may be truncated.
     pub topics: Vec<Box<[u8]>>,
@@ -374,7 +374,7 @@ pub struct ClusterState {
     pub nodes: Vec<NodeState>,
     /// Nodes that died within the last hour and have no successor. Only the home of partition 0 knows them.
     pub dead_nodes: Vec<NodeState>,
-    /// When the report was made, in Unix seconds of the clock that follows the log's.
+    /// When the report was made, in Unix seconds of this node's counted clock, which follows the clock of the log.
     pub unix_s: u32,
     /// Whether this node has not read back a heartbeat of its own for some seconds: it may be cut off from the log.
     pub is_cut_off: bool,
@@ -389,7 +389,7 @@ pub struct PartitionState {
     pub offset: u64,
     /// The number of this node among the partition's writers.
     pub writer: u64,
-    /// The writer that is the steward: the node that makes checkpoints and other work that one node does for all.
+    /// The writer that is the steward: the node that makes checkpoints, and does other work that only one node must do.
     pub steward: Option<u64>,
 }
 
@@ -416,8 +416,8 @@ pub struct NodeState {
     pub ahead_s: i64,
 }
 
-/// The work and mail in flight at a shard. If two rounds over all shards find the same numbers, no shard busy, and as much mail received as
-/// posted, all shards are idle: only a connection or the clock can start new work.
+/// The work and mail in flight at a shard. All shards are idle if two rounds over them find the same numbers, no shard is busy, and as many mails
+/// were received as posted. Then only a connection or the clock can start new work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
     /// Number of connections.

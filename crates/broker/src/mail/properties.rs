@@ -1,9 +1,9 @@
-//! A message's attributes: MQTT properties that have no field of their own (MQTT 5.0 section 3.3.2.3), and their form in HTTP, where user
-//! properties are `Crore-Property: name=value` headers.
+//! Converts a message's attributes: the MQTT properties that have no field of their own (MQTT 5.0 section 3.3.2.3). In HTTP, user properties are
+//! `Crore-Property: name=value` headers.
 //!
-//! Invariants: attributes are the publisher's number ([`ORIGIN_BYTES`]), then properties encoded as in a packet. They are checked on receipt,
-//! except for characters that only some protocols forbid. Only the server sets the property [`PUBLISHER`]: it is dropped from a client's
-//! message.
+//! Invariants: attributes are the publisher's number ([`ORIGIN_BYTES`]), followed by properties encoded as in a packet. They are checked on
+//! receipt, except for characters that only some protocols forbid. Only the server sets the property [`PUBLISHER`]: it is dropped from a
+//! client's message.
 
 use alloc::vec::Vec;
 
@@ -22,7 +22,7 @@ pub const KEY: &str = "crore-key";
 pub const EVENT: &str = "crore-event";
 /// The user property that names the user who published the message (`rule.publisher`).
 pub const PUBLISHER: &str = "crore-publisher";
-/// The HTTP header that names this user.
+/// The HTTP header that names the user who published the message.
 pub const PUBLISHER_HEADER: &str = "Crore-Publisher";
 /// The most user properties of a client's message. The server may add one, [`PUBLISHER`].
 pub const CLIENT_PROPERTIES_MAX: usize = USER_PROPERTIES_MAX - 1;
@@ -64,8 +64,8 @@ pub fn from_headers<'a>(headers: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u
     Ok(attributes)
 }
 
-/// The attributes with the name of the user who published the message. It is the first property, so that a message with more properties than
-/// MQTT accepts loses another one.
+/// Adds the name of the user who published the message to the attributes. It becomes the first property, so that a message with more properties
+/// than MQTT accepts loses another property.
 pub fn with_publisher(attributes: &[u8], user: &str) -> Vec<u8> {
     let (origin, rest) = match attributes.split_at_checked(ORIGIN_BYTES) {
         Some(parts) => parts,

@@ -1,4 +1,4 @@
-//! Tells, from a home to a carrier: live messages, pages of kept messages, and answers to asks.
+//! Tells: what a home sends to a carrier. Live messages, pages of kept messages, and answers to asks.
 
 use alloc::boxed::Box;
 
@@ -61,7 +61,7 @@ pub enum Tell {
         /// Counts the uses of the row.
         serial: u16,
     },
-    /// A later long-poll ends the waiting ones.
+    /// A later long-poll displaces the waiting ones, which end.
     Displaced {
         /// The carrier's topic row.
         topic: u32,
@@ -76,7 +76,7 @@ pub enum Tell {
     GroupJoined {
         /// The member.
         to: ReplyTo,
-        /// The group; `None` if there is no room for its filter.
+        /// The group; `None` if there is no room for the filter.
         group: Option<u64>,
         /// Whether the home counted its session as a new subscriber.
         counts: bool,
@@ -108,7 +108,7 @@ pub enum Tell {
 }
 
 impl Tell {
-    /// The carrier's topic row, if the tell belongs to one: tells of one topic keep their order.
+    /// The carrier's topic row, if the tell belongs to one topic. Tells of one topic keep their order.
     pub fn topic(&self) -> Option<u32> {
         match self {
             Tell::Live { topic, .. }
@@ -147,11 +147,11 @@ pub struct Page {
     pub at_head: bool,
     /// Whether messages between the requested position and this page are lost.
     pub gap: bool,
-    /// Whether the subscription was counted before: the answer to an attach with `is_next_page`.
+    /// Whether the subscription was counted before: this is the answer to an attach with `is_next_page`.
     pub is_next_page: bool,
     /// Whether the home counted a subscriber: the carrier must send an [`Ask::Leave`](crate::mail::Ask::Leave) later.
     pub counted: bool,
-    /// How many of the records, from the first on, are the topic's retained state.
+    /// The number of records at the beginning of the page that are the topic's retained state.
     pub retained: u32,
     /// Whether only retained messages were requested: the subscriber's offset does not change.
     pub only_retained: bool,
@@ -159,13 +159,13 @@ pub struct Page {
     pub values: LatestValues,
 }
 
-/// The latest values of a topic whose rule keeps only those, for a subscriber that requests retained messages.
+/// The latest values of a topic whose rule keeps only latest values, for a subscriber that requests retained messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LatestValues {
-    /// There are none, or the page has them as ordinary messages.
+    /// There are no latest values, or the page has them as ordinary messages.
     #[default]
     None,
-    /// There are some, and the carrier must request them.
+    /// There are latest values, and the carrier must request them.
     Wait,
     /// The records of this page are latest values.
     These,
@@ -186,7 +186,7 @@ pub struct FilterPage {
     pub names: u32,
     /// The subscriber's offset in this partition after this page.
     pub head: u64,
-    /// The offset at which the subscription began; messages up to it belong to the snapshot of latest values and retained messages.
+    /// The offset at which the subscription began. Of the messages up to it, the subscriber gets only a snapshot (`AttachFilters::newest`).
     pub from: u64,
     /// The number of the last loss when the subscription began: losses up to it are no gap. 0 if it began with a position.
     pub base: u64,

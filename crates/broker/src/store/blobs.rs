@@ -1,13 +1,13 @@
-//! An arena for byte strings (names and logged messages), with size classes. A freed place is reused by the next blob of its class, so a log at its limit
-//! writes to the same pages again: a fresh page costs more than the copy into it. An empty chunk is freed, but for one in each class
+//! An arena for byte strings (names and logged messages), with size classes. The next blob of a class reuses a freed place. So a log at its limit writes
+//! to the same pages again, which is cheap: a fresh page costs more than the copy into it. An empty chunk is freed, except one in each class
 //! ([`Blobs::SPARE_BYTES`]).
 //!
 //! A single blob can keep a chunk alive after its neighbours are freed. So while much more is reserved than used, each insertion examines some rows of the
 //! owner's table, and moves blobs out of sparse chunks ([`Blobs::compact`]). Thus the chunks have at most twice the bytes of the blobs, plus two chunks
-//! for each class; after many removals it takes some insertions until this holds again.
+//! for each class. After many removals, some insertions are necessary until this holds again.
 //!
-//! Invariants: a handle names exactly one place. The caller remembers the length. A blob larger than the largest class has its own allocation, which may
-//! be shared. When a class is full, its blobs are stored in the next larger class.
+//! Invariants: a handle names exactly one place. The handle has no length: the caller remembers it. A blob larger than the largest class has its own
+//! allocation, which may be shared. When a class is full, its blobs are stored in the next larger class.
 
 use alloc::vec::Vec;
 
@@ -25,13 +25,13 @@ const CLASSES: usize = FINE_MAX / 8 + 6 * 16;
 /// The class number of blobs with their own allocation.
 const OWN: u32 = 127;
 const SLOT_BITS: u32 = 25;
-/// Most places of one class. In tests so few that classes become full.
+/// Most places of one class. In tests there are so few that classes become full.
 const PLACES_MAX: u32 = if cfg!(test) { 1 << 14 } else { 1 << SLOT_BITS };
 
 /// Rows that [`Blobs::compact`] examines.
 const ROWS_PER_BLOB: u32 = 32;
 
-/// Panics: otherwise the caller would get another blob's bytes.
+/// The message of a panic. Without the panic, the caller would get the bytes of another blob.
 const LOST: &str = "a blob lies where its handle says";
 
 /// The handle of a blob.
@@ -72,7 +72,7 @@ pub struct Blobs {
 
 /// A row that owns a blob.
 pub trait Placed: Vacant {
-    /// The handle of its blob. `None` or [`Blob::NONE`] if it has none, like a free row.
+    /// The handle of the row's blob. `None` or [`Blob::NONE`] if the row has no blob; a free row has none.
     fn place(&mut self) -> Option<&mut Blob>;
 }
 
@@ -139,7 +139,7 @@ impl Blobs {
     /// Stores the concatenation of `parts`. A large blob is counted in `admission` as kept by a log.
     ///
     /// # Panics
-    /// When it is large and the arena [is full](Self::is_full).
+    /// When the blob is large and the arena [is full](Self::is_full).
     pub fn insert(&mut self, parts: &[&[u8]], admission: &Admission) -> Blob {
         let len = parts.iter().map(|part| part.len()).sum();
         match self.class_with_place(len) {
@@ -243,7 +243,7 @@ impl Blobs {
         looked_at as usize
     }
 
-    /// Whether at least half of the places in a blob's chunk are free, and the class would store its next blob in another chunk.
+    /// Whether at least half of the places in a blob's chunk are free, and the next blob of the class would go into another chunk.
     fn is_sparse(&self, blob: Blob) -> bool {
         let (class, slot) = (blob.0 >> SLOT_BITS, blob.0 & ((1 << SLOT_BITS) - 1));
         if class == OWN {

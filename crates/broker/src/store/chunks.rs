@@ -1,10 +1,11 @@
-//! The chunks of a table or of a size class. It finds free places, and frees empty chunks.
+//! Manages the chunks of a table or of a size class: finds free places, and frees empty chunks.
 //!
-//! Freed places are reused before new ones. Among chunks with freed places, the one that was full most recently is used first, so that emptier chunks are
-//! left alone and become empty. One empty chunk is kept, so that a table that shrinks and grows by a row does not allocate each time.
+//! Freed places are reused before places that were never used. Among chunks with freed places, the one that was full most recently is used first: the
+//! emptier chunks get no new rows, and so become empty. One empty chunk is kept, so that a table that shrinks and grows by a row does not allocate each
+//! time.
 //!
 //! Invariants: each chunk has a free list, whose links are stored in the freed places. All chunks with freed places are in one list. At most one chunk has
-//! places that were never used. The number of a freed chunk is reused by the next new chunk.
+//! places that were never used. The next new chunk reuses the number of a freed chunk.
 
 use alloc::vec::Vec;
 
@@ -80,12 +81,12 @@ impl<R: Default> Chunks<R> {
         self.all.get_mut(at).map(|chunk| &mut chunk.rows)
     }
 
-    /// Whether there is a place without a new chunk number.
+    /// Whether there is a place that needs no new chunk number.
     pub fn has_place(&self) -> bool {
         (self.reusable, self.filling, self.freed) != (NONE, NONE, NONE)
     }
 
-    /// The maximum number of chunks so far.
+    /// The number of chunks, freed ones included. It never decreases.
     pub fn most(&self) -> usize {
         self.all.len()
     }
@@ -107,7 +108,7 @@ impl<R: Default> Chunks<R> {
         Some((place, &mut chunk.rows))
     }
 
-    /// Takes a place that was never used. Returns the chunk's number and its places, to which the caller adds one. `make` makes a chunk.
+    /// Takes a place that was never used. Returns the chunk's number and its places, to which the caller appends the new one. `make` makes a chunk.
     pub fn fill(&mut self, make: impl FnOnce() -> R) -> (u32, &mut R) {
         if self.filling == NONE {
             self.filling = self.add(make());
@@ -136,7 +137,7 @@ impl<R: Default> Chunks<R> {
             older: NONE,
         };
         if self.freed == NONE {
-            // Not by doubling, which would reserve a byte for each message.
+            // Grows in small steps. To double it would reserve about a byte for each message.
             if self.all.len() == self.all.capacity() {
                 self.all.reserve_exact(self.all.len() / 32 + 4);
             }
@@ -174,7 +175,7 @@ impl<R: Default> Chunks<R> {
         self.all[at].used == 0
     }
 
-    /// Whether at most `most` places of chunk `at` are in use, and the next place will be of another chunk.
+    /// Whether at most `most` places of chunk `at` are in use, and the next place will be taken from another chunk.
     pub fn is_sparse(&self, at: usize, most: usize) -> bool {
         let next = match self.reusable {
             NONE => self.filling,
@@ -183,7 +184,7 @@ impl<R: Default> Chunks<R> {
         self.all[at].used as usize <= most && next != NONE && next as usize != at
     }
 
-    /// Keeps the empty chunk `at` as the spare one, or frees it if there is one already. Returns whether it was freed.
+    /// Keeps the empty chunk `at` as the spare chunk, or frees it if there is a spare chunk already. Returns whether it was freed.
     pub fn give_back(&mut self, at: usize) -> bool {
         if self.spare == NONE {
             self.spare = at as u32;

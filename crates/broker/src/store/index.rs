@@ -1,5 +1,6 @@
-//! A hash index over the rows of a [`Slab`], by linear hashing (Litwin 1980): a 32-bit chain head for each bucket, and the links in the rows. It grows by
-//! one bucket at a time, so no insertion stalls and the memory never doubles. It shrinks likewise, while it has more than twice as many buckets as rows.
+//! A hash index over the rows of a [`Slab`], by linear hashing (Litwin 1980). Each bucket has a 32-bit chain head; the links are in the rows. The index
+//! grows by one bucket at a time, so no insertion stalls and the memory never doubles. It shrinks by one bucket at a time too, while it has more than twice
+//! as many buckets as rows.
 //!
 //! Invariant: each inserted row is in the chain of exactly one bucket: that of its hash for the current number of buckets.
 
@@ -14,13 +15,13 @@ const CHUNK: usize = 4096;
 pub trait Chained: Vacant {
     /// The hash under which it was inserted.
     fn hash(&self) -> u32;
-    /// The next row of its chain.
+    /// The next row of the row's chain.
     fn next(&self) -> u32;
-    /// Sets the next row of its chain.
+    /// Sets the next row of the row's chain.
     fn set_next(&mut self, next: u32);
 }
 
-/// Implements [`Chained`] for a row with the fields `next` and `hash`, or with the hash of an expression.
+/// Implements [`Chained`] for a row with the field `next`, and with a field `hash` or an expression for the hash.
 macro_rules! chained {
     ($row:ty) => {
         chained!($row, |row| row.hash);

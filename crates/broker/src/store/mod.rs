@@ -1,4 +1,4 @@
-//! Memory structures: slabs of rows, hash indexes, blobs in size classes, ropes, shared messages. Knows nothing of topics or connections.
+//! Data structures: slabs of rows, hash indexes, blobs in size classes, ropes, shared messages. They know nothing of topics or connections.
 
 pub(crate) mod blobs;
 mod chunks;

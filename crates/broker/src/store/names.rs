@@ -1,5 +1,5 @@
-//! Names of topics, of clients, and of the levels of filters. A name needs no stored length: the last byte of its place is the number of unused bytes
-//! before it.
+//! Stores the names of topics, of clients, and of the levels of filters. A name needs no stored length: the last byte of its place is the number of
+//! unused bytes before that byte.
 
 use crate::store::blobs::{Blob, Blobs, Placed, class_size};
 use crate::store::slab::Slab;
@@ -22,7 +22,7 @@ impl Names {
     /// Stores a name of at most 1,000 bytes.
     ///
     /// # Panics
-    /// When there are more names of one length than a shard may have topics.
+    /// When no size class has a place for the name. The configured limits exclude that.
     pub fn insert(&mut self, name: &[u8]) -> Blob {
         let class = self.0.class_with_place(name.len() + 1);
         let class = class.expect("the limits leave a place for every name");
@@ -36,7 +36,7 @@ impl Names {
         self.0.insert_in(class, &parts)
     }
 
-    /// The name.
+    /// The bytes of a name.
     #[inline]
     pub fn get(&self, name: Blob) -> &[u8] {
         let place = self.0.get(name);

@@ -1,5 +1,5 @@
-//! Bytes for one socket: own bytes, and references to parts of large messages, which are not copied. A [`Rope`] is built in a turn; a [`Queue`] has the
-//! bytes that the socket has not accepted yet.
+//! Bytes for one socket: own bytes, and references to parts of large messages, so that these are not copied. A [`Rope`] is built in a turn. A [`Queue`]
+//! has the bytes that the socket has not accepted yet.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -36,12 +36,12 @@ impl Rope {
         self.own.len() + self.shared_bytes
     }
 
-    /// Whether it has no bytes.
+    /// Whether the rope has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether it has shared bytes.
+    /// Whether the rope has shared bytes.
     pub fn is_shared(&self) -> bool {
         !self.shares.is_empty()
     }
@@ -68,7 +68,7 @@ impl Rope {
         self.share(shared.slice(0..len));
     }
 
-    /// The position of its end.
+    /// The position of the rope's end.
     pub fn mark(&self) -> Mark {
         Mark {
             own: self.own.len(),
@@ -87,7 +87,7 @@ impl Rope {
         self.prepend_with(mark, |own| own.extend_from_slice(head));
     }
 
-    /// Inserts the bytes that `write` appends at a position.
+    /// Inserts at a position the bytes that `write` appends.
     pub fn prepend_with(&mut self, mark: Mark, write: impl FnOnce(&mut Vec<u8>)) {
         let end = self.own.len();
         write(&mut self.own);
@@ -141,12 +141,12 @@ impl Rope {
         });
     }
 
-    /// Its share of the bytes of the large messages in it, which are divided among their holders.
+    /// The rope's share of the bytes of its large messages. The bytes of a message are divided equally among its holders.
     pub fn shared_weight(&self) -> usize {
         self.shares.iter().map(|(_, slice)| slice.weight()).sum()
     }
 
-    /// Its parts, in order.
+    /// The parts of the rope, in order.
     pub fn parts(&self) -> Vec<Part<'_>> {
         let mut parts = Vec::with_capacity(2 * self.shares.len() + 1);
         self.each(|part| parts.push(part));
@@ -161,7 +161,7 @@ const PIECE_BYTES: usize = 16 << 10;
 #[derive(Default)]
 pub struct Queue {
     pieces: VecDeque<Waiting>,
-    /// Sent bytes of the first piece, if it is of own bytes.
+    /// Sent bytes of the first piece, if that has own bytes.
     gone: usize,
     waiting_bytes: usize,
 }
@@ -172,7 +172,7 @@ enum Waiting {
 }
 
 impl Waiting {
-    /// The unsent part of it, where `gone` own bytes are sent.
+    /// The unsent part. Of own bytes, `gone` are sent.
     fn part(&self, gone: usize) -> Part<'_> {
         match self {
             Waiting::Own(bytes) => Part::Bytes(&bytes[gone..]),
@@ -187,7 +187,7 @@ impl Queue {
         self.waiting_bytes
     }
 
-    /// Its own bytes, and its share of the bytes of large messages.
+    /// The queue's own bytes, and its share of the bytes of large messages.
     pub fn weight(&self) -> usize {
         let shared = self.pieces.iter().map(|piece| match piece {
             Waiting::Own(_) => 0,
@@ -196,7 +196,7 @@ impl Queue {
         self.own_bytes() + shared.sum::<usize>()
     }
 
-    /// Heap bytes of its own.
+    /// Heap bytes of the queue, without large messages.
     pub fn own_bytes(&self) -> usize {
         let own = |piece: &Waiting| match piece {
             Waiting::Own(bytes) => bytes.capacity(),
@@ -232,7 +232,7 @@ impl Queue {
         });
     }
 
-    /// Adds a part of a message.
+    /// Adds a part of a message, by reference if it is large.
     pub fn share(&mut self, slice: Slice) {
         if slice.len() < SHARED_MIN {
             return self.push(&slice);
@@ -261,8 +261,8 @@ impl Queue {
         used
     }
 
-    /// Removes sent bytes. The sent bytes of a piece are freed once they are half of it: so each byte is moved at most once, and a peer that always lags by
-    /// the same amount needs constant memory.
+    /// Removes sent bytes. The sent bytes of a piece are freed once they are half of the piece. So at most one byte is moved for each sent byte, and a peer
+    /// that always lags by the same amount needs constant memory.
     pub fn sent(&mut self, mut bytes: usize) {
         self.waiting_bytes -= bytes;
         while let Some(first) = self.pieces.front_mut() {

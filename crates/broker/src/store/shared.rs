@@ -1,4 +1,4 @@
-//! Large messages, stored once for all holders: logs, turns, outboxes of sockets, and sessions that have not acknowledged them.
+//! Stores each large message once for all its holders: logs, turns, outboxes of sockets, and sessions that have not acknowledged it.
 //!
 //! Invariant: while a log keeps a message, its bytes count for the log. Otherwise they are charged to the memory account
 //! ([`Part::Messages`](crate::budget::account::Part)) until the last holder drops it.
@@ -15,12 +15,12 @@ use core::sync::atomic::{
 
 use crate::budget::admission::Admission;
 
-/// Shorter messages are copied: that costs less than a reference count that several cores write.
+/// Shorter messages are copied: a copy costs less than a reference count that several cores write.
 pub const SHARED_MIN: usize = 8 << 10;
 
 struct Inner {
     bytes: Box<[u8]>,
-    /// Number of logs that keep it: at most two, the topic's and that of retained messages.
+    /// Number of logs that keep the message: at most two, that of the topic and that of retained messages.
     logs: AtomicU32,
     admission: Admission,
 }
@@ -41,7 +41,7 @@ pub const SHARED_BESIDE: usize = size_of::<Inner>() + 2 * size_of::<usize>();
 pub struct Shared(Arc<Inner>);
 
 impl Shared {
-    /// Bytes that no log keeps yet. Charges them.
+    /// Shares bytes that no log keeps yet, and charges them to the memory account.
     pub fn new(bytes: Box<[u8]>, admission: &Admission) -> Shared {
         admission.account.charge_message(bytes.len());
         Shared(Arc::new(Inner {
@@ -51,14 +51,14 @@ impl Shared {
         }))
     }
 
-    /// A log keeps it.
+    /// Notes that a log keeps the bytes.
     pub fn enter_log(&self) {
         if self.0.logs.fetch_add(1, AcqRel) == 0 {
             self.0.admission.account.release_message(self.len());
         }
     }
 
-    /// A log no longer keeps it.
+    /// Notes that a log no longer keeps the bytes.
     pub fn leave_log(&self) {
         if self.0.logs.fetch_sub(1, AcqRel) == 1 {
             self.0.admission.account.charge_message(self.len());
@@ -94,7 +94,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// The whole bytes.
+    /// The bytes of which the slice is a part.
     pub fn whole(&self) -> &Shared {
         &self.of
     }
@@ -168,7 +168,8 @@ pub enum Form {
     JsonBase64,
 }
 
-/// Entries that are examined for each new one, to remove unused ones. So the cost of a new entry is constant, and at most about half of the table is unused.
+/// Entries that are examined for each new entry, to remove unused entries. So the cost of a new entry is constant, and at most about half of the table is
+/// unused.
 const LOOKED_AT: usize = 2;
 
 /// Identifies an encoding of a slice.
@@ -181,10 +182,11 @@ struct FormKey {
     form: Form,
 }
 
-/// The encodings of large messages in use on a shard. The table has weak references: an encoding is kept alive by its holders, and others can find it.
+/// The encodings of large messages in use on a shard, so that each is made only once. The table has weak references: only its holders keep an encoding
+/// alive.
 ///
-/// Invariant: each encoding in use has an entry. An unused entry is removed before as many new entries are made as the table had. So the number of entries
-/// is bounded by the encodings in use, whose bytes are charged.
+/// Invariant: each encoding in use has an entry. An unused entry is removed before the number of new entries reaches the number of entries in the table. So
+/// the number of entries is bounded by the number of encodings in use, whose bytes are charged.
 #[derive(Default)]
 pub struct Forms {
     all: BTreeMap<FormKey, Made>,
@@ -201,7 +203,7 @@ struct Made {
 }
 
 impl Forms {
-    /// The encoding `form` of the slice. `make` makes it if it is not in use.
+    /// The encoding `form` of the slice. `make` makes the encoding if it is not in use.
     pub fn get(&mut self, of: &Slice, form: Form, make: impl FnOnce(&[u8]) -> Box<[u8]>) -> Shared {
         let key = FormKey {
             message: of.of.address(),
@@ -225,7 +227,7 @@ impl Forms {
         made
     }
 
-    /// Examines the next entries, and removes unused ones. After the last entry it starts again at the first.
+    /// Examines the next entries, and removes unused ones. After the last entry, the first is examined again.
     fn drop_unheld(&mut self) {
         for _ in 0..LOOKED_AT {
             let from = self.seen.map_or(Bound::Unbounded, Bound::Excluded);

@@ -1,11 +1,11 @@
-//! Tables that grow in small chunks. A row keeps its index while it is in use, freed rows are reused first, and growth never copies rows or reserves much
-//! more than is used: with millions of rows, the spare capacity of a doubling vector would not fit the memory budget.
+//! Tables of rows that grow in small chunks. A row keeps its index while it is in use. Freed rows are reused first. Growth never copies rows, and never
+//! reserves much more than is used: with millions of rows, the spare capacity of a doubling vector would not fit the memory budget.
 //!
 //! Tables free empty chunks if their rows allow it ([`Vacant::FREES_CHUNKS`]).
 //!
-//! Invariants: a row is either in use or in the free list, and the caller knows which. The use of a row that does not exist, or of a free side row, is a
-//! bug of the broker. Then the caller gets an empty row, writes to it are lost, and the table notes the miss ([`Slab::was_missed`]). The shard then ends
-//! the connection concerned.
+//! Invariants: a row is either in use or in the free list, and the caller knows which. To use a row that does not exist, or a free side row, is a bug of
+//! the broker. Then the caller gets an empty row, writes to it are lost, and the table notes the miss ([`Slab::was_missed`]). The shard ends the
+//! connection that it was serving.
 
 use alloc::vec::Vec;
 use core::cell::{Cell, OnceCell};
@@ -16,7 +16,7 @@ pub use crate::store::chunks::NONE;
 /// Approximate size of a chunk: small, so that a table with few rows costs little, but large enough for a short list of chunks.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// A row type whose free rows hold the links of the free list, so that the list needs no extra memory.
+/// A row type whose free rows have the links of the free list, so that the list needs no extra memory.
 pub trait Vacant {
     /// Whether empty chunks are freed. Then free rows must not be looked up.
     const FREES_CHUNKS: bool = false;
@@ -24,7 +24,7 @@ pub trait Vacant {
     fn vacant(next: u32) -> Self;
     /// The link of a free row.
     fn next_vacant(&self) -> u32;
-    /// Takes over from the row's former content what must survive it, such as a generation.
+    /// Copies from the row's former content what must outlive that content, such as a generation.
     fn inherit(&mut self, _former: &Self) {}
 }
 
@@ -132,7 +132,7 @@ impl<T: Vacant> Slab<T> {
         }
     }
 
-    /// The row `id`, in use or free; none if the table never had it.
+    /// The row `id`, in use or free; `None` if the table has no such row.
     #[inline]
     pub fn try_get(&self, id: u32) -> Option<&T> {
         let id = id as usize;
@@ -170,7 +170,7 @@ impl<T> Vacant for Slot<T> {
     fn next_vacant(&self) -> u32 {
         match self {
             Slot::Free(next) => *next,
-            // A row in use must never be handed out.
+            // A row in use must never be handed out again.
             Slot::Used(_) => unreachable!("a used row stands in the free list"),
         }
     }
@@ -213,7 +213,7 @@ impl<T: Default> Side<T> {
     pub fn insert(&mut self, row: T) -> u32 {
         self.rows.insert(Slot::Used(row))
     }
-    /// Takes the row out.
+    /// Removes a row, and returns it.
     pub fn remove(&mut self, id: u32) -> T {
         // A free row must not be freed again, as it is already in the free list.
         if !matches!(self.rows.try_get(id), Some(Slot::Used(_))) {

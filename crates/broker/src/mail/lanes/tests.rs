@@ -103,7 +103,7 @@ fn credit_is_given_back_at_once_and_once() {
     assert!(flush(&mut lanes).is_empty());
 }
 
-/// A turn that causes `visits` visits at a carrier on behalf of this party. Returns the mail, which the carrier holds.
+/// A turn in which this party causes `visits` visits at a carrier. Returns the mail, which the carrier holds.
 fn turn_of(lanes: &mut Lanes, party: Party, visits: u32, valve: &Valve) -> Vec<(ShardId, Mail)> {
     lanes.frames().weights.add(party, visits);
     lanes.tell(0, GONE);
@@ -133,7 +133,7 @@ fn party_with_much_under_way_waits_while_carriers_hold_too_many_turns() {
     assert!(valve.is_open() && !lanes.is_behind());
 }
 
-/// This bounds the memory of messages in flight, whoever publishes them.
+/// If all parties wait, the memory of messages in flight is bounded, whoever publishes them.
 #[test]
 fn all_wait_while_carriers_hold_many_more_turns() {
     let (mut lanes, valve) = (lanes(), Valve::default());
