@@ -1,7 +1,8 @@
-//! A shard: its connections, the topics that they subscribe to, and perhaps a home. A turn takes inputs, and at its end sends all results.
+//! A shard: its connections, the topics that they subscribe to, and perhaps a home. In a turn the shard handles inputs ([`Shard::handle`]), and then
+//! sends all results ([`Shard::flush`]).
 //!
-//! Invariants: deliveries of a turn are sent in the order of the lanes; the work for one input, and at the end of a turn, is bounded (see
-//! `work.rs`); no input from the network causes a panic.
+//! Invariants: deliveries of a turn are sent in the order of the lanes. The work for one input, and at the end of a turn, is bounded (`work.rs`).
+//! No input from the network causes a panic.
 
 pub(crate) mod asks;
 mod cluster;
@@ -77,7 +78,7 @@ pub struct Shard {
     front: Front,
     /// The home, if the shard has one.
     home: Option<Home>,
-    /// MQTT sessions whose client ids have their home here.
+    /// The MQTT sessions that have their home on this shard.
     sessions: SessionsAtHome,
     /// Facts and asks in flight to the engine.
     commits: Commits<PendingRequest>,
@@ -123,7 +124,7 @@ impl Shard {
         }
     }
 
-    /// For tests.
+    /// The connection side, for tests.
     #[cfg(test)]
     pub(crate) fn front(&mut self) -> &mut Front {
         &mut self.front
@@ -139,7 +140,7 @@ impl Shard {
         }
     }
 
-    /// Changes settings and rules. The shards, placement, epoch and seed of the new world are the same.
+    /// Changes settings and rules. The new world must have the same shards, placement, epoch and seed.
     pub fn change(&mut self, world: Arc<World>) {
         let of = |world: &World| {
             let World {
@@ -176,8 +177,8 @@ impl Shard {
         stats
     }
 
-    /// Sets the time of the turn, by a clock that all shards share and that is never 0. [`Io::written`] gets it back when messages
-    /// published in this turn are written.
+    /// Sets the time of the turn, by a clock that all shards share and that is never 0. [`Io::written`] gets this time back when messages
+    /// that were published in this turn are written.
     pub fn stamp(&mut self, stamp: u64) {
         self.front.subs.lanes.stamp = stamp;
         self.front.subs.lanes.read_at = stamp;
@@ -215,8 +216,8 @@ impl Shard {
         row.map_or(0, |row| Party::without_name(row.client, conn.slot).number())
     }
 
-    /// Whether it needs no ticks: no connections, sessions or topics, nothing in flight to the engine, and all counts added to the totals
-    /// of all shards.
+    /// Whether the shard needs no ticks: it has no connections, sessions or topics, nothing is in flight to the engine, and all counts are added
+    /// to the totals of all shards.
     pub fn is_idle(&self) -> bool {
         self.front.clients.conns.len() == 0
             && self.commits.bytes() == 0
@@ -229,7 +230,7 @@ impl Shard {
                 .is_up_to_date(&self.stats(), &self.accounts())
     }
 
-    /// From now on reports client events to [`Io::client_event`].
+    /// Begins to report client events to [`Io::client_event`].
     pub fn log_clients(&mut self) {
         self.front.clients.meter.journal = Some(Box::default());
     }
@@ -309,7 +310,7 @@ impl Shard {
         self.front.clients.ctx.set_now(now);
         let now = self.front.clients.ctx.now;
         self.front.clients.meter.work.begin();
-        // Once a turn: a snapshot of a million topics takes many turns.
+        // Followers' next pages are requested once a turn: a snapshot of a million topics takes many turns.
         let clients = &mut self.front.clients;
         ask_pages(clients, &mut self.front.subs.lanes, &mut self.front.queues);
         let forgets = match &mut self.home {
@@ -319,7 +320,7 @@ impl Shard {
         if !self.stopped {
             self.end_sessions();
         }
-        // Now, while no delivery uses this turn's frames; it leaves half of the budget.
+        // Before the deliveries, which use this turn's frames. Leaves half of the budget.
         self.continue_waiting(io);
         let mut visits = self.front.clients.meter.work.visits();
         let mut more_news;
@@ -387,7 +388,7 @@ impl Shard {
             || self.front.queues.has_paging()
     }
 
-    /// Whether work waits for a condition that no event announces. If so, the shard should be called again within a millisecond or two.
+    /// Whether work waits for a condition that no event reports. Then the shard should be called again within a millisecond or two.
     pub fn is_waiting(&self) -> bool {
         // Throttled pages wait until carriers have delivered.
         let owes = (self.home.as_ref()).is_some_and(|home| home.page_queue.has_throttled());

@@ -1,4 +1,4 @@
-//! Carries out the asks of carriers, this shard's own among them.
+//! Carries out the asks that carriers, this shard included, send to the shard's home.
 
 use crate::base::ids::ShardId;
 use crate::base::turn_limits::PREFETCHED;
@@ -14,7 +14,7 @@ use crate::shard::Shard;
 use crate::shard::sessions::end_if_memory_is_short;
 
 impl Shard {
-    /// Takes the asks of this shard to its own home. No delivery is in progress, since a publish writes frames.
+    /// Takes the asks of this shard to its own home. Must not be called during a delivery, since a publish writes frames.
     #[inline]
     pub(super) fn take_own_asks(&mut self) {
         if let Some(asked) = self.front.subs.lanes.take_own_asks() {
@@ -22,9 +22,9 @@ impl Shard {
         }
     }
 
-    /// Takes the asks of a shard. They are carried out in order, as far as the turn's budget goes; the rest waits for later turns.
+    /// Takes the asks of a shard, and carries them out in order until the turn's budget is spent. The rest waits for later turns.
     pub(crate) fn take_asks(&mut self, from: ShardId, asked: WaitingAsks) {
-        // Mail without asks is done at once.
+        // Mail without asks needs no budget.
         let spent = !asked.asks.is_empty() && self.front.clients.meter.work.is_spent();
         let lane = &mut self.front.subs.lanes.to[from as usize];
         if !lane.waiting.is_empty() || spent {
@@ -33,8 +33,8 @@ impl Shard {
         self.carry_out_asks(from, asked, u64::MAX);
     }
 
-    /// Continues with waiting asks, one mail of each lane in turn, for about `steps`. Returns whether there were any. A shard that wakes
-    /// often sends many small mails during one turn of another, so lanes share the steps.
+    /// Continues with waiting asks, one mail of each lane in turn, for about `steps` steps. Returns whether there were any. All lanes share
+    /// the steps, since a shard that wakes often sends many small mails during one turn of another shard.
     pub(crate) fn continue_asks(&mut self, steps: u64) -> bool {
         let until = self.steps() + steps;
         let mut any = false;
@@ -48,8 +48,8 @@ impl Shard {
         any
     }
 
-    /// Carries out a shard's asks in order, until the turn's budget or the step `until` is reached. The rest is put back at the front of
-    /// its lane. Returns whether all were done.
+    /// Carries out a shard's asks in order, until the turn's budget is spent or step `until` is reached. The rest is put back at the front
+    /// of the lane. Returns whether all asks are done.
     fn carry_out_asks(&mut self, from: ShardId, mut asked: WaitingAsks, until: u64) -> bool {
         self.front.subs.lanes.read_at = asked.stamp;
         let mut done = 0;
@@ -88,8 +88,8 @@ impl Shard {
         true
     }
 
-    /// Admits a fact, or carries out another ask; in order behind what is in flight to the engine. Returns the credit that the sender gets
-    /// back only when the ask is done.
+    /// Admits a fact, or carries out another ask, after the earlier requests that are in flight to the engine. Returns the credit that the
+    /// sender gets back only when the ask is done.
     pub(crate) fn handle_ask(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) -> usize {
         match &ask {
             Ask::Publish {
@@ -254,7 +254,7 @@ fn carry_out_at_home(
     }
 }
 
-/// Reads ahead what the publishes among the next [`PREFETCHED`] asks will touch.
+/// Prefetches the memory that the publishes among the next [`PREFETCHED`] asks will touch.
 fn prefetch_asks(home: Option<&Home>, matching: &Matching, asks: &[Ask], bytes: &[u8]) {
     let large = |home: &&Home| home.is_large(matching);
     let Some(home) = home.filter(large) else {
@@ -273,7 +273,7 @@ fn prefetch_asks(home: Option<&Home>, matching: &Matching, asks: &[Ask], bytes: 
     }
 }
 
-/// Sends the outcome to whoever waits for it.
+/// Sends the outcome of a request to the connection or the operator that waits for it.
 pub(super) fn reply(
     clients: &mut Clients,
     lanes: &mut Lanes,

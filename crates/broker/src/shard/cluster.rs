@@ -1,12 +1,13 @@
-//! A node of a cluster: its heartbeats, the deaths of other nodes, and the stewards of partitions.
+//! Writes and applies notes, the records by which the nodes of a cluster know of one another: heartbeats, deaths of nodes, and the steward of each
+//! partition (the node that makes its checkpoints).
 //!
-//! Each second the home of partition 0 writes a heartbeat (BEAT) there. A node whose own heartbeats come back, but that has read none of
-//! another node for some seconds, writes a DEAD record for it: first in partition 0, and once that is logged, in all other partitions.
-//! These records are valid at all nodes from their place in the log on. This node's clock only decides who writes them, and when.
+//! Each second the home of partition 0 writes a heartbeat (BEAT) there. A node that reads its own heartbeats, but for some seconds none of another
+//! node, writes a DEAD record for the other node: first in partition 0, and once that is logged, in all other partitions. A note takes effect at
+//! all nodes at its place in the log. The clock of a node only decides whether and when the node writes a note.
 //!
-//! Invariants: at most one note of each kind is in flight in a partition, so a node that is cut off does not pile up notes. A node that
-//! reads its own death continues as a new writer and sends all that is in flight again: nothing of the dead writer counts, so each record
-//! counts once.
+//! Invariants: at most one note of each kind is in flight in a partition, so a node that is cut off does not accumulate notes. A node that
+//! reads its own death continues as a new writer, and sends everything in flight again. Records of a writer after its death are void, so each
+//! record counts once.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -27,17 +28,17 @@ use crate::shard::pending_request::PendingRequest;
 const HEARTBEAT_PARTITION: u16 = 0;
 /// A node is dead after this many seconds without a heartbeat.
 const SILENT_S: u32 = 5;
-/// If heartbeats come back further apart than this, the node may have missed some of others.
+/// If the node reads its own heartbeats further apart than this, it may have missed heartbeats of others.
 const HEARTBEAT_GAP_S: u32 = 2;
-/// The steward writes a mark into a partition that has had no record for this long. Otherwise idempotency keys would not expire there,
-/// which they do by the log's clock.
+/// The steward writes a mark into a partition that has had no record for this long. The reason: idempotency keys expire by the log's clock,
+/// which advances only with records.
 const IDLE_S: u32 = 60;
-/// The most deaths that homes are told in a second.
+/// The most deaths that the homes are told in one second.
 const DEATHS_PER_TICK: usize = 16;
 /// The most nodes that are remembered.
 const NODES_MAX: usize = 256;
 
-/// A home of a cluster node, with what it needs to write notes.
+/// The parts of a cluster node's shard that write and apply notes.
 pub(super) struct Node<'a> {
     cluster: &'a mut ClusterView,
     commits: &'a mut Commits<PendingRequest>,
@@ -47,7 +48,7 @@ pub(super) struct Node<'a> {
 }
 
 impl Shard {
-    /// The parts of the shard that write notes; `None` without a cluster.
+    /// The parts of the shard that write and apply notes; `None` without a cluster.
     pub(super) fn node(&mut self) -> Option<Node<'_>> {
         Some(Node {
             cluster: self.cluster.as_deref_mut()?,
@@ -101,7 +102,7 @@ impl Node<'_> {
         self.ctx.world.admission.is_cut_off(now_s)
     }
 
-    /// Once a second.
+    /// Writes the notes that are due. Called once a second.
     pub(super) fn tick(&mut self) {
         let placement = self.ctx.world.placement();
         let me = self.ctx.me;
@@ -118,9 +119,9 @@ impl Node<'_> {
         }
     }
 
-    /// Tells this node's homes of deaths logged in partition 0. It looks at the state of partition 0, not at each DEAD record as it is
-    /// read: a node that starts from a later checkpoint reads no such record, and the nodes that did may have stopped before the other
-    /// partitions had it.
+    /// Tells this node's homes of the deaths in the state of partition 0. To react to each DEAD record when it is read would not be enough: a
+    /// node that starts from a later checkpoint does not read that record, and the nodes that read it may have stopped before they wrote the
+    /// death into the other partitions.
     fn announce_deaths(&mut self, at: usize) {
         let (writer_set, buried) = (
             self.home.logs.writer_set(at),
@@ -164,8 +165,8 @@ impl Node<'_> {
         }
     }
 
-    /// A writer that has not been heard since this node started, although each node writes a heartbeat every second: it died before the
-    /// checkpoint from which this node began.
+    /// A living writer without any heartbeat since this node started, although each node writes one every second. It died before the checkpoint
+    /// from which this node began.
     fn silent_since_start(&mut self, at: usize) -> Option<u64> {
         let (cluster, home) = (&self.cluster, &mut self.home);
         let waited = self.ctx.now.s - cluster.own_beats_since_s >= SILENT_S;
@@ -179,7 +180,7 @@ impl Node<'_> {
     /// Writes the next death that is missing in the log of this partition.
     fn write_missing_death(&mut self, at: usize) {
         if self.is_cut_off() {
-            // It may be reading old records, and other nodes have told these deaths.
+            // The node may be reading old records, and other nodes may have written these deaths since.
             return;
         }
         let writer_set = self.home.logs.writer_set(at);
@@ -208,7 +209,7 @@ impl Node<'_> {
         let (steward, now_s) = (self.home.logs.writer_set(at).steward, self.ctx.now.s);
         let applied_s = self.cluster.partitions[at].applied_s;
         match steward {
-            // Only with a way to the log: a steward that no other node has heard of would never be found dead.
+            // Only while the node reaches the log. Other nodes would never notice the death of a steward without heartbeats.
             None if !self.is_cut_off() => self.write_note(at, &Note::Steward(own)),
             None => {}
             Some(steward) if steward == own && now_s - applied_s >= IDLE_S => {
@@ -218,8 +219,8 @@ impl Node<'_> {
         }
     }
 
-    /// If subscriptions wait for positions that this node has not reached, writes a mark: what other nodes have read is in the log before
-    /// that mark.
+    /// If subscriptions wait for positions that this node has not reached, writes a mark. Everything that other nodes have read is in the log
+    /// before that mark.
     fn write_mark_for_pages(&mut self, at: usize) {
         let Some(waits) = self.home.waits_for_log(at) else {
             return;
@@ -242,15 +243,15 @@ impl Node<'_> {
         self.commits.note(at, self.ctx.now, sequence, note);
     }
 
-    /// Facts that are not logged get the offsets between the last record and the next batch. When half of these are used, a mark brings new
-    /// ones.
+    /// Writes a mark when half of the offsets between the last record and the next batch are used. Facts that are not logged get these offsets,
+    /// and a mark brings new ones.
     pub(super) fn renew_offsets(&mut self, at: usize) {
         if self.home.logs.sequence(at) % OFFSETS_PER_BATCH >= OFFSETS_PER_BATCH / 2 {
             self.write_note(at, &Note::Mark(0));
         }
     }
 
-    /// A note of this process was applied.
+    /// Called when a note of this process was applied.
     pub(super) fn note_applied(&mut self, at: usize, note: &Note<'_>) {
         let partition = &mut self.cluster.partitions[at];
         let note_applied = partition.notes_in_flight & kind_bit(note) != 0;
@@ -290,7 +291,7 @@ impl Node<'_> {
         }
     }
 
-    /// A writer is dead in partition `at`.
+    /// If partition `at` is the one with the heartbeats, removes a dead writer from the living nodes.
     fn apply_death(&mut self, at: usize, writer: u64) {
         let cluster = &mut self.cluster;
         let of_beats = self.ctx.world.placement();

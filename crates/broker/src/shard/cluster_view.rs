@@ -1,4 +1,4 @@
-//! A home's view of the other nodes of the cluster. `cluster` writes it.
+//! A home's view of the other nodes of the cluster. `cluster.rs` updates it.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,12 +16,12 @@ pub(super) struct ClusterView {
     pub nodes: Vec<NodeState>,
     /// Nodes that died lately, the latest last; for operators.
     pub dead_nodes: Vec<NodeState>,
-    /// When the present unbroken run of this node's own heartbeats began to come back, and the last one. 0 before the first.
+    /// When this node read the first of its own heartbeats since the last gap, and the last of them. 0 before the first.
     pub own_beats_since_s: u32,
     pub own_beat_s: u32,
-    /// Writers whose death is to be written to all partitions of this home.
+    /// Writers whose death must be written to all partitions of this home.
     pub deaths_to_write: Vec<u64>,
-    /// Writers whose death is logged in partition 0 and was told to all homes of this node; only at the home of partition 0.
+    /// Writers whose death is logged in partition 0, and of which all homes of this node were told; only at the home of partition 0.
     pub announced_deaths: Vec<u64>,
     pub partitions: Vec<Partition>,
 }
@@ -33,7 +33,7 @@ pub(super) struct Partition {
     pub notes_in_flight: u8,
     /// When a record was last applied.
     pub applied_s: u32,
-    /// The number of the newest page that waited for the log when the mark in flight was written.
+    /// The number of the newest page that waited for the log when the mark in flight was written; 0 if none waited.
     pub waiting_page: u64,
 }
 
@@ -75,7 +75,7 @@ impl ClusterView {
         });
     }
 
-    /// Notes that a writer's death is to be written to the partitions of this home.
+    /// Remembers that a writer's death must be written to the partitions of this home.
     pub fn add_death(&mut self, writer: u64) {
         if !self.deaths_to_write.contains(&writer) {
             self.deaths_to_write.push(writer);

@@ -1,4 +1,4 @@
-//! Applies batches that the engine has committed, and carries out the requests that waited for them. See [`commit`](crate::commit).
+//! Applies the batches that the engine has committed, and answers the requests that waited for them. See [`commit`](crate::commit).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -30,7 +30,7 @@ impl Shard {
         }
     }
 
-    /// Carries out requests that the engine has committed, as far as the turn's budget goes; returns whether there were any.
+    /// Carries out requests that the engine has committed, until the turn's budget is spent. Returns whether there were any.
     pub(crate) fn continue_commits(&mut self) -> bool {
         let mut any = false;
         while !self.front.clients.meter.work.is_spent() || !any {
@@ -55,8 +55,8 @@ impl Shard {
         any
     }
 
-    /// Answers requests that have been in flight for too long with [`Outcome::Unknown`], as far as the turn's budget goes; returns whether
-    /// there may be any. Their records stay in flight and are applied later, without a second answer.
+    /// Answers requests that have been in flight for too long with [`Outcome::Unknown`], until the turn's budget is spent. Returns whether
+    /// there may be any. The records of these requests stay in flight, and are applied later without a second answer.
     pub(crate) fn answer_late(&mut self) -> bool {
         let Front { clients, subs, .. } = &mut self.front;
         let (mut any, lanes) = (false, &mut subs.lanes);
@@ -154,7 +154,7 @@ impl Shard {
         }
     }
 
-    /// Applies a record of this home's batch, for the client of this process that has asked for it, if any. Returns the outcome of a fact.
+    /// Applies a record of a batch of this home. `asker` is the client of this process that asked for it, if any. Returns the outcome of a fact.
     fn apply_batch_record(
         &mut self,
         stored: &StoredHeader,
@@ -204,7 +204,7 @@ impl Shard {
                 return (offset, Some(Outcome::Unknown));
             }
             if asker.is_none() && !world.rules.is_durable(name) {
-                // The operator has changed the rules meanwhile: topics of this rule are not kept across a crash.
+                // The operator has changed the rules since: topics of this rule are not kept across a crash any more.
                 home.logs.note_record(at, offset, 0, 0);
                 return (offset, None);
             }
@@ -216,9 +216,9 @@ impl Shard {
         })
     }
 
-    /// Applies a batch of the log that no request of this process waits for. `header` is as in the log. Does nothing for:
+    /// Applies a batch of the log that no request of this process waits for. `header` is that of the log. Does nothing for:
     /// * a batch of another home's partition,
-    /// * a batch that was applied before, here or by the writer of the checkpoint that was read first,
+    /// * a batch that was applied before, here or by the writer of the checkpoint from which this home began,
     /// * a batch that fails the [check](batch::check), if the log is replicated.
     ///
     /// # Errors
@@ -255,8 +255,8 @@ impl Shard {
         records.end()
     }
 
-    /// After the log was read behind a crash: facts that were not logged are lost. Partitions continue after their marks, and clients with
-    /// older positions are told a gap if they may have missed something.
+    /// Called when the log was read after a crash: facts that were not logged are lost. Partitions continue after their marks. Clients with
+    /// older positions are told a gap if they may have missed a message.
     pub fn lose_unlogged(&mut self) {
         if let Some(home) = &mut self.home {
             home.lose_unlogged(&self.front.clients.ctx.world.rules);
@@ -279,8 +279,7 @@ impl Shard {
         home.flat_map(|home| home.logs.ends()).collect()
     }
 
-    /// Sets the lives of the log, including the one that begins; positions of all of them are valid. Called on every shard, after the last
-    /// batch.
+    /// Sets the lives of the log, the new one included. Positions of all these lives are valid. Called on every shard, after the last batch.
     pub fn follow_lives(&mut self, lives: &Arc<Lives>) {
         self.front.clients.ctx.lives = lives.clone();
         if let Some(home) = &mut self.home {
@@ -288,7 +287,7 @@ impl Shard {
         }
     }
 
-    /// The partitions, each with writer and number of the last batch read.
+    /// The partitions, each with the writer and the number of the last batch read.
     pub fn last_batches(&self) -> Vec<(PartitionId, (u64, u64))> {
         let home = self.home.iter();
         home.flat_map(|home| home.logs.last_batches()).collect()

@@ -1,4 +1,4 @@
-//! Carries out an operator's orders ([`orders`](crate::orders)), and answers.
+//! Carries out the operator's orders ([`orders`](crate::orders)), and answers them.
 
 use crate::mail::Outcome;
 use crate::mail::orders::{Control, Ended, Report, Ticket};

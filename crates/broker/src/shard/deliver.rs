@@ -1,7 +1,7 @@
 //! Delivers the tells of homes to this shard's connections.
 //!
-//! Tells of one topic are taken together and in order, so a subscriber gets all messages of a turn with one write. A fan-out is a cursor:
-//! when the turn's budget is spent it stops, and other deliveries pass it (see `client/deliveries.rs`).
+//! Consecutive tells of one topic are taken together, so a subscriber gets all messages of a turn with one write. A fan-out has a cursor: it stops
+//! when the turn's budget is spent, and other deliveries overtake it (`client/deliveries.rs`).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -21,9 +21,9 @@ use crate::shard::delivery_order::{flow_before, keep_order};
 use crate::shard::flows::{charge_encoding, count_written, end_walk, park_topic};
 use crate::store::slab::NONE;
 
-/// The number of tells whose topics are looked up among the flows for the cost of a visit.
+/// This many look-ups of a tell's topic among the flows cost as much as one visit.
 const LOOKS_PER_VISIT: usize = 64;
-/// While others wait, a fan-out becomes a flow after this many visits, about the cost of making it one.
+/// While other deliveries wait, a fan-out becomes a flow after this many visits. To make a flow costs about as much.
 const CROWDED_VISITS: u32 = 16;
 /// The cost of a tell to one connection, in visits.
 fn cost_of(tell: &Tell) -> u32 {
@@ -76,7 +76,7 @@ impl Deliveries {
 }
 
 impl Front {
-    /// Recycles the lists of a finished delivery.
+    /// Keeps the lists of a finished delivery for reuse.
     pub(super) fn delivered(&mut self, delivery: Delivery) {
         self.feed.deliveries.recycle(delivery.keys);
         if delivery.home == self.clients.ctx.me {
@@ -84,7 +84,7 @@ impl Front {
         }
     }
 
-    /// Works through the deliveries; false if the budget of visits is spent first.
+    /// Works through the deliveries. Returns false if the budget of visits is spent first.
     pub(crate) fn deliver<I: Io>(&mut self, budget: &mut u32, io: &mut I) -> bool {
         let all = *budget;
         let reserved = self.feed.deliveries.reserved(all);
@@ -103,7 +103,7 @@ impl Front {
         done
     }
 
-    /// Gives the answers among the new tells.
+    /// Delivers the answers among the new tells, before all other tells.
     fn answer<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
         while *budget > 0
             && let Some(mut delivery) = self.feed.deliveries.came.pop_front()
@@ -119,7 +119,7 @@ impl Front {
         }
     }
 
-    /// Works through the queued deliveries in order; long fan-outs become flows.
+    /// Works through the queued deliveries in order. Long fan-outs become flows.
     fn deliver_queued<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
         while *budget > 0
             && let Some(mut delivery) = self.feed.deliveries.queued.pop_front()
@@ -135,7 +135,7 @@ impl Front {
             }
             if delivery.ordered && deliveries.has_flows() {
                 let looks = ((delivery.keys.len() - delivery.at) / LOOKS_PER_VISIT) as u32;
-                // At least one visit is left, so that a delivery of any length begins.
+                // At least one visit is left, so that even the longest delivery begins.
                 *budget = budget.saturating_sub(looks).max(1);
                 if let Some(topic) = flow_before(&self.clients.conns, deliveries, &delivery) {
                     deliveries.wait_for(topic, delivery);
@@ -157,8 +157,8 @@ impl Front {
         }
     }
 
-    /// Works through a delivery until it is done, the budget is spent, or only tells are left that become a flow (many messages for members
-    /// of groups). A fan-out beyond its share becomes a flow, and so do tells about a topic that has one.
+    /// Works through a delivery until it is done, until the budget is spent, or until the rest must become a flow (many tells to single
+    /// connections). A fan-out that exceeds its share becomes a flow. Tells about a topic with a flow join that flow.
     fn deliver_tells<I: Io>(
         &mut self,
         delivery: &mut Delivery,
@@ -191,7 +191,7 @@ impl Front {
             }
             let next =
                 &delivery.keys[delivery.at..delivery.keys.len().min(delivery.at + PREFETCHED)];
-            // Reading ahead a single row saves nothing.
+            // To prefetch a single row saves nothing.
             if delivery.at.is_multiple_of(PREFETCHED) && next.len() > 1 {
                 prefetch(&self.clients.conns, &self.subs.topics, next);
             }
@@ -219,7 +219,7 @@ impl Front {
         done
     }
 
-    /// Carries out the tell at the cursor, or a run of tells; false if the budget is spent first.
+    /// Carries out the tell at the cursor, or a run of tells. Returns false if the budget is spent first.
     pub(super) fn step<I: Io>(
         &mut self,
         delivery: &mut Delivery,
@@ -230,7 +230,7 @@ impl Front {
         let tell = &delivery.tells[delivery.keys[delivery.at] as u32 as usize];
         if let Tell::Live { topic, serial, .. } = *tell {
             let end = collect_run(&mut self.feed.run, delivery, topic);
-            // Between two parts of a walk the tombstones keep its topic from being freed.
+            // Between two parts of a walk, the places of members that have left keep the topic from being freed.
             if self.subs.topics.is_current(topic, serial)
                 && !self.fan_out(delivery, topic, serial, frames, budget, io)
             {
@@ -319,12 +319,11 @@ impl Front {
     }
 }
 
-/// A visit to a connection; its cost is known afterwards.
+/// A visit to a connection. The cost is known only after the visit.
 pub(super) struct Visit {
     /// The shard's count of steps before the visit.
     steps: u64,
-    /// The shard's count of delivered messages before the visit; `None` if bytes wait for the socket already, so that nothing will be
-    /// written.
+    /// The shard's count of delivered messages before the visit. `None` if bytes wait for the socket already: then nothing will be written.
     delivered: Option<u64>,
 }
 
@@ -338,7 +337,7 @@ impl Visit {
         }
     }
 
-    /// Charges the budget: `cost` if something was written, otherwise one visit; plus the time of matching.
+    /// Charges the budget with `cost` if something was written, otherwise with one visit, and in both cases with the time of matching.
     #[inline]
     pub(super) fn charge(self, clients: &Clients, cost: u32, budget: &mut u32) {
         let is_written = (self.delivered).is_some_and(|it| clients.meter.stats.delivered != it);
@@ -347,7 +346,8 @@ impl Visit {
     }
 }
 
-/// Reads ahead the rows of the next deliveries. They are cold and each leads to the next: side by side their cache misses overlap.
+/// Prefetches the rows of the next tells. A topic's row leads to its member's row, and neither is in the cache. Read for several tells together,
+/// the cache misses overlap.
 fn prefetch(conns: &Connections, topics: &Topics, keys: &[u64]) {
     let mut members = [NONE; PREFETCHED];
     for (member, key) in members.iter_mut().zip(keys) {
@@ -362,7 +362,7 @@ fn prefetch(conns: &Connections, topics: &Topics, keys: &[u64]) {
     core::hint::black_box(members.iter().fold(0, touch));
 }
 
-/// Collects the run of live messages at the cursor; returns its end.
+/// Collects the run of live messages at the cursor. Returns the end of the run.
 fn collect_run(messages: &mut client::run::Run, delivery: &Delivery, of: u32) -> usize {
     let mut bytes = 0;
     let run = delivery.keys[delivery.at..]
@@ -379,7 +379,7 @@ fn collect_run(messages: &mut client::run::Run, delivery: &Delivery, of: u32) ->
     delivery.at + messages.records().len()
 }
 
-/// Charges the time of matching since the count of steps was `before`, whether anything matched or not.
+/// Charges the budget with the time of matching since the count of steps was `before`, even if nothing matched.
 #[inline]
 pub(super) fn charge_matching(work: &Work, before: u64, budget: &mut u32) {
     let visits = (work.count() - before) / STEPS_PER_VISIT as u64;

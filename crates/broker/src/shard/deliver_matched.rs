@@ -1,17 +1,17 @@
-//! Delivers live messages to subscribers by filter. Filters are matched again here. A connection gets all messages of a run with one write,
-//! and each message once, however many of its filters match.
+//! Delivers live messages to subscribers by filter. The home only knows which shards have matching filters, so this shard matches the filters again.
+//! A connection gets all messages of a run with one write, and each message once, however many of its filters match.
 //!
-//! A run is a sequence of messages that a home has told. First the exact subscribers of each message's topic get it, as without filters;
-//! then the connections with filters. A connection with both (MQTT) is left to the second part, see `Clients::has_match`.
+//! A run is a sequence of messages from one home. First, the exact subscribers of each message's topic get it, as without filters. Then the
+//! connections with filters get it. A connection with both (MQTT) gets it in the second part (`Clients::has_match`).
 //!
-//! The pairs of message and connection are collected before the first visit, up to about four turns' visits. If the messages of one topic
-//! alone need more, they form a *broad* run of their own: the members of the matching filters are walked in place, within the budget, while
-//! members may leave and join. A bitmap marks the connections that were visited. Messages that arrive meanwhile wait, and are taken
-//! together afterwards (`client/together.rs`). So the busier a topic is, the more messages go into one write.
+//! The pairs of message and connection are collected before the first visit, up to the number of visits of about four turns. If the messages of
+//! one topic alone need more, they form a *broad* run: it visits the members of the matching filters without a list of pairs, within the budget, and
+//! members may leave and join meanwhile. A bitmap marks the connections that were visited. Messages that arrive meanwhile wait, and are then
+//! delivered together (`client/together.rs`). So the busier a topic is, the more messages go into one write.
 //!
-//! Invariants: messages are not reordered; a connection is visited once in a run; a message's position is its partition's offset of it,
-//! together with the offsets seen of the other partitions. A connection that joins during a run is not live in its partition before the run
-//! ends, and gets nothing of it.
+//! Invariants: messages are not reordered. A connection is visited once in a run. After a message, a connection's position has the message's offset
+//! in its partition, and in the other partitions the offsets that it has seen. A connection that joins during a run is not live in the run's
+//! partition before the run ends, and gets none of its messages.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -32,13 +32,13 @@ use crate::store::slab::NONE;
 
 /// The most messages of a run.
 const RUN_MAX: usize = 64;
-/// Pairs that are collected and sorted, or skipped, for the cost of a visit.
+/// To collect and sort, or to skip, this many pairs costs as much as one visit.
 const DUE_PER_VISIT: usize = 16;
-/// The turns that the collected pairs of a run may take. More pairs mean more messages in each write.
+/// A run collects at most the pairs that can be visited in this many turns. With more pairs, each write has more messages.
 const TURNS_OF_RUN: usize = 4;
 
 impl Front {
-    /// Continues the run at the cursor; false if the budget is spent first.
+    /// Continues the run at the cursor. Returns false if the budget is spent first.
     pub(crate) fn match_run<I: Io>(
         &mut self,
         delivery: &mut Delivery,
@@ -99,7 +99,7 @@ impl Front {
         true
     }
 
-    /// Sends the run's messages to the exact subscribers of their topics; false if the budget is spent first.
+    /// Sends the run's messages to the exact subscribers of their topics. Returns false if the budget is spent first.
     fn deliver_exact<I: Io>(
         &mut self,
         delivery: &mut Delivery,
@@ -123,7 +123,7 @@ impl Front {
         true
     }
 
-    /// Visits the connections of a broad run; false if the budget is spent first.
+    /// Visits the connections of a broad run. Returns false if the budget is spent first.
     fn deliver_broad<I: Io>(
         &mut self,
         home: ShardId,
@@ -144,7 +144,7 @@ impl Front {
             if next.is_empty() {
                 return true;
             }
-            // A connection with many matching filters comes up several times; skipping it costs a look.
+            // A connection with many matching filters occurs several times, and each look at it costs time.
             *budget = budget.saturating_sub(next.len().div_ceil(DUE_PER_VISIT) as u32);
             next.retain(|member| broad.visit(member.slot));
             due.clear();
@@ -180,7 +180,7 @@ impl Front {
     }
 }
 
-/// A message of the run. If the carrier's row belongs to another topic by now, it has no exact subscriber here.
+/// A message of the run. If another topic uses the carrier's row by now, the message has no exact subscriber here.
 fn message_of(topics: &Topics, delivery: &Delivery, n: usize) -> Matched {
     let mut message = delivery.matched(n);
     if let Tell::Match { topic, serial, .. } = *delivery.tell(n)
@@ -192,7 +192,7 @@ fn message_of(topics: &Topics, delivery: &Delivery, n: usize) -> Matched {
     message
 }
 
-/// A run with this number of pairs takes no further message.
+/// A run with this many pairs takes no further message.
 fn pairs_max(clients: &Clients) -> usize {
     TURNS_OF_RUN * clients.meter.work.turn_limits.visits_per_turn as usize
 }
@@ -251,7 +251,7 @@ fn same_topic(delivery: &Delivery, frames: &Frames) -> usize {
     same.count()
 }
 
-/// Begins a broad run, for the members of these filters.
+/// Begins a broad run to the members of these filters.
 fn begin_broad(
     conns: &Connections,
     matching: &mut Matching,
@@ -267,8 +267,8 @@ fn begin_broad(
     }
 }
 
-/// Adds up to `most` messages and their members to a run; returns the number added. All filters are read before the members, so that cache
-/// misses overlap.
+/// Adds up to `most` messages, and the members of the matching filters, to a run. Returns the number of messages added. All filters are read before
+/// the members, so that cache misses overlap.
 fn extend_run(
     clients: &Clients,
     matching: &mut Matching,
@@ -291,7 +291,7 @@ fn extend_run(
     for (message, name) in (first as u32..).zip((0..most).map_while(of)) {
         matching.sets(name, |set| sets.push((message, set)));
         run.len += 1;
-        // Each filter has a member, so the run is full.
+        // Each filter has at least one member, so the run has enough pairs.
         if sets.len() > enough {
             break;
         }
@@ -322,7 +322,7 @@ fn extend_run(
     run.len - first
 }
 
-/// Reads ahead the rows of the next connections, and each one's subscription to the filter that matched.
+/// Prefetches the rows of the next connections, and each connection's subscription to the filter that matched.
 fn prefetch_due(conns: &Connections, due: &[Addressee]) {
     let mut sides = [(NONE, NONE); PREFETCHED];
     for (side, due) in sides.iter_mut().zip(due) {

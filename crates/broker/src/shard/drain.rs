@@ -1,11 +1,11 @@
-//! Moves clients off before a stop: a number each second, each told to come back in its protocol's way, and at the deadline all that are
-//! left.
+//! Drains a shard before it stops: each second it moves off some clients, which are told to reconnect in the way of their protocol. At the deadline
+//! it closes all remaining connections.
 //!
-//! A cursor walks the table of connections again and again until none is left. Connections with a request in progress are skipped: their
-//! answers now say `Connection: close`, so they end by themselves. Invariants: the work of a tick is bounded; no acknowledged message is
-//! lost, since a client that is moved off has a position, a session or an answer.
+//! A cursor goes round the table of connections until none is left. Connections with a request in progress are skipped: their answers now say
+//! `Connection: close`, so these connections end by themselves. Invariants: the work of a tick is bounded. No acknowledged message is lost, since a
+//! client that is moved off has a position, a session or an answer.
 //!
-//! Deliberately elsewhere: new connections are stopped by the owner of the listeners.
+//! Deliberately not here: the owner of the listeners stops new connections.
 
 use crate::base::reason::Closed;
 use crate::base::time::Now;
@@ -18,7 +18,8 @@ use crate::shard::Shard;
 use crate::shard::drain_progress::{DrainProgress, TICKS_PER_S};
 
 impl Shard {
-    /// Begins to move clients off, as `settings.drain` says; the rate is that of all shards together. A second call changes nothing.
+    /// Begins to move clients off, at the rate and until the deadline of `settings.drain`. The rate is that of all shards together. A second call
+    /// changes nothing.
     pub fn drain(&mut self, now: Now) {
         self.front.clients.ctx.drains = true;
         let drain = &self.front.clients.ctx.world.settings.drain;
@@ -28,12 +29,12 @@ impl Shard {
             .get_or_insert(DrainProgress::new(drain.rate_per_s, me, until_s));
     }
 
-    /// Whether clients are moved off.
+    /// Whether the shard moves clients off.
     pub fn drains(&self) -> bool {
         self.front.clients.ctx.drains
     }
 
-    /// Stops the clock, so that the shard starts nothing by itself any more, and reports what is in progress.
+    /// Stops the clock, so that the shard begins no more work by itself, and reports the work in progress.
     pub fn settle(&mut self) -> Settled {
         self.stopped = true;
         let lanes = self.front.subs.lanes.to.iter();
@@ -73,7 +74,7 @@ pub(super) fn move_due_clients<I: Io>(
     let mut slot = rows.start;
     while slot < rows.end && (over || due > 0) {
         if !front.clients.conns.get(slot).is_open() {
-            // A free row.
+            // The row is free.
         } else if over {
             front.clients.scratch.because(Closed::Operator);
             front.clients.drop_conn(slot, Close::Now);

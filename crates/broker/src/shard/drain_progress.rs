@@ -1,28 +1,28 @@
-//! The progress of moving clients off: how many are due in each tick, and which rows the tick looks at.
+//! The progress of a drain: how many clients are moved off in each tick, and which rows the tick examines.
 
 use core::ops::Range;
 
 use crate::base::ids::ShardId;
 
-/// Ticks per second while clients are moved off: they leave, and come back, in small groups.
+/// Ticks per second while clients are moved off, so that clients leave and reconnect in small groups.
 pub(super) const TICKS_PER_S: u32 = 50;
-/// The most rows that one tick looks at: some hundred microseconds if few connections are left in a large table.
+/// The most rows that one tick examines: some hundred microseconds of work if few connections are left in a large table.
 const ROWS_PER_TICK: u32 = 16_384;
 
 pub(crate) struct DrainProgress {
     /// Connections per second, of all shards together.
     rate_per_s: u64,
-    /// The fraction left over from earlier ticks. A whole connection is [`TICKS_PER_S`] times the number of shards, so that shards take
-    /// turns if they outnumber the rate.
+    /// The fraction of a connection left over from earlier ticks. A whole connection is [`TICKS_PER_S`] times the number of shards. So shards
+    /// take turns if fewer connections than shards are due.
     tokens: u64,
     /// The next row.
     cursor: u32,
-    /// The second in which all that are left are closed.
+    /// The second in which all remaining connections are closed.
     until_s: u32,
 }
 
 impl DrainProgress {
-    /// For shard `me`, at the rate of all shards together, until this second.
+    /// The drain of shard `me` until this second. The rate is that of all shards together.
     pub fn new(rate_per_s: u32, me: ShardId, until_s: u32) -> DrainProgress {
         DrainProgress {
             rate_per_s: u64::from(rate_per_s),
@@ -33,7 +33,7 @@ impl DrainProgress {
         }
     }
 
-    /// Whether all connections that are left are to be closed.
+    /// Whether all remaining connections must be closed.
     pub fn is_over(&self, now_s: u32) -> bool {
         now_s >= self.until_s
     }
@@ -47,12 +47,12 @@ impl DrainProgress {
         due
     }
 
-    /// The rows that a tick looks at, of a table that ends at `end`.
+    /// The rows that a tick examines, of a table that ends at `end`.
     pub fn rows(&self, end: u32) -> Range<u32> {
         self.cursor..end.min(self.cursor.saturating_add(ROWS_PER_TICK))
     }
 
-    /// Sets the next tick's first row; the table's first at its end.
+    /// Sets the first row of the next tick. At the end of the table, that is row 0.
     pub fn set_next_row(&mut self, row: u32, end: u32) {
         self.cursor = if row >= end { 0 } else { row };
     }

@@ -1,5 +1,5 @@
-//! Queues requests for the engine: facts are admitted and appended, and other asks keep their order among them. See
-//! [`commit`](crate::commit).
+//! Queues requests behind those in flight to the engine: facts are admitted and appended to the log, and other asks keep their place in the
+//! order. See [`commit`](crate::commit).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -19,7 +19,7 @@ use crate::shard::asks::reply;
 use crate::shard::pending_request::{PendingRequest, Request};
 
 impl Shard {
-    /// Carries out an ask that changes nothing logged, after all earlier requests.
+    /// Carries out an ask that changes nothing logged, after the earlier requests that it must not overtake.
     pub(super) fn enqueue_ask(&mut self, from: ShardId, mut ask: Ask, bytes: &[u8]) {
         let place = match self.commits.is_empty() {
             true => None,
@@ -125,8 +125,8 @@ fn place_of_filter(ctx: &Context, filter: &[u8]) -> Scope {
     }
 }
 
-/// The queue in which an ask that changes nothing logged waits. `None` if it need not wait: its subscription has begun, or it concerns
-/// nothing that is written.
+/// The queue in which an ask that changes nothing logged waits. `None` if the ask need not wait: its subscription has begun already, or it concerns
+/// nothing that is logged.
 fn place_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> Option<Scope> {
     Some(match ask {
         // Takes effect at once, since the partitions commit independently.

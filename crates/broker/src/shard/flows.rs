@@ -1,7 +1,7 @@
-//! Flows: fan-outs and messages for filters that exceed their share of a turn. They take fair turns with one another.
+//! Continues flows: fan-outs and messages for filters that exceed their share of a turn. Flows are served in fair turns.
 //!
-//! In a topic's flow, live messages go round the members together (see `client/walk.rs`). Any other tell about the topic, such as a page
-//! for a new subscriber or the topic's deletion, waits until the walk has ended, and later messages wait behind it.
+//! In a topic's flow, one walk over the members delivers several live messages together (`client/walk.rs`). Any other tell about the topic, such
+//! as a page for a new subscriber or the topic's deletion, waits until the walk has ended. Later messages wait behind that tell.
 
 use crate::base::work::STEP_BYTES;
 use crate::client::deliveries::Flow;
@@ -13,8 +13,8 @@ use crate::mail::Frames;
 use crate::protocol::front::{Clients, Connections, Deliveries, Forms, Front, Stats, Topics};
 use crate::store::slab::NONE;
 
-/// The visits of a flow before the next flow continues. They fill a whole turn, because a flow encodes its messages again each time that it
-/// continues.
+/// The visits of a flow before the next flow continues. This is as much as a whole turn, because a flow encodes its messages again each time that
+/// it continues.
 const FLOW_VISITS: u32 = 256;
 
 impl Front {
@@ -39,7 +39,7 @@ impl Front {
         }
     }
 
-    /// Continues a topic's flow; false if the budget is spent before it is done.
+    /// Continues a topic's flow. Returns false if the budget is spent before the flow is done.
     fn continue_topic_flow<I: Io>(
         &mut self,
         topic: u32,
@@ -82,7 +82,7 @@ impl Front {
         }
     }
 
-    /// Continues the walk over a topic's members; false if the budget is spent before all of them have all messages.
+    /// Continues the walk over a topic's members. Returns false if the budget is spent before all members have all messages.
     fn continue_walk<I: Io>(&mut self, walk: &mut Walk, budget: &mut u32, io: &mut I) -> bool {
         let topic = walk.topic;
         self.subs.topics.begin_walk(topic);
@@ -114,7 +114,7 @@ impl Front {
         true
     }
 
-    /// Counts deliveries of the walk's messages since the count was `before`.
+    /// Counts the deliveries of the walk's messages since the shard's count was `before`.
     fn count_walked<I: Io>(&self, walk: &Walk, before: &mut u64, io: &mut I) {
         let now = self.clients.meter.stats.delivered;
         for (stamp, deliveries) in walk.parts(now.wrapping_sub(*before)) {
@@ -125,8 +125,8 @@ impl Front {
         *before = now;
     }
 
-    /// Continues with the first delivery of a flow that is not of one topic; false if the budget is spent before it is done. If only tells
-    /// are left that belong behind earlier ones in the flow of `others`, it moves there and is done here.
+    /// Continues with the first delivery of a flow that is not of one topic. Returns false if the budget is spent before the delivery is done.
+    /// If only tells to single connections are left, and they must become part of the flow `others`, moves the delivery there and returns true.
     fn continue_first_delivery<I: Io>(
         &mut self,
         flow: Flow,
@@ -162,7 +162,7 @@ impl Front {
     }
 }
 
-/// The party that is charged for a flow.
+/// The party that is charged for a flow: that of the topic's members, if those that are checked have the same party; otherwise the flow's own.
 fn party_of_flow(clients: &Clients, topics: &Topics, flow: Flow) -> u64 {
     let Some(row) = flow.row() else {
         return flow.own_party();
@@ -196,7 +196,7 @@ pub(super) fn park_topic(
     deliveries.park(flow, party, delivery.take_topic());
 }
 
-/// Charges the budget for the bytes encoded, because encoding a message of megabytes costs as much as many visits.
+/// Charges the budget with the bytes encoded, because to encode a message of megabytes costs as much as many visits.
 pub(super) fn charge_encoding(forms: &mut Forms, budget: &mut u32) {
     let made = forms.take_made_bytes() / STEP_BYTES;
     *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
@@ -209,7 +209,7 @@ pub(super) fn count_written<I: Io>(stats: &Stats, frames: &Frames, before: u64, 
     }
 }
 
-/// Ends a walk and gives members that moved their new place.
+/// Ends a walk, and notes the new place of each member that moved.
 pub(crate) fn end_walk(conns: &mut Connections, topics: &mut Topics, topic: u32) {
     topics.end_walk(topic, |moved| {
         assert!(

@@ -1,4 +1,4 @@
-//! Requests to a home that wait for the engine.
+//! The requests to a home that wait until the engine has committed a batch.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -26,7 +26,7 @@ pub(crate) enum Request {
         answer: Answer,
         client: Client,
         reserved: Reserved,
-        /// MQTT QoS 2: the publisher gets no late answer, but waits for the outcome.
+        /// The message has MQTT QoS 2: the publisher gets no answer that the outcome is unknown, but waits for the outcome.
         once: bool,
     },
 }

@@ -127,7 +127,7 @@ impl Restored {
         Ok(())
     }
 
-    /// Reads a block behind the head. The caller has checked its checksum.
+    /// Reads a block that follows the head. The caller has checked the checksum of the block.
     ///
     /// # Errors
     /// A record is invalid although the checksum is right.
@@ -212,7 +212,7 @@ impl Restored {
     /// Ends the snapshot being read.
     ///
     /// # Errors
-    /// It is not complete.
+    /// The snapshot is not complete.
     pub fn end_snapshot(&mut self) -> Result<(), Damaged> {
         match self.reader.take() {
             Some(reader) if !reader.is_complete => Err(Damaged("it is not whole")),

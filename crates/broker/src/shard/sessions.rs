@@ -1,4 +1,5 @@
-//! The home's side of MQTT sessions: gives sessions to connections. When a session ends, publishes its will and releases its messages.
+//! The home's side of MQTT sessions: gives a session to a connection, and takes it back when the connection ends. When a session ends, publishes
+//! the will and releases the messages.
 
 use alloc::boxed::Box;
 
@@ -19,7 +20,7 @@ use crate::shard::Shard;
 use crore_wire::mqtt::ReasonCode;
 
 impl Shard {
-    /// A client connects.
+    /// Gives a client that connects its session, or refuses.
     pub(crate) fn session_open(&mut self, claim: Claim, client: (u32, &[u8])) {
         let (shard, to, owner) = (claim.shard, claim.to, claim.owner);
         let (front, sessions) = (&mut self.front, &mut self.sessions);
@@ -40,7 +41,7 @@ impl Shard {
         opened(clients, &mut front.subs, shard, to, owner, opening);
     }
 
-    /// A connection gives its session back.
+    /// Takes a session back from a connection that has ended.
     pub(crate) fn session_close(&mut self, session: ClosingSession) {
         let (Front { clients, subs, .. }, sessions) = (&mut self.front, &mut self.sessions);
         let before = sessions.len();
@@ -56,7 +57,7 @@ impl Shard {
         }
     }
 
-    /// Sends wills and ends sessions that are due: at least one, and more until half of the turn's budget is spent.
+    /// Publishes the wills and ends the sessions that are due: at least one, and more until half of the turn's budget is spent.
     pub(crate) fn end_sessions(&mut self) {
         let (Front { clients, subs, .. }, sessions) = (&mut self.front, &mut self.sessions);
         while let Some(at) = sessions.due_at(clients.ctx.now) {
@@ -105,7 +106,7 @@ pub(super) fn end_if_memory_is_short(
     }
 }
 
-/// Counts sessions that were added or ended; there were `before`.
+/// Counts sessions that were added or have ended. `before` is the number of sessions before that.
 fn count_sessions(clients: &mut Clients, sessions: &SessionsAtHome, before: u32) {
     let admission = &clients.ctx.world.admission;
     admission.count_sessions(before, sessions.len());

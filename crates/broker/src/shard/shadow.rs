@@ -1,5 +1,5 @@
-//! The shadow of a partition: a home without clients. It reads a checkpoint, applies the log after it, drops the messages that the serving
-//! home has dropped, and writes a new checkpoint. So no serving home has to stop for a checkpoint.
+//! The shadow of a partition: a home without clients that writes the checkpoints. It reads the last checkpoint, applies the log after that, drops
+//! the messages that the serving home has dropped, and writes a new checkpoint. So no serving home has to stop for a checkpoint.
 //!
 //! Invariants: a shadow is never ahead of the serving home, so a message that the serving home lacks was dropped there. A shadow drops
 //! nothing that the serving home still has. It has no local state (sessions, groups, filters whose messages are kept).
@@ -26,7 +26,7 @@ const RETRY_S: u32 = 60;
 pub struct Shadow {
     shard: Shard,
     partition: PartitionId,
-    /// The second of the last batch. A retry may be a little later in the log than its message.
+    /// The latest second of a batch, by the log's clock.
     last_s: u32,
     /// The next row to ask about.
     asked: u32,
@@ -35,7 +35,7 @@ pub struct Shadow {
 }
 
 impl Shadow {
-    /// The world of a server's shadows, one for each partition. Only rules limit what they keep.
+    /// The world of a server's shadows, one for each partition. Only rules limit what shadows keep.
     pub fn world(of: &World) -> Arc<World> {
         let mut settings = of.settings.clone();
         settings.limits.log_bytes = usize::MAX;
@@ -72,7 +72,7 @@ impl Shadow {
         }
     }
 
-    /// Applies a batch of the partition; `header` is as in the log.
+    /// Applies a batch of the partition. `header` is that of the log.
     ///
     /// # Errors
     /// The batch cannot be read.
@@ -86,7 +86,7 @@ impl Shadow {
         self.shard.home.as_mut().expect("each shard is a home")
     }
 
-    /// After the last batch: drops what has expired by `now`, or by the log's clock if the log is replicated.
+    /// Called after the last batch. Drops what has expired by `now`, or by the log's clock if the log is replicated.
     pub fn settle(&mut self, now: Now) {
         let world = self.shard.front.clients.ctx.world.clone();
         let now = match world.is_shared() {
@@ -101,7 +101,7 @@ impl Shadow {
         self.home().expire_all(&world.rules, now, answers_s);
     }
 
-    /// The order that asks the serving home about the next topics, `most` at most; `None` after the last ones.
+    /// The order that asks the serving home about the next topics, at most `most`; `None` after the last topics.
     pub fn ask(&mut self, most: usize) -> Option<Control> {
         let asked = self.asked;
         let home = self.home();
@@ -123,7 +123,7 @@ impl Shadow {
         }
     }
 
-    /// The next block of the partition's checkpoint; empty after the last one. `head` is that of the whole checkpoint, in which each
+    /// The next block of the partition's checkpoint; empty after the last one. `head` is the head of the whole checkpoint, in which each
     /// partition is a home.
     pub fn save(&mut self, head: &Head) -> Vec<u8> {
         let head = Head {

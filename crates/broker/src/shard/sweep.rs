@@ -1,4 +1,4 @@
-//! The progress of the sweep over the connections, and the connections counted by transport.
+//! The progress of the sweep over the connections, which also counts them by transport.
 
 use core::ops::Range;
 
@@ -15,7 +15,7 @@ pub(super) struct Sweep {
     began_s: u32,
     /// The connections counted by the present sweep, and by the last complete one.
     tally: [Tally; 2],
-    /// The last tick reached the limit of connections to end, so the next tick comes soon.
+    /// The last tick reached the limit of connections that one tick ends. So the next tick follows soon.
     pub is_crowded: bool,
 }
 
@@ -40,7 +40,7 @@ impl Sweep {
         core::mem::replace(&mut self.began_s, now_s) != now_s
     }
 
-    /// The next rows, `most` at most, of a table that ends at `end`.
+    /// The next rows, at most `most`, of a table that ends at `end`.
     pub fn rows(&self, most: u32, end: u32) -> Range<u32> {
         self.next..end.min(self.next + most)
     }

@@ -1,4 +1,5 @@
-//! The topics under `$SYS/broker` and their values: totals of all shards (`budget/totals.rs`). Readers compute rates from two values.
+//! The topics under `$SYS/broker` and their values, which are totals of all shards (`budget/totals.rs`). There are no rates: readers compute a rate
+//! from two values.
 
 use alloc::format;
 use alloc::string::String;
@@ -98,7 +99,7 @@ pub(super) enum SysValue {
     Sum(&'static [Total]),
 }
 
-/// A shard's state of these topics.
+/// A shard's state of the topics under `$SYS/broker`.
 pub(crate) struct SysTopics {
     /// This shard's part of the totals.
     pub added: AddedCounts,
@@ -112,7 +113,7 @@ impl SysTopics {
     pub fn new() -> SysTopics {
         SysTopics {
             added: AddedCounts::default(),
-            // All set, so that values published by the former process are removed where nobody subscribes.
+            // All bits are set, so that values of the former process are removed from topics without a subscriber.
             watched: u32::MAX,
             due_s: 0,
         }
@@ -144,7 +145,7 @@ impl SysTopics {
                 return String::from(concat!("crore version ", env!("CARGO_PKG_VERSION")));
             }
             SysValue::Uptime => return format!("{} seconds", now_s),
-            // The two are not read at the same moment.
+            // The two totals are not read at the same moment.
             SysValue::Away => totals
                 .get(Sessions)
                 .saturating_sub(totals.get(ClientsConnected)),

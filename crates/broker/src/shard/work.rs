@@ -1,10 +1,10 @@
-//! A shard's budget of work, and how it continues what had to wait: see [`work`](crate::work).
+//! Continues work that had to wait for a later turn, within the budget of the turn ([`work`](crate::work)).
 
 use crate::client::asking::{home_context, is_past_budget};
 use crate::io::Io;
 use crate::shard::Shard;
 
-/// Waiting asks of a lane take one part in this many of a turn's steps.
+/// A turn's steps divided by this are the steps that waiting asks get before a page and a connection continue.
 const ASKS_OF_TURN: u32 = 4;
 
 impl Shard {
@@ -30,8 +30,8 @@ impl Shard {
     }
 
     /// Continues work that earlier turns had no time for, until half of the budget is spent: asks of a lane, a page and a connection, then
-    /// the next of each. So one of each continues in every turn, however many of the others wait. Asks get half of that half: publishers
-    /// wait behind the credit that group members give for each message of a page.
+    /// the next of each. So one of each continues in every turn, however many of the others wait. Asks get half of that half, because publishes
+    /// wait in the lanes behind the asks in which group members give credit for each message of a page.
     pub(crate) fn continue_waiting<I: Io>(&mut self, io: &mut I) {
         if !self.has_waiting_work() && !is_past_budget(&self.home) {
             return;

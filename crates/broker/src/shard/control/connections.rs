@@ -23,14 +23,14 @@ use crate::protocol::contract::{details_of, session_of};
 use crate::protocol::mqtt::access::{client_id_in, session_named, user_in};
 use crate::store::slab::NONE;
 
-/// The most rows that one order looks at: some hundred microseconds if few match.
+/// The most rows that one order examines: some hundred microseconds of work if few rows match.
 const ROWS_PER_TURN: u32 = 4_096;
-/// The most connections that one order ends: each may be a write, and topics to leave.
+/// The most connections that one order ends. To end one may need a write to the socket, and the connection must leave its topics.
 const ENDED_PER_TURN: usize = 256;
 /// The most topics and filters named for each connection of a list.
 const NAMES_IN_LIST: usize = 16;
 
-/// Calls `each` for the open rows from `from` on, within the limit of a turn, until it returns false. Returns the next row.
+/// Calls `each` for the open rows from `from` on, at most [`ROWS_PER_TURN`] rows, until `each` returns false. Returns the next row, if any.
 fn page_of(clients: &Clients, from: u32, mut each: impl FnMut(u32) -> bool) -> Option<u32> {
     let end = clients.conns.end();
     let until = end.min(from.saturating_add(ROWS_PER_TURN));
@@ -113,7 +113,7 @@ fn describe<I: Io>(
     }
 }
 
-/// The client ids of these sessions, if the same connections still hold them.
+/// The client ids of these sessions; `None` for a session that the same connection no longer holds.
 pub(super) fn client_ids(
     at_home: &SessionsAtHome,
     sessions: &[SessionId],
@@ -125,7 +125,7 @@ pub(super) fn client_ids(
         .collect()
 }
 
-/// A page of this home's sessions that are away, from a row on. It may have a few more than `most`, so that none is left out.
+/// A page of this home's sessions whose clients are disconnected, from row `from` on.
 pub(super) fn sessions_page(
     at_home: &SessionsAtHome,
     from: u32,
@@ -156,7 +156,7 @@ fn session_left(left: &Left<'_>, now: Now) -> Session {
     }
 }
 
-/// A session of this home that is away, with its subscriptions.
+/// A session of this home whose client is disconnected, with its subscriptions.
 pub(super) fn session(
     at_home: &SessionsAtHome,
     clients: &Clients,
@@ -172,7 +172,7 @@ pub(super) fn session(
     })
 }
 
-/// Ends a session, in a later turn.
+/// Makes a session end in a later turn.
 pub(super) fn end_session(
     at_home: &mut SessionsAtHome,
     clients: &Clients,
@@ -186,7 +186,7 @@ pub(super) fn end_session(
     }
 }
 
-/// A session's name at its home, with its hash.
+/// The name of a session at its home, and the hash of that name.
 fn hashed(clients: &Clients, name: &SessionName) -> (u32, Vec<u8>) {
     let name = session_named(&name.client_id, &name.user);
     let hash = xxh3_64_with_seed(&name, clients.ctx.world.seed) as u32;
@@ -238,7 +238,7 @@ pub(super) fn end_connections<I: Io>(
     }
 }
 
-/// Ends a connection in its protocol's way; false if it is gone or closing.
+/// Ends a connection in the way of its protocol. Returns false if the connection is gone or closing.
 pub(super) fn end_by_order<I: Io>(clients: &mut Clients, id: ConnId, io: &mut I) -> bool {
     if !clients.conns.is_current(id) || clients.conns.get(id.slot).is(CLOSING) {
         return false;

@@ -1,4 +1,4 @@
-//! Lists, reads and changes topics, for the operator. Only a topic's home is asked.
+//! Lists, reads and changes topics, for the operator. Only the home of a topic does this.
 
 use crate::base::time::Now;
 use crate::budget::admission::Client;
@@ -33,7 +33,7 @@ pub(super) fn log_page(home: Option<&mut Home>, ctx: &Context, page: &LogPage) -
     Some(read)
 }
 
-/// Carries out a cluster node's order about interest.
+/// Carries out an order about interest, which comes from another node of the cluster.
 pub(super) fn interested(home: Option<&mut Home>, order: Interest) -> InterestReply {
     let Some(home) = home else {
         return InterestReply::Done;
@@ -41,7 +41,7 @@ pub(super) fn interested(home: Option<&mut Home>, order: Interest) -> InterestRe
     home.interest_order(order)
 }
 
-/// Sends an order that changes a topic to the topic's home, which answers.
+/// Sends an order that changes a topic to the topic's home, which answers the order.
 pub(super) fn order_change(
     clients: &mut Clients,
     subs: &mut Subscriptions,
