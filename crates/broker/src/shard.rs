@@ -1,8 +1,8 @@
-//! A shard: its connections, the topics that they subscribe to, and perhaps a home. In a turn the shard handles inputs ([`Shard::handle`]), and then
-//! sends all results ([`Shard::flush`]).
+//! A shard: its connections, the topics that they subscribe to, and perhaps a home. In a turn the shard handles inputs (`Shard::handle`),
+//! and then sends all results (`Shard::flush`).
 //!
-//! Invariants: deliveries of a turn are sent in the order of the lanes. The work for one input, and at the end of a turn, is bounded (`work.rs`).
-//! No input from the network causes a panic.
+//! Invariants: deliveries of a turn are sent in the order of the lanes. The work for one input, and at the end of a turn, is bounded
+//! (`work.rs`). No input from the network causes a panic.
 
 pub(crate) mod asks;
 mod cluster;
@@ -216,8 +216,8 @@ impl Shard {
         row.map_or(0, |row| Party::without_name(row.client, conn.slot).number())
     }
 
-    /// Whether the shard needs no ticks: it has no connections, sessions or topics, nothing is in flight to the engine, and all counts are added
-    /// to the totals of all shards.
+    /// Whether the shard needs no ticks: it has no connections, sessions or topics, nothing is in flight to the engine, and all counts are
+    /// added to the totals of all shards.
     pub fn is_idle(&self) -> bool {
         self.front.clients.conns.len() == 0
             && self.commits.bytes() == 0

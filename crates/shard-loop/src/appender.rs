@@ -1,5 +1,5 @@
-//! Collects the batches that a shard makes in a turn, and hands them to the engine (the log) at its end. This crate has only the trait of engines;
-//! the server has the engines.
+//! Collects the batches that a shard makes in a turn, and hands them to the engine (the log) at the end of the turn. This crate has only the trait of
+//! engines; the server has the engines.
 
 use crore_broker::batch::Header;
 use crore_broker::{Batch, PartitionId};
@@ -13,17 +13,17 @@ pub trait Engine: Send {
     fn is_lossless(&self) -> bool;
 }
 
-/// The batches of one shard that were not handed to the engine yet.
+/// The batches of one shard that are not handed to the engine yet.
 pub struct Appender {
     engine: Box<dyn Engine>,
-    /// The number of the last batch of each partition. Used with a lossless engine, which gets no batch twice.
+    /// The number of the last batch of each partition. Only for a lossless engine, which must not get a batch twice.
     last_numbers: Vec<u64>,
     /// Batches of this turn.
     batches: Vec<Batch>,
 }
 
 impl Appender {
-    /// `partitions` is the number of partitions of the server.
+    /// An appender without batches. `partitions` is the number of partitions of the server.
     pub fn new(engine: Box<dyn Engine>, partitions: PartitionId) -> Appender {
         Appender {
             engine,
@@ -32,7 +32,7 @@ impl Appender {
         }
     }
 
-    /// Adds a batch to those of this turn.
+    /// Adds a batch to those of this turn. If the engine is lossless, skips a batch that it has got already.
     pub fn append(&mut self, batch: Batch) {
         if self.engine.is_lossless() {
             let Header {
@@ -47,8 +47,8 @@ impl Appender {
         self.batches.push(batch);
     }
 
-    /// Hands all batches of the turn to the engine together. One by one, the engine would sync the first batch alone, and the others would wait for the
-    /// next sync.
+    /// Hands all batches of the turn to the engine together. If they came one by one, the engine would sync the first batch alone, and the others would
+    /// wait for the next sync.
     pub fn flush(&mut self) {
         if self.batches.is_empty() {
             return;

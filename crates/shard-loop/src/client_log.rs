@@ -1,4 +1,4 @@
-//! The log of clients: one line for each connect, subscription, refusal and disconnect, at level `debug` with the target [`TARGET`]
+//! Writes the log of clients: one line for each connect, subscription, refusal and disconnect, at level `debug` with the target [`TARGET`]
 //! (`--log info,clients=debug`).
 //!
 //! If that level is off, the shard has no [`ClientLog`] and collects no events.
@@ -20,7 +20,7 @@ pub struct ClientLog {
 }
 
 impl ClientLog {
-    /// A log for this shard, if the level is on.
+    /// The log of this shard, if the level is on.
     pub fn if_enabled(shard: ShardId, filters: &Arc<[ClientFilter]>) -> Option<ClientLog> {
         let filters = Arc::clone(filters);
         tracing::enabled!(target: TARGET, Level::DEBUG).then_some(ClientLog { shard, filters })

@@ -1,4 +1,4 @@
-//! Messages between threads: [`Letter`] to a shard, [`ControlLetter`] from a shard to the control thread.
+//! The messages between threads: a [`Letter`] goes to a shard, a [`ControlLetter`] from a shard to the control thread.
 
 use crore_broker::Verdict;
 use crore_broker::mail::{RemoteSubscribers, ReplyTo};
@@ -12,7 +12,7 @@ pub enum Letter {
     Control(Ticket, Control),
     /// From the verifier, about the credentials of a connection.
     Verdict(ConnId, Verdict),
-    /// From the control thread, for a request that waits: the number of a topic's subscribers at other nodes.
+    /// From the control thread, the answer to `ControlLetter::Count`: the number of a topic's subscribers at other nodes.
     Counted(ReplyTo, RemoteSubscribers),
     /// From the engine: a batch is committed.
     Committed(Committed),

@@ -1,7 +1,7 @@
 //! The thread of a shard: its event loop ([`ShardLoop`]), and the implementation of the broker's [`Io`](crore_broker::Io) with sockets (`shard_io.rs`).
 //!
-//! This is a crate of its own because the broker's generic code is compiled here, in one codegen unit for the sake of its speed. The server can then be
-//! compiled quickly. So that no generic code is compiled in the server, it uses [`begin`] and [`run`].
+//! The broker's generic code is compiled here, in one codegen unit so that it runs fast. It has a crate of its own so that the server compiles quickly:
+//! the server calls [`begin`] and [`run`], which are not generic.
 
 mod appender;
 mod client_log;

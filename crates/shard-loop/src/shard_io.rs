@@ -1,4 +1,4 @@
-//! Implements the broker's [`Io`] with a transport. If TLS is on, it encrypts between the two.
+//! Implements the broker's [`Io`] over a transport. If TLS is on, the bytes are encrypted on the way.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,7 @@ use crate::letters::{ControlLetter, Letter};
 /// Sends the credential of a connection to the verifier. Returns false if the verifier's queue is full.
 pub type AskVerifier = Box<dyn Fn(ConnId, Question) -> bool + Send>;
 
-/// All outputs of a shard: sockets, other shards, the control thread, the verifier and the engine.
+/// All outputs of a shard: to sockets, other shards, the control thread, the verifier and the engine.
 pub struct ShardIo<T> {
     pub transport: T,
     pub tls: Option<Box<Streams>>,
@@ -35,7 +35,7 @@ pub struct ShardIo<T> {
     pub failed: Vec<ConnId>,
 }
 
-/// Converts the broker's link to that of the transport.
+/// Converts the broker's type of link to that of the transport.
 pub fn transport_link(link: Link) -> transport::Link {
     transport::Link(link.0)
 }
@@ -66,7 +66,7 @@ impl<T: Transport> Io for ShardIo<T> {
                 self.meter.loop_stats.sent_bytes += len as u64;
                 len
             }
-            // The next wait reports a failure again as an event, which ends the connection.
+            // The next wait reports a failure again, as an event that ends the connection.
             Sent::Again | Sent::Failed(_) => 0,
         }
     }

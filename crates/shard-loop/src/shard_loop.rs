@@ -1,7 +1,7 @@
 //! The event loop of a shard, generic over its [`Transport`].
 //!
 //! In each turn the loop waits for ready sockets and mail with one system call, hands the events to the shard within budgets of time and bytes, and
-//! flushes. It makes no decisions about connections: even a failure of a socket is only passed on, as `Input::Closed`.
+//! calls `Shard::flush`. It makes no decisions about connections: even a failure of a socket is only passed on, as `Input::Closed`.
 
 mod arrivals;
 mod events;
@@ -23,10 +23,10 @@ use crate::shard_io::{AskVerifier, ShardIo};
 use crate::tls::{FailureLog, Tls};
 use fair_order::FairOrder;
 
-/// Size of the shard's one receive buffer. Its pages are touched only as far as a read fills them. A publisher's batch
-/// (60 kB) fits as a whole. With 64 KiB most batches took two reads, and 10% fewer messages were delivered per second.
+/// Size of the shard's only receive buffer. A read touches only the pages that it fills. A publisher's batch (60 kB) fits as a whole. With
+/// 64 KiB most batches took two reads, and 10% fewer messages were delivered per second.
 const RECEIVE_BYTES: usize = 128 << 10;
-/// Sleep of a shard that waits for credit from another shard.
+/// The sleep of a shard that waits for a condition that no event reports (`Shard::is_waiting`).
 const STALL_MS: u32 = 1;
 /// Most ticks in one turn. A shard that is late makes up for missed ticks.
 const TICKS_PER_TURN: u32 = 8;
@@ -34,36 +34,36 @@ const TICKS_PER_TURN: u32 = 8;
 const FEW_EVENTS: usize = 8;
 /// The time that a turn may spend on its events. The next wait reports the rest again.
 const EVENTS_NS: u64 = 400_000;
-/// The clock is read after this many events, or earlier when they have moved more than [`BYTES_TOGETHER`].
+/// The clock is read after this many events, or earlier when they have received and sent more than [`BYTES_TOGETHER`].
 const EVENTS_TOGETHER: usize = 8;
 const BYTES_TOGETHER: u64 = 64 << 10;
-/// Bytes of outboxes written in one turn. The writable sockets divide them, since hundreds may be ready at once.
+/// Bytes of outboxes written in one turn. The writable sockets share this number, since hundreds may be ready at once.
 const WRITES_BYTES: usize = 4 << 20;
-/// The least share of one socket (some 150 us of work). With 64 KiB, large messages took 33% more CPU.
+/// The least share of one socket (some 150 us of work). With 64 KiB instead, large messages took 33% more CPU.
 const WRITE_BYTES: usize = 256 << 10;
-/// Offset between the ticks of two successive shards, in milliseconds. It is a golden section, so that the ticks of any number of
-/// shards spread evenly over the second.
+/// Offset between the ticks of two successive shards, in milliseconds. It is the golden section of a second, so that the ticks of any
+/// number of shards are spread evenly over the second.
 const TICK_OFFSET_MS: u64 = 618;
 
 /// Everything that a shard thread needs to begin.
 pub struct Start {
-    /// Its number.
+    /// The shard's number.
     pub id: ShardId,
     /// The state that all shards share.
     pub world: Arc<World>,
     /// The shard with its restored state. None makes a new shard.
     pub restored: Option<Shard>,
-    /// Its inbox.
+    /// The shard's inbox.
     pub inbox: Inbox<Letter>,
     /// The inboxes of all shards, by number.
     pub peers: Vec<Sender<Letter>>,
     /// The control thread's inbox.
     pub reports: Sender<ControlLetter>,
-    /// Sends credentials to the thread that verifies them.
+    /// Sends credentials to the verifier.
     pub ask_verifier: AskVerifier,
     /// Appends to the log, if there is an engine.
     pub appender: Option<Appender>,
-    /// Publishes its counters.
+    /// Measures the turns, and publishes the shard's counters.
     pub meter: Meter,
     /// Certificate and settings of TLS, if it is on.
     pub tls: Option<Tls>,
@@ -88,7 +88,7 @@ pub struct ShardLoop<T> {
 
 /// The schedule of a shard's ticks.
 struct TickSchedule {
-    /// The start of the shard.
+    /// The start of the shard, minus the offset of the shard's ticks. The shard's seconds are counted from here.
     began_ms: u64,
     /// When the next tick is due.
     tick_ms: u64,
@@ -96,7 +96,7 @@ struct TickSchedule {
     wall_read_s: u32,
 }
 
-/// Limits the log lines about refused connections. The counts are those that are logged already.
+/// Limits the log lines about refused connections. The counts are of connections that are logged already.
 struct RefusalLog {
     turned_away: u64,
     untrusted: u64,
@@ -106,7 +106,7 @@ struct RefusalLog {
 }
 
 impl<T: Transport> ShardLoop<T> {
-    /// Must be called in the thread that made the transport.
+    /// The loop of a shard. Must be called in the thread that made the transport.
     pub fn new(start: Start, transport: T) -> Self {
         let offset_ms = u64::from(start.id) * TICK_OFFSET_MS % 1000;
         let began_ms = clock::monotonic_ms().saturating_sub(offset_ms);
@@ -226,8 +226,8 @@ impl<T: Transport> ShardLoop<T> {
         busy
     }
 
-    /// Handles the events of a wait, within the turn's budgets. The next wait reports the remaining events again, at the same
-    /// indices. The next turn begins with them: the events before them may be ready at every wait, and would delay them again.
+    /// Handles the events of a wait, within the turn's budgets. The next wait reports the remaining events again, with the same
+    /// numbers. The next turn begins with them: the events before them may be ready at every wait, and would delay them again.
     fn handle_events(&mut self, events: usize, until_ns: u64, now: Now) {
         let from = std::mem::take(&mut self.first_unhandled);
         let many = events > FEW_EVENTS;
@@ -274,7 +274,7 @@ impl<T: Transport> ShardLoop<T> {
         stats.received_bytes + stats.sent_bytes
     }
 
-    /// Ticks the shard at the beginning of each second, and within the second as often as it asks for.
+    /// Ticks the shard at the beginning of each second, and more often if the shard requires it (`Shard::tick_in_ms`).
     fn tick(&mut self, now_ms: u64, now: Now) {
         for _ in 0..TICKS_PER_TURN {
             if now_ms < self.schedule.tick_ms {
@@ -291,8 +291,8 @@ impl<T: Transport> ShardLoop<T> {
         }
     }
 
-    /// The timeout of the next wait. It ends with the next tick if anything can time out, when the counters must be published, or when the accept queue
-    /// may admit the next connection. `None` waits without end.
+    /// The timeout of the next wait: until the next tick if anything can time out, until the counters must be published, or until the accept queue may
+    /// admit the next connection. `None` is a wait without end.
     fn sleep_ms(&self) -> Option<u32> {
         if self.shard.is_waiting() {
             return Some(STALL_MS);
@@ -308,7 +308,7 @@ impl<T: Transport> ShardLoop<T> {
     }
 }
 
-/// The time as a shard counts it, if it began `elapsed_ms` ago.
+/// The current time, for a shard whose seconds began `elapsed_ms` ago.
 fn now(elapsed_ms: u64) -> Now {
     Now {
         s: u32::try_from(elapsed_ms / 1000 + 1).unwrap_or(u32::MAX),

@@ -1,18 +1,18 @@
-//! TLS of a shard, and the log of the connections that TLS ended.
+//! The TLS connections of a shard, and the log of those that TLS has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crore_net::stream::{Streams, Trouble};
 
-/// Least time between two log lines with the same reason, for all shards together.
+/// The least time between two log lines with the same reason, for all shards together.
 const LOG_EVERY_S: u32 = 60;
 
-/// TLS of a shard.
+/// The TLS connections of a shard, and their log.
 pub struct Tls {
-    /// Its connections.
+    /// The TLS connections.
     pub streams: Box<Streams>,
-    /// The log of its failures.
+    /// The log of failed connections.
     pub failures: FailureLog,
 }
 
@@ -23,16 +23,16 @@ pub struct FailureCounts([FailureCount; Trouble::COUNT]);
 /// The count for one reason.
 #[derive(Debug, Default)]
 struct FailureCount {
-    /// Connections ended for this reason since the start. A shard adds to it when it logs.
+    /// Connections that ended for this reason since the start. A shard adds its own when it logs.
     count: AtomicU64,
     /// The reason is not logged again before this second.
     quiet_until_s: AtomicU32,
 }
 
-/// Logs why a shard ended TLS connections. The shards share the time of the last line for each reason.
+/// Logs why TLS connections of a shard ended. The shards share the time of the last log line for each reason.
 pub struct FailureLog {
     counts: Arc<FailureCounts>,
-    /// The count that this shard has already added, by reason.
+    /// The connections that this shard has already added, by reason.
     counted: [u64; Trouble::COUNT],
 }
 
@@ -45,7 +45,7 @@ impl FailureLog {
         }
     }
 
-    /// Logs new failures: each reason once in [`LOG_EVERY_S`], with the remedy.
+    /// Logs new failures with their remedy, each reason at most once in [`LOG_EVERY_S`].
     pub(crate) fn log(&mut self, tls: &mut Streams, now_s: u32) {
         let stats = tls.stats();
         for (trouble, what) in tls.take_troubles() {
@@ -56,7 +56,7 @@ impl FailureLog {
             let since_start = reason.count.fetch_add(new, Relaxed) + new;
             let until_s = reason.quiet_until_s.load(Relaxed);
             let next_s = now_s + LOG_EVERY_S;
-            // If several shards get here at once, only one of them logs.
+            // If several shards come here at the same time, only one of them logs.
             let mine = || {
                 let quiet = &reason.quiet_until_s;
                 quiet.compare_exchange(until_s, next_s, Relaxed, Relaxed)

@@ -1,13 +1,13 @@
-//! Writes and applies notes, the records by which the nodes of a cluster know of one another: heartbeats, deaths of nodes, and the steward of each
-//! partition (the node that makes its checkpoints).
+//! Writes and applies notes, the records by which the nodes of a cluster know of one another: heartbeats, deaths of nodes, and the steward
+//! of each partition (the node that makes its checkpoints).
 //!
-//! Each second the home of partition 0 writes a heartbeat (BEAT) there. A node that reads its own heartbeats, but for some seconds none of another
-//! node, writes a DEAD record for the other node: first in partition 0, and once that is logged, in all other partitions. A note takes effect at
-//! all nodes at its place in the log. The clock of a node only decides whether and when the node writes a note.
+//! Each second the home of partition 0 writes a heartbeat (BEAT) there. A node that reads its own heartbeats, but for some seconds none of
+//! another node, writes a DEAD record for the other node: first in partition 0, and once that is logged, in all other partitions. A note
+//! takes effect at all nodes at its place in the log. The clock of a node only decides whether and when the node writes a note.
 //!
 //! Invariants: at most one note of each kind is in flight in a partition, so a node that is cut off does not accumulate notes. A node that
-//! reads its own death continues as a new writer, and sends everything in flight again. Records of a writer after its death are void, so each
-//! record counts once.
+//! reads its own death continues as a new writer, and sends everything in flight again. Records of a writer after its death are void, so
+//! each record counts once.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -119,9 +119,9 @@ impl Node<'_> {
         }
     }
 
-    /// Tells this node's homes of the deaths in the state of partition 0. To react to each DEAD record when it is read would not be enough: a
-    /// node that starts from a later checkpoint does not read that record, and the nodes that read it may have stopped before they wrote the
-    /// death into the other partitions.
+    /// Tells this node's homes of the deaths in the state of partition 0. To react to each DEAD record when it is read would not be enough:
+    /// a node that starts from a later checkpoint does not read that record, and the nodes that read it may have stopped before they wrote
+    /// the death into the other partitions.
     fn announce_deaths(&mut self, at: usize) {
         let (writer_set, buried) = (
             self.home.logs.writer_set(at),
@@ -165,8 +165,8 @@ impl Node<'_> {
         }
     }
 
-    /// A living writer without any heartbeat since this node started, although each node writes one every second. It died before the checkpoint
-    /// from which this node began.
+    /// A living writer without any heartbeat since this node started, although each node writes one every second. It died before the
+    /// checkpoint from which this node began.
     fn silent_since_start(&mut self, at: usize) -> Option<u64> {
         let (cluster, home) = (&self.cluster, &mut self.home);
         let waited = self.ctx.now.s - cluster.own_beats_since_s >= SILENT_S;
@@ -219,8 +219,8 @@ impl Node<'_> {
         }
     }
 
-    /// If subscriptions wait for positions that this node has not reached, writes a mark. Everything that other nodes have read is in the log
-    /// before that mark.
+    /// If subscriptions wait for positions that this node has not reached, writes a mark. Everything that other nodes have read is in the
+    /// log before that mark.
     fn write_mark_for_pages(&mut self, at: usize) {
         let Some(waits) = self.home.waits_for_log(at) else {
             return;
@@ -243,8 +243,8 @@ impl Node<'_> {
         self.commits.note(at, self.ctx.now, sequence, note);
     }
 
-    /// Writes a mark when half of the offsets between the last record and the next batch are used. Facts that are not logged get these offsets,
-    /// and a mark brings new ones.
+    /// Writes a mark when half of the offsets between the last record and the next batch are used. Facts that are not logged get these
+    /// offsets, and a mark brings new ones.
     pub(super) fn renew_offsets(&mut self, at: usize) {
         if self.home.logs.sequence(at) % OFFSETS_PER_BATCH >= OFFSETS_PER_BATCH / 2 {
             self.write_note(at, &Note::Mark(0));

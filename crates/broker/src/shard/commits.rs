@@ -154,7 +154,8 @@ impl Shard {
         }
     }
 
-    /// Applies a record of a batch of this home. `asker` is the client of this process that asked for it, if any. Returns the outcome of a fact.
+    /// Applies a record of a batch of this home. `asker` is the client of this process that asked for it, if any. Returns the outcome of a
+    /// fact.
     fn apply_batch_record(
         &mut self,
         stored: &StoredHeader,
@@ -279,7 +280,8 @@ impl Shard {
         home.flat_map(|home| home.logs.ends()).collect()
     }
 
-    /// Sets the lives of the log, the new one included. Positions of all these lives are valid. Called on every shard, after the last batch.
+    /// Sets the lives of the log, the new one included. Positions of all these lives are valid. Called on every shard, after the last
+    /// batch.
     pub fn follow_lives(&mut self, lives: &Arc<Lives>) {
         self.front.clients.ctx.lives = lives.clone();
         if let Some(home) = &mut self.home {

@@ -1,7 +1,7 @@
 //! Delivers the tells of homes to this shard's connections.
 //!
-//! Consecutive tells of one topic are taken together, so a subscriber gets all messages of a turn with one write. A fan-out has a cursor: it stops
-//! when the turn's budget is spent, and other deliveries overtake it (`client/deliveries.rs`).
+//! The tells of one topic are taken together, in order, so a subscriber gets all messages of a turn with one write. A fan-out has a cursor:
+//! it stops when the turn's budget is spent, and other deliveries overtake it (`client/deliveries.rs`).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -346,8 +346,8 @@ impl Visit {
     }
 }
 
-/// Prefetches the rows of the next tells. A topic's row leads to its member's row, and neither is in the cache. Read for several tells together,
-/// the cache misses overlap.
+/// Prefetches the rows of the next tells. A topic's row leads to its member's row, and neither is in the cache. Read for several tells
+/// together, the cache misses overlap.
 fn prefetch(conns: &Connections, topics: &Topics, keys: &[u64]) {
     let mut members = [NONE; PREFETCHED];
     for (member, key) in members.iter_mut().zip(keys) {

@@ -1,17 +1,17 @@
-//! Delivers live messages to subscribers by filter. The home only knows which shards have matching filters, so this shard matches the filters again.
-//! A connection gets all messages of a run with one write, and each message once, however many of its filters match.
+//! Delivers live messages to subscribers by filter. The home only knows which shards have matching filters, so this shard matches the
+//! filters again. A connection gets all messages of a run with one write, and each message once, however many of its filters match.
 //!
 //! A run is a sequence of messages from one home. First, the exact subscribers of each message's topic get it, as without filters. Then the
 //! connections with filters get it. A connection with both (MQTT) gets it in the second part (`Clients::has_match`).
 //!
-//! The pairs of message and connection are collected before the first visit, up to the number of visits of about four turns. If the messages of
-//! one topic alone need more, they form a *broad* run: it visits the members of the matching filters without a list of pairs, within the budget, and
-//! members may leave and join meanwhile. A bitmap marks the connections that were visited. Messages that arrive meanwhile wait, and are then
-//! delivered together (`client/together.rs`). So the busier a topic is, the more messages go into one write.
+//! The pairs of message and connection are collected before the first visit, up to the number of visits of about four turns. If the
+//! messages of one topic alone need more, they form a *broad* run: it visits the members of the matching filters without a list of pairs,
+//! within the budget, and members may leave and join meanwhile. A bitmap marks the connections that were visited. Messages that arrive
+//! meanwhile wait, and are then delivered together (`client/together.rs`). So the busier a topic is, the more messages go into one write.
 //!
-//! Invariants: messages are not reordered. A connection is visited once in a run. After a message, a connection's position has the message's offset
-//! in its partition, and in the other partitions the offsets that it has seen. A connection that joins during a run is not live in the run's
-//! partition before the run ends, and gets none of its messages.
+//! Invariants: messages are not reordered. A connection is visited once in a run. After a message, a connection's position has the
+//! message's offset in its partition, and in the other partitions the offsets that it has seen. A connection that joins during a run is not
+//! live in the run's partition before the run ends, and gets none of its messages.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -267,8 +267,8 @@ fn begin_broad(
     }
 }
 
-/// Adds up to `most` messages, and the members of the matching filters, to a run. Returns the number of messages added. All filters are read before
-/// the members, so that cache misses overlap.
+/// Adds up to `most` messages, and the members of the matching filters, to a run. Returns the number of messages added. All filters are
+/// read before the members, so that cache misses overlap.
 fn extend_run(
     clients: &Clients,
     matching: &mut Matching,

@@ -1,9 +1,9 @@
-//! Drains a shard before it stops: each second it moves off some clients, which are told to reconnect in the way of their protocol. At the deadline
-//! it closes all remaining connections.
+//! Drains a shard before it stops: each second it moves off some clients, which are told to reconnect in the way of their protocol. At the
+//! deadline it closes all remaining connections.
 //!
-//! A cursor goes round the table of connections until none is left. Connections with a request in progress are skipped: their answers now say
-//! `Connection: close`, so these connections end by themselves. Invariants: the work of a tick is bounded. No acknowledged message is lost, since a
-//! client that is moved off has a position, a session or an answer.
+//! A cursor goes round the table of connections until none is left. Connections with a request in progress are skipped: their answers now
+//! say `Connection: close`, so these connections end by themselves. Invariants: the work of a tick is bounded. No acknowledged message is
+//! lost, since a client that is moved off has a position, a session or an answer.
 //!
 //! Deliberately not here: the owner of the listeners stops new connections.
 
@@ -18,8 +18,8 @@ use crate::shard::Shard;
 use crate::shard::drain_progress::{DrainProgress, TICKS_PER_S};
 
 impl Shard {
-    /// Begins to move clients off, at the rate and until the deadline of `settings.drain`. The rate is that of all shards together. A second call
-    /// changes nothing.
+    /// Begins to move clients off, at the rate and until the deadline of `settings.drain`. The rate is that of all shards together. A
+    /// second call changes nothing.
     pub fn drain(&mut self, now: Now) {
         self.front.clients.ctx.drains = true;
         let drain = &self.front.clients.ctx.world.settings.drain;

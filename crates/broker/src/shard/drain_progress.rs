@@ -12,8 +12,8 @@ const ROWS_PER_TICK: u32 = 16_384;
 pub(crate) struct DrainProgress {
     /// Connections per second, of all shards together.
     rate_per_s: u64,
-    /// The fraction of a connection left over from earlier ticks. A whole connection is [`TICKS_PER_S`] times the number of shards. So shards
-    /// take turns if fewer connections than shards are due.
+    /// The fraction of a connection left over from earlier ticks. A whole connection is [`TICKS_PER_S`] times the number of shards. So
+    /// shards take turns if fewer connections than shards are due.
     tokens: u64,
     /// The next row.
     cursor: u32,

@@ -125,8 +125,8 @@ fn place_of_filter(ctx: &Context, filter: &[u8]) -> Scope {
     }
 }
 
-/// The queue in which an ask that changes nothing logged waits. `None` if the ask need not wait: its subscription has begun already, or it concerns
-/// nothing that is logged.
+/// The queue in which an ask that changes nothing logged waits. `None` if the ask need not wait: its subscription has begun already, or it
+/// concerns nothing that is logged.
 fn place_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> Option<Scope> {
     Some(match ask {
         // Takes effect at once, since the partitions commit independently.

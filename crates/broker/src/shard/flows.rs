@@ -1,7 +1,7 @@
 //! Continues flows: fan-outs and messages for filters that exceed their share of a turn. Flows are served in fair turns.
 //!
-//! In a topic's flow, one walk over the members delivers several live messages together (`client/walk.rs`). Any other tell about the topic, such
-//! as a page for a new subscriber or the topic's deletion, waits until the walk has ended. Later messages wait behind that tell.
+//! In a topic's flow, one walk over the members delivers several live messages together (`client/walk.rs`). Any other tell about the topic,
+//! such as a page for a new subscriber or the topic's deletion, waits until the walk has ended. Later messages wait behind that tell.
 
 use crate::base::work::STEP_BYTES;
 use crate::client::deliveries::Flow;
@@ -13,8 +13,8 @@ use crate::mail::Frames;
 use crate::protocol::front::{Clients, Connections, Deliveries, Forms, Front, Stats, Topics};
 use crate::store::slab::NONE;
 
-/// The visits of a flow before the next flow continues. This is as much as a whole turn, because a flow encodes its messages again each time that
-/// it continues.
+/// The visits of a flow before the next flow continues. This is as much as a whole turn, because a flow encodes its messages again each
+/// time that it continues.
 const FLOW_VISITS: u32 = 256;
 
 impl Front {
@@ -125,8 +125,9 @@ impl Front {
         *before = now;
     }
 
-    /// Continues with the first delivery of a flow that is not of one topic. Returns false if the budget is spent before the delivery is done.
-    /// If only tells to single connections are left, and they must become part of the flow `others`, moves the delivery there and returns true.
+    /// Continues with the first delivery of a flow that is not of one topic. Returns false if the budget is spent before the delivery is
+    /// done. If only tells to single connections are left, and they must become part of the flow `others`, moves the delivery there and
+    /// returns true.
     fn continue_first_delivery<I: Io>(
         &mut self,
         flow: Flow,
@@ -162,7 +163,8 @@ impl Front {
     }
 }
 
-/// The party that is charged for a flow: that of the topic's members, if those that are checked have the same party; otherwise the flow's own.
+/// The party that is charged for a flow: that of the topic's members, if those that are checked have the same party; otherwise the flow's
+/// own.
 fn party_of_flow(clients: &Clients, topics: &Topics, flow: Flow) -> u64 {
     let Some(row) = flow.row() else {
         return flow.own_party();

@@ -1,5 +1,5 @@
-//! The home's side of MQTT sessions: gives a session to a connection, and takes it back when the connection ends. When a session ends, publishes
-//! the will and releases the messages.
+//! The home's side of MQTT sessions: gives a session to a connection, and takes it back when the connection ends. When a session ends,
+//! publishes the will and releases the messages.
 
 use alloc::boxed::Box;
 

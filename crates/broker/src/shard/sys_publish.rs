@@ -1,5 +1,5 @@
-//! Publishes the server's state as retained messages under `$SYS/broker`, as MQTT brokers do (mosquitto(8)). The home of a topic publishes the
-//! value only while the topic has a subscriber, and removes the value afterwards.
+//! Publishes the server's state as retained messages under `$SYS/broker`, as MQTT brokers do (mosquitto(8)). The home of a topic publishes
+//! the value only while the topic has a subscriber, and removes the value afterwards.
 //!
 //! Invariants: these messages do not count as publishes. A topic keeps only its newest value, whatever the operator's rules say
 //! ([`Rules`](crate::base::rules::Rules)).
@@ -17,8 +17,8 @@ use crate::shard::control::topics::change_topic;
 use crate::shard::sys_values::{SysTopics, TOPICS};
 
 impl Shard {
-    /// Called once a second. Adds this shard's counts to the totals of all shards, and publishes values to subscribers. `socket_bytes` are the
-    /// bytes that the shard's sockets have received and sent since the start.
+    /// Called once a second. Adds this shard's counts to the totals of all shards, and publishes values to subscribers. `socket_bytes` are
+    /// the bytes that the shard's sockets have received and sent since the start.
     pub(crate) fn publish_sys_topics(&mut self, socket_bytes: SocketBytes) {
         let (stats, accounts) = (self.stats(), self.accounts());
         let world = self.front.clients.ctx.world.clone();

@@ -1,5 +1,5 @@
-//! The topics under `$SYS/broker` and their values, which are totals of all shards (`budget/totals.rs`). There are no rates: readers compute a rate
-//! from two values.
+//! The topics under `$SYS/broker` and their values, which are totals of all shards (`budget/totals.rs`). There are no rates: readers
+//! compute a rate from two values.
 
 use alloc::format;
 use alloc::string::String;

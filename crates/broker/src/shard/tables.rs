@@ -1,5 +1,5 @@
-//! Counts everything that a shard holds, and the bytes of its tables. Tables grow in chunks. A chunk counts in full, although pages that were never
-//! filled may occupy no memory.
+//! Counts everything that a shard holds, and the bytes of its tables. Tables grow in chunks. A chunk counts in full, although pages that
+//! were never filled may occupy no memory.
 
 use crate::budget::stats::Accounts;
 use crate::client::send::most_messages_waiting;

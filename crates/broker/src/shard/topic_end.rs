@@ -1,7 +1,7 @@
 //! Ends the subscriptions of a topic's members, because the topic was deleted, or because a later long-poll displaces the waiting ones.
 //!
-//! Invariant: a walk over the members has a cursor, like every fan-out, so that the end of a topic with a million members is spread over many turns.
-//! A connection that joins meanwhile has no page yet and is not ended.
+//! Invariant: a walk over the members has a cursor, like every fan-out, so that the end of a topic with a million members is spread over
+//! many turns. A connection that joins meanwhile has no page yet and is not ended.
 
 use crate::base::reason::Reason;
 use crate::client::delivery::Delivery;
@@ -12,8 +12,8 @@ use crate::protocol::front::{AllProtocols, Connections, Front, Sub};
 use crate::shard::flows::end_walk;
 
 impl Front {
-    /// Ends the subscriptions of all members of a topic that was deleted (`gone`), or its waiting long-polls. Returns false if the budget is spent
-    /// first. The walk is that of [`Front::fan_out`].
+    /// Ends the subscriptions of all members of a topic that was deleted (`gone`), or its waiting long-polls. Returns false if the budget
+    /// is spent first. The walk is that of [`Front::fan_out`].
     pub(crate) fn end_members<I: Io>(
         &mut self,
         delivery: &mut Delivery,
@@ -61,8 +61,8 @@ impl Front {
     }
 }
 
-/// If the connection's request is on several topics and still waits for some homes, notes that this topic was deleted after its home had answered.
-/// Returns whether that is so.
+/// If the connection's request is on several topics and still waits for some homes, notes that this topic was deleted after its home had
+/// answered. Returns whether that is so.
 fn note_early_deletion(conns: &mut Connections, slot: u32, topic: u32) -> bool {
     let row = conns.get(slot);
     if row.state != State::Waiting || !row.wants(MULTI) {

@@ -30,8 +30,8 @@ impl Shard {
     }
 
     /// Continues work that earlier turns had no time for, until half of the budget is spent: asks of a lane, a page and a connection, then
-    /// the next of each. So one of each continues in every turn, however many of the others wait. Asks get half of that half, because publishes
-    /// wait in the lanes behind the asks in which group members give credit for each message of a page.
+    /// the next of each. So one of each continues in every turn, however many of the others wait. Asks get half of that half, because
+    /// publishes wait in the lanes behind the asks in which group members give credit for each message of a page.
     pub(crate) fn continue_waiting<I: Io>(&mut self, io: &mut I) {
         if !self.has_waiting_work() && !is_past_budget(&self.home) {
             return;

@@ -1,9 +1,9 @@
-//! The shards' counters. Each shard publishes a copy of its counters in a block of its own, and other threads read the copies.
+//! The shards' counters. Each shard has a block, into which it copies its counters from time to time. Other threads read the blocks.
 //!
-//! Invariants: a shard never waits for a reader; if a reader holds the block, the shard publishes in its next turn. So the block of a busy shard is
-//! at most `PUBLISH_MS` and one turn old, and its memory account is wrong by at most `PUBLISH_BYTES` and the growth of one turn. Large
-//! messages belong to no shard; a reader gets their current bytes. The cost does not grow with the number of connections or deliveries: a latency
-//! is recorded once for each mail, with the number of its deliveries.
+//! Invariants: a shard never waits for a reader. If a reader holds the block, the shard publishes in its next turn. So the copy of a busy shard is
+//! at most `PUBLISH_MS` and one turn old, and the memory account in it is wrong by at most `PUBLISH_BYTES` and the growth of one turn. Large
+//! messages belong to no shard: a reader gets their current bytes. The cost does not grow with the number of connections or deliveries: a latency
+//! is recorded once for all deliveries of a mail, with their number.
 //!
 //! Deliberately not here: rates, names and formats. The readers compute them.
 
@@ -19,9 +19,9 @@ use crore_net::stream::{self, Streams};
 
 pub use latency::{LatencyHistogram, MetricHistogram, bucket_end_us};
 
-/// The time between two copies of a busy shard.
+/// The time between two copies of a busy shard's counters.
 const PUBLISH_MS: u64 = 100;
-/// If the memory account changes by this many bytes, it is published at once: an attack may take 20 MiB within `PUBLISH_MS`.
+/// If the memory account changes by this many bytes, the counters are published at once: an attack may take 20 MiB within `PUBLISH_MS`.
 const PUBLISH_BYTES: usize = 4 << 20;
 /// The period for which the longest turn is measured.
 const LONGEST_TURN_PERIOD_MS: u64 = 1_000;
@@ -39,9 +39,9 @@ pub struct LoopStats {
     pub received_bytes: u64,
     /// Bytes written to sockets.
     pub sent_bytes: u64,
-    /// Connections that were closed right after accept, since there was no descriptor or memory for them.
+    /// Connections that were closed right after they were accepted, because there was no descriptor or memory for them.
     pub shed: u64,
-    /// The limit of connections of this shard.
+    /// The most connections that this shard can have.
     pub connections_max: u64,
 }
 
@@ -52,9 +52,9 @@ pub struct ShardCounters {
     pub stats: Stats,
     /// Memory and objects that the shard holds for clients.
     pub accounts: Accounts,
-    /// The memory of its tables.
+    /// The memory of the shard's tables.
     pub tables: Tables,
-    /// Counters of its loop.
+    /// Counters of the shard's loop.
     pub loop_stats: LoopStats,
     /// Counts of TLS; zero without TLS.
     pub tls: stream::Stats,
@@ -71,7 +71,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// For `shards` shards.
+    /// The counters of `shards` shards, all zero.
     pub fn new(shards: usize, admission: Admission) -> Arc<Counters> {
         let blocks = (0..shards).map(|_| Mutex::default()).collect();
         Arc::new(Counters { blocks, admission })
@@ -106,7 +106,7 @@ pub struct Meter {
     publish_at_ms: u64,
     /// The bytes of the shard's account in the last published copy.
     published_bytes: usize,
-    /// At least one turn has ended since the last copy.
+    /// Whether a turn has ended since the last copy.
     has_changed: bool,
 }
 
@@ -172,7 +172,7 @@ impl Meter {
             || charged_bytes.abs_diff(self.published_bytes) >= PUBLISH_BYTES
     }
 
-    /// How long the shard may sleep before it must publish. None if nothing has changed, so that it may sleep without end.
+    /// How long the shard may sleep before it must publish. `None` if nothing has changed: then it need not wake for this.
     pub fn sleep_ms(&self, now_ms: u64) -> Option<u32> {
         let left_ms = self.publish_at_ms.saturating_sub(now_ms).max(1) as u32;
         self.has_changed.then_some(left_ms)

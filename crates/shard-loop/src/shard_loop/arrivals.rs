@@ -1,4 +1,4 @@
-//! Accepting connections in a shard, and logging those that are refused.
+//! Accepts the connections of a shard, and logs refusals.
 
 use crore_broker::protocol::shed;
 use crore_broker::{Input, Link, Now, Stats};
@@ -12,11 +12,11 @@ const ACCEPTS_PER_TURN: usize = 64;
 /// Most connections that move from a listener's queue to the accept queue before one is admitted. So the accept queue can choose among several
 /// addresses.
 const MOVES_PER_ACCEPT: usize = 16;
-/// Least time between two log lines about connections that are turned away.
+/// The least time between two log lines about connections that are turned away.
 const LOG_EVERY_S: u32 = 60;
 
 impl<T: Transport> ShardLoop<T> {
-    /// Admits connections until `until_ns`, first those in the accept queue. The next turn continues.
+    /// Admits connections until `until_ns`. The next turn continues.
     pub(super) fn accept(&mut self, mut listener: Option<usize>, until_ns: u64, now: Now) {
         for n in 0..ACCEPTS_PER_TURN {
             if !self.accept_one(&mut listener, n as u32, now) || clock::monotonic_ns() > until_ns {
@@ -25,9 +25,9 @@ impl<T: Transport> ShardLoop<T> {
         }
     }
 
-    /// Moves connections from the listener's queue to the accept queue while that has room, then admits one, as the `n`th of this turn. Connections
-    /// leave the kernel's queue even while the rate limit admits nobody: it is first in, first out, so they would block those behind them. Returns
-    /// false if no other connection waits now.
+    /// Moves connections from the listener's queue to the accept queue while that has room, and then admits one, as the `n`th of this turn. Connections
+    /// are moved even while the rate limit admits nobody: the kernel's queue is first in, first out, so the connections of one address would block
+    /// those of others. Returns false if no other connection can be admitted now.
     fn accept_one(&mut self, listener: &mut Option<usize>, n: u32, now: Now) -> bool {
         let now_ms = clock::monotonic_ms();
         *listener = listener.filter(|listener| self.fill_accept_queue(*listener, n, now_ms, now));
@@ -41,7 +41,7 @@ impl<T: Transport> ShardLoop<T> {
         let Some((link, peer)) = self.accept_queue.pop() else {
             return listener.is_some();
         };
-        // Refused for lack of room, or because the peer is not a trusted proxy.
+        // Connections refused for lack of room, or because the peer is not a trusted proxy.
         let refusals = |stats: &Stats| stats.turned_away + stats.untrusted;
         let before = refusals(&self.shard.stats());
         self.shard
@@ -54,7 +54,7 @@ impl<T: Transport> ShardLoop<T> {
         true
     }
 
-    /// Moves some connections from a listener's queue to the accept queue. Returns whether the listener may have more.
+    /// Moves some connections from a listener's queue to the accept queue. Returns whether the listener may have more connections.
     fn fill_accept_queue(&mut self, listener: usize, n: u32, now_ms: u64, now: Now) -> bool {
         for _ in 0..MOVES_PER_ACCEPT {
             if !self.accept_queue.has_room() {
@@ -83,7 +83,7 @@ impl<T: Transport> ShardLoop<T> {
         true
     }
 
-    /// Closes the listeners. Connections that already wait in the queues are still admitted.
+    /// Closes the listeners, after it has admitted the connections that already wait in the queues.
     pub(super) fn close_listeners(&mut self, now: Now) {
         self.accept_queue.lift_rate();
         for listener in 0..self.io.transport.bar() {
@@ -95,7 +95,8 @@ impl<T: Transport> ShardLoop<T> {
         self.io.transport.close_listeners();
     }
 
-    /// Logs connections from untrusted peers at once: [`log_turned_away`](Self::log_turned_away) runs in a tick, and a shard without connections has no ticks.
+    /// Logs connections from untrusted peers at once. [`log_turned_away`](Self::log_turned_away) would be too late: it runs in a tick, and a shard
+    /// without connections has no ticks.
     fn log_untrusted(&mut self, untrusted: u64, now: Now) {
         if untrusted > self.refusal_log.untrusted {
             self.refusal_log.untrusted = untrusted;

@@ -1,4 +1,4 @@
-//! The part of a turn that handles ready connections and TLS handshakes.
+//! Handles the ready connections and the TLS handshakes of a turn.
 
 use crore_broker::{ConnId, Input, Now};
 use crore_net::stream::{PlainReceived, StreamState};
@@ -72,7 +72,7 @@ impl<T: Transport> ShardLoop<T> {
         self.shard.handle(input, now, &mut self.io);
     }
 
-    /// Continues handshakes, within their share of the turn's time. Returns whether some are left.
+    /// Continues TLS handshakes, within their share of the turn's time. Returns whether some are left.
     pub(super) fn continue_handshakes(&mut self, now: Now) -> bool {
         while let Some(tls) = &mut self.io.tls
             && let Some((token, taken)) =

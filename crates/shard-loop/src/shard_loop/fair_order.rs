@@ -1,5 +1,5 @@
-//! The order in which a turn handles its events: the first event of each party (client address), then the second of each, and so on. So the many
-//! connections of one address do not delay other addresses.
+//! The order in which a turn handles its events: the first event of each party (client address), then the second event of each party, and so on. So
+//! many connections of one address do not delay other addresses.
 
 /// Parties are hashed into this many buckets. Two parties in the same bucket count as one.
 const BUCKETS: usize = 512;
@@ -7,15 +7,15 @@ const BUCKETS: usize = 512;
 /// The order of a turn's events. Its memory is reused.
 #[derive(Default)]
 pub struct FairOrder {
-    /// For each event its sort key: the count of earlier events of its party, its distance from `from`, and its number.
+    /// The sort key of each event: the count of earlier events of its party, its distance from the first event, and its number.
     events: Vec<(u16, u16, u16)>,
     /// The count of events so far, by bucket.
     seen: Vec<u16>,
 }
 
 impl FairOrder {
-    /// Sorts `events` events (a few hundred at most), beginning with number `from` and wrapping around. `party` returns an event's
-    /// party.
+    /// Sorts `events` events (a few hundred at most). The first is number `from`; after the last number comes number 0. `party` returns
+    /// the party of an event.
     pub fn arrange(&mut self, events: usize, from: usize, mut party: impl FnMut(usize) -> u64) {
         self.seen.clear();
         self.seen.resize(BUCKETS, 0);

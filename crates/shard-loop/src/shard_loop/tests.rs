@@ -1,4 +1,4 @@
-//! Connections for which the poller has no place.
+//! Tests of connections that the poller refuses to watch.
 
 use crore_broker::admission::Admission;
 use crore_broker::settings::Settings;
@@ -8,7 +8,7 @@ use crore_net::kernel::{Kernel, acceptor, steering};
 use crate::counters::{Counters, Meter};
 use crate::shard_io::ShardIo;
 
-/// Descriptors that no table of a test has.
+/// A descriptor that is not open, like those after it.
 const NONE: u32 = 900_000;
 
 fn sockets() -> ShardIo<Kernel> {

@@ -30,7 +30,7 @@ const ENDED_PER_TURN: usize = 256;
 /// The most topics and filters named for each connection of a list.
 const NAMES_IN_LIST: usize = 16;
 
-/// Calls `each` for the open rows from `from` on, at most [`ROWS_PER_TURN`] rows, until `each` returns false. Returns the next row, if any.
+/// Calls `each` for the open rows from `from` on, at most `ROWS_PER_TURN` rows, until `each` returns false. Returns the next row, if any.
 fn page_of(clients: &Clients, from: u32, mut each: impl FnMut(u32) -> bool) -> Option<u32> {
     let end = clients.conns.end();
     let until = end.min(from.saturating_add(ROWS_PER_TURN));
