@@ -1,7 +1,8 @@
-//! The log of a partition in memory: its kept messages. Each message is an entry in two linked lists: the chain of its topic (oldest first) and
-//! the list of its rule (in order of arrival, for age). The bytes are stored in size classes and reused.
+//! The log of a partition in memory: its kept messages. Each message is an entry in two linked lists: the chain of its topic (oldest first), and
+//! the list of the rule that applies to the topic (in the order of arrival, so that a limit of age finds the oldest messages first). The bytes are
+//! stored in size classes and reused.
 //!
-//! A message that a limit removes is **lost**: a reader that has not read it is told a gap. A message that was superseded or has expired is not
+//! A message that a limit removes is **lost**: a reader that has not read it is told of a gap. A message that was superseded or has expired is not
 //! lost: no reader may expect it.
 //!
 //! Invariants:
@@ -71,7 +72,7 @@ pub struct Log {
     /// Counts the steps of work.
     steps: Steps,
     cursors: Cursors,
-    /// The losses that readers by filter are told as gaps.
+    /// The losses that are reported to readers by filter as gaps.
     pub losses: Losses,
     /// Counters of messages that were removed without being lost.
     pub unneeded: Unneeded,
@@ -120,7 +121,7 @@ pub struct Unneeded {
 pub struct LogBytes {
     /// Bytes of the messages, their rows included.
     pub messages: usize,
-    /// Bytes of the chunks that store them, with free slots.
+    /// Bytes of the chunks that store the messages, free places included.
     pub chunks: usize,
     /// Bytes of the chains' rows.
     pub chains: usize,
@@ -182,7 +183,8 @@ impl Log {
         self.entries.len()
     }
 
-    /// The number of chains: topics with messages, or whose newest messages have expired, and orphaned chains.
+    /// The number of chains: those of topics with messages, those of topics whose newest messages were removed without being lost, and orphaned
+    /// chains.
     pub fn chains(&self) -> u32 {
         self.chains.len()
     }

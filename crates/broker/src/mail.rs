@@ -1,7 +1,7 @@
 //! Everything that shards say to each other. A shard sends at most one mail to each other shard in a turn, and the order of mails is kept.
 //!
 //! A *carrier* (the shard that holds a connection) **asks** a *home* (the shard that holds a topic's log); a home **tells** carriers. A message
-//! crosses to each shard once: all frames of a turn are in one shared [`Frames`], and each tell refers to its frame by a span.
+//! crosses to each shard once: all frames of a turn are in one shared [`Frames`], and a tell only has the place of its frame in there.
 //!
 //! `ask` has the requests, `tell` the replies and messages, `fact` the changes of topics, `answer` the addressee and the outcome of a request,
 //! `interest` the news for followers. `lanes` collects all of them during a turn and makes the mail.

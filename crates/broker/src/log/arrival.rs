@@ -58,7 +58,7 @@ pub enum Arrival {
 }
 
 impl Log {
-    /// Begins to read these lists, each after its own offset, and the losses after `lost`.
+    /// Begins to read lists, each after the offset that comes with its number, and the losses after `lost`.
     pub fn arrivals(&self, lists: impl Iterator<Item = (u8, u64)>, lost: u64) -> Arrivals {
         let heads = lists.filter_map(|(number, offset)| {
             let (entries, steps) = (&self.entries, &self.steps);

@@ -337,8 +337,8 @@ fn a_message_comes_out_as_it_went_in() {
     }
 }
 
-/// No topic is charged for keys, so that the budget can be exceeded while every topic has less than its share. Then the oldest message is
-/// removed, and not one of the largest topic.
+/// Topics are not charged for keys, so the budget can be exceeded while every topic has less than its share. Then the oldest message is removed,
+/// not a message of the largest topic.
 #[test]
 fn topic_below_its_share_loses_messages_by_age_only() {
     let rule = Rule {

@@ -1,9 +1,9 @@
-//! Remembers the last loss of each topic, by offset, with the number of the loss. So readers by filter are told a loss at its place in the order of
+//! Remembers the last loss of each topic, by offset, with the number of the loss. So readers by filter are told of a loss at its place in the order of
 //! arrival.
 //!
-//! In a cluster, the last [`EARLIER_MAX`] earlier losses are remembered too. The reason: nodes drop messages at different moments, so a reader may
-//! continue at a node that has dropped fewer. If the reader's position is between two lost messages of a topic, that node does not tell the
-//! earlier loss. With the earlier losses, the first node tells each loss before any later message.
+//! In a cluster, losses that are not the last of their topic are remembered too, at most [`EARLIER_MAX`]. The reason: nodes drop messages at
+//! different moments, so a reader may move to a node that has dropped fewer. If the reader's position is between two lost messages of a topic, the
+//! second node does not tell the earlier loss. So the first node must tell each loss before any later message.
 //!
 //! Invariant: from the first reader by filter on, the last loss of each topic is here, unless the home removed it ([`Losses::pop`]) to bound the
 //! number of topics here.
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(losses.forget_topic(1, 7), None);
         assert_eq!(losses.forget_topic(1, 9), Some(5));
         assert_eq!((losses.topics(), losses.count()), (1, 5));
-        // The home's count follows.
+        // The home's count has changed too.
         assert_eq!(losses.home_topics.get(), 1);
         losses.restore(12, 3, 6);
         assert_eq!(

@@ -18,7 +18,7 @@ struct Oldest<'a> {
     len: usize,
 }
 
-/// Reads, for at most [`PREFETCHED`] chains, the newest entry, the oldest entry, its neighbours in the list of its rule, and its bytes.
+/// Reads the newest entry of at most [`PREFETCHED`] chains, and the oldest entry with its bytes and its neighbours in the list of its rule.
 pub fn for_appends<'a>(chains: impl Iterator<Item = (&'a Log, u32)>) {
     let mut ends = [const { None }; PREFETCHED];
     let chains = chains.filter(|(_, chain)| *chain != NONE);

@@ -38,9 +38,9 @@ pub enum Search {
 /// Why an entry is removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// A limit removes it: a reader that has not read it is told a gap.
+    /// A limit removes the message: a reader that has not read it is told of a gap.
     Lost,
-    /// It was superseded, has expired, or its topic is removed: no reader misses it.
+    /// The message was superseded, has expired, or its topic is removed: no reader misses it.
     Unneeded,
 }
 
@@ -155,8 +155,8 @@ impl Log {
         }
     }
 
-    /// Removes the chain of a topic that keeps no messages any more. Returns the last lost offset, or `None` if all up to the topic's last
-    /// message is lost.
+    /// Removes the chain of a topic that keeps no messages any more. Returns the last lost offset, or `None` if even the topic's last message is
+    /// lost.
     pub fn discard(&mut self, mut chain: u32, now_s: u32) -> Option<u64> {
         if self.is_long(chain) && !self.may_expire(chain) {
             chain = self.lose_all(chain, now_s);
@@ -215,8 +215,8 @@ impl Log {
         }
     }
 
-    /// Removes an entry from its chain, in which it follows `before` (`NONE`: it is the oldest). Returns the chain, or `NONE` if the chain is
-    /// removed: it was an orphan, or all up to the topic's last message is lost.
+    /// Removes an entry from its chain, in which it follows `before` (`NONE` if it is the oldest). Returns the chain, or `NONE` if the chain is
+    /// removed, because it was an orphan or because even the topic's last message is lost.
     pub(super) fn remove_entry(&mut self, before: u32, id: u32, cause: Cause) -> u32 {
         let chain = self.entries.get(id).chain;
         self.steps.add(1);

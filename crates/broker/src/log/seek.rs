@@ -22,12 +22,12 @@ pub enum SeekResult {
 pub enum SeekBack {
     /// They begin after this offset.
     Found(u64),
-    /// Not found yet. Resume at the message at this offset; the number of messages still to count includes it.
+    /// Not found yet: the offset of the message at which to resume, and the number of messages still to count, that message included.
     Continue(u64, u32),
 }
 
 impl Log {
-    /// Searches the first message of a chain after `offset`, in at most `limit` entries.
+    /// Searches for the first message of a chain after `offset`, in at most `limit` entries.
     pub fn seek(&self, chain: u32, offset: u64, limit: usize) -> SeekResult {
         let newest = match chain {
             NONE => NONE,
@@ -76,7 +76,7 @@ impl Log {
         SeekResult::Continue(seen)
     }
 
-    /// Searches the place where the newest `count` messages begin, in at most `limit` entries; `None` if there are no messages.
+    /// Searches for the place where the newest `count` messages begin, in at most `limit` entries; `None` if there are no messages.
     pub fn seek_newest(&self, chain: u32, count: u32, limit: usize) -> Option<SeekBack> {
         if count == 0 || self.count(chain) == 0 {
             return None;
@@ -85,7 +85,7 @@ impl Log {
         Some(self.seek_back(chain, newest.offset, count, limit))
     }
 
-    /// Goes back over `left` messages, the first of which is at `offset`, by at most `limit` entries.
+    /// Goes back over `left` messages, the newest of which is at `offset`, by at most `limit` entries.
     pub fn seek_back(&self, chain: u32, offset: u64, mut left: u32, limit: usize) -> SeekBack {
         let all = SeekBack::Found(self.reaches_back_to(chain).unwrap_or(offset));
         if left >= self.count(chain) {
@@ -125,7 +125,7 @@ impl Log {
         (entry.offset == offset && entry.chain == chain).then_some(id)
     }
 
-    /// An offset such that exactly the later messages of the chain arrived after this second. `None` without a chain.
+    /// An offset after which the chain has exactly the messages that arrived after this second. `None` without a chain.
     pub fn before_time(&self, chain: u32, time_s: u32) -> Option<u64> {
         let oldest = self.reaches_back_to(chain)?;
         let number = self.chains.get(chain).rule;

@@ -1,5 +1,5 @@
 //! Tests of the log against a list: superseded and expired messages are neither read nor lost, and each reader that has not read a message that
-//! a limit removed is told a gap.
+//! a limit removed is told of a gap.
 
 use alloc::format;
 use alloc::string::String;

@@ -42,7 +42,7 @@ pub enum Ask {
         /// The client that is charged for the topic, if it is created.
         client: Client,
     },
-    /// Subscribe one connection.
+    /// Subscribe one connection to the topic with this name.
     Attach(Attach, Span),
     /// Subscribe one connection to filters, separated by line feeds. The list has a position for each partition of the home, if they differ.
     AttachFilters(AttachFilters, Span, Option<Box<[Since]>>),
@@ -54,7 +54,7 @@ pub enum Ask {
         hash: u32,
         /// The carrier's topic row.
         topic: u32,
-        /// Counts the uses of the row.
+        /// Distinguishes the topics that have used the row.
         serial: u16,
     },
     /// Report or change a topic.
@@ -70,13 +70,13 @@ pub enum Ask {
         /// The client that is charged for the topic, if it is created.
         client: Client,
     },
-    /// A subscriber begins or ceases to need the topic's messages kept, whatever the topic's rule.
+    /// A subscriber begins or ceases to need the messages of a topic or filter kept, whatever the topics' rules say.
     KeepLog {
         /// The keyed hash of the name.
         hash: u32,
-        /// The topic.
+        /// The topic or the filter.
         name: Span,
-        /// Whether it begins.
+        /// Whether the need begins.
         on: bool,
     },
     /// An MQTT client connects and wants its session.
@@ -135,12 +135,12 @@ pub enum Ask {
     Follow {
         /// The connection.
         to: ReplyTo,
-        /// The address or user that the pages are read for.
+        /// The address or user for which the pages are read.
         party: Party,
         /// The topic filter.
         filter: Span,
     },
-    /// Send the next page of the snapshot.
+    /// Send the next page of the snapshot to this follower.
     FollowOn(ReplyTo, Party),
     /// Stop following.
     Unfollow(ReplyTo),
@@ -168,7 +168,7 @@ pub struct Attach {
     pub hash: u32,
     /// The carrier's topic row.
     pub topic: u32,
-    /// Counts the uses of the row.
+    /// Distinguishes the topics that have used the row.
     pub serial: u16,
     /// The request to answer.
     pub to: ReplyTo,

@@ -89,9 +89,10 @@ pub enum Control {
     Interest(Interest),
     /// Drain: make clients reconnect elsewhere.
     Drain,
-    /// Stop the clock, and report whether work is in flight. These are the last orders before the process ends.
+    /// Stop the clock, and report whether work is in flight. Sent when the process is about to end.
     Settle,
-    /// Write the next block of the shard's snapshot, of at most this many bytes.
+    /// Report the next block of the shard's snapshot. The messages and sessions in the snapshot have at most this many bytes: the oldest messages
+    /// beyond that are removed.
     Save(Head, usize),
 }
 

@@ -18,7 +18,7 @@ pub enum Tell {
     Live {
         /// The carrier's topic row.
         topic: u32,
-        /// Counts the uses of the row.
+        /// Distinguishes the topics that have used the row.
         serial: u16,
         /// The message.
         record: Record,
@@ -36,7 +36,7 @@ pub enum Tell {
     Match {
         /// The carrier's topic row, or `NONE`.
         topic: u32,
-        /// Counts the uses of the row.
+        /// Distinguishes the topics that have used the row.
         serial: u16,
         /// The partition of the topic.
         partition: PartitionId,
@@ -58,14 +58,14 @@ pub enum Tell {
     Gone {
         /// The carrier's topic row.
         topic: u32,
-        /// Counts the uses of the row.
+        /// Distinguishes the topics that have used the row.
         serial: u16,
     },
     /// A later long-poll displaces the waiting ones, which end.
     Displaced {
         /// The carrier's topic row.
         topic: u32,
-        /// Counts the uses of the row.
+        /// Distinguishes the topics that have used the row.
         serial: u16,
     },
     /// The answer to a publisher.

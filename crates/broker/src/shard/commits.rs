@@ -257,7 +257,7 @@ impl Shard {
     }
 
     /// Called when the log was read after a crash: facts that were not logged are lost. Partitions continue after their marks. Clients with
-    /// older positions are told a gap if they may have missed a message.
+    /// older positions are told of a gap if they may have missed a message.
     pub fn lose_unlogged(&mut self) {
         if let Some(home) = &mut self.home {
             home.lose_unlogged(&self.front.clients.ctx.world.rules);
