@@ -1,7 +1,7 @@
 //! The thread of a shard: its event loop ([`ShardLoop`]), and the implementation of the broker's [`Io`](crore_broker::Io) with sockets (`shard_io.rs`).
 //!
-//! The broker's generic code is compiled here, in one codegen unit so that it runs fast. It has a crate of its own so that the server compiles quickly:
-//! the server calls [`begin`] and [`run`], which are not generic.
+//! The broker's generic code is compiled in this crate, in one codegen unit so that the code runs fast. The crate is separate so that the server
+//! compiles quickly: the server calls only [`begin`] and [`run`], which are not generic.
 
 mod appender;
 mod client_log;

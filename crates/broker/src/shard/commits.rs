@@ -23,7 +23,7 @@ use crate::shard::asks::reply;
 use crate::shard::pending_request::{PendingRequest, Request};
 
 impl Shard {
-    /// A batch is committed to the log of its partition.
+    /// Called when a batch is committed to the log of its partition.
     pub(super) fn committed(&mut self, of: Committed) {
         if let Some((at, _)) = part(&mut self.home, of.header.partition) {
             self.commits.committed(at, of);
@@ -264,8 +264,8 @@ impl Shard {
         }
     }
 
-    /// The log of a partition is damaged and may have lost records before its end: begins a new epoch, so that older positions are told a
-    /// gap. Called after the last batch. `base` is the first offset that the log's last life could give.
+    /// Called after the last batch, if the log of a partition is damaged and may have lost records before its end. Begins a new epoch, so
+    /// that clients with older positions are told of a gap. `base` is the first offset that the log's last life could give.
     pub fn begin_epoch(&mut self, partition: PartitionId, base: u64) {
         if let Some((at, home)) = part(&mut self.home, partition)
             && !planted::is(Fault::SilentDamage)
@@ -274,7 +274,7 @@ impl Shard {
         }
     }
 
-    /// The partitions, each with its last offset, after the last batch was read.
+    /// The partitions, each with its last offset. Called after the last batch was read.
     pub fn ends(&self) -> Vec<(PartitionId, u64)> {
         let home = self.home.iter();
         home.flat_map(|home| home.logs.ends()).collect()

@@ -78,7 +78,8 @@ pub(super) const TOPICS: &[(&str, SysValue)] = &[
     ("$SYS/broker/crore/gaps", SysValue::Sum(&[Gaps])),
 ];
 
-/// MQTT counts packets, the other protocols count messages.
+/// Counts packets for MQTT, and messages for the other protocols. `Published` and `Delivered` have the messages of all protocols, so only
+/// the other packets of MQTT are added.
 const RECEIVED: &[Total] = &[Published, PacketsReceived];
 const SENT: &[Total] = &[Delivered, PacketsSent];
 /// The number of messages in a gap is unknown: a gap counts as one.

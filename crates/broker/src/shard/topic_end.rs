@@ -40,7 +40,7 @@ impl Front {
                 continue;
             };
             if self.clients.conns.get(slot).waits_for_history() {
-                // The page for this connection is in flight, and tells it that the topic was deleted.
+                // The page for this connection is in flight, and tells it what happened to the topic.
                 continue;
             }
             let reason = match gone {

@@ -28,7 +28,7 @@ const SLOT_BITS: u32 = 25;
 /// Most places of one class. In tests there are so few that classes become full.
 const PLACES_MAX: u32 = if cfg!(test) { 1 << 14 } else { 1 << SLOT_BITS };
 
-/// Rows that [`Blobs::compact`] examines.
+/// Rows that [`Blobs::compact`] examines in one call.
 const ROWS_PER_BLOB: u32 = 32;
 
 /// The message of a panic. Without the panic, the caller would get the bytes of another blob.

@@ -122,7 +122,7 @@ impl<R: Default> Chunks<R> {
         (at, &mut chunk.rows)
     }
 
-    /// The chunk that [`fill`](Self::fill) returned is full.
+    /// Notes that the chunk that [`fill`](Self::fill) returned is full.
     pub fn filled(&mut self) {
         self.filling = NONE;
     }
@@ -137,7 +137,7 @@ impl<R: Default> Chunks<R> {
             older: NONE,
         };
         if self.freed == NONE {
-            // Grows in small steps. To double it would reserve about a byte for each message.
+            // The list grows in small steps. To double it would reserve about a byte for each message.
             if self.all.len() == self.all.capacity() {
                 self.all.reserve_exact(self.all.len() / 32 + 4);
             }

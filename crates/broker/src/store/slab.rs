@@ -13,7 +13,7 @@ use core::cell::{Cell, OnceCell};
 use crate::store::chunks::Chunks;
 pub use crate::store::chunks::NONE;
 
-/// Approximate size of a chunk: small, so that a table with few rows costs little, but large enough for a short list of chunks.
+/// Approximate size of a chunk: small, so that a table with few rows costs little, but so large that the list of chunks is short.
 const CHUNK_BYTES: usize = 16 << 10;
 
 /// A row type whose free rows have the links of the free list, so that the list needs no extra memory.

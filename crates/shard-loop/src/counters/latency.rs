@@ -1,5 +1,5 @@
-//! A histogram of latencies from 1 microsecond to a minute, with eight buckets for each power of two. So the upper bound of a bucket is at
-//! most 1/8 above its lower bound.
+//! A histogram of latencies from 1 microsecond to a minute, with eight buckets for each power of two. So from 8 microseconds on, the upper
+//! bound of a bucket is at most 1/8 above its lower bound.
 
 /// The bucket of a value is determined by its highest set bit and this number of bits after it.
 const SUB_BUCKET_BITS: u32 = 3;

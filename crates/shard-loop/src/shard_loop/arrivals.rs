@@ -27,7 +27,7 @@ impl<T: Transport> ShardLoop<T> {
 
     /// Moves connections from the listener's queue to the accept queue while that has room, and then admits one, as the `n`th of this turn. Connections
     /// are moved even while the rate limit admits nobody: the kernel's queue is first in, first out, so the connections of one address would block
-    /// those of others. Returns false if no other connection can be admitted now.
+    /// those of others. Returns whether the next call may find more connections.
     fn accept_one(&mut self, listener: &mut Option<usize>, n: u32, now: Now) -> bool {
         let now_ms = clock::monotonic_ms();
         *listener = listener.filter(|listener| self.fill_accept_queue(*listener, n, now_ms, now));
