@@ -210,7 +210,7 @@ pub(super) fn with_parts<T>(
 pub(super) const ORPHANED: u32 = NONE - 1;
 
 /// The chain of a topic that has messages, or whose newest messages were removed without being lost. A chain without messages keeps only
-/// [`Chain::lost`], so that subscribers who resume are told of no gap.
+/// [`Chain::lost`], so that subscribers who resume are not told of a gap.
 pub(super) struct Chain {
     /// The oldest entry, or, without entries, the low half of the last lost offset.
     oldest: u32,

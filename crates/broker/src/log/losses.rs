@@ -3,7 +3,7 @@
 //!
 //! In a cluster, losses that are not the last of their topic are remembered too, at most [`EARLIER_MAX`]. The reason: nodes drop messages at
 //! different moments, so a reader may move to a node that has dropped fewer. If the reader's position is between two lost messages of a topic, the
-//! second node does not tell the earlier loss. So the first node must tell each loss before any later message.
+//! second node does not report the earlier loss. So the first node must report each loss before any later message.
 //!
 //! Invariant: from the first reader by filter on, the last loss of each topic is here, unless the home removed it ([`Losses::pop`]) to bound the
 //! number of topics here.

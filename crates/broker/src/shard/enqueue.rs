@@ -129,7 +129,8 @@ fn place_of_filter(ctx: &Context, filter: &[u8]) -> Scope {
 /// concerns nothing that is logged.
 fn place_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> Option<Scope> {
     Some(match ask {
-        // Takes effect at once, since the partitions commit independently.
+        // Takes effect at once. The partitions commit independently: while the ask waited for one of them, another would apply messages
+        // without keeping them.
         Ask::KeepLog { name, on: true, .. } if topic::has_wildcard(name.in_bytes(bytes)) => {
             return None;
         }
