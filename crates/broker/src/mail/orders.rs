@@ -145,8 +145,8 @@ pub enum Report {
 pub enum Interest {
     /// Report the filters that connections of this node follow.
     Filters,
-    /// Report the next changes of the stream with this number, which another node follows. If filters are given, the stream begins; no other has
-    /// its number.
+    /// Report the next changes of the stream with this number, which another node follows. If filters are given, a new stream begins, with a number
+    /// that no other stream has.
     Next(u64, Option<Vec<Box<[u8]>>>),
     /// End the stream with this number.
     End(u64),
@@ -277,7 +277,7 @@ pub struct Selection {
     pub user: Option<Box<str>>,
     /// Only connections from this address, as [`Connection::address`] has it.
     pub address: Option<IpAddr>,
-    /// Only connections that subscribe to a topic that this filter matches, or to a filter that it covers.
+    /// Only connections that subscribe to a topic that this filter matches, or to a filter that this filter covers.
     pub filter: Option<Box<[u8]>>,
     /// Only connections whose socket has not accepted all bytes.
     pub slow: bool,
@@ -298,19 +298,19 @@ pub struct Connection {
     pub user: Box<str>,
     /// Its MQTT session, and the home of the session. The connection does not store the client id; [`Control::ClientIds`] to the home reports it.
     pub session: Option<(ShardId, SessionId)>,
-    /// Topics that it subscribes to; the list may be truncated.
+    /// Topics that the connection subscribes to; the list may be truncated.
     pub topics: Vec<Box<[u8]>>,
-    /// The number of these topics.
+    /// The number of all topics that the connection subscribes to.
     pub topic_count: u32,
-    /// Filters that it subscribes to.
+    /// Filters that the connection subscribes to; the list may be truncated.
     pub filters: Vec<Box<[u8]>>,
-    /// Bytes that its socket has not taken yet.
+    /// Bytes that the socket has not accepted yet.
     pub outbox_bytes: usize,
-    /// Whether it fell behind and continues from the log.
+    /// Whether the client has fallen behind and continues from the log.
     pub behind: bool,
-    /// Seconds since something was last sent to it.
+    /// Seconds since something was last sent to the client.
     pub silent_s: u32,
-    /// Whether this server encrypts it with TLS. Encryption by a proxy does not count.
+    /// Whether this server encrypts the connection with TLS. Encryption by a proxy does not count.
     pub is_secure: bool,
     /// The state of an MQTT connection.
     pub mqtt: Option<MqttState>,
@@ -319,17 +319,17 @@ pub struct Connection {
 /// The state of an MQTT connection.
 #[derive(Clone, Copy, Debug)]
 pub struct MqttState {
-    /// Whether it uses MQTT 5.0, otherwise 3.1.1.
+    /// Whether the client uses MQTT 5.0, otherwise 3.1.1.
     pub is_v5: bool,
     /// Seconds of its Keep Alive, 0 for none.
     pub keep_alive_s: u16,
-    /// QoS 1 and 2 messages that it has not acknowledged.
+    /// QoS 1 and 2 messages that the client has not acknowledged.
     pub in_flight: usize,
     /// The most messages that may be in flight.
     pub receive_max: u16,
     /// Messages that wait to become in flight.
     pub waiting: usize,
-    /// Seconds that its session outlives the connection.
+    /// Seconds that the session outlives the connection.
     pub expiry_s: u32,
 }
 
@@ -340,9 +340,9 @@ pub struct Session {
     pub client_id: Box<[u8]>,
     /// Its user, or empty.
     pub user: Box<[u8]>,
-    /// Seconds until it expires; `None`: it does not expire.
+    /// Seconds until the session expires; `None` if it does not expire.
     pub expires_in_s: Option<u32>,
-    /// Bytes that it occupies.
+    /// Bytes that the session occupies.
     pub bytes: usize,
     /// Its subscriptions, each with its QoS; empty in a page of sessions.
     pub subscriptions: Vec<(Box<[u8]>, u8)>,
@@ -413,7 +413,7 @@ pub struct NodeState {
     pub beat_s: u32,
     /// When the log stored the heartbeat, in Unix seconds.
     pub beat_unix_s: u32,
-    /// Seconds by which its clock was ahead of the log's, minus the heartbeat's time of travel.
+    /// Seconds by which the node's clock was ahead of the log's, minus the time that the heartbeat was on the way.
     pub ahead_s: i64,
 }
 

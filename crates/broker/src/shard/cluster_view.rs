@@ -16,7 +16,7 @@ pub(super) struct ClusterView {
     pub nodes: Vec<NodeState>,
     /// Nodes that died lately, the latest last; for operators.
     pub dead_nodes: Vec<NodeState>,
-    /// When this node read the first of its own heartbeats since the last gap, and the last of them. 0 before the first.
+    /// When this node read the first of its own heartbeats since the last gap; in `own_beat_s`, the latest one. 0 before the first.
     pub own_beats_since_s: u32,
     pub own_beat_s: u32,
     /// Writers whose death must be written to all partitions of this home.

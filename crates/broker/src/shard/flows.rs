@@ -163,8 +163,8 @@ impl Front {
     }
 }
 
-/// The party that is charged for a flow: that of the topic's members, if those that are checked have the same party; otherwise the flow's
-/// own.
+/// The party that is charged for a flow: the party of the topic's members, if the members that are checked have the same; otherwise a party
+/// that only this flow has.
 fn party_of_flow(clients: &Clients, topics: &Topics, flow: Flow) -> u64 {
     let Some(row) = flow.row() else {
         return flow.own_party();
