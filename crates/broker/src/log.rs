@@ -1,15 +1,14 @@
-//! The log of a partition in memory: its kept messages. Each message is an entry in two linked lists: the chain of its topic (oldest first), and
-//! the list of the rule that applies to the topic (in the order of arrival, so that a limit of age finds the oldest messages first). The bytes are
-//! stored in size classes and reused.
+//! The log of a partition in memory: its kept messages. Each message is an entry in two linked lists: the chain of its topic (oldest first) and
+//! the list of its rule (in order of arrival, for age). The bytes are stored in size classes and reused.
 //!
-//! A message that a limit removes is **lost**: a reader that has not read it is told of a gap. A message that was superseded or has expired is not
+//! A message that a limit removes is **lost**: a reader that has not read it is told a gap. A message that was superseded or has expired is not
 //! lost: no reader may expect it.
 //!
 //! Invariants:
 //! * An entry is in the chain of exactly one topic and in the list of exactly one rule.
 //! * A topic without entries has no chain, unless its newest messages were removed without being lost.
 //! * An entry's `previous` is the offset of the entry before it in its chain; for the oldest, the last lost offset.
-//! * A byte count is the space that entries occupy: the row, and the message rounded up to its size class.
+//! * The byte count is the space that the entries occupy.
 //!
 //! Deliberately not here: rights, topic names and subscribers.
 
@@ -65,14 +64,14 @@ pub struct Log {
     keys: Keys,
     counts: Counts,
     lists: Lists,
-    /// Chain, second of expiry and entry of each message with a time to live of its own. The order finds a chain's expired entries without a scan.
+    /// Entries with a time to live of their own: chain, second of expiry, entry. They find the expired entries of a chain without a scan.
     expiries: BTreeSet<(u32, u32, u32)>,
-    /// Chains with messages of deleted or emptied topics (`orphans.rs`).
+    /// Chains with messages of deleted or emptied topics, see `orphans.rs`.
     orphaned: BTreeSet<u32>,
     /// Counts the steps of work.
     steps: Steps,
     cursors: Cursors,
-    /// The losses that are reported to readers by filter as gaps.
+    /// The losses that readers by filter are told as gaps.
     pub losses: Losses,
     /// Counters of messages that were removed without being lost.
     pub unneeded: Unneeded,
@@ -121,17 +120,17 @@ pub struct Unneeded {
 pub struct LogBytes {
     /// Bytes of the messages, their rows included.
     pub messages: usize,
-    /// Bytes of the chunks that store the messages, free places included.
+    /// Bytes of the chunks that store them, with free slots.
     pub chunks: usize,
     /// Bytes of the chains' rows.
     pub chains: usize,
 }
 
 impl Log {
-    /// The most bytes that the chunks of a log without messages occupy.
+    /// The most bytes of chunks of a log without messages.
     pub const SPARE_BYTES: usize = Blobs::SPARE_BYTES + 4 * (16 << 10);
 
-    /// An empty log of topics with these rules. The log counts bytes in `admission` and `home`, and work in `steps`. `seed` keys the hash of the
+    /// An empty log of topics with these rules. It counts its bytes in `admission` and `home`, and its work in `steps`. `seed` keys the hash of the
     /// messages' keys.
     pub fn new(
         rules: &Rules,
@@ -183,8 +182,7 @@ impl Log {
         self.entries.len()
     }
 
-    /// The number of chains: those of topics with messages, those of topics whose newest messages were removed without being lost, and orphaned
-    /// chains.
+    /// The number of chains: topics with messages, or whose newest messages have expired, and orphaned chains.
     pub fn chains(&self) -> u32 {
         self.chains.len()
     }
@@ -211,9 +209,8 @@ impl Log {
         }
     }
 
-    /// Appends a message to a topic's chain, whose rule has this number, and removes the message with the same key if the rule keeps latest values.
-    /// Trims the chain to `messages_max` messages and to the rule's bytes, in about `steps_max` steps. Returns the chain, and whether more messages
-    /// must be removed: then [`Log::trim`] continues.
+    /// Appends a message to a topic's chain and removes the message that it supersedes. Trims the chain to `messages_max` messages and to its rule's
+    /// bytes, in about `steps_max` steps. Returns the chain, and whether more messages must be removed: then [`Log::trim`] continues.
     pub fn append(
         &mut self,
         mut chain: u32,
@@ -319,7 +316,7 @@ impl Log {
     }
 }
 
-/// Encodes a large message in the layout of a log entry, in shared memory. Returns the slice that is the frame.
+/// Encodes a large message in the layout of a log's entry, as shared memory; returns the slice with its frame.
 pub fn encode_shared(new: &NewMessage<'_>, frame: [&[u8]; 2], admission: &Admission) -> Slice {
     let frame_bytes = frame[0].len() + frame[1].len();
     let bytes = with_parts(new, frame, |parts| parts.concat()).into_boxed_slice();

@@ -1,10 +1,10 @@
-//! Everything that shards say to each other. A shard sends at most one mail to each other shard in a turn, and the order of mails is kept.
+//! Mail between shards: one mail per peer and turn, in order.
 //!
 //! A *carrier* (the shard that holds a connection) **asks** a *home* (the shard that holds a topic's log); a home **tells** carriers. A message
-//! crosses to each shard once: all frames of a turn are in one shared [`Frames`], and a tell only has the place of its frame in there.
+//! crosses to each shard once: all frames of a turn are in one shared [`Frames`], and each tell refers to its frame by a span.
 //!
-//! `ask` has the requests, `tell` the replies and messages, `fact` the changes of topics, `answer` the addressee and the outcome of a request,
-//! `interest` the news for followers. `lanes` collects all of them during a turn and makes the mail.
+//! `ask` and `tell` define these requests and replies, `fact` the changes of topics, `answer` the addressee and the outcome of a request,
+//! `interest` the notifications of followers. `lanes` collects all of them during a turn and makes the mail.
 
 pub mod fields;
 pub(crate) mod inbox;

@@ -1,8 +1,7 @@
-//! A shard: its connections, the topics that they subscribe to, and perhaps a home. In a turn the shard handles inputs (`Shard::handle`),
-//! and then sends all results (`Shard::flush`).
+//! A shard: its connections, the topics that they subscribe to, and perhaps a home. A turn takes inputs, and at its end sends all results.
 //!
-//! Invariants: deliveries of a turn are sent in the order of the lanes. The work for one input, and at the end of a turn, is bounded
-//! (`work.rs`). No input from the network causes a panic.
+//! Invariants: deliveries of a turn are sent in the order of the lanes; the work for one input, and at the end of a turn, is bounded (see
+//! `work.rs`); no input from the network causes a panic.
 
 pub(crate) mod asks;
 mod cluster;
@@ -78,7 +77,7 @@ pub struct Shard {
     front: Front,
     /// The home, if the shard has one.
     home: Option<Home>,
-    /// The MQTT sessions that have their home on this shard.
+    /// MQTT sessions whose client ids have their home here.
     sessions: SessionsAtHome,
     /// Facts and asks in flight to the engine.
     commits: Commits<PendingRequest>,
@@ -124,7 +123,7 @@ impl Shard {
         }
     }
 
-    /// The connection side, for tests.
+    /// For tests.
     #[cfg(test)]
     pub(crate) fn front(&mut self) -> &mut Front {
         &mut self.front
@@ -140,7 +139,7 @@ impl Shard {
         }
     }
 
-    /// Changes settings and rules. The new world must have the same shards, placement, epoch and seed.
+    /// Changes settings and rules. The shards, placement, epoch and seed of the new world are the same.
     pub fn change(&mut self, world: Arc<World>) {
         let of = |world: &World| {
             let World {
@@ -177,8 +176,8 @@ impl Shard {
         stats
     }
 
-    /// Sets the time of the turn, by a clock that all shards share and that is never 0. [`Io::written`] gets this time back when messages
-    /// that were published in this turn are written.
+    /// Sets the time of the turn, by a clock that all shards share and that is never 0. [`Io::written`] gets it back when messages
+    /// published in this turn are written.
     pub fn stamp(&mut self, stamp: u64) {
         self.front.subs.lanes.stamp = stamp;
         self.front.subs.lanes.read_at = stamp;
@@ -216,8 +215,8 @@ impl Shard {
         row.map_or(0, |row| Party::without_name(row.client, conn.slot).number())
     }
 
-    /// Whether the shard needs no ticks: it has no connections, sessions or topics, nothing is in flight to the engine, and all counts are
-    /// added to the totals of all shards.
+    /// Whether it needs no ticks: no connections, sessions or topics, nothing in flight to the engine, and all counts added to the totals
+    /// of all shards.
     pub fn is_idle(&self) -> bool {
         self.front.clients.conns.len() == 0
             && self.commits.bytes() == 0
@@ -230,7 +229,7 @@ impl Shard {
                 .is_up_to_date(&self.stats(), &self.accounts())
     }
 
-    /// Begins to report client events to [`Io::client_event`].
+    /// From now on reports client events to [`Io::client_event`].
     pub fn log_clients(&mut self) {
         self.front.clients.meter.journal = Some(Box::default());
     }
@@ -310,7 +309,7 @@ impl Shard {
         self.front.clients.ctx.set_now(now);
         let now = self.front.clients.ctx.now;
         self.front.clients.meter.work.begin();
-        // Followers' next pages are requested once a turn: a snapshot of a million topics takes many turns.
+        // Once a turn: a snapshot of a million topics takes many turns.
         let clients = &mut self.front.clients;
         ask_pages(clients, &mut self.front.subs.lanes, &mut self.front.queues);
         let forgets = match &mut self.home {
@@ -320,7 +319,7 @@ impl Shard {
         if !self.stopped {
             self.end_sessions();
         }
-        // Before the deliveries, which use this turn's frames. Leaves half of the budget.
+        // Now, while no delivery uses this turn's frames; it leaves half of the budget.
         self.continue_waiting(io);
         let mut visits = self.front.clients.meter.work.visits();
         let mut more_news;
@@ -388,7 +387,7 @@ impl Shard {
             || self.front.queues.has_paging()
     }
 
-    /// Whether work waits for a condition that no event reports. Then the shard should be called again within a millisecond or two.
+    /// Whether work waits for a condition that no event announces. If so, the shard should be called again within a millisecond or two.
     pub fn is_waiting(&self) -> bool {
         // Throttled pages wait until carriers have delivered.
         let owes = (self.home.as_ref()).is_some_and(|home| home.page_queue.has_throttled());
