@@ -34,7 +34,7 @@ struct List {
 struct Marks {
     /// Offset and entry of each mark.
     all: VecDeque<(u64, u32)>,
-    /// Number of entries after the last mark.
+    /// Number of entries added since the last one that became a mark. Removals do not change it.
     unmarked: u32,
 }
 
