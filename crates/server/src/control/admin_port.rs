@@ -1,11 +1,12 @@
 //! The connections of the admin port: their limit, and the timeouts of their requests.
 //!
-//! When `admin.connections_max` connections are open, an unauthenticated one is closed for a new one ([`super::connection_slots`]). If all are
-//! authenticated, the new one is an *overflow* connection and may send one request: probes of `/healthz` and `/readyz` are answered, other
-//! requests are refused with the reason. There are at most [`OVERFLOW_MAX`] such connections. The oldest is closed for the next one, so that a
-//! flood of them keeps no client out for long.
+//! When `admin.connections_max` connections are open, the port closes an unauthenticated connection to make room for a new one
+//! ([`super::connection_slots`]). If all are authenticated, the new connection is an *overflow* connection and may send one request: the
+//! port answers probes of `/healthz` and `/readyz`, and refuses other requests with the reason. At most [`OVERFLOW_MAX`] overflow
+//! connections are open. When one more arrives, the port closes the oldest, so that a flood of them keeps no client out for long.
 //!
-//! Deliberately not here: the checks of requests ([`super::request_guard`]), and a timeout of answers, since event streams have no end.
+//! Deliberately not here: the checks of requests ([`super::request_guard`]), and a timeout for sending an answer, since event streams have
+//! no end.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -32,12 +33,12 @@ use super::connection_slots::{ConnectionSlots, Slot};
 use crate::log::LoggedCount;
 use crate::settings::admin::Admin;
 
-/// Most overflow connections at once.
+/// The maximum number of open overflow connections.
 const OVERFLOW_MAX: usize = 16;
-/// Pause after a failed accept, as when the process is out of descriptors.
+/// Pause after a failed accept, for example when the process has no free descriptor.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// The port's counters since the start.
+/// Counters of the admin port. `refused` and `slow` count from the start of the process.
 pub struct PortCounters {
     /// The slots of open connections.
     slots: Arc<ConnectionSlots>,
@@ -181,7 +182,7 @@ impl AdminPort {
                 }
             });
             let served = http.serve_connection(TokioIo::new(stream), service).await;
-            // Only a late first request counts as slow: later, an idle connection has the same timeout.
+            // Only a late first request counts as slow. After the first request the same timeout ends idle connections, which is normal.
             if served.is_err_and(|error| error.is_timeout())
                 && !has_request.load(Relaxed)
                 && let Some(slow) = counters.slow.add()

@@ -1,7 +1,8 @@
-//! The body of a request to the admin port, with a timeout.
+//! A request body of the admin port, with a deadline for its arrival.
 //!
-//! Invariants: the time counts from the end of the head, regardless of the number of pieces; a request without a body has no
-//! timer. If the deadline passes, the reader of the body gets an error, and a flag is set so that the answer can name the reason.
+//! Invariants: the timeout begins at the end of the request's head, and pieces of the body do not extend it. A request without a body has
+//! no timer. If the deadline passes, the handler that reads the body gets an error, and a flag is set so that the answer can name the
+//! reason.
 
 use std::error::Error;
 use std::future::Future as _;
@@ -29,7 +30,7 @@ pub struct DeadlineBody {
 #[error("the body did not arrive in time")]
 pub struct BodyTimedOut;
 
-/// Gives the request's body this much time from now on. The returned flag is set if the deadline passes.
+/// Sets the deadline of the request's body to `timeout` from now. The returned flag is set if the deadline passes.
 pub fn with_deadline(
     request: Request<Incoming>,
     timeout: Duration,

@@ -1,4 +1,4 @@
-//! The data of the console's charts for the last quarter of an hour. A page that is opened shows it at once.
+//! The data of the console's charts for the last quarter of an hour, so that a newly opened console shows full charts at once.
 //!
 //! Invariant: the newest [`SAMPLES_MAX`] samples are kept, at most one a second.
 
@@ -69,7 +69,7 @@ impl ChartHistory {
         history
     }
 
-    /// Stores a sample. It evicts the oldest one if there are [`SAMPLES_MAX`].
+    /// Stores a sample. Evicts the oldest one if [`SAMPLES_MAX`] are stored.
     fn push(&self, sample: Sample) {
         let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if samples.len() == SAMPLES_MAX {
@@ -99,7 +99,7 @@ impl ChartHistory {
 }
 
 impl Sample {
-    /// The rates between two samples, and the state at the second.
+    /// The rates between the last two samples, and the counts of the newer one.
     fn between(samples: &LastSamples) -> Sample {
         let (before, now) = (&samples.previous.shards, &samples.newest.shards);
         let passed = samples

@@ -12,7 +12,7 @@ pub struct ClusterMetrics {
     pub reads_log: bool,
     pub lag: u64,
     pub backlog_bytes: usize,
-    /// Partitions with a NATS server that is down or behind.
+    /// The number of partitions that have a replica on a NATS server that is down or behind.
     pub degraded_partitions: usize,
     pub checkpoint_bytes: u64,
     pub late_checkpoints: usize,

@@ -1,8 +1,8 @@
 //! The slots for connections of the admin port. When all are taken, a new connection may replace an unauthenticated one.
 //!
 //! A connection is a *stranger* until one of its requests was accepted (with `admin.token`, if that is set). When all slots are taken, a new
-//! connection replaces a stranger: the oldest of the address with the most strangers. So even many strangers do not keep out a client that
-//! sends its request at once, and an authenticated connection is never closed for another.
+//! connection replaces a stranger: the oldest stranger of the address that has the most strangers. So a client that sends its request at
+//! once gets through, even if many strangers connect. An authenticated connection is never closed for another.
 //!
 //! Deliberately elsewhere: the checks of requests ([`super::request_guard`]), and connections that get no slot ([`super::admin_port`]).
 
@@ -22,7 +22,7 @@ pub struct ConnectionSlots {
 
 #[derive(Default)]
 struct SlotTable {
-    /// The connections by number. Later connections have higher numbers.
+    /// The connections by number. Numbers ascend in the order of arrival.
     connections: BTreeMap<u64, Connection>,
     next: u64,
 }
@@ -33,7 +33,8 @@ struct Connection {
     task: Option<AbortHandle>,
 }
 
-/// A flag of a connection: one of its requests was accepted. Each request carries a reference to it, so that the request guard can set it.
+/// The flag that a connection is authenticated: the request guard accepted one of its requests. Each request carries a reference to the
+/// flag, so that the guard can set it.
 #[derive(Clone, Default)]
 pub struct AuthenticatedFlag(Arc<AtomicBool>);
 
@@ -89,8 +90,8 @@ impl ConnectionSlots {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a slot for a connection from this address. Also returns whether a stranger was closed for it. None if all slots belong to
-    /// authenticated connections.
+    /// Takes a slot for a new connection from `peer`. Also returns whether a stranger was closed to free the slot. None if all slots belong
+    /// to authenticated connections.
     pub fn take(self: &Arc<ConnectionSlots>, peer: IpAddr) -> Option<(Slot, bool)> {
         let address = Party::of_address(Client::of(peer, 0));
         let mut table = self.table();
@@ -122,7 +123,7 @@ impl ConnectionSlots {
 }
 
 impl SlotTable {
-    /// The oldest stranger of the address with the most strangers. The new connection, from `newcomer`, counts as one.
+    /// The oldest stranger of the address with the most strangers. The new connection, whose address is `newcomer`, counts as a stranger.
     fn stranger_to_close(&self, newcomer: Party) -> Option<u64> {
         let strangers = || {
             let all = self.connections.iter();
@@ -133,7 +134,7 @@ impl SlotTable {
             *counts.entry(connection.address).or_default() += 1;
         }
         let strangers_of = |address: &Party| counts.get(address).copied().unwrap_or(0);
-        // Of several strangers with the same count, the oldest.
+        // If several addresses have the most strangers, the oldest stranger among them.
         let oldest =
             strangers().map(|(number, connection)| (strangers_of(&connection.address), *number));
         let (_, number) =
@@ -158,10 +159,10 @@ mod tests {
         assert!(held.iter().all(|(_, ended)| !ended));
         held[1].0.authenticated.set();
         let has = |of: usize| slots.table().connections.contains_key(&(of as u64));
-        // Another of the first's address: that address has the most strangers now, so its older one is closed.
+        // A second connection of the first address: now that address has the most strangers, so its older connection is closed.
         let (other, ended) = take(1);
         assert!(ended && !has(0) && has(1) && has(2) && has(3));
-        // Each address has one now; the newcomer's has one more.
+        // Each address has one stranger. With the new connection, its address has two.
         let (more, ended) = take(3);
         assert!(ended && !has(3) && has(1) && has(2));
         for slot in [&held[2].0, &other, &more] {

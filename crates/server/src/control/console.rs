@@ -1,9 +1,9 @@
-//! The console: one page at the root of the admin port, its script, its style and its icon, as `cargo xtask console` built
-//! them from `console/`.
+//! Serves the console, a web page at the root of the admin port, with its script, style and icon. `cargo xtask console` builds these files
+//! from `console/`.
 //!
-//! The files hold no data and need no token. The page gets its data from the API, with the token that its user enters. Its content
-//! security policy allows no foreign code: the page may load from and connect to its own origin only, inline code and styles are forbidden,
-//! and no script may turn text into markup (trusted types).
+//! The files hold no data, so requests for them need no token. The page gets its data from the API, with the token that its user enters.
+//! Its content security policy allows no foreign code: the page may load from and connect to its own origin only, inline code and styles
+//! are forbidden, and no script may turn text into markup (trusted types).
 
 use axum::Router;
 use axum::body::Bytes;
@@ -45,7 +45,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// Headers of every file. Browsers revalidate each file, since another version of the server has other files. The entity tag makes
+/// Headers of every file. Browsers revalidate each file, since another version of the server may have other files. The entity tag makes
 /// that cheap.
 const HEADERS: &[(header::HeaderName, &str)] = &[
     (header::CONTENT_SECURITY_POLICY, POLICY),

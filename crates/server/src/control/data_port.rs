@@ -1,7 +1,8 @@
-//! Connections from the admin port to the server's own data port, for the console's tail.
+//! Connections from the admin port to the server's own data port, for tails: streams of a topic's new messages that the console shows.
 //!
-//! If the data port requires TLS, the tail trusts only the certificate that the port itself uses, whatever its names and whoever signed
-//! it. Another program that has taken over the port lacks the key, so that it gets neither the operator's token nor a request.
+//! If the data port requires TLS, a tail trusts only the certificate that the port itself uses, whatever its names and whoever signed it. A
+//! foreign program that listens on the port in the server's place lacks the private key, so it gets neither the operator's token nor a
+//! request.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,7 +22,7 @@ use tokio_rustls::TlsConnector;
 use crate::http_client::port_in_use::loopback;
 use crate::tls;
 
-/// Most tails at once. Each is a connection to the data port; a page has one.
+/// The maximum number of open tails. Each tail is a connection to the data port. A console page has one tail.
 pub const TAILS_MAX: usize = 64;
 /// A PROXY protocol v2 header with the command `LOCAL` and no addresses, as health checks send it.
 const PROXY_LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
@@ -78,7 +79,7 @@ impl DataPort {
         }
     }
 
-    /// The number of a topic's subscribers without its tails.
+    /// The number of a topic's subscribers without tails, from the number with them.
     pub fn subscribers_without_tails(&self, topic: &str, subscribers: u32) -> u32 {
         let tails = self.tails.lock().expect("nobody panics with it");
         subscribers.saturating_sub(tails.get(topic).copied().unwrap_or_default())
@@ -95,7 +96,7 @@ impl DataPort {
         self.tls.is_some()
     }
 
-    /// Connects. `proxied`: the port expects a PROXY protocol header.
+    /// Connects to the data port. If `proxied` is set, sends the PROXY protocol header that the port expects.
     pub async fn connect(&self, proxied: bool) -> std::io::Result<Stream> {
         let mut stream = TcpStream::connect(self.address).await?;
         if proxied {
@@ -116,7 +117,7 @@ pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// A connector that trusts the certificate of `handle`, also after it is replaced.
+/// A TLS connector that trusts only the certificate in `handle`. A reload that replaces the certificate takes effect here too.
 fn connector(handle: Arc<Handle>) -> TlsConnector {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let pinned = PinnedCertificate {
@@ -133,7 +134,7 @@ fn connector(handle: Arc<Handle>) -> TlsConnector {
     TlsConnector::from(Arc::new(config))
 }
 
-/// Verifies that the server shows the certificate of `handle`.
+/// Accepts a server only if it shows the certificate in `handle`.
 #[derive(Debug)]
 struct PinnedCertificate {
     handle: Arc<Handle>,

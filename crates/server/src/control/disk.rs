@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::samples::{per_s, round};
 use crate::lifecycle::Lifecycle;
 
-/// The histogram of the duration of syncs.
+/// The histogram of the durations of fsyncs.
 pub fn sync_histogram(log: &crore_disk::State) -> MetricHistogram {
     let (most, classes) = log.sync_counts.split_last().expect("there are classes");
     let bounds = (0..).map(|bits| f64::from(1_u32 << bits) / 1e6);
@@ -42,7 +42,7 @@ pub struct DiskStats {
 }
 
 impl DiskStats {
-    /// The statistics of the interval between two states of the log.
+    /// The statistics of the interval between the states `before` and `now`. `passed` is its length in seconds.
     pub fn of(
         lifecycle: &Lifecycle,
         before: Option<crore_disk::State>,

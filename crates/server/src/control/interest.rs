@@ -1,13 +1,14 @@
-//! Interest at all nodes of a cluster: the topics that have subscribers. A *follower* is a client that is told when a topic gets its first
-//! subscriber or loses its last one. A node with followers polls each other node twice a second for such changes there, and passes them to its homes.
+//! Collects the *interest* of all nodes of a cluster: which topics have subscribers. A *follower* is a client that is told when a topic
+//! gets its first subscriber or loses its last one. A node with followers polls every other node twice a second for changes of interest
+//! there, and passes the changes to its own homes.
 //!
-//! A node answers another with a *stream* of numbered answers: first all topics with subscribers, then changes. If an answer is missing, or the
-//! answering node has lost changes, a new stream begins. The topics of the old stream stay valid until the new one is complete. A node without
-//! followers does not poll, and other nodes keep no state for it.
+//! The polled node answers with a *stream* of numbered answers: first all topics with subscribers, then changes. If an answer is missing,
+//! or the polled node has lost changes, a new stream begins. The topics of the old stream stay valid until the new stream has listed all
+//! topics. A node without followers does not poll, and other nodes keep no state for it.
 //!
-//! Bounds: an answer has at most [`CHANGES_BYTES_MAX`] bytes of names and one page more. A node sends answers only on request, so the polling node
-//! sets the pace. With more than [`FILTERS_MAX`] different filters a node asks for all topics. A home stores at most as many topics of other nodes as
-//! of its own.
+//! Bounds: an answer has at most [`CHANGES_BYTES_MAX`] bytes of names, plus one page. A node sends answers only on request, so the polling
+//! node sets the pace. If the followers of a node have more than [`FILTERS_MAX`] different filters, the node asks for all topics. A home
+//! stores at most as many topics of other nodes as of its own node.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::pin::pin;
@@ -34,46 +35,49 @@ use crate::lifecycle::shards::Shards;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Timeout of an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// If a node does not poll for this time, its stream ends.
+/// The stream of a node that has not polled for this time ends.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Least age of a stream before a change of filters begins a new one. Otherwise each follower that comes and goes would cause a snapshot.
+/// A stream is at least this old before a change of the filters begins a new stream. Otherwise each follower that comes and goes would
+/// cause another list of all topics.
 const STREAM_AGE_MIN: Duration = Duration::from_secs(5);
-/// Most different filters in a question.
+/// The maximum number of different filters in a question.
 const FILTERS_MAX: usize = 64;
-/// Most nodes that follow this one: as many as the log has heartbeats of.
+/// The maximum number of nodes that poll this one. A node keeps the heartbeats of equally many nodes.
 const NODES_MAX: usize = 256;
-/// Approximate limit of names in an answer, in bytes. JSON may double it; a message of NATS may have at least eight times as many.
+/// Approximate limit of the names in an answer, in bytes. JSON may double their size. A NATS message has room for at least eight times as
+/// much.
 const CHANGES_BYTES_MAX: usize = 256 << 10;
-/// Most pages from a home for one answer. A page may be empty, since it covers topics without interest.
+/// The maximum number of pages from a home for one answer. A page may be empty, since it also covers topics without interest.
 const PAGES_MAX: usize = 64;
-/// Most answers from one node in one poll. After them the nodes and filters are determined again.
+/// The maximum number of answers from one node in one poll. The next poll reads the list of nodes and the filters again.
 const ANSWERS_PER_POLL_MAX: usize = 64;
-/// Most changes in one order to a home: some hundred microseconds of its time.
+/// The maximum number of changes in one order to a home. They take some hundred microseconds of its time.
 const CHANGES_PER_ORDER_MAX: usize = 512;
-/// Delay before a lost subscription (of NATS) is renewed, and between two checks whether this node has a new name.
+/// Delay before a lost NATS subscription is renewed, and time between two checks whether this node has a new name.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// A question of a node with followers.
+/// What a node with followers sends to another node in a poll. `by` is the name of the polling node.
 #[derive(Serialize, Deserialize)]
 struct FollowQuestion {
     by: String,
-    /// The asking node's number of the stream, and the count of answers received. A stream begins with the first question.
+    /// The polling node's number of the stream, and the count of answers that it has received in this stream. A question with 0 answers
+    /// begins a new stream.
     stream: u64,
     answers: u64,
-    /// Used in the first question of a stream.
+    /// The filters of the stream's topics. Set in the first question of a stream only.
     filters: BTreeSet<String>,
 }
 
 /// The answer to a [`FollowQuestion`].
 #[derive(Default, Serialize, Deserialize)]
 struct FollowAnswer {
-    /// Topics, each with the prefix `+` if its interest begins, or `-` if it ends.
+    /// Topics, each with the prefix `+` if it got its first subscriber, or `-` if it lost its last one.
     changes: Vec<String>,
-    /// More changes can be asked for at once.
+    /// The polled node has more changes, so the next question can follow at once.
     more: bool,
 }
 
-/// The parts that both sides share: the side that polls, and the side that answers.
+/// What the polling side and the answering side share.
 #[derive(Clone)]
 pub struct Interest {
     lifecycle: Lifecycle,
@@ -117,7 +121,7 @@ impl Interest {
                 && let Some(questions) = peers.questions_to(&name).await
             {
                 let mut questions = pin!(questions);
-                // A node that others declared dead continues with a new name.
+                // A node that others declared dead gets a new name, to which questions are then sent.
                 while self.peer_nodes.own_writer().await.as_ref() == Some(&name) {
                     match timeout(RETRY_DELAY, questions.next()).await {
                         Ok(Some(question)) => server.answer(question).await,
@@ -153,7 +157,7 @@ struct FollowingNode {
     stream: u64,
     answers: u64,
     filters: BTreeSet<String>,
-    /// The number that the homes know this stream by, and the homes at which it has begun.
+    /// The number by which the homes know this stream, and the homes at which the stream has begun.
     home_stream: u64,
     begun_homes: BTreeSet<ShardId>,
     /// The home to ask next.
@@ -181,7 +185,7 @@ impl FollowServer {
         question.answer(json(&answer)).await;
     }
 
-    /// The next answer for a node. None if it must begin a new stream.
+    /// The next answer for a node. None if the polling node must begin a new stream.
     async fn next(&mut self, asked: FollowQuestion) -> Option<FollowAnswer> {
         if asked.answers == 0 {
             self.end(&asked.by).await;
@@ -234,7 +238,7 @@ impl FollowServer {
 }
 
 impl FollowingNode {
-    /// Collects changes from the homes. None if a home has lost some.
+    /// Collects changes from the homes. None if a home has lost changes, or does not answer.
     async fn collect(&mut self, node: &Interest) -> Option<FollowAnswer> {
         let (homes, mut bytes) = (node.homes(), 0);
         let mut answer = FollowAnswer::default();
@@ -270,8 +274,8 @@ impl FollowingNode {
     }
 }
 
-/// Parses a change from another node: whether the topic's interest begins, and the name. None if it is invalid: anybody who may publish to the
-/// nodes' subjects can send anything.
+/// Parses a change from another node: whether the topic got its first subscriber, and the topic's name. None if the change is invalid:
+/// whoever may publish to the nodes' NATS subjects can send anything.
 fn parse_change(change: &str) -> Option<(bool, &[u8])> {
     let (sign, name) = change.split_at_checked(1)?;
     let begins = match sign {
@@ -288,7 +292,7 @@ struct Stream {
     number: u64,
     answers: u64,
     filters: BTreeSet<String>,
-    /// The number that the homes know this stream by, set with the first answer.
+    /// The number by which the homes know this stream, set with the first answer.
     slot: Option<u8>,
     is_complete: bool,
     begun_at: Instant,
@@ -300,7 +304,7 @@ struct FollowedNode {
     stream: Option<Stream>,
     /// The slot of the previous stream, until the current one is complete.
     previous_slot: Option<u8>,
-    /// This node had no room for all topics of the other one, and has logged that.
+    /// This node had no room for all topics of the other node, and has logged that.
     is_refused: bool,
 }
 
@@ -354,7 +358,8 @@ impl FollowPoller {
         self.others = others;
     }
 
-    /// The filters of all followers at this node. Home 0 has all of them, since a follower asks it first.
+    /// The filters of all followers at this node. Home 0 knows all of them, since each follower sends its request to home 0 first. None if
+    /// home 0 does not answer.
     async fn filters(&self) -> Option<BTreeSet<String>> {
         let Some(InterestReply::Filters(filters)) = self.node.ask(0, Order::Filters).await else {
             return None;
@@ -369,7 +374,7 @@ impl FollowPoller {
         Some(text.collect())
     }
 
-    /// Polls a node until it has no more changes.
+    /// Polls a node until it has no more changes, but for at most [`ANSWERS_PER_POLL_MAX`] answers.
     async fn poll_node(
         &self,
         own: &str,
@@ -430,7 +435,7 @@ impl FollowPoller {
         serde_json::from_slice::<Option<FollowAnswer>>(&answer.ok()??).ok()?
     }
 
-    /// Ends the stream of a node. If it was complete, its topics stay until the next one is complete.
+    /// Ends the stream of a node. If the stream was complete, its topics stay until the next stream is complete.
     async fn end(&self, other: &mut FollowedNode) {
         let Some(stream) = other.stream.take() else {
             return;
@@ -484,7 +489,7 @@ impl FollowPoller {
                 match self.node.ask(home, Order::Forget(slot, from)).await {
                     Some(InterestReply::Forgot(Some(next))) => from = next,
                     Some(_) => break,
-                    // A shard does not answer; the slot stays in use.
+                    // A shard does not answer and may still hold topics of this slot, so the slot stays in use.
                     None => return,
                 }
             }

@@ -45,8 +45,8 @@ impl Limit {
     }
 }
 
-/// All limits that are set; a limit of 0 means none. `memory_bytes` is the process's memory, if the caller shows it too, so that both
-/// agree; else the resident memory is read.
+/// All limits that are set. A limit of 0 counts as not set. `memory_bytes` is the process's memory, if the caller has read it to show it
+/// too: then both show the same number. Without it the resident memory is read here.
 pub fn all(state: &AdminState, shards: &[ShardCounters], memory_bytes: Option<u64>) -> Vec<Limit> {
     let settings = state.effective().file;
     let (limits, world) = (&settings.limits, state.lifecycle.world());
@@ -60,7 +60,7 @@ pub fn all(state: &AdminState, shards: &[ShardCounters], memory_bytes: Option<u6
             .max_by_key(|(_, used)| *used)?;
         Some(Limit::new(name, unit, used, limit, Some(id)))
     };
-    // Zero before the first turn of a shard.
+    // A shard reports 0 before its first turn.
     let room = shards
         .iter()
         .map(|shard| shard.loop_stats.connections_max)
@@ -80,7 +80,7 @@ pub fn all(state: &AdminState, shards: &[ShardCounters], memory_bytes: Option<u6
             connections,
             limits.connections_per_shard as u64,
         ),
-        // The smaller of the setting and the limit of open files.
+        // This limit is the smaller of limits.connections_per_shard and the limit of open files.
         room.and_then(|room| fullest("descriptors", "connections", connections, room)),
         together(
             "limits.topics_max",
@@ -118,7 +118,7 @@ pub fn all(state: &AdminState, shards: &[ShardCounters], memory_bytes: Option<u6
             |s| u64::from(s.accounts.answers),
             settings.publish.idempotency_keys as u64,
         ),
-        // The client with the most is refused before all of the limit is used.
+        // Each publisher has a share of the keys, so the publisher with the most keys can be refused before all keys are used.
         Some(
             world
                 .admission

@@ -31,10 +31,10 @@ const LATENCY_BITS: std::ops::RangeInclusive<u32> = 4..=24;
 pub struct Metric {
     name: &'static str,
     kind: Kind,
-    /// The names of its labels, separated by ", ".
+    /// The names of the metric's labels, separated by ", ".
     labels: &'static str,
     help: &'static str,
-    /// The possible values of its label, in Markdown; empty for most metrics.
+    /// The possible values of the metric's label, in Markdown. Empty for most metrics.
     values: &'static str,
     read: Read,
 }
@@ -176,7 +176,7 @@ impl Scrape {
             .collect()
     }
 
-    /// Sums over all shards: one for each kind, given by its name and its index.
+    /// One sum over all shards for each kind. `kinds` has the name and the index of each.
     fn by_kind(
         &self,
         kinds: impl IntoIterator<Item = (&'static str, usize)>,
@@ -189,7 +189,7 @@ impl Scrape {
             .collect()
     }
 
-    /// Refusals by reason, without reasons that were never given.
+    /// Refusals by reason, without the reasons whose count is 0.
     fn refusals(&self) -> LabelledValues {
         let count = |reason: Reason| self.sum_of(|s| s.stats.refusals.of(reason));
         let all = Reason::ALL
@@ -267,7 +267,7 @@ mod tests {
         std::fs::read_to_string(path(of)).expect("a page of the project")
     }
 
-    /// Compares the table in `docs/OPERATIONS.md`; with `INSTA_UPDATE=always` it is rewritten.
+    /// Compares the table in `docs/OPERATIONS.md` with the rows. With `INSTA_UPDATE=always` the test rewrites the table.
     #[test]
     fn page_has_the_table_of_metrics() {
         let row = |it: Metric| {

@@ -2,8 +2,8 @@
 //! signals.
 //!
 //! Invariants: this thread reaches the shards only by messages ([`Shards`]) and by the counters that they publish. Nothing on the data path
-//! waits for it. Its files, certificates and the admin port are in the process's own descriptor table. Each shard has another table, which
-//! either was made before this thread opened anything, or closes the descriptors that it inherits.
+//! waits for this thread. The descriptors of its files, certificates and admin port are in the process's main descriptor table. Each shard
+//! has a table of its own, which was made before this thread opened anything, or closes the descriptors that it inherits.
 //!
 //! Deliberately not here: decisions about connections or topics. The broker makes them.
 
@@ -68,9 +68,9 @@ pub struct Start {
     pub senders: Vec<Sender<Letter>>,
     /// The inbox for the shards' reports.
     pub reports: Inbox<ControlLetter>,
-    /// Connects to the data port, for the console's tails.
+    /// Opens connections to the data port, for the console's tails.
     pub data_port: DataPort,
-    /// The blocked signals. One thread may wait for them.
+    /// The signals that all threads block. Only one thread may wait for them.
     pub signals: Signals,
     pub lifecycle: lifecycle::Start,
 }
@@ -93,7 +93,7 @@ pub fn listen(admin: &Admin) -> anyhow::Result<Option<TcpListener>> {
 /// Runs the control plane on this thread until the process may end.
 ///
 /// # Errors
-/// The runtime cannot be made, or the state cannot be saved at the stop.
+/// The runtime cannot be made, the signals cannot be received, or the state cannot be saved when the server stops.
 pub fn run(start: Start) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -177,7 +177,7 @@ fn overflow_routes(state: AdminState, admin: &Admin) -> Router {
         .with_state(state)
 }
 
-/// `/readyz`: ready if all shards answer, the server does not stop, and a node of a cluster can read its log.
+/// `/readyz`: ready if all shards answer, the server is not stopping, and a node of a cluster can read the log.
 async fn ready(State(state): State<AdminState>) -> (StatusCode, String) {
     if state.lifecycle.is_stopping() {
         let stops = "the server stops\n".to_string();

@@ -1,10 +1,10 @@
-//! The other nodes of a cluster. Each node reports its state to the others once a second, and tells them on request the number of a topic's
-//! subscribers.
+//! Messages between the nodes of a cluster. Each node reports its state to the others once a second, and answers their questions about the
+//! number of a topic's subscribers.
 //!
 //! Bounds: the newest report of at most [`NODES_MAX`] nodes is kept, for at most [`REPORT_LIFETIME`]; reports longer than [`REPORT_BYTES_MAX`] are ignored.
-//! A node answers one question at a time, each with one order to one shard. An answer times out after [`ANSWER_TIMEOUT`].
+//! A node answers one question at a time, each with one order to one shard. A node that asks waits at most [`ANSWER_TIMEOUT`].
 //!
-//! All of this is information for operators and counts for clients. It has no effect on messages.
+//! Reports and counts are information for operators and clients only. They do not influence the delivery of messages.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -25,9 +25,9 @@ use crate::lifecycle::Lifecycle;
 use crate::lifecycle::shards::{RemoteCountRequest, Shards};
 use crore_shard_loop::counters::Counters;
 
-/// Most nodes whose reports are kept: as many as the log has heartbeats of.
+/// The maximum number of nodes whose reports are kept. A node keeps the heartbeats of equally many nodes.
 const NODES_MAX: usize = 256;
-/// Most bytes of a report or a question. A topic has at most 1,000 bytes, each of which may need six in JSON.
+/// The maximum size of a report or a question, in bytes. A topic has at most 1,000 bytes, each of which may need six bytes in JSON.
 const REPORT_BYTES_MAX: usize = 8 << 10;
 /// Time between two reports of a node.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
@@ -35,11 +35,12 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 const REPORT_LIFETIME: Duration = Duration::from_secs(60);
 /// Timeout of an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// Most client requests for which other nodes are asked at the same time; later ones wait. Each takes at most [`ANSWER_TIMEOUT`].
+/// The maximum number of client requests for which other nodes are asked at the same time. Further requests wait. Each takes at most
+/// [`ANSWER_TIMEOUT`].
 const CONCURRENT_COUNTS_MAX: usize = 256;
-/// Delay before a lost subscription (of NATS) is renewed.
+/// Delay before a lost NATS subscription is renewed.
 const RESUBSCRIBE_DELAY: Duration = Duration::from_secs(1);
-/// The partition with the heartbeats. Its home knows which nodes are alive.
+/// The partition with the heartbeats of the nodes. The home of this partition knows which nodes are alive.
 const HEARTBEAT_PARTITION: u16 = 0;
 
 /// The state that a node reports.
@@ -53,14 +54,15 @@ pub struct NodeReport {
     pub subscriptions: u64,
     pub filters: u64,
     pub topics: u64,
-    /// Batches of the log that it has not read yet.
+    /// Batches of the log that the node has not read yet.
     pub lag: u64,
-    /// Whether it is ready for clients.
+    /// Whether the node is ready for clients.
     pub ready: bool,
-    /// Seconds by which its clock was ahead of that of NATS when it started.
+    /// Seconds by which the node's clock was ahead of the clock of NATS when the node started.
     #[serde(default)]
     pub clock_ahead_s: i32,
-    /// A digest of its rules, equal at nodes of the same version with the same rules. Empty if the node does not report one.
+    /// A digest of the node's rules. Nodes of the same version with the same rules have the same digest. Empty if the node does not report
+    /// one.
     #[serde(default)]
     pub rules: String,
 }
@@ -81,7 +83,7 @@ struct CountAnswer {
 /// Subscribers of a topic at the other nodes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RemoteCount {
-    /// The sum of the nodes that answered.
+    /// The subscribers at all nodes that answered.
     pub subscribers: u64,
     /// The names of nodes that did not answer.
     pub unanswered: Vec<String>,
@@ -90,7 +92,7 @@ pub struct RemoteCount {
 /// The last report of a node, and its time of arrival.
 pub type ReceivedReport = (NodeReport, Instant);
 
-/// A handle to the reports of the other nodes. They are empty if the server is not a node of a cluster.
+/// A handle to the reports of the nodes. There are none if the server is not a node of a cluster.
 #[derive(Clone)]
 pub struct PeerNodes(Arc<Inner>);
 
@@ -141,7 +143,7 @@ impl PeerNodes {
         self.0.shards.ask(home, Control::Cluster).await.ok()?
     }
 
-    /// The newest report of each node (this one included), by its writer.
+    /// The newest report of each node, this one included, by the node's writer number.
     pub fn reports(&self) -> BTreeMap<String, ReceivedReport> {
         let mut reports = self.0.reports.lock().expect("no holder panics");
         reports.retain(|_, (_, at)| at.elapsed() < REPORT_LIFETIME);
@@ -187,7 +189,7 @@ impl PeerNodes {
         Some(found)
     }
 
-    /// Answers the shards' requests for the subscribers at other nodes, at most [`CONCURRENT_COUNTS_MAX`] at a time.
+    /// Answers requests of the shards for the number of subscribers at other nodes, at most [`CONCURRENT_COUNTS_MAX`] at a time.
     async fn answer_shards(self, requests: UnboundedReceiver<RemoteCountRequest>) {
         let requests = stream::unfold(requests, async |mut requests| {
             let request = requests.recv().await?;
@@ -361,7 +363,7 @@ impl PeerNodes {
     }
 }
 
-/// Nodes whose rules differ from this one's, by writer: the digests of their rules and of this node's.
+/// Nodes whose rules differ from this node's, by writer number: the digest of the other node's rules, and the digest of this node's.
 type DifferingRules = BTreeMap<String, (String, String)>;
 
 /// Whether these digests prove that the rules differ. Digests of different versions cannot be compared.
@@ -374,7 +376,7 @@ pub fn rules_differ(one: &str, other: &str) -> bool {
     one != other && version(one).is_some() && version(one) == version(other)
 }
 
-/// The version of this program, and a digest of these rules.
+/// The version of this program, and a digest of `rules`.
 fn digest_of_rules(rules: &[Rule]) -> String {
     format!(
         "{} {:016x}",

@@ -1,4 +1,4 @@
-//! Figures of this process and its host from `/proc`: the memory and the host's name.
+//! Reads the memory of this process and the name of its host from `/proc`.
 
 use std::fs;
 use std::sync::Mutex;
@@ -28,7 +28,7 @@ pub fn host() -> String {
     name.trim().to_string()
 }
 
-/// The process's resident memory, in bytes. It is cheap to read.
+/// The process's resident memory, in bytes. Cheap to read. None if `/proc` cannot be read.
 pub fn resident_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     kibibytes(&status, "VmRSS:")

@@ -1,8 +1,8 @@
 //! Tells the operator in the log that clients are refused or lose messages, with the remedy, at a limited rate.
 //!
-//! It reads the shards' counters, which costs the shards nothing, and logs one line for all of them. If a counter has grown, it asks the shards
-//! for the name of a client or topic as an example. Each line is logged at most once a minute, or earlier if the name is new: an
-//! operator who corrects one setting sees at once why the next attempt fails.
+//! A task reads the counters of all shards once a second, which costs the shards nothing. If a counter has grown, the task asks the shards
+//! for the name of a client or topic as an example, and logs one line for all shards. Each kind of line is logged at most once a minute,
+//! but earlier if the name is new: so an operator who corrects one setting sees at once why the next attempt fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use crore_shard_loop::counters::Counters;
 
 /// Time between two reads of the counters.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
-/// Least time between two lines of one kind, unless the name of the client or topic is new.
+/// The minimum time between two lines of one kind, unless the name of the client or topic is new.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Most different names logged in that time: clients choose the names, and could flood the log.
+/// The maximum number of different names of one kind logged in [`LOG_INTERVAL`]: clients choose the names, and could flood the log.
 const NAMES_MAX: usize = 4;
 
 /// Reads the counters of all shards and logs their growth. Never returns.
@@ -47,7 +47,7 @@ pub async fn run(counters: Arc<Counters>, shards: Shards) {
     }
 }
 
-/// A kind of line: its counter, the kind of example that it names, and its text with the remedy.
+/// A kind of line: its counter, the kind of example in the line, and the text with the remedy.
 struct Line {
     of: fn(&Stats) -> u64,
     example: Option<Notice>,
@@ -67,7 +67,7 @@ fn line(metric: &str, example: Option<Notice>, text: &str) -> Line {
     }
 }
 
-/// A counter's metric, the kind of its example, and the text.
+/// The name of a counter's metric, the kind of example in the line, and the text.
 type Row = (&'static str, Option<Notice>, &'static str);
 
 #[rustfmt::skip]
@@ -108,7 +108,7 @@ const LINES: &[Row] = &[
 
 /// All kinds of lines.
 fn lines() -> Vec<Line> {
-    // The only refusal of credentials by the shard itself. The verifier logs all others.
+    // The only credentials that a shard itself refuses are too long ones. The verifier logs all other refusals.
     let too_long = Reason::TokenTooLong.row();
     let text = format!(
         "credentials refused: {}; {}",
@@ -162,7 +162,7 @@ impl Growth {
 #[derive(Default)]
 struct Names {
     logged: Vec<String>,
-    /// The last name that occurred again. The next line that is due shows it if no name is new.
+    /// The last name that occurred again after it was logged. The next line that is due shows this name if no name is new.
     repeated: Option<String>,
 }
 
@@ -171,7 +171,8 @@ impl Names {
         self.logged.len() < NAMES_MAX
     }
 
-    /// The names for a line: those in `found` that were not logged yet. If there are none and the line is due, a name that occurred again.
+    /// The names for a line: the names in `found` that were not logged yet. If there are none and the line is due, a name that occurred
+    /// again.
     fn new_names(&mut self, found: Vec<String>, due: bool) -> Option<String> {
         if due {
             self.logged.clear();
@@ -228,7 +229,7 @@ mod tests {
         assert_eq!(new_names(&["b", "a"], false).as_deref(), Some("b"));
         assert_eq!(new_names(&["c", "d", "e"], false).as_deref(), Some("c, d"));
         assert_eq!(new_names(&["f"], false), None);
-        // The shards have recorded no name since they were last asked.
+        // The shards have recorded no name since the last call, but "a" had occurred again.
         assert_eq!(new_names(&[], true).as_deref(), Some("a"));
         assert_eq!(new_names(&["f"], true).as_deref(), Some("f"));
         assert_eq!(new_names(&[], false), None);

@@ -1,15 +1,16 @@
 //! The checks that every request to the admin port must pass before any handler.
 //!
 //! * `Host` (or the host in the request's target) must be the admin port's address, a loopback name with any port (a tunnel has another
-//!   port), or one of `admin.hosts`; else 403. This stops DNS rebinding: the page of an attacker has the attacker's name as
-//!   `Host`. If the port listens on all addresses (`0.0.0.0`, `[::]`), any IP address is accepted, since only names can be rebound. The two
-//!   probes of a load balancer accept any `Host`: their answers tell a page nothing.
-//! * If the request has an `Origin`, its host must be the admin port's own or one of `admin.hosts`; else 403, so that no foreign page can send
-//!   commands. For a loopback name, or a port on all addresses, it must be equal to the host of the request. Several `Origin` fields are 400.
+//!   port), or one of `admin.hosts`; else 403. This stops DNS rebinding: a request of an attacker's page has the attacker's name as `Host`.
+//!   If the port listens on all addresses (`0.0.0.0`, `[::]`), any IP address is accepted, since only names can be rebound. The two probes
+//!   of a load balancer accept any `Host`: their answers tell a page nothing.
+//! * If the request has an `Origin`, the host in it must be the admin port's own or one of `admin.hosts`; else 403, so that no foreign page
+//!   can send commands. If the `Host` is a loopback name, or an IP address at a port that listens on all addresses, an `Origin` with the
+//!   same host is accepted too. Several `Origin` fields, or several `Host` fields, are 400.
 //! * Without `Origin`, a request that a browser sends for a page of another origin (`Sec-Fetch-Site`) is 403, since the page might read or
 //!   embed the answer. Following a link to the console is allowed.
-//! * If `admin.token` is set, `Authorization: Bearer` must have it; else 401, with different texts for a wrong token and a missing one. The
-//!   console's files, the API's description and the two probes need no token. The comparison takes constant time.
+//! * If `admin.token` is set, `Authorization: Bearer` must contain that token; else 401, with different texts for a wrong token and a
+//!   missing one. The console's files, the API's description and the two probes need no token. The comparison takes constant time.
 //!
 //! Cookies are ignored, and no answer permits another origin (CORS). Refused requests are counted, and logged at a limited rate by reason.
 
@@ -41,7 +42,7 @@ pub struct RequestGuard {
     /// The port listens on all addresses of the host, so each of them is a valid `Host`.
     listens_on_all: bool,
     token: Option<String>,
-    /// Counts of refused requests, by [`Refusal`].
+    /// Counts of refused requests, indexed by [`Refusal`].
     refused: [LoggedCount; 6],
 }
 
@@ -128,8 +129,8 @@ impl RequestGuard {
         is_loopback_host(host.as_bytes()) || self.listens_on_all && is_address
     }
 
-    /// Whether an accepted request for this path proves that its client is trusted: it had the token, or no token is set and the request is not
-    /// a load balancer's probe.
+    /// Whether an accepted request for this path shows that its client is trusted: the path needs the token, or no token is set and the
+    /// request is not a load balancer's probe.
     fn authenticates(&self, path: &str) -> bool {
         match self.token {
             Some(_) => needs_token(path),
@@ -145,7 +146,7 @@ impl RequestGuard {
         if several(header::ORIGIN) || several(header::HOST) {
             return Some(Refusal::Origins);
         }
-        // RFC 9112 section 3.2.2: a host in the target overrides the field.
+        // RFC 9112 section 3.2.2: a host in the target overrides the `Host` field.
         let of_target = target.authority().map(Authority::as_str);
         let host = of_target.or(text(header::HOST)).unwrap_or_default();
         if !(self.is_own_host(host) || self.cannot_be_rebound(host) || PROBES.contains(&path)) {
@@ -182,8 +183,8 @@ fn needs_token(path: &str) -> bool {
     TOKEN_PREFIXES.iter().any(|closed| path.starts_with(closed)) && !PUBLIC_PATHS.contains(&path)
 }
 
-/// Whether a browser sent the request for a page of another origin, without an `Origin` field. False for a link that opens the console in a
-/// tab: the page with the link cannot see the console.
+/// Whether a browser sent the request for a page of another origin, according to `Sec-Fetch-Site`. False for a link that opens the console
+/// in a tab: the page with the link cannot read the console.
 fn is_cross_origin_request(path: &str, headers: &HeaderMap) -> bool {
     let says = |name, value| headers.get(name).is_some_and(|it| it == value);
     let opens =
@@ -341,7 +342,7 @@ mod tests {
                 ("rebound.example:8801", "", 403),
                 ("10.0.0.5.rebound.example:8801", "", 403),
                 ("", "", 403),
-                // A page at an address is one of ours only when it is the one that is asked.
+                // An `Origin` with an IP address is accepted only if the `Host` is the same.
                 ("10.0.0.5:8801", "http://10.0.0.5:8801", 200),
                 ("10.0.0.5:8801", "http://203.0.113.9:8801", 403),
                 ("10.0.0.5:9000", "http://10.0.0.5:9000", 200),
@@ -376,7 +377,7 @@ mod tests {
                 "{origin}"
             );
         }
-        // Through a tunnel the page has the tunnel's port.
+        // The origin of a page that was loaded through a tunnel has the tunnel's port.
         let host = (header::HOST, "localhost:9000");
         for (origin, expected) in [
             ("http://localhost:9000", 200),

@@ -1,4 +1,4 @@
-//! Samples of all shards' counters, taken once a second, also while nobody reads them: so the first reader gets rates at once.
+//! Takes a sample of all shards' counters once a second, even while nobody reads the samples, so that the first reader gets rates at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -27,7 +27,7 @@ pub struct LastSamples {
     pub newest: Arc<CounterSample>,
 }
 
-/// Spawns the task that takes samples. The receiver has the last two.
+/// Spawns the task that takes samples. The returned receiver has the last two.
 pub fn spawn(counters: Arc<Counters>, lifecycle: Lifecycle) -> watch::Receiver<LastSamples> {
     let read = move || {
         Arc::new(CounterSample {
@@ -70,7 +70,7 @@ pub fn unix_ms() -> u64 {
     since.map_or(0, |since| since.as_millis() as u64)
 }
 
-/// The rate of `count` events in `passed` seconds. It is 0 if almost no time has passed: at first both samples are the same one.
+/// The rate of `count` events in `passed` seconds. It is 0 if almost no time has passed, because the first two samples are the same one.
 pub fn per_s(count: u64, passed: f64) -> f64 {
     if passed < 0.001 {
         return 0.0;

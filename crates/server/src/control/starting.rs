@@ -1,5 +1,5 @@
-//! The admin port while the server restores its state, which may take minutes. `/healthz` answers that the server is alive, `/readyz` that it is
-//! not ready, and all other requests are told to come later. The data ports do not listen yet.
+//! Serves the admin port while the server restores its state, which may take minutes. `/healthz` answers that the server is alive,
+//! `/readyz` that the server is not ready, and all other requests get 503 with `Retry-After`. The data ports do not listen yet.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -21,19 +21,20 @@ const NOT_READY_TEXT: &str = "the server reads its log, and serves clients when 
 /// `Retry-After`, in seconds.
 const RETRY_AFTER_S: &str = "1";
 
-/// Time to finish requests that are in flight when the start ends: a probe whose connection is reset would count as failed.
+/// Time to finish the requests that are in flight when the server is ready: a load balancer counts a probe as failed if its connection is
+/// reset.
 const FINISH_TIMEOUT: Duration = Duration::from_millis(200);
-/// Between two checks whether all are finished.
+/// Time between two checks whether all connections have ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A thread that serves the admin port, until this is dropped.
+/// The thread that serves the admin port during the start. Dropping this value ends the thread.
 pub struct Starting {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Starting {
-    /// Starts the thread, if there is an admin port.
+    /// Starts the thread. None if there is no admin port.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -44,7 +45,7 @@ impl Starting {
         let (listener, admin) = (listener.try_clone()?, admin.clone());
         let (stop, stopped) = oneshot::channel::<()>();
         let answer = move || {
-            // Dropping the sender also ends it.
+            // The channel ends when the sender is dropped, so `stopped` is ready then.
             if let Err(error) = serve(listener, &admin, async { drop(stopped.await) }) {
                 tracing::warn!("the admin port does not answer during the start: {error}");
             }
@@ -105,12 +106,12 @@ fn serve(
         while counters.open_connections() > 0 && Instant::now() < end {
             tokio::time::sleep(CHECK_INTERVAL).await;
         }
-        // Connections end with the runtime.
+        // Dropping the runtime ends the connections that are still open.
         anyhow::Ok(())
     })
 }
 
-/// Closes the connection, so that the client's next request goes to the running server.
+/// An answer with 503 that closes the connection, so that the client's next request goes to the running server.
 fn unavailable(body: impl IntoResponse) -> impl IntoResponse {
     let fields = [
         (header::RETRY_AFTER, RETRY_AFTER_S),

@@ -24,7 +24,7 @@ pub type AdminState = Arc<AdminContext>;
 pub struct AdminContext {
     /// Sends orders to the shards.
     pub shards: Shards,
-    /// Checks each request before its handler, and counts the refused ones.
+    /// Checks each request before a handler gets it, and counts the refused requests.
     pub request_guard: Arc<RequestGuard>,
     /// Opens connections to the data port, for the console's tails.
     pub data_port: DataPort,

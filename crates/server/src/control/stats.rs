@@ -1,6 +1,6 @@
-//! `GET /api/v1/stats`: the server's statistics, as one object or as a stream of events, one a second.
+//! `GET /api/v1/stats`: the server's statistics, as one object or as a stream of events with one object a second.
 //!
-//! Values that cost more than reading counters (the process's memory) are read only while somebody watches.
+//! The process's memory costs more to read than counters, so it is read only for a request or an open stream.
 
 use std::convert::Infallible;
 
@@ -24,7 +24,7 @@ use super::process;
 use super::samples::{LastSamples, latency, per_s, round, sum, unix_ms};
 use super::state::AdminState;
 
-/// With fewer connections the process itself is most of the memory of each.
+/// With fewer connections, memory per connection is not shown: it would be mostly the memory of the process itself.
 const PER_CONNECTION_MIN: u64 = 1_000;
 
 /// The state and the rates of the server.
@@ -137,7 +137,7 @@ pub struct Refused {
 /// Reads a count of a shard.
 type ReadCount = fn(&ShardCounters) -> u64;
 
-/// The refusals that are not rows of [`COUNTERS`]: their description and their count.
+/// The refusals that are not rows of [`COUNTERS`]: the description and the count of each.
 const REFUSALS: [(&str, ReadCount); 3] = [
     ("no room for the connection", |s| {
         s.stats.turned_away + s.loop_stats.shed
@@ -193,7 +193,7 @@ pub struct ShardStats {
     slow_consumers: u64,
 }
 
-/// The memory that the tables of all shards occupy, and that freed messages keep.
+/// The memory that the tables of all shards occupy, and the freed memory of messages that is kept for new ones.
 pub fn tables(shards: &[ShardCounters]) -> Vec<Table> {
     let of = |name, what, bytes: fn(&ShardCounters) -> usize| Table {
         name,
@@ -248,7 +248,7 @@ fn purpose(part: Part) -> &'static str {
     }
 }
 
-/// Refusals by reason; `rate` gives how much a count grows in a second.
+/// Refusals by reason. `rate` computes the growth of a count per second.
 fn refusals(
     now: &[ShardCounters],
     rate: impl Fn(&dyn Fn(&ShardCounters) -> u64) -> f64,
@@ -265,7 +265,7 @@ fn refusals(
 }
 
 impl Stats {
-    /// The events between two moments, and the state at the second.
+    /// The statistics of the interval between the last two samples, and the state at the newer one.
     fn of(state: &AdminState, samples: &LastSamples, pss_bytes: Option<u64>) -> Stats {
         let (before, now) = (&samples.previous.shards, &samples.newest.shards);
         let passed = samples
@@ -376,7 +376,7 @@ impl ShardStats {
         let more = |of: fn(&ShardCounters) -> u64| of(now).saturating_sub(of(before));
         let (turns, busy_ns) = (more(|s| s.loop_stats.turns), more(|s| s.loop_stats.busy_ns));
         let turn_us_mean = round(busy_ns as f64 / 1e3 / turns.max(1) as f64);
-        // The maximum is of the last seconds, and the interval may have begun earlier.
+        // `longest_ns` covers the last seconds only, and the interval may have begun earlier: so the maximum could be below the mean.
         let longest_us = now.loop_stats.longest_ns.div_ceil(1_000);
         ShardStats {
             id,
@@ -411,7 +411,7 @@ pub async fn stats(State(state): State<AdminState>, headers: HeaderMap) -> Respo
         let newest = samples.borrow().clone();
         return axum::Json(Stats::of(&state, &newest, process::pss_bytes())).into_response();
     }
-    // The first event is sent at once.
+    // So the first event is sent at once.
     samples.mark_changed();
     let events = stream::unfold((state, samples), async |(state, mut samples)| {
         samples.changed().await.ok()?;

@@ -1,13 +1,13 @@
-//! Returns freed memory to the kernel. Without it the allocator would keep the memory that ended connections, flushed outboxes, partial
+//! Returns freed memory to the kernel. Otherwise the allocator would keep the memory that ended connections, flushed outboxes, partial
 //! requests and purged logs have freed.
 //!
-//! A trim is due after a burst of ended connections, or if much resident memory is in no shard's account. Both are checked once a second, and are cheap
-//! to read.
+//! A trim is due after a burst of ended connections, or if no shard accounts for much of the resident memory. Both conditions are checked
+//! once a second, which is cheap.
 //!
 //! The control thread trims, not a shard, because the allocator locks each arena while it trims it. A shard waits only if it
 //! allocates from that arena meanwhile.
 //!
-//! Deliberately not here: the tables of connections and topics, which never shrink.
+//! Deliberately not here: shrinking the tables of connections and topics. They never shrink.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,26 +20,26 @@ use super::{process, stats};
 
 /// Time between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Each check forgets 1/16 of the ended connections, so that a steady rate of arrivals and departures is never a burst.
+/// Each check reduces the count of ended connections by 1/16, so that a steady rate of arrivals and departures is never a burst.
 const DECAY_DIVISOR: u64 = 16;
 /// Fewer ended connections do not free enough memory to be worth a trim.
 const ENDED_MIN: u64 = 256;
-/// It is a burst only if the open connections are at most this many times the ended ones: with ten million connections, a few
+/// Ended connections are a burst only if at most this many times as many connections are still open: with ten million connections, a few
 /// thousand departures do not matter.
 const REMAINING_PER_ENDED_MAX: u64 = 8;
-/// The burst continues while at least 1/64 of its connections have ended in the last second.
+/// A burst is over when fewer than 1/64 of its connections have ended in the last second.
 const BURST_OVER_DIVISOR: u64 = 64;
 
-/// A trim needs at least this much resident memory that no shard accounts for, plus 1/32 of the resident memory: the overhead of the
-/// allocator grows with the memory in use.
+/// Memory is trimmed only if no shard accounts for at least this much resident memory, plus 1/32 of all resident memory. The fraction is
+/// there because the overhead of the allocator grows with the memory in use.
 const UNACCOUNTED_BYTES_MIN: u64 = 16 << 20;
 const OVERHEAD_DIVISOR: u64 = 32;
-/// Memory is not trimmed while 1/16 of it or more is allocated or freed in a second: it would be needed again.
+/// Memory is not trimmed if a second has changed it by 1/16 of the unaccounted memory or more: the freed memory would soon be needed again.
 const CHANGE_DIVISOR: u64 = 16;
-/// Checks without such a change before a trim.
+/// The number of successive checks without such a change before a trim.
 const STABLE_CHECKS_MIN: u32 = 2;
 
-/// Trims when it is due. Never returns.
+/// Checks once a second whether a trim is due, and trims. Never returns.
 pub async fn run(counters: Arc<Counters>) {
     let mut every = tokio::time::interval(CHECK_INTERVAL);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -91,21 +91,22 @@ impl Burst {
 /// Detects resident memory that no shard accounts for.
 #[derive(Default)]
 struct UnaccountedMemory {
-    /// The least unaccounted memory ever: the program itself.
+    /// The minimum of the unaccounted memory since the start: the program itself.
     least: Option<u64>,
-    /// The least unaccounted memory since the last trim: the program, and free memory that the allocator cannot return because it lies between pieces
-    /// in use.
+    /// The minimum of the unaccounted memory since the last trim: the program, and free memory that the allocator cannot return because it
+    /// lies between pieces in use.
     floor: Option<u64>,
-    /// Bytes held by the shards when the floor was set. When half of them are freed, memory between them may be returnable too.
+    /// Bytes for which the shards accounted when the floor was set. When half of them are freed, the allocator may be able to return the
+    /// free memory between them too.
     floor_held: u64,
-    /// Bytes resident and bytes held, at the last check.
+    /// Resident bytes, and bytes for which the shards accounted, at the last check.
     last: (u64, u64),
     /// Successive checks in which little changed.
     stable_checks: u32,
 }
 
 impl UnaccountedMemory {
-    /// Whether to trim. `resident` bytes are in memory, and the shards account for `held` of them.
+    /// Whether to trim. `resident` is the resident memory in bytes, of which the shards account for `held`.
     fn is_trim_due(&mut self, resident: u64, held: u64) -> bool {
         let unaccounted = resident.saturating_sub(held);
         let least = self
@@ -160,7 +161,7 @@ mod tests {
             trims,
             [false, false, false, false, false, false, true, false]
         );
-        // Memory that cannot be given back is not asked for again and again.
+        // Memory that the allocator cannot return does not cause one trim after the other.
         let kept = trims_at(&[&burst[..], &stable_checks, &[(311, 1); 100]].concat());
         assert_eq!(kept.iter().filter(|trim| **trim).count(), 1);
     }

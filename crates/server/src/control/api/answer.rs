@@ -12,11 +12,12 @@ use utoipa::ToSchema;
 use crate::control::state::AdminState;
 use crate::lifecycle::shards::Silent;
 
-/// Entries of a page if the request has no `limit`.
+/// The number of entries of a page if the request has no `limit`.
 const PAGE_LEN: u32 = 100;
-/// Most entries of a page.
+/// The maximum number of entries of a page.
 const PAGE_MAX: u32 = 1_000;
-/// Most orders to shards for one request: some milliseconds of their time. If they do not fill the page, the page is short.
+/// The maximum number of orders to shards for one request. They take some milliseconds of the shards' time. If the answers do not fill the
+/// page, the page is short.
 const ORDERS_PER_PAGE_MAX: usize = 64;
 
 /// The refusal of a request.
@@ -91,9 +92,9 @@ impl From<QueryRejection> for ApiError {
     }
 }
 
-/// Adds to an error of a request where its format is described.
+/// Adds to the text of an error where the format of requests is described.
 fn described(wrong: &str) -> String {
-    // The extractors begin their messages with the fact that they failed, which is left out.
+    // The extractors' messages begin with the fact that they failed. It is left out.
     let begins = [
         ("Failed to deserialize query string: ", "the query: "),
         (
@@ -117,7 +118,7 @@ fn described(wrong: &str) -> String {
 /// The result of a handler.
 pub type Answer<T> = Result<Json<T>, ApiError>;
 
-/// The page of a list that a request asks for: its size, and where to begin.
+/// The page of a list that a request asks for: the maximum number of entries, and the place where the page begins.
 pub struct PageRequest {
     most: u32,
     cursor: Cursor,
@@ -135,8 +136,8 @@ impl PageRequest {
         })
     }
 
-    /// Collects the page from the first `shards` shards: the entries, each with its shard, and the cursor `next`. `order` makes the order for
-    /// at most a number of entries, beginning at a row.
+    /// Collects the page from the first `shards` shards: the entries, each with its shard, and the cursor of the next page. `order` makes
+    /// the order to a shard from the row where the shard begins and the maximum number of entries.
     ///
     /// # Errors
     /// A shard does not answer.
@@ -183,7 +184,7 @@ struct Cursor {
 }
 
 impl Cursor {
-    /// Parses the cursor of a request. Without one the listing begins.
+    /// Parses the cursor of a request. Without a cursor the list begins at its first entry.
     ///
     /// # Errors
     /// The text is not a cursor.
@@ -216,13 +217,13 @@ impl Cursor {
         }
     }
 
-    /// The text for the next page, if any shard is left.
+    /// The text of the cursor for the next page. None if no shard is left.
     fn next(self, shards: ShardId) -> Option<String> {
         (self.shard < shards).then(|| format!("{}.{}", self.shard, self.row))
     }
 }
 
-/// Converts bytes that should be UTF-8.
+/// Converts bytes that should be UTF-8. Invalid bytes become U+FFFD.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -1,4 +1,4 @@
-//! The cluster, as this node sees it.
+//! `GET /api/v1/cluster`: the cluster, as this node sees it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +36,7 @@ pub struct ClusterStatus {
     engine: EngineStatus,
 }
 
-/// A node whose last heartbeat is older is shown as silent.
+/// A node whose last heartbeat is this many seconds old, or older, is shown as silent.
 const SILENT_S: u32 = 5;
 
 /// The state of a node.
@@ -120,7 +120,7 @@ pub struct Subscribers {
 }
 
 impl Subscribers {
-    /// Asks the other nodes. `own` is the count at this node. None if this is not a node of a cluster.
+    /// Asks the other nodes for their subscribers of the topic. `own` is the count at this node. None if this is not a node of a cluster.
     pub async fn of(state: &AdminState, topic: &str, own: u32) -> Option<Subscribers> {
         let remote = state.peer_nodes.subscribers(topic).await?;
         Some(Subscribers {
@@ -254,11 +254,12 @@ pub fn nodes(
     let node = |node: &NodeState| {
         let report = reports.remove(&peer_nodes::writer_text(node.writer));
         NodeStatus {
-            // The log's heartbeats also have the count, but arrive later.
+            // The heartbeats in the log also have this count, but arrive later than reports.
             clients: report
                 .as_ref()
                 .map_or(node.connections, |(report, _)| report.clients),
-            // The seconds in heartbeats follow the clock of NATS since the start; the report adds the difference at the start.
+            // At its start a node sets the clock of its heartbeats by the clock of NATS, so `ahead_s` is only the difference since then.
+            // The report has the difference at the start.
             clock_ahead_s: node.ahead_s
                 + report
                     .as_ref()
@@ -352,7 +353,7 @@ fn problems(
     nodes: &[NodeStatus],
     settings: &Settings,
 ) -> Vec<String> {
-    /// An older error does not describe the present state.
+    /// Seconds: an error that is older does not describe the present state.
     const RECENT_S: u64 = 60;
     let mut found = Vec::new();
     if !status.connected {

@@ -184,8 +184,8 @@ fn described(shard: ShardId, connection: orders::Connection) -> Connection {
     }
 }
 
-/// Converts connections for the answer. The homes of their sessions are asked for client ids, one question for each home, since a connection
-/// does not store its own.
+/// Converts connections for the answer. A connection does not store its MQTT client id, so the homes of the sessions are asked for the
+/// client ids, with one question for each home.
 async fn shown(
     state: &AdminState,
     found: Vec<(ShardId, orders::Connection)>,
@@ -211,7 +211,7 @@ async fn shown(
     Ok(all)
 }
 
-/// Parses the name of a connection, which may have ended.
+/// Parses the id of a connection: shard, slot and generation. The connection may have ended.
 fn named(state: &AdminState, id: &str) -> Result<(ShardId, ConnId), ApiError> {
     let mut parts = id.splitn(3, '-');
     let mut part = || parts.next()?.parse::<u32>().ok();

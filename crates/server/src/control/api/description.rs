@@ -10,7 +10,7 @@ use utoipa::openapi::{OpenApi, RefOr};
 /// The schemas of request bodies.
 const BODIES: [&str; 2] = ["ToPublish", "ToEnd"];
 
-/// Completes the description, for a server with these limits.
+/// Completes the description `api`, for a server with these limits.
 pub fn complete(api: &mut OpenApi, limits: &Limits) {
     for (place, path) in &mut api.paths.paths {
         let methods = [
@@ -44,7 +44,8 @@ pub fn complete(api: &mut OpenApi, limits: &Limits) {
     }
 }
 
-/// A unique name for an operation (OpenAPI 3.1, section 4.8.10), like `get_connections_id`: handlers of several modules have the same name.
+/// A unique name for an operation (OpenAPI 3.1, section 4.8.10), like `get_connections_id`. The generated name is the handler's, and
+/// handlers of several modules have the same name.
 fn name(method: &str, place: &str) -> String {
     let place = place.trim_start_matches("/api/v1").replace(['{', '}'], "");
     format!(
@@ -53,8 +54,8 @@ fn name(method: &str, place: &str) -> String {
     )
 }
 
-/// Gives each response a text (OpenAPI 3.1, section 4.8.17). If its handler has none, a success gets the operation's summary, and another
-/// response the phrase of its status.
+/// Gives each response a text (OpenAPI 3.1, section 4.8.17). If the handler gives none, a success gets the summary of the operation, and an
+/// error gets the standard phrase of its status.
 fn say_each_response(operation: &mut Operation) {
     let summary = operation.summary.clone().unwrap_or_default();
     for (status, response) in &mut operation.responses.responses {
@@ -70,7 +71,8 @@ fn say_each_response(operation: &mut Operation) {
     }
 }
 
-/// Adds the limit of a setting to a text's schema. Settings count bytes; a character has at least one, so the limit holds for characters too.
+/// Adds the limit of a setting to the schema of a text, as its maximum length. Settings count bytes and schemas count characters. A
+/// character has at least one byte, so the limit holds for characters too.
 fn bound(name: &str, schema: &mut RefOr<Schema>, limits: &Limits) {
     let bytes = match name {
         "name" | "topic" | "filter" => limits.topic_bytes,

@@ -1,4 +1,4 @@
-//! Reload and drain.
+//! Handlers that reload the settings and drain the server.
 
 use axum::Json;
 use axum::extract::State;

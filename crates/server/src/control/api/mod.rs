@@ -1,8 +1,8 @@
 //! The admin API, `/api/v1/`, in JSON. Its description at `/api/v1/openapi.json` is generated from the attributes and comments of the handlers
 //! (a test requests every path and status of it).
 //!
-//! Listings have pages: each page asks shards for bounded pieces, one after the other, and a cursor names where the next one begins.
-//! All errors have the form `{"error": "the error, and the remedy"}`.
+//! Lists are divided into pages. For each page the shards are asked for bounded pieces, one after the other. A cursor names where the next
+//! page begins. All errors have the form `{"error": "the error, and the remedy"}`.
 
 mod answer;
 pub(super) mod cluster;
@@ -31,7 +31,7 @@ use super::{metrics, stats};
 use crate::http_client::port_in_use::ADMIN_PORT;
 use answer::ApiError;
 
-/// Bytes of a JSON body besides the encoded message.
+/// Room in a JSON body besides the encoded message, in bytes.
 const BODY_BYTES_MORE: usize = 64 << 10;
 
 /// The routes of the API and of `/metrics`.
@@ -43,7 +43,7 @@ pub fn routes(state: &AdminState) -> Router<AdminState> {
         .layer(bounded)
 }
 
-/// The routes with a description.
+/// The routes that are in the description of the API.
 fn described() -> OpenApiRouter<AdminState> {
     OpenApiRouter::with_openapi(Described::openapi())
         .routes(routes!(stats::stats))
@@ -106,14 +106,14 @@ async fn describe(State(state): State<AdminState>) -> Json<openapi::OpenApi> {
     Json(api)
 }
 
-/// Limits the size of a body: it must have room for the largest message of the current settings.
+/// Limits the size of a request body. The limit has room for the largest message of the current settings.
 async fn bound_body(State(state): State<AdminState>, mut request: Request, next: Next) -> Response {
     let message_bytes = state.lifecycle.world().settings.limits.message_bytes;
     DefaultBodyLimit::max(message_bytes * 2 + BODY_BYTES_MORE).apply(&mut request);
     next.run(request).await
 }
 
-/// The answer to unknown paths outside of the API. Clients that want the data port often come here by mistake.
+/// The answer to unknown paths outside of the API. Clients that want the data port often come here by mistake, so the answer names it.
 pub async fn not_found() -> ApiError {
     let why = format!(
         "there is no such path; {ADMIN_PORT}, and clients publish and subscribe at the data port (listen, by default 127.0.0.1:8800)"

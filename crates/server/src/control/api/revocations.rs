@@ -1,4 +1,4 @@
-//! The list of revoked tokens and users, and changes of it.
+//! Handlers that show and change the list of revoked tokens and users.
 
 use axum::Json;
 use axum::extract::rejection::JsonRejection;

@@ -1,4 +1,4 @@
-//! The current rules and settings.
+//! `GET` of the current rules and settings, without the secrets.
 
 use axum::Json;
 use axum::extract::State;
@@ -56,7 +56,7 @@ pub struct Setting {
     help: String,
 }
 
-/// Each setting, and where it was given.
+/// Each setting with its value and the place where it was given.
 fn setting_rows(effective: &Effective, values: &Value) -> Result<Vec<Setting>, ApiError> {
     let defaults = settings_json(&File::default())?;
     let found = SCHEMA.settings.iter().filter_map(|row| {
@@ -103,7 +103,7 @@ fn hide_secrets(value: &mut Value) {
     }
 }
 
-/// Whether the value is a secret, by its key, or since it is a URL, which may have a password or a key.
+/// Whether the value is a secret: its key says so, or the value is a URL, which may contain a password or a key.
 fn is_secret(key: &str, text: &str) -> bool {
     SECRET_KEYS.contains(&key) || key == "url" && text.contains(['@', '?'])
 }

@@ -1,8 +1,9 @@
-//! `GET /api/v1/tail`: the messages of a topic, or of all that match a filter, as they are published.
+//! `GET /api/v1/tail`: the messages of a topic, or of all topics that match a filter, as they are published.
 //!
-//! It is Crore's own event stream (docs/PROTOCOLS.md, envelopes in JSON). The control thread subscribes at the data port over the loopback,
-//! with TLS if the port requires it, and passes the bytes on unchanged. So the console needs only one origin and one token, whatever proxy is
-//! in front of the data port, and a tail is bounded like every subscriber: one that reads too slowly falls back to the log.
+//! The answer is an event stream of the data port (docs/PROTOCOLS.md, envelopes in JSON). The control thread subscribes at the data port
+//! over the loopback, with TLS if the port requires it, and passes the bytes on unchanged. So the console needs only one origin and one
+//! token, whatever proxy is in front of the data port. A tail is bounded like every subscriber: if its client reads too slowly, it
+//! continues from the log.
 //!
 //! Deliberately not here: reading the log, which is `GET /api/v1/topic/messages`.
 
@@ -26,11 +27,11 @@ use crate::settings::access::operator_token;
 
 /// Timeout for the head of the data port's answer.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most bytes of that head, which is short, since it is from our own server.
+/// The maximum size of that head, in bytes. The head is short, since it is from our own server.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
-/// Most bytes of one read.
+/// The maximum size of one read, in bytes.
 const READ_BYTES: usize = 16 * 1024;
-/// A position of as many topics as one connection may have is far shorter.
+/// The maximum size of a position (`Last-Event-ID`), in bytes. Even a position in all topics that one connection may have is far shorter.
 const POSITION_BYTES_MAX: usize = 4 * 1024;
 
 /// The parameters of the request.
@@ -102,7 +103,7 @@ pub async fn tail(
     Ok((headers, pass_on(rest, stream, (permit, tail))).into_response())
 }
 
-/// Writes the request. It is HTTP/1.0, so that the stream has no chunks and ends with its connection.
+/// Writes the request to the data port. It is HTTP/1.0, so that the answer is not chunked and ends with the connection.
 fn request(
     data_port: &DataPort,
     http: &Http,
@@ -175,7 +176,7 @@ fn unreachable_port(data_port: &DataPort, http: &Http, why: &str) -> ApiError {
     ApiError::new(StatusCode::BAD_GATEWAY, why)
 }
 
-/// An error with the data port's own text.
+/// The answer if the data port refuses the subscription: an error with the text of the data port. 204 is passed on.
 async fn refused(
     status: StatusCode,
     mut body: Vec<u8>,
@@ -188,7 +189,7 @@ async fn refused(
     let all = rest.read_to_end(&mut body);
     let _ = tokio::time::timeout(BEGIN_TIMEOUT, all).await; // an incomplete text is good enough
     let words = String::from_utf8_lossy(&body).trim().to_string();
-    // 401 would mean that the token of the admin port is wrong.
+    // A 401 from the admin port would mean that the client's `admin.token` is wrong, so a 401 of the data port becomes 403.
     let status = match status {
         StatusCode::UNAUTHORIZED => StatusCode::FORBIDDEN,
         other => other,
@@ -196,7 +197,7 @@ async fn refused(
     Err(ApiError::new(status, words))
 }
 
-/// The stream as a body. The connection closes when the client disconnects.
+/// The stream as a body of the answer. The connection to the data port closes when the client disconnects.
 fn pass_on(
     rest: Vec<u8>,
     stream: Stream,

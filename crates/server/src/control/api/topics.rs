@@ -468,7 +468,7 @@ pub async fn publish(
     }
 }
 
-/// The error if the home or the log does not answer in time: the outcome of the publish is not known.
+/// The error if the home or the log does not answer in time: the outcome of the order is not known.
 fn unknown() -> ApiError {
     let why = "the outcome is not known: the log has not answered in time";
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why)

@@ -1,6 +1,5 @@
-//! The two text formats of metrics: Prometheus (version 0.0.4, which most other systems read too) and OpenMetrics 1.0.
-//! OpenMetrics omits `_total` and `_info` from the name of a family, has the kind `info` for constant facts, states units, and ends with
-//! `# EOF`.
+//! Writes metrics in two text formats: Prometheus (version 0.0.4, which most other systems read too) and OpenMetrics 1.0. OpenMetrics omits
+//! `_total` and `_info` from the name of a family, has the kind `info` for constant facts, states units, and ends with `# EOF`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -56,7 +55,7 @@ impl Text {
         Text { form, out }
     }
 
-    /// Begins a metric. Its samples follow.
+    /// Begins a metric. Its samples must be written next.
     pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
         let (mut family, mut kind_name) = (name, kind.name());
         match self.form {
